@@ -1,0 +1,79 @@
+# Everything happens in .venv, inside this checkout. `make` alone lists the targets.
+
+# The newest Python of these that is 3.11 or later and can make a virtual environment.
+PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done)
+
+VENV := .venv
+RUN  := $(VENV)/bin/python
+PIP  := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
+
+# What the demo and the examples need beside threadkeep: the graph, and the official saver to compare with.
+DEMO_NEEDS := "langgraph>=1.2,<2" "langgraph-checkpoint-sqlite>=3.1"
+
+EXAMPLES := $(filter-out examples/__init__.py,$(sort $(wildcard examples/*.py)))
+
+# Options for the command underneath: make test ARGS="-k fork -x"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo examples test prove lint types fmt bench bench-size clean
+
+help:  ## this list
+	@echo "make ..."
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="	" read -r target text; \
+	do printf '  %-12s %s\n' "$$target" "$$text"; done
+
+demo: $(VENV)/.demo  ## a tour in the terminal: crash and resume, time travel, what it costs (no API key)
+	@$(RUN) -m examples.demo
+
+examples: $(VENV)/.demo  ## run every example
+	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(RUN) $$example; done
+
+test: $(VENV)/.stamp  ## the tests
+	$(RUN) -m pytest $(ARGS)
+
+prove: $(VENV)/.stamp  ## the longer proofs: crashes, many processes, model checking
+	$(RUN) -m pytest tests/prove -q $(ARGS)
+
+lint: $(VENV)/.stamp  ## ruff: rules and format
+	$(RUN) -m ruff check $(ARGS)
+	$(RUN) -m ruff format --check
+
+types: $(VENV)/.stamp  ## mypy, strict
+	$(RUN) -m mypy $(ARGS)
+
+fmt: $(VENV)/.stamp  ## format and fix what ruff can fix
+	$(RUN) -m ruff check --fix-only
+	$(RUN) -m ruff format
+
+bench: $(VENV)/.stamp  ## measure speed
+	$(RUN) bench/speed.py $(ARGS)
+
+bench-size: $(VENV)/.stamp  ## measure bytes on disk
+	$(RUN) bench/size.py $(ARGS)
+
+clean:  ## remove the virtual environment and all caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "threadkeep needs Python 3.11 or later with venv; none was found." \
+		"Name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "threadkeep needs Python 3.11 or later; $(PYTHON) is not." >&2; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/.made
+	@echo "Installing threadkeep and what the demo needs"
+	@$(PIP) install -e . $(DEMO_NEEDS)
+	@touch $@
+
+$(VENV)/.stamp: pyproject.toml | $(VENV)/.made
+	@echo "Installing threadkeep and its tools"
+	@$(PIP) install -e ".[dev]"
+	@touch $@

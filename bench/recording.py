@@ -1,0 +1,123 @@
+"""The saver calls of the conversation, recorded turn by turn, so that savers are timed without the graph around them.
+
+A turn is recorded, replayed on every contender and dropped: all turns together would be gigabytes of messages.
+Each turn starts from freshly decoded values, as it does after a real read, so no saver profits from finding the same
+objects again over many turns. What a replay cannot show: a saver that knows the objects which its own read returned.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Literal
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    copy_checkpoint,
+)
+
+import workload
+from workload import Saver
+
+Method = Literal["get_tuple", "put", "put_writes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call; its first argument is the config, whose thread a replay may change."""
+
+    method: Method
+    config: RunnableConfig
+    rest: tuple[Any, ...] = ()
+
+    def arguments(self, thread: str) -> tuple[Any, ...]:
+        return {**self.config, "configurable": {**self.config["configurable"], "thread_id": thread}}, *self.rest
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """The seconds that each call took, by method."""
+
+    taken: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def total(self, *methods: Method) -> float:
+        return sum(sum(self.taken[method]) for method in methods)
+
+    def median(self, method: Method) -> float:
+        return statistics.median(self.taken[method])
+
+
+class Recorder(BaseCheckpointSaver[int]):
+    """Remembers the latest checkpoint only, enough for one conversation to go on, and every call since `taken`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[Call] = []
+        self._latest: CheckpointTuple | None = None
+
+    def taken(self) -> list[Call]:
+        calls, self._calls = self._calls, []
+        return calls
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        self._calls.append(Call("get_tuple", config))
+        if self._latest is None:
+            return None
+        return self._latest._replace(checkpoint=self.serde.loads_typed(self.serde.dumps_typed(self._latest.checkpoint)))
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        checkpoint = copy_checkpoint(checkpoint)
+        self._calls.append(Call("put", config, (checkpoint, metadata, new_versions)))
+        where = {
+            "thread_id": config["configurable"]["thread_id"],
+            "checkpoint_ns": "",
+            "checkpoint_id": checkpoint["id"],
+        }
+        stored: RunnableConfig = {"configurable": where}
+        self._latest = CheckpointTuple(stored, checkpoint, metadata, None, [])
+        return stored
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        self._calls.append(Call("put_writes", config, (writes, task_id, task_path)))
+
+
+def record(turns: int, *, seed: int = 1, history: int = 0) -> Iterator[list[Call]]:
+    """The calls of one turn after the other; the first turn is given `history` turns' messages as well."""
+    recorder = Recorder()
+    for _ in workload.steps(recorder, turns, seed=seed, history=history):
+        yield recorder.taken()
+
+
+def replay(saver: Saver, calls: Sequence[Call], *, thread: str, watch: Stopwatch) -> None:
+    for call in calls:
+        arguments = call.arguments(thread)
+        verb: Callable[..., object] = getattr(saver, call.method)
+        start = perf_counter()
+        verb(*arguments)
+        watch.taken[call.method].append(perf_counter() - start)
+
+
+async def areplay(saver: Saver, calls: Sequence[Call], *, thread: str) -> None:
+    for call in calls:
+        verb: Callable[..., Awaitable[object]] = getattr(saver, "a" + call.method)
+        await verb(*call.arguments(thread))

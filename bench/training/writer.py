@@ -1,0 +1,43 @@
+"""What one sample is filled with: words from a Shelf, and numbers, ids, times and paths that never repeat."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+from training.shelf import Shelf
+
+
+class Writer:
+    """The text, numbers and ids that one sample is filled with."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
+        self.random: random.Random = shelf.random
+
+    def prose(self, low: int, high: int) -> str:
+        return self.shelf.take("prose", int(self.random.triangular(low, high, low + (high - low) / 4)))
+
+    def code(self, low: int, high: int) -> str:
+        return self.shelf.take("code", int(self.random.triangular(low, high, low + (high - low) / 4)))
+
+    def uid(self) -> str:
+        return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+
+    def token(self, size: int) -> str:
+        return "".join(self.random.choices("ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz123456789", k=size))
+
+    def pick(self, *options: str) -> str:
+        return self.random.choice(options)
+
+    def moment(self) -> str:
+        r = self.random
+        day = f"20{r.randint(23, 27)}-{r.randint(1, 12):02}-{r.randint(1, 28):02}"
+        return f"{day}T{r.randint(0, 23):02}:{r.randint(0, 59):02}:{r.randint(0, 59):02}" + self.pick(
+            "Z", "+00:00", f".{r.randint(0, 999999):06}Z"
+        )
+
+    def path(self) -> str:
+        words = [word for word in self.shelf.take("prose", 60).split() if word.isidentifier()] or ["notes"]
+        folder = self.pick("/", "/app/", "/home/user/", "/project/src/", "/repo/", "./", "docs/", "tests/", "/data/")
+        return folder + "/".join(words[:3]).lower() + self.pick(".py", ".py", ".md", ".json", ".ts", ".txt", ".yaml")

@@ -1,0 +1,103 @@
+"""Chapter 6: what a longer conversation costs on disk, beside LangGraph's own SQLite checkpointer."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from langchain_core.messages import AnyMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+import threadkeep
+
+from .agent import agent, ask, messages
+from .stage import Stage, grid, size, thread
+
+TURNS = 40
+FEWER = 20  # 46 when this was written
+LONG = thread("long")
+WORDS = """account after agent answer any because before better between both branch change city clear common
+could data different during each early enough every file first follow found from general given great group
+hold human idea important into item keep large last later light list little local long look make many matter
+memory message might model more most must need never next number often only open order other part people
+place plan point problem program question read reason right same second set should show side simple since
+small some state step still store system table than their there thing think thread through time tool turn
+under until use value very want water way week well when where which while word work world would write year"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is left of a conversation: its messages, its checkpoints and its files."""
+
+    said: Sequence[AnyMessage]
+    checkpoints: int
+    stored: int
+
+
+def passage(subject: str) -> str:
+    """Make 40 to 160 words up; the same subject always gives the same words."""
+    dice = random.Random(subject)
+    return f"on {subject}, " + " ".join(dice.choices(WORDS.split(), k=dice.randint(40, 160)))
+
+
+def converse(saver: BaseCheckpointSaver[Any]) -> tuple[Sequence[AnyMessage], int]:
+    """Hold the conversation; give its messages and the number of checkpoints."""
+    graph = agent(saver, passage)
+    for turn in range(TURNS):
+        ask(graph, f"What do the files say about subject-{turn}?", LONG)
+    return messages(graph.get_state(LONG).values), sum(1 for _ in saver.list(LONG))
+
+
+def on_threadkeep(folder: Path) -> Run:
+    """Hold the conversation on threadkeep."""
+    folder.mkdir()
+    with threadkeep.open(f"sqlite:///{folder / 'long.db'}") as keep:
+        said, checkpoints = converse(keep.checkpointer)
+    return Run(said, checkpoints, on_disk(folder))
+
+
+def on_sqlite_saver(folder: Path) -> Run:
+    """Hold the same conversation on LangGraph's SqliteSaver."""
+    folder.mkdir()
+    with SqliteSaver.from_conn_string(str(folder / "long.db")) as saver:
+        said, checkpoints = converse(saver)
+    return Run(said, checkpoints, on_disk(folder))
+
+
+def on_disk(folder: Path) -> int:
+    """Count the bytes of a database and all that stands beside it."""
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def play(stage: Stage) -> None:
+    """Hold the conversation on both, compare, and list the threads of this demo."""
+    stage.chapter(
+        "What it costs",
+        f"""The same agent talks for {TURNS} turns, on threadkeep and on LangGraph's own
+        [cyan]SqliteSaver[/], with the same words. Both keep every checkpoint. Measured with the
+        databases closed.""",
+    )
+    official, ours = on_sqlite_saver(stage.folder / "official"), on_threadkeep(stage.folder / "ours")
+    text = sum(len(message.text.encode()) for message in ours.said)
+    ratio = official.stored / ours.stored
+    stage.show(
+        grid(
+            "", "messages", "checkpoints", "on disk", "a turn", "ratio",
+            rows=[
+                ("[dim]the text alone[/]", str(len(ours.said)), "", size(text), size(text / TURNS), ""),
+                ("SqliteSaver", *counts(official), f"{ratio:.1f} x"),
+                ("[bold green]threadkeep[/]", *counts(ours), "[bold green]1.0 x[/]"),
+            ],
+            right=("messages", "checkpoints", "on disk", "a turn", "ratio"),
+        )
+    )  # fmt: skip
+    same = [message.text for message in ours.said] == [message.text for message in official.said]
+    stage.claim(same and ours.checkpoints == official.checkpoints, "both hold the same messages and checkpoints")
+    stage.claim(ratio >= FEWER, "threadkeep needs less than a twentieth of the disk")
+
+
+def counts(run: Run) -> tuple[str, str, str, str]:
+    """Write a run's numbers for the table."""
+    return str(len(run.said)), str(run.checkpoints), size(run.stored), size(run.stored / TURNS)

@@ -1,0 +1,28 @@
+"""threadkeep: the persistence engine for AI agents.
+
+The way that data takes: `adapters` (what frameworks call) -> `engine` (what a thread is; pure) <- `backends` (how rows
+are kept; pure) <- `transports` (the only I/O). `plan.py` is how one piece of logic serves sync and async callers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from threadkeep import errors
+from threadkeep.engine.catalogue import ThreadInfo
+from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
+
+if TYPE_CHECKING:
+    from threadkeep.adapters.saver import KeepSaver
+
+__all__ = ["Keep", "KeepSaver", "ThreadInfo", "errors", "open"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """KeepSaver is imported on use: it needs LangChain, which takes half a second."""
+    if name == "KeepSaver":
+        from threadkeep.adapters.saver import KeepSaver  # noqa: PLC0415
+
+        return KeepSaver
+    raise AttributeError(f"module 'threadkeep' has no attribute {name!r}")

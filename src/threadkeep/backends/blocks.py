@@ -1,0 +1,19 @@
+"""SQL lives in files: named blocks, one line of purpose each."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+_NAME = re.compile(r"^-- ([a-z0-9-]+): .+$", re.MULTILINE)
+
+
+def read_blocks(name: str) -> dict[str, str]:
+    """The blocks of a file in `sql/`, by name, comments taken out."""
+    text = files("threadkeep.backends").joinpath("sql", name).read_text("utf-8")
+    pieces = _NAME.split(text)[1:]
+    return {block: _without_comments(sql) for block, sql in zip(pieces[::2], pieces[1::2], strict=True)}
+
+
+def _without_comments(sql: str) -> str:
+    return "\n".join(line for line in sql.strip().splitlines() if not line.startswith("--"))

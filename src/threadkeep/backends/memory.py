@@ -1,0 +1,254 @@
+"""The memory backend: rows in dicts. The reference that the others must agree with, and private to its Keep.
+
+Rows are immutable, so a reply shares them. Atomicity comes from checking everything before changing anything, and
+from the transport, which lets one request in at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from threadkeep.engine.backend import (
+    Ancestors,
+    Batch,
+    Catalogue,
+    Commit,
+    Drop,
+    Duplicate,
+    Found,
+    Have,
+    Hit,
+    Items,
+    Listed,
+    Load,
+    Loaded,
+    RunThreads,
+    Scan,
+    Survey,
+    refs_of,
+)
+from threadkeep.engine.identity import ThreadKey, to_bytes
+from threadkeep.engine.itemlog import LABELS, NAMES, RUN_LISTS, ItemId, Run, spilled, union
+from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.errors import Conflict
+from threadkeep.plan import Request
+
+
+@dataclass(slots=True)
+class _Thread:
+    row: ThreadRow
+    checkpoints: dict[tuple[str, str], CheckpointRow] = field(default_factory=dict)
+    writes: dict[tuple[str, str], dict[str, WriteRow]] = field(default_factory=dict)
+    items: dict[ItemId, bytes] = field(default_factory=dict)
+    tags: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    runs: set[str] = field(default_factory=set)
+
+    def found(self, ns: str, id: str) -> Found:
+        return Found(self.checkpoints.get((ns, id)), tuple(self.writes.get((ns, id), {}).values()))
+
+    def latest(self, ns: str) -> str | None:
+        return max((id for (n, id), row in self.checkpoints.items() if n == ns and not row.hidden), default=None)
+
+
+class Memory:
+    """All threads of one Keep."""
+
+    def __init__(self) -> None:
+        self._threads: dict[ThreadKey, _Thread] = {}
+        self._verbs: dict[type[Request[Any]], Callable[[Any], Any]] = {
+            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
+            Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
+            Duplicate: self._duplicate, Drop: self._drop,
+        }  # fmt: skip
+
+    def answer(self, request: Request[Any]) -> Any:
+        """Execute one request."""
+        return self._verbs[type(request)](request)
+
+    def _load(self, request: Load) -> Loaded:
+        thread = self._threads.get(request.key)
+        if thread is None:
+            return Loaded(None)
+        places = [(want.ns, want.id if want.id is not None else thread.latest(want.ns)) for want in request.wanted]
+        found = tuple(thread.found(ns, id) if id is not None else Found(None, ()) for ns, id in places)
+        runs = [run for want, f in zip(request.wanted, found, strict=True) if want.items for run in refs_of(f)]
+        return Loaded(thread.row, found, _sent(thread, found, runs, request.have))
+
+    def _items(self, request: Items) -> Loaded:
+        thread = self._threads.get(request.key)
+        return Loaded(thread.row, (), _sent(thread, (), request.runs, request.have)) if thread else Loaded(None)
+
+    def _ancestors(self, request: Ancestors) -> Loaded:
+        thread = self._threads.get(request.key)
+        if thread is None:
+            return Loaded(None)
+        line: dict[str, Found] = {}
+        id: str | None = request.id
+        while id is not None and id not in line and len(line) < request.limit:
+            found = thread.found(request.ns, id)
+            if found.row is None:
+                break
+            line[id] = found
+            id = found.row.parent
+        found_all = tuple(line.values())
+        return Loaded(thread.row, found_all, _sent(thread, found_all, (), None))
+
+    def _survey(self, request: Survey) -> Loaded:
+        thread = self._threads.get(request.key)
+        if thread is None:
+            return Loaded(None)
+        places = dict.fromkeys([*thread.checkpoints, *thread.writes])
+        found = tuple(thread.found(*place) for place in sorted(places))
+        return Loaded(thread.row, found, _sent(thread, found, (), None))
+
+    def _scan(self, request: Scan) -> tuple[Hit, ...]:
+        hits = [hit for key, thread in self._threads.items() for hit in _hits(request, key, thread)]
+        hits.sort(key=lambda hit: (hit.key.id, hit.row.ns))
+        hits.sort(key=lambda hit: hit.row.id, reverse=True)
+        return tuple(hit for hit in hits if _is_after(request.after, hit))[: request.limit]
+
+    def _catalogue(self, request: Catalogue) -> tuple[Listed, ...]:
+        threads = [thread for thread in self._threads.values() if _is_listed(request, thread)]
+        descending = request.order != "id"
+        threads.sort(key=lambda thread: (thread.row.key.kind, to_bytes(thread.row.key.id)))
+        threads.sort(key=lambda thread: _order(request, thread.row), reverse=descending)
+        rows = [thread for thread in threads if _comes_after(request, thread.row)][: request.limit]
+        return tuple(
+            Listed(t.row, t.items.get(ItemId(LABELS, t.row.labels)) if t.row.labels is not None else None) for t in rows
+        )
+
+    def _run_threads(self, request: RunThreads) -> tuple[ThreadKey, ...]:
+        wanted = set(request.runs)
+        ours = (key for key in self._threads if (key.tenant, key.kind) == (request.tenant, request.kind))
+        return tuple(key for key in ours if wanted & self._threads[key].runs)
+
+    def _commit(self, request: Commit) -> None:
+        batch = request.batch
+        thread = self._threads.get(batch.thread.key)
+        _check(batch, thread)
+        if thread is None:
+            thread = self._threads[batch.thread.key] = _Thread(replace(batch.thread, bytes=0))
+        _apply(batch, thread)
+
+    def _duplicate(self, request: Duplicate) -> None:
+        source = self._threads.get(request.source)
+        if source is None or (source.row.epoch, source.row.rev) != request.expect:
+            raise Conflict
+        if request.thread.key in self._threads:
+            raise Conflict
+        copy = _Thread(
+            request.thread, dict(source.checkpoints), {place: dict(rows) for place, rows in source.writes.items()},
+            dict(source.items), dict(source.tags), set(source.runs),
+        )  # fmt: skip
+        for at, stored, tags in request.labels:
+            copy.items[at] = stored
+            copy.tags[at.n] = tags
+        self._threads[request.thread.key] = copy
+
+    def _drop(self, request: Drop) -> None:
+        self._threads.pop(request.key, None)
+
+
+def _sent(thread: _Thread, found: Iterable[Found], runs: Iterable[Run], have: Have | None) -> dict[ItemId, bytes]:
+    """Names, labels and run lists of these rows, and these items, but for what the asker has."""
+    have = have if have is not None and have.epoch == thread.row.epoch else None
+    names = thread.row.nexts[NAMES] if thread.row.nexts else 0
+    found, wanted = list(found), list(runs)
+    ids = [ItemId(NAMES, n) for n in range(have.names if have else 0, names)]
+    ids += [ItemId(LABELS, f.row.labels) for f in found if f.row is not None]
+    lists = [at for f in found for run in refs_of(f) if run.lane == RUN_LISTS for at in run.ids()]
+    if any(run.lane == RUN_LISTS for run in wanted):
+        wanted += [run for at in lists if at in thread.items for run in spilled(at, thread.items[at])]
+    ids += lists + [at for run in union(wanted) for at in run.ids()]
+    return {at: thread.items[at] for at in ids if at in thread.items and not (have and at in have.items)}
+
+
+def _hits(request: Scan, key: ThreadKey, thread: _Thread) -> Iterator[Hit]:
+    if (key.tenant, key.kind) != (request.tenant, request.kind) or request.thread not in (None, key.id):
+        return
+    for row in thread.checkpoints.values():
+        tagged = set(request.tags) <= set(thread.tags.get(row.labels, ()))
+        if not row.hidden and tagged and _fits(request, row):
+            yield Hit(key, row, thread.items[ItemId(LABELS, row.labels)])
+
+
+def _fits(request: Scan, row: CheckpointRow) -> bool:
+    pairs = ((request.ns, row.ns), (request.id, row.id), (request.source, row.source), (request.step, row.step))
+    same = all(wanted is None or wanted == held for wanted, held in (*pairs, (request.run, row.run)))
+    return same and (request.before is None or row.id < request.before)
+
+
+def _is_after(after: tuple[str, str, str] | None, hit: Hit) -> bool:
+    if after is None:
+        return True
+    id, thread, ns = after
+    return hit.row.id < id or (hit.row.id == id and (hit.key.id, hit.row.ns) > (thread, ns))
+
+
+def _is_listed(request: Catalogue, thread: _Thread) -> bool:
+    row = thread.row
+    tags = thread.tags.get(row.labels, ()) if row.labels is not None else ()
+    return (
+        row.key.tenant == request.tenant
+        and row.key.id.startswith(request.prefix)
+        and request.kind in (None, row.key.kind)
+        and request.status in (None, row.status)
+        and set(request.tags) <= set(tags)
+    )
+
+
+def _order(request: Catalogue, row: ThreadRow) -> Any:
+    return to_bytes(row.key.id) if request.order == "id" else getattr(row, request.order)
+
+
+def _comes_after(request: Catalogue, row: ThreadRow) -> bool:
+    if request.after is None:
+        return True
+    value, kind, id = request.after
+    place, cursor = (row.key.kind, to_bytes(row.key.id)), (kind, to_bytes(id))
+    if request.order == "id":
+        return (to_bytes(row.key.id), *place) > (to_bytes(id), *cursor)
+    held = getattr(row, request.order)
+    return bool(held < value) or (held == value and place > cursor)
+
+
+def _check(batch: Batch, thread: _Thread | None) -> None:
+    """Conflict unless everything is as the batch expects it."""
+    if (thread is None) != (batch.expect is None):
+        raise Conflict
+    if thread is None:
+        return
+    if (thread.row.epoch, thread.row.rev) != batch.expect:
+        raise Conflict
+    if any((row.ns, row.id) in thread.checkpoints for row in batch.new_checkpoints):
+        raise Conflict
+    if any(row.task in thread.writes.get((row.ns, row.checkpoint), {}) for row in batch.new_writes):
+        raise Conflict
+
+
+def _apply(batch: Batch, thread: _Thread) -> None:
+    freed = 0
+    for ns, id in batch.gone_checkpoints:
+        thread.checkpoints.pop((ns, id), None)
+    for ns, id, task in batch.gone_writes:
+        thread.writes.get((ns, id), {}).pop(task, None)
+    for at in [at for at in thread.items if _is_in(at, batch.gone_items)]:
+        freed += len(thread.items.pop(at))
+        if at.lane == LABELS:
+            thread.tags.pop(at.n, None)
+    thread.items.update(batch.items)
+    for row in (*batch.new_checkpoints, *batch.changed_checkpoints):
+        thread.checkpoints[(row.ns, row.id)] = row
+    for write in (*batch.new_writes, *batch.changed_writes):
+        thread.writes.setdefault((write.ns, write.checkpoint), {})[write.task] = write
+    for label in batch.labels:
+        thread.tags[label.n] = label.tags
+    thread.runs |= set(batch.runs)
+    thread.runs -= set(batch.gone_runs)
+    thread.row = replace(batch.thread, bytes=thread.row.bytes + batch.thread.bytes - freed)
+
+
+def _is_in(at: ItemId, runs: Iterable[Run]) -> bool:
+    return any(run.lane == at.lane and run.start <= at.n < run.start + run.count for run in runs)

@@ -1,0 +1,116 @@
+"""The catalogue: which threads there are, from their rows alone, however many checkpoints they have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from threadkeep.engine import itemlog
+from threadkeep.engine import metadata as about
+from threadkeep.engine.backend import Catalogue, Listed
+from threadkeep.engine.codec import unpack
+from threadkeep.engine.itemlog import LABELS, ItemId
+from threadkeep.engine.status import STATUSES
+
+ORDERS = ("updated", "created", "bytes", "id")
+_SLICE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """A thread: how much it holds, when it changed, and where its newest root checkpoint stands.
+
+    `bytes` is what is stored: items, rows' bodies and references, without the database's own overhead.
+    """
+
+    id: str
+    kind: str
+    checkpoints: int
+    writes: int
+    created: datetime
+    updated: datetime
+    step: int | None
+    source: str | None
+    status: str
+    bytes: int
+
+
+def query(
+    tenant: str,
+    *,
+    limit: int,
+    after: str | ThreadInfo | None,
+    prefix: str,
+    metadata: Mapping[str, Any] | None,
+    status: str | None,
+    order: str,
+    kind: str | None,
+) -> Catalogue:
+    """A checked query."""
+    if order not in ORDERS:
+        raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
+    if status is not None and status not in STATUSES:
+        raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {status!r}")
+    tags = about.tags(metadata or {})
+    cursor = _cursor(after, order) if isinstance(after, ThreadInfo) else None
+    return Catalogue(tenant, order, limit, cursor, prefix, kind, status, tags)
+
+
+def _cursor(info: ThreadInfo, order: str) -> tuple[int | str, str, str]:
+    value = getattr(info, order)
+    return (_milliseconds(value) if isinstance(value, datetime) else value, info.kind, info.id)
+
+
+async def threads(query: Catalogue, wanted: Mapping[str, Any], after: str | None) -> list[ThreadInfo]:
+    """A page of the catalogue. One round trip, one more to find `after` by its id, more if the filter is not indexed."""
+    if after is not None:
+        query = replace(query, after=await _place_of(query, after))
+    found: list[ThreadInfo] = []
+    while len(found) < query.limit:
+        size = min(_SLICE, query.limit) if wanted else query.limit
+        listed = await replace(query, limit=size)
+        found += [_info(one) for one in listed if _matches(one, wanted)]
+        if len(listed) < size:
+            break
+        query = replace(query, after=_cursor(_info(listed[-1]), query.order))
+    return found[: query.limit]
+
+
+async def _place_of(query: Catalogue, id: str) -> tuple[int | str, str, str]:
+    """Where a thread stands in this order now."""
+    wide = replace(query, order="id", prefix=id, status=None, tags=(), limit=8, after=None)
+    named = [_info(one) for one in await wide if one.row.key.id == id]
+    if not named:
+        raise ValueError(f"after={id!r}: there is no such thread (any more); page on with its ThreadInfo instead")
+    return _cursor(named[-1], query.order)
+
+
+def _matches(listed: Listed, wanted: Mapping[str, Any]) -> bool:
+    if not wanted:
+        return True
+    row = listed.row
+    labels: dict[str, Any] = {}
+    if listed.labels is not None and row.labels is not None:
+        where = f"thread {row.key.id!r}"
+        item = itemlog.unseal_item(ItemId(LABELS, row.labels), listed.labels, where)
+        labels = unpack(item.data, f"labels {row.labels} of {where}") or {}
+    return about.matches(about.join(about.Split(row.source, row.step, None, labels, {})), wanted)
+
+
+def _info(listed: Listed) -> ThreadInfo:
+    row = listed.row
+    return ThreadInfo(
+        id=row.key.id, kind=row.key.kind, checkpoints=row.checkpoints, writes=row.writes,
+        created=_time(row.created), updated=_time(row.updated), step=row.step, source=row.source,
+        status=row.status, bytes=row.bytes,
+    )  # fmt: skip
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _milliseconds(time: datetime) -> int:
+    return round(time.timestamp() * 1000)

@@ -1,0 +1,170 @@
+"""Putting checkpoints and writes, and getting them back: the heart.
+
+`write` is one plan for any number of puts and put_writes on one thread: what waited while a commit was under way goes
+into the next one. It drafts from what is remembered of the thread, or reads that first, and sends one batch:
+
+    warm    Commit                      one round trip
+    cold    Load, Commit                two
+    lost    Conflict -> Load, Commit    again, until the tries run out
+
+A repeated call is harmless: a checkpoint that exists is replaced and keeps its writes, a write that exists stays (or
+is replaced, if its idx is negative), so a commit whose outcome got lost may be sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from threadkeep.engine import metadata
+from threadkeep.engine.backend import Commit, Found, Load, Pause, Want
+from threadkeep.engine.codec import Codec, unpack
+from threadkeep.engine.heads import Head, Heads
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.ops import Op, Put, PutWrites
+from threadkeep.engine.records import Record, Slot, TaskWrites
+from threadkeep.engine.staging import Known, Staging
+from threadkeep.errors import Conflict
+from threadkeep.plan import Outcome
+
+TRIES = 40
+
+
+class State(NamedTuple):
+    """A checkpoint as it was given: LangGraph's checkpoint dict, metadata, parent id, and the writes on it in order."""
+
+    key: ThreadKey
+    ns: str
+    id: str
+    parent: str | None
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    writes: list[tuple[str, str, Any]]
+
+
+async def write(heads: Heads, key: ThreadKey, ops: Sequence[Op]) -> list[Outcome]:
+    """Make all these changes in one commit; one outcome each, in order. One op's bad value fails that op only."""
+    head = heads.get(key)
+    for attempt in range(TRIES):
+        staging = await _read_what_is_needed(heads, key, head, ops)
+        outcomes = [staging.take(op) for op in ops]
+        batch = staging.batch()
+        if batch is None:
+            return outcomes
+        try:
+            await Commit(batch)
+        except Conflict:
+            heads.forget(key)
+            head = None
+            if attempt:
+                await Pause(attempt)
+            continue
+        except BaseException:
+            heads.forget(key)  # the outcome is unknown: read before the next write
+            raise
+        heads.remember(staging.next_head(batch))
+        return outcomes
+    raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
+
+
+async def _read_what_is_needed(heads: Heads, key: ThreadKey, head: Head | None, ops: Sequence[Op]) -> Staging:
+    wanted = _all_that_may_exist(ops) if head is None else _unknown_parents(head, ops)
+    if head is not None and not wanted:
+        return Staging(head, {})
+    loaded = await Load(key, wanted, head.have() if head else None)
+    seen = heads.seen(key, loaded, head)
+    found = loaded.found or (Found(None, ()),) * len(wanted)
+    return Staging(seen, {(w.ns, w.id or ""): _known(seen, f) for w, f in zip(wanted, found, strict=True)})
+
+
+def _all_that_may_exist(ops: Iterable[Op]) -> tuple[Want, ...]:
+    """What the ops name, and the parents with their items."""
+    wanted: dict[tuple[str, str], Want] = {}
+    for op in ops:
+        if isinstance(op, PutWrites):
+            wanted.setdefault((op.ns, op.checkpoint), Want(op.ns, op.checkpoint, items=False))
+            continue
+        wanted.setdefault((op.ns, op.id), Want(op.ns, op.id, items=False))
+        if op.parent is not None:
+            wanted[(op.ns, op.parent)] = Want(op.ns, op.parent)
+    return tuple(wanted.values())
+
+
+def _unknown_parents(head: Head, ops: Iterable[Op]) -> tuple[Want, ...]:
+    known = set(head.recent)
+    wanted = []
+    for op in ops:
+        if isinstance(op, Put):
+            if op.parent is not None and (op.ns, op.parent) not in known:
+                wanted.append(Want(op.ns, op.parent))
+            known |= {(op.ns, op.id), (op.ns, op.parent or "")}
+    return tuple(wanted)
+
+
+def _known(head: Head, found: Found) -> Known:
+    record = head.checkpoint(found.row) if found.row else None
+    return Known(record, {row.task: head.task(row) for row in found.writes})
+
+
+async def get(heads: Heads, codec: Codec, key: ThreadKey, ns: str, id: str | None) -> State | None:
+    """A checkpoint by id, hidden or not, or the latest visible one of the namespace. One round trip."""
+    states = await get_all(heads, codec, key, (Want(ns, id),))
+    return states[0] if states else None
+
+
+async def get_all(heads: Heads, codec: Codec, key: ThreadKey, wanted: tuple[Want, ...]) -> list[State]:
+    """Several checkpoints of a thread; those that are not there are left out. One round trip."""
+    old = heads.get(key)
+    loaded = await Load(key, wanted, old.have() if old else None)
+    head = heads.seen(key, loaded, old)
+    found = [(head.checkpoint(f.row), [head.task(row) for row in f.writes]) for f in loaded.found if f.row]
+    if head.row is not None:
+        heads.remember(remembering(head, [record for record, _ in reversed(found)]))
+    return [state(head, codec, record, tasks) for record, tasks in found]
+
+
+def remembering(head: Head, records: Iterable[Record]) -> Head:
+    """The head with these checkpoints among its recent ones."""
+    return Head(head.key, head.row, head.names, head.with_recent(records), head.pool)
+
+
+def state(head: Head, codec: Codec, record: Record, tasks: Iterable[TaskWrites]) -> State:
+    """A checkpoint with its values decoded."""
+    row = record.row
+    where = f"of checkpoint {row.id!r} in {head.where}"
+    checkpoint = {
+        **record.fields,
+        **(codec.loads(*record.rest, f"the rest {where}") if record.rest else {}),
+        "id": row.id,
+        "channel_values": {name: value(head, codec, slot, f"channel {name!r} {where}") for name, slot in record.slots.items()},
+        "channel_versions": dict(record.versions),
+        "versions_seen": {node: dict(seen) for node, seen in record.seen.items()},
+    }
+    return State(head.key, row.ns, row.id, row.parent, checkpoint, about(head, record), writes(head, codec, tasks))
+
+
+def about(head: Head, record: Record) -> dict[str, Any]:
+    """A checkpoint's metadata as it was given."""
+    row = record.row
+    labels = unpack(head.label(row.labels), f"labels {row.labels} of {head.where}") or {}
+    return metadata.join(metadata.Split(row.source, row.step, row.run, labels, record.own))
+
+
+def writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list[tuple[str, str, Any]]:
+    """The writes of several tasks as (task, channel, value), in LangGraph's order: path, task, idx."""
+    ordered = sorted((entry.origin[0], task.row.task, idx, entry) for task in tasks for idx, entry in task.entries.items())
+    return [
+        (task, entry.channel, value(head, codec, entry.slot, f"a write of task {task!r} in {head.where}"))
+        for _, task, _, entry in ordered
+    ]
+
+
+def value(head: Head, codec: Codec, slot: Slot, what: str) -> Any:
+    """What a slot holds."""
+    if slot.inline is not None:
+        data = slot.inline
+    else:
+        data = b"".join(head.item(at).data for run in slot.runs for at in run.ids())
+    return codec.decode(slot.kind, slot.tag, slot.count, data, snapshot=slot.snapshot, what=what)
+
+

@@ -1,0 +1,182 @@
+"""A draft: the next state of a thread while a batch is being made. Values are placed into the item log here.
+
+Placing re-uses what the log has: elements that stand in the parent's list at the same place, then elements with the
+same bytes anywhere in the lane (an edited, trimmed or reordered list, or the write that brought the message), and
+stores only the rest. Elements are compared by their bytes, whole: what is re-used is what would have been stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from threadkeep.engine import itemlog
+from threadkeep.engine.codec import WHOLE, Parts, header
+from threadkeep.engine.heads import Head
+from threadkeep.engine.identity import from_bytes, to_bytes
+from threadkeep.engine.itemlog import CHUNK, FIRST_CHANNEL, LABELS, NAMES, RUN_LISTS, Item, ItemId
+from threadkeep.engine.records import Names, Slot
+
+_INLINE = 32
+"""Values up to this many bytes stand in the row: an item and its reference would cost as much."""
+_SMALL, _GROUP = 256, 1024
+"""New elements smaller than _SMALL that come together are stored together, up to _GROUP bytes an item."""
+_LONGEST = 48
+"""A list of more runs than this is moved into an item of its own, which later checkpoints share."""
+
+
+class _Piece(NamedTuple):
+    """Consecutive items that hold whole elements: one, several small ones, or one that is too long for an item."""
+
+    ids: tuple[ItemId, ...]
+    data: bytes
+    elements: int
+
+
+class Draft:
+    """Names, items and counters of a thread, growing from its head."""
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.nexts = list(head.row.nexts) if head.row else []
+        self.names = list(head.names)
+        self.new_items: dict[ItemId, Item] = {}
+        self._numbers = {name: n for n, name in enumerate(head.names)}
+        self._by_content: dict[tuple[int, bytes], ItemId] = {}
+
+    def naming(self) -> Names:
+        """The names for packing rows; unknown ones are added."""
+        return Names(self.names, self.number)
+
+    def number(self, name: str) -> int:
+        """The number of a name."""
+        n = self._numbers.get(name)
+        if n is None:
+            n = self._numbers[name] = self._add(NAMES, Item(to_bytes(name))).n
+            self.names.append(from_bytes(to_bytes(name)))
+        return n
+
+    def labels(self, packed: bytes) -> tuple[int, bool]:
+        """The number of a set of labels, and whether it is new in the thread."""
+        at = self._known(LABELS, packed)
+        return (at.n, False) if at else (self._add(LABELS, Item(packed)).n, True)
+
+    def place(self, channel: str, parts: Parts, like: Slot | None) -> Slot:
+        """Put a value into the log, or inline; `like` is how the parent holds the channel."""
+        if parts.size <= _INLINE and not parts.snapshot:
+            return Slot(WHOLE, parts.tag, 1, False, _whole(parts))
+        lane = FIRST_CHANNEL + self.number(channel)
+        if parts.kind == WHOLE:
+            ids = self._place_whole(lane, parts.parts[0])
+        else:
+            old = like if like is not None and like.inline is None and like.kind == parts.kind else None
+            ids = self._place_each(lane, parts.parts, list(self._pieces(old)) if old else [])
+        slot = Slot(parts.kind, parts.tag, len(parts.parts), parts.snapshot, None, itemlog.join_runs(ids))
+        return self._spilled(slot, like)
+
+    def _place_whole(self, lane: int, data: bytes) -> list[ItemId]:
+        if len(data) > CHUNK:
+            return self._store(lane, [data])
+        at = self._known(lane, data)
+        return [at] if at else [self._add(lane, Item(data))]
+
+    def _place_each(self, lane: int, parts: Sequence[bytes], old: list[_Piece]) -> list[ItemId]:
+        ids: list[ItemId] = []
+        fresh: list[bytes] = []
+        position: dict[ItemId, int] | None = None
+        i = j = 0
+        while i < len(parts):
+            piece = old[j] if j < len(old) and _matches(old[j], parts, i) else None
+            if piece is None and (at := self._known(lane, parts[i])) is not None:
+                piece = _Piece((at,), parts[i], 1)
+                if position is None:
+                    position = {piece.ids[0]: k for k, piece in enumerate(old)}
+                j = position.get(at, j - 1)
+            if piece is None:
+                fresh.append(parts[i])
+                i += 1
+                continue
+            if fresh:
+                ids += self._store(lane, fresh)
+                fresh = []
+            ids += piece.ids
+            i += piece.elements
+            j += 1
+        return ids + self._store(lane, fresh) if fresh else ids
+
+    def _pieces(self, slot: Slot) -> Iterator[_Piece]:
+        """The whole elements that a slot refers to, as far as their items are at hand."""
+        ids: list[ItemId] = []
+        held: list[Item] = []
+        for at in (at for run in slot.runs for at in run.ids()):
+            item = self.new_items.get(at) or self.head.pool.items.get(at)
+            if item is None:
+                continue
+            if item.elements and ids:
+                yield _piece(ids, held)
+                ids, held = [], []
+            ids.append(at)
+            held.append(item)
+        if ids:
+            yield _piece(ids, held)
+
+    def _store(self, lane: int, elements: list[bytes]) -> list[ItemId]:
+        return [self._add(lane, item) for item in _items(elements)]
+
+    def _add(self, lane: int, item: Item) -> ItemId:
+        self.nexts += [0] * (lane + 1 - len(self.nexts))
+        at = ItemId(lane, self.nexts[lane])
+        self.nexts[lane] += 1
+        self.new_items[at] = item
+        if item.elements == 1:
+            self._by_content[(lane, item.data)] = at
+        return at
+
+    def _known(self, lane: int, data: bytes) -> ItemId | None:
+        return self._by_content.get((lane, data)) or self.head.pool.by_content.get((lane, data))
+
+    def _spilled(self, slot: Slot, like: Slot | None) -> Slot:
+        """Move a long list of runs out of the row; an ancestor's run list is shared while it is a prefix."""
+        if like is not None and like.spill is not None and slot.runs[: like.covered] == like.runs[: like.covered]:
+            slot = slot._replace(spill=like.spill, covered=like.covered)
+        if len(slot.runs) - slot.covered <= _LONGEST:
+            return slot
+        covered = len(slot.runs) - 1  # the last run is the one that grows
+        at = self._add(RUN_LISTS, Item(itemlog.pack_runs(slot.runs[:covered])))
+        return slot._replace(spill=at.n, covered=covered)
+
+
+def _whole(parts: Parts) -> bytes:
+    joined = b"".join(parts.parts)
+    return joined if parts.kind == WHOLE else header(parts.kind, len(parts.parts)) + joined
+
+
+def _piece(ids: list[ItemId], held: list[Item]) -> _Piece:
+    if len(ids) == 1:
+        return _Piece((ids[0],), held[0].data, held[0].elements)
+    return _Piece(tuple(ids), b"".join(item.data for item in held), held[0].elements)
+
+
+def _matches(piece: _Piece, parts: Sequence[bytes], i: int) -> bool:
+    if piece.elements == 1:
+        return piece.data == parts[i]
+    end = i + piece.elements
+    return piece.elements > 1 and end <= len(parts) and piece.data == b"".join(parts[i:end])
+
+
+def _items(elements: list[bytes]) -> Iterator[Item]:
+    """New elements as items: long ones in chunks, small neighbours together, the others one by one."""
+    small: list[bytes] = []
+    size = 0
+    for element in elements:
+        if small and (len(element) >= _SMALL or size + len(element) > _GROUP):
+            yield Item(b"".join(small), len(small))
+            small, size = [], 0
+        if len(element) < _SMALL:
+            small.append(element)
+            size += len(element)
+        else:
+            yield Item(element[:CHUNK])
+            yield from (Item(element[at : at + CHUNK], 0) for at in range(CHUNK, len(element), CHUNK))
+    if small:
+        yield Item(b"".join(small), len(small))

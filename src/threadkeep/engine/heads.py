@@ -1,0 +1,194 @@
+"""What a Keep remembers of its threads between calls, so that a put needs no read first.
+
+A `Head` is a thread at (epoch, rev). It is only trusted as the precondition of a commit or beside the thread row of a
+read: another process's change makes the first a Conflict and the second drop what was remembered. Items never change
+within an epoch, so their bytes may be kept; they are, up to a budget, least recently used threads going first.
+
+Not guarded: two calls that remember the same thread at once may drop each other's additions. Nothing is lost by that
+but a later read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from threadkeep.engine import itemlog
+from threadkeep.engine.backend import Have, Loaded
+from threadkeep.engine.identity import ThreadKey, from_bytes
+from threadkeep.engine.itemlog import FIRST_CHANNEL, LABELS, NAMES, RUN_LISTS, Item, ItemId, Run
+from threadkeep.engine.records import (
+    CheckpointRow,
+    Names,
+    Record,
+    TaskWrites,
+    ThreadRow,
+    WriteRow,
+    unpack_checkpoint,
+    unpack_writes,
+)
+from threadkeep.errors import Corrupt
+
+_RECENT = 6
+"""How many decoded checkpoints a head keeps: the parents that the next puts will name."""
+
+
+@dataclass(slots=True)
+class Pool:
+    """Items of one epoch of a thread, by id and by content. Grows only; shared by the heads of that epoch."""
+
+    items: dict[ItemId, Item] = field(default_factory=dict)
+    by_content: dict[tuple[int, bytes], ItemId] = field(default_factory=dict)
+    run_lists: dict[int, tuple[Run, ...]] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, at: ItemId, item: Item) -> None:
+        """Remember an item; of equal ones the newest, since runs go on from there."""
+        if at not in self.items:
+            self.items[at] = item
+            self.size += len(item.data) + 200
+            if item.elements == 1:
+                self.by_content[(at.lane, item.data)] = at
+            if at.lane == RUN_LISTS:
+                self.run_lists[at.n] = itemlog.unpack_runs(item.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A thread as this process last saw or made it; `row` is None if it is known not to exist."""
+
+    key: ThreadKey
+    row: ThreadRow | None
+    names: tuple[str, ...] = ()
+    recent: Mapping[tuple[str, str], Record] = field(default_factory=dict)
+    pool: Pool = field(default_factory=Pool)
+
+    @property
+    def where(self) -> str:
+        """The thread, for error messages."""
+        return f"thread {self.key.id!r}"
+
+    def have(self) -> Have | None:
+        """What a read need not send again."""
+        return Have(self.row.epoch, len(self.names), self.pool.items) if self.row else None
+
+    def reading(self) -> Names:
+        """The names for unpacking rows."""
+        return Names(self.names, _no_new_names)
+
+    def with_recent(self, records: Iterable[Record]) -> dict[tuple[str, str], Record]:
+        """The recent checkpoints with these added, oldest forgotten."""
+        recent = dict(self.recent)
+        for record in records:
+            recent.pop((record.row.ns, record.row.id), None)
+            recent[(record.row.ns, record.row.id)] = record
+        return dict(list(recent.items())[-_RECENT:])
+
+    def item(self, at: ItemId) -> Item:
+        """An item of the pool; Corrupt if the storage did not have it."""
+        found = self.pool.items.get(at)
+        if found is None:
+            raise Corrupt(f"item {at.lane}:{at.n} of {self.where} is referred to but not there")
+        return found
+
+    def label(self, n: int) -> bytes:
+        """The packed labels of that number."""
+        return self.item(ItemId(LABELS, n)).data
+
+    def checkpoint(self, row: CheckpointRow) -> Record:
+        """A row, decoded."""
+        return unpack_checkpoint(row, self.reading(), self.pool.run_lists, self.where)
+
+    def task(self, row: WriteRow) -> TaskWrites:
+        """A row of writes, decoded."""
+        return unpack_writes(row, self.reading(), self.pool.run_lists, self.where)
+
+    def lean(self) -> Head:
+        """The same head with only those items in its pool that its names and recent checkpoints use."""
+        pool = Pool()
+        used = [run for record in self.recent.values() for slot in record.slots.values() for run in slot.runs]
+        for at in (at for run in itemlog.union(used) for at in run.ids()):
+            if at in self.pool.items:
+                pool.add(at, self.pool.items[at])
+        for at, item in list(self.pool.items.items()):
+            if at.lane < FIRST_CHANNEL:
+                pool.add(at, item)
+        return replace(self, pool=pool)
+
+
+def _no_new_names(name: str) -> int:
+    raise KeyError(name)
+
+
+class Heads:
+    """The remembered heads of a Keep, within a budget of bytes."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._heads: dict[ThreadKey, Head] = {}
+
+    def get(self, key: ThreadKey) -> Head | None:
+        """What is remembered, if anything."""
+        return self._heads.get(key)
+
+    def forget(self, key: ThreadKey) -> None:
+        """Drop what is remembered of a thread."""
+        self._heads.pop(key, None)
+
+    def clear(self) -> None:
+        """Drop everything, as after a lost connection."""
+        self._heads.clear()
+
+    def remember(self, head: Head) -> Head:
+        """Keep this head unless a newer one is kept, and drop the least recently used ones beyond the budget."""
+        kept = self._heads.pop(head.key, None)
+        if kept is not None and kept.row and head.row and (kept.row.epoch, kept.row.rev) > (head.row.epoch, head.row.rev):
+            head = kept if kept.row.epoch == head.row.epoch else head
+        if head.pool.size > self._budget // 4:
+            head = head.lean()
+        if head.row is not None and head.pool.size <= self._budget:
+            self._heads[head.key] = head
+            self._shrink()
+        return head
+
+    def _shrink(self) -> None:
+        heads = list(self._heads.items())
+        excess = sum(head.pool.size + 4096 for _, head in heads) - self._budget if len(heads) > 1 else 0
+        for key, head in heads[:-1]:
+            if excess <= 0:
+                break
+            self._heads.pop(key, None)
+            excess -= head.pool.size + 4096
+
+    def seen(self, key: ThreadKey, loaded: Loaded, old: Head | None) -> Head:
+        """The head that a read shows; `old` is the one that said what need not be sent again."""
+        if loaded.thread is None:
+            self.forget(key)
+            return Head(key, None)
+        if old is None or old.row is None or old.row.epoch != loaded.thread.epoch:
+            old = Head(key, loaded.thread)
+        pool = _filled(old, loaded)
+        same = old.row is not None and old.row.rev == loaded.thread.rev
+        names = _named(old.names, loaded.thread, pool)
+        return Head(key, loaded.thread, names, old.recent if same else {}, pool)
+
+
+def _filled(head: Head, loaded: Loaded) -> Pool:
+    for at, stored in loaded.items.items():
+        if at not in head.pool.items:
+            head.pool.add(at, itemlog.unseal_item(at, stored, head.where))
+    return head.pool
+
+
+def _named(known: tuple[str, ...], thread: ThreadRow, pool: Pool) -> tuple[str, ...]:
+    """The names that this thread row counts, from what was known and what came along."""
+    count = thread.nexts[NAMES] if thread.nexts else 0
+    if len(known) >= count:
+        return known[:count]
+    fresh = []
+    for n in range(len(known), count):
+        item = pool.items.get(ItemId(NAMES, n))
+        if item is None:
+            raise Corrupt(f"name {n} of thread {thread.key.id!r} is not there")
+        fresh.append(from_bytes(item.data))
+    return known + tuple(fresh)

@@ -1,0 +1,248 @@
+"""The item log of a thread: append-only, compressed, checksummed pieces of state, and runs of them.
+
+An item's id is (lane, n). Each channel has a lane of its own and its items are numbered consecutively there, so a
+list that only grows is one run for ever, whatever else the thread stores in between. Three lanes are the engine's:
+
+    lane 0   names of channels and nodes, interned; a name's number is its n
+    lane 1   run lists that became too long for a row
+    lane 2   labels: the metadata that many checkpoints share
+
+A stored item is `format byte, [group count], crc32, body`; the checksum is seeded with the id, so an item that
+stands in another's place is noticed. The format byte: bits 0-3 the compression (0 none, 1 zstd, 2 zstd with the
+shipped dictionary no. 1), bit 4 a group of several small elements, bit 7 sealed (encrypted).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+import zstandard
+
+from threadkeep.errors import Corrupt
+
+NAMES = 0
+RUN_LISTS = 1
+LABELS = 2
+FIRST_CHANNEL = 3
+"""The lane of the channel whose name has number k is FIRST_CHANNEL + k."""
+
+CHUNK = 512 * 1024
+"""No item holds more bytes than this before compression; a longer value is several consecutive items."""
+
+_RAW, _ZSTD, _ZSTD_DICTIONARY = 0, 1, 2
+_COMPRESSION, _GROUP, SEALED = 0x0F, 0x10, 0x80
+_LEVEL = 3
+_WORTH_COMPRESSING = 24
+
+
+class ItemId(NamedTuple):
+    """Where an item stands in its thread's log."""
+
+    lane: int
+    n: int
+
+
+class Run(NamedTuple):
+    """Consecutive items of one lane."""
+
+    lane: int
+    start: int
+    count: int
+
+    def ids(self) -> Iterator[ItemId]:
+        """The ids in the run, in order."""
+        return (ItemId(self.lane, n) for n in range(self.start, self.start + self.count))
+
+
+class Item(NamedTuple):
+    """What an item holds: some bytes, which are `elements` whole elements of a list or entries of a dict.
+
+    Of an element longer than CHUNK the first item says 1, those that go on with it say 0.
+    """
+
+    data: bytes
+    elements: int = 1
+
+
+class _Compression:
+    """Compressors that are lent out, since zstd's contexts must not be shared between threads."""
+
+    def __init__(self, dictionary: bytes | None) -> None:
+        shape = zstandard.FORMAT_ZSTD1_MAGICLESS
+        self._params = zstandard.ZstdCompressionParameters.from_level(
+            _LEVEL, format=shape, write_content_size=True, write_checksum=False, write_dict_id=False
+        )
+        self._shape = shape
+        self._dict = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        if self._dict is not None:
+            self._dict.precompute_compress(compression_params=self._params)
+        self._compressors: list[zstandard.ZstdCompressor] = []
+        self._decompressors: list[zstandard.ZstdDecompressor] = []
+
+    def compress(self, data: bytes) -> bytes:
+        worker = (
+            self._compressors.pop()
+            if self._compressors
+            else zstandard.ZstdCompressor(dict_data=self._dict, compression_params=self._params)
+        )
+        try:
+            return worker.compress(data)
+        finally:
+            self._compressors.append(worker)
+
+    def decompress(self, data: bytes) -> bytes:
+        size = zstandard.get_frame_parameters(data, format=self._shape).content_size
+        if size > 2 * CHUNK:
+            raise zstandard.ZstdError(f"{size} bytes are more than an item may hold")
+        worker = (
+            self._decompressors.pop()
+            if self._decompressors
+            else zstandard.ZstdDecompressor(dict_data=self._dict, format=self._shape)
+        )
+        try:
+            return worker.decompress(data)
+        finally:
+            self._decompressors.append(worker)
+
+
+@cache
+def _compression(method: int) -> _Compression:
+    if method == _ZSTD:
+        return _Compression(None)
+    if method == _ZSTD_DICTIONARY:
+        return _Compression(files("threadkeep.engine").joinpath("dictionary.zdict").read_bytes())
+    raise zstandard.ZstdError(f"unknown compression {method}")
+
+
+def seal(data: bytes, seed: int, *, elements: int = 1) -> bytes:
+    """Bytes as they are stored: compressed where that helps, with format byte and checksum."""
+    method, body = _RAW, data
+    if len(data) >= _WORTH_COMPRESSING:
+        smaller = _compression(_ZSTD_DICTIONARY).compress(data)
+        if len(smaller) < len(data):
+            method, body = _ZSTD_DICTIONARY, smaller
+    head = bytes([method]) if elements == 1 else bytes([method | _GROUP]) + varint(elements)
+    return head + struct.pack("<I", zlib.crc32(body, zlib.crc32(head, seed))) + body
+
+
+def unseal(stored: bytes, seed: int, what: str) -> Item:
+    """What `seal` was given; `what` names the row in the error."""
+    try:
+        method, elements, at = stored[0], 1, 1
+        if method & _GROUP:
+            elements, at = read_varint(stored, 1)
+        head, body = stored[:at], stored[at + 4 :]
+        (crc,) = struct.unpack_from("<I", stored, at)
+        if crc != zlib.crc32(body, zlib.crc32(head, seed)):
+            raise Corrupt(f"{what}: the checksum does not fit the stored bytes")
+        compression = method & _COMPRESSION
+        data = body if compression == _RAW else _compression(compression).decompress(body)
+    except (IndexError, struct.error, zstandard.ZstdError, MemoryError) as error:
+        raise Corrupt(f"{what}: {error}") from error
+    return Item(data, elements)
+
+
+def seal_item(at: ItemId, item: Item) -> bytes:
+    """An item as it is stored."""
+    return seal(item.data, _item_seed(at), elements=item.elements)
+
+
+def unseal_item(at: ItemId, stored: bytes, where: str) -> Item:
+    """A stored item; Corrupt if it is not the one that was stored under this id."""
+    return unseal(stored, _item_seed(at), f"item {at.lane}:{at.n} of {where}")
+
+
+def _item_seed(at: ItemId) -> int:
+    return (at.lane * 0x9E3779B1 + at.n) & 0xFFFFFFFF
+
+
+def varint(number: int) -> bytes:
+    """A non-negative integer, seven bits a byte."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The integer that starts there, and where the next one starts."""
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+
+
+def read_varints(data: bytes) -> Iterator[int]:
+    """All integers of the data."""
+    at = 0
+    while at < len(data):
+        number, at = read_varint(data, at)
+        yield number
+
+
+def pack_runs(runs: Iterable[Run]) -> bytes:
+    """Runs in the clear, as varints: what must stay is known without reading, or decrypting, any state."""
+    return b"".join(varint(number) for run in runs for number in run)
+
+
+def unpack_runs(data: bytes) -> tuple[Run, ...]:
+    """The runs that `pack_runs` was given."""
+    numbers = list(read_varints(data))
+    return tuple(Run(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
+
+
+def spilled(at: ItemId, stored: bytes) -> tuple[Run, ...]:
+    """The runs of a stored run list."""
+    return unpack_runs(unseal_item(at, stored, "a thread").data)
+
+
+def join_runs(ids: Iterable[ItemId]) -> tuple[Run, ...]:
+    """Ids in the order given, as the fewest runs."""
+    runs: list[list[int]] = []
+    for lane, n in ids:
+        if runs and runs[-1][0] == lane and runs[-1][1] + runs[-1][2] == n:
+            runs[-1][2] += 1
+        else:
+            runs.append([lane, n, 1])
+    return tuple(Run(*run) for run in runs)
+
+
+def union(runs: Iterable[Run]) -> list[Run]:
+    """The items of all these runs, each once, as sorted disjoint runs."""
+    merged: list[Run] = []
+    for run in sorted(runs):
+        last = merged[-1] if merged else None
+        if last is not None and last.lane == run.lane and last.start + last.count >= run.start:
+            end = max(last.start + last.count, run.start + run.count)
+            merged[-1] = Run(last.lane, last.start, end - last.start)
+        else:
+            merged.append(run)
+    return merged
+
+
+def gaps(kept: list[Run], ends: Iterable[tuple[int, int]]) -> list[Run]:
+    """What lies outside sorted disjoint runs, for each (lane, end): the items that may go."""
+    by_lane: dict[int, list[Run]] = {}
+    for run in kept:
+        by_lane.setdefault(run.lane, []).append(run)
+    free = []
+    for lane, end in ends:
+        at = 0
+        for run in by_lane.get(lane, []):
+            if run.start > at:
+                free.append(Run(lane, at, run.start - at))
+            at = run.start + run.count
+        if at < end:
+            free.append(Run(lane, at, end - at))
+    return free

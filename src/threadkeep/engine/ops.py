@@ -1,0 +1,93 @@
+"""What callers want done to a thread: put a checkpoint, put writes.
+
+An op is prepared where it is made, outside of any commit: what can fail, because a value cannot be serialized, fails
+here and touches nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from threadkeep.engine import metadata
+from threadkeep.engine.codec import Codec, Parts, pack
+
+FIELDS = ("v", "ts", "updated_channels")
+_STATE = ("channel_values", "channel_versions", "versions_seen", "id")
+
+
+@dataclass(slots=True)
+class Put:
+    """Store a checkpoint. Values are encoded when the parent's cannot be re-used, those in `new_versions` at once.
+
+    `time` is milliseconds, `draw` a random number for the epoch of a new thread.
+    """
+
+    codec: Codec
+    ns: str
+    parent: str | None
+    checkpoint: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    new_versions: Mapping[str, Any]
+    time: int
+    draw: int
+    hidden: bool = False
+    id: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
+    seen: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    rest: tuple[str, bytes] | None = None
+    about: metadata.Split = field(init=False)
+    labels: bytes = b""
+    encoded: dict[str, Parts] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        given = self.checkpoint
+        self.id = given["id"]
+        self.values = given.get("channel_values") or {}
+        self.versions = dict(given.get("channel_versions") or {})
+        self.seen = {node: dict(inner) for node, inner in (given.get("versions_seen") or {}).items()}
+        kept = set(FIELDS) - _unusual(given)
+        self.fields = {name: given[name] for name in FIELDS if name in given and name in kept}
+        rest = {key: value for key, value in given.items() if key not in kept and key not in _STATE}
+        self.rest = self.codec.dumps(rest) if rest else None
+        self.about = metadata.split(self.metadata)
+        self.labels = pack(self.about.labels)
+        pack([self.about.own, self.fields, self.versions, self.seen])
+        _all_names((*self.values, *self.versions, *self.seen))
+        self.encoded = {name: self.codec.encode(self.values[name]) for name in self.new_versions if name in self.values}
+
+
+@dataclass(slots=True)
+class PutWrites:
+    """Store writes (idx, channel, value) of a task on a checkpoint, which may not be there yet."""
+
+    ns: str
+    checkpoint: str
+    task: str
+    path: str
+    run: str | None
+    writes: Sequence[tuple[int, str, Parts]]
+    time: int
+    draw: int
+
+    def __post_init__(self) -> None:
+        _all_names(channel for _, channel, _ in self.writes)
+
+
+Op: TypeAlias = Put | PutWrites
+
+
+def _unusual(given: Mapping[str, Any]) -> set[str]:
+    """Fields that have not the form which a body has room for."""
+    updated = given.get("updated_channels")
+    plain = updated is None or (type(updated) is list and all(type(name) is str for name in updated))
+    return set() if plain else {"updated_channels"}
+
+
+def _all_names(names: Any) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"names of channels and nodes must be str, not {type(name).__name__}: {name!r}")

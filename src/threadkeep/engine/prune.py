@@ -1,0 +1,281 @@
+"""Letting go: prune, delete_for_runs. What nothing refers to any more is freed in the same commit.
+
+Delta channels are not held by a checkpoint alone: their value is rebuilt from ancestors back to the nearest stored one.
+Ancestors that a survivor needs for that are not removed but hidden: readable by id, absent from everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from threadkeep.engine import itemlog
+from threadkeep.engine.backend import Batch, Commit, Drop, Loaded, Pause, RunThreads, Survey
+from threadkeep.engine.checkpoints import TRIES
+from threadkeep.engine.heads import Head, Heads
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.itemlog import FIRST_CHANNEL, LABELS, RUN_LISTS, Run
+from threadkeep.engine.records import Record, TaskWrites, ThreadRow, pack_writes
+from threadkeep.engine.status import of_checkpoint, of_writes, worse
+from threadkeep.errors import Conflict
+
+KEEP_LATEST = "keep_latest"
+STRATEGIES = (KEEP_LATEST, "delete", "delete_all")
+
+_Place = tuple[str, str]
+
+
+class _Thread(NamedTuple):
+    """A whole thread without its state: checkpoints by (ns, id), and the writes on each place."""
+
+    head: Head
+    records: dict[_Place, Record]
+    tasks: dict[_Place, list[TaskWrites]]
+
+
+class _Verdict(NamedTuple):
+    """What shall be left: visible checkpoints, and the writes (rewritten where some of them went)."""
+
+    visible: set[_Place]
+    tasks: dict[_Place, list[TaskWrites]]
+
+
+Judge = Callable[[_Thread], _Verdict]
+
+
+async def prune(heads: Heads, key: ThreadKey, strategy: str, draw: int) -> None:
+    """Keep only the latest checkpoint of each namespace, or nothing. Two round trips; one for nothing."""
+    if strategy == KEEP_LATEST:
+        await _judge(heads, key, _keep_latest, draw)
+    else:
+        await delete(heads, key)
+
+
+async def delete(heads: Heads, key: ThreadKey) -> None:
+    """Remove a thread. One round trip."""
+    heads.forget(key)
+    await Drop(key)
+    heads.forget(key)
+
+
+async def threads_of_runs(tenant: str, kind: str, runs: Iterable[str]) -> tuple[ThreadKey, ...]:
+    """The threads in which these runs left something."""
+    return await RunThreads(tenant, kind, tuple(runs))
+
+
+async def delete_runs(heads: Heads, key: ThreadKey, runs: frozenset[str], draw: int) -> None:
+    """Remove what these runs left in a thread: their checkpoints, and their writes on others' checkpoints."""
+    await _judge(heads, key, lambda thread: _without_runs(thread, runs), draw, runs)
+
+
+async def _judge(heads: Heads, key: ThreadKey, judge: Judge, draw: int, runs: frozenset[str] = frozenset()) -> None:
+    for attempt in range(TRIES):
+        thread = _surveyed(heads, key, await Survey(key))
+        if thread is None:
+            return
+        batch = _batch(thread, judge(thread), draw + attempt, runs)
+        if batch is None:
+            return
+        heads.forget(key)
+        try:
+            await Commit(batch)
+        except Conflict:
+            await Pause(attempt)
+        else:
+            return
+        finally:
+            heads.forget(key)
+    raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
+
+
+def _surveyed(heads: Heads, key: ThreadKey, loaded: Loaded) -> _Thread | None:
+    if loaded.thread is None:
+        return None
+    head = heads.seen(key, loaded, None)
+    records: dict[_Place, Record] = {}
+    tasks: dict[_Place, list[TaskWrites]] = {}
+    for found in loaded.found:
+        if found.row is not None:
+            records[(found.row.ns, found.row.id)] = head.checkpoint(found.row)
+        for row in found.writes:
+            tasks.setdefault((row.ns, row.checkpoint), []).append(head.task(row))
+    return _Thread(head, records, tasks)
+
+
+def _keep_latest(thread: _Thread) -> _Verdict:
+    """The latest of each namespace; that of a subgraph call goes with the root checkpoint that it belongs to.
+
+    Writes without a checkpoint stay: theirs may be on its way.
+    """
+    latest: dict[str, str] = {}
+    for (ns, id), record in thread.records.items():
+        if not record.row.hidden:
+            latest[ns] = max(id, latest.get(ns, id))
+    kept = {(ns, id) for ns, id in latest.items() if _belongs(thread.records[(ns, id)], latest)}
+    tasks = {place: rows for place, rows in thread.tasks.items() if place in kept or place not in thread.records}
+    return _Verdict(kept, tasks)
+
+
+def _belongs(record: Record, latest: Mapping[str, str]) -> bool:
+    if ":" not in record.row.ns:
+        return True
+    root = (record.own.get("parents") or {}).get("")
+    return root is None or "" not in latest or root == latest[""]
+
+
+def _without_runs(thread: _Thread, runs: frozenset[str]) -> _Verdict:
+    visible = {place for place, r in thread.records.items() if not r.row.hidden and r.row.run not in runs}
+    tasks: dict[_Place, list[TaskWrites]] = {}
+    for place, rows in thread.tasks.items():
+        if place in thread.records and thread.records[place].row.run in runs:
+            continue
+        left = [task._replace(entries=_not_of(task, runs)) for task in rows]
+        tasks[place] = [task for task in left if task.entries]
+    return _Verdict(visible, tasks)
+
+
+def _not_of(task: TaskWrites, runs: frozenset[str]) -> dict[int, Any]:
+    return {idx: entry for idx, entry in task.entries.items() if entry.origin[1] not in runs}
+
+
+def _needed(thread: _Thread, visible: set[_Place]) -> set[_Place]:
+    """The ancestors that survivors' delta channels are rebuilt from."""
+    deltas = _delta_channels(thread)
+    needed: set[_Place] = set()
+    for survivor in visible:
+        place, walked = survivor, {survivor}
+        looking = deltas[place] - thread.records[place].slots.keys()
+        while looking:
+            place = _parent(thread.records[place])
+            if place in walked or place not in thread.records:
+                break
+            walked.add(place)
+            needed.add(place)
+            looking -= thread.records[place].slots.keys()
+    return needed - visible
+
+
+def _delta_channels(thread: _Thread) -> dict[_Place, frozenset[str]]:
+    """The delta channels of each checkpoint: metadata counts them, there or before, or a snapshot of them is held."""
+    known: dict[_Place, frozenset[str]] = {}
+    for start in thread.records:
+        path: dict[_Place, None] = {}
+        place = start
+        while place in thread.records and place not in known and place not in path:
+            path[place] = None
+            place = _parent(thread.records[place])
+        names = known.get(place, frozenset())
+        for passed in reversed(path):
+            names |= _own_delta_channels(thread.records[passed])
+            known[passed] = names
+    return known
+
+
+def _own_delta_channels(record: Record) -> frozenset[str]:
+    counted = (record.own.get(key) or () for key in ("counters_since_delta_snapshot", "delta_writes_versioned"))
+    held = (name for name, slot in record.slots.items() if slot.snapshot)
+    return frozenset((*(name for names in counted for name in names), *held))
+
+
+def _parent(record: Record) -> _Place:
+    return (record.row.ns, record.row.parent or "")
+
+
+def _batch(thread: _Thread, verdict: _Verdict, draw: int, runs: frozenset[str]) -> Batch | None:
+    """The change that leaves what the verdict says, or None if all of it is there and nothing else."""
+    hidden = _needed(thread, verdict.visible)
+    stay = verdict.visible | hidden
+    tasks = verdict.tasks | {place: thread.tasks.get(place, []) for place in hidden}
+    changed = [r for place in stay if (r := _left(thread, place, stay, place in hidden)) != thread.records[place].row]
+    rewritten = _rewritten(thread, tasks)
+    gone = tuple(place for place in thread.records if place not in stay)
+    kept_rows = {(t.row.ns, t.row.checkpoint, t.row.task) for rows in tasks.values() for t in rows}
+    gone_writes = tuple(
+        (t.row.ns, t.row.checkpoint, t.row.task)
+        for rows in thread.tasks.values()
+        for t in rows
+        if (t.row.ns, t.row.checkpoint, t.row.task) not in kept_rows
+    )
+    if not (gone or gone_writes or changed or rewritten):
+        return None
+    row = thread.head.row
+    assert row is not None
+    after = [rewritten.get((t.row.ns, t.row.checkpoint, t.row.task), t) for rows in tasks.values() for t in rows]
+    return Batch(
+        expect=(row.epoch, row.rev),
+        thread=_counted(thread, row, verdict.visible, after, draw, _grown(thread, changed, gone, rewritten, gone_writes)),
+        changed_checkpoints=tuple(changed),
+        changed_writes=tuple(task.row for task in rewritten.values()),
+        gone_checkpoints=gone,
+        gone_writes=gone_writes,
+        gone_items=tuple(_unused(thread, stay, after)),
+        gone_runs=tuple(runs),
+    )
+
+
+def _left(thread: _Thread, place: _Place, stay: set[_Place], hidden: bool) -> Any:  # noqa: FBT001
+    """A row that stays; it forgets a parent that goes, but not one that never was there."""
+    row = thread.records[place].row
+    parent = _parent(thread.records[place])
+    lost = row.parent is not None and parent in thread.records and parent not in stay
+    return replace(row, parent=None if lost else row.parent, hidden=hidden)
+
+
+def _rewritten(thread: _Thread, tasks: Mapping[_Place, list[TaskWrites]]) -> dict[tuple[str, str, str], TaskWrites]:
+    """Tasks of which some writes went and some stay."""
+    names = thread.head.reading()
+    numbers = {name: n for n, name in enumerate(thread.head.names)}
+    rewritten = {}
+    for rows in tasks.values():
+        for task in rows:
+            row = task.row
+            if len(task.entries) * 3 != len(row.index):
+                packed = pack_writes(row, task.entries, names._replace(number=numbers.__getitem__))
+                rewritten[(row.ns, row.checkpoint, row.task)] = TaskWrites(packed, task.entries)
+    return rewritten
+
+
+def _unused(thread: _Thread, stay: set[_Place], tasks: list[TaskWrites]) -> list[Run]:
+    """The items that no row refers to after this. Names stay: their numbers are counted on."""
+    row = thread.head.row
+    assert row is not None
+    records = [thread.records[place] for place in stay]
+    used = [run for record in records for run in record.row.refs]
+    used += [run for record in records for slot in record.slots.values() for run in slot.runs]
+    used += [run for task in tasks for entry in task.entries.values() for run in (*entry.slot.runs, *entry.slot.refs())]
+    used += [Run(LABELS, record.row.labels, 1) for record in records]
+    lanes = [RUN_LISTS, LABELS, *range(FIRST_CHANNEL, len(row.nexts))]
+    return itemlog.gaps(itemlog.union(used), [(lane, row.nexts[lane]) for lane in lanes if lane < len(row.nexts)])
+
+
+def _grown(
+    thread: _Thread,
+    changed: list[Any],
+    gone: tuple[_Place, ...],
+    rewritten: Mapping[tuple[str, str, str], TaskWrites],
+    gone_writes: tuple[tuple[str, str, str], ...],
+) -> int:
+    """By how many bytes the rows grow (or shrink); the items are counted by the backend."""
+    old = {(t.row.ns, t.row.checkpoint, t.row.task): t.row.size for rows in thread.tasks.values() for t in rows}
+    grown = sum(row.size - thread.records[(row.ns, row.id)].row.size for row in changed)
+    grown += sum(task.row.size - old[place] for place, task in rewritten.items())
+    return grown - sum(thread.records[place].row.size for place in gone) - sum(old[place] for place in gone_writes)
+
+
+def _counted(
+    thread: _Thread, row: ThreadRow, visible: set[_Place], tasks: list[TaskWrites], draw: int, grown: int
+) -> ThreadRow:
+    """The thread row after this, in a new epoch; the catalogue's columns are told anew."""
+    tops = [thread.records[place] for place in visible if place[0] == ""]
+    top = max(tops, key=lambda record: record.row.id, default=None)
+    status = of_checkpoint(top) if top else "idle"
+    for task in tasks:
+        if top and (task.row.ns, task.row.checkpoint) == ("", top.row.id):
+            status = worse(status, of_writes(entry.channel for entry in task.entries.values()))
+    return replace(
+        row, epoch=draw, rev=row.rev + 1, bytes=grown, checkpoints=len(visible),
+        writes=sum(len(task.entries) for task in tasks), status=status,
+        top=top.row.id if top else None, step=top.row.step if top else None,
+        source=top.row.source if top else None, labels=top.row.labels if top else None,
+    )  # fmt: skip

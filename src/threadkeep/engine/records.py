@@ -1,0 +1,364 @@
+"""The rows of a thread and what is in them.
+
+A row's columns are in the clear: ids, times, counters and the runs of items it refers to. Its body is sealed bytes
+(format byte, checksum). In bodies, names of channels and nodes are numbers (see `itemlog`), and integer versions are
+counted down from the greatest, so a checkpoint of ten channels is about a hundred bytes.
+
+A `Slot` says how a value is held: inline, or as runs of items in the lane of its channel.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from threadkeep.engine import itemlog
+from threadkeep.engine.codec import WHOLE, pack, unpack
+from threadkeep.engine.identity import ThreadKey, to_bytes
+from threadkeep.engine.itemlog import RUN_LISTS, Run
+from threadkeep.errors import Corrupt
+
+_TAGS = ("msgpack", "null", "bytes", "bytearray", "pickle", "json")
+_FIRST_NAMED_TAG = 16
+_SNAPSHOT, _INLINE, _SPILLED = 4, 8, 16
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRow:
+    """A thread: its item counters, its precondition (epoch, rev), and what the catalogue shows.
+
+    `rev` grows with every commit; `epoch` is drawn at random when the thread is made and whenever items are freed,
+    so (epoch, rev) never comes back. `top` is the greatest visible checkpoint of the root namespace; the status of
+    writes that came before their checkpoint waits in `early`.
+    """
+
+    key: ThreadKey
+    epoch: int
+    rev: int
+    nexts: tuple[int, ...]
+    created: int
+    updated: int
+    checkpoints: int = 0
+    writes: int = 0
+    bytes: int = 0
+    top: str | None = None
+    step: int | None = None
+    source: str | None = None
+    status: str = "idle"
+    labels: int | None = None
+    early: str | None = None
+    early_status: str | None = None
+    lease: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One checkpoint. `hidden` ones only serve the delta channels of later ones."""
+
+    ns: str
+    id: str
+    parent: str | None
+    run: str | None
+    step: int | None
+    source: str | None
+    labels: int
+    time: int
+    hidden: bool
+    refs: tuple[Run, ...]
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        """Stored bytes of the row's own."""
+        return len(self.body) + len(itemlog.pack_runs(self.refs)) + len(to_bytes(self.id))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRow:
+    """All writes of one task on one checkpoint. `index` is (idx, number of the channel's name, size) of each."""
+
+    ns: str
+    checkpoint: str
+    task: str
+    path: str
+    run: str | None
+    time: int
+    index: tuple[int, ...]
+    refs: tuple[Run, ...]
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        """Stored bytes of the row's own."""
+        return len(self.body) + len(itemlog.pack_runs(self.refs)) + len(to_bytes(self.task))
+
+
+class Slot(NamedTuple):
+    """How a value is held. `runs` is complete; of a spilled slot its first `covered` runs stand in an item."""
+
+    kind: int
+    tag: str
+    count: int
+    snapshot: bool
+    inline: bytes | None
+    runs: tuple[Run, ...] = ()
+    spill: int | None = None
+    covered: int = 0
+
+    def refs(self) -> tuple[Run, ...]:
+        """What the row refers to: the runs, or the run list and the runs after it."""
+        if self.spill is None:
+            return self.runs
+        return (Run(RUN_LISTS, self.spill, 1), *self.runs[self.covered :])
+
+
+class Names(NamedTuple):
+    """Both directions of the interned names of a thread."""
+
+    of: Sequence[str] | Mapping[int, str]
+    number: Callable[[str], int]
+
+
+RunLists = Mapping[int, tuple[Run, ...]]
+"""Spilled run lists by their number in lane 1."""
+
+
+def pack_slots(slots: Iterable[Slot], names: Names) -> list[Any]:
+    """Slots as a flat list for a body; their runs go into the row's refs, in the same order."""
+    flat: list[Any] = []
+    for slot in slots:
+        code = slot.kind | (_SNAPSHOT if slot.snapshot else 0)
+        if slot.inline is not None:
+            flat += (code | _INLINE, _pack_tag(slot.tag, names), slot.inline)
+        else:
+            what = slot.count if slot.kind != WHOLE else _pack_tag(slot.tag, names)
+            flat += (code | (_SPILLED if slot.spill is not None else 0), what, len(slot.refs()))
+    return flat
+
+
+def unpack_slots(flat: Iterator[Any], refs: Iterator[Run], names: Names, lists: RunLists) -> Iterator[Slot]:
+    """The slots that `pack_slots` was given; reads exactly one a step from both iterators."""
+    for code in flat:
+        kind, snapshot = code & 3, bool(code & _SNAPSHOT)
+        what, last = next(flat), next(flat)
+        if code & _INLINE:
+            yield Slot(kind, _unpack_tag(what, names), 1, snapshot, last)
+            continue
+        runs = tuple(next(refs) for _ in range(last))
+        tag, count = (_unpack_tag(what, names), 1) if kind == WHOLE else ("msgpack", what)
+        if code & _SPILLED:
+            covered = lists[runs[0].start]
+            yield Slot(kind, tag, count, snapshot, None, covered + runs[1:], runs[0].start, len(covered))
+        else:
+            yield Slot(kind, tag, count, snapshot, None, runs)
+
+
+def _pack_tag(tag: str, names: Names) -> int:
+    return _TAGS.index(tag) if tag in _TAGS else _FIRST_NAMED_TAG + names.number(tag)
+
+
+def _unpack_tag(code: int, names: Names) -> str:
+    return _TAGS[code] if code < _FIRST_NAMED_TAG else names.of[code - _FIRST_NAMED_TAG]
+
+
+class Record(NamedTuple):
+    """A checkpoint, decoded but for its values. `fields` are the other keys of LangGraph's checkpoint dict."""
+
+    row: CheckpointRow
+    fields: dict[str, Any]
+    versions: dict[str, Any]
+    seen: dict[str, dict[str, Any]]
+    slots: dict[str, Slot]
+    own: dict[str, Any]
+    rest: tuple[str, bytes] | None
+
+
+class Entry(NamedTuple):
+    """One write of a task. `origin` is (path, run, time) of the call that brought it."""
+
+    channel: str
+    slot: Slot
+    size: int
+    origin: tuple[str, str | None, int]
+
+
+class TaskWrites(NamedTuple):
+    """The writes of one task on one checkpoint, by idx."""
+
+    row: WriteRow
+    entries: dict[int, Entry]
+
+
+def pack_checkpoint(row: CheckpointRow, record: Record, names: Names) -> CheckpointRow:
+    """The row with body and refs of a record."""
+    versions = _Versions(record.versions, record.seen)
+    fields = dict(record.fields)
+    fields["ts"] = _pack_time(fields.get("ts"))
+    if isinstance(fields.get("updated_channels"), list):
+        fields["updated_channels"] = [names.number(name) for name in fields["updated_channels"]]
+    usual = tuple(fields) == _USUAL_FIELDS
+    channels = [names.number(name) for name in record.slots]
+    body = [
+        list(fields.values()) if usual else fields,
+        versions.base,
+        versions.odd,
+        [number for name, version in record.versions.items() for number in (names.number(name), versions.pack(version))],
+        [number for node, seen in record.seen.items() for number in _pack_seen(node, seen, names, versions)],
+        channels,
+        pack_slots(record.slots.values(), names),
+        record.own or 0,
+        record.rest or 0,
+    ]
+    refs = tuple(run for slot in record.slots.values() for run in slot.refs())
+    return _with(row, refs=refs, body=itemlog.seal(pack(body), _checkpoint_seed(row)))
+
+
+_USUAL_FIELDS = ("v", "ts", "updated_channels")
+_OWN_AT = 7
+
+
+def unpack_checkpoint(row: CheckpointRow, names: Names, lists: RunLists, where: str) -> Record:
+    """The record of a row."""
+    what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
+    try:
+        body = unpack(itemlog.unseal(row.body, _checkpoint_seed(row), what).data, what)
+        fields, base, odd, versions, seen, channels, slots, own, rest = body
+        held = unpack_slots(iter(slots), iter(row.refs), names, lists)
+        return Record(
+            row=row,
+            fields=_unpack_fields(fields, names),
+            versions={names.of[n]: _unpack_version(v, base, odd) for n, v in _pairs(versions)},
+            seen=dict(_unpack_seen(iter(seen), names, base, odd)),
+            slots={names.of[n]: slot for n, slot in zip(channels, held, strict=True)},
+            own=own or {},
+            rest=tuple(rest) if rest else None,
+        )
+    except (IndexError, KeyError, TypeError, ValueError, StopIteration, RuntimeError) as error:
+        raise Corrupt(f"{what} does not make sense: {error!r}") from error
+
+
+def unpack_own(row: CheckpointRow, where: str) -> dict[str, Any]:
+    """The metadata that is the checkpoint's own, without knowing any names."""
+    what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
+    body = unpack(itemlog.unseal(row.body, _checkpoint_seed(row), what).data, what)
+    return dict(body[_OWN_AT] or {})
+
+
+def _unpack_fields(fields: Any, names: Names) -> dict[str, Any]:
+    known = dict(zip(_USUAL_FIELDS, fields, strict=True)) if isinstance(fields, list) else dict(fields)
+    known["ts"] = _unpack_time(known.get("ts"))
+    if isinstance(known.get("updated_channels"), list):
+        known["updated_channels"] = [names.of[n] for n in known["updated_channels"]]
+    return {key: value for key, value in known.items() if key != "ts" or value is not None}
+
+
+def _pack_time(text: Any) -> Any:
+    """An ISO time in UTC as microseconds, if nothing is lost by that."""
+    if isinstance(text, str):
+        try:
+            micros = (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
+        except (TypeError, ValueError):
+            return text
+        return micros if _unpack_time(micros) == text else text
+    return text
+
+
+def _unpack_time(value: Any) -> Any:
+    return (_EPOCH + value * _MICROSECOND).isoformat() if isinstance(value, int) else value
+
+
+class _Versions:
+    """Versions as small numbers: integers count down from the greatest, others are listed once."""
+
+    def __init__(self, versions: Mapping[str, Any], seen: Mapping[str, Mapping[str, Any]]) -> None:
+        every = [*versions.values(), *(version for inner in seen.values() for version in inner.values())]
+        self.base = max((v for v in every if _is_small(v)), default=0)
+        self.odd: list[Any] = []
+        self._at: dict[tuple[type, Any], int] = {}
+
+    def pack(self, version: Any) -> int:
+        if _is_small(version):
+            return int(self.base - version)
+        at = self._at.setdefault((type(version), version), len(self.odd))
+        if at == len(self.odd):
+            self.odd.append(version)
+        return -1 - at
+
+
+def _is_small(version: Any) -> bool:
+    return type(version) is int and 0 <= version < 1 << 62
+
+
+def _unpack_version(code: int, base: int, odd: list[Any]) -> Any:
+    return base - code if code >= 0 else odd[-1 - code]
+
+
+def _pack_seen(node: str, seen: Mapping[str, Any], names: Names, versions: _Versions) -> Iterator[int]:
+    yield names.number(node)
+    yield len(seen)
+    for channel, version in seen.items():
+        yield names.number(channel)
+        yield versions.pack(version)
+
+
+def _unpack_seen(flat: Iterator[int], names: Names, base: int, odd: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for node in flat:
+        count = next(flat)
+        inner = [(next(flat), next(flat)) for _ in range(count)]
+        yield names.of[node], {names.of[n]: _unpack_version(v, base, odd) for n, v in inner}
+
+
+def _pairs(flat: Sequence[int]) -> Iterator[tuple[int, int]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def pack_writes(row: WriteRow, entries: dict[int, Entry], names: Names) -> WriteRow:
+    """The row with index, body and refs of these entries; its path, run and time are those of the first."""
+    entries = dict(sorted(entries.items()))
+    origins = list(dict.fromkeys(entry.origin for entry in entries.values()))
+    slots = [entry.slot for entry in entries.values()]
+    others = [*origins[1:], [origins.index(entry.origin) for entry in entries.values()]] if len(origins) > 1 else 0
+    path, run, time = origins[0]
+    return _with(
+        row,
+        path=path,
+        run=run,
+        time=time,
+        index=tuple(n for idx, entry in entries.items() for n in (idx, names.number(entry.channel), entry.size)),
+        refs=tuple(run for slot in slots for run in slot.refs()),
+        body=itemlog.seal(pack([pack_slots(slots, names), others]), _write_seed(row)),
+    )
+
+
+def unpack_writes(row: WriteRow, names: Names, lists: RunLists, where: str) -> TaskWrites:
+    """The entries of a row."""
+    what = f"writes of task {row.task!r} on checkpoint {row.checkpoint!r} in {where}"
+    try:
+        slots, others = unpack(itemlog.unseal(row.body, _write_seed(row), what).data, what)
+        held = list(unpack_slots(iter(slots), iter(row.refs), names, lists))
+        origins: list[Any] = [(row.path, row.run, row.time)] * len(held)
+        if others:
+            listed = [origins[0], *map(tuple, others[:-1])]
+            origins = [listed[at] for at in others[-1]]
+        triples = zip(row.index[::3], row.index[1::3], row.index[2::3], held, origins, strict=True)
+        return TaskWrites(row, {idx: Entry(names.of[n], slot, size, o) for idx, n, size, slot, o in triples})
+    except (IndexError, KeyError, TypeError, ValueError, StopIteration, RuntimeError) as error:
+        raise Corrupt(f"{what} do not make sense: {error!r}") from error
+
+
+def _checkpoint_seed(row: CheckpointRow) -> int:
+    return zlib.crc32(to_bytes(row.id), zlib.crc32(to_bytes(row.ns)))
+
+
+def _write_seed(row: WriteRow) -> int:
+    return zlib.crc32(to_bytes(row.task), zlib.crc32(to_bytes(row.checkpoint), zlib.crc32(to_bytes(row.ns))))
+
+
+def _with(row: Any, **changes: Any) -> Any:
+    """`dataclasses.replace` for rows that are made of parts step by step."""
+    return type(row)(**({name: getattr(row, name) for name in row.__slots__} | changes))

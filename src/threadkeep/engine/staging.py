@@ -1,0 +1,224 @@
+"""Staging: ops taken into a draft one after the other, each seeing those before it, and the batch that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from threadkeep.engine import itemlog, metadata
+from threadkeep.engine.backend import Batch, Label
+from threadkeep.engine.codec import Parts
+from threadkeep.engine.draft import Draft
+from threadkeep.engine.heads import Head
+from threadkeep.engine.ops import Op, Put, PutWrites
+from threadkeep.engine.records import (
+    CheckpointRow,
+    Entry,
+    Record,
+    Slot,
+    TaskWrites,
+    ThreadRow,
+    WriteRow,
+    pack_checkpoint,
+    pack_writes,
+)
+from threadkeep.engine.status import of_checkpoint, of_writes, worse
+from threadkeep.plan import Failure, Outcome, Reply
+
+
+class Known(NamedTuple):
+    """What a read showed of one checkpoint."""
+
+    record: Record | None
+    tasks: dict[str, TaskWrites]
+
+
+class Staging:
+    """The next state of a thread: its rows, its draft and its catalogue columns."""
+
+    def __init__(self, head: Head, known: Mapping[tuple[str, str], Known]) -> None:
+        self._head = head
+        self._known = known
+        self._draft = Draft(head)
+        self._row = head.row
+        self._records: dict[tuple[str, str], Record] = {}
+        self._tasks: dict[tuple[str, str, str], TaskWrites] = {}
+        self._new: set[tuple[str, ...]] = set()
+        self._labels: list[Label] = []
+        self._runs: dict[str, None] = {}
+        self._bytes = 0
+
+    def take(self, op: Op) -> Outcome:
+        """Stage one op. What can fail (encoding) comes before anything changes."""
+        if isinstance(op, PutWrites):
+            self._put_writes(op, self._thread(op))
+            return Reply()
+        try:
+            held = self._held(op)
+        except Exception as error:  # noqa: BLE001 - the caller of that op gets it
+            return Failure(error)
+        self._put(op, self._thread(op), held)
+        return Reply()
+
+    def _thread(self, op: Op) -> ThreadRow:
+        """The thread's row at this point; a new thread starts below revision 0."""
+        return self._row or ThreadRow(self._head.key, op.draw, -1, (), op.time, op.time)
+
+    def _find(self, ns: str, id: str | None) -> Record | None:
+        if id is None:
+            return None
+        staged = self._records.get((ns, id)) or self._head.recent.get((ns, id))
+        if staged is None and (ns, id) in self._known:
+            return self._known[(ns, id)].record
+        return staged
+
+    def _held(self, op: Put) -> dict[str, Parts | Slot]:
+        """Each channel's value: the parent's slot where that holds the same version, else encoded parts.
+
+        Never looked up by version alone: integer versions come again on other branches.
+        """
+        parent = self._find(op.ns, op.parent)
+        held: dict[str, Parts | Slot] = {}
+        for name, value in op.values.items():
+            if name in op.encoded:
+                held[name] = op.encoded[name]
+            elif parent is not None and name in parent.slots and _same_version(parent, op, name):
+                held[name] = parent.slots[name]
+            else:
+                held[name] = op.encoded[name] = op.codec.encode(value)
+        return held
+
+    def _put(self, op: Put, thread: ThreadRow, held: dict[str, Parts | Slot]) -> None:
+        parent, before = self._find(op.ns, op.parent), self._find(op.ns, op.id)
+        like = parent or before
+        slots = {
+            name: value
+            if isinstance(value, Slot)
+            else self._draft.place(name, value, like.slots.get(name) if like else None)
+            for name, value in held.items()
+        }
+        row = CheckpointRow(
+            ns=op.ns, id=op.id, parent=op.parent, run=op.about.run, step=op.about.step, source=op.about.source,
+            labels=self._label(op), time=op.time, hidden=op.hidden, refs=(), body=b"",
+        )  # fmt: skip
+        record = Record(row, op.fields, op.versions, op.seen, slots, op.about.own, op.rest)
+        record = record._replace(row=pack_checkpoint(row, record, self._draft.naming()))
+        self._count_run(op.about.run)
+        self._replace(thread, record, before)
+
+    def _label(self, op: Put) -> int:
+        n, is_new = self._draft.labels(op.labels)
+        if is_new:
+            self._labels.append(Label(n, metadata.tags(op.about.labels)))
+        return n
+
+    def _replace(self, thread: ThreadRow, record: Record, before: Record | None) -> None:
+        """Let a checkpoint stand where there was none, or another of the same id."""
+        row, place = record.row, (record.row.ns, record.row.id)
+        if before is None:
+            self._new.add(place)
+        self._bytes += row.size - (before.row.size if before else 0)
+        self._records[place] = record
+        more = (not row.hidden) - (before is not None and not before.row.hidden)
+        thread = replace(thread, checkpoints=thread.checkpoints + more, updated=row.time)
+        on_top = row.ns == "" and not row.hidden and (thread.top is None or row.id >= thread.top)
+        self._row = self._with_top(thread, record) if on_top else thread
+
+    def _with_top(self, thread: ThreadRow, record: Record) -> ThreadRow:
+        """The catalogue's columns when this checkpoint is the newest of the root namespace."""
+        row, early = record.row, thread.early == record.row.id
+        known = self._known.get((row.ns, row.id), Known(None, {}))
+        status = of_checkpoint(record)
+        if row.id == thread.top:
+            status = worse(status, thread.status)
+        if early and thread.early_status:
+            status = worse(status, thread.early_status)
+        for task in known.tasks.values():
+            status = worse(status, of_writes(entry.channel for entry in task.entries.values()))
+        waiting = (None, None) if early else (thread.early, thread.early_status)
+        return replace(
+            thread, top=row.id, step=row.step, source=row.source, labels=row.labels,
+            status=status, early=waiting[0], early_status=waiting[1],
+        )  # fmt: skip
+
+    def _put_writes(self, op: PutWrites, thread: ThreadRow) -> None:
+        """Add a task's writes: of a regular one the first stays, of a special one (idx < 0) the last."""
+        place = (op.ns, op.checkpoint, op.task)
+        before = self._tasks.get(place) or self._known_task(op)
+        entries = dict(before.entries) if before else {}
+        for idx, channel, parts in op.writes:
+            if idx < 0 or before is None or idx not in before.entries:
+                slot = self._draft.place(channel, parts, None)
+                entries[idx] = Entry(channel, slot, parts.size, (op.path, op.run, op.time))
+        if not entries or (before is not None and entries == before.entries):
+            return
+        row = WriteRow(op.ns, op.checkpoint, op.task, op.path, op.run, op.time, (), (), b"")
+        row = pack_writes(row, entries, self._draft.naming())
+        self._tasks[place] = TaskWrites(row, entries)
+        if before is None:
+            self._new.add(place)
+        self._bytes += row.size - (before.row.size if before else 0)
+        self._count_run(op.run)
+        more = len(entries) - (len(before.entries) if before else 0)
+        self._row = _with_writes(replace(thread, writes=thread.writes + more, updated=op.time), op)
+
+    def _known_task(self, op: PutWrites) -> TaskWrites | None:
+        known = self._known.get((op.ns, op.checkpoint))
+        return known.tasks.get(op.task) if known else None
+
+    def _count_run(self, run: str | None) -> None:
+        if run is not None:
+            self._runs[run] = None
+
+    def batch(self) -> Batch | None:
+        """The change as a whole, or None if there is none."""
+        if self._row is None or not (self._records or self._tasks):
+            return None
+        sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in self._draft.new_items.items())
+        added = self._bytes + sum(len(stored) for _, stored in sealed)
+        before = self._head.row
+        return Batch(
+            expect=(before.epoch, before.rev) if before else None,
+            thread=replace(self._row, rev=self._row.rev + 1, nexts=tuple(self._draft.nexts), bytes=added),
+            items=sealed,
+            new_checkpoints=tuple(r.row for place, r in self._records.items() if place in self._new),
+            changed_checkpoints=tuple(r.row for place, r in self._records.items() if place not in self._new),
+            new_writes=tuple(t.row for place, t in self._tasks.items() if place in self._new),
+            changed_writes=tuple(t.row for place, t in self._tasks.items() if place not in self._new),
+            labels=tuple(self._labels),
+            runs=tuple(self._runs),
+        )
+
+    def next_head(self, batch: Batch) -> Head:
+        """The head that the batch made."""
+        before = self._head.row
+        for at, item in self._draft.new_items.items():
+            self._head.pool.add(at, item)
+        row = replace(batch.thread, bytes=(before.bytes if before else 0) + batch.thread.bytes)
+        recent = self._head.with_recent([*_records(self._known), *self._records.values()])
+        return Head(self._head.key, row, tuple(self._draft.names), recent, self._head.pool)
+
+
+def _records(known: Mapping[tuple[str, str], Known]) -> Iterable[Record]:
+    return (found.record for found in known.values() if found.record is not None)
+
+
+def _same_version(parent: Record, op: Put, name: str) -> bool:
+    if name not in op.versions or name not in parent.versions:
+        return False
+    ours, theirs = op.versions[name], parent.versions[name]
+    return type(ours) is type(theirs) and bool(ours == theirs)
+
+
+def _with_writes(thread: ThreadRow, op: PutWrites) -> ThreadRow:
+    """The status after writes: on the newest root checkpoint at once, on one that is still to come when it comes."""
+    status = of_writes(channel for _, channel, _ in op.writes)
+    if op.ns != "":
+        return thread
+    if op.checkpoint == thread.top:
+        return replace(thread, status=worse(thread.status, status))
+    if thread.top is not None and op.checkpoint < thread.top:
+        return thread
+    before = thread.early_status if thread.early == op.checkpoint else None
+    return replace(thread, early=op.checkpoint, early_status=worse(before or "idle", status))

@@ -1,0 +1,217 @@
+"""The Keep: one store of threads, with its faces. Sync and async, from any thread and any event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from threadkeep.engine import catalogue, checkpoints
+from threadkeep.engine.catalogue import ThreadInfo
+from threadkeep.engine.gate import AllowedType, KeepSerializer
+from threadkeep.engine.heads import Heads
+from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
+from threadkeep.engine.ops import Op
+from threadkeep.plan import Outcome, Plan
+from threadkeep.transports.runner import Runner, Transport
+from threadkeep.urls import transport_for
+
+if TYPE_CHECKING:
+    from threadkeep.adapters.saver import KeepSaver
+
+T = TypeVar("T")
+
+
+class Desk:
+    """What the faces of a Keep share: the runner, what is remembered of threads, and the tenant."""
+
+    def __init__(self, transport: Transport, *, tenant: str, cache_bytes: int) -> None:
+        self.transport = transport
+        self.tenant = tenant
+        self.heads = Heads(cache_bytes)
+        self.runner = Runner(transport, on_fork=self.heads.clear)
+
+    def key(self, kind: str, id: str) -> ThreadKey:
+        """A thread of this tenant."""
+        return ThreadKey(self.tenant, kind, id)
+
+    def change(self, key: ThreadKey, make: Callable[[], Op]) -> None:
+        """Make an op and commit it, together with what waits for the same thread."""
+        self.runner.change(key, self._together(key), make)
+
+    async def achange(self, key: ThreadKey, make: Callable[[], Op]) -> None:
+        """The same for async callers."""
+        await self.runner.achange(key, self._together(key), make)
+
+    def exclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
+        """Drive a plan that changes a thread while no other change of it is under way here."""
+        return self.runner.exclusive(key, self._together(key), make)
+
+    async def aexclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
+        """The same for async callers."""
+        return await self.runner.aexclusive(key, self._together(key), make)
+
+    def _together(self, key: ThreadKey) -> Callable[[Sequence[Any]], Plan[list[Outcome]]]:
+        return lambda ops: checkpoints.write(self.heads, key, ops)
+
+    def setup(self) -> Awaitable[None]:
+        """Set the storage up now; inside an event loop that happens on a worker, so await it there."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self.runner.run(_setup(self.transport))
+            return _Done()
+        return asyncio.ensure_future(self.runner.arun(lambda: _setup(self.transport)))
+
+
+async def _setup(transport: Transport) -> None:
+    transport.setup()
+
+
+class _Done:
+    """Something to await that is done already."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+def now() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def draw() -> int:
+    """A random number for an epoch."""
+    return secrets.randbits(62)
+
+
+class Keep:
+    """Threads of AI agents, kept. Made by `threadkeep.open(url)`; usable with or without `with` and `async with`."""
+
+    def __init__(self, desk: Desk, serde: Any) -> None:
+        self._desk = desk
+        self._serde = serde
+        self._checkpointer: KeepSaver | None = None
+
+    @property
+    def checkpointer(self) -> KeepSaver:
+        """LangGraph's checkpointer; the same object each time. It works on after this Keep is forgotten."""
+        if self._checkpointer is None:
+            from threadkeep.adapters.saver import KeepSaver  # noqa: PLC0415 - the saver's types import LangChain
+
+            self._checkpointer = KeepSaver(self._desk, serde=self._serde)
+        return self._checkpointer
+
+    def threads(
+        self,
+        *,
+        limit: int = 50,
+        after: str | ThreadInfo | None = None,
+        prefix: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        status: str | None = None,
+        order: str = "updated",
+        kind: str | None = None,
+    ) -> list[ThreadInfo]:
+        """A page of the thread catalogue, both kinds, read from the thread rows alone.
+
+        `order` is updated, created or bytes (greatest first) or id; `after` is the last thread of the page before,
+        best as its ThreadInfo. `metadata` compares with that of each thread's newest root checkpoint. One round trip.
+        """
+        query, wanted, last = self._query(limit, after, prefix, metadata, status, order, kind)
+        return self._desk.runner.run(catalogue.threads(query, wanted, last))
+
+    async def athreads(
+        self,
+        *,
+        limit: int = 50,
+        after: str | ThreadInfo | None = None,
+        prefix: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        status: str | None = None,
+        order: str = "updated",
+        kind: str | None = None,
+    ) -> list[ThreadInfo]:
+        """The same for async callers."""
+        query, wanted, last = self._query(limit, after, prefix, metadata, status, order, kind)
+        return await self._desk.runner.arun(lambda: catalogue.threads(query, wanted, last))
+
+    def _query(
+        self, limit: int, after: Any, prefix: str, metadata: Any, status: str | None, order: str, kind: str | None
+    ) -> tuple[Any, Mapping[str, Any], str | None]:
+        if kind not in (None, GRAPH, CUBE):
+            raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {kind!r}")
+        query = catalogue.query(
+            self._desk.tenant, limit=as_count(limit, "limit"), after=after, prefix=as_id(prefix, "prefix"),
+            metadata=metadata, status=status, order=order, kind=kind,
+        )  # fmt: skip
+        last = None if after is None or isinstance(after, ThreadInfo) else as_id(after, "after")
+        return query, dict(metadata or {}), last
+
+    def setup(self) -> Awaitable[None]:
+        """Set the storage up now instead of at first use; may be awaited."""
+        return self._desk.setup()
+
+    def close(self) -> None:
+        """Finish what is under way and let go of connections and workers. Harmless when repeated."""
+        self._desk.runner.close()
+
+    async def aclose(self) -> None:
+        """The same, without blocking the event loop."""
+        await self._desk.runner.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def as_count(value: Any, what: str) -> int:
+    """A number of things: an int that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if value < 0:
+        raise ValueError(f"{what} must not be negative: {value}")
+    return value
+
+
+def open(  # noqa: A001 - threadkeep.open reads as it should
+    url: str,
+    *,
+    serde: Any = None,
+    durability: str = "strict",
+    allowed_types: Iterable[AllowedType] = (),
+    tenant: str = "",
+    timeout: float = 30.0,
+    cache_bytes: int = 128 * 1024 * 1024,
+) -> Keep:
+    """Open a Keep: `sqlite:///relative.db`, `sqlite:////absolute/path.db` or `memory://`.
+
+    Nothing is touched before the first use. `durability="strict"` has everything on disk before a call returns,
+    `"relaxed"` may lose the last moments when the machine (not the process) dies. `serde` replaces LangGraph's
+    serializer; `allowed_types` are classes, or their exact names, that stored rows may become besides the safe ones.
+    `tenant` keeps threads apart; `timeout` is how long a locked database is waited for, in seconds; `cache_bytes` is
+    how much of recently used threads is kept in memory.
+    """
+    if serde is not None and tuple(allowed_types):
+        raise ValueError("allowed_types belongs to the default serializer; give your own serde its own list")
+    desk = Desk(
+        transport_for(url, durability=durability, timeout=timeout),
+        tenant=as_id(tenant, "tenant"),
+        cache_bytes=as_count(cache_bytes, "cache_bytes"),
+    )
+    return Keep(desk, KeepSerializer(allowed_types=allowed_types) if serde is None else serde)

@@ -1,0 +1,44 @@
+"""The transport of the memory backend: a lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from threadkeep.plan import Outcome, Request, answer
+
+
+class Answering(Protocol):
+    """A backend that needs nothing but the request."""
+
+    def answer(self, request: Request[Any]) -> Any:
+        """Execute one request."""
+
+
+class Direct:
+    """Executes requests one at a time, in the caller's thread."""
+
+    def __init__(self, backend: Answering) -> None:
+        self._backend = backend
+        self._lock = threading.Lock()
+
+    def read(self, request: Request[Any]) -> Any:
+        """Execute a request that changes nothing."""
+        with self._lock:
+            return self._backend.answer(request)
+
+    def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
+        """Execute changes one after the other; each is atomic in itself."""
+        with self._lock:
+            return [answer(self._backend.answer, request) for request in requests]
+
+    def setup(self) -> None:
+        """Nothing has to be set up."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def abandon(self) -> None:
+        """A forked child goes on with its own copy of the rows."""
+        self._lock = threading.Lock()

@@ -1,0 +1,199 @@
+"""Connections to a SQLite file through apsw: one for writing, some for reading beside it (WAL).
+
+Reading and writing each happen in one transaction a request; changes of several callers share one. Set-up is lazy and
+safe when many processes start at once: the schema and its version are made in one exclusive transaction. What apsw
+raises is translated here, in one place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from threadkeep.backends.sqlite import SCHEMA_VERSION, Row, Sqlite
+from threadkeep.errors import Conflict, Corrupt, SchemaTooNew, ThreadkeepError, Unavailable
+from threadkeep.plan import Failure, Outcome, Reply, Request
+
+T = TypeVar("T")
+_IDLE_READERS = 8
+_SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
+_CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
+
+
+class _Session:
+    """A connection inside a transaction, as the backend sees it."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def rows(self, sql: str, values: Mapping[str, Any]) -> list[Row]:
+        return self._connection.execute(sql, values).fetchall()
+
+    def many(self, sql: str, values: Sequence[Mapping[str, Any]]) -> int:
+        before = self._connection.total_changes()
+        self._connection.executemany(sql, values)
+        return self._connection.total_changes() - before
+
+
+class SqliteFile:
+    """A SQLite file that several threads, and several processes, read and write."""
+
+    def __init__(self, path: Path, backend: Sqlite, *, durability: str, timeout: float) -> None:
+        self._path = path
+        self._backend = backend
+        self._durability = durability
+        self._timeout = timeout
+        self._abandoned: list[Any] = []
+        self._start()
+
+    def _start(self) -> None:
+        self._writer: apsw.Connection | None = None
+        self._readers: list[apsw.Connection] = []
+        self._lock = threading.Lock()
+
+    def setup(self) -> None:
+        """Make or migrate the schema now instead of at first use."""
+        with self._translated():
+            self._open_writer()
+
+    def read(self, request: Request[Any]) -> Any:
+        """Execute a request in a read transaction of its own."""
+        with self._translated(), self._reader() as connection:
+            return self._in_transaction(connection, "BEGIN", lambda: self._answer(connection, request))
+
+    def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
+        """Execute changes in one transaction; one that fails is undone alone. Durable when this returns (strict)."""
+        with self._translated():
+            connection = self._open_writer()
+            return self._in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._group(connection, requests))
+
+    def close(self) -> None:
+        """Close all connections; the last one to close tidies up the write-ahead log."""
+        with self._lock:
+            connections = [*self._readers, *([self._writer] if self._writer else [])]
+            self._readers, self._writer = [], None
+        for connection in connections:
+            connection.close()
+
+    def abandon(self) -> None:
+        """Keep the parent's connections alive but untouched: SQLite forbids to use or close them in a child."""
+        self._abandoned += [self._readers, self._writer]
+        self._start()
+
+    def _answer(self, connection: apsw.Connection, request: Request[Any]) -> Any:
+        return self._backend.answer(_Session(connection), request)
+
+    def _group(self, connection: apsw.Connection, requests: Sequence[Request[Any]]) -> list[Outcome]:
+        return [self._undoable(connection, request) for request in requests]
+
+    def _undoable(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
+        connection.execute("SAVEPOINT one")
+        try:
+            reply = self._answer(connection, request)
+        except (ThreadkeepError, apsw.ConstraintError) as error:
+            connection.execute("ROLLBACK TO one; RELEASE one")
+            return Failure(error if isinstance(error, ThreadkeepError) else Conflict())
+        connection.execute("RELEASE one")
+        return Reply(reply)
+
+    def _in_transaction(self, connection: apsw.Connection, begin: str, work: Callable[[], T]) -> T:
+        connection.execute(begin)
+        try:
+            done = work()
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return done
+
+    @contextmanager
+    def _reader(self) -> Iterator[apsw.Connection]:
+        with self._lock:
+            connection = self._readers.pop() if self._readers else None
+        if connection is None:
+            self._open_writer()
+            connection = self._connect()
+        try:
+            yield connection
+        finally:
+            with self._lock:
+                keep = len(self._readers) < _IDLE_READERS
+                if keep:
+                    self._readers.append(connection)
+            if not keep:
+                connection.close()
+
+    def _open_writer(self) -> apsw.Connection:
+        with self._lock:
+            if self._writer is None:
+                connection = self._connect()
+                try:
+                    self._prepare(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+                self._writer = connection
+            return self._writer
+
+    def _connect(self) -> apsw.Connection:
+        connection = apsw.Connection(str(self._path))
+        connection.set_busy_timeout(int(self._timeout * 1000))
+        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
+        return connection
+
+    def _prepare(self, connection: apsw.Connection) -> None:
+        """Bring the file to our schema. A file that is empty also gets its settings."""
+        if not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall())
+        if _version(connection) == SCHEMA_VERSION:
+            return
+        self._in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._migrate(connection))
+
+    def _migrate(self, connection: apsw.Connection) -> None:
+        version = _version(connection)
+        if version > SCHEMA_VERSION:
+            raise SchemaTooNew(
+                f"{self._path} has schema {version}, this threadkeep knows {SCHEMA_VERSION}; upgrade threadkeep"
+            )
+        if version == 0:
+            connection.execute("CREATE TABLE IF NOT EXISTS tk_schema (version INTEGER NOT NULL) STRICT")
+        for step in range(version + 1, SCHEMA_VERSION + 1):
+            connection.execute(self._backend.sql[f"schema-{step}"])
+        if version < SCHEMA_VERSION:
+            connection.execute("DELETE FROM tk_schema; INSERT INTO tk_schema VALUES (?)", (SCHEMA_VERSION,))
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        """Turning WAL on does not wait for locks by itself."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                return work()
+            except apsw.BusyError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except _CORRUPT as error:
+            raise Corrupt(f"{self._path}: {error}") from error
+        except apsw.BusyError as error:
+            raise Unavailable(f"{self._path} was locked by others for {self._timeout} s") from error
+        except apsw.Error as error:
+            raise Unavailable(f"{self._path}: {error}") from error
+
+
+def _version(connection: apsw.Connection) -> int:
+    there = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'tk_schema'").fetchall()
+    rows = connection.execute("SELECT version FROM tk_schema").fetchall() if there else []
+    return int(rows[0][0]) if rows else 0

@@ -1,0 +1,97 @@
+"""What every test shares: the table of backends, a Keep on each of them, both colours of a call, and a loop that must not be blocked.
+
+A new backend is one line in `BACKENDS`. Nothing here stands in for a database: each fixture gives the real thing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+import pytest
+from blockbuster import BlockBusterFunction, blockbuster_ctx
+
+import threadkeep
+from colours import Async, Colour, Sync
+
+pytest.register_assert_rewrite("plays", "sameness", "trees")
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """How to get a fresh, empty URL of one backend, and whether its data outlives the Keep that wrote it."""
+
+    name: str
+    fresh: Callable[[Path, int], str]
+    lasting: bool
+
+
+BACKENDS = [
+    Backend("memory", lambda folder, n: "memory://", lasting=False),
+    Backend("sqlite", lambda folder, n: f"sqlite:///{folder / f'keep{n}.db'}", lasting=True),
+]
+
+# What blockbuster does not know: the calls of our drivers that wait for a disk or a server.
+DRIVER_CALLS = [
+    (apsw.Connection, "execute"),
+    (apsw.Connection, "executemany"),
+    (apsw.Cursor, "execute"),
+    (apsw.Cursor, "executemany"),
+]
+
+
+def _fresh_urls(backend: Backend, folder: Path) -> Callable[[], str]:
+    made = iter(range(1_000_000))
+    return lambda: backend.fresh(folder, next(made))
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
+def fresh_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """Gives another empty URL at each call, on each backend."""
+    return _fresh_urls(request.param, tmp_path)
+
+
+@pytest.fixture
+def url(fresh_url: Callable[[], str]) -> str:
+    return fresh_url()
+
+
+@pytest.fixture(params=[backend for backend in BACKENDS if backend.lasting], ids=lambda backend: backend.name)
+def lasting_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A URL that may be opened again, on each backend whose data outlives the Keep."""
+    return _fresh_urls(request.param, tmp_path)()
+
+
+@pytest.fixture
+def keep(url: str) -> Iterator[threadkeep.Keep]:
+    with threadkeep.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def saver(keep: threadkeep.Keep) -> threadkeep.KeepSaver:
+    return keep.checkpointer
+
+
+@pytest.fixture(params=[Sync(), Async()], ids=["sync", "async"])
+def call(request: pytest.FixtureRequest) -> Colour:
+    """`await call(saver, "put", …)` and `await call.every(saver, "list", …)`, in each colour; graphs spell their verbs the same way."""
+    colour: Colour = request.param
+    return colour
+
+
+@pytest.fixture(autouse=True)
+def unblocked_loop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In an async test, a call of threadkeep that would block the event loop raises BlockingError."""
+    if not inspect.iscoroutinefunction(getattr(request, "function", None)):
+        yield
+        return
+    with blockbuster_ctx(scanned_modules=["threadkeep"]) as guard:
+        for owner, method in DRIVER_CALLS:
+            guard.functions[f"{owner.__name__}.{method}"] = BlockBusterFunction(
+                owner, method, scanned_modules=["threadkeep"]
+            ).activate()
+        yield

@@ -1,0 +1,101 @@
+"""Checkpoint trees written by hand, step by step, into any saver: what a graph would put, with names that a test can read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """One checkpoint. `delta` names the delta channels it counts in its metadata, as LangGraph does between two snapshots."""
+
+    id: str
+    parent: str | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    delta: tuple[str, ...] = ()
+    run: str | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """One call of put_writes: what one task wrote on top of the checkpoint `at`."""
+
+    at: str
+    task: str
+    writes: tuple[tuple[str, Any], ...]
+    path: str = ""
+    run: str | None = None
+
+
+Step = Put | Wrote
+
+
+def config(thread: Any, id: str | None = None, *, ns: str = "", run: str | None = None) -> dict[str, Any]:
+    configurable = {"thread_id": thread, "checkpoint_ns": ns} | ({"checkpoint_id": id} if id is not None else {})
+    return {"configurable": configurable} | ({"metadata": {"run_id": run}} if run else {})
+
+
+def grow(saver: BaseCheckpointSaver[Any], thread: str, steps: Iterable[Step], *, ns: str = "") -> None:
+    """Every Put gives every channel a version of its own, unless it names one: InMemorySaver finds values by version."""
+    for number, step in enumerate(steps, start=1):
+        if isinstance(step, Wrote):
+            saver.put_writes(config(thread, step.at, ns=ns, run=step.run), step.writes, step.task, step.path)
+        else:
+            versions = dict.fromkeys({*step.values, *step.delta, "a", "b"}, step.version or number)
+            counters = {name: [1, 1] for name in step.delta if name not in step.values}
+            metadata = {"source": "loop", "step": number, "parents": {}} | (
+                {"counters_since_delta_snapshot": counters} if counters else {}
+            )
+            checkpoint = empty_checkpoint() | {
+                "id": step.id,
+                "channel_values": dict(step.values),
+                "channel_versions": versions,
+            }
+            saver.put(config(thread, step.parent, ns=ns, run=step.run), checkpoint, metadata, versions)
+
+
+def listed(saver: BaseCheckpointSaver[Any], thread: str | None, **options: Any) -> list[str]:
+    """The checkpoint ids that `list` gives, in its order."""
+    asked = {"configurable": {"thread_id": thread}} if thread is not None else None
+    return [found.checkpoint["id"] for found in saver.list(asked, **options)]
+
+
+def put(
+    saver: BaseCheckpointSaver[Any],
+    values: dict[str, Any],
+    *,
+    thread: Any = "t",
+    id: str | None = None,
+    ns: str = "",
+    **metadata: Any,
+) -> dict[str, Any]:
+    checkpoint = empty_checkpoint()
+    versions = dict.fromkeys(values, 1)
+    checkpoint |= {"channel_values": values, "channel_versions": versions} | ({"id": id} if id is not None else {})
+    stored: dict[str, Any] = saver.put(
+        config(thread, ns=ns), checkpoint, {"source": "loop", "step": 1, "parents": {}} | metadata, versions
+    )
+    return stored
+
+
+def values_of(saver: BaseCheckpointSaver[Any], at: dict[str, Any]) -> dict[str, Any]:
+    found = saver.get_tuple(at)
+    assert found is not None
+    return found.checkpoint["channel_values"]
+
+
+def exact(history: Mapping[str, Any]) -> dict[str, Any]:
+    """A history with the type of each seed: a `_DeltaSnapshot` is a tuple and equals one."""
+    return {
+        name: (entry["writes"], "seed" in entry, type(entry.get("seed")), entry.get("seed"))
+        for name, entry in history.items()
+    }
+
+
+def base_walk(saver: BaseCheckpointSaver[Any], at: dict[str, Any], channels: list[str]) -> dict[str, Any]:
+    return exact(BaseCheckpointSaver.get_delta_channel_history(saver, config=at, channels=channels))
