@@ -69,8 +69,8 @@ async def main(url: str) -> None:
             elsewhere += [pool.submit(count_sync, graph, f"sync-{n}") for n in range(3)]
             await count_async(graph, "main")
             await asyncio.gather(*map(asyncio.wrap_future, elsewhere))
-        for info in sorted(keep.threads(), key=lambda info: info.id):
-            count = graph.get_state(thread(info.id)).values["count"]
+        for info in sorted(await keep.athreads(), key=lambda info: info.id):
+            count = (await graph.aget_state(thread(info.id))).values["count"]
             print(f"{info.id:<8}  counted to {count:>2} in {info.checkpoints} checkpoints")
             assert count == RUNS, f"{info.id} lost a step"
 

@@ -157,20 +157,26 @@ async def test_a_pruned_delta_graph_keeps_its_value_and_goes_on(
     assert await values(call, graph) == await peer_after(call, 6)
 
 
-async def test_a_prune_between_question_and_answer_keeps_the_question(
-    saver: threadkeep.KeepSaver, call: Colour
-) -> None:
-    class State(TypedDict, total=False):
-        log: Annotated[list[Any], DeltaChannel(appended)]
+class Asked(TypedDict, total=False):
+    log: Annotated[list[Any], DeltaChannel(appended)]
 
-    builder = StateGraph(State)
+
+def asking(saver: Any) -> Any:
+    """`left` asks while `right` goes on."""
+    builder = StateGraph(Asked)
     builder.add_node("before", lambda state: {"log": ["before"]})
     builder.add_node("left", lambda state: {"log": ["left " + interrupt("left?")]})
     builder.add_node("right", lambda state: {"log": ["right"]})
     builder.add_edge(START, "before")
     builder.add_edge("before", "left")
     builder.add_edge("before", "right")
-    graph = builder.compile(checkpointer=saver)
+    return builder.compile(checkpointer=saver)
+
+
+async def test_a_prune_between_question_and_answer_keeps_the_question(
+    saver: threadkeep.KeepSaver, call: Colour
+) -> None:
+    graph = asking(saver)
     await call(graph, "invoke", {"log": ["in"]}, THREAD)
     await call(saver, "prune", ["1"])
     state = await call(graph, "get_state", THREAD)
@@ -179,38 +185,73 @@ async def test_a_prune_between_question_and_answer_keeps_the_question(
     assert done["log"] == ["in", "before", "left yes", "right"]
 
 
+def by(run: str) -> dict[str, Any]:
+    """The config of a run: in exit mode, and when it resumes, it leaves writes on the checkpoint of the run before it."""
+    return {"configurable": {"thread_id": "1"}, "metadata": {"run_id": run}}
+
+
+each_frequency = pytest.mark.parametrize("frequency", [1, 3, 4, 1000])
+each_durability = pytest.mark.parametrize("durability", ["sync", "exit"])
+
+
+@each_frequency
+@each_durability
 async def test_deleting_the_last_run_of_a_delta_graph_brings_back_the_value_before_it(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Colour, frequency: int, durability: str
 ) -> None:
-    graph = build(saver)
+    graph = build(saver, frequency=frequency)
     for n in range(4):
-        await turns(
-            call, graph, 1, start=n, config={"configurable": {"thread_id": "1"}, "metadata": {"run_id": f"run{n}"}}
-        )
+        await turns(call, graph, 1, start=n, config=by(f"run{n}"), durability=durability)
     await call(saver, "delete_for_runs", ["run3"])
     assert await values(call, graph) == await peer_after(call, 3)
-    await turns(call, graph, 2, start=3)
+    await turns(call, graph, 2, start=3, durability=durability)
     assert await values(call, graph) == await peer_after(call, 5)
 
 
-async def test_deleting_an_earlier_run_of_a_delta_graph_keeps_the_value_after_it(
-    saver: threadkeep.KeepSaver, call: Colour
+@each_frequency
+@each_durability
+async def test_deleting_earlier_runs_of_a_delta_graph_keeps_the_values_after_them(
+    saver: threadkeep.KeepSaver, call: Colour, frequency: int, durability: str
 ) -> None:
-    graph = build(saver)
+    graph = build(saver, frequency=frequency)
     for n in range(5):
-        await turns(
-            call, graph, 1, start=n, config={"configurable": {"thread_id": "1"}, "metadata": {"run_id": f"run{n}"}}
-        )
-    kept = [
-        state
-        for state in await call.every(graph, "get_state_history", THREAD)
-        if state.metadata["run_id"] not in {"run0", "run2"}
-    ]
+        await turns(call, graph, 1, start=n, config=by(f"run{n}"), durability=durability)
+    history = await call.every(graph, "get_state_history", THREAD)
+    kept = [state for state in history if state.metadata["run_id"] not in {"run0", "run2"}]
     await call(saver, "delete_for_runs", ["run0", "run2"])
     left = await call.every(graph, "get_state_history", THREAD)
     assert [(state.config, state.values) for state in left] == [(state.config, state.values) for state in kept]
-    await turns(call, graph, 1, start=5)
+    await turns(call, graph, 1, start=5, durability=durability)
     assert await values(call, graph) == await peer_after(call, 6)
+
+
+async def test_deleting_the_run_that_answered_a_question_keeps_the_value_after_it(
+    saver: threadkeep.KeepSaver, call: Colour
+) -> None:
+    graph = asking(saver)
+    await call(graph, "invoke", {"log": ["in"]}, by("asks"))
+    await call(graph, "invoke", Command(resume="yes"), by("answers"))
+    await call(graph, "invoke", {"log": ["again"]}, by("goes on"))
+    before = (await values(call, graph))["log"]
+    assert before == ["in", "before", "left yes", "right", "again", "before", "right"]
+    await call(saver, "delete_for_runs", ["answers"])
+    assert (await values(call, graph))["log"] == before
+    done = await call(graph, "invoke", Command(resume="no"), by("last"))
+    assert done["log"] == ["in", "before", "left yes", "right", "again", "before", "left no", "right"]
+
+
+async def test_deleting_the_run_that_answered_a_question_brings_the_question_back(
+    saver: threadkeep.KeepSaver, call: Colour
+) -> None:
+    graph = asking(saver)
+    await call(graph, "invoke", {"log": ["in"]}, by("asks"))
+    before = await call(graph, "get_state", THREAD)
+    await call(graph, "invoke", Command(resume="yes"), by("answers"))
+    await call(saver, "delete_for_runs", ["answers"])
+    after = await call(graph, "get_state", THREAD)
+    assert (after.values, after.next, after.interrupts) == (before.values, before.next, before.interrupts)
+    done = await call(graph, "invoke", Command(resume="no"), by("answers again"))
+    assert done["log"] == ["in", "before", "left no", "right"]
 
 
 async def test_a_copy_of_a_delta_graph_goes_on_alone(saver: threadkeep.KeepSaver, call: Colour) -> None:

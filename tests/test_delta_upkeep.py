@@ -222,6 +222,14 @@ def test_a_refused_prune_changes_nothing(
     assert listed(saver, "t") == ["c6", "c5", "c4", "c3", "c2", "c1"]
 
 
+def test_hidden_ancestors_are_not_counted(keep: threadkeep.Keep) -> None:
+    grow(keep.checkpointer, "t", DELTA)
+    keep.checkpointer.prune(["t"])
+    assert [(thread.id, thread.checkpoints) for thread in keep.threads()] == [("t", 1)]
+    keep.checkpointer.copy_thread("t", "copy")
+    assert {(thread.id, thread.checkpoints) for thread in keep.threads()} == {("t", 1), ("copy", 1)}
+
+
 async def test_deleting_a_run_in_the_middle_keeps_the_values_after_it(
     saver: threadkeep.KeepSaver, call: Colour
 ) -> None:

@@ -169,7 +169,7 @@ def test_encrypted_values_are_unreadable_without_their_key(tmp_path: Path) -> No
     assert secret.encode() not in stored_bytes(tmp_path)
     with (
         threadkeep.open(url, serde=EncryptedSerializer.from_pycryptodome_aes(key=b"1" * 32)) as keep,
-        pytest.raises(ValueError, match="MAC"),
+        pytest.raises(threadkeep.errors.Corrupt, match="MAC"),
     ):
         keep.checkpointer.get_tuple(at)
     with threadkeep.open(url) as keep, pytest.raises(NotImplementedError):

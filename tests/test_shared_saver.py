@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from blockbuster import BlockingError
@@ -20,6 +21,15 @@ async def test_a_sync_call_on_the_event_loop_is_seen_by_the_guard_of_these_tests
     with pytest.raises(BlockingError):
         keep.checkpointer.get_tuple(THREAD)
     await keep.aclose()
+
+
+async def test_a_relative_url_is_opened_and_used_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with threadkeep.open("sqlite:///agent.db") as keep:
+        await letters(keep.checkpointer).ainvoke({"foo": ""}, THREAD)
+    assert (tmp_path / "agent.db").exists()
 
 
 async def test_an_async_run_is_read_by_sync_calls_and_back(saver: threadkeep.KeepSaver) -> None:

@@ -15,11 +15,17 @@ def play(stage: Stage) -> None:
     stage.show(
         grid(
             "thread", "kind", "status", "checkpoints", "writes", "step", "source", "stored",
-            rows=[
-                (f"[bold]{t.id}[/]", t.kind, t.status, str(t.checkpoints), str(t.writes), str(t.step), t.source, size(t.bytes))
-                for t in threads
-            ],
+            rows=[row(info) for info in threads],
             right=("checkpoints", "writes", "step", "stored"),
         )
     )  # fmt: skip
-    stage.claim({t.id for t in threads} == THREADS, "all threads of this demo are in one file")
+    stage.claim({info.id for info in threads} == THREADS, "all threads of this demo are in one file")
+    waiting = [info.id for info in threads if info.status == "interrupted"]
+    stage.claim(waiting == ["refund-2"], "one of them waits for its answer")
+
+
+def row(info: threadkeep.ThreadInfo) -> tuple[str, ...]:
+    """Write a thread's numbers for the table."""
+    status = f"[yellow]{info.status}[/]" if info.status == "interrupted" else info.status
+    numbers = (str(info.checkpoints), str(info.writes), str(info.step))
+    return f"[bold]{info.id}[/]", info.kind, status, *numbers, info.source or "", size(info.bytes)

@@ -16,7 +16,7 @@ from .agent import agent, ask, messages
 from .stage import Stage, grid, size, thread
 
 TURNS = 40
-FEWER = 20  # 46 when this was written
+FEWER = 20  # it was 46 when this was written
 LONG = thread("long")
 WORDS = """account after agent answer any because before better between both branch change city clear common
 could data different during each early enough every file first follow found from general given great group
@@ -95,7 +95,7 @@ def play(stage: Stage) -> None:
     )  # fmt: skip
     same = [message.text for message in ours.said] == [message.text for message in official.said]
     stage.claim(same and ours.checkpoints == official.checkpoints, "both hold the same messages and checkpoints")
-    stage.claim(ratio >= FEWER, "threadkeep needs less than a twentieth of the disk")
+    stage.claim(ratio >= FEWER, f"threadkeep needs less than 1/{FEWER} of the disk")
 
 
 def counts(run: Run) -> tuple[str, str, str, str]:

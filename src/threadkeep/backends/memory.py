@@ -30,7 +30,7 @@ from threadkeep.engine.backend import (
     refs_of,
 )
 from threadkeep.engine.identity import ThreadKey, to_bytes
-from threadkeep.engine.itemlog import LABELS, NAMES, RUN_LISTS, ItemId, Run, spilled, union
+from threadkeep.engine.itemlog import SHARED, NAMES, RUN_LISTS, ItemId, Run, spilled, union
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request
@@ -116,7 +116,7 @@ class Memory:
         threads.sort(key=lambda thread: _order(request, thread.row), reverse=descending)
         rows = [thread for thread in threads if _comes_after(request, thread.row)][: request.limit]
         return tuple(
-            Listed(t.row, t.items.get(ItemId(LABELS, t.row.labels)) if t.row.labels is not None else None) for t in rows
+            Listed(t.row, t.items.get(ItemId(SHARED, t.row.labels)) if t.row.labels is not None else None) for t in rows
         )
 
     def _run_threads(self, request: RunThreads) -> tuple[ThreadKey, ...]:
@@ -157,10 +157,11 @@ def _sent(thread: _Thread, found: Iterable[Found], runs: Iterable[Run], have: Ha
     names = thread.row.nexts[NAMES] if thread.row.nexts else 0
     found, wanted = list(found), list(runs)
     ids = [ItemId(NAMES, n) for n in range(have.names if have else 0, names)]
-    ids += [ItemId(LABELS, f.row.labels) for f in found if f.row is not None]
-    lists = [at for f in found for run in refs_of(f) if run.lane == RUN_LISTS for at in run.ids()]
+    ids += [ItemId(SHARED, f.row.labels) for f in found if f.row is not None]
+    lists = [at for f in found for run in refs_of(f) if run.lane in (RUN_LISTS, SHARED) for at in run.ids()]
     if any(run.lane == RUN_LISTS for run in wanted):
-        wanted += [run for at in lists if at in thread.items for run in spilled(at, thread.items[at])]
+        spills = [at for at in lists if at.lane == RUN_LISTS and at in thread.items]
+        wanted += [run for at in spills for run in spilled(at, thread.items[at])]
     ids += lists + [at for run in union(wanted) for at in run.ids()]
     return {at: thread.items[at] for at in ids if at in thread.items and not (have and at in have.items)}
 
@@ -171,7 +172,7 @@ def _hits(request: Scan, key: ThreadKey, thread: _Thread) -> Iterator[Hit]:
     for row in thread.checkpoints.values():
         tagged = set(request.tags) <= set(thread.tags.get(row.labels, ()))
         if not row.hidden and tagged and _fits(request, row):
-            yield Hit(key, row, thread.items[ItemId(LABELS, row.labels)])
+            yield Hit(key, row, thread.items[ItemId(SHARED, row.labels)])
 
 
 def _fits(request: Scan, row: CheckpointRow) -> bool:
@@ -236,7 +237,7 @@ def _apply(batch: Batch, thread: _Thread) -> None:
         thread.writes.get((ns, id), {}).pop(task, None)
     for at in [at for at in thread.items if _is_in(at, batch.gone_items)]:
         freed += len(thread.items.pop(at))
-        if at.lane == LABELS:
+        if at.lane == SHARED:
             thread.tags.pop(at.n, None)
     thread.items.update(batch.items)
     for row in (*batch.new_checkpoints, *batch.changed_checkpoints):

@@ -29,7 +29,7 @@ from threadkeep.engine.backend import (
     refs_of,
 )
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
-from threadkeep.engine.itemlog import LABELS, NAMES, RUN_LISTS, ItemId, Run
+from threadkeep.engine.itemlog import SHARED, NAMES, RUN_LISTS, ItemId, Run
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request
@@ -158,13 +158,13 @@ def _sent(
     """Names, labels and run lists of these rows, and these items, but for what the asker has."""
     have = have if have is not None and have.epoch == row.epoch else None
     names, known = (row.nexts[NAMES] if row.nexts else 0), (have.names if have else 0)
-    wanted = [*runs, *(Run(LABELS, f.row.labels, 1) for f in found if f.row is not None)]
+    wanted = [*runs, *(Run(SHARED, f.row.labels, 1) for f in found if f.row is not None)]
     if names > known:
         wanted.append(Run(NAMES, known, names - known))
-    lists = [run for f in found for run in refs_of(f) if run.lane == RUN_LISTS]
-    sent = dict(_fetched(work, number, lists))
+    lists = [run for f in found for run in refs_of(f) if run.lane in (RUN_LISTS, SHARED)]
+    sent = dict(_fetched(work, number, _lacking(lists, None)))
     if any(run.lane == RUN_LISTS for run in wanted):
-        wanted += [run for at, stored in sent.items() for run in itemlog.spilled(at, stored)]
+        wanted += [run for at, stored in sent.items() if at.lane == RUN_LISTS for run in itemlog.spilled(at, stored)]
     return sent | dict(_fetched(work, number, _lacking(wanted, have)))
 
 
@@ -261,7 +261,7 @@ def _remove(work: _Work, number: int, batch: Batch) -> None:
     )
     freed = sum(work.rows("held", thread=number, **_span(run))[0][0] for run in batch.gone_items)
     work.many("gone-items", ({"thread": number, **_span(run)} for run in batch.gone_items))
-    work.many("gone-tags", ({"thread": number, "start": run.start, "end": run.start + run.count} for run in batch.gone_items if run.lane == LABELS))
+    work.many("gone-tags", ({"thread": number, "start": run.start, "end": run.start + run.count} for run in batch.gone_items if run.lane == SHARED))
     work.many("gone-runs", ({"thread": number, "run": pack_id(run)} for run in batch.gone_runs))
     if freed:
         work.rows("less-bytes", thread=number, freed=freed)

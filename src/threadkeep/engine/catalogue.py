@@ -11,7 +11,7 @@ from threadkeep.engine import itemlog
 from threadkeep.engine import metadata as about
 from threadkeep.engine.backend import Catalogue, Listed
 from threadkeep.engine.codec import unpack
-from threadkeep.engine.itemlog import LABELS, ItemId
+from threadkeep.engine.itemlog import SHARED, ItemId
 from threadkeep.engine.status import STATUSES
 
 ORDERS = ("updated", "created", "bytes", "id")
@@ -94,7 +94,7 @@ def _matches(listed: Listed, wanted: Mapping[str, Any]) -> bool:
     labels: dict[str, Any] = {}
     if listed.labels is not None and row.labels is not None:
         where = f"thread {row.key.id!r}"
-        item = itemlog.unseal_item(ItemId(LABELS, row.labels), listed.labels, where)
+        item = itemlog.unseal_item(ItemId(SHARED, row.labels), listed.labels, where)
         labels = unpack(item.data, f"labels {row.labels} of {where}") or {}
     return about.matches(about.join(about.Split(row.source, row.step, None, labels, {})), wanted)
 

@@ -146,7 +146,7 @@ def state(head: Head, codec: Codec, record: Record, tasks: Iterable[TaskWrites])
 def about(head: Head, record: Record) -> dict[str, Any]:
     """A checkpoint's metadata as it was given."""
     row = record.row
-    labels = unpack(head.label(row.labels), f"labels {row.labels} of {head.where}") or {}
+    labels = unpack(head.shared(row.labels), f"labels {row.labels} of {head.where}") or {}
     return metadata.join(metadata.Split(row.source, row.step, row.run, labels, record.own))
 
 

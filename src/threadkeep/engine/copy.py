@@ -17,7 +17,7 @@ from threadkeep.engine.checkpoints import TRIES, about, write
 from threadkeep.engine.codec import WHOLE, Codec, Parts, pack, split_parts, unpack
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.itemlog import LABELS, Item, ItemId
+from threadkeep.engine.itemlog import SHARED, Item, ItemId
 from threadkeep.engine.ops import Put, PutWrites
 from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.errors import Conflict
@@ -57,9 +57,9 @@ async def _duplicate(head: Head, loaded: Loaded, target: ThreadKey, time: int, d
 def _repointed(head: Head, loaded: Loaded, target: ThreadKey) -> Iterator[tuple[ItemId, bytes, tuple[bytes, ...]]]:
     """The labels of the copy that differ: those that name the source as their thread."""
     for n in {found.row.labels for found in loaded.found if found.row is not None}:
-        labels = _about_target(unpack(head.label(n), f"labels {n} of {head.where}") or {}, head.key, target)
-        at = ItemId(LABELS, n)
-        if pack(labels) != head.label(n):
+        labels = _about_target(unpack(head.shared(n), f"labels {n} of {head.where}") or {}, head.key, target)
+        at = ItemId(SHARED, n)
+        if pack(labels) != head.shared(n):
             yield at, itemlog.seal_item(at, Item(pack(labels))), metadata.tags(labels)
 
 

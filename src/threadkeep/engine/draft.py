@@ -14,7 +14,7 @@ from threadkeep.engine import itemlog
 from threadkeep.engine.codec import WHOLE, Parts, header
 from threadkeep.engine.heads import Head
 from threadkeep.engine.identity import from_bytes, to_bytes
-from threadkeep.engine.itemlog import CHUNK, FIRST_CHANNEL, LABELS, NAMES, RUN_LISTS, Item, ItemId
+from threadkeep.engine.itemlog import CHUNK, FIRST_CHANNEL, SHARED, NAMES, RUN_LISTS, Item, ItemId
 from threadkeep.engine.records import Names, Slot
 
 _INLINE = 32
@@ -56,10 +56,10 @@ class Draft:
             self.names.append(from_bytes(to_bytes(name)))
         return n
 
-    def labels(self, packed: bytes) -> tuple[int, bool]:
-        """The number of a set of labels, and whether it is new in the thread."""
-        at = self._known(LABELS, packed)
-        return (at.n, False) if at else (self._add(LABELS, Item(packed)).n, True)
+    def share(self, packed: bytes) -> int:
+        """The number of something that many checkpoints have in common: labels, or a shape."""
+        at = self._known(SHARED, packed)
+        return at.n if at else self._add(SHARED, Item(packed)).n
 
     def place(self, channel: str, parts: Parts, like: Slot | None) -> Slot:
         """Put a value into the log, or inline; `like` is how the parent holds the channel."""

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import Have, Loaded
+from threadkeep.engine.codec import unpack
 from threadkeep.engine.identity import ThreadKey, from_bytes
-from threadkeep.engine.itemlog import FIRST_CHANNEL, LABELS, NAMES, RUN_LISTS, Item, ItemId, Run
+from threadkeep.engine.itemlog import FIRST_CHANNEL, SHARED, NAMES, RUN_LISTS, Item, ItemId, Run
 from threadkeep.engine.records import (
     CheckpointRow,
     Names,
     Record,
+    Shared,
     TaskWrites,
     ThreadRow,
     WriteRow,
@@ -40,6 +43,7 @@ class Pool:
     items: dict[ItemId, Item] = field(default_factory=dict)
     by_content: dict[tuple[int, bytes], ItemId] = field(default_factory=dict)
     run_lists: dict[int, tuple[Run, ...]] = field(default_factory=dict)
+    shapes: dict[int, Any] = field(default_factory=dict)
     size: int = 0
 
     def add(self, at: ItemId, item: Item) -> None:
@@ -91,17 +95,26 @@ class Head:
             raise Corrupt(f"item {at.lane}:{at.n} of {self.where} is referred to but not there")
         return found
 
-    def label(self, n: int) -> bytes:
-        """The packed labels of that number."""
-        return self.item(ItemId(LABELS, n)).data
+    def shared(self, n: int) -> bytes:
+        """Packed labels, or a packed shape, of that number."""
+        return self.item(ItemId(SHARED, n)).data
 
     def checkpoint(self, row: CheckpointRow) -> Record:
         """A row, decoded."""
-        return unpack_checkpoint(row, self.reading(), self.pool.run_lists, self.where)
+        return unpack_checkpoint(row, self.reading(), self._shared(), self.where)
 
     def task(self, row: WriteRow) -> TaskWrites:
         """A row of writes, decoded."""
-        return unpack_writes(row, self.reading(), self.pool.run_lists, self.where)
+        return unpack_writes(row, self.reading(), self._shared(), self.where)
+
+    def _shared(self) -> Shared:
+        return Shared(self.pool.run_lists, self._shape)
+
+    def _shape(self, n: int) -> Any:
+        """A shape, unpacked once."""
+        if n not in self.pool.shapes:
+            self.pool.shapes[n] = unpack(self.shared(n), f"shape {n} of {self.where}")
+        return self.pool.shapes[n]
 
     def lean(self) -> Head:
         """The same head with only those items in its pool that its names and recent checkpoints use."""

@@ -16,7 +16,7 @@ from threadkeep.engine.checkpoints import State, get, get_all, value, writes
 from threadkeep.engine.codec import Codec, unpack
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.itemlog import LABELS, ItemId, Run
+from threadkeep.engine.itemlog import SHARED, ItemId, Run
 from threadkeep.engine.records import Record, TaskWrites, unpack_own
 from threadkeep.errors import Corrupt
 
@@ -81,7 +81,7 @@ def _matches(hit: Hit, wanted: Mapping[str, Any]) -> bool:
     if not wanted:
         return True
     row, where = hit.row, f"thread {hit.key.id!r}"
-    at = ItemId(LABELS, row.labels)
+    at = ItemId(SHARED, row.labels)
     labels = unpack(itemlog.unseal_item(at, hit.labels, where).data, f"labels {row.labels} of {where}") or {}
     about = metadata.join(metadata.Split(row.source, row.step, row.run, labels, unpack_own(row, where)))
     return metadata.matches(about, wanted)

@@ -15,7 +15,7 @@ from threadkeep.engine.backend import Batch, Commit, Drop, Loaded, Pause, RunThr
 from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.itemlog import FIRST_CHANNEL, LABELS, RUN_LISTS, Run
+from threadkeep.engine.itemlog import FIRST_CHANNEL, SHARED, RUN_LISTS, Run
 from threadkeep.engine.records import Record, TaskWrites, ThreadRow, pack_writes
 from threadkeep.engine.status import of_checkpoint, of_writes, worse
 from threadkeep.errors import Conflict
@@ -244,8 +244,8 @@ def _unused(thread: _Thread, stay: set[_Place], tasks: list[TaskWrites]) -> list
     used = [run for record in records for run in record.row.refs]
     used += [run for record in records for slot in record.slots.values() for run in slot.runs]
     used += [run for task in tasks for entry in task.entries.values() for run in (*entry.slot.runs, *entry.slot.refs())]
-    used += [Run(LABELS, record.row.labels, 1) for record in records]
-    lanes = [RUN_LISTS, LABELS, *range(FIRST_CHANNEL, len(row.nexts))]
+    used += [Run(SHARED, record.row.labels, 1) for record in records]
+    lanes = [RUN_LISTS, SHARED, *range(FIRST_CHANNEL, len(row.nexts))]
     return itemlog.gaps(itemlog.union(used), [(lane, row.nexts[lane]) for lane in lanes if lane < len(row.nexts)])
 
 

@@ -4,7 +4,8 @@ A row's columns are in the clear: ids, times, counters and the runs of items it 
 (format byte, checksum). In bodies, names of channels and nodes are numbers (see `itemlog`), and integer versions are
 counted down from the greatest, so a checkpoint of ten channels is about a hundred bytes.
 
-A `Slot` says how a value is held: inline, or as runs of items in the lane of its channel.
+A `Slot` says how a value is held: inline, or as runs of items in the lane of its channel. What successive checkpoints
+have in common, their names and kinds of slots, is their shape: an item that they share and refer to first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 from threadkeep.engine import itemlog
 from threadkeep.engine.codec import WHOLE, pack, unpack
 from threadkeep.engine.identity import ThreadKey, to_bytes
-from threadkeep.engine.itemlog import RUN_LISTS, Run
+from threadkeep.engine.itemlog import RUN_LISTS, SHARED, Run
 from threadkeep.errors import Corrupt
 
 _TAGS = ("msgpack", "null", "bytes", "bytearray", "pickle", "json")
@@ -124,35 +125,42 @@ class Names(NamedTuple):
     number: Callable[[str], int]
 
 
-RunLists = Mapping[int, tuple[Run, ...]]
-"""Spilled run lists by their number in lane 1."""
+class Shared(NamedTuple):
+    """What rows refer to besides state: run lists by their number in lane 1, packed shapes by theirs in lane 2."""
+
+    run_lists: Mapping[int, tuple[Run, ...]]
+    shape: Callable[[int], Sequence[Any]]
 
 
-def pack_slots(slots: Iterable[Slot], names: Names) -> list[Any]:
-    """Slots as a flat list for a body; their runs go into the row's refs, in the same order."""
-    flat: list[Any] = []
+def pack_slots(slots: Iterable[Slot], names: Names) -> tuple[list[int], list[Any]]:
+    """Slots as codes, which seldom change from one checkpoint to the next, and details; the runs go into the refs."""
+    codes: list[int] = []
+    details: list[Any] = []
     for slot in slots:
         code = slot.kind | (_SNAPSHOT if slot.snapshot else 0)
         if slot.inline is not None:
-            flat += (code | _INLINE, _pack_tag(slot.tag, names), slot.inline)
-        else:
-            what = slot.count if slot.kind != WHOLE else _pack_tag(slot.tag, names)
-            flat += (code | (_SPILLED if slot.spill is not None else 0), what, len(slot.refs()))
-    return flat
-
-
-def unpack_slots(flat: Iterator[Any], refs: Iterator[Run], names: Names, lists: RunLists) -> Iterator[Slot]:
-    """The slots that `pack_slots` was given; reads exactly one a step from both iterators."""
-    for code in flat:
-        kind, snapshot = code & 3, bool(code & _SNAPSHOT)
-        what, last = next(flat), next(flat)
-        if code & _INLINE:
-            yield Slot(kind, _unpack_tag(what, names), 1, snapshot, last)
+            codes += (code | _INLINE, _pack_tag(slot.tag, names))
+            details.append(slot.inline)
             continue
-        runs = tuple(next(refs) for _ in range(last))
-        tag, count = (_unpack_tag(what, names), 1) if kind == WHOLE else ("msgpack", what)
+        codes += (code | (_SPILLED if slot.spill is not None else 0), _pack_tag(slot.tag, names))
+        details += (slot.count, len(slot.refs())) if slot.kind != WHOLE else (len(slot.refs()),)
+    return codes, details
+
+
+def unpack_slots(
+    codes: Sequence[int], details: Sequence[Any], refs: Iterator[Run], names: Names, shared: Shared
+) -> Iterator[Slot]:
+    """The slots that `pack_slots` was given."""
+    detail = iter(details)
+    for code, tag_code in _pairs(codes):
+        kind, snapshot, tag = code & 3, bool(code & _SNAPSHOT), _unpack_tag(tag_code, names)
+        if code & _INLINE:
+            yield Slot(kind, tag, 1, snapshot, next(detail))
+            continue
+        count = 1 if kind == WHOLE else next(detail)
+        runs = tuple(next(refs) for _ in range(next(detail)))
         if code & _SPILLED:
-            covered = lists[runs[0].start]
+            covered = shared.run_lists[runs[0].start]
             yield Slot(kind, tag, count, snapshot, None, covered + runs[1:], runs[0].start, len(covered))
         else:
             yield Slot(kind, tag, count, snapshot, None, runs)
@@ -194,46 +202,51 @@ class TaskWrites(NamedTuple):
     entries: dict[int, Entry]
 
 
-def pack_checkpoint(row: CheckpointRow, record: Record, names: Names) -> CheckpointRow:
-    """The row with body and refs of a record."""
+def pack_checkpoint(
+    row: CheckpointRow, record: Record, names: Names, share: Callable[[bytes], int]
+) -> CheckpointRow:
+    """The row with body and refs of a record; `share` gives the number of a shape."""
     versions = _Versions(record.versions, record.seen)
-    fields = dict(record.fields)
-    fields["ts"] = _pack_time(fields.get("ts"))
-    if isinstance(fields.get("updated_channels"), list):
-        fields["updated_channels"] = [names.number(name) for name in fields["updated_channels"]]
-    usual = tuple(fields) == _USUAL_FIELDS
-    channels = [names.number(name) for name in record.slots]
+    codes, details = pack_slots(record.slots.values(), names)
+    shape = [
+        [names.number(name) for name in record.versions],
+        [number for node, seen in record.seen.items() for number in (names.number(node), len(seen), *map(names.number, seen))],
+        [names.number(name) for name in record.slots],
+        codes,
+    ]
     body = [
-        list(fields.values()) if usual else fields,
+        _pack_fields(record.fields, row.time, names),
         versions.base,
-        versions.odd,
-        [number for name, version in record.versions.items() for number in (names.number(name), versions.pack(version))],
-        [number for node, seen in record.seen.items() for number in _pack_seen(node, seen, names, versions)],
-        channels,
-        pack_slots(record.slots.values(), names),
+        [versions.pack(version) for version in record.versions.values()],
+        [versions.pack(version) for seen in record.seen.values() for version in seen.values()],
+        details,
+        versions.odd or 0,
         record.own or 0,
         record.rest or 0,
     ]
-    refs = tuple(run for slot in record.slots.values() for run in slot.refs())
+    refs = (Run(SHARED, share(pack(shape)), 1), *(run for slot in record.slots.values() for run in slot.refs()))
     return _with(row, refs=refs, body=itemlog.seal(pack(body), _checkpoint_seed(row)))
 
 
 _USUAL_FIELDS = ("v", "ts", "updated_channels")
-_OWN_AT = 7
+_OWN_AT = 6
 
 
-def unpack_checkpoint(row: CheckpointRow, names: Names, lists: RunLists, where: str) -> Record:
+def unpack_checkpoint(row: CheckpointRow, names: Names, shared: Shared, where: str) -> Record:
     """The record of a row."""
     what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
     try:
         body = unpack(itemlog.unseal(row.body, _checkpoint_seed(row), what).data, what)
-        fields, base, odd, versions, seen, channels, slots, own, rest = body
-        held = unpack_slots(iter(slots), iter(row.refs), names, lists)
+        fields, base, versions, seen, details, odd, own, rest = body
+        version_names, seen_names, channels, codes = shared.shape(row.refs[0].start)
+        held = unpack_slots(codes, details, iter(row.refs[1:]), names, shared)
         return Record(
             row=row,
-            fields=_unpack_fields(fields, names),
-            versions={names.of[n]: _unpack_version(v, base, odd) for n, v in _pairs(versions)},
-            seen=dict(_unpack_seen(iter(seen), names, base, odd)),
+            fields=_unpack_fields(fields, row.time, names),
+            versions={
+                names.of[n]: _unpack_version(v, base, odd) for n, v in zip(version_names, versions, strict=True)
+            },
+            seen=dict(_unpack_seen(iter(seen_names), (_unpack_version(v, base, odd) for v in seen), names)),
             slots={names.of[n]: slot for n, slot in zip(channels, held, strict=True)},
             own=own or {},
             rest=tuple(rest) if rest else None,
@@ -249,27 +262,39 @@ def unpack_own(row: CheckpointRow, where: str) -> dict[str, Any]:
     return dict(body[_OWN_AT] or {})
 
 
-def _unpack_fields(fields: Any, names: Names) -> dict[str, Any]:
+def _pack_fields(fields: Mapping[str, Any], time: int, names: Names) -> Any:
+    packed = dict(fields)
+    if "ts" in packed:
+        packed["ts"] = _pack_time(packed["ts"], time)
+    if isinstance(packed.get("updated_channels"), list):
+        packed["updated_channels"] = [names.number(name) for name in packed["updated_channels"]]
+    return list(packed.values()) if tuple(packed) == _USUAL_FIELDS else packed
+
+
+def _unpack_fields(fields: Any, time: int, names: Names) -> dict[str, Any]:
     known = dict(zip(_USUAL_FIELDS, fields, strict=True)) if isinstance(fields, list) else dict(fields)
-    known["ts"] = _unpack_time(known.get("ts"))
+    if "ts" in known:
+        known["ts"] = _unpack_time(known["ts"], time)
     if isinstance(known.get("updated_channels"), list):
         known["updated_channels"] = [names.of[n] for n in known["updated_channels"]]
-    return {key: value for key, value in known.items() if key != "ts" or value is not None}
+    return known
 
 
-def _pack_time(text: Any) -> Any:
-    """An ISO time in UTC as microseconds, if nothing is lost by that."""
+def _pack_time(text: Any, time: int) -> Any:
+    """An ISO time in UTC as microseconds before the row's time, if nothing is lost by that."""
     if isinstance(text, str):
         try:
-            micros = (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
+            micros = time * 1000 - (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
         except (TypeError, ValueError):
             return text
-        return micros if _unpack_time(micros) == text else text
-    return text
+        return micros if _unpack_time(micros, time) == text else text
+    return [text]
 
 
-def _unpack_time(value: Any) -> Any:
-    return (_EPOCH + value * _MICROSECOND).isoformat() if isinstance(value, int) else value
+def _unpack_time(value: Any, time: int) -> Any:
+    if isinstance(value, list):
+        return value[0]
+    return (_EPOCH + (time * 1000 - value) * _MICROSECOND).isoformat() if isinstance(value, int) else value
 
 
 class _Versions:
@@ -298,19 +323,12 @@ def _unpack_version(code: int, base: int, odd: list[Any]) -> Any:
     return base - code if code >= 0 else odd[-1 - code]
 
 
-def _pack_seen(node: str, seen: Mapping[str, Any], names: Names, versions: _Versions) -> Iterator[int]:
-    yield names.number(node)
-    yield len(seen)
-    for channel, version in seen.items():
-        yield names.number(channel)
-        yield versions.pack(version)
-
-
-def _unpack_seen(flat: Iterator[int], names: Names, base: int, odd: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _unpack_seen(
+    flat: Iterator[int], versions: Iterator[Any], names: Names
+) -> Iterator[tuple[str, dict[str, Any]]]:
     for node in flat:
-        count = next(flat)
-        inner = [(next(flat), next(flat)) for _ in range(count)]
-        yield names.of[node], {names.of[n]: _unpack_version(v, base, odd) for n, v in inner}
+        channels = [next(flat) for _ in range(next(flat))]
+        yield names.of[node], {names.of[n]: next(versions) for n in channels}
 
 
 def _pairs(flat: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -331,16 +349,16 @@ def pack_writes(row: WriteRow, entries: dict[int, Entry], names: Names) -> Write
         time=time,
         index=tuple(n for idx, entry in entries.items() for n in (idx, names.number(entry.channel), entry.size)),
         refs=tuple(run for slot in slots for run in slot.refs()),
-        body=itemlog.seal(pack([pack_slots(slots, names), others]), _write_seed(row)),
+        body=itemlog.seal(pack([*pack_slots(slots, names), others]), _write_seed(row)),
     )
 
 
-def unpack_writes(row: WriteRow, names: Names, lists: RunLists, where: str) -> TaskWrites:
+def unpack_writes(row: WriteRow, names: Names, shared: Shared, where: str) -> TaskWrites:
     """The entries of a row."""
     what = f"writes of task {row.task!r} on checkpoint {row.checkpoint!r} in {where}"
     try:
-        slots, others = unpack(itemlog.unseal(row.body, _write_seed(row), what).data, what)
-        held = list(unpack_slots(iter(slots), iter(row.refs), names, lists))
+        codes, details, others = unpack(itemlog.unseal(row.body, _write_seed(row), what).data, what)
+        held = list(unpack_slots(codes, details, iter(row.refs), names, shared))
         origins: list[Any] = [(row.path, row.run, row.time)] * len(held)
         if others:
             listed = [origins[0], *map(tuple, others[:-1])]

@@ -11,6 +11,7 @@ from threadkeep.engine.backend import Batch, Label
 from threadkeep.engine.codec import Parts
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.heads import Head
+from threadkeep.engine.itemlog import SHARED, ItemId
 from threadkeep.engine.ops import Op, Put, PutWrites
 from threadkeep.engine.records import (
     CheckpointRow,
@@ -45,7 +46,7 @@ class Staging:
         self._records: dict[tuple[str, str], Record] = {}
         self._tasks: dict[tuple[str, str, str], TaskWrites] = {}
         self._new: set[tuple[str, ...]] = set()
-        self._labels: list[Label] = []
+        self._labels: dict[int, Label] = {}
         self._runs: dict[str, None] = {}
         self._bytes = 0
 
@@ -103,14 +104,14 @@ class Staging:
             labels=self._label(op), time=op.time, hidden=op.hidden, refs=(), body=b"",
         )  # fmt: skip
         record = Record(row, op.fields, op.versions, op.seen, slots, op.about.own, op.rest)
-        record = record._replace(row=pack_checkpoint(row, record, self._draft.naming()))
+        record = record._replace(row=pack_checkpoint(row, record, self._draft.naming(), self._draft.share))
         self._count_run(op.about.run)
         self._replace(thread, record, before)
 
     def _label(self, op: Put) -> int:
-        n, is_new = self._draft.labels(op.labels)
-        if is_new:
-            self._labels.append(Label(n, metadata.tags(op.about.labels)))
+        n = self._draft.share(op.labels)
+        if ItemId(SHARED, n) in self._draft.new_items:
+            self._labels[n] = Label(n, metadata.tags(op.about.labels))
         return n
 
     def _replace(self, thread: ThreadRow, record: Record, before: Record | None) -> None:
@@ -186,7 +187,7 @@ class Staging:
             changed_checkpoints=tuple(r.row for place, r in self._records.items() if place not in self._new),
             new_writes=tuple(t.row for place, t in self._tasks.items() if place in self._new),
             changed_writes=tuple(t.row for place, t in self._tasks.items() if place not in self._new),
-            labels=tuple(self._labels),
+            labels=tuple(self._labels.values()),
             runs=tuple(self._runs),
         )
 

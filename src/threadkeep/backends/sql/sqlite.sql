@@ -69,7 +69,6 @@ CREATE TABLE tk_tags (
     tag BLOB NOT NULL,
     PRIMARY KEY (thread, labels, tag)
 ) WITHOUT ROWID, STRICT;
-CREATE INDEX tk_tags_tag ON tk_tags (tag, thread, labels);
 CREATE TABLE tk_runs (
     thread INTEGER NOT NULL,
     run BLOB NOT NULL,
