@@ -189,7 +189,7 @@ def as_count(value: Any, what: str) -> int:
     return value
 
 
-def open(  # noqa: A001 - threadkeep.open reads as it should
+def open(
     url: str,
     *,
     serde: Any = None,

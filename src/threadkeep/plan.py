@@ -57,12 +57,17 @@ def resume(plan: Plan[Any], outcome: Outcome) -> Request[Any] | Outcome:
         return Failure(error)
 
 
+def attempt(work: Callable[[], Any]) -> Outcome:
+    """What some work gives or raises."""
+    try:
+        return Reply(work())
+    except BaseException as error:  # noqa: BLE001 - whoever gets the outcome may know what to do
+        return Failure(error)
+
+
 def answer(execute: Execute, request: Request[Any]) -> Outcome:
     """Execute one request."""
-    try:
-        return Reply(execute(request))
-    except BaseException as error:  # noqa: BLE001 - thrown into the plan, which may know what to do
-        return Failure(error)
+    return attempt(lambda: execute(request))
 
 
 def result(outcome: Outcome) -> Any:

@@ -17,7 +17,7 @@ def transport_for(url: Any, *, durability: str, timeout: float) -> Transport:
         raise TypeError(f"a URL must be a str, not {type(url).__name__}; {ACCEPTED}")
     if durability not in DURABILITIES:
         raise ValueError(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < 1e6:
+    if type(timeout) not in (int, float) or not 0 < timeout < 1e6:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "memory":

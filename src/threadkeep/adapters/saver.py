@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from random import random
 from types import TracebackType
 from typing import Any, Self, cast
@@ -55,10 +56,16 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     ) -> _Opened:
         """A saver to use in `with` or `async with`; options as for `threadkeep.open`."""
         return _Opened(
-            lambda: keep.open(
-                url, serde=serde, durability=durability, allowed_types=allowed_types, tenant=tenant,
-                timeout=timeout, cache_bytes=cache_bytes,
-            )  # fmt: skip
+            partial(
+                keep.open,
+                url,
+                serde=serde,
+                durability=durability,
+                allowed_types=allowed_types,
+                tenant=tenant,
+                timeout=timeout,
+                cache_bytes=cache_bytes,
+            )
         )
 
     def setup(self) -> Awaitable[None]:
@@ -69,9 +76,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         """The codec of the serializer as it is now."""
         serde = self.serde
         if self._codec_kept is None or self._codec_kept.given is not serde:
-            self._codec_kept = Codec(maybe_add_typed_methods(serde)) if serde is not None else None
-            assert self._codec_kept is not None
-            self._codec_kept.given = serde
+            self._codec_kept = Codec(maybe_add_typed_methods(serde), given=serde)
         return self._codec_kept
 
     def _key(self, thread: str) -> ThreadKey:
@@ -87,9 +92,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         """The same for async callers."""
         at, codec = place(config), self._codec()
         key = self._key(at.thread)
-        found = await self._desk.runner.arun(
-            lambda: checkpoints.get(self._desk.heads, codec, key, at.ns or "", at.id)
-        )
+        found = await self._desk.runner.arun(lambda: checkpoints.get(self._desk.heads, codec, key, at.ns or "", at.id))
         return _tuple(found)
 
     def list(

@@ -30,7 +30,7 @@ from threadkeep.engine.backend import (
     refs_of,
 )
 from threadkeep.engine.identity import ThreadKey, to_bytes
-from threadkeep.engine.itemlog import SHARED, NAMES, RUN_LISTS, ItemId, Run, spilled, union
+from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run, spilled, union
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request
@@ -252,4 +252,4 @@ def _apply(batch: Batch, thread: _Thread) -> None:
 
 
 def _is_in(at: ItemId, runs: Iterable[Run]) -> bool:
-    return any(run.lane == at.lane and run.start <= at.n < run.start + run.count for run in runs)
+    return any(run.lane == at.lane and run.start <= at.n < run.start + run.length for run in runs)

@@ -29,7 +29,7 @@ from threadkeep.engine.backend import (
     refs_of,
 )
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
-from threadkeep.engine.itemlog import SHARED, NAMES, RUN_LISTS, ItemId, Run
+from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request
@@ -182,7 +182,7 @@ def _fetched(work: _Work, number: int, runs: Iterable[Run]) -> Iterator[tuple[It
 
 
 def _span(run: Run) -> dict[str, int]:
-    return {"lane": run.lane, "start": run.start, "end": run.start + run.count}
+    return {"lane": run.lane, "start": run.start, "end": run.start + run.length}
 
 
 def _scan(work: _Work, request: Scan) -> tuple[Hit, ...]:
@@ -251,7 +251,10 @@ def _commit(work: _Work, request: Commit) -> None:
 
 
 def _remove(work: _Work, number: int, batch: Batch) -> None:
-    work.many("gone-checkpoints", ({"thread": number, "ns": to_bytes(ns), "id": to_bytes(id)} for ns, id in batch.gone_checkpoints))
+    work.many(
+        "gone-checkpoints",
+        ({"thread": number, "ns": to_bytes(ns), "id": to_bytes(id)} for ns, id in batch.gone_checkpoints),
+    )
     work.many(
         "gone-writes",
         (
@@ -261,19 +264,30 @@ def _remove(work: _Work, number: int, batch: Batch) -> None:
     )
     freed = sum(work.rows("held", thread=number, **_span(run))[0][0] for run in batch.gone_items)
     work.many("gone-items", ({"thread": number, **_span(run)} for run in batch.gone_items))
-    work.many("gone-tags", ({"thread": number, "start": run.start, "end": run.start + run.count} for run in batch.gone_items if run.lane == SHARED))
+    work.many(
+        "gone-tags",
+        (
+            {"thread": number, "start": run.start, "end": run.start + run.length}
+            for run in batch.gone_items
+            if run.lane == SHARED
+        ),
+    )
     work.many("gone-runs", ({"thread": number, "run": pack_id(run)} for run in batch.gone_runs))
     if freed:
         work.rows("less-bytes", thread=number, freed=freed)
 
 
 def _add(work: _Work, number: int, batch: Batch) -> None:
-    work.many("new-items", ({"thread": number, "lane": at.lane, "n": at.n, "payload": stored} for at, stored in batch.items))
+    work.many(
+        "new-items", ({"thread": number, "lane": at.lane, "n": at.n, "payload": stored} for at, stored in batch.items)
+    )
     _all_new(work.many("new-checkpoints", _checkpoint_values(number, batch.new_checkpoints)), batch.new_checkpoints)
     work.many("changed-checkpoints", _checkpoint_values(number, batch.changed_checkpoints))
     _all_new(work.many("new-writes", _write_values(number, batch.new_writes)), batch.new_writes)
     work.many("changed-writes", _write_values(number, batch.changed_writes))
-    work.many("new-tags", ({"thread": number, "labels": label.n, "tag": tag} for label in batch.labels for tag in label.tags))
+    work.many(
+        "new-tags", ({"thread": number, "labels": label.n, "tag": tag} for label in batch.labels for tag in label.tags)
+    )
     work.many("new-runs", ({"thread": number, "run": pack_id(run)} for run in batch.runs))
 
 
@@ -322,9 +336,10 @@ def _hexes(tags: Iterable[bytes]) -> str:
 
 def _thread_row(row: Row) -> ThreadRow:
     key = ThreadKey(from_bytes(row[1]), row[2], from_bytes(row[3]))
-    nexts = tuple(itemlog.read_varints(row[6]))
+    epoch, rev, nexts, created, updated, checkpoints, writes, size, top, step, source, status, labels = row[4:17]
     return ThreadRow(
-        key, row[4], row[5], nexts, *row[7:12], _text(row[12]), *row[13:17], _text(row[17]), row[18], row[19]
+        key, epoch, rev, tuple(itemlog.read_varints(nexts)), created, updated, checkpoints, writes, size, _text(top),
+        step, source, status, labels, early=_text(row[17]), early_status=row[18], lease=row[19],
     )  # fmt: skip
 
 

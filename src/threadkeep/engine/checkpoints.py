@@ -136,7 +136,9 @@ def state(head: Head, codec: Codec, record: Record, tasks: Iterable[TaskWrites])
         **record.fields,
         **(codec.loads(*record.rest, f"the rest {where}") if record.rest else {}),
         "id": row.id,
-        "channel_values": {name: value(head, codec, slot, f"channel {name!r} {where}") for name, slot in record.slots.items()},
+        "channel_values": {
+            name: value(head, codec, slot, f"channel {name!r} {where}") for name, slot in record.slots.items()
+        },
         "channel_versions": dict(record.versions),
         "versions_seen": {node: dict(seen) for node, seen in record.seen.items()},
     }
@@ -152,7 +154,9 @@ def about(head: Head, record: Record) -> dict[str, Any]:
 
 def writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list[tuple[str, str, Any]]:
     """The writes of several tasks as (task, channel, value), in LangGraph's order: path, task, idx."""
-    ordered = sorted((entry.origin[0], task.row.task, idx, entry) for task in tasks for idx, entry in task.entries.items())
+    ordered = sorted(
+        (entry.origin[0], task.row.task, idx, entry) for task in tasks for idx, entry in task.entries.items()
+    )
     return [
         (task, entry.channel, value(head, codec, entry.slot, f"a write of task {task!r} in {head.where}"))
         for _, task, _, entry in ordered
@@ -165,6 +169,4 @@ def value(head: Head, codec: Codec, slot: Slot, what: str) -> Any:
         data = slot.inline
     else:
         data = b"".join(head.item(at).data for run in slot.runs for at in run.ids())
-    return codec.decode(slot.kind, slot.tag, slot.count, data, snapshot=slot.snapshot, what=what)
-
-
+    return codec.decode(slot.kind, slot.tag, slot.elements, data, snapshot=slot.snapshot, what=what)

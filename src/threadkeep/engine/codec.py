@@ -42,8 +42,8 @@ class Parts(NamedTuple):
 class Codec:
     """A serializer, and how its values split."""
 
-    def __init__(self, serde: Any) -> None:
-        self.given = serde
+    def __init__(self, serde: Any, *, given: Any = None) -> None:
+        self.given = given
         self._serde = gated(serde)
         self._splits = type(self._serde) is KeepSerializer
 

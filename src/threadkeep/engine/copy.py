@@ -98,7 +98,7 @@ def _put_again(head: Head, record: Record, target: ThreadKey, time: int, draw: i
     checkpoint = {**record.fields, "id": row.id, "channel_versions": record.versions, "versions_seen": record.seen}
     op = Put(
         codec=Codec(None), ns=row.ns, parent=row.parent, checkpoint=checkpoint,
-        metadata=_about_target(about(head, record), head.key, target), new_versions={}, time=time, draw=draw,
+        given_metadata=_about_target(about(head, record), head.key, target), new_versions={}, time=time, draw=draw,
         hidden=row.hidden,
     )  # fmt: skip
     op.values = dict.fromkeys(record.slots)
@@ -140,4 +140,3 @@ def _elements(items: Iterable[Item]) -> Iterator[bytes]:
             pending = []
     if pending:
         yield b"".join(pending)
-

@@ -14,7 +14,7 @@ from threadkeep.engine import itemlog
 from threadkeep.engine.codec import WHOLE, Parts, header
 from threadkeep.engine.heads import Head
 from threadkeep.engine.identity import from_bytes, to_bytes
-from threadkeep.engine.itemlog import CHUNK, FIRST_CHANNEL, SHARED, NAMES, RUN_LISTS, Item, ItemId
+from threadkeep.engine.itemlog import CHUNK, FIRST_CHANNEL, NAMES, RUN_LISTS, SHARED, Item, ItemId
 from threadkeep.engine.records import Names, Slot
 
 _INLINE = 32

@@ -18,7 +18,7 @@ from threadkeep.engine import itemlog
 from threadkeep.engine.backend import Have, Loaded
 from threadkeep.engine.codec import unpack
 from threadkeep.engine.identity import ThreadKey, from_bytes
-from threadkeep.engine.itemlog import FIRST_CHANNEL, SHARED, NAMES, RUN_LISTS, Item, ItemId, Run
+from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, RUN_LISTS, SHARED, Item, ItemId, Run
 from threadkeep.engine.records import (
     CheckpointRow,
     Names,
@@ -155,7 +155,12 @@ class Heads:
     def remember(self, head: Head) -> Head:
         """Keep this head unless a newer one is kept, and drop the least recently used ones beyond the budget."""
         kept = self._heads.pop(head.key, None)
-        if kept is not None and kept.row and head.row and (kept.row.epoch, kept.row.rev) > (head.row.epoch, head.row.rev):
+        if (
+            kept is not None
+            and kept.row
+            and head.row
+            and (kept.row.epoch, kept.row.rev) > (head.row.epoch, head.row.rev)
+        ):
             head = kept if kept.row.epoch == head.row.epoch else head
         if head.pool.size > self._budget // 4:
             head = head.lean()

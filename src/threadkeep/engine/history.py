@@ -21,8 +21,8 @@ from threadkeep.engine.records import Record, TaskWrites, unpack_own
 from threadkeep.errors import Corrupt
 
 _FIRST_SLICE, _LAST_SLICE = 16, 1024
-_NEAR = 64
-"""So many ancestors are asked for at first: a snapshot is mostly nearer than that."""
+_NEAR, _ALL = 64, 1 << 31
+"""So many ancestors are asked for at first, since a snapshot is mostly nearer than that; then all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +145,15 @@ async def _lineage(
     heads: Heads, key: ThreadKey, ns: str, id: str, channels: Sequence[str]
 ) -> tuple[Head, list[tuple[_Ancestor, set[str]]]]:
     """The ancestors that matter, nearest first, each with the channels that were still looking for a value there."""
-    for limit in (_NEAR, 1 << 31):
+    limit = _NEAR
+    while True:
         old = heads.get(key)
         loaded = await Ancestors(key, ns, id, limit)
         head = heads.seen(key, loaded, old if old and _same_epoch(old, loaded) else None)
         lineage, remaining = _walk(head, loaded, channels)
         if not remaining or len(loaded.found) < limit:
-            break
-    return head, lineage
+            return head, lineage
+        limit = _ALL
 
 
 def _walk(head: Head, loaded: Loaded, channels: Sequence[str]) -> tuple[list[tuple[_Ancestor, set[str]]], set[str]]:
@@ -192,5 +193,3 @@ async def _with_items(heads: Heads, key: ThreadKey, head: Head, runs: list[Run])
     if not _same_epoch(head, loaded):
         raise Corrupt(f"{head.where} was pruned while its history was read; read again")
     return heads.seen(key, loaded, head)
-
-

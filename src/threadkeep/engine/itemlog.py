@@ -52,11 +52,11 @@ class Run(NamedTuple):
 
     lane: int
     start: int
-    count: int
+    length: int
 
     def ids(self) -> Iterator[ItemId]:
         """The ids in the run, in order."""
-        return (ItemId(self.lane, n) for n in range(self.start, self.start + self.count))
+        return (ItemId(self.lane, n) for n in range(self.start, self.start + self.length))
 
 
 class Item(NamedTuple):
@@ -223,8 +223,8 @@ def union(runs: Iterable[Run]) -> list[Run]:
     merged: list[Run] = []
     for run in sorted(runs):
         last = merged[-1] if merged else None
-        if last is not None and last.lane == run.lane and last.start + last.count >= run.start:
-            end = max(last.start + last.count, run.start + run.count)
+        if last is not None and last.lane == run.lane and last.start + last.length >= run.start:
+            end = max(last.start + last.length, run.start + run.length)
             merged[-1] = Run(last.lane, last.start, end - last.start)
         else:
             merged.append(run)
@@ -242,7 +242,7 @@ def gaps(kept: list[Run], ends: Iterable[tuple[int, int]]) -> list[Run]:
         for run in by_lane.get(lane, []):
             if run.start > at:
                 free.append(Run(lane, at, run.start - at))
-            at = run.start + run.count
+            at = run.start + run.length
         if at < end:
             free.append(Run(lane, at, end - at))
     return free

@@ -28,7 +28,7 @@ class Put:
     ns: str
     parent: str | None
     checkpoint: Mapping[str, Any]
-    metadata: Mapping[str, Any]
+    given_metadata: Mapping[str, Any]
     new_versions: Mapping[str, Any]
     time: int
     draw: int
@@ -53,7 +53,7 @@ class Put:
         self.fields = {name: given[name] for name in FIELDS if name in given and name in kept}
         rest = {key: value for key, value in given.items() if key not in kept and key not in _STATE}
         self.rest = self.codec.dumps(rest) if rest else None
-        self.about = metadata.split(self.metadata)
+        self.about = metadata.split(self.given_metadata)
         self.labels = pack(self.about.labels)
         pack([self.about.own, self.fields, self.versions, self.seen])
         _all_names((*self.values, *self.versions, *self.seen))

@@ -15,8 +15,8 @@ from threadkeep.engine.backend import Batch, Commit, Drop, Loaded, Pause, RunThr
 from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.itemlog import FIRST_CHANNEL, SHARED, RUN_LISTS, Run
-from threadkeep.engine.records import Record, TaskWrites, ThreadRow, pack_writes
+from threadkeep.engine.itemlog import FIRST_CHANNEL, RUN_LISTS, SHARED, Run
+from threadkeep.engine.records import CheckpointRow, Record, TaskWrites, ThreadRow, pack_writes
 from threadkeep.engine.status import of_checkpoint, of_writes, worse
 from threadkeep.errors import Conflict
 
@@ -187,7 +187,9 @@ def _batch(thread: _Thread, verdict: _Verdict, draw: int, runs: frozenset[str]) 
     hidden = _needed(thread, verdict.visible)
     stay = verdict.visible | hidden
     tasks = verdict.tasks | {place: thread.tasks.get(place, []) for place in hidden}
-    changed = [r for place in stay if (r := _left(thread, place, stay, place in hidden)) != thread.records[place].row]
+    changed = [
+        r for place in stay if (r := _left(thread, place, stay, hidden=place in hidden)) != thread.records[place].row
+    ]
     rewritten = _rewritten(thread, tasks)
     gone = tuple(place for place in thread.records if place not in stay)
     kept_rows = {(t.row.ns, t.row.checkpoint, t.row.task) for rows in tasks.values() for t in rows}
@@ -204,7 +206,9 @@ def _batch(thread: _Thread, verdict: _Verdict, draw: int, runs: frozenset[str]) 
     after = [rewritten.get((t.row.ns, t.row.checkpoint, t.row.task), t) for rows in tasks.values() for t in rows]
     return Batch(
         expect=(row.epoch, row.rev),
-        thread=_counted(thread, row, verdict.visible, after, draw, _grown(thread, changed, gone, rewritten, gone_writes)),
+        thread=_counted(
+            thread, row, verdict.visible, after, draw, _grown(thread, changed, gone, rewritten, gone_writes)
+        ),
         changed_checkpoints=tuple(changed),
         changed_writes=tuple(task.row for task in rewritten.values()),
         gone_checkpoints=gone,
@@ -214,7 +218,7 @@ def _batch(thread: _Thread, verdict: _Verdict, draw: int, runs: frozenset[str]) 
     )
 
 
-def _left(thread: _Thread, place: _Place, stay: set[_Place], hidden: bool) -> Any:  # noqa: FBT001
+def _left(thread: _Thread, place: _Place, stay: set[_Place], *, hidden: bool) -> CheckpointRow:
     """A row that stays; it forgets a parent that goes, but not one that never was there."""
     row = thread.records[place].row
     parent = _parent(thread.records[place])
@@ -251,7 +255,7 @@ def _unused(thread: _Thread, stay: set[_Place], tasks: list[TaskWrites]) -> list
 
 def _grown(
     thread: _Thread,
-    changed: list[Any],
+    changed: list[CheckpointRow],
     gone: tuple[_Place, ...],
     rewritten: Mapping[tuple[str, str, str], TaskWrites],
     gone_writes: tuple[tuple[str, str, str], ...],

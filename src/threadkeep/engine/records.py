@@ -10,9 +10,10 @@ have in common, their names and kinds of slots, is their shape: an item that the
 
 from __future__ import annotations
 
+import builtins
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ class ThreadRow:
     labels: int | None = None
     early: str | None = None
     early_status: str | None = None
-    lease: bytes | None = None
+    lease: builtins.bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Slot(NamedTuple):
 
     kind: int
     tag: str
-    count: int
+    elements: int
     snapshot: bool
     inline: bytes | None
     runs: tuple[Run, ...] = ()
@@ -143,7 +144,7 @@ def pack_slots(slots: Iterable[Slot], names: Names) -> tuple[list[int], list[Any
             details.append(slot.inline)
             continue
         codes += (code | (_SPILLED if slot.spill is not None else 0), _pack_tag(slot.tag, names))
-        details += (slot.count, len(slot.refs())) if slot.kind != WHOLE else (len(slot.refs()),)
+        details += (slot.elements, len(slot.refs())) if slot.kind != WHOLE else (len(slot.refs()),)
     return codes, details
 
 
@@ -202,15 +203,17 @@ class TaskWrites(NamedTuple):
     entries: dict[int, Entry]
 
 
-def pack_checkpoint(
-    row: CheckpointRow, record: Record, names: Names, share: Callable[[bytes], int]
-) -> CheckpointRow:
+def pack_checkpoint(row: CheckpointRow, record: Record, names: Names, share: Callable[[bytes], int]) -> CheckpointRow:
     """The row with body and refs of a record; `share` gives the number of a shape."""
     versions = _Versions(record.versions, record.seen)
     codes, details = pack_slots(record.slots.values(), names)
     shape = [
         [names.number(name) for name in record.versions],
-        [number for node, seen in record.seen.items() for number in (names.number(node), len(seen), *map(names.number, seen))],
+        [
+            number
+            for node, seen in record.seen.items()
+            for number in (names.number(node), len(seen), *map(names.number, seen))
+        ],
         [names.number(name) for name in record.slots],
         codes,
     ]
@@ -225,7 +228,7 @@ def pack_checkpoint(
         record.rest or 0,
     ]
     refs = (Run(SHARED, share(pack(shape)), 1), *(run for slot in record.slots.values() for run in slot.refs()))
-    return _with(row, refs=refs, body=itemlog.seal(pack(body), _checkpoint_seed(row)))
+    return replace(row, refs=refs, body=itemlog.seal(pack(body), _checkpoint_seed(row)))
 
 
 _USUAL_FIELDS = ("v", "ts", "updated_channels")
@@ -243,9 +246,7 @@ def unpack_checkpoint(row: CheckpointRow, names: Names, shared: Shared, where: s
         return Record(
             row=row,
             fields=_unpack_fields(fields, row.time, names),
-            versions={
-                names.of[n]: _unpack_version(v, base, odd) for n, v in zip(version_names, versions, strict=True)
-            },
+            versions={names.of[n]: _unpack_version(v, base, odd) for n, v in zip(version_names, versions, strict=True)},
             seen=dict(_unpack_seen(iter(seen_names), (_unpack_version(v, base, odd) for v in seen), names)),
             slots={names.of[n]: slot for n, slot in zip(channels, held, strict=True)},
             own=own or {},
@@ -323,9 +324,7 @@ def _unpack_version(code: int, base: int, odd: list[Any]) -> Any:
     return base - code if code >= 0 else odd[-1 - code]
 
 
-def _unpack_seen(
-    flat: Iterator[int], versions: Iterator[Any], names: Names
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _unpack_seen(flat: Iterator[int], versions: Iterator[Any], names: Names) -> Iterator[tuple[str, dict[str, Any]]]:
     for node in flat:
         channels = [next(flat) for _ in range(next(flat))]
         yield names.of[node], {names.of[n]: next(versions) for n in channels}
@@ -342,7 +341,7 @@ def pack_writes(row: WriteRow, entries: dict[int, Entry], names: Names) -> Write
     slots = [entry.slot for entry in entries.values()]
     others = [*origins[1:], [origins.index(entry.origin) for entry in entries.values()]] if len(origins) > 1 else 0
     path, run, time = origins[0]
-    return _with(
+    return replace(
         row,
         path=path,
         run=run,
@@ -375,8 +374,3 @@ def _checkpoint_seed(row: CheckpointRow) -> int:
 
 def _write_seed(row: WriteRow) -> int:
     return zlib.crc32(to_bytes(row.task), zlib.crc32(to_bytes(row.checkpoint), zlib.crc32(to_bytes(row.ns))))
-
-
-def _with(row: Any, **changes: Any) -> Any:
-    """`dataclasses.replace` for rows that are made of parts step by step."""
-    return type(row)(**({name: getattr(row, name) for name in row.__slots__} | changes))

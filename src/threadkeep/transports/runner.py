@@ -18,12 +18,13 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from random import random
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from threadkeep.engine.backend import Commit, Drop, Duplicate, Pause
 from threadkeep.errors import Closed
-from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, drive, result, resume
+from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, attempt, drive, result, resume
 
 T = TypeVar("T")
 Together: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
@@ -39,6 +40,9 @@ class Transport(Protocol):
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction, if possible; one that fails undoes itself only. Called by one at a time."""
+
+    def setup(self) -> None:
+        """Make the storage ready now instead of at first use."""
 
     def close(self) -> None:
         """Let go of everything. Nothing is called afterwards."""
@@ -164,7 +168,7 @@ class Runner:
         loop = asyncio.get_running_loop()
 
         def close() -> None:
-            outcome = answer(lambda _: self.close(), Request())
+            outcome = attempt(self.close)
             loop.call_soon_threadsafe(_settle, done, outcome)
 
         threading.Thread(target=close, name="threadkeep-close").start()
@@ -215,7 +219,7 @@ class Runner:
         done: asyncio.Future[T] = loop.create_future()
 
         def job() -> None:
-            outcome = answer(lambda _: work(), Request())
+            outcome = attempt(work)
             _from_outside(loop, done, outcome)
 
         self._workers(self._here()).submit(job)
@@ -226,14 +230,17 @@ class Runner:
         done: asyncio.Future[Any] = loop.create_future()
         state = self._enter()
 
+        def tell(outcome: Outcome) -> None:
+            self._leave()
+            _from_outside(loop, done, outcome)
+
         def job() -> None:
-            made = answer(lambda _: make(), Request())
+            made = attempt(make)
             if isinstance(made, Failure):
-                self._leave()
-                _from_outside(loop, done, made)
+                tell(made)
                 return
             ticket: _Ticket = made.value
-            ticket.call_back = lambda outcome: (self._leave(), _from_outside(loop, done, outcome))  # type: ignore[func-returns-value]
+            ticket.call_back = tell
             self._enqueue(state, key, together, ticket)
             self._commit_all(state, None)
 
@@ -275,12 +282,11 @@ class Runner:
                     del state.lanes[lane.key]
                     return
                 tickets = lane.next_tickets()
-            alone = tickets[0].plan is not None
-            made = answer(lambda _, t=tickets: t[0].plan() if t[0].plan else lane.together([one.op for one in t]), Request())  # type: ignore[misc]
+            made = attempt(partial(_plan_of, lane, tickets))
             if isinstance(made, Failure):
                 _deliver_all(tickets, made)
                 continue
-            job = _Job(lane, tickets, made.value, alone)
+            job = _Job(lane, tickets, made.value, alone=tickets[0].plan is not None)
             if not self._go_on(state, job, Reply()):
                 return
 
@@ -317,10 +323,14 @@ class Runner:
         waiting = [state.commits.popleft() for _ in range(len(state.commits))]
         if not waiting:
             return []
-        outcomes = answer(lambda _: self._transport.write([request for _, request in waiting]), Request())
+        outcomes = attempt(partial(self._transport.write, [request for _, request in waiting]))
         if isinstance(outcomes, Failure):
             return [(job, outcomes) for job, _ in waiting]
         return [(job, outcome) for (job, _), outcome in zip(waiting, outcomes.value, strict=True)]
+
+
+def _plan_of(lane: _Lane, tickets: list[_Ticket]) -> Plan[Any]:
+    return tickets[0].plan() if tickets[0].plan else lane.together([ticket.op for ticket in tickets])
 
 
 def _deliver_all(tickets: Sequence[_Ticket], outcome: Outcome) -> None:

@@ -196,4 +196,4 @@ class SqliteFile:
 def _version(connection: apsw.Connection) -> int:
     there = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'tk_schema'").fetchall()
     rows = connection.execute("SELECT version FROM tk_schema").fetchall() if there else []
-    return int(rows[0][0]) if rows else 0
+    return int(str(rows[0][0])) if rows else 0
