@@ -13,14 +13,13 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from langgraph.checkpoint.base import writes_sort_key
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 import threadkeep
 from colours import Colour
-from trees import Put, Step, Wrote, base_walk, config, exact, grow
+from trees import Put, Step, Wrote, base_walk, config, exact, grow, random_trees
 
 LINE: list[Step] = [
     Put("c1"),
@@ -227,28 +226,6 @@ def test_a_long_chain_is_walked_to_its_root(saver: threadkeep.KeepSaver) -> None
         steps += [Wrote(f"{n - 1:05}", f"task{n}", (("a", n),)), Put(f"{n:05}", f"{n - 1:05}")]
     grow(saver, "t", steps)
     assert values(saver.get_delta_channel_history(config=config("t"), channels=["a"]), "a") == list(range(1, 1_500))
-
-
-CHANNEL = st.sampled_from(["a", "b"])
-VALUE = st.one_of(st.none(), st.integers(0, 9), st.text(max_size=3), st.lists(st.integers(0, 9), max_size=2))
-
-
-@st.composite
-def random_trees(draw: st.DrawFn) -> list[Step]:
-    """Forests with forks, seeds of both kinds and parallel tasks, in which any earlier checkpoint may be a parent."""
-    steps: list[Step] = []
-    for n in range(draw(st.integers(1, 8))):
-        seeds = {name: draw(VALUE) for name in draw(st.sets(CHANNEL, max_size=1))}
-        snapshots = {name: _DeltaSnapshot(value) if draw(st.booleans()) else value for name, value in seeds.items()}
-        steps.append(
-            Put(
-                f"c{n}", draw(st.none() | st.sampled_from([f"c{m}" for m in range(n)])) if n else None, values=snapshots
-            )
-        )
-        for task in draw(st.permutations(range(draw(st.integers(0, 3))))):
-            writes = draw(st.lists(st.tuples(CHANNEL, VALUE), max_size=3))
-            steps.append(Wrote(f"c{n}", f"task{task}", tuple(writes), draw(st.sampled_from(["", "~1", "~2"]))))
-    return steps
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

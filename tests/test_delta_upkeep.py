@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 import threadkeep
 from colours import Colour
-from trees import Put, Step, Wrote, base_walk, config, exact, grow, listed
+from trees import Put, Step, Wrote, base_walk, config, exact, grow, listed, random_trees
 
 # `a` is a delta channel with a snapshot at c3, `plain` is not one.
 DELTA: list[Step] = [
@@ -295,3 +298,51 @@ def test_a_copy_of_a_pruned_delta_thread_has_its_values_and_hides_the_same_ances
     assert listed(saver, "copy") == listed(saver, None) == ["c6"]
     grow(saver, "copy", [Wrote("c6", "t6", (("a", "a6"),)), Put("c7", "c6", delta=("a",))])
     assert rebuilt(saver, "copy") == [f"a{n}" for n in range(1, 7)]
+
+
+def needed_histories(saver: BaseCheckpointSaver[Any], thread: str) -> dict[str, Any]:
+    """Of every listed checkpoint, the history of the delta channels that it does not hold itself."""
+    found: dict[str, Any] = {}
+    for each in saver.list({"configurable": {"thread_id": thread}}):
+        channels = [name for name in ("a", "b") if name not in each.checkpoint["channel_values"]]
+        found[each.checkpoint["id"]] = exact(saver.get_delta_channel_history(config=each.config, channels=channels))
+        assert found[each.checkpoint["id"]] == base_walk(saver, each.config, channels)
+    return found
+
+
+UPKEEP: dict[str, Callable[[Any, str], Any]] = {
+    "prune": lambda saver, thread: saver.prune([thread]),
+    "delete r1": lambda saver, thread: saver.delete_for_runs(["r1"]),
+    "delete r1, then r3": lambda saver, thread: [saver.delete_for_runs([run]) for run in ("r1", "r3")],
+    "delete r2, then prune": lambda saver, thread: [saver.delete_for_runs(["r2"]), saver.prune([thread])],
+    "prune, then delete r2": lambda saver, thread: [saver.prune([thread]), saver.delete_for_runs(["r2"])],
+}
+
+
+@pytest.mark.parametrize("upkeep", UPKEEP.values(), ids=UPKEEP.keys())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=random_trees())
+def test_no_upkeep_of_any_tree_changes_the_history_of_a_survivor(
+    saver: threadkeep.KeepSaver, upkeep: Callable[[Any, str], Any], tree: list[Step]
+) -> None:
+    thread = str(uuid4())
+    grow(saver, thread, tree)
+    before = needed_histories(saver, thread)
+    saver.copy_thread(thread, f"copy of {thread}")
+    upkeep(saver, thread)
+    after = needed_histories(saver, thread)
+    assert after == {id: before[id] for id in after}
+    saver.delete_thread(thread)
+    saver.delete_thread(f"copy of {thread}")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=random_trees())
+def test_a_copy_of_any_tree_has_the_history_of_its_source(saver: threadkeep.KeepSaver, tree: list[Step]) -> None:
+    thread = str(uuid4())
+    grow(saver, thread, tree)
+    before = needed_histories(saver, thread)
+    saver.copy_thread(thread, f"copy of {thread}")
+    saver.delete_thread(thread)
+    assert needed_histories(saver, f"copy of {thread}") == before
+    saver.delete_thread(f"copy of {thread}")

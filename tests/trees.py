@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import strategies as st
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +101,24 @@ def exact(history: Mapping[str, Any]) -> dict[str, Any]:
 
 def base_walk(saver: BaseCheckpointSaver[Any], at: dict[str, Any], channels: list[str]) -> dict[str, Any]:
     return exact(BaseCheckpointSaver.get_delta_channel_history(saver, config=at, channels=channels))
+
+
+CHANNEL = st.sampled_from(["a", "b"])
+VALUE = st.one_of(st.none(), st.integers(0, 9), st.text(max_size=3), st.lists(st.integers(0, 9), max_size=2))
+
+
+@st.composite
+def random_trees(draw: st.DrawFn) -> list[Step]:
+    """Forests with forks, seeds of both kinds, parallel tasks and three runs; any earlier checkpoint may be a parent."""
+    run = st.sampled_from(["r1", "r2", "r3"])
+    steps: list[Step] = []
+    for n in range(draw(st.integers(1, 8))):
+        seeds = {name: draw(VALUE) for name in draw(st.sets(CHANNEL, max_size=1))}
+        values = {name: _DeltaSnapshot(value) if draw(st.booleans()) else value for name, value in seeds.items()}
+        parent = draw(st.none() | st.sampled_from([f"c{m}" for m in range(n)])) if n else None
+        steps.append(Put(f"c{n}", parent, values, delta=("a", "b"), run=draw(run)))
+        for task in draw(st.permutations(range(draw(st.integers(0, 3))))):
+            writes = draw(st.lists(st.tuples(CHANNEL, VALUE), max_size=3))
+            path = draw(st.sampled_from(["", "~1", "~2"]))
+            steps.append(Wrote(f"c{n}", f"task{task}", tuple(writes), path, run=draw(run)))
+    return steps

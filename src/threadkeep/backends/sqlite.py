@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from threadkeep.backends.blocks import read_blocks
@@ -51,19 +52,17 @@ class Session(Protocol):
 
 
 class Sqlite:
-    """Answers requests in a session. Holds nothing but its SQL."""
+    """Answers requests in a session. Holds nothing but its SQL, which is read at first use."""
 
-    def __init__(self) -> None:
+    @cached_property
+    def sql(self) -> Mapping[str, str]:
+        """The SQL blocks by name."""
         blocks = read_blocks("sqlite.sql")
-        self.sql = {name: sql.replace("{chosen}", blocks["chosen"]) for name, sql in blocks.items()}
-        self._verbs: dict[type[Request[Any]], Callable[[_Work, Any], Any]] = {
-            Load: _load, Items: _items, Ancestors: _ancestors, Survey: _survey, Scan: _scan, Catalogue: _catalogue,
-            RunThreads: _run_threads, Commit: _commit, Duplicate: _duplicate, Drop: _drop,
-        }  # fmt: skip
+        return {name: sql.replace("{chosen}", blocks["chosen"]) for name, sql in blocks.items()}
 
     def answer(self, session: Session, request: Request[Any]) -> Any:
         """Execute one request."""
-        return self._verbs[type(request)](_Work(self.sql, session), request)
+        return _VERBS[type(request)](_Work(self.sql, session), request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,3 +387,17 @@ def _write_values(number: int, rows: Iterable[WriteRow]) -> Iterator[dict[str, A
             "entries": json.dumps(row.index, separators=(",", ":")), "refs": itemlog.pack_runs(row.refs),
             "body": row.body,
         }  # fmt: skip
+
+
+_VERBS: dict[type[Request[Any]], Callable[[_Work, Any], Any]] = {
+    Load: _load,
+    Items: _items,
+    Ancestors: _ancestors,
+    Survey: _survey,
+    Scan: _scan,
+    Catalogue: _catalogue,
+    RunThreads: _run_threads,
+    Commit: _commit,
+    Duplicate: _duplicate,
+    Drop: _drop,
+}

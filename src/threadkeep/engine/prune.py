@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import Batch, Commit, Drop, Loaded, Pause, RunThreads, Survey
@@ -16,7 +16,7 @@ from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import FIRST_CHANNEL, RUN_LISTS, SHARED, Run
-from threadkeep.engine.records import CheckpointRow, Record, TaskWrites, ThreadRow, pack_writes
+from threadkeep.engine.records import CheckpointRow, Entry, Record, TaskWrites, ThreadRow, pack_writes
 from threadkeep.engine.status import of_checkpoint, of_writes, worse
 from threadkeep.errors import Conflict
 
@@ -24,6 +24,7 @@ KEEP_LATEST = "keep_latest"
 STRATEGIES = (KEEP_LATEST, "delete", "delete_all")
 
 _Place = tuple[str, str]
+_TaskPlace = tuple[str, str, str]
 
 
 class _Thread(NamedTuple):
@@ -35,10 +36,10 @@ class _Thread(NamedTuple):
 
 
 class _Verdict(NamedTuple):
-    """What shall be left: visible checkpoints, and the writes (rewritten where some of them went)."""
+    """What shall be left: visible checkpoints, and which writes of which place (an entry may still be needed)."""
 
     visible: set[_Place]
-    tasks: dict[_Place, list[TaskWrites]]
+    stays: Callable[[_Place, Entry], bool]
 
 
 Judge = Callable[[_Thread], _Verdict]
@@ -113,8 +114,7 @@ def _keep_latest(thread: _Thread) -> _Verdict:
         if not record.row.hidden:
             latest[ns] = max(id, latest.get(ns, id))
     kept = {(ns, id) for ns, id in latest.items() if _belongs(thread.records[(ns, id)], latest)}
-    tasks = {place: rows for place, rows in thread.tasks.items() if place in kept or place not in thread.records}
-    return _Verdict(kept, tasks)
+    return _Verdict(kept, lambda place, _: place in kept or place not in thread.records)
 
 
 def _belongs(record: Record, latest: Mapping[str, str]) -> bool:
@@ -126,23 +126,14 @@ def _belongs(record: Record, latest: Mapping[str, str]) -> bool:
 
 def _without_runs(thread: _Thread, runs: frozenset[str]) -> _Verdict:
     visible = {place for place, r in thread.records.items() if not r.row.hidden and r.row.run not in runs}
-    tasks: dict[_Place, list[TaskWrites]] = {}
-    for place, rows in thread.tasks.items():
-        if place in thread.records and thread.records[place].row.run in runs:
-            continue
-        left = [task._replace(entries=_not_of(task, runs)) for task in rows]
-        tasks[place] = [task for task in left if task.entries]
-    return _Verdict(visible, tasks)
+    gone = {place for place, r in thread.records.items() if r.row.run in runs}
+    return _Verdict(visible, lambda place, entry: place not in gone and entry.origin[1] not in runs)
 
 
-def _not_of(task: TaskWrites, runs: frozenset[str]) -> dict[int, Any]:
-    return {idx: entry for idx, entry in task.entries.items() if entry.origin[1] not in runs}
-
-
-def _needed(thread: _Thread, visible: set[_Place]) -> set[_Place]:
-    """The ancestors that survivors' delta channels are rebuilt from."""
+def _needed(thread: _Thread, visible: set[_Place]) -> dict[_Place, set[str]]:
+    """The ancestors that survivors' delta channels are rebuilt from, with the channels that they serve."""
     deltas = _delta_channels(thread)
-    needed: set[_Place] = set()
+    needed: dict[_Place, set[str]] = {}
     for survivor in visible:
         place, walked = survivor, {survivor}
         looking = deltas[place] - thread.records[place].slots.keys()
@@ -151,9 +142,9 @@ def _needed(thread: _Thread, visible: set[_Place]) -> set[_Place]:
             if place in walked or place not in thread.records:
                 break
             walked.add(place)
-            needed.add(place)
+            needed.setdefault(place, set()).update(looking)
             looking -= thread.records[place].slots.keys()
-    return needed - visible
+    return needed
 
 
 def _delta_channels(thread: _Thread) -> dict[_Place, frozenset[str]]:
@@ -184,31 +175,26 @@ def _parent(record: Record) -> _Place:
 
 def _batch(thread: _Thread, verdict: _Verdict, draw: int, runs: frozenset[str]) -> Batch | None:
     """The change that leaves what the verdict says, or None if all of it is there and nothing else."""
-    hidden = _needed(thread, verdict.visible)
-    stay = verdict.visible | hidden
-    tasks = verdict.tasks | {place: thread.tasks.get(place, []) for place in hidden}
-    changed = [
-        r for place in stay if (r := _left(thread, place, stay, hidden=place in hidden)) != thread.records[place].row
-    ]
-    rewritten = _rewritten(thread, tasks)
-    gone = tuple(place for place in thread.records if place not in stay)
-    kept_rows = {(t.row.ns, t.row.checkpoint, t.row.task) for rows in tasks.values() for t in rows}
-    gone_writes = tuple(
-        (t.row.ns, t.row.checkpoint, t.row.task)
-        for rows in thread.tasks.values()
-        for t in rows
-        if (t.row.ns, t.row.checkpoint, t.row.task) not in kept_rows
-    )
-    if not (gone or gone_writes or changed or rewritten):
-        return None
     row = thread.head.row
     assert row is not None
-    after = [rewritten.get((t.row.ns, t.row.checkpoint, t.row.task), t) for rows in tasks.values() for t in rows]
+    needed = _needed(thread, verdict.visible)
+    stay = verdict.visible | needed.keys()
+    left = _writes_left(thread, verdict, needed)
+    changed = [
+        new
+        for place in stay
+        if (new := _left(thread, place, stay, hidden=place not in verdict.visible)) != thread.records[place].row
+    ]
+    rewritten = _rewritten(thread, left)
+    gone = tuple(place for place in thread.records if place not in stay)
+    gone_writes = tuple(at for rows in thread.tasks.values() for task in rows if (at := _at(task)) not in left)
+    if not (gone or gone_writes or changed or rewritten):
+        return None
+    after = [rewritten.get(at, task) for at, task in left.items()]
+    grown = _grown(thread, changed, gone, rewritten, gone_writes)
     return Batch(
         expect=(row.epoch, row.rev),
-        thread=_counted(
-            thread, row, verdict.visible, after, draw, _grown(thread, changed, gone, rewritten, gone_writes)
-        ),
+        thread=_counted(thread, row, verdict.visible, after, draw, grown),
         changed_checkpoints=tuple(changed),
         changed_writes=tuple(task.row for task in rewritten.values()),
         gone_checkpoints=gone,
@@ -216,6 +202,26 @@ def _batch(thread: _Thread, verdict: _Verdict, draw: int, runs: frozenset[str]) 
         gone_items=tuple(_unused(thread, stay, after)),
         gone_runs=tuple(runs),
     )
+
+
+def _at(task: TaskWrites) -> _TaskPlace:
+    return (task.row.ns, task.row.checkpoint, task.row.task)
+
+
+def _writes_left(thread: _Thread, verdict: _Verdict, needed: Mapping[_Place, set[str]]) -> dict[_TaskPlace, TaskWrites]:
+    """The writes that the verdict leaves, and those that delta channels are rebuilt from, whoever made them."""
+    left = {}
+    for place, rows in thread.tasks.items():
+        serving = needed.get(place, set())
+        for task in rows:
+            kept = {
+                idx: entry
+                for idx, entry in task.entries.items()
+                if entry.channel in serving or verdict.stays(place, entry)
+            }
+            if kept:
+                left[_at(task)] = task._replace(entries=kept)
+    return left
 
 
 def _left(thread: _Thread, place: _Place, stay: set[_Place], *, hidden: bool) -> CheckpointRow:
@@ -226,18 +232,15 @@ def _left(thread: _Thread, place: _Place, stay: set[_Place], *, hidden: bool) ->
     return replace(row, parent=None if lost else row.parent, hidden=hidden)
 
 
-def _rewritten(thread: _Thread, tasks: Mapping[_Place, list[TaskWrites]]) -> dict[tuple[str, str, str], TaskWrites]:
+def _rewritten(thread: _Thread, left: Mapping[_TaskPlace, TaskWrites]) -> dict[_TaskPlace, TaskWrites]:
     """Tasks of which some writes went and some stay."""
-    names = thread.head.reading()
     numbers = {name: n for n, name in enumerate(thread.head.names)}
-    rewritten = {}
-    for rows in tasks.values():
-        for task in rows:
-            row = task.row
-            if len(task.entries) * 3 != len(row.index):
-                packed = pack_writes(row, task.entries, names._replace(number=numbers.__getitem__))
-                rewritten[(row.ns, row.checkpoint, row.task)] = TaskWrites(packed, task.entries)
-    return rewritten
+    names = thread.head.reading()._replace(number=numbers.__getitem__)
+    return {
+        at: TaskWrites(pack_writes(task.row, task.entries, names), task.entries)
+        for at, task in left.items()
+        if len(task.entries) * 3 != len(task.row.index)
+    }
 
 
 def _unused(thread: _Thread, stay: set[_Place], tasks: list[TaskWrites]) -> list[Run]:
@@ -257,11 +260,11 @@ def _grown(
     thread: _Thread,
     changed: list[CheckpointRow],
     gone: tuple[_Place, ...],
-    rewritten: Mapping[tuple[str, str, str], TaskWrites],
-    gone_writes: tuple[tuple[str, str, str], ...],
+    rewritten: Mapping[_TaskPlace, TaskWrites],
+    gone_writes: tuple[_TaskPlace, ...],
 ) -> int:
     """By how many bytes the rows grow (or shrink); the items are counted by the backend."""
-    old = {(t.row.ns, t.row.checkpoint, t.row.task): t.row.size for rows in thread.tasks.values() for t in rows}
+    old = {_at(task): task.row.size for rows in thread.tasks.values() for task in rows}
     grown = sum(row.size - thread.records[(row.ns, row.id)].row.size for row in changed)
     grown += sum(task.row.size - old[place] for place, task in rewritten.items())
     return grown - sum(thread.records[place].row.size for place in gone) - sum(old[place] for place in gone_writes)

@@ -1,0 +1,200 @@
+"""What a saver must do, said as simply as possible: LangGraph's InMemorySaver and what it leaves out.
+
+InMemorySaver finds values by version, and integer versions come again on other branches; so the model holds the values
+of each checkpoint by themselves. Prune, copy_thread, delete_for_runs and the order of `list` are as the docs say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, get_checkpoint_id
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
+
+Place = tuple[str, str, str]
+
+
+def place_config(thread: str, ns: str, id: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}}
+
+
+def run_of(config: Any) -> str | None:
+    return next(
+        (part["run_id"] for part in (config.get("metadata"), config["configurable"]) if part and "run_id" in part), None
+    )
+
+
+def alike(stored: Any, wanted: Any) -> bool:
+    """Equal as JSON: 1 is 1.0, True is not 1."""
+    if isinstance(stored, bool) or isinstance(wanted, bool):
+        return stored is wanted
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        return stored.keys() == wanted.keys() and all(alike(stored[key], wanted[key]) for key in wanted)
+    if isinstance(stored, list) and isinstance(wanted, list):
+        return len(stored) == len(wanted) and all(map(alike, stored, wanted))
+    return bool(stored == wanted)
+
+
+class Model(InMemorySaver):
+    """The saver that all others are compared with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[Place, dict[str, tuple[str, bytes]]] = {}
+        self.runs: dict[tuple[Place, tuple[str, int]], str | None] = {}
+        self.made: set[str] = set()
+
+    # --- checkpoints
+
+    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        thread, ns = config["configurable"]["thread_id"], config["configurable"]["checkpoint_ns"]
+        parent = (thread, ns, config["configurable"].get("checkpoint_id") or "")
+        versions = self._versions(parent)
+        kept = self.values.get(parent, {})
+        held = {}
+        for channel, value in checkpoint["channel_values"].items():
+            known = channel in kept and versions.get(channel) == checkpoint["channel_versions"].get(channel)
+            held[channel] = (
+                kept[channel] if known and channel not in new_versions else self.serde.dumps_typed(value)
+            )
+        self.made.add(thread)
+        self.values[(thread, ns, checkpoint["id"])] = held
+        return super().put(config, checkpoint, metadata, new_versions)
+
+    def _versions(self, place: Place) -> dict[str, Any]:
+        saved = self.storage[place[0]][place[1]].get(place[2])
+        return self.serde.loads_typed(saved[0])["channel_versions"] if saved else {}
+
+    def places(self) -> list[Place]:
+        """Where there is a checkpoint, as `list` orders them."""
+        found = [(t, ns, id) for t, spaces in self.storage.items() for ns, ids in spaces.items() for id in ids]
+        return sorted(sorted(found), key=lambda place: place[2], reverse=True)
+
+    def get_tuple(self, config: Any) -> CheckpointTuple | None:
+        found = super().get_tuple(config)
+        if found is None:
+            return None
+        thread, ns, id = config["configurable"]["thread_id"], config["configurable"].get("checkpoint_ns", ""), None
+        id = found.checkpoint["id"]
+        values = {channel: self.serde.loads_typed(data) for channel, data in self.values[(thread, ns, id)].items()}
+        return found._replace(
+            config=place_config(thread, ns, id),  # type: ignore[arg-type]
+            checkpoint={**found.checkpoint, "channel_values": values},
+        )
+
+    def list(
+        self, config: Any, *, filter: Any = None, before: Any = None, limit: int | None = None
+    ) -> Iterator[CheckpointTuple]:
+        asked = config["configurable"] if config else {}
+        earlier = get_checkpoint_id(before) if before else None
+        chosen = [
+            place
+            for place in self.places()
+            if asked.get("thread_id") in (None, place[0])
+            and asked.get("checkpoint_ns") in (None, place[1])
+            and asked.get("checkpoint_id") in (None, "", place[2])
+            and (not earlier or place[2] < earlier)
+            and all(alike(self.about(place).get(key), value) for key, value in (filter or {}).items())
+        ]
+        for place in chosen[:limit]:
+            found = self.get_tuple(place_config(*place))
+            assert found is not None
+            yield found
+
+    def about(self, place: Place) -> dict[str, Any]:
+        thread, ns, id = place
+        return self.serde.loads_typed(self.storage[thread][ns][id][1])
+
+    # --- writes
+
+    def put_writes(self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
+        inner = config["configurable"]
+        place = (inner["thread_id"], inner.get("checkpoint_ns", ""), inner["checkpoint_id"])
+        there = set(self.writes.get(place, {}))
+        super().put_writes(config, writes, task_id, task_path)
+        for idx, (channel, _) in enumerate(writes):
+            key = (task_id, WRITES_IDX_MAP.get(channel, idx))
+            if key[1] < 0 or key not in there:
+                self.runs[(place, key)] = run_of(config)
+        if writes:
+            self.made.add(inner["thread_id"])
+
+    # --- what InMemorySaver leaves out
+
+    def delete_thread(self, thread_id: str) -> None:
+        super().delete_thread(thread_id)
+        self.values = {place: held for place, held in self.values.items() if place[0] != thread_id}
+        self.made.discard(thread_id)
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        for thread in thread_ids:
+            if strategy != "keep_latest":
+                self.delete_thread(thread)
+                continue
+            latest = {ns: max(ids) for ns, ids in self.storage[thread].items() if ids}
+            kept = {(thread, ns, id) for ns, id in latest.items() if self._belongs((thread, ns, id), latest.get(""))}
+            self._remove([place for place in self.places() if place[0] == thread and place not in kept])
+
+    def _belongs(self, place: Place, root: str | None) -> bool:
+        """A subgraph call's namespace goes with the root checkpoint that it names."""
+        named = (self.about(place).get("parents") or {}).get("")
+        return ":" not in place[1] or named is None or root is None or named == root
+
+    def _remove(self, places: list[Place]) -> None:
+        """Take checkpoints away with their writes; what they were parents of has none any more."""
+        for place in places:
+            thread, ns, id = place
+            del self.storage[thread][ns][id], self.values[place]
+            self.writes.pop(place, None)
+        for thread, ns, id in self.places():
+            checkpoint, metadata, parent = self.storage[thread][ns][id]
+            if (thread, ns, parent) in places:
+                self.storage[thread][ns][id] = (checkpoint, metadata, None)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        self._remove([place for place in self.places() if self.about(place).get("run_id") in run_ids])
+        for place, held in list(self.writes.items()):
+            for key in [key for key in held if self.runs[(place, key)] in run_ids]:
+                del held[key]
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        if source_thread_id == target_thread_id or source_thread_id not in self.made:
+            return
+        self.made.add(target_thread_id)
+        for place in self.places():
+            copied = (target_thread_id, place[1], place[2])
+            if place[0] == source_thread_id and copied not in self.values:
+                self.values[copied] = dict(self.values[place])
+                self.storage[copied[0]][copied[1]][copied[2]] = self._repointed(place, target_thread_id)
+        for place, held in list(self.writes.items()):
+            copied = (target_thread_id, place[1], place[2])
+            for key in [key for key in held if place[0] == source_thread_id and key not in self.writes[copied]]:
+                self.writes[copied][key] = held[key]
+                self.runs[(copied, key)] = self.runs[(place, key)]
+
+    def _repointed(self, place: Place, target: str) -> Any:
+        checkpoint, _, parent = self.storage[place[0]][place[1]][place[2]]
+        about = self.about(place)
+        if about.get("thread_id") == place[0]:
+            about["thread_id"] = target
+        return (checkpoint, self.serde.dumps_typed(about), parent)
+
+    # --- the catalogue
+
+    def threads(self) -> dict[str, tuple[Any, ...]]:
+        """Checkpoints, writes, step, source and status of each thread."""
+        return {thread: self._thread(thread) for thread in self.made}
+
+    def _thread(self, thread: str) -> tuple[Any, ...]:
+        checkpoints = [place for place in self.places() if place[0] == thread]
+        writes = sum(len(held) for place, held in self.writes.items() if place[0] == thread)
+        tops = [place for place in checkpoints if place[1] == ""]
+        if not tops:
+            return len(checkpoints), writes, None, None, "idle"
+        about = self.about(tops[0])
+        channels = {held[1] for held in self.writes.get(tops[0], {}).values()}
+        waiting = "interrupted" if INTERRUPT in channels else "pending" if channels else "idle"
+        status = "error" if ERROR in channels else waiting
+        return len(checkpoints), writes, about.get("step"), about.get("source"), status

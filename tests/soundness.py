@@ -1,0 +1,92 @@
+"""Whether a SQLite file is sound, told from its rows alone: nothing refers to what is not there, and the counts are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+
+from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, read_varints, spilled, unpack_runs
+
+
+class Rows(NamedTuple):
+    """One thread's rows."""
+
+    thread: dict[str, Any]
+    items: dict[ItemId, bytes]
+    checkpoints: list[dict[str, Any]]
+    writes: list[dict[str, Any]]
+
+
+def loose_ends(path: Path) -> list[str]:
+    """Every reference that has no target, and every count that is wrong."""
+    return [problem for rows in _threads(path) for problem in (*_dangling(rows), *_miscounted(rows))]
+
+
+def unused_items(path: Path, thread: str) -> set[ItemId]:
+    """The items that no row of a thread refers to. Names count as used."""
+    rows = next((rows for rows in _threads(path) if rows.thread["id"] == thread.encode()), None)
+    return {at for at in rows.items if at.lane != NAMES} - _used(rows) if rows else set()
+
+
+def _threads(path: Path) -> Iterator[Rows]:
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(10_000)
+    connection.row_trace = lambda cursor, row: dict(zip((name for name, _ in cursor.get_description()), row, strict=True))
+    try:
+        with connection:
+            owned = {table: _by_thread(connection, table) for table in ("items", "checkpoints", "writes")}
+            threads = connection.execute("SELECT * FROM tk_threads").fetchall()
+    finally:
+        connection.close()
+    known = {thread["thread"] for thread in threads}
+    assert all(set(rows) <= known for rows in owned.values()), "rows of a thread that is not there"
+    for thread in threads:
+        items, checkpoints, writes = (owned[table].get(thread["thread"], []) for table in owned)
+        yield Rows(thread, {ItemId(i["lane"], i["n"]): i["payload"] for i in items}, checkpoints, writes)
+
+
+def _by_thread(connection: apsw.Connection, table: str) -> dict[int, list[dict[str, Any]]]:
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in connection.execute(f"SELECT * FROM tk_{table}"):
+        rows.setdefault(row["thread"], []).append(row)
+    return rows
+
+
+def _used(rows: Rows) -> set[ItemId]:
+    used = {at for row in (*rows.checkpoints, *rows.writes) for run in unpack_runs(row["refs"]) for at in run.ids()}
+    lists = [at for at in used if at.lane == RUN_LISTS and at in rows.items]
+    used |= {at for spill in lists for run in spilled(spill, rows.items[spill]) for at in run.ids()}
+    return used | {ItemId(SHARED, row["labels"]) for row in rows.checkpoints}
+
+
+def _dangling(rows: Rows) -> Iterator[str]:
+    nexts = list(read_varints(rows.thread["nexts"]))
+    names = {ItemId(NAMES, n) for n in range(nexts[NAMES] if nexts else 0)}
+    labels = {ItemId(SHARED, rows.thread["labels"])} if rows.thread["labels"] is not None else set()
+    for at in sorted((_used(rows) | names | labels) - rows.items.keys()):
+        yield f"thread {rows.thread['id']!r} refers to {at}, which is not there"
+    for at in rows.items:
+        if at.lane >= len(nexts) or at.n >= nexts[at.lane]:
+            yield f"thread {rows.thread['id']!r} has {at}, which is not counted yet"
+
+
+def _miscounted(rows: Rows) -> Iterator[str]:
+    stored = sum(map(len, rows.items.values()))
+    for row in (*rows.checkpoints, *rows.writes):
+        stored += len(row["body"]) + len(row["refs"])
+    stored += sum(len(row["id"]) for row in rows.checkpoints) + sum(len(_text(row["task"])) for row in rows.writes)
+    counted = {
+        "bytes": stored,
+        "checkpoints": sum(not row["hidden"] for row in rows.checkpoints),
+        "writes": sum(len(row["entries"].split(",")) // 3 for row in rows.writes),
+    }
+    for column, count in counted.items():
+        if rows.thread[column] != count:
+            yield f"thread {rows.thread['id']!r} counts {rows.thread[column]} {column}, not {count}"
+
+
+def _text(packed: bytes) -> bytes:
+    return packed[1:] if packed[:1] == b"s" else b"-" * 36

@@ -1,0 +1,353 @@
+"""Every saver gives the same answers: each random operation goes to all of them and to a model, and they must agree.
+
+Memory and SQLite, sync and async, each with two Keeps that write the same storage in turn (what one remembers of a
+thread must not survive what the other does to it) and a third that only reads. `THREADKEEP_HYPOTHESIS=prove` looks
+longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
+
+import threadkeep
+from evolution import CHANNELS, elements, evolve_long
+from model import Model, place_config
+from soundness import loose_ends, unused_items
+from threadkeep.keep import Desk, Keep
+from threadkeep.urls import transport_for
+
+PROVING = os.environ.get("THREADKEEP_HYPOTHESIS") == "prove"
+THREADS = ["t", "u", "v"]
+NAMESPACES = ["", "", "", "child:1", "child:2|x:3"]
+RUNS = ["run-1", "run-2", "00000000-0000-4000-8000-000000000003"]
+TASKS = ["a", "b", "c0ffee00-0000-4000-8000-000000000000"]
+PATHS = ["", "~__pregel_pull, a", "~b"]
+SPECIAL = [ERROR, INTERRUPT, RESUME, SCHEDULED]
+LABELS = [0, 1, True, 1.0, "1", None, {"a": [1, {"b": None}]}, [1, 2]]
+SOURCES = ["input", "loop", "update", "fork"]
+
+serde = JsonPlusSerializer()
+
+
+def told(found: Any) -> Any:
+    """All that a tuple says; values as the bytes that a serializer makes of them, so types and order count."""
+    if found is None:
+        return None
+    inner, parent = found.config["configurable"], found.parent_config
+    checkpoint = dict(found.checkpoint)
+    values, versions, seen = (checkpoint.pop(key) for key in ("channel_values", "channel_versions", "versions_seen"))
+    return (
+        (inner["thread_id"], inner["checkpoint_ns"], inner["checkpoint_id"]),
+        parent and parent["configurable"],
+        {key: serde.dumps_typed(value) for key, value in found.metadata.items()},
+        {key: serde.dumps_typed(value) for key, value in checkpoint.items()},
+        {channel: serde.dumps_typed(value) for channel, value in values.items()},
+        repr(versions),
+        repr(seen),
+        [(task, channel, serde.dumps_typed(value)) for task, channel, value in found.pending_writes],
+    )
+
+
+class Store:
+    """One storage and the Keeps on it. Its colour is how it is called unless asked otherwise."""
+
+    def __init__(self, name: str, open: Callable[[], Keep], *, is_async: bool, path: Path | None) -> None:
+        self.name = name
+        self.path = path
+        self._open = open
+        self._is_async = is_async
+        self._runner = asyncio.Runner()
+        self._keeps = [open() for _ in range(3)]
+
+    def reopen(self, which: int) -> None:
+        self._keeps[which].close()
+        self._keeps[which] = self._open()
+
+    def do(self, which: int, verb: str, *args: Any, flip: bool = False, **kwargs: Any) -> Any:
+        """Call a verb of one Keep's saver, in this store's colour or (flip) in the other one, on a loop of its own."""
+        saver = self._keeps[which].checkpointer
+        if self._is_async == flip:
+            found = getattr(saver, verb)(*args, **kwargs)
+            return list(found) if verb == "list" else found
+        run = asyncio.run if flip else self._runner.run
+        return run(self._awaited(getattr(saver, f"a{verb}")(*args, **kwargs), verb))
+
+    async def _awaited(self, called: Any, verb: str) -> Any:
+        return [found async for found in called] if verb == "list" else await called
+
+    def threads(self) -> dict[str, tuple[Any, ...]]:
+        if self._is_async:
+            found = self._runner.run(self._keeps[2].athreads(order="id"))
+        else:
+            found = self._keeps[2].threads(order="id")
+        return {info.id: (info.checkpoints, info.writes, info.step, info.source, info.status) for info in found}
+
+    def close(self) -> None:
+        for keep in self._keeps:
+            keep.close()
+        self._runner.close()
+
+
+def stores(folder: Path) -> list[Store]:
+    def in_memory() -> Callable[[], Keep]:
+        shared = transport_for("memory://", durability="strict", timeout=1)
+        return lambda: Keep(Desk(shared, tenant="", cache_bytes=1 << 26), None)
+
+    def in_file(name: str) -> Callable[[], Keep]:
+        return lambda: threadkeep.open(f"sqlite:///{folder / name}", durability="relaxed")
+
+    return [
+        Store("memory sync", in_memory(), is_async=False, path=None),
+        Store("memory async", in_memory(), is_async=True, path=None),
+        Store("sqlite sync", in_file("sync.db"), is_async=False, path=folder / "sync.db"),
+        Store("sqlite async", in_file("async.db"), is_async=True, path=folder / "async.db"),
+    ]
+
+
+class Agreement(RuleBasedStateMachine):
+    """Ids grow with the steps, but for those that are put in between or again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.stores = stores(self.folder)
+        self.model = Model()
+        self.live: dict[tuple[str, str, str], dict[str, Any]] = {}  # the objects as the graph holds them
+        self.known: dict[tuple[str, str, str], None] = {}
+        self.clock = 0
+        self.touched: set[str] = set()
+
+    # --- helpers
+
+    def apply(self, data: Any, verb: str, *args: Any, **kwargs: Any) -> None:
+        """Do the same to all, through one of the two Keeps of each."""
+        which, flip = data.draw(st.sampled_from([0, 0, 0, 1]), "keep"), data.draw(st.booleans(), "other colour")
+        getattr(self.model, verb)(*args, **kwargs)
+        for store in self.stores:
+            store.do(which, verb, *args, flip=flip, **kwargs)
+
+    def agree(self, which: int, verb: str, *args: Any, flip: bool = False, **kwargs: Any) -> None:
+        """Ask all the same."""
+        found = getattr(self.model, verb)(*args, **kwargs)
+        expected = [told(each) for each in found] if verb == "list" else told(found)
+        for store in self.stores:
+            answer = store.do(which, verb, *args, flip=flip, **kwargs)
+            answer = [told(each) for each in answer] if verb == "list" else told(answer)
+            assert answer == expected, f"{store.name}: {verb}{args}{kwargs}"
+
+    def there(self, thread: str | None = None, ns: str | None = None) -> list[tuple[str, str, str]]:
+        return [p for p in self.model.places() if thread in (None, p[0]) and ns in (None, p[1])]
+
+    def new_id(self, draw: Any) -> str:
+        """Mostly greater than all, sometimes in between, sometimes one that is there, here or in another thread."""
+        kind = draw(st.sampled_from(["next"] * 6 + ["between", "again"]))
+        if kind == "again" and self.known:
+            return draw(st.sampled_from([id for _, _, id in self.known]))
+        self.clock += 10
+        number = draw(st.integers(1, self.clock)) if kind == "between" else self.clock
+        return f"{number:08}-0000-6000-8000-000000000000" if draw(st.booleans()) else f"{number:08}"
+
+    # --- changes
+
+    @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
+    def put(self, data: Any, thread: str, ns: str) -> None:
+        draw = data.draw
+        id, parent = self.new_id(draw), self.parent(draw, thread, ns)
+        old = self.live.get((thread, ns, parent or ""), {"values": {}, "versions": {}})
+        checkpoint, new_versions = self.step(draw, old["values"], old["versions"])
+        if draw(st.integers(0, 9)) == 0:
+            new_versions = {}  # as update_state(..., as_node="__copy__") does it
+        config = {
+            "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": parent, "user": "u"},
+            "metadata": self.run(draw),
+        }
+        self.apply(data, "put", config, {**checkpoint, "id": id}, self.metadata(draw, thread, ns), new_versions)
+        place = (thread, ns, id)
+        self.live[place] = {"values": checkpoint["channel_values"], "versions": checkpoint["channel_versions"]}
+        self.known[place] = None
+        self.touched.add(thread)
+
+    def parent(self, draw: Any, thread: str, ns: str) -> str | None:
+        """Mostly the latest, sometimes an older one (a fork), one that is gone, or none."""
+        there = [id for _, _, id in self.there(thread, ns)]
+        kind = draw(st.sampled_from(["latest"] * 5 + ["old", "gone", "none"]))
+        if kind == "latest" and there:
+            return there[0]
+        if kind == "old" and there:
+            return draw(st.sampled_from(there))
+        gone = [id for t, n, id in self.known if (t, n) == (thread, ns) and id not in there]
+        return draw(st.sampled_from(gone)) if kind == "gone" and gone else None
+
+    def step(self, draw: Any, values: dict[str, Any], versions: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A checkpoint after another: some channels change and get the next version, some are consumed."""
+        after, marked = dict(values), dict(versions)
+        version = self.next_version(draw, versions)
+        channels = draw(st.lists(st.sampled_from([*CHANNELS]), max_size=3, unique=True))
+        if draw(st.integers(0, 39)) == 39:
+            channels.append("long")
+        for channel in channels:
+            if channel == "branch" and channel in after:
+                del after[channel]
+            else:
+                after[channel] = CHANNELS.get(channel, evolve_long)(draw, after.get(channel))
+            marked[channel] = version
+        seen = {"node": dict(versions)} if draw(st.booleans()) else {}
+        checkpoint: dict[str, Any] = {
+            "v": 4, "ts": f"2026-01-01T00:00:{self.clock % 60:02}.000001+00:00", "channel_values": after,
+            "channel_versions": marked, "versions_seen": seen,
+            "updated_channels": draw(st.sampled_from([None, sorted(channels)])),
+        }  # fmt: skip
+        if draw(st.integers(0, 4)) == 0:
+            checkpoint["pending_sends"] = draw(st.lists(elements, max_size=2))
+        return checkpoint, {channel: version for channel in channels}
+
+    def next_version(self, draw: Any, versions: dict[str, Any]) -> Any:
+        if not versions:
+            return draw(st.sampled_from([1, 1, 1, "00000000000000000000000000000001.0000000000000000", 1.0]))
+        greatest = max(versions.values())
+        if isinstance(greatest, str):
+            return f"{int(greatest.split('.')[0]) + 1:032}.{self.clock:016}"
+        return greatest + 1
+
+    def run(self, draw: Any) -> dict[str, Any]:
+        run = draw(st.sampled_from([None, *RUNS]))
+        return {"run_id": run} if run else {}
+
+    def metadata(self, draw: Any, thread: str, ns: str) -> dict[str, Any]:
+        about = {"source": draw(st.sampled_from(SOURCES)), "step": draw(st.integers(-1, 3)), "parents": {}}
+        if draw(st.booleans()):
+            about["label"] = draw(st.sampled_from(LABELS))
+        if draw(st.booleans()):
+            about["thread_id"] = thread
+        roots = [id for _, _, id in self.there(thread, "")]
+        if ns and roots:
+            about["parents"] = {"": draw(st.sampled_from(roots[:3]))}
+        return about
+
+    @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
+    def put_writes(self, data: Any, thread: str, ns: str) -> None:
+        draw = data.draw
+        there = [id for _, _, id in self.there(thread, ns)]
+        early = f"{self.clock + draw(st.integers(1, 2)) * 10:08}"
+        id = draw(st.sampled_from(there[:3] * 2 + [early]))
+        shared = self.live.get((thread, ns, id), {"values": {}})["values"].get("messages", [])
+        values = st.one_of(elements, st.just(shared[-2:]), st.just(shared))
+        channels = st.sampled_from(["messages", "messages", "count", "files", *SPECIAL])
+        writes = draw(st.lists(st.tuples(channels, values), max_size=4))
+        config = place_config(thread, ns, id) | {"metadata": self.run(draw)}
+        task, path = draw(st.sampled_from(TASKS)), draw(st.sampled_from(PATHS))
+        self.apply(data, "put_writes", config, writes, task, path)
+        self.known[(thread, ns, id)] = None
+        self.touched.add(thread)
+
+    @rule(data=st.data(), thread=st.sampled_from(THREADS))
+    def delete_thread(self, data: Any, thread: str) -> None:
+        self.apply(data, "delete_thread", thread)
+        self.touched.add(thread)
+
+    @rule(data=st.data(), threads=st.lists(st.sampled_from(THREADS), unique=True), strategy=st.sampled_from(["keep_latest"] * 4 + ["delete", "delete_all"]))
+    def prune(self, data: Any, threads: list[str], strategy: str) -> None:
+        self.apply(data, "prune", threads, strategy=strategy)
+        self.touched.update(threads)
+        for store in self.stores:
+            for thread in threads if store.path else []:
+                assert not unused_items(store.path, thread), store.name
+
+    @rule(data=st.data(), source=st.sampled_from(THREADS), target=st.sampled_from(THREADS))
+    def copy_thread(self, data: Any, source: str, target: str) -> None:
+        self.apply(data, "copy_thread", source, target)
+        for thread, ns, id in list(self.known):
+            if thread == source:
+                self.known[(target, ns, id)] = None
+                if (target, ns, id) not in self.live and (thread, ns, id) in self.live:
+                    self.live[(target, ns, id)] = self.live[(thread, ns, id)]
+        self.touched.add(target)
+
+    @rule(data=st.data(), runs=st.lists(st.sampled_from([*RUNS, "run-unknown"]), max_size=2, unique=True))
+    def delete_for_runs(self, data: Any, runs: list[str]) -> None:
+        self.apply(data, "delete_for_runs", runs)
+        self.touched.update(THREADS)
+
+    @rule(which=st.integers(0, 2))
+    def reopen(self, which: int) -> None:
+        for store in self.stores:
+            store.reopen(which)
+
+    # --- questions, through the Keeps that write: what they then remember must not be wrong later
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), which=st.integers(0, 1), flip=st.booleans())
+    def ask_by_id(self, data: Any, which: int, flip: bool) -> None:
+        self.agree(which, "get_tuple", place_config(*data.draw(st.sampled_from([*self.known]))), flip=flip)
+
+    @rule(thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES), which=st.integers(0, 1), flip=st.booleans())
+    def ask_for_the_latest(self, thread: str, ns: str, which: int, flip: bool) -> None:
+        self.agree(which, "get_tuple", {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}, flip=flip)
+
+    @rule(data=st.data(), which=st.integers(0, 2), flip=st.booleans())
+    def ask_for_a_list(self, data: Any, which: int, flip: bool) -> None:
+        draw = data.draw
+        config = None
+        if draw(st.booleans()):
+            config = {"configurable": {"thread_id": draw(st.sampled_from(THREADS))}}
+            if draw(st.booleans()):
+                config["configurable"]["checkpoint_ns"] = draw(st.sampled_from(NAMESPACES))
+        keys = {
+            "source": st.sampled_from([*SOURCES, None]), "step": st.sampled_from([0, 1, 1.0, True, None]),
+            "label": st.sampled_from(LABELS), "run_id": st.sampled_from([*RUNS, None]),
+            "thread_id": st.sampled_from([*THREADS, None]), "parents": st.just({}), "user": st.sampled_from(["u", "w"]),
+        }  # fmt: skip
+        filter = {key: draw(keys[key]) for key in draw(st.lists(st.sampled_from([*keys]), max_size=2, unique=True))}
+        before = draw(st.sampled_from([None, *self.known]))
+        limit = draw(st.sampled_from([None, None, 0, 1, 2, 20]))
+        self.agree(
+            which, "list", config, filter=filter or None, limit=limit, flip=flip,
+            before=before and {"configurable": {"checkpoint_id": before[2]}},
+        )  # fmt: skip
+
+    # --- always
+
+    @invariant()
+    def changed_threads_read_the_same(self) -> None:
+        for thread in sorted(self.touched):
+            self.agree(2, "list", {"configurable": {"thread_id": thread}})
+            self.agree(2, "get_tuple", {"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
+        self.touched.clear()
+
+    def teardown(self) -> None:
+        try:
+            self.agree(2, "list", None)
+            for place in self.known:
+                self.agree(2, "get_tuple", place_config(*place))
+                self.agree(2, "get_tuple", place_config(*place[:2], ""))
+            for store in self.stores:
+                assert store.threads() == self.model.threads(), store.name
+                store.close()
+                if store.path and store.path.exists():
+                    assert loose_ends(store.path) == [], store.name
+        finally:
+            for store in self.stores:
+                store.close()
+            shutil.rmtree(self.folder)
+
+
+TestAgreement = Agreement.TestCase
+TestAgreement.settings = settings(
+    max_examples=2000 if PROVING else 60,
+    stateful_step_count=60 if PROVING else 30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
