@@ -265,8 +265,9 @@ class Agreement(RuleBasedStateMachine):
             for thread in threads if store.path else []:
                 assert not unused_items(store.path, thread), store.name
 
-    @rule(data=st.data(), source=st.sampled_from(THREADS), target=st.sampled_from(THREADS))
-    def copy_thread(self, data: Any, source: str, target: str) -> None:
+    @rule(data=st.data(), pair=st.tuples(st.sampled_from(THREADS), st.sampled_from(THREADS)))
+    def copy_thread(self, data: Any, pair: tuple[str, str]) -> None:
+        source, target = pair
         self.apply(data, "copy_thread", source, target)
         for thread, ns, id in list(self.known):
             if thread == source:

@@ -47,4 +47,4 @@ def _sqlite(rest: str, *, durability: str, timeout: float) -> Transport:
         raise ValueError("sqlite:///:memory: would be another database in every thread; use memory://")
     if "?" in path or "\0" in path:
         raise ValueError(f"sqlite://{rest}: a query is not accepted, options are arguments of threadkeep.open()")
-    return SqliteFile(Path(path).absolute(), Sqlite(), durability=durability, timeout=timeout)
+    return SqliteFile(Path(path), Sqlite(), durability=durability, timeout=timeout)

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 import ormsgpack
@@ -132,7 +133,7 @@ class KeepSerializer(JsonPlusSerializer):
         if flat in _SAFE or flat in self.allowed or listed is True or (listed and name in listed):
             return _named(flat)
         found = None if self.strict else _imported(flat)
-        return found if found is not None and _carrier_kind(found) else None
+        return found if found is not None and _carrier_kind(found) is not None else None
 
     def _refused(self, module: str, name: str) -> None:
         emit_serde_event({"kind": "msgpack_blocked", "module": module, "name": name})
@@ -188,7 +189,8 @@ def _named(name: Name) -> Any:
 
 def _imported(name: Name) -> type | None:
     """A class of a module that is imported already, looked up without triggering module-level __getattr__."""
-    found = vars(sys.modules[name[0]]).get(name[1]) if name[0] in sys.modules else None
+    module = sys.modules.get(name[0])
+    found = vars(module).get(name[1]) if isinstance(module, ModuleType) else None
     if isinstance(found, type) and found.__module__ == name[0] and found.__name__ == name[1]:
         return found
     return None

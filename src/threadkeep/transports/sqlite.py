@@ -7,6 +7,7 @@ raises is translated here, in one place.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ class SqliteFile:
     """A SQLite file that several threads, and several processes, read and write."""
 
     def __init__(self, path: Path, backend: Sqlite, *, durability: str, timeout: float) -> None:
-        self._path = path
+        self._path = _absolute(path)
         self._backend = backend
         self._durability = durability
         self._timeout = timeout
@@ -143,6 +144,7 @@ class SqliteFile:
             return self._writer
 
     def _connect(self) -> apsw.Connection:
+        self._path = self._path.absolute()
         connection = apsw.Connection(str(self._path))
         connection.set_busy_timeout(int(self._timeout * 1000))
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
@@ -191,6 +193,15 @@ class SqliteFile:
             raise Unavailable(f"{self._path} was locked by others for {self._timeout} s") from error
         except apsw.Error as error:
             raise Unavailable(f"{self._path}: {error}") from error
+
+
+def _absolute(path: Path) -> Path:
+    """The path as it is meant now. On an event loop, where asking for the folder counts as blocking, at first use."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return path.absolute()
+    return path
 
 
 def _version(connection: apsw.Connection) -> int:
