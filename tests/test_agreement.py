@@ -17,7 +17,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 
@@ -161,20 +161,34 @@ class Agreement(RuleBasedStateMachine):
 
     # --- changes
 
+    @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES), steps=st.integers(1, 8))
+    def run_a_graph(self, data: Any, thread: str, ns: str, steps: int) -> None:
+        """Checkpoints one after the other, with the writes that lead from each to the next."""
+        run, parent = self.run(data.draw), self.parent(data.draw, thread, ns)
+        for _ in range(steps):
+            self.clock += 10
+            id = f"{self.clock:08}"
+            self.put_one(data, (thread, ns, id), parent, run)
+            for task in TASKS[: data.draw(st.integers(0, 2))]:
+                self.write_some(data, (thread, ns, id), task, run)
+            parent = id
+
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
-    def put(self, data: Any, thread: str, ns: str) -> None:
-        draw = data.draw
-        id, parent = self.new_id(draw), self.parent(draw, thread, ns)
+    def put_anywhere(self, data: Any, thread: str, ns: str) -> None:
+        parent = self.parent(data.draw, thread, ns)
+        self.put_one(data, (thread, ns, self.new_id(data.draw)), parent, self.run(data.draw))
+
+    def put_one(self, data: Any, place: tuple[str, str, str], parent: str | None, run: dict[str, Any]) -> None:
+        draw, (thread, ns, id) = data.draw, place
         old = self.live.get((thread, ns, parent or ""), {"values": {}, "versions": {}})
         checkpoint, new_versions = self.step(draw, old["values"], old["versions"])
-        if draw(st.integers(0, 9)) == 0:
+        if draw(st.integers(0, 9)) == 9:
             new_versions = {}  # as update_state(..., as_node="__copy__") does it
         config = {
             "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": parent, "user": "u"},
-            "metadata": self.run(draw),
+            "metadata": run,
         }
         self.apply(data, "put", config, {**checkpoint, "id": id}, self.metadata(draw, thread, ns), new_versions)
-        place = (thread, ns, id)
         self.live[place] = {"values": checkpoint["channel_values"], "versions": checkpoint["channel_versions"]}
         self.known[place] = None
         self.touched.add(thread)
@@ -238,29 +252,35 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
     def put_writes(self, data: Any, thread: str, ns: str) -> None:
-        draw = data.draw
+        """On a checkpoint that is there, on one that may come, again, with other writes."""
         there = [id for _, _, id in self.there(thread, ns)]
-        early = f"{self.clock + draw(st.integers(1, 2)) * 10:08}"
-        id = draw(st.sampled_from(there[:3] * 2 + [early]))
-        shared = self.live.get((thread, ns, id), {"values": {}})["values"].get("messages", [])
+        early = f"{self.clock + data.draw(st.integers(1, 2)) * 10:08}"
+        id = data.draw(st.sampled_from(there[:3] * 2 + [early]))
+        self.write_some(data, (thread, ns, id), data.draw(st.sampled_from(TASKS)), self.run(data.draw))
+
+    def write_some(self, data: Any, place: tuple[str, str, str], task: str, run: dict[str, Any]) -> None:
+        draw = data.draw
+        shared = self.live.get(place, {"values": {}})["values"].get("messages", [])
         values = st.one_of(elements, st.just(shared[-2:]), st.just(shared))
         channels = st.sampled_from(["messages", "messages", "count", "files", *SPECIAL])
         writes = draw(st.lists(st.tuples(channels, values), max_size=4))
-        config = place_config(thread, ns, id) | {"metadata": self.run(draw)}
-        task, path = draw(st.sampled_from(TASKS)), draw(st.sampled_from(PATHS))
-        self.apply(data, "put_writes", config, writes, task, path)
-        self.known[(thread, ns, id)] = None
-        self.touched.add(thread)
+        self.apply(data, "put_writes", place_config(*place) | {"metadata": run}, writes, task, draw(st.sampled_from(PATHS)))
+        self.known[place] = None
+        self.touched.add(place[0])
 
-    @rule(data=st.data(), thread=st.sampled_from(THREADS))
-    def delete_thread(self, data: Any, thread: str) -> None:
-        self.apply(data, "delete_thread", thread)
-        self.touched.add(thread)
-
-    @rule(data=st.data(), threads=st.lists(st.sampled_from(THREADS), unique=True), strategy=st.sampled_from(["keep_latest"] * 4 + ["delete", "delete_all"]))
-    def prune(self, data: Any, threads: list[str], strategy: str) -> None:
-        self.apply(data, "prune", threads, strategy=strategy)
+    @rule(data=st.data(), threads=st.lists(st.sampled_from(THREADS), min_size=1, max_size=2, unique=True))
+    def clean_up(self, data: Any, threads: list[str]) -> None:
+        how = data.draw(st.sampled_from(["keep_latest"] * 4 + ["runs"] * 4 + ["delete", "delete_all", "thread"]))
+        if how == "runs":
+            runs = data.draw(st.lists(st.sampled_from([*RUNS, "run-unknown"]), max_size=2, unique=True))
+            self.apply(data, "delete_for_runs", runs)
+            self.touched.update(THREADS)
+            return
         self.touched.update(threads)
+        if how == "thread":
+            self.apply(data, "delete_thread", threads[0])
+            return
+        self.apply(data, "prune", threads, strategy=how)
         for store in self.stores:
             for thread in threads if store.path else []:
                 assert not unused_items(store.path, thread), store.name
@@ -276,11 +296,6 @@ class Agreement(RuleBasedStateMachine):
                     self.live[(target, ns, id)] = self.live[(thread, ns, id)]
         self.touched.add(target)
 
-    @rule(data=st.data(), runs=st.lists(st.sampled_from([*RUNS, "run-unknown"]), max_size=2, unique=True))
-    def delete_for_runs(self, data: Any, runs: list[str]) -> None:
-        self.apply(data, "delete_for_runs", runs)
-        self.touched.update(THREADS)
-
     @rule(which=st.integers(0, 2))
     def reopen(self, which: int) -> None:
         for store in self.stores:
@@ -288,14 +303,10 @@ class Agreement(RuleBasedStateMachine):
 
     # --- questions, through the Keeps that write: what they then remember must not be wrong later
 
-    @precondition(lambda self: self.known)
     @rule(data=st.data(), which=st.integers(0, 1), flip=st.booleans())
-    def ask_by_id(self, data: Any, which: int, flip: bool) -> None:
-        self.agree(which, "get_tuple", place_config(*data.draw(st.sampled_from([*self.known]))), flip=flip)
-
-    @rule(thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES), which=st.integers(0, 1), flip=st.booleans())
-    def ask_for_the_latest(self, thread: str, ns: str, which: int, flip: bool) -> None:
-        self.agree(which, "get_tuple", {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}, flip=flip)
+    def ask_for_one(self, data: Any, which: int, flip: bool) -> None:
+        thread, ns, id = data.draw(st.sampled_from([("t", "", "never put"), *self.known]))
+        self.agree(which, "get_tuple", place_config(thread, ns, data.draw(st.sampled_from([id, ""]))), flip=flip)
 
     @rule(data=st.data(), which=st.integers(0, 2), flip=st.booleans())
     def ask_for_a_list(self, data: Any, which: int, flip: bool) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from blockbuster import BlockingError
 import threadkeep
 from colours import Async
 from plays import THREAD, letters
+from trees import config, put, values_of
 
 
 async def test_a_sync_call_on_the_event_loop_is_seen_by_the_guard_of_these_tests(lasting_url: str) -> None:
@@ -116,6 +120,42 @@ def test_threads_of_two_event_loops_do_not_mix(saver: threadkeep.KeepSaver) -> N
     in_own_loops(actor(0), actor(1))
     for name in (f"{number}-{n}" for number in (0, 1) for n in range(10)):
         assert graph.get_state({"configurable": {"thread_id": name}}).values["bar"] == [name, "a", "b"]
+
+
+@pytest.fixture
+def eager_garbage_collection() -> Iterator[None]:
+    """Other threads get their turn wherever Python may collect garbage: inside `list(d.items())`, for one (until 3.12)."""
+    thresholds = gc.get_threshold()
+
+    def step_aside(phase: str, info: dict[str, int]) -> None:
+        time.sleep(0.00001)
+
+    gc.callbacks.append(step_aside)
+    gc.set_threshold(30)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.callbacks.remove(step_aside)
+
+
+@pytest.mark.usefixtures("eager_garbage_collection")
+def test_many_os_threads_read_and_write_through_one_saver(saver: threadkeep.KeepSaver) -> None:
+    for n in range(300):
+        put(saver, {"n": n}, thread=str(n))
+
+    def write(worker: int) -> None:
+        for n in range(300):
+            put(saver, {"n": [worker, n]}, thread=f"{worker}-{n}")
+
+    def read(worker: int) -> None:
+        for n in range(600):
+            assert values_of(saver, config(str((7 * n + worker) % 300))) == {"n": (7 * n + worker) % 300}
+
+    with ThreadPoolExecutor(6) as pool:
+        for done in [pool.submit(work, worker) for worker in range(3) for work in (write, read)]:
+            done.result()
+    assert {values_of(saver, config(f"{worker}-{n}"))["n"][1] for worker in range(3) for n in range(300)} == set(
+        range(300)
+    )
 
 
 async def test_the_saver_may_be_used_inside_its_own_alist_loop(saver: threadkeep.KeepSaver) -> None:

@@ -31,6 +31,8 @@ from langgraph.checkpoint.serde.event_hooks import emit_serde_event
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+from threadkeep.engine.messages import quick_builder
+
 Name: TypeAlias = tuple[str, ...]
 AllowedType: TypeAlias = type | str | tuple[str, ...]
 Build: TypeAlias = Callable[[Any], Any]
@@ -86,11 +88,9 @@ class KeepSerializer(JsonPlusSerializer):
 
     def _revive(self, code: int, data: bytes) -> Any:
         """An extension value of msgpack: the object, or its plain data where the gate is shut or the class fails."""
-        value = self._unpack(data)
-        if code == _SNAPSHOT:
-            return _DeltaSnapshot(value)
-        if code == _NUMPY:
-            return _numpy_array(value)
+        value = ormsgpack.unpackb(data, ext_hook=self._revive, option=ormsgpack.OPT_NON_STR_KEYS)
+        if code >= _NUMPY:
+            return _DeltaSnapshot(value) if code == _SNAPSHOT else _numpy_array(value) if code == _NUMPY else None
         if not _names_a_class(value):
             return None
         build = self._builder(code, value)
@@ -108,7 +108,9 @@ class KeepSerializer(JsonPlusSerializer):
         if code == _METHOD:
             known = len(value) > 3 and (*name, value[3]) in _msgpack.SAFE_MSGPACK_METHODS
             return getattr(_named(name), value[3]) if known else None
-        if name in _SAFE or name in self.allowed:
+        if name in _SAFE:
+            return _safe_builder(code, name)
+        if name in self.allowed:
             return _calling(code, _named(name))
         return None if self.strict else _carrier(code, _imported(name))
 
@@ -204,6 +206,14 @@ def _calling(code: int, target: Any) -> Build | None:
     if code == _KEYWORDS:
         return lambda fields: target(**fields)
     return target if code == _SINGLE else None
+
+
+@lru_cache(maxsize=256)
+def _safe_builder(code: int, name: Name) -> Build | None:
+    """How to rebuild a type of the safe list; messages, of which there are many, the quick way."""
+    target = _named(name)
+    usual = _calling(code, target)
+    return quick_builder(target, usual) if code == _PYDANTIC_2 and usual is not None else usual
 
 
 def _carrier(code: int, cls: type | None) -> Build | None:

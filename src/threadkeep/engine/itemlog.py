@@ -127,7 +127,7 @@ def seal(data: bytes, seed: int, *, elements: int = 1) -> bytes:
         if len(smaller) < len(data):
             method, body = _ZSTD_DICTIONARY, smaller
     head = bytes([method]) if elements == 1 else bytes([method | _GROUP]) + varint(elements)
-    return head + struct.pack("<I", zlib.crc32(body, zlib.crc32(head, seed))) + body
+    return head + _CRC.pack(_checksum(body, seed, head[0], elements)) + body
 
 
 def unseal(stored: bytes, seed: int, what: str) -> Item:
@@ -136,15 +136,22 @@ def unseal(stored: bytes, seed: int, what: str) -> Item:
         method, elements, at = stored[0], 1, 1
         if method & _GROUP:
             elements, at = read_varint(stored, 1)
-        head, body = stored[:at], stored[at + 4 :]
-        (crc,) = struct.unpack_from("<I", stored, at)
-        if crc != zlib.crc32(body, zlib.crc32(head, seed)):
+        body = stored[at + 4 :]
+        if _CRC.unpack_from(stored, at)[0] != _checksum(body, seed, method, elements):
             raise Corrupt(f"{what}: the checksum does not fit the stored bytes")
         compression = method & _COMPRESSION
         data = body if compression == _RAW else _compression(compression).decompress(body)
     except (IndexError, struct.error, zstandard.ZstdError, MemoryError) as error:
         raise Corrupt(f"{what}: {error}") from error
     return Item(data, elements)
+
+
+_CRC = struct.Struct("<I")
+
+
+def _checksum(body: bytes, seed: int, method: int, elements: int) -> int:
+    """Of the body, and of all that is said about it."""
+    return zlib.crc32(body, (seed ^ method * 0x01000193 ^ elements * 0x85EBCA6B) & 0xFFFFFFFF)
 
 
 def seal_item(at: ItemId, item: Item) -> bytes:
@@ -154,7 +161,10 @@ def seal_item(at: ItemId, item: Item) -> bytes:
 
 def unseal_item(at: ItemId, stored: bytes, where: str) -> Item:
     """A stored item; Corrupt if it is not the one that was stored under this id."""
-    return unseal(stored, _item_seed(at), f"item {at.lane}:{at.n} of {where}")
+    try:
+        return unseal(stored, _item_seed(at), "it")
+    except Corrupt as error:
+        raise Corrupt(f"item {at.lane}:{at.n} of {where}: {error}") from error
 
 
 def _item_seed(at: ItemId) -> int:

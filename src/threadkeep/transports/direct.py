@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from threadkeep.plan import Outcome, Request, answer
+from threadkeep.transports import forks
 
 
 class Answering(Protocol):
@@ -17,11 +18,12 @@ class Answering(Protocol):
 
 
 class Direct:
-    """Executes requests one at a time, in the caller's thread."""
+    """Executes requests one at a time, in the caller's thread. A forked child goes on with its own copy of the rows."""
 
     def __init__(self, backend: Answering) -> None:
         self._backend = backend
         self._lock = threading.Lock()
+        forks.watch(self)
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
@@ -39,6 +41,10 @@ class Direct:
     def close(self) -> None:
         """Nothing is held."""
 
-    def abandon(self) -> None:
-        """A forked child goes on with its own copy of the rows."""
-        self._lock = threading.Lock()
+    def before_fork(self) -> None:
+        """No fork in the middle of a change."""
+        self._lock.acquire()
+
+    def after_fork(self, *, child: bool) -> None:  # noqa: ARG002 - the same on both sides
+        """Go on."""
+        self._lock.release()

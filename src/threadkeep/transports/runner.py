@@ -1,22 +1,21 @@
 """The runner: who drives which plan, in which thread, and when commits go out.
 
-Reads are driven where they are asked for. Changes of one thread (of an agent) queue up in its lane: one plan at a
-time, and the ops that waited go into the next plan together. When a plan asks for a commit it is set aside, and
-whoever finds nobody committing commits everything that waits, in one transaction, and goes on with those plans. So a
-lone caller never waits for company, and two hundred tasks need a few transactions.
+Reads are driven where they are asked for, or on a worker for async callers. Changes are made by workers only: so a
+cancelled task or a Ctrl-C ends the waiting, not the work, and nothing is left half done for others.
 
-Nothing here blocks an event loop: async callers hand over once, to a worker, and are called back.
+The changes of one agent thread queue up in its lane: one plan at a time, and the ops that waited meanwhile go into the
+next plan together. When a plan asks for a commit it is set aside, and the worker that finds nobody committing commits
+everything that waits, in one transaction, and goes on with those plans. So a lone caller never waits for company, and
+two hundred tasks need a few transactions.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from random import random
@@ -25,6 +24,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from threadkeep.engine.backend import Commit, Drop, Duplicate, Pause
 from threadkeep.errors import Closed
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, attempt, drive, result, resume
+from threadkeep.transports import forks
+from threadkeep.transports.workers import Workers
 
 T = TypeVar("T")
 Together: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
@@ -39,7 +40,7 @@ class Transport(Protocol):
         """Execute a request that changes nothing."""
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
-        """Execute changes in one transaction, if possible; one that fails undoes itself only. Called by one at a time."""
+        """Execute changes, in one transaction if possible; one that fails undoes itself only. One caller at a time."""
 
     def setup(self) -> None:
         """Make the storage ready now instead of at first use."""
@@ -47,26 +48,14 @@ class Transport(Protocol):
     def close(self) -> None:
         """Let go of everything. Nothing is called afterwards."""
 
-    def abandon(self) -> None:
-        """Forget connections that belong to the parent process, without touching them."""
-
 
 @dataclass(slots=True, eq=False)
 class _Ticket:
     """A change that somebody waits for: an op that can go together with others, or a plan of its own."""
 
+    tell: Callable[[Outcome], None]
     op: Any = None
     plan: Callable[[], Plan[Any]] | None = None
-    outcome: Outcome | None = None
-    ready: threading.Event | None = None
-    call_back: Callable[[Outcome], None] | None = None
-
-    def deliver(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-        if self.ready is not None:
-            self.ready.set()
-        if self.call_back is not None:
-            self.call_back(outcome)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,21 +81,26 @@ class _Job:
     lane: _Lane
     tickets: list[_Ticket]
     plan: Plan[Any]
-    alone: bool
+
+    def finish(self, outcome: Outcome) -> None:
+        """Tell everybody who waited; ops that went together have an outcome each."""
+        apart = isinstance(outcome, Reply) and self.tickets[0].plan is None
+        outcomes = outcome.value if apart else [outcome] * len(self.tickets)  # type: ignore[union-attr]
+        for ticket, own in zip(self.tickets, outcomes, strict=True):
+            ticket.tell(own)
 
 
 class _State:
-    """All that must be made anew in a forked child."""
+    """All that a forked child must have anew."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self.lock = threading.Lock()
+        self.idle = threading.Condition(self.lock)
+        self.busy = 0
         self.lanes: dict[Hashable, _Lane] = {}
         self.commits: deque[tuple[_Job, Request[Any]]] = deque()
         self.committing = threading.Lock()
-        self.workers: ThreadPoolExecutor | None = None
-        self.busy = 0
-        self.idle = threading.Condition(self.lock)
+        self.workers = Workers(_WORKERS)
 
 
 class Runner:
@@ -117,84 +111,84 @@ class Runner:
         self._on_fork = on_fork
         self._state = _State()
         self._closed = False
+        forks.watch(self)
 
     def run(self, plan: Plan[T]) -> T:
         """Drive a plan that only reads, here and now."""
-        self._enter(plan)
+        try:
+            state = self._enter()
+        except Closed:
+            plan.close()
+            raise
         try:
             return drive(plan, self._execute)
         finally:
-            self._leave()
+            self._leave(state)
 
     async def arun(self, make: Callable[[], Plan[T]]) -> T:
         """Drive a plan that only reads, on a worker; even making it is the worker's work."""
-        return await self._on_worker(lambda: self.run(make()))
+        done, tell = _callback()
+        self._open().workers.submit(lambda: tell(attempt(lambda: self.run(make()))))
+        value: T = await done
+        return value
 
-    def change(self, key: Hashable, together: Together, make: Callable[[], Any]) -> Any:
-        """Make an op of an agent thread and wait until it is committed."""
-        ticket = _Ticket(op=make(), ready=threading.Event())
-        return self._wait(key, together, ticket)
+    def change(self, key: Hashable, together: Together, make: Callable[[], Any]) -> None:
+        """Make an op of an agent thread, here, and wait until it is committed."""
+        op = make()
+        self._wait(key, together, lambda tell: _Ticket(tell, op=op))
 
-    async def achange(self, key: Hashable, together: Together, make: Callable[[], Any]) -> Any:
-        """The same for async callers. A cancelled caller leaves the change to finish."""
-        return await self._call_back(key, together, lambda: _Ticket(op=make()))
+    async def achange(self, key: Hashable, together: Together, make: Callable[[], Any]) -> None:
+        """The same for async callers; even making the op is a worker's work."""
+        await self._await(key, together, lambda tell: _Ticket(tell, op=make()))
 
     def exclusive(self, key: Hashable, together: Together, make: Callable[[], Plan[T]]) -> T:
-        """Drive a plan that changes an agent thread, with no other change of that thread under way."""
-        value: T = self._wait(key, together, _Ticket(plan=make, ready=threading.Event()))
+        """Have a plan driven that changes an agent thread, with no other change of that thread under way here."""
+        value: T = self._wait(key, together, lambda tell: _Ticket(tell, plan=make))
         return value
 
     async def aexclusive(self, key: Hashable, together: Together, make: Callable[[], Plan[T]]) -> T:
         """The same for async callers."""
-        value: T = await self._call_back(key, together, lambda: _Ticket(plan=make))
+        value: T = await self._await(key, together, lambda tell: _Ticket(tell, plan=make))
         return value
 
     def close(self) -> None:
         """Finish what is under way, then let go of workers and transport. Harmless when repeated."""
-        state = self._here()
+        state = self._state
         with state.lock:
             already, self._closed = self._closed, True
-            while state.busy:
-                state.idle.wait()
-            workers, state.workers = state.workers, None
-        if workers is not None:
-            workers.shutdown(wait=threading.current_thread() not in workers._threads)  # noqa: SLF001 - no public way
+            state.idle.wait_for(lambda: not state.busy)
+        state.workers.stop()
         if not already:
             self._transport.close()
 
     async def aclose(self) -> None:
         """The same, without blocking the event loop."""
-        done = asyncio.get_running_loop().create_future()
-        loop = asyncio.get_running_loop()
-
-        def close() -> None:
-            outcome = attempt(self.close)
-            loop.call_soon_threadsafe(_settle, done, outcome)
-
-        threading.Thread(target=close, name="threadkeep-close").start()
+        done, tell = _callback()
+        threading.Thread(target=lambda: tell(attempt(self.close)), name="threadkeep-close").start()
         await done
 
-    def _here(self) -> _State:
-        """The state of this process. After a fork everything of the parent's is left alone and made anew."""
-        state = self._state
-        if state.pid != os.getpid():
-            self._transport.abandon()
-            self._on_fork()
-            state = self._state = _State()
-        return state
+    def before_fork(self) -> None:
+        """Nothing to wait for: what the parent's workers do is the parent's."""
 
-    def _enter(self, plan: Plan[Any] | None = None) -> _State:
-        state = self._here()
+    def after_fork(self, *, child: bool) -> None:
+        """The child has no workers and nothing under way."""
+        if child:
+            self._state = _State()
+            self._on_fork()
+
+    def _open(self) -> _State:
+        if self._closed:
+            raise Closed
+        return self._state
+
+    def _enter(self) -> _State:
+        state = self._state
         with state.lock:
-            if self._closed:
-                if plan is not None:
-                    plan.close()
-                raise Closed
+            self._open()
             state.busy += 1
         return state
 
-    def _leave(self) -> None:
-        state = self._state
+    def _leave(self, state: _State) -> None:
         with state.lock:
             state.busy -= 1
             if not state.busy:
@@ -202,69 +196,54 @@ class Runner:
 
     def _execute(self, request: Request[Any]) -> Any:
         if isinstance(request, Pause):
-            time.sleep(min(0.002 * 2**request.attempt, 0.25) * (0.5 + random()))  # noqa: S311 - spreads retries, no secret
-            return None
+            return time.sleep(min(0.002 * 2**request.attempt, 0.25) * (0.5 + random()))  # noqa: S311 - no secret
         return self._transport.read(request)
 
-    def _workers(self, state: _State) -> ThreadPoolExecutor:
-        with state.lock:
-            if state.workers is None:
-                if self._closed:
-                    raise Closed
-                state.workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="threadkeep")
-            return state.workers
-
-    async def _on_worker(self, work: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-
-        def job() -> None:
-            outcome = attempt(work)
-            _from_outside(loop, done, outcome)
-
-        self._workers(self._here()).submit(job)
-        return await done
-
-    async def _call_back(self, key: Hashable, together: Together, make: Callable[[], _Ticket]) -> Any:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
-        state = self._enter()
+    def _wait(self, key: Hashable, together: Together, make: Callable[[Callable[[Outcome], None]], _Ticket]) -> Any:
+        outcomes: list[Outcome] = []
+        ready = threading.Event()
 
         def tell(outcome: Outcome) -> None:
-            self._leave()
-            _from_outside(loop, done, outcome)
+            outcomes.append(outcome)
+            ready.set()
 
-        def job() -> None:
-            made = attempt(make)
-            if isinstance(made, Failure):
-                tell(made)
-                return
-            ticket: _Ticket = made.value
-            ticket.call_back = tell
-            self._enqueue(state, key, together, ticket)
-            self._commit_all(state, None)
+        self._hand_over(key, together, make, tell)
+        ready.wait()
+        return result(outcomes[0])
 
-        try:
-            self._workers(state).submit(job)
-        except BaseException:
-            self._leave()
-            raise
+    async def _await(
+        self, key: Hashable, together: Together, make: Callable[[Callable[[Outcome], None]], _Ticket]
+    ) -> Any:
+        done, tell = _callback()
+        self._hand_over(key, together, make, tell)
         return await done
 
-    def _wait(self, key: Hashable, together: Together, ticket: _Ticket) -> Any:
+    def _hand_over(
+        self,
+        key: Hashable,
+        together: Together,
+        make: Callable[[Callable[[Outcome], None]], _Ticket],
+        tell: Callable[[Outcome], None],
+    ) -> None:
+        """Let a worker make a ticket and take it as far as it can go."""
         state = self._enter()
-        try:
-            self._enqueue(state, key, together, ticket)
-            self._commit_all(state, ticket)
-            assert ticket.ready is not None
-            ticket.ready.wait()
-            assert ticket.outcome is not None
-            return result(ticket.outcome)
-        finally:
-            self._leave()
+
+        def told(outcome: Outcome) -> None:
+            self._leave(state)
+            tell(outcome)
+
+        def job() -> None:
+            made = attempt(lambda: make(told))
+            if isinstance(made, Failure):
+                told(made)
+                return
+            self._enqueue(state, key, together, made.value)
+            self._commit_all(state)
+
+        state.workers.submit(job)
 
     def _enqueue(self, state: _State, key: Hashable, together: Together, ticket: _Ticket) -> None:
-        """Put a ticket into its lane; if the lane was empty, start it here."""
+        """Put a ticket into its lane; if the lane was empty, start it."""
         with state.lock:
             lane = state.lanes.get(key)
             if lane is not None:
@@ -282,11 +261,7 @@ class Runner:
                     del state.lanes[lane.key]
                     return
                 tickets = lane.next_tickets()
-            made = attempt(partial(_plan_of, lane, tickets))
-            if isinstance(made, Failure):
-                _deliver_all(tickets, made)
-                continue
-            job = _Job(lane, tickets, made.value, alone=tickets[0].plan is not None)
+            job = _Job(lane, tickets, _plan_of(lane, tickets))
             if not self._go_on(state, job, Reply()):
                 return
 
@@ -298,15 +273,11 @@ class Runner:
                 state.commits.append((job, step))
                 return False
             step = resume(job.plan, answer(self._execute, step))
-        if job.alone or isinstance(step, Failure):
-            _deliver_all(job.tickets, step)
-        else:
-            for ticket, own in zip(job.tickets, step.value, strict=True):
-                ticket.deliver(own)
+        job.finish(step)
         return True
 
-    def _commit_all(self, state: _State, own: _Ticket | None) -> None:
-        """Commit what waits, unless somebody does; one with a ticket of its own stops when that is done."""
+    def _commit_all(self, state: _State) -> None:
+        """Commit what waits, unless somebody does: whoever commits looks again when done."""
         while state.commits and state.committing.acquire(blocking=False):
             try:
                 jobs = self._commit_waiting(state)
@@ -315,9 +286,6 @@ class Runner:
             for job, outcome in jobs:
                 if self._go_on(state, job, outcome):
                     self._start_next(state, job.lane)
-            if own is not None and own.outcome is not None and state.commits:
-                self._workers(state).submit(self._commit_all, state, None)
-                return
 
     def _commit_waiting(self, state: _State) -> list[tuple[_Job, Outcome]]:
         waiting = [state.commits.popleft() for _ in range(len(state.commits))]
@@ -330,19 +298,22 @@ class Runner:
 
 
 def _plan_of(lane: _Lane, tickets: list[_Ticket]) -> Plan[Any]:
-    return tickets[0].plan() if tickets[0].plan else lane.together([ticket.op for ticket in tickets])
+    make = tickets[0].plan
+    return make() if make else lane.together([ticket.op for ticket in tickets])
 
 
-def _deliver_all(tickets: Sequence[_Ticket], outcome: Outcome) -> None:
-    for ticket in tickets:
-        ticket.deliver(outcome)
+def _callback() -> tuple[asyncio.Future[Any], Callable[[Outcome], None]]:
+    """A future of the running loop, and how another thread settles it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
 
+    def tell(outcome: Outcome) -> None:
+        try:
+            loop.call_soon_threadsafe(_settle, done, outcome)
+        except RuntimeError:
+            return  # the loop is closed: nobody waits any more
 
-def _from_outside(loop: asyncio.AbstractEventLoop, done: asyncio.Future[Any], outcome: Outcome) -> None:
-    try:
-        loop.call_soon_threadsafe(_settle, done, outcome)
-    except RuntimeError:
-        return  # the loop is closed: nobody waits any more
+    return done, tell
 
 
 def _settle(done: asyncio.Future[Any], outcome: Outcome) -> None:

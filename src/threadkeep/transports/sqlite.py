@@ -18,11 +18,14 @@ from typing import Any, TypeVar
 import apsw
 
 from threadkeep.backends.sqlite import SCHEMA_VERSION, Row, Sqlite
+from threadkeep.engine.backend import Commit, Drop
 from threadkeep.errors import Conflict, Corrupt, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request
+from threadkeep.transports import forks
 
 T = TypeVar("T")
 _IDLE_READERS = 8
+_PAGES_GIVEN_BACK = 4096
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
@@ -50,48 +53,81 @@ class SqliteFile:
         self._backend = backend
         self._durability = durability
         self._timeout = timeout
-        self._abandoned: list[Any] = []
         self._start()
+        forks.watch(self)
 
     def _start(self) -> None:
         self._writer: apsw.Connection | None = None
         self._readers: list[apsw.Connection] = []
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._active = 0
+        self._resting = False
 
     def setup(self) -> None:
         """Make or migrate the schema now instead of at first use."""
-        with self._translated():
+        with self._busy():
             self._open_writer()
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request in a read transaction of its own."""
-        with self._translated(), self._reader() as connection:
-            return self._in_transaction(connection, "BEGIN", lambda: self._answer(connection, request))
+        with self._busy(), self._reader() as connection:
+            return _in_transaction(connection, "BEGIN", lambda: self._answer(connection, request))
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; one that fails is undone alone. Durable when this returns (strict)."""
-        with self._translated():
+        with self._busy():
             connection = self._open_writer()
-            return self._in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._group(connection, requests))
+            done = _in_transaction(
+                connection, "BEGIN IMMEDIATE", lambda: [self._undoable(connection, request) for request in requests]
+            )
+            if any(map(_frees, requests)):
+                _give_back(connection)
+            return done
 
     def close(self) -> None:
         """Close all connections; the last one to close tidies up the write-ahead log."""
+        with self._translated(), self._lock:
+            self._close_all()
+
+    def before_fork(self) -> None:
+        """Let what is under way finish, then close all connections: none may exist in the child."""
         with self._lock:
-            connections = [*self._readers, *([self._writer] if self._writer else [])]
-            self._readers, self._writer = [], None
+            self._resting = True
+            self._changed.wait_for(lambda: not self._active, timeout=self._timeout)
+            self._close_all()
+
+    def after_fork(self, *, child: bool) -> None:
+        """Connections are opened again when they are needed."""
+        if child:
+            self._start()
+            return
+        with self._lock:
+            self._resting = False
+            self._changed.notify_all()
+
+    def _close_all(self) -> None:
+        connections = [*self._readers, *([self._writer] if self._writer else [])]
+        self._readers, self._writer = [], None
         for connection in connections:
             connection.close()
 
-    def abandon(self) -> None:
-        """Keep the parent's connections alive but untouched: SQLite forbids to use or close them in a child."""
-        self._abandoned += [self._readers, self._writer]
-        self._start()
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """Something is under way; what it raises is translated."""
+        with self._lock:
+            self._changed.wait_for(lambda: not self._resting)
+            self._active += 1
+        try:
+            with self._translated():
+                yield
+        finally:
+            with self._lock:
+                self._active -= 1
+                self._changed.notify_all()
 
     def _answer(self, connection: apsw.Connection, request: Request[Any]) -> Any:
         return self._backend.answer(_Session(connection), request)
-
-    def _group(self, connection: apsw.Connection, requests: Sequence[Request[Any]]) -> list[Outcome]:
-        return [self._undoable(connection, request) for request in requests]
 
     def _undoable(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
         connection.execute("SAVEPOINT one")
@@ -103,24 +139,12 @@ class SqliteFile:
         connection.execute("RELEASE one")
         return Reply(reply)
 
-    def _in_transaction(self, connection: apsw.Connection, begin: str, work: Callable[[], T]) -> T:
-        connection.execute(begin)
-        try:
-            done = work()
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        return done
-
     @contextmanager
     def _reader(self) -> Iterator[apsw.Connection]:
         with self._lock:
             connection = self._readers.pop() if self._readers else None
         if connection is None:
-            self._open_writer()
-            connection = self._connect()
+            connection = self._new_reader()
         try:
             yield connection
         finally:
@@ -130,6 +154,15 @@ class SqliteFile:
                     self._readers.append(connection)
             if not keep:
                 connection.close()
+
+    def _new_reader(self) -> apsw.Connection:
+        """A connection to a file that has our schema; a writer makes it where it is missing."""
+        if not self._path.exists():
+            self._open_writer()
+        connection = self._connect()
+        if _version(connection) != SCHEMA_VERSION:
+            self._open_writer()
+        return connection
 
     def _open_writer(self) -> apsw.Connection:
         with self._lock:
@@ -157,7 +190,7 @@ class SqliteFile:
         self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall())
         if _version(connection) == SCHEMA_VERSION:
             return
-        self._in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._migrate(connection))
+        _in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._migrate(connection))
 
     def _migrate(self, connection: apsw.Connection) -> None:
         version = _version(connection)
@@ -193,6 +226,30 @@ class SqliteFile:
             raise Unavailable(f"{self._path} was locked by others for {self._timeout} s") from error
         except apsw.Error as error:
             raise Unavailable(f"{self._path}: {error}") from error
+
+
+def _in_transaction(connection: apsw.Connection, begin: str, work: Callable[[], T]) -> T:
+    connection.execute(begin)
+    try:
+        done = work()
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return done
+
+
+def _frees(request: Request[Any]) -> bool:
+    return isinstance(request, Drop) or (isinstance(request, Commit) and bool(request.batch.gone_items))
+
+
+def _give_back(connection: apsw.Connection) -> None:
+    """Shrink the file by some of its free pages; those left are used again. Another writer comes first."""
+    try:
+        connection.execute(f"PRAGMA incremental_vacuum({_PAGES_GIVEN_BACK})").fetchall()
+    except apsw.BusyError:
+        return
 
 
 def _absolute(path: Path) -> Path:

@@ -1,0 +1,106 @@
+"""Rebuilding LangChain messages quickly: the same object that validation would give, without running it.
+
+A stored message is the dump of a valid one, so validation mostly confirms what is there, in 9 us a message where filling
+the object in takes 2. Whether it would only confirm is decided by the checks below; a message that one of them does
+not know (mutated to something odd, stored by another version, extra fields) goes through validation as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Fields = dict[str, Any]
+Build = Callable[[Fields], Any]
+
+_EVERY = ("content", "additional_kwargs", "response_metadata", "type", "name", "id")
+_TOOL_CALL = {"name", "args", "id", "type"}
+_USAGE = {"input_tokens", "output_tokens", "total_tokens"}
+_USAGE_DETAILS = {"input_token_details", "output_token_details"}
+_DETAILS = {"audio", "cache_creation", "cache_read", "reasoning"}
+
+
+def _is_plain(given: Fields) -> bool:
+    name, id = given["name"], given["id"]
+    return (
+        _is_content(given["content"])
+        and type(given["additional_kwargs"]) is dict
+        and type(given["response_metadata"]) is dict
+        and (name is None or type(name) is str)
+        and (id is None or type(id) is str)
+    )
+
+
+def _is_plain_ai(given: Fields) -> bool:
+    calls = given["tool_calls"]
+    return (
+        _is_plain(given)
+        and type(calls) is list
+        and (all(map(_is_call, calls)) if calls else "tool_calls" not in given["additional_kwargs"])
+        and given["invalid_tool_calls"] == []
+        and _is_usage(given["usage_metadata"])
+    )
+
+
+def _is_plain_tool(given: Fields) -> bool:
+    return _is_plain(given) and type(given["tool_call_id"]) is str and given["status"] in ("success", "error")
+
+
+def _is_content(value: Any) -> bool:
+    return type(value) is str or (type(value) is list and all(type(part) in (str, dict) for part in value))
+
+
+def _is_call(call: Any) -> bool:
+    return (
+        type(call) is dict
+        and call.keys() == _TOOL_CALL
+        and call["type"] == "tool_call"
+        and type(call["name"]) is str
+        and type(call["args"]) is dict
+        and all(type(key) is str for key in call["args"])
+        and (call["id"] is None or type(call["id"]) is str)
+    )
+
+
+def _is_usage(value: Any) -> bool:
+    if value is None:
+        return True
+    return (
+        type(value) is dict
+        and value.keys() - _USAGE_DETAILS == _USAGE
+        and type(value["input_tokens"]) is type(value["output_tokens"]) is type(value["total_tokens"]) is int
+        and all(_are_details(value[key]) for key in _USAGE_DETAILS & value.keys())
+    )
+
+
+def _are_details(value: Any) -> bool:
+    return type(value) is dict and value.keys() <= _DETAILS and all(type(count) is int for count in value.values())
+
+
+_KNOWN: dict[str, tuple[tuple[str, ...], Callable[[Fields], bool]]] = {
+    "HumanMessage": (_EVERY, _is_plain),
+    "SystemMessage": (_EVERY, _is_plain),
+    "AIMessage": ((*_EVERY, "tool_calls", "invalid_tool_calls", "usage_metadata"), _is_plain_ai),
+    "ToolMessage": ((*_EVERY, "tool_call_id", "artifact", "status"), _is_plain_tool),
+}
+
+
+def quick_builder(cls: Any, usual: Build) -> Build:
+    """A builder that fills in what validation would only confirm; for classes that are not known here, the usual one."""
+    known, is_plain = _KNOWN.get(cls.__name__, ((), _is_plain))
+    fields = getattr(cls, "model_fields", {})
+    if not cls.__module__.startswith("langchain_core.messages.") or set(known) != fields.keys():
+        return usual  # another class, or another LangChain than these checks were written for
+    names, kind, put = set(known), fields["type"].default, object.__setattr__
+
+    def build(given: Fields) -> Any:
+        if type(given) is not dict or given.keys() != names or given["type"] != kind or not is_plain(given):
+            return usual(given)
+        message = cls.__new__(cls)
+        put(message, "__dict__", given)
+        put(message, "__pydantic_fields_set__", names.copy())
+        put(message, "__pydantic_extra__", {})
+        put(message, "__pydantic_private__", None)
+        return message
+
+    return build

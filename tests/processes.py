@@ -1,0 +1,60 @@
+"""Other processes: Python scripts that are run to their end and must end well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 120
+"""Seconds after which a process counts as hanging."""
+
+
+def start(script: str, *args: Any, flags: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """Start a script with this interpreter and this import path."""
+    paths = [str(Path(__file__).parent), *(path for path in sys.path if path)]
+    return subprocess.Popen(
+        [sys.executable, *flags, "-c", script, *map(str, args)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """What it printed. Fails if it hangs, fails, or says anything on stderr."""
+    try:
+        out, err = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"it does not end; it said {out!r} and {err[-4000:]}") from None
+    assert (process.returncode, err[-4000:]) == (0, "")
+    return out
+
+
+def run(script: str, *args: Any, flags: tuple[str, ...] = ()) -> str:
+    """What the script printed."""
+    return finish(start(script, *args, flags=flags))
+
+
+def run_together(script: str, arguments: list[tuple[Any, ...]]) -> list[str]:
+    """Run one process for each set of arguments; all have imported everything before any of them goes on.
+
+    The script calls `together()` where it is ready.
+    """
+    wait = "import sys\ndef together():\n    print('ready', flush=True)\n    sys.stdin.readline()\n"
+    running = [start(wait + script, *each) for each in arguments]
+    for process in running:
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            finish(process)
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return [finish(process) for process in running]

@@ -1,0 +1,226 @@
+"""A crash at any request of any verb, before it is executed or after (its reply got lost): nothing half-done is seen.
+
+Each verb is done again and again, crashing one request later each time, until it gets through. After each crash every
+thread is as it was before the verb or as it is after it, and doing the verb again ends where an undisturbed one ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
+
+from model import place_config
+from soundness import loose_ends
+from threadkeep.backends.sqlite import Sqlite
+from threadkeep.errors import Unavailable
+from threadkeep.keep import Desk, Keep
+from threadkeep.plan import Outcome, Request
+from threadkeep.transports.runner import Transport
+from threadkeep.transports.sqlite import SqliteFile
+from threadkeep.urls import transport_for
+
+NEVER = 1 << 30
+LONG = "long " * 120_000
+
+serde = JsonPlusSerializer()
+
+
+class Crashing:
+    """A transport that fails at its k-th request, once."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self._left = NEVER
+        self._executes = False
+        self.crashed = False
+
+    def crash_at(self, k: int, *, after: bool) -> None:
+        self._left, self._executes, self.crashed = k, after, False
+
+    def _guarded(self, execute: Callable[[], Any]) -> Any:
+        self._left -= 1
+        if self._left:
+            return execute()
+        self.crashed = True
+        if self._executes:
+            execute()
+        raise Unavailable("the connection was lost")
+
+    def read(self, request: Request[Any]) -> Any:
+        return self._guarded(lambda: self._inner.read(request))
+
+    def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
+        return self._guarded(lambda: self._inner.write(requests))
+
+    def setup(self) -> None:
+        self._inner.setup()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def abandon(self) -> None:
+        self._inner.abandon()
+
+
+class World:
+    """A storage, and how to come back to it after a crash."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._memory = transport_for("memory://", durability="strict", timeout=1) if path is None else None
+        self._keeps: list[Keep] = []
+        self.start()
+
+    def start(self) -> None:
+        """As a new process would: nothing is remembered."""
+        inner = self._memory or SqliteFile(self.path, Sqlite(), durability="relaxed", timeout=5)  # type: ignore[arg-type]
+        self.transport = Crashing(inner)
+        self._keeps.append(Keep(Desk(self.transport, tenant="", cache_bytes=1 << 26), None))
+
+    @property
+    def keep(self) -> Keep:
+        return self._keeps[-1]
+
+    def do(self, verb: str, *args: Any, **kwargs: Any) -> None:
+        getattr(self.keep.checkpointer, verb)(*args, **kwargs)
+
+    def tale(self) -> dict[str, Any]:
+        """All that each thread holds, read from the beginning; checked for loose ends where that can be seen."""
+        if self.path is not None:
+            assert loose_ends(self.path) == []
+        reader = Keep(Desk(self._memory or SqliteFile(self.path, Sqlite(), durability="relaxed", timeout=5), tenant="", cache_bytes=0), None)  # type: ignore[arg-type]
+        tale = {info.id: [(info.checkpoints, info.writes, info.status)] for info in reader.threads()}
+        for found in reader.checkpointer.list(None):
+            by_id = reader.checkpointer.get_tuple(found.config)
+            assert by_id == found
+            tale[found.config["configurable"]["thread_id"]].append(told(found))
+        reader.close()
+        return tale
+
+    def close(self) -> None:
+        for keep in self._keeps:
+            keep.close()
+
+
+def told(found: Any) -> Any:
+    parent = found.parent_config and found.parent_config["configurable"]["checkpoint_id"]
+    return (
+        found.config["configurable"], parent, found.metadata, serde.dumps_typed(found.checkpoint),
+        serde.dumps_typed(found.pending_writes),
+    )  # fmt: skip
+
+
+def put(thread: str, id: str, parent: str | None, *, ns: str = "", run: str = "run", **values: Any) -> tuple[Any, ...]:
+    versions = {channel: int(id) for channel in values}
+    checkpoint = {"v": 4, "ts": "2026-01-01T00:00:00+00:00", "id": id, "channel_values": values, "channel_versions": versions, "versions_seen": {"node": versions}, "updated_channels": None}  # fmt: skip
+    config = {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": parent}, "metadata": {"run_id": run}}
+    about = {"source": "loop", "step": int(id), "parents": {"": "4"} if ns else {}, "thread_id": thread}
+    return ("put", config, checkpoint, about, versions)
+
+
+def write(thread: str, id: str, *writes: Any, task: str = "task", run: str = "run") -> tuple[Any, ...]:
+    config = place_config(thread, "", id) | {"metadata": {"run_id": run}}
+    return ("put_writes", config, list(writes), task, "~path")
+
+
+def talk(length: int) -> list[str]:
+    return [f"message {n} " * 10 for n in range(length)]
+
+
+PAST = [
+    put("t", "1", None, messages=talk(1), run="first"),
+    write("t", "1", ("messages", talk(2)[-1]), run="first"),
+    put("t", "2", "1", messages=talk(2), files={f"f{n}": "content " * 40 for n in range(5)}, run="first"),
+    write("t", "2", ("messages", "left by the second run"), task="other", run="second"),
+    put("t", "3", "2", messages=[*talk(2), LONG], run="second"),
+    write("t", "3", ("messages", "b"), (INTERRUPT, "really?"), run="second"),
+    put("t", "4", "3", messages=talk(3), run="third"),
+    put("t", "1", None, ns="child:1", messages=["inner"] * 50, run="third"),
+    put("t", "2", "1", ns="child:1", messages=["inner"] * 60, run="third"),
+    write("t", "4", ("messages", "c"), (ERROR, "first error"), run="third"),
+    put("u", "2", None, messages=["of u"], run="first"),
+    write("u", "2", ("messages", "of u, too"), run="second"),
+    put("u", "5", "2", messages=["of u", "again"], run="second"),
+]
+VERBS: dict[str, tuple[Any, ...]] = {
+    "put": put("t", "5", "4", messages=talk(6), note="x" * 600),
+    "put a long value": put("t", "5", "4", messages=[*talk(3), LONG + "!"]),
+    "put a first checkpoint": put("new", "1", None, messages=talk(2)),
+    "put again": put("t", "3", "2", messages=["another"], note="y" * 400),
+    "put the latest again": put("t", "4", "3", messages=talk(7)),
+    "put a fork": put("t", "5", "2", messages=[*talk(2), "another way"]),
+    "put_writes": write("t", "4", ("messages", talk(9)[-1]), ("note", LONG), task="new"),
+    "put_writes again": write("t", "3", ("messages", "other"), (INTERRUPT, "really?")),
+    "put_writes again and more": write("t", "3", ("messages", "other"), ("messages", "more"), ("note", "z" * 900)),
+    "put_writes with special channels": write("t", "4", (ERROR, "second error"), (RESUME, ["yes"]), ("note", "n")),
+    "put_writes before the checkpoint": write("t", "9", ("messages", "early")),
+    "put_writes before the thread": write("new", "9", ("messages", "early")),
+    "delete_thread": ("delete_thread", "t"),
+    "delete_thread of none": ("delete_thread", "nowhere"),
+    "keep_latest": ("prune", ["t", "u"]),
+    "delete": ("prune", ["t", "u"], {"strategy": "delete"}),
+    "delete_all": ("prune", ["t", "u"], {"strategy": "delete_all"}),
+    "delete_for_runs": ("delete_for_runs", ["second"]),
+    "delete_for_runs of all": ("delete_for_runs", ["first", "second", "third"]),
+    "copy_thread": ("copy_thread", "t", "new"),
+    "copy_thread onto another": ("copy_thread", "t", "u"),
+}
+
+
+def do(world: World, verb: tuple[Any, ...]) -> None:
+    options = verb[-1] if verb[0] == "prune" and isinstance(verb[-1], dict) else {}
+    world.do(verb[0], *(verb[1:-1] if options else verb[1:]), **options)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    made: list[World] = []
+
+    def make() -> World:
+        world = World(tmp_path / f"{len(made)}.db" if request.param == "sqlite" else None)
+        made.append(world)
+        for step in PAST:
+            do(world, step)
+        return world
+
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.mark.parametrize("remembers", [True, False], ids=["warm", "cold"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", VERBS)
+def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
+    new_world: Callable[[], World], name: str, after: bool, remembers: bool
+) -> None:
+    undisturbed = new_world()
+    before = undisturbed.tale()
+    do(undisturbed, VERBS[name])
+    final = undisturbed.tale()
+    crashes = 0
+    for k in range(1, 50):
+        world = new_world()
+        if not remembers:
+            world.start()
+        world.transport.crash_at(k, after=after)
+        try:
+            do(world, VERBS[name])
+        except Unavailable:
+            crashes += 1
+        else:
+            assert not world.transport.crashed, "a crash was taken for a success"
+            assert world.tale() == final
+            break
+        seen = world.tale()
+        assert {thread: seen.get(thread) in (before.get(thread), final.get(thread)) for thread in before | final} == dict.fromkeys(before | final, True)
+        if k % 2:
+            world.start()
+        do(world, VERBS[name])
+        assert world.tale() == final
+    assert 0 < crashes < 20

@@ -1,0 +1,208 @@
+"""The documentation is true: its code runs, its commands, links and tests exist, and it leaves out no public name.
+
+All ```python blocks of a page are one script, run in a process and a folder of its own; its line numbers are the
+page's. What stands in an ```output block must have been printed by it. Code that must not run stands in a ```text block.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import threadkeep
+from threadkeep.backends.blocks import read_blocks
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = Path(threadkeep.__file__).resolve().parents[1]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+LANGUAGES = {"python", "output", "sh", "sql", "text"}
+PATIENCE = 120
+
+FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
+COLUMN = re.compile(r"^    ([a-z_]+) [A-Z]", re.MULTILINE)
+TABLE = re.compile(r"CREATE TABLE (\w+) \((.*?)\n\)", re.DOTALL)
+HOME = re.compile(r"(?<![\w.:/~-])/(?:home|root|Users|work|srv/ci|builds|workspace)/[\w.-]+")
+
+
+class Block(NamedTuple):
+    """A fenced block; `line` is where its first line stands in the page."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text("utf-8")
+    return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in FENCE.finditer(text)]
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text("utf-8"))
+
+
+def named(pages: list[Path]) -> list[pytest.param]:
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
+
+
+def having(*languages: str) -> list[pytest.param]:
+    return named([page for page in PAGES if any(block.language in languages for block in blocks(page))])
+
+
+def script(page: Path) -> str:
+    """The page's python blocks, each on the lines where it stands in the page."""
+    lines: list[str] = []
+    for block in blocks(page):
+        if block.language == "python":
+            lines += [""] * (block.line - len(lines)) + block.text.splitlines()
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("page", having("python"))
+def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    file = tmp_path / f"{page.stem}.py"
+    file.write_text(script(page), "utf-8")
+    run = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "ignore", file.name], cwd=tmp_path, timeout=PATIENCE, check=False,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    for block in blocks(page):
+        if block.language == "output":
+            assert block.text in run.stdout, f"{page.name}:{block.line} says otherwise:\n{run.stdout}"
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_a_page_has_only_blocks_that_are_checked_or_plain_text(page: Path) -> None:
+    assert {block.language for block in blocks(page)} <= LANGUAGES
+    assert page.read_text("utf-8").count("```") == 2 * len(blocks(page)), "a fence is not closed"
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    for block in blocks(page):
+        if block.language == "sh":
+            for line in block.text.splitlines():
+                words = shlex.split(line, comments=True)
+                if words:
+                    yield words
+
+
+@pytest.mark.parametrize("page", having("sh"))
+def test_a_command_names_a_make_target_or_a_file_that_exists(page: Path) -> None:
+    targets = set(TARGET.findall((ROOT / "Makefile").read_text("utf-8")))
+    for program, *words in commands(page):
+        if program == "make":
+            asked = {word for word in words if "=" not in word}
+            assert asked, words
+            assert asked <= targets, words
+        else:
+            assert any((ROOT / word).exists() for word in (program, *words)), (program, *words)
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_make_targets_named_in_the_text_exist(page: Path) -> None:
+    targets = set(TARGET.findall((ROOT / "Makefile").read_text("utf-8")))
+    assert set(re.findall(r"`make ([a-z-]+)", prose(page))) <= targets
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for link in LINK.findall(prose(page)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert target.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    reached, waiting = set(), [ROOT / "docs/index.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached or page.suffix != ".md":
+            continue
+        reached.add(page)
+        links = (link.partition("#")[0] for link in LINK.findall(prose(page)) if "://" not in link)
+        waiting += [(page.parent / link).resolve() for link in links if link]
+    assert {page for page in PAGES if page.is_relative_to(ROOT / "docs")} <= reached
+
+
+def functions(file: Path) -> set[str]:
+    defined = ast.walk(ast.parse(file.read_text("utf-8")))
+    return {node.name for node in defined if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    for file, name in TEST.findall(prose(page)):
+        assert (ROOT / file).is_file(), file
+        assert not name or name in functions(ROOT / file), f"{file}::{name}"
+
+
+API = ROOT / "docs/reference/api.md"
+PUBLIC = {
+    "threadkeep": threadkeep.__all__,
+    "threadkeep.open": list(inspect.signature(threadkeep.open).parameters),
+    "Keep": [name for name in vars(threadkeep.Keep) if not name.startswith("_")],
+    "Keep.threads": [name for name in inspect.signature(threadkeep.Keep.threads).parameters if name != "self"],
+    "KeepSaver": [name for name in vars(threadkeep.KeepSaver) if not name.startswith("_")],
+    "ThreadInfo": [field.name for field in dataclasses.fields(threadkeep.ThreadInfo)],
+    "errors": [name for name, held in vars(threadkeep.errors).items() if inspect.isclass(held)],
+}
+
+
+@pytest.mark.parametrize("owner", PUBLIC)
+def test_every_public_name_is_in_the_reference(owner: str) -> None:
+    told = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", API.read_text("utf-8")))))
+    assert set(PUBLIC[owner]) - told == set()
+
+
+SCHEMA = {
+    name: COLUMN.findall(body)
+    for block, sql in read_blocks("sqlite.sql").items()
+    if block.startswith("schema-")
+    for name, body in TABLE.findall(sql)
+}
+
+
+@pytest.mark.parametrize("table", SCHEMA)
+def test_every_table_and_column_is_in_the_reference(table: str) -> None:
+    page = (ROOT / "docs/reference/schema.md").read_text("utf-8")
+    section = page.partition(f"## {table}\n")[2].partition("\n## ")[0]
+    assert section, f"no section {table}"
+    assert len(SCHEMA[table]) >= 2
+    assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == set(SCHEMA[table])
+
+
+def test_no_file_names_a_folder_of_the_machine_that_it_was_written_on() -> None:
+    """Ours, and whatever else is tracked: what git lists, or all of the source where there is no git."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False)
+    files = [ROOT / name for name in listed.stdout.splitlines()] or [path for path in (ROOT / "src").rglob("*.*")]
+    found = []
+    for file in files:
+        if file == Path(__file__) or not file.is_file() or b"\0" in file.read_bytes():
+            continue
+        found += [f"{file.relative_to(ROOT)}: {match}" for match in HOME.findall(file.read_text("utf-8"))]
+    assert found == []

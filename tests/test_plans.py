@@ -1,0 +1,411 @@
+"""What each verb asks of its backend, request by request: plans driven by hand, no transport, no thread, no loop."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import threadkeep
+from threadkeep.backends.memory import Memory
+from threadkeep.engine import checkpoints, copy, history, prune
+from threadkeep.engine.backend import Ancestors, Commit, Drop, Duplicate, Items, Load, Pause, RunThreads, Scan, Survey
+from threadkeep.engine.codec import Codec
+from threadkeep.engine.gate import KeepSerializer
+from threadkeep.engine.heads import Heads
+from threadkeep.engine.identity import GRAPH, ThreadKey
+from threadkeep.engine.ops import Put, PutWrites
+from threadkeep.errors import Conflict, Unavailable
+from threadkeep.plan import Failure, Plan, Reply, Request, answer, result, resume
+
+KEY, OTHER = ThreadKey("", GRAPH, "t"), ThreadKey("", GRAPH, "other")
+CODEC = Codec(KeepSerializer())
+
+
+class Bench:
+    """A backend, what one process remembers, and the requests that were made."""
+
+    def __init__(self, backend: Memory | None = None) -> None:
+        self.backend = backend or Memory()
+        self.heads = Heads(1 << 26)
+        self.asked: list[type] = []
+
+    def drive(self, plan: Plan[Any], *, before: Callable[[Request[Any]], None] = lambda request: None) -> Any:
+        """Step a plan to its end; `before` each request something else may happen, or fail."""
+        self.asked = []
+        step = resume(plan, Reply())
+        while isinstance(step, Request):
+            request = step
+            self.asked.append(type(request))
+            step = resume(plan, answer(lambda r: self._execute(r, before), request))
+        return result(step)
+
+    def _execute(self, request: Request[Any], before: Callable[[Request[Any]], None]) -> Any:
+        before(request)
+        return None if isinstance(request, Pause) else self.backend.answer(request)
+
+    def write(self, *ops: Put | PutWrites, key: ThreadKey = KEY, **how: Any) -> None:
+        for outcome in self.drive(checkpoints.write(self.heads, key, ops), **how):
+            result(outcome)
+
+    def get(self, id: str | None = None, key: ThreadKey = KEY) -> checkpoints.State | None:
+        return self.drive(checkpoints.get(self.heads, CODEC, key, "", id))
+
+    def forget(self) -> None:
+        self.heads.clear()
+
+
+def put(id: str, parent: str | None = None, values: dict[str, Any] | None = None, **about: Any) -> Put:
+    held = {"messages": ["message " * 10 + id]} if values is None else values
+    versions = dict.fromkeys(held, int(id))
+    checkpoint = {"v": 4, "id": id, "channel_values": held, "channel_versions": versions, "versions_seen": {}}
+    return Put(CODEC, "", parent, checkpoint, {"source": "loop", "step": int(id), **about}, versions, 1000, 77)
+
+
+def writes(checkpoint: str, task: str = "task", *values: Any, run: str | None = None) -> PutWrites:
+    encoded = [(idx, "messages", CODEC.encode(value)) for idx, value in enumerate(values or ("a value",))]
+    return PutWrites("", checkpoint, task, "", run, encoded, 1000, 77)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def warm(bench: Bench) -> Bench:
+    """Three checkpoints, each with a write, as the process that made them knows them."""
+    for n in (1, 2, 3):
+        bench.write(put(str(n), str(n - 1) if n > 1 else None, run_id=f"run-{n}"))
+        bench.write(writes(str(n), run=f"run-{n}"))
+    return bench
+
+
+# --- putting
+
+
+def test_the_first_put_of_a_thread_takes_two_requests(bench: Bench) -> None:
+    bench.write(put("1"))
+    assert bench.asked == [Load, Commit]
+
+
+def test_a_warm_put_takes_one_request(warm: Bench) -> None:
+    warm.write(put("4", "3"))
+    assert warm.asked == [Commit]
+
+
+def test_a_cold_put_takes_two_requests(warm: Bench) -> None:
+    warm.forget()
+    warm.write(put("4", "3"))
+    assert warm.asked == [Load, Commit]
+
+
+def test_a_put_after_a_get_takes_one_request(warm: Bench) -> None:
+    warm.forget()
+    warm.get()
+    warm.write(put("4", "3"))
+    assert warm.asked == [Commit]
+
+
+def test_a_fork_from_a_checkpoint_that_is_not_remembered_takes_two_requests(warm: Bench) -> None:
+    for n in range(4, 20):
+        warm.write(put(str(n), str(n - 1)))
+    warm.write(put("20", "2"))
+    assert warm.asked == [Load, Commit]
+
+
+def test_warm_put_writes_take_one_request_before_and_after_their_checkpoint(warm: Bench) -> None:
+    warm.write(writes("3", "another task"))
+    assert warm.asked == [Commit]
+    warm.write(writes("4", "early"))
+    assert warm.asked == [Commit]
+
+
+def test_cold_put_writes_take_two_requests(warm: Bench) -> None:
+    warm.forget()
+    warm.write(writes("3", "another task"))
+    assert warm.asked == [Load, Commit]
+
+
+def test_a_write_that_is_there_is_not_committed_again(warm: Bench) -> None:
+    warm.forget()
+    warm.write(writes("3", "task", "another value"))
+    assert warm.asked == [Load]
+    found = warm.get("3")
+    assert found is not None
+    assert found.writes == [("task", "messages", "a value")]
+
+
+@pytest.mark.parametrize("count", [2, 40])
+def test_many_ops_of_one_thread_take_one_commit(warm: Bench, count: int) -> None:
+    ops: list[Put | PutWrites] = [put(str(n), str(n - 1)) for n in range(4, 4 + count)]
+    ops += [writes("3", f"task {n}") for n in range(count)]
+    warm.write(*ops)
+    assert warm.asked == [Commit]
+    found = warm.get("3")
+    assert found is not None
+    assert len(found.writes) == 1 + count
+
+
+def test_an_op_that_cannot_be_encoded_fails_alone(warm: Bench) -> None:
+    bad = put("4", "3")
+    bad.values, bad.encoded = {"messages": object.__new__(_Unserializable)}, {}
+    outcomes = warm.drive(checkpoints.write(warm.heads, KEY, [put("5", "3"), bad, writes("3", "x")]))
+    assert [type(outcome) for outcome in outcomes] == [Reply, Failure, Reply]
+    assert warm.asked == [Commit]
+    assert warm.get("5") is not None
+    assert warm.get("4") is None
+
+
+class _Unserializable:
+    def __reduce__(self) -> Any:
+        raise TypeError("not this one")
+
+
+# --- others write too
+
+
+def test_a_conflict_is_one_more_load_and_commit(warm: Bench) -> None:
+    Bench(warm.backend).write(put("4", "3"))
+    warm.write(put("5", "3"))
+    assert warm.asked == [Commit, Load, Commit]
+    assert [id for id in ("4", "5") if warm.get(id) is None] == []
+
+
+def test_another_writer_between_load_and_commit_costs_one_more_round(warm: Bench) -> None:
+    warm.forget()
+    others = iter([put("4", "3"), put("5", "3")])
+
+    def interfere(request: Request[Any]) -> None:
+        if isinstance(request, Commit) and (op := next(others, None)):
+            Bench(warm.backend).write(op)
+
+    warm.write(put("6", "3"), before=interfere)
+    assert warm.asked == [Load, Commit, Load, Commit, Pause, Load, Commit]
+    assert [id for id in ("4", "5", "6") if warm.get(id) is None] == []
+
+
+def test_endless_conflicts_end_as_conflict_and_leave_nothing(warm: Bench) -> None:
+    def refuse(request: Request[Any]) -> None:
+        if isinstance(request, Commit):
+            raise Conflict
+
+    with pytest.raises(Conflict, match="'t'"):
+        warm.write(put("4", "3"), before=refuse)
+    assert warm.asked.count(Commit) == checkpoints.TRIES
+    assert warm.get("4") is None
+
+
+def test_after_a_commit_of_unknown_outcome_the_thread_is_read_again(warm: Bench) -> None:
+    def lose(request: Request[Any]) -> None:
+        warm.backend.answer(request)
+        raise Unavailable
+
+    with pytest.raises(Unavailable):
+        warm.write(put("4", "3"), before=lose)
+    warm.write(put("4", "3"))
+    assert warm.asked == [Load, Commit]
+
+
+def test_a_thread_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(warm: Bench) -> None:
+    other = Bench(warm.backend)
+    other.drive(prune.delete(other.heads, KEY))
+    assert other.asked == [Drop]
+    remade = [put(str(n), str(n - 1) if n > 1 else None, {"messages": ["other"] * n}) for n in (1, 2, 3)]
+    for op in remade:
+        op.draw = 78
+        other.write(op)
+        other.write(writes(op.id))
+    warm.write(put("4", "3", {"messages": ["other"] * 3 + ["new"]}))
+    assert warm.asked == [Commit, Load, Commit]
+    for n in (1, 2, 3):
+        found = warm.get(str(n))
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"messages": ["other"] * n}
+
+
+# --- reading
+
+
+@pytest.mark.parametrize("id", [None, "1", "3", "unknown"])
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_get_takes_one_request(warm: Bench, id: str | None, cold: bool) -> None:
+    if cold:
+        warm.forget()
+    warm.get(id)
+    assert warm.asked == [Load]
+
+
+def test_a_page_of_a_thread_takes_two_requests(warm: Bench) -> None:
+    warm.forget()
+    query = history.query("", GRAPH, thread="t", ns=None, id=None, before=None, filter={}, limit=None)
+    page = warm.drive(history.page(warm.heads, CODEC, query))
+    assert warm.asked == [Scan, Load]
+    assert [state.id for state in page.states] == ["3", "2", "1"]
+    assert page.rest is None
+
+
+def test_an_empty_page_takes_one_request_and_a_limit_of_none_takes_none(warm: Bench) -> None:
+    for limit, asked in ((None, [Scan]), (0, [])):
+        query = history.query("", GRAPH, thread="t", ns="nowhere", id=None, before=None, filter={}, limit=limit)
+        warm.drive(history.page(warm.heads, CODEC, query))
+        assert warm.asked == asked
+
+
+def test_a_long_list_takes_two_requests_a_page_and_pages_grow(bench: Bench) -> None:
+    bench.write(*(put(f"{n:04}", f"{n - 1:04}", {"n": n}) for n in range(300)))
+    query = history.query("", GRAPH, thread="t", ns="", id=None, before=None, filter={}, limit=None)
+    sizes, asked = [], []
+    while query is not None:
+        page = bench.drive(history.page(bench.heads, CODEC, query))
+        query = page.rest
+        sizes.append(len(page.states))
+        asked += bench.asked
+    assert sum(sizes) == 300
+    assert sizes[:-1] == sorted(sizes[:-1])
+    assert len(asked) <= 2 * len(sizes)
+    assert len(sizes) <= 6
+
+
+@pytest.mark.parametrize("length", [2, 50, 500])
+def test_the_history_of_a_delta_channel_takes_at_most_three_requests_however_long(bench: Bench, length: int) -> None:
+    ids = [f"{n:04}" for n in range(1, length + 1)]
+    bench.write(put(ids[0], None, {"messages": ["seed " * 20]}))
+    bench.write(*(put(id, parent, {}) for parent, id in pairwise(ids)))
+    bench.write(*(writes(id, "task", f"value {id} " * 20) for id in ids))
+    bench.forget()
+    found = bench.drive(history.delta_history(bench.heads, CODEC, KEY, "", ids[-1], ["messages"]))
+    assert len(bench.asked) <= 3
+    assert set(bench.asked) <= {Ancestors, Items}
+    assert [value for _, _, value in found["messages"].writes] == [f"value {id} " * 20 for id in ids[:-1]]
+    assert found["messages"].seeds == [["seed " * 20]]
+
+
+# --- upkeep
+
+
+def test_prune_takes_a_survey_and_a_commit(warm: Bench) -> None:
+    warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 78))
+    assert warm.asked == [Survey, Commit]
+    assert [id for id in "123" if warm.get(id)] == ["3"]
+
+
+def test_a_prune_that_changes_nothing_commits_nothing(warm: Bench) -> None:
+    warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 78))
+    warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 79))
+    assert warm.asked == [Survey]
+
+
+@pytest.mark.parametrize("strategy", ["delete", "delete_all"])
+def test_pruning_all_takes_one_request(warm: Bench, strategy: str) -> None:
+    warm.drive(prune.prune(warm.heads, KEY, strategy, 78))
+    assert warm.asked == [Drop]
+    assert warm.get() is None
+
+
+def test_a_prune_that_another_writer_interrupts_reads_again(warm: Bench) -> None:
+    others = iter([put("4", "3")])
+
+    def interfere(request: Request[Any]) -> None:
+        if isinstance(request, Commit) and (op := next(others, None)):
+            Bench(warm.backend).write(op)
+
+    warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 78), before=interfere)
+    assert warm.asked == [Survey, Commit, Pause, Survey, Commit]
+    assert [id for id in "1234" if warm.get(id)] == ["4"]
+
+
+def test_deleting_a_run_takes_a_survey_and_a_commit_in_its_threads_only(warm: Bench) -> None:
+    warm.write(put("1"), key=OTHER)
+    assert warm.drive(prune.threads_of_runs("", GRAPH, ["run-2"])) == (KEY,)
+    assert warm.asked == [RunThreads]
+    warm.drive(prune.delete_runs(warm.heads, KEY, frozenset(["run-2"]), 78))
+    assert warm.asked == [Survey, Commit]
+    assert [id for id in "123" if warm.get(id)] == ["1", "3"]
+    assert warm.drive(prune.threads_of_runs("", GRAPH, ["run-2"])) == ()
+
+
+def test_a_copy_onto_a_new_thread_takes_three_requests(warm: Bench) -> None:
+    warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78))
+    assert warm.asked == [Survey, Survey, Duplicate]
+    assert [id for id in "123" if warm.get(id, OTHER)] == ["1", "2", "3"]
+
+
+def test_a_copy_onto_a_thread_that_exists_adds_its_items_in_one_commit(warm: Bench) -> None:
+    warm.write(put("0"), key=OTHER)
+    warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78))
+    assert warm.asked[:3] == [Survey, Survey, Items]
+    assert warm.asked.count(Commit) == 1
+    assert len(warm.asked) <= 5
+    assert [id for id in "0123" if warm.get(id, OTHER)] == ["0", "1", "2", "3"]
+
+
+def test_a_copy_of_nothing_asks_and_changes_nothing(bench: Bench) -> None:
+    bench.drive(copy.copy(bench.heads, KEY, KEY, 2000, 78))
+    assert bench.asked == []
+    bench.drive(copy.copy(bench.heads, KEY, OTHER, 2000, 78))
+    assert set(bench.asked) == {Survey}
+    assert bench.get(key=OTHER) is None
+
+
+# --- which module may import which
+
+SOURCE = Path(threadkeep.__file__).parent
+MAY_IMPORT = {
+    "engine": {"engine", "plan", "errors"},
+    "backends": {"backends", "engine", "plan", "errors"},
+    "transports": {"transports", "backends", "engine", "plan", "errors"},
+    "adapters": {"adapters", "engine", "keep", "plan", "errors"},
+}
+ONLY_IN = {
+    "asyncio": ("transports/", "keep.py"),
+    "threading": ("transports/",),
+    "concurrent": ("transports/",),
+    "apsw": ("transports/",),
+    "sqlite3": (),
+}
+IMPURE = {"time", "random", "secrets", "os", "socket", "asyncio", "threading"}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The full names of the modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module == "threadkeep")
+
+
+def files() -> list[tuple[str, Path]]:
+    return [(path.relative_to(SOURCE).as_posix(), path) for path in sorted(SOURCE.rglob("*.py"))]
+
+
+def parts(name: str) -> Sequence[str]:
+    return name.split(".")
+
+
+@pytest.mark.parametrize(("name", "path"), files())
+def test_imports_follow_the_arrows(name: str, path: Path) -> None:
+    layer = name.split("/")[0]
+    if layer not in MAY_IMPORT:
+        return
+    ours = {parts(module)[1] for module in imported(path) if parts(module)[0] == "threadkeep" and len(parts(module)) > 1}
+    assert ours <= MAY_IMPORT[layer]
+
+
+@pytest.mark.parametrize(("name", "path"), files())
+def test_threads_loops_and_drivers_stay_in_the_transports(name: str, path: Path) -> None:
+    for module in imported(path):
+        assert name.startswith(ONLY_IN.get(parts(module)[0], (name,))), module
+
+
+@pytest.mark.parametrize(("name", "path"), files())
+def test_engine_and_backends_know_no_clock_no_chance_and_no_system(name: str, path: Path) -> None:
+    if name.startswith(("engine/", "backends/")):
+        assert not IMPURE & {parts(module)[0] for module in imported(path)}
