@@ -107,6 +107,24 @@ class Model(InMemorySaver):
         thread, ns, id = place
         return self.serde.loads_typed(self.storage[thread][ns][id][1])
 
+    def get_delta_channel_history(self, *, config: Any, channels: Sequence[str]) -> dict[str, Any]:
+        """What each channel got on the way to a checkpoint, back to the nearest ancestor that holds a value of it."""
+        thread, ns = config["configurable"]["thread_id"], config["configurable"].get("checkpoint_ns", "")
+        ids = self.storage[thread][ns]
+        line = [get_checkpoint_id(config) or max(ids, default="")]
+        while line[-1] in ids and (parent := ids[line[-1]][2]) in ids and parent not in line:
+            line.append(parent)
+        told: dict[str, Any] = {}
+        for channel in channels:
+            told[channel] = {"writes": []}
+            for id in line[1:]:
+                ordered = [held for held in self._ordered_writes(thread, ns, id) if held[1] == channel]
+                told[channel]["writes"][:0] = [(task, name, self.serde.loads_typed(v)) for task, name, v, _ in ordered]
+                if channel in self.values[(thread, ns, id)]:
+                    told[channel]["seed"] = self.serde.loads_typed(self.values[(thread, ns, id)][channel])
+                    break
+        return told
+
     # --- writes
 
     def put_writes(self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:

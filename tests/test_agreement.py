@@ -11,7 +11,8 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ import threadkeep
 from evolution import CHANNELS, elements, evolve_long
 from model import Model, place_config
 from soundness import loose_ends, unused_items
+from threadkeep import ThreadInfo
 from threadkeep.keep import Desk, Keep
 from threadkeep.urls import transport_for
 
 PROVING = os.environ.get("THREADKEEP_HYPOTHESIS") == "prove"
-THREADS = ["t", "u", "v"]
+THREADS = ["t", "thread-u", "v"]
 NAMESPACES = ["", "", "", "child:1", "child:2|x:3"]
 RUNS = ["run-1", "run-2", "00000000-0000-4000-8000-000000000003"]
 TASKS = ["a", "b", "c0ffee00-0000-4000-8000-000000000000"]
@@ -37,6 +39,8 @@ PATHS = ["", "~__pregel_pull, a", "~b"]
 SPECIAL = [ERROR, INTERRUPT, RESUME, SCHEDULED]
 LABELS = [0, 1, True, 1.0, "1", None, {"a": [1, {"b": None}]}, [1, 2]]
 SOURCES = ["input", "loop", "update", "fork"]
+CACHES = [1 << 26, 20_000, 1 << 26]
+"""The second Keep of each store has to forget most of what it saw."""
 
 serde = JsonPlusSerializer()
 
@@ -60,20 +64,50 @@ def told(found: Any) -> Any:
     )
 
 
+def told_history(found: Any) -> Any:
+    """The same for the history of delta channels."""
+    return {
+        channel: (
+            [(task, name, serde.dumps_typed(value)) for task, name, value in told["writes"]],
+            [serde.dumps_typed(told[key]) for key in ("seed",) if key in told],
+        )
+        for channel, told in found.items()
+    }
+
+
+TELL: dict[str, Callable[[Any], Any]] = {
+    "get_tuple": told,
+    "list": lambda found: [told(each) for each in found],
+    "get_delta_channel_history": told_history,
+}
+
+
+def differences(found: Any, expected: Any, where: str = "") -> Iterator[str]:
+    """Where two answers part, shortened."""
+    if isinstance(found, list | tuple) and isinstance(expected, list | tuple) and len(found) == len(expected):
+        for n, (one, other) in enumerate(zip(found, expected, strict=True)):
+            yield from differences(one, other, f"{where}[{n}]")
+    elif isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
+        for key in found:
+            yield from differences(found[key], expected[key], f"{where}[{key!r}]")
+    elif found != expected:
+        yield f"{where}: {found!r:.300} instead of {expected!r:.300}"
+
+
 class Store:
     """One storage and the Keeps on it. Its colour is how it is called unless asked otherwise."""
 
-    def __init__(self, name: str, open: Callable[[], Keep], *, is_async: bool, path: Path | None) -> None:
+    def __init__(self, name: str, open: Callable[[int], Keep], *, is_async: bool, path: Path | None) -> None:
         self.name = name
         self.path = path
         self._open = open
         self._is_async = is_async
         self._runner = asyncio.Runner()
-        self._keeps = [open() for _ in range(3)]
+        self._keeps = [open(which) for which in range(3)]
 
     def reopen(self, which: int) -> None:
         self._keeps[which].close()
-        self._keeps[which] = self._open()
+        self._keeps[which] = self._open(which)
 
     def do(self, which: int, verb: str, *args: Any, flip: bool = False, **kwargs: Any) -> Any:
         """Call a verb of one Keep's saver, in this store's colour or (flip) in the other one, on a loop of its own."""
@@ -84,15 +118,39 @@ class Store:
         run = asyncio.run if flip else self._runner.run
         return run(self._awaited(getattr(saver, f"a{verb}")(*args, **kwargs), verb))
 
+    def do_all(self, which: int, calls: Sequence[tuple[Any, ...]], *, flip: bool) -> None:
+        """Make several calls at the same time."""
+        saver = self._keeps[which].checkpointer
+        if self._is_async == flip:
+            with ThreadPoolExecutor(len(calls)) as pool:
+                for done in [pool.submit(getattr(saver, verb), *args) for verb, *args in calls]:
+                    done.result()
+        else:
+            self._runner.run(self._gathered([getattr(saver, f"a{verb}")(*args) for verb, *args in calls]))
+
+    async def _gathered(self, calls: Sequence[Any]) -> None:
+        await asyncio.gather(*calls)
+
     async def _awaited(self, called: Any, verb: str) -> Any:
         return [found async for found in called] if verb == "list" else await called
 
-    def threads(self) -> dict[str, tuple[Any, ...]]:
+    def threads(self, **chosen: Any) -> list[ThreadInfo]:
         if self._is_async:
-            found = self._runner.run(self._keeps[2].athreads(order="id"))
-        else:
-            found = self._keeps[2].threads(order="id")
-        return {info.id: (info.checkpoints, info.writes, info.step, info.source, info.status) for info in found}
+            return self._runner.run(self._keeps[2].athreads(**chosen))
+        return self._keeps[2].threads(**chosen)
+
+    def catalogue(self) -> dict[str, tuple[Any, ...]]:
+        """What it says of each thread, but for times and bytes. However it is ordered and paged, it says the same."""
+        listed = self.threads(order="id")
+        for order in ("id", "updated", "created", "bytes"):
+            whole = self.threads(order=order)
+            assert sorted(whole, key=lambda info: info.id) == listed
+            for after, rest in zip([None, *whole], range(len(whole) + 1), strict=True):
+                assert self.threads(order=order, after=after) == whole[rest:]
+                assert self.threads(order=order, after=after and after.id, limit=1) == whole[rest : rest + 1]
+        for info in listed:
+            assert info in self.threads(status=info.status, prefix=info.id[:2])
+        return {info.id: (info.checkpoints, info.writes, info.step, info.source, info.status) for info in listed}
 
     def close(self) -> None:
         for keep in self._keeps:
@@ -101,12 +159,13 @@ class Store:
 
 
 def stores(folder: Path) -> list[Store]:
-    def in_memory() -> Callable[[], Keep]:
+    def in_memory() -> Callable[[int], Keep]:
         shared = transport_for("memory://", durability="strict", timeout=1)
-        return lambda: Keep(Desk(shared, tenant="", cache_bytes=1 << 26), None)
+        return lambda which: Keep(Desk(shared, tenant="", cache_bytes=CACHES[which]), None)
 
-    def in_file(name: str) -> Callable[[], Keep]:
-        return lambda: threadkeep.open(f"sqlite:///{folder / name}", durability="relaxed")
+    def in_file(name: str) -> Callable[[int], Keep]:
+        url = f"sqlite:///{folder / name}"
+        return lambda which: threadkeep.open(url, durability="relaxed", cache_bytes=CACHES[which])
 
     return [
         Store("memory sync", in_memory(), is_async=False, path=None),
@@ -128,6 +187,7 @@ class Agreement(RuleBasedStateMachine):
         self.known: dict[tuple[str, str, str], None] = {}
         self.clock = 0
         self.touched: set[str] = set()
+        self.failed = False
 
     # --- helpers
 
@@ -138,14 +198,16 @@ class Agreement(RuleBasedStateMachine):
         for store in self.stores:
             store.do(which, verb, *args, flip=flip, **kwargs)
 
-    def agree(self, which: int, verb: str, *args: Any, flip: bool = False, **kwargs: Any) -> None:
+    def agree(
+        self, which: int, verb: str, *args: Any, flip: bool = False, stores: Sequence[Store] = (), **kwargs: Any
+    ) -> None:
         """Ask all the same."""
-        found = getattr(self.model, verb)(*args, **kwargs)
-        expected = [told(each) for each in found] if verb == "list" else told(found)
-        for store in self.stores:
-            answer = store.do(which, verb, *args, flip=flip, **kwargs)
-            answer = [told(each) for each in answer] if verb == "list" else told(answer)
-            assert answer == expected, f"{store.name}: {verb}{args}{kwargs}"
+        expected = TELL[verb](getattr(self.model, verb)(*args, **kwargs))
+        for store in stores or self.stores:
+            answer = TELL[verb](store.do(which, verb, *args, flip=flip, **kwargs))
+            if answer != expected:
+                self.failed = True
+                raise AssertionError(f"{store.name}: {verb}{args}{kwargs}\n" + "\n".join(differences(answer, expected)))
 
     def there(self, thread: str | None = None, ns: str | None = None) -> list[tuple[str, str, str]]:
         return [p for p in self.model.places() if thread in (None, p[0]) and ns in (None, p[1])]
@@ -168,17 +230,30 @@ class Agreement(RuleBasedStateMachine):
         for _ in range(steps):
             self.clock += 10
             id = f"{self.clock:08}"
-            self.put_one(data, (thread, ns, id), parent, run)
+            self.apply(data, *self.a_put(data, (thread, ns, id), parent, run))
             for task in TASKS[: data.draw(st.integers(0, 2))]:
-                self.write_some(data, (thread, ns, id), task, run)
+                self.apply(data, *self.some_writes(data, (thread, ns, id), task, run))
             parent = id
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
     def put_anywhere(self, data: Any, thread: str, ns: str) -> None:
         parent = self.parent(data.draw, thread, ns)
-        self.put_one(data, (thread, ns, self.new_id(data.draw)), parent, self.run(data.draw))
+        self.apply(data, *self.a_put(data, (thread, ns, self.new_id(data.draw)), parent, self.run(data.draw)))
 
-    def put_one(self, data: Any, place: tuple[str, str, str], parent: str | None, run: dict[str, Any]) -> None:
+    @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
+    def finish_a_step(self, data: Any, thread: str, ns: str) -> None:
+        """A checkpoint and the writes of many tasks on it arrive at the same time, in whatever order."""
+        self.clock += 10
+        place, run = (thread, ns, f"{self.clock:08}"), self.run(data.draw)
+        calls = [self.a_put(data, place, self.parent(data.draw, thread, ns), run)]
+        calls += [self.some_writes(data, place, task, run) for task in data.draw(st.permutations(TASKS))]
+        for verb, *args in calls:
+            getattr(self.model, verb)(*args)
+        which, flip = data.draw(st.integers(0, 1)), data.draw(st.booleans())
+        for store in self.stores:
+            store.do_all(which, calls, flip=flip)
+
+    def a_put(self, data: Any, place: tuple[str, str, str], parent: str | None, run: dict[str, Any]) -> tuple[Any, ...]:
         draw, (thread, ns, id) = data.draw, place
         old = self.live.get((thread, ns, parent or ""), {"values": {}, "versions": {}})
         checkpoint, new_versions = self.step(draw, old["values"], old["versions"])
@@ -188,10 +263,10 @@ class Agreement(RuleBasedStateMachine):
             "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": parent, "user": "u"},
             "metadata": run,
         }
-        self.apply(data, "put", config, {**checkpoint, "id": id}, self.metadata(draw, thread, ns), new_versions)
         self.live[place] = {"values": checkpoint["channel_values"], "versions": checkpoint["channel_versions"]}
         self.known[place] = None
         self.touched.add(thread)
+        return ("put", config, {**checkpoint, "id": id}, self.metadata(draw, thread, ns), new_versions)
 
     def parent(self, draw: Any, thread: str, ns: str) -> str | None:
         """Mostly the latest, sometimes an older one (a fork), one that is gone, or none."""
@@ -204,7 +279,9 @@ class Agreement(RuleBasedStateMachine):
         gone = [id for t, n, id in self.known if (t, n) == (thread, ns) and id not in there]
         return draw(st.sampled_from(gone)) if kind == "gone" and gone else None
 
-    def step(self, draw: Any, values: dict[str, Any], versions: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def step(
+        self, draw: Any, values: dict[str, Any], versions: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """A checkpoint after another: some channels change and get the next version, some are consumed."""
         after, marked = dict(values), dict(versions)
         version = self.next_version(draw, versions)
@@ -225,7 +302,7 @@ class Agreement(RuleBasedStateMachine):
         }  # fmt: skip
         if draw(st.integers(0, 4)) == 0:
             checkpoint["pending_sends"] = draw(st.lists(elements, max_size=2))
-        return checkpoint, {channel: version for channel in channels}
+        return checkpoint, dict.fromkeys(channels, version)
 
     def next_version(self, draw: Any, versions: dict[str, Any]) -> Any:
         if not versions:
@@ -256,17 +333,18 @@ class Agreement(RuleBasedStateMachine):
         there = [id for _, _, id in self.there(thread, ns)]
         early = f"{self.clock + data.draw(st.integers(1, 2)) * 10:08}"
         id = data.draw(st.sampled_from(there[:3] * 2 + [early]))
-        self.write_some(data, (thread, ns, id), data.draw(st.sampled_from(TASKS)), self.run(data.draw))
+        task, run = data.draw(st.sampled_from(TASKS)), self.run(data.draw)
+        self.apply(data, *self.some_writes(data, (thread, ns, id), task, run))
 
-    def write_some(self, data: Any, place: tuple[str, str, str], task: str, run: dict[str, Any]) -> None:
+    def some_writes(self, data: Any, place: tuple[str, str, str], task: str, run: dict[str, Any]) -> tuple[Any, ...]:
         draw = data.draw
         shared = self.live.get(place, {"values": {}})["values"].get("messages", [])
         values = st.one_of(elements, st.just(shared[-2:]), st.just(shared))
         channels = st.sampled_from(["messages", "messages", "count", "files", *SPECIAL])
         writes = draw(st.lists(st.tuples(channels, values), max_size=4))
-        self.apply(data, "put_writes", place_config(*place) | {"metadata": run}, writes, task, draw(st.sampled_from(PATHS)))
         self.known[place] = None
         self.touched.add(place[0])
+        return ("put_writes", place_config(*place) | {"metadata": run}, writes, task, draw(st.sampled_from(PATHS)))
 
     @rule(data=st.data(), threads=st.lists(st.sampled_from(THREADS), min_size=1, max_size=2, unique=True))
     def clean_up(self, data: Any, threads: list[str]) -> None:
@@ -280,9 +358,11 @@ class Agreement(RuleBasedStateMachine):
         if how == "thread":
             self.apply(data, "delete_thread", threads[0])
             return
+        before = self.model.places()
         self.apply(data, "prune", threads, strategy=how)
+        pruned = {thread for thread, _, _ in set(before) - set(self.model.places())}
         for store in self.stores:
-            for thread in threads if store.path else []:
+            for thread in pruned if store.path else ():
                 assert not unused_items(store.path, thread), store.name
 
     @rule(data=st.data(), pair=st.tuples(st.sampled_from(THREADS), st.sampled_from(THREADS)))
@@ -307,6 +387,13 @@ class Agreement(RuleBasedStateMachine):
     def ask_for_one(self, data: Any, which: int, flip: bool) -> None:
         thread, ns, id = data.draw(st.sampled_from([("t", "", "never put"), *self.known]))
         self.agree(which, "get_tuple", place_config(thread, ns, data.draw(st.sampled_from([id, ""]))), flip=flip)
+
+    @rule(data=st.data(), which=st.integers(0, 2), flip=st.booleans())
+    def ask_for_a_delta_history(self, data: Any, which: int, flip: bool) -> None:
+        thread, ns, id = data.draw(st.sampled_from([("t", "", "never put"), *self.known]))
+        config = place_config(thread, ns, data.draw(st.sampled_from([id, ""])))
+        channels = data.draw(st.lists(st.sampled_from(["messages", "branch", "count", "nothing"]), unique=True))
+        self.agree(which, "get_delta_channel_history", config=config, channels=channels, flip=flip)
 
     @rule(data=st.data(), which=st.integers(0, 2), flip=st.booleans())
     def ask_for_a_list(self, data: Any, which: int, flip: bool) -> None:
@@ -340,19 +427,23 @@ class Agreement(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            self.agree(2, "list", None)
-            for place in self.known:
-                self.agree(2, "get_tuple", place_config(*place))
-                self.agree(2, "get_tuple", place_config(*place[:2], ""))
-            for store in self.stores:
-                assert store.threads() == self.model.threads(), store.name
-                store.close()
-                if store.path and store.path.exists():
-                    assert loose_ends(store.path) == [], store.name
+            if not self.failed:
+                self.everything_reads_the_same()
         finally:
             for store in self.stores:
                 store.close()
             shutil.rmtree(self.folder)
+
+    def everything_reads_the_same(self) -> None:
+        self.agree(2, "list", None)
+        for place in self.known:
+            self.agree(2, "get_tuple", place_config(*place), stores=self.stores[::2])
+            self.agree(2, "get_tuple", place_config(*place[:2], ""), stores=self.stores[::2])
+        for store in self.stores:
+            assert store.catalogue() == self.model.threads(), store.name
+            store.close()
+            if store.path and store.path.exists():
+                assert loose_ends(store.path) == [], store.name
 
 
 TestAgreement = Agreement.TestCase

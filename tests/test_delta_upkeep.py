@@ -320,7 +320,7 @@ UPKEEP: dict[str, Callable[[Any, str], Any]] = {
 
 
 @pytest.mark.parametrize("upkeep", UPKEEP.values(), ids=UPKEEP.keys())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=random_trees())
 def test_no_upkeep_of_any_tree_changes_the_history_of_a_survivor(
     saver: threadkeep.KeepSaver, upkeep: Callable[[Any, str], Any], tree: list[Step]
@@ -336,7 +336,7 @@ def test_no_upkeep_of_any_tree_changes_the_history_of_a_survivor(
     saver.delete_thread(f"copy of {thread}")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=random_trees())
 def test_a_copy_of_any_tree_has_the_history_of_its_source(saver: threadkeep.KeepSaver, tree: list[Step]) -> None:
     thread = str(uuid4())

@@ -128,10 +128,10 @@ def eager_garbage_collection() -> Iterator[None]:
     thresholds = gc.get_threshold()
 
     def step_aside(phase: str, info: dict[str, int]) -> None:
-        time.sleep(0.00001)
+        time.sleep(0.00005)
 
     gc.callbacks.append(step_aside)
-    gc.set_threshold(30)
+    gc.set_threshold(100)
     yield
     gc.set_threshold(*thresholds)
     gc.callbacks.remove(step_aside)
@@ -212,7 +212,7 @@ async def test_an_abandoned_alist_holds_nothing(saver: threadkeep.KeepSaver) -> 
 async def test_a_hundred_threads_run_at_once_and_stay_apart(saver: threadkeep.KeepSaver) -> None:
     graph = letters(saver)
     configs = [{"configurable": {"thread_id": f"t{n}"}} for n in range(100)]
-    await asyncio.gather(*(graph.ainvoke({"foo": "", "bar": [str(n)]}, config) for n, config in enumerate(configs)))
-    for n, config in enumerate(configs):
-        assert (await graph.aget_state(config)).values["bar"] == [str(n), "a", "b"]
-        assert len(await Async().every(saver, "list", config)) == 4
+    await asyncio.gather(*(graph.ainvoke({"foo": "", "bar": [str(n)]}, at) for n, at in enumerate(configs)))
+    for n, at in enumerate(configs):
+        assert (await graph.aget_state(at)).values["bar"] == [str(n), "a", "b"]
+        assert len(await Async().every(saver, "list", at)) == 4

@@ -139,7 +139,7 @@ VALUES: dict[str, Any] = {
     "document": Document("text", metadata={"page": 1}),
     "pydantic": Outer(inner=Inner(n=1, when=MOMENT), many=[Inner(n=2), Inner(n=3)], extra="kept"),
     "dataclass": Line([Point(1), Point(2, 3.5)], Colours.PAIR, {"a": [1]}),
-    "slotted dataclass": Slotted(MOMENT, Path("/tmp/a b")),
+    "slotted dataclass": Slotted(MOMENT, Path("/a b/c")),
     "enums": [Colours.RED, Colours.PAIR, Level.HIGH, Word.YES],
     "named tuples": [Point(1, 2.0), Pair("a", None)],
     "secret": SecretStr("hush"),

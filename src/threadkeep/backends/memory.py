@@ -131,6 +131,8 @@ class Memory:
         if thread is None:
             thread = self._threads[batch.thread.key] = _Thread(replace(batch.thread, bytes=0))
         _apply(batch, thread)
+        if batch.ends:
+            del self._threads[batch.thread.key]
 
     def _duplicate(self, request: Duplicate) -> None:
         source = self._threads.get(request.source)

@@ -223,7 +223,7 @@ def _catalogue(work: _Work, request: Catalogue) -> tuple[Listed, ...]:
         tags=_hexes(request.tags),
         limit=request.limit,
     )
-    return tuple(Listed(_thread_row(row), row[20]) for row in rows)
+    return tuple(Listed(_thread_row(row), row[21]) for row in rows)
 
 
 def _run_threads(work: _Work, request: RunThreads) -> tuple[ThreadKey, ...]:
@@ -245,6 +245,9 @@ def _commit(work: _Work, request: Commit) -> None:
         made = work.one("next-thread", **values, expect_epoch=batch.expect[0], expect_rev=batch.expect[1])
     if made is None:
         raise Conflict
+    if batch.ends:
+        _drop_all(work, made[0])
+        return
     _remove(work, made[0], batch)
     _add(work, made[0], batch)
 
@@ -313,8 +316,12 @@ def _duplicate(work: _Work, request: Duplicate) -> None:
 def _drop(work: _Work, request: Drop) -> None:
     there = work.thread(request.key)
     if there is not None:
-        for block in ("drop-items", "drop-checkpoints", "drop-writes", "drop-tags", "drop-runs", "drop-thread"):
-            work.rows(block, thread=there[0])
+        _drop_all(work, there[0])
+
+
+def _drop_all(work: _Work, number: int) -> None:
+    for block in ("drop-items", "drop-checkpoints", "drop-writes", "drop-tags", "drop-runs", "drop-thread"):
+        work.rows(block, thread=number)
 
 
 def _bytes(text: str | None) -> bytes | None:
@@ -335,10 +342,10 @@ def _hexes(tags: Iterable[bytes]) -> str:
 
 def _thread_row(row: Row) -> ThreadRow:
     key = ThreadKey(from_bytes(row[1]), row[2], from_bytes(row[3]))
-    epoch, rev, nexts, created, updated, checkpoints, writes, size, top, step, source, status, labels = row[4:17]
+    epoch, rev, nexts, created, updated, checkpoints, writes, size, top, run, step = row[4:15]
     return ThreadRow(
         key, epoch, rev, tuple(itemlog.read_varints(nexts)), created, updated, checkpoints, writes, size, _text(top),
-        step, source, status, labels, early=_text(row[17]), early_status=row[18], lease=row[19],
+        _id(run), step, *row[15:18], _text(row[18]), row[19], row[20],
     )  # fmt: skip
 
 
@@ -346,7 +353,7 @@ def _thread_values(row: ThreadRow) -> dict[str, Any]:
     return _key(row.key) | {
         "epoch": row.epoch, "rev": row.rev, "nexts": b"".join(map(itemlog.varint, row.nexts)),
         "created": row.created, "updated": row.updated, "checkpoints": row.checkpoints, "writes": row.writes,
-        "bytes": row.bytes, "top": _bytes(row.top), "step": row.step, "source": row.source, "status": row.status,
+        "bytes": row.bytes, "top": _bytes(row.top), "run": pack_id(row.run) if row.run is not None else None, "step": row.step, "source": row.source, "status": row.status,
         "labels": row.labels, "early": _bytes(row.early), "early_status": row.early_status, "lease": row.lease,
     }  # fmt: skip
 

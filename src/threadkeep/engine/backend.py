@@ -178,7 +178,8 @@ class Batch:
 
     It is made only if the thread is at `expect` = (epoch, rev), or is not there if that is None, and if no row of
     `new_checkpoints` and `new_writes` exists; else Conflict, and nothing happened. `thread.bytes` is what the batch
-    adds to the thread's bytes; the bytes of `gone_items` are subtracted by the backend.
+    adds to the thread's bytes; the bytes of `gone_items` are subtracted by the backend. If it `ends` the thread,
+    nothing of that is left.
     """
 
     expect: tuple[int, int] | None
@@ -194,6 +195,7 @@ class Batch:
     gone_writes: tuple[tuple[str, str, str], ...] = ()
     gone_items: tuple[Run, ...] = ()
     gone_runs: tuple[str, ...] = ()
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

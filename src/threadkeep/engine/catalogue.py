@@ -53,6 +53,10 @@ def query(
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
     if status is not None and status not in STATUSES:
         raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {status!r}")
+    if unknown := [key for key in about.OWN if (metadata or {}).get(key)]:
+        raise ValueError(
+            f"threads cannot be chosen by {', '.join(unknown)}: that belongs to single checkpoints; use list()"
+        )
     tags = about.tags(metadata or {})
     cursor = _cursor(after, order) if isinstance(after, ThreadInfo) else None
     return Catalogue(tenant, order, limit, cursor, prefix, kind, status, tags)
@@ -96,7 +100,7 @@ def _matches(listed: Listed, wanted: Mapping[str, Any]) -> bool:
         where = f"thread {row.key.id!r}"
         item = itemlog.unseal_item(ItemId(SHARED, row.labels), listed.labels, where)
         labels = unpack(item.data, f"labels {row.labels} of {where}") or {}
-    return about.matches(about.join(about.Split(row.source, row.step, None, labels, {})), wanted)
+    return about.matches(about.join(about.Split(row.source, row.step, row.run, labels, {})), wanted)
 
 
 def _info(listed: Listed) -> ThreadInfo:

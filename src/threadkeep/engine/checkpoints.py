@@ -50,6 +50,7 @@ async def write(heads: Heads, key: ThreadKey, ops: Sequence[Op]) -> list[Outcome
         outcomes = [staging.take(op) for op in ops]
         batch = staging.batch()
         if batch is None:
+            heads.remember(staging.head)
             return outcomes
         try:
             await Commit(batch)
@@ -68,7 +69,7 @@ async def write(heads: Heads, key: ThreadKey, ops: Sequence[Op]) -> list[Outcome
 
 
 async def _read_what_is_needed(heads: Heads, key: ThreadKey, head: Head | None, ops: Sequence[Op]) -> Staging:
-    wanted = _all_that_may_exist(ops) if head is None else _unknown_parents(head, ops)
+    wanted = _all_that_may_exist(ops) if head is None else _unknown(head, ops)
     if head is not None and not wanted:
         return Staging(head, {})
     loaded = await Load(key, wanted, head.have() if head else None)
@@ -90,15 +91,24 @@ def _all_that_may_exist(ops: Iterable[Op]) -> tuple[Want, ...]:
     return tuple(wanted.values())
 
 
-def _unknown_parents(head: Head, ops: Iterable[Op]) -> tuple[Want, ...]:
+def _unknown(head: Head, ops: Iterable[Op]) -> tuple[Want, ...]:
+    """What must be read in spite of the head: parents that it has not, and writes that a checkpoint may find there."""
     known = set(head.recent)
-    wanted = []
+    wanted: dict[tuple[str, str], Want] = {}
     for op in ops:
-        if isinstance(op, Put):
-            if op.parent is not None and (op.ns, op.parent) not in known:
-                wanted.append(Want(op.ns, op.parent))
-            known |= {(op.ns, op.id), (op.ns, op.parent or "")}
-    return tuple(wanted)
+        if not isinstance(op, Put):
+            continue
+        if op.parent is not None and (op.ns, op.parent) not in known:
+            wanted[(op.ns, op.parent)] = Want(op.ns, op.parent)
+        if (op.ns, op.id) in head.recent or _came_early(head, op):
+            wanted.setdefault((op.ns, op.id), Want(op.ns, op.id, items=False))
+        known |= {(op.ns, op.id), (op.ns, op.parent or "")}
+    return tuple(wanted.values())
+
+
+def _came_early(head: Head, op: Put) -> bool:
+    """Whether writes on this checkpoint may be there already, other than those that the thread row tells of."""
+    return op.ns == "" and head.row is not None and head.row.early not in (None, op.id)
 
 
 def _known(head: Head, found: Found) -> Known:

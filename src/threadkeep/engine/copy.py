@@ -50,8 +50,10 @@ async def copy(heads: Heads, source: ThreadKey, target: ThreadKey, time: int, dr
 async def _duplicate(head: Head, loaded: Loaded, target: ThreadKey, time: int, draw: int) -> None:
     row = loaded.thread
     assert row is not None
-    thread = replace(row, key=target, epoch=draw, rev=0, created=time, updated=time, lease=None)
-    await Duplicate(row.key, (row.epoch, row.rev), thread, tuple(_repointed(head, loaded, target)))
+    labels = tuple(_repointed(head, loaded, target))
+    size = row.bytes + sum(len(stored) - len(loaded.items[at]) for at, stored, _ in labels)
+    thread = replace(row, key=target, epoch=draw, rev=0, created=time, updated=time, bytes=size, lease=None)
+    await Duplicate(row.key, (row.epoch, row.rev), thread, labels)
 
 
 def _repointed(head: Head, loaded: Loaded, target: ThreadKey) -> Iterator[tuple[ItemId, bytes, tuple[bytes, ...]]]:
@@ -83,7 +85,8 @@ async def _merge(
     ops: list[Put | PutWrites] = [
         _put_again(head, record, target, time, draw) for record in _parents_first(records, have)
     ]
-    ops += [op for task in tasks for op in _writes_again(head, task, time, draw)]
+    written = _written(there)
+    ops += [op for task in tasks for op in _writes_again(head, task, written, time, draw)]
     for outcome in await write(heads, target, ops) if ops else []:
         result(outcome)
 
@@ -107,9 +110,19 @@ def _put_again(head: Head, record: Record, target: ThreadKey, time: int, draw: i
     return op
 
 
-def _writes_again(head: Head, task: TaskWrites, time: int, draw: int) -> Iterator[PutWrites]:
+def _written(there: Loaded) -> set[tuple[str, str, str, int]]:
+    """The writes that the target has: those stay, special ones too."""
+    rows = (row for found in there.found for row in found.writes)
+    return {(row.ns, row.checkpoint, row.task, idx) for row in rows for idx in row.index[::3]}
+
+
+def _writes_again(
+    head: Head, task: TaskWrites, written: set[tuple[str, str, str, int]], time: int, draw: int
+) -> Iterator[PutWrites]:
     row = task.row
     for idx, entry in task.entries.items():
+        if (row.ns, row.checkpoint, row.task, idx) in written:
+            continue
         path, run, _ = entry.origin
         writes = [(idx, entry.channel, _parts(head, entry.slot))]
         yield PutWrites(row.ns, row.checkpoint, row.task, path, run, writes, time, draw)

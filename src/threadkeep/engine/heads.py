@@ -32,6 +32,7 @@ from threadkeep.engine.records import (
 )
 from threadkeep.errors import Corrupt
 
+_HEAD_SIZE, _SHRINK_EVERY = 4096, 16
 _RECENT = 6
 """How many decoded checkpoints a head keeps: the parents that the next puts will name."""
 
@@ -123,9 +124,9 @@ class Head:
         for at in (at for run in itemlog.union(used) for at in run.ids()):
             if at in self.pool.items:
                 pool.add(at, self.pool.items[at])
-        for at, item in list(self.pool.items.items()):
+        for at in list(self.pool.items):
             if at.lane < FIRST_CHANNEL:
-                pool.add(at, item)
+                pool.add(at, self.pool.items[at])
         return replace(self, pool=pool)
 
 
@@ -138,6 +139,7 @@ class Heads:
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
+        self._remembered = 0
         self._heads: dict[ThreadKey, Head] = {}
 
     def get(self, key: ThreadKey) -> Head | None:
@@ -170,13 +172,17 @@ class Heads:
         return head
 
     def _shrink(self) -> None:
-        heads = list(self._heads.items())
-        excess = sum(head.pool.size + 4096 for _, head in heads) - self._budget if len(heads) > 1 else 0
-        for key, head in heads[:-1]:
+        """Now and then, drop the oldest heads beyond the budget. Others may change the dict meanwhile: only keys are listed."""
+        self._remembered += 1
+        if self._remembered % _SHRINK_EVERY:
+            return
+        heads = [head for key in list(self._heads) if (head := self._heads.get(key)) is not None]
+        excess = sum(head.pool.size + _HEAD_SIZE for head in heads) - self._budget
+        for head in heads[:-1]:
             if excess <= 0:
                 break
-            self._heads.pop(key, None)
-            excess -= head.pool.size + 4096
+            self._heads.pop(head.key, None)
+            excess -= head.pool.size + _HEAD_SIZE
 
     def seen(self, key: ThreadKey, loaded: Loaded, old: Head | None) -> Head:
         """The head that a read shows; `old` is the one that said what need not be sent again."""

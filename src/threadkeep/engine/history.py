@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from threadkeep.engine import itemlog, metadata
-from threadkeep.engine.backend import Ancestors, Hit, Items, Loaded, Scan, Want
-from threadkeep.engine.checkpoints import State, get, get_all, value, writes
+from threadkeep.engine.backend import Ancestors, Hit, Items, Loaded, Pause, Scan, Want
+from threadkeep.engine.checkpoints import TRIES, State, get, get_all, value, writes
 from threadkeep.engine.codec import Codec, unpack
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import SHARED, ItemId, Run
 from threadkeep.engine.records import Record, TaskWrites, unpack_own
-from threadkeep.errors import Corrupt
+from threadkeep.errors import Conflict
 
 _FIRST_SLICE, _LAST_SLICE = 16, 1024
 _NEAR, _ALL = 64, 1 << 31
@@ -112,18 +112,21 @@ async def delta_history(
     """The history of delta channels, following parents. Two round trips; three where the snapshot is far away.
 
     The writes on the checkpoint itself are still to come and do not count; those on the ancestor that holds the
-    stored value do.
+    stored value do. Without an id the latest checkpoint is looked up first. Read again if the thread is pruned meanwhile.
     """
     if id is None:
         latest = await get(heads, codec, key, ns, None)
         id = latest.id if latest else ""
-    head, lineage = await _lineage(heads, key, ns, id, channels)
-    needed = [
-        run
-        for ancestor, wanted in lineage
-        for run in (*_slot_runs(ancestor.record, wanted), *_write_runs(ancestor.tasks, wanted))
-    ]
-    head = await _with_items(heads, key, head, needed)
+    for attempt in range(TRIES):
+        head, lineage = await _lineage(heads, key, ns, id, channels)
+        whole = await _with_items(heads, key, head, lineage)
+        if whole is not None:
+            return _collected(whole, codec, lineage, channels)
+        await Pause(attempt)
+    raise Conflict(f"thread {key.id!r} was pruned by others at each of {TRIES} tries")
+
+
+def _collected(head: Head, codec: Codec, lineage: _Lineage, channels: Sequence[str]) -> dict[str, ChannelHistory]:
     collected: dict[str, ChannelHistory] = {channel: ChannelHistory([], []) for channel in channels}
     for ancestor, wanted in reversed(lineage):
         for channel in wanted:
@@ -141,9 +144,10 @@ class _Ancestor(NamedTuple):
     tasks: list[TaskWrites]
 
 
-async def _lineage(
-    heads: Heads, key: ThreadKey, ns: str, id: str, channels: Sequence[str]
-) -> tuple[Head, list[tuple[_Ancestor, set[str]]]]:
+_Lineage = list[tuple[_Ancestor, set[str]]]
+
+
+async def _lineage(heads: Heads, key: ThreadKey, ns: str, id: str, channels: Sequence[str]) -> tuple[Head, _Lineage]:
     """The ancestors that matter, nearest first, each with the channels that were still looking for a value there."""
     limit = _NEAR
     while True:
@@ -156,7 +160,7 @@ async def _lineage(
         limit = _ALL
 
 
-def _walk(head: Head, loaded: Loaded, channels: Sequence[str]) -> tuple[list[tuple[_Ancestor, set[str]]], set[str]]:
+def _walk(head: Head, loaded: Loaded, channels: Sequence[str]) -> tuple[_Lineage, set[str]]:
     remaining = set(channels)
     lineage = []
     for found in loaded.found[1:]:
@@ -185,11 +189,15 @@ def _only(task: TaskWrites, channels: set[str]) -> TaskWrites:
     return task._replace(entries={idx: entry for idx, entry in task.entries.items() if entry.channel in channels})
 
 
-async def _with_items(heads: Heads, key: ThreadKey, head: Head, runs: list[Run]) -> Head:
-    missing = [at for run in itemlog.union(runs) for at in run.ids() if at not in head.pool.items]
+async def _with_items(heads: Heads, key: ThreadKey, head: Head, lineage: _Lineage) -> Head | None:
+    """The head with all items that the lineage needs; None if the thread was pruned since."""
+    needed = [
+        run
+        for ancestor, wanted in lineage
+        for run in (*_slot_runs(ancestor.record, wanted), *_write_runs(ancestor.tasks, wanted))
+    ]
+    missing = [at for run in itemlog.union(needed) for at in run.ids() if at not in head.pool.items]
     if not missing:
         return head
     loaded = await Items(key, itemlog.join_runs(missing))
-    if not _same_epoch(head, loaded):
-        raise Corrupt(f"{head.where} was pruned while its history was read; read again")
-    return heads.seen(key, loaded, head)
+    return heads.seen(key, loaded, head) if _same_epoch(head, loaded) else None

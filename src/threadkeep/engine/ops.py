@@ -56,7 +56,10 @@ class Put:
         self.about = metadata.split(self.given_metadata)
         self.labels = pack(self.about.labels)
         pack([self.about.own, self.fields, self.versions, self.seen])
-        _all_names((*self.values, *self.versions, *self.seen))
+        _all_names(
+            (*self.values, *self.versions, *self.seen, *(name for inner in self.seen.values() for name in inner))
+        )
+        hash((*self.versions.values(), *(version for inner in self.seen.values() for version in inner.values())))
         self.encoded = {name: self.codec.encode(self.values[name]) for name in self.new_versions if name in self.values}
 
 

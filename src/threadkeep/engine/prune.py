@@ -188,9 +188,10 @@ def _batch(thread: _Thread, verdict: _Verdict, draw: int, runs: frozenset[str]) 
     rewritten = _rewritten(thread, left)
     gone = tuple(place for place in thread.records if place not in stay)
     gone_writes = tuple(at for rows in thread.tasks.values() for task in rows if (at := _at(task)) not in left)
-    if not (gone or gone_writes or changed or rewritten):
-        return None
     after = [rewritten.get(at, task) for at, task in left.items()]
+    unused = _unused(thread, stay, after)
+    if not (gone or gone_writes or changed or rewritten or unused):
+        return None
     grown = _grown(thread, changed, gone, rewritten, gone_writes)
     return Batch(
         expect=(row.epoch, row.rev),
@@ -199,7 +200,8 @@ def _batch(thread: _Thread, verdict: _Verdict, draw: int, runs: frozenset[str]) 
         changed_writes=tuple(task.row for task in rewritten.values()),
         gone_checkpoints=gone,
         gone_writes=gone_writes,
-        gone_items=tuple(_unused(thread, stay, after)),
+        gone_items=tuple(unused),
+        ends=not stay and not after,
         gone_runs=tuple(runs),
     )
 
@@ -281,7 +283,7 @@ def _counted(
         if top and (task.row.ns, task.row.checkpoint) == ("", top.row.id):
             status = worse(status, of_writes(entry.channel for entry in task.entries.values()))
     return replace(
-        row, epoch=draw, rev=row.rev + 1, bytes=grown, checkpoints=len(visible),
+        row, epoch=draw, rev=row.rev + 1, bytes=grown, checkpoints=len(visible), run=top.row.run if top else None,
         writes=sum(len(task.entries) for task in tasks), status=status,
         top=top.row.id if top else None, step=top.row.step if top else None,
         source=top.row.source if top else None, labels=top.row.labels if top else None,

@@ -35,8 +35,8 @@ class ThreadRow:
     """A thread: its item counters, its precondition (epoch, rev), and what the catalogue shows.
 
     `rev` grows with every commit; `epoch` is drawn at random when the thread is made and whenever items are freed,
-    so (epoch, rev) never comes back. `top` is the greatest visible checkpoint of the root namespace; the status of
-    writes that came before their checkpoint waits in `early`.
+    so (epoch, rev) never comes back. `top` is the greatest visible checkpoint of the root namespace; `early` is the
+    greatest checkpoint after it that has writes but is not there itself yet, and what status they will give it.
     """
 
     key: ThreadKey
@@ -49,6 +49,7 @@ class ThreadRow:
     writes: int = 0
     bytes: int = 0
     top: str | None = None
+    run: str | None = None
     step: int | None = None
     source: str | None = None
     status: str = "idle"
@@ -283,13 +284,13 @@ def _unpack_fields(fields: Any, time: int, names: Names) -> dict[str, Any]:
 
 def _pack_time(text: Any, time: int) -> Any:
     """An ISO time in UTC as microseconds before the row's time, if nothing is lost by that."""
-    if isinstance(text, str):
-        try:
-            micros = time * 1000 - (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
-        except (TypeError, ValueError):
-            return text
+    if not isinstance(text, str):
+        return [text]
+    try:
+        micros = time * 1000 - (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
         return micros if _unpack_time(micros, time) == text else text
-    return [text]
+    except (TypeError, ValueError, OverflowError):
+        return text
 
 
 def _unpack_time(value: Any, time: int) -> Any:

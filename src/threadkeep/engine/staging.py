@@ -39,7 +39,7 @@ class Staging:
     """The next state of a thread: its rows, its draft and its catalogue columns."""
 
     def __init__(self, head: Head, known: Mapping[tuple[str, str], Known]) -> None:
-        self._head = head
+        self.head = head
         self._known = known
         self._draft = Draft(head)
         self._row = head.row
@@ -51,25 +51,24 @@ class Staging:
         self._bytes = 0
 
     def take(self, op: Op) -> Outcome:
-        """Stage one op. What can fail (encoding) comes before anything changes."""
-        if isinstance(op, PutWrites):
-            self._put_writes(op, self._thread(op))
-            return Reply()
+        """Stage one op. What can fail (encoding, packing) comes before any row changes."""
         try:
-            held = self._held(op)
+            if isinstance(op, PutWrites):
+                self._put_writes(op, self._thread(op))
+            else:
+                self._put(op, self._thread(op), self._held(op))
         except Exception as error:  # noqa: BLE001 - the caller of that op gets it
             return Failure(error)
-        self._put(op, self._thread(op), held)
         return Reply()
 
     def _thread(self, op: Op) -> ThreadRow:
         """The thread's row at this point; a new thread starts below revision 0."""
-        return self._row or ThreadRow(self._head.key, op.draw, -1, (), op.time, op.time)
+        return self._row or ThreadRow(self.head.key, op.draw, -1, (), op.time, op.time)
 
     def _find(self, ns: str, id: str | None) -> Record | None:
         if id is None:
             return None
-        staged = self._records.get((ns, id)) or self._head.recent.get((ns, id))
+        staged = self._records.get((ns, id)) or self.head.recent.get((ns, id))
         if staged is None and (ns, id) in self._known:
             return self._known[(ns, id)].record
         return staged
@@ -131,15 +130,13 @@ class Staging:
         row, early = record.row, thread.early == record.row.id
         known = self._known.get((row.ns, row.id), Known(None, {}))
         status = of_checkpoint(record)
-        if row.id == thread.top:
-            status = worse(status, thread.status)
         if early and thread.early_status:
             status = worse(status, thread.early_status)
         for task in known.tasks.values():
             status = worse(status, of_writes(entry.channel for entry in task.entries.values()))
-        waiting = (None, None) if early else (thread.early, thread.early_status)
+        waiting = (thread.early, thread.early_status) if thread.early and thread.early > row.id else (None, None)
         return replace(
-            thread, top=row.id, step=row.step, source=row.source, labels=row.labels,
+            thread, top=row.id, step=row.step, source=row.source, run=row.run, labels=row.labels,
             status=status, early=waiting[0], early_status=waiting[1],
         )  # fmt: skip
 
@@ -178,7 +175,7 @@ class Staging:
             return None
         sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in self._draft.new_items.items())
         added = self._bytes + sum(len(stored) for _, stored in sealed)
-        before = self._head.row
+        before = self.head.row
         return Batch(
             expect=(before.epoch, before.rev) if before else None,
             thread=replace(self._row, rev=self._row.rev + 1, nexts=tuple(self._draft.nexts), bytes=added),
@@ -193,12 +190,12 @@ class Staging:
 
     def next_head(self, batch: Batch) -> Head:
         """The head that the batch made."""
-        before = self._head.row
+        before = self.head.row
         for at, item in self._draft.new_items.items():
-            self._head.pool.add(at, item)
+            self.head.pool.add(at, item)
         row = replace(batch.thread, bytes=(before.bytes if before else 0) + batch.thread.bytes)
-        recent = self._head.with_recent([*_records(self._known), *self._records.values()])
-        return Head(self._head.key, row, tuple(self._draft.names), recent, self._head.pool)
+        recent = self.head.with_recent([*_records(self._known), *self._records.values()])
+        return Head(self.head.key, row, tuple(self._draft.names), recent, self.head.pool)
 
 
 def _records(known: Mapping[tuple[str, str], Known]) -> Iterable[Record]:
@@ -219,7 +216,7 @@ def _with_writes(thread: ThreadRow, op: PutWrites) -> ThreadRow:
         return thread
     if op.checkpoint == thread.top:
         return replace(thread, status=worse(thread.status, status))
-    if thread.top is not None and op.checkpoint < thread.top:
+    if op.checkpoint < max(thread.top or "", thread.early or ""):
         return thread
     before = thread.early_status if thread.early == op.checkpoint else None
     return replace(thread, early=op.checkpoint, early_status=worse(before or "idle", status))

@@ -1,8 +1,9 @@
 """Transports: the only I/O, and the only threads. They execute requests and translate what drivers raise.
 
-runner.py    drives plans: for sync callers in their own thread, for async ones on a few workers, in one hop;
-             one commit in flight a thread, what comes meanwhile goes into the next; commits of many threads
-             in one transaction
-direct.py    the memory backend under a lock
-sqlite.py    connections to a SQLite file
+runner.py     drives plans; one commit in flight a thread of an agent, what comes meanwhile goes into the next;
+              commits of many threads in one transaction
+workers.py    the threads that make changes, and that read for async callers
+forks.py      what happens when the process forks
+direct.py     the memory backend under a lock
+sqlite.py     connections to a SQLite file
 """

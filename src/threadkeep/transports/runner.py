@@ -46,7 +46,7 @@ class Transport(Protocol):
         """Make the storage ready now instead of at first use."""
 
     def close(self) -> None:
-        """Let go of everything. Nothing is called afterwards."""
+        """Let what is under way finish and let go of everything. Later requests raise Closed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,8 +95,6 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.idle = threading.Condition(self.lock)
-        self.busy = 0
         self.lanes: dict[Hashable, _Lane] = {}
         self.commits: deque[tuple[_Job, Request[Any]]] = deque()
         self.committing = threading.Lock()
@@ -116,14 +114,11 @@ class Runner:
     def run(self, plan: Plan[T]) -> T:
         """Drive a plan that only reads, here and now."""
         try:
-            state = self._enter()
+            self._open()
         except Closed:
             plan.close()
             raise
-        try:
-            return drive(plan, self._execute)
-        finally:
-            self._leave(state)
+        return drive(plan, self._execute)
 
     async def arun(self, make: Callable[[], Plan[T]]) -> T:
         """Drive a plan that only reads, on a worker; even making it is the worker's work."""
@@ -153,13 +148,9 @@ class Runner:
 
     def close(self) -> None:
         """Finish what is under way, then let go of workers and transport. Harmless when repeated."""
-        state = self._state
-        with state.lock:
-            already, self._closed = self._closed, True
-            state.idle.wait_for(lambda: not state.busy)
-        state.workers.stop()
-        if not already:
-            self._transport.close()
+        self._closed = True
+        self._state.workers.stop()
+        self._transport.close()
 
     async def aclose(self) -> None:
         """The same, without blocking the event loop."""
@@ -180,19 +171,6 @@ class Runner:
         if self._closed:
             raise Closed
         return self._state
-
-    def _enter(self) -> _State:
-        state = self._state
-        with state.lock:
-            self._open()
-            state.busy += 1
-        return state
-
-    def _leave(self, state: _State) -> None:
-        with state.lock:
-            state.busy -= 1
-            if not state.busy:
-                state.idle.notify_all()
 
     def _execute(self, request: Request[Any]) -> Any:
         if isinstance(request, Pause):
@@ -226,16 +204,12 @@ class Runner:
         tell: Callable[[Outcome], None],
     ) -> None:
         """Let a worker make a ticket and take it as far as it can go."""
-        state = self._enter()
-
-        def told(outcome: Outcome) -> None:
-            self._leave(state)
-            tell(outcome)
+        state = self._open()
 
         def job() -> None:
-            made = attempt(lambda: make(told))
+            made = attempt(lambda: make(tell))
             if isinstance(made, Failure):
-                told(made)
+                tell(made)
                 return
             self._enqueue(state, key, together, made.value)
             self._commit_all(state)

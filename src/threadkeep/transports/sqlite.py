@@ -19,7 +19,7 @@ import apsw
 
 from threadkeep.backends.sqlite import SCHEMA_VERSION, Row, Sqlite
 from threadkeep.engine.backend import Commit, Drop
-from threadkeep.errors import Conflict, Corrupt, SchemaTooNew, ThreadkeepError, Unavailable
+from threadkeep.errors import Closed, Conflict, Corrupt, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request
 from threadkeep.transports import forks
 
@@ -53,6 +53,7 @@ class SqliteFile:
         self._backend = backend
         self._durability = durability
         self._timeout = timeout
+        self._closed = False
         self._start()
         forks.watch(self)
 
@@ -82,12 +83,14 @@ class SqliteFile:
                 connection, "BEGIN IMMEDIATE", lambda: [self._undoable(connection, request) for request in requests]
             )
             if any(map(_frees, requests)):
-                _give_back(connection)
+                _give_back(connection, self._timeout)
             return done
 
     def close(self) -> None:
         """Close all connections; the last one to close tidies up the write-ahead log."""
         with self._translated(), self._lock:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._active, timeout=self._timeout)
             self._close_all()
 
     def before_fork(self) -> None:
@@ -117,6 +120,8 @@ class SqliteFile:
         """Something is under way; what it raises is translated."""
         with self._lock:
             self._changed.wait_for(lambda: not self._resting)
+            if self._closed:
+                raise Closed
             self._active += 1
         try:
             with self._translated():
@@ -244,12 +249,15 @@ def _frees(request: Request[Any]) -> bool:
     return isinstance(request, Drop) or (isinstance(request, Commit) and bool(request.batch.gone_items))
 
 
-def _give_back(connection: apsw.Connection) -> None:
-    """Shrink the file by some of its free pages; those left are used again. Another writer comes first."""
+def _give_back(connection: apsw.Connection, timeout: float) -> None:
+    """Shrink the file by some of its free pages. Not now, if that is not possible: free pages are used again."""
+    connection.set_busy_timeout(0)
     try:
         connection.execute(f"PRAGMA incremental_vacuum({_PAGES_GIVEN_BACK})").fetchall()
-    except apsw.BusyError:
+    except apsw.Error:
         return
+    finally:
+        connection.set_busy_timeout(int(timeout * 1000))
 
 
 def _absolute(path: Path) -> Path:

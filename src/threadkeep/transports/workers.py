@@ -3,67 +3,96 @@
 They start when there is work and end when there has been none for a while, so a forgotten Keep leaves nothing behind.
 They are daemons, because Python joins other threads before it would let these be told to end; at exit they finish
 what is queued.
+
+A caller may be interrupted (Ctrl-C) at any point of `submit`: the queue is C code and takes a job or does not, and all
+counting is done by the workers themselves.
 """
 
 from __future__ import annotations
 
 import atexit
 import threading
-from collections import deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 
+Job = Callable[[], None]
 _PATIENCE = 5.0
 """Seconds without work after which a worker ends."""
 
 
 class Workers:
-    """At most `most` threads. Jobs must not raise."""
+    """About `most` threads at most. Jobs must not raise."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._changed = threading.Condition()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
-        self._stopping = False
+        self._stopped = False
 
-    def submit(self, job: Callable[[], None]) -> None:
-        """Have a job done soon."""
-        with self._changed:
-            self._jobs.append(job)
-            if self._idle >= len(self._jobs) or len(self._threads) >= self._most:
-                self._changed.notify()
-                return
-            worker = threading.Thread(target=self._work, name="threadkeep", daemon=True)
-            if not self._threads:
-                atexit.register(self.stop)
-            self._threads.add(worker)
-        worker.start()
+    def submit(self, job: Job) -> None:
+        """Have a job done soon. One that comes after `stop` is done at once, in the caller's thread."""
+        self._jobs.put(job)
+        if self._stopped:
+            self._finish_queue()
+        elif self._jobs.qsize() > self._idle and len(self._threads) < self._most:
+            threading.Thread(target=self._work, name="threadkeep", daemon=True).start()
 
     def stop(self) -> None:
         """Finish what is queued and end all threads."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+        self._stopped = True
+        with self._lock:
             workers = [worker for worker in self._threads if worker is not threading.current_thread()]
+        for _ in workers:
+            self._jobs.put(None)
         for worker in workers:
             worker.join()
-        with self._changed:
-            self._stopping = False
+        self._finish_queue()
+
+    def _finish_queue(self) -> None:
+        while not self._jobs.empty():
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                return
+            if job is not None:
+                job()
 
     def _work(self) -> None:
+        self._join_in()
         while (job := self._next()) is not None:
             job()
             del job  # what it holds may be forgotten while we wait
 
-    def _next(self) -> Callable[[], None] | None:
-        with self._changed:
-            self._idle += 1
-            self._changed.wait_for(lambda: self._jobs or self._stopping, timeout=_PATIENCE)
-            self._idle -= 1
-            if self._jobs:
-                return self._jobs.popleft()
-            self._threads.discard(threading.current_thread())
+    def _join_in(self) -> None:
+        with self._lock:
             if not self._threads:
-                atexit.unregister(self.stop)
-            return None
+                atexit.register(self.stop)
+            self._threads.add(threading.current_thread())
+
+    def _next(self) -> Job | None:
+        """The next job; None when it is time to end."""
+        while True:
+            try:
+                job = self._waiting()
+            except Empty:
+                job = None
+            if job is not None:
+                return job
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+                if not self._threads:
+                    atexit.unregister(self.stop)
+            if self._stopped or self._jobs.empty():
+                return None
+            self._join_in()  # a job came while we left
+
+    def _waiting(self) -> Job | None:
+        with self._lock:
+            self._idle += 1
+        try:
+            return self._jobs.get(timeout=_PATIENCE)
+        finally:
+            with self._lock:
+                self._idle -= 1

@@ -16,6 +16,7 @@ CREATE TABLE tk_threads (
     writes INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
     top BLOB,
+    run BLOB,
     step INTEGER,
     source TEXT,
     status TEXT NOT NULL,
@@ -77,7 +78,7 @@ CREATE TABLE tk_runs (
 CREATE INDEX tk_runs_run ON tk_runs (run);
 
 -- thread: a thread's row
-SELECT thread, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, bytes, top, step, source,
+SELECT thread, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, bytes, top, run, step, source,
        status, labels, early, early_status, lease
 FROM tk_threads WHERE tenant = :tenant AND kind = :kind AND id = :id;
 
@@ -143,7 +144,7 @@ ORDER BY c.id DESC LIMIT :limit;
 
 -- catalogue-updated: threads by last change
 SELECT t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes,
-       t.top, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
+       t.top, t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
 FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
 WHERE t.tenant = :tenant AND t.updated <= coalesce(:value, 9223372036854775807)
   AND (:value IS NULL OR t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
@@ -152,7 +153,7 @@ ORDER BY t.updated DESC, t.kind, t.id LIMIT :limit;
 
 -- catalogue-created: threads by birth
 SELECT t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes,
-       t.top, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
+       t.top, t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
 FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
 WHERE t.tenant = :tenant AND t.created <= coalesce(:value, 9223372036854775807)
   AND (:value IS NULL OR t.created < :value OR (t.kind, t.id) > (:after_kind, :after_id))
@@ -161,7 +162,7 @@ ORDER BY t.created DESC, t.kind, t.id LIMIT :limit;
 
 -- catalogue-bytes: threads by size
 SELECT t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes,
-       t.top, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
+       t.top, t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
 FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
 WHERE t.tenant = :tenant AND t.bytes <= coalesce(:value, 9223372036854775807)
   AND (:value IS NULL OR t.bytes < :value OR (t.kind, t.id) > (:after_kind, :after_id))
@@ -170,7 +171,7 @@ ORDER BY t.bytes DESC, t.kind, t.id LIMIT :limit;
 
 -- catalogue-id: threads by id
 SELECT t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes,
-       t.top, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
+       t.top, t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
 FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
 WHERE t.tenant = :tenant AND (:value IS NULL OR (t.id, t.kind) > (:after_id, :after_kind)) AND {chosen}
 ORDER BY t.id, t.kind LIMIT :limit;
@@ -189,16 +190,16 @@ SELECT t.tenant, t.kind, t.id FROM tk_runs r JOIN tk_threads t ON t.thread = r.t
 WHERE r.run = :run AND t.tenant = :tenant AND t.kind = :kind;
 
 -- new-thread: make a thread's row; no row comes back if it is there
-INSERT INTO tk_threads (tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, bytes, top, step,
+INSERT INTO tk_threads (tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, bytes, top, run, step,
                         source, status, labels, early, early_status, lease)
-VALUES (:tenant, :kind, :id, :epoch, :rev, :nexts, :created, :updated, :checkpoints, :writes, :bytes, :top, :step,
+VALUES (:tenant, :kind, :id, :epoch, :rev, :nexts, :created, :updated, :checkpoints, :writes, :bytes, :top, :run, :step,
         :source, :status, :labels, :early, :early_status, :lease)
 ON CONFLICT DO NOTHING RETURNING thread;
 
 -- next-thread: the thread's row after a batch, if it is as expected
 UPDATE tk_threads
 SET epoch = :epoch, rev = :rev, nexts = :nexts, updated = :updated, checkpoints = :checkpoints, writes = :writes,
-    bytes = bytes + :bytes, top = :top, step = :step, source = :source, status = :status, labels = :labels,
+    bytes = bytes + :bytes, top = :top, run = :run, step = :step, source = :source, status = :status, labels = :labels,
     early = :early, early_status = :early_status
 WHERE tenant = :tenant AND kind = :kind AND id = :id AND epoch = :expect_epoch AND rev = :expect_rev
 RETURNING thread;
