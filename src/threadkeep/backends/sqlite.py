@@ -341,11 +341,13 @@ def _hexes(tags: Iterable[bytes]) -> str:
 
 
 def _thread_row(row: Row) -> ThreadRow:
-    key = ThreadKey(from_bytes(row[1]), row[2], from_bytes(row[3]))
-    epoch, rev, nexts, created, updated, checkpoints, writes, size, top, run, step = row[4:15]
+    _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *told = row[:21]
+    top, run, step, source, status, labels, early, early_status, lease = told
     return ThreadRow(
-        key, epoch, rev, tuple(itemlog.read_varints(nexts)), created, updated, checkpoints, writes, size, _text(top),
-        _id(run), step, *row[15:18], _text(row[18]), row[19], row[20],
+        key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)), epoch=epoch, rev=rev,
+        nexts=tuple(itemlog.read_varints(nexts)), created=created, updated=updated, checkpoints=checkpoints,
+        writes=writes, bytes=size, top=_text(top), run=_id(run), step=step, source=source, status=status,
+        labels=labels, early=_text(early), early_status=early_status, lease=lease,
     )  # fmt: skip
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from threadkeep.engine import itemlog
 from threadkeep.engine import metadata as about
-from threadkeep.engine.backend import Catalogue, Listed
+from threadkeep.engine.backend import Catalogue, Listed, Load, Want
 from threadkeep.engine.codec import unpack
 from threadkeep.engine.itemlog import SHARED, ItemId
+from threadkeep.engine.records import unpack_own
 from threadkeep.engine.status import STATUSES
 
 ORDERS = ("updated", "created", "bytes", "id")
@@ -53,10 +54,6 @@ def query(
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
     if status is not None and status not in STATUSES:
         raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {status!r}")
-    if unknown := [key for key in about.OWN if (metadata or {}).get(key)]:
-        raise ValueError(
-            f"threads cannot be chosen by {', '.join(unknown)}: that belongs to single checkpoints; use list()"
-        )
     tags = about.tags(metadata or {})
     cursor = _cursor(after, order) if isinstance(after, ThreadInfo) else None
     return Catalogue(tenant, order, limit, cursor, prefix, kind, status, tags)
@@ -75,7 +72,7 @@ async def threads(query: Catalogue, wanted: Mapping[str, Any], after: str | None
     while len(found) < query.limit:
         size = min(_SLICE, query.limit) if wanted else query.limit
         listed = await replace(query, limit=size)
-        found += [_info(one) for one in listed if _matches(one, wanted)]
+        found += [_info(one) for one in listed if _matches(one, await _own(one, wanted), wanted)]
         if len(listed) < size:
             break
         query = replace(query, after=_cursor(_info(listed[-1]), query.order))
@@ -91,7 +88,17 @@ async def _place_of(query: Catalogue, id: str) -> tuple[int | str, str, str]:
     return _cursor(named[-1], query.order)
 
 
-def _matches(listed: Listed, wanted: Mapping[str, Any]) -> bool:
+async def _own(listed: Listed, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands in the newest checkpoint itself, if somebody asks for that."""
+    row = listed.row
+    if row.top is None or not any(wanted.get(key) for key in about.OWN):
+        return {}
+    loaded = await Load(row.key, (Want("", row.top, items=False),))
+    top = loaded.found[0].row if loaded.found else None
+    return unpack_own(top, f"thread {row.key.id!r}") if top else {}
+
+
+def _matches(listed: Listed, own: dict[str, Any], wanted: Mapping[str, Any]) -> bool:
     if not wanted:
         return True
     row = listed.row
@@ -100,7 +107,7 @@ def _matches(listed: Listed, wanted: Mapping[str, Any]) -> bool:
         where = f"thread {row.key.id!r}"
         item = itemlog.unseal_item(ItemId(SHARED, row.labels), listed.labels, where)
         labels = unpack(item.data, f"labels {row.labels} of {where}") or {}
-    return about.matches(about.join(about.Split(row.source, row.step, row.run, labels, {})), wanted)
+    return about.matches(about.join(about.Split(row.source, row.step, row.run, labels, own)), wanted)
 
 
 def _info(listed: Listed) -> ThreadInfo:
