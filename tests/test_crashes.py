@@ -16,13 +16,14 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from model import place_config
 from soundness import loose_ends
+from threadkeep.backends.memory import Memory
 from threadkeep.backends.sqlite import Sqlite
 from threadkeep.errors import Unavailable
 from threadkeep.keep import Desk, Keep
 from threadkeep.plan import Outcome, Request
+from threadkeep.transports.direct import Direct
 from threadkeep.transports.runner import Transport
 from threadkeep.transports.sqlite import SqliteFile
-from threadkeep.urls import transport_for
 
 NEVER = 1 << 30
 LONG = "long " * 120_000
@@ -72,15 +73,20 @@ class World:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._memory = transport_for("memory://", durability="strict", timeout=1) if path is None else None
+        self._memory = Memory()
         self._keeps: list[Keep] = []
         self.start()
 
     def start(self) -> None:
         """As a new process would: nothing is remembered."""
-        inner = self._memory or SqliteFile(self.path, Sqlite(), durability="relaxed", timeout=5)  # type: ignore[arg-type]
-        self.transport = Crashing(inner)
+        self.transport = Crashing(self.reach())
         self._keeps.append(Keep(Desk(self.transport, tenant="", cache_bytes=1 << 26), None))
+
+    def reach(self) -> Transport:
+        """A new transport to the same rows."""
+        if self.path is None:
+            return Direct(self._memory)
+        return SqliteFile(self.path, Sqlite(), durability="relaxed", timeout=5)
 
     @property
     def keep(self) -> Keep:
@@ -93,7 +99,7 @@ class World:
         """All that each thread holds, read from the beginning; checked for loose ends where that can be seen."""
         if self.path is not None:
             assert loose_ends(self.path) == []
-        reader = Keep(Desk(self._memory or SqliteFile(self.path, Sqlite(), durability="relaxed", timeout=5), tenant="", cache_bytes=0), None)  # type: ignore[arg-type]
+        reader = Keep(Desk(self.reach(), tenant="", cache_bytes=0), None)
         tale = {info.id: [(info.checkpoints, info.writes, info.status)] for info in reader.threads()}
         for found in reader.checkpointer.list(None):
             by_id = reader.checkpointer.get_tuple(found.config)

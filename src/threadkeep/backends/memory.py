@@ -30,7 +30,7 @@ from threadkeep.engine.backend import (
     refs_of,
 )
 from threadkeep.engine.identity import ThreadKey, to_bytes
-from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run, spilled, union
+from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run, join_runs, spilled, union
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request
@@ -101,7 +101,7 @@ class Memory:
             return Loaded(None)
         places = dict.fromkeys([*thread.checkpoints, *thread.writes])
         found = tuple(thread.found(*place) for place in sorted(places))
-        return Loaded(thread.row, found, _sent(thread, found, (), None))
+        return Loaded(thread.row, found, _sent(thread, found, (), None), join_runs(sorted(thread.items)))
 
     def _scan(self, request: Scan) -> tuple[Hit, ...]:
         hits = [hit for key, thread in self._threads.items() for hit in _hits(request, key, thread)]

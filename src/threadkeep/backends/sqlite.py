@@ -148,7 +148,8 @@ def _survey(work: _Work, request: Survey) -> Loaded:
     for write in map(_write_row, work.rows("all-writes", thread=there[0])):
         writes.setdefault((write.ns, write.checkpoint), []).append(write)
     found = tuple(Found(rows.get(place), tuple(held)) for place, held in sorted(writes.items()))
-    return Loaded(there[1], found, _sent(work, *there, found, (), None))
+    stored = itemlog.join_runs(ItemId(*row) for row in work.rows("item-ids", thread=there[0]))
+    return Loaded(there[1], found, _sent(work, *there, found, (), None), stored)
 
 
 def _sent(

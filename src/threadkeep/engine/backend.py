@@ -61,6 +61,7 @@ class Loaded:
     thread: ThreadRow | None
     found: tuple[Found, ...] = ()
     items: dict[ItemId, bytes] = field(default_factory=dict)
+    stored: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,10 @@ class Ancestors(Request[Loaded]):
 
 @dataclass(frozen=True, slots=True)
 class Survey(Request[Loaded]):
-    """Every checkpoint of a thread, hidden ones and writes without a checkpoint included; no items of state."""
+    """Every checkpoint of a thread, hidden ones and writes without a checkpoint included; no items of state.
+
+    `stored` tells which items there are.
+    """
 
     key: ThreadKey
 

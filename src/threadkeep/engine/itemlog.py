@@ -241,18 +241,7 @@ def union(runs: Iterable[Run]) -> list[Run]:
     return merged
 
 
-def gaps(kept: list[Run], ends: Iterable[tuple[int, int]]) -> list[Run]:
-    """What lies outside sorted disjoint runs, for each (lane, end): the items that may go."""
-    by_lane: dict[int, list[Run]] = {}
-    for run in kept:
-        by_lane.setdefault(run.lane, []).append(run)
-    free = []
-    for lane, end in ends:
-        at = 0
-        for run in by_lane.get(lane, []):
-            if run.start > at:
-                free.append(Run(lane, at, run.start - at))
-            at = run.start + run.length
-        if at < end:
-            free.append(Run(lane, at, end - at))
-    return free
+def minus(stored: Iterable[Run], used: Iterable[Run]) -> tuple[Run, ...]:
+    """What is stored but not used."""
+    keep = {at for run in used for at in run.ids()}
+    return join_runs(at for run in stored for at in run.ids() if at not in keep)

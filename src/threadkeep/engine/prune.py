@@ -15,7 +15,7 @@ from threadkeep.engine.backend import Batch, Commit, Drop, Loaded, Pause, RunThr
 from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.itemlog import FIRST_CHANNEL, RUN_LISTS, SHARED, Run
+from threadkeep.engine.itemlog import NAMES, SHARED, Run
 from threadkeep.engine.records import CheckpointRow, Entry, Record, TaskWrites, ThreadRow, pack_writes
 from threadkeep.engine.status import of_checkpoint, of_writes, worse
 from threadkeep.errors import Conflict
@@ -33,6 +33,7 @@ class _Thread(NamedTuple):
     head: Head
     records: dict[_Place, Record]
     tasks: dict[_Place, list[TaskWrites]]
+    stored: tuple[Run, ...]
 
 
 class _Verdict(NamedTuple):
@@ -101,7 +102,7 @@ def _surveyed(heads: Heads, key: ThreadKey, loaded: Loaded) -> _Thread | None:
             records[(found.row.ns, found.row.id)] = head.checkpoint(found.row)
         for row in found.writes:
             tasks.setdefault((row.ns, row.checkpoint), []).append(head.task(row))
-    return _Thread(head, records, tasks)
+    return _Thread(head, records, tasks, loaded.stored)
 
 
 def _keep_latest(thread: _Thread) -> _Verdict:
@@ -200,7 +201,7 @@ def _batch(thread: _Thread, verdict: _Verdict, draw: int, runs: frozenset[str]) 
         changed_writes=tuple(task.row for task in rewritten.values()),
         gone_checkpoints=gone,
         gone_writes=gone_writes,
-        gone_items=tuple(unused),
+        gone_items=unused,
         ends=not stay and not after,
         gone_runs=tuple(runs),
     )
@@ -245,17 +246,14 @@ def _rewritten(thread: _Thread, left: Mapping[_TaskPlace, TaskWrites]) -> dict[_
     }
 
 
-def _unused(thread: _Thread, stay: set[_Place], tasks: list[TaskWrites]) -> list[Run]:
+def _unused(thread: _Thread, stay: set[_Place], tasks: list[TaskWrites]) -> tuple[Run, ...]:
     """The items that no row refers to after this. Names stay: their numbers are counted on."""
-    row = thread.head.row
-    assert row is not None
     records = [thread.records[place] for place in stay]
     used = [run for record in records for run in record.row.refs]
     used += [run for record in records for slot in record.slots.values() for run in slot.runs]
     used += [run for task in tasks for entry in task.entries.values() for run in (*entry.slot.runs, *entry.slot.refs())]
     used += [Run(SHARED, record.row.labels, 1) for record in records]
-    lanes = [RUN_LISTS, SHARED, *range(FIRST_CHANNEL, len(row.nexts))]
-    return itemlog.gaps(itemlog.union(used), [(lane, row.nexts[lane]) for lane in lanes if lane < len(row.nexts)])
+    return itemlog.minus((run for run in thread.stored if run.lane != NAMES), itemlog.union(used))
 
 
 def _grown(

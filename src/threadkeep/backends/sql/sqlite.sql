@@ -104,6 +104,9 @@ FROM tk_writes WHERE thread = :thread ORDER BY ns, checkpoint, task;
 -- items: a run of items
 SELECT lane, n, payload FROM tk_items WHERE thread = :thread AND lane = :lane AND n >= :start AND n < :end;
 
+-- item-ids: which items a thread has
+SELECT lane, n FROM tk_items WHERE thread = :thread ORDER BY lane, n;
+
 -- scan: visible checkpoints of a thread or of all, newest id first, after a place
 SELECT t.tenant, t.kind, t.id, c.ns, c.id, c.parent, c.run, c.step, c.source, c.labels, c.time, c.hidden, c.refs, c.body,
        l.payload
