@@ -24,7 +24,9 @@ _messages = st.builds(
     st.sampled_from([0, 5, 300]),
 )
 _notes = st.builds(lambda n, length: {"n": n, "text": "x" * length}, _numbers, st.sampled_from([0, 20, 400, 1500]))
-elements = st.one_of(_numbers, _messages, _notes, st.text(max_size=6), st.binary(max_size=300), st.lists(_numbers, max_size=3))
+elements = st.one_of(
+    _numbers, _messages, _notes, st.text(max_size=6), st.binary(max_size=300), st.lists(_numbers, max_size=3)
+)
 values = st.one_of(
     _numbers,
     st.sampled_from([[], {}, b"", "", (), set(), [[]], [{}], {"a": {}}]),
@@ -141,7 +143,11 @@ def evolve_any(draw: Draw, old: Any) -> Any:
 
 def evolve_long(draw: Draw, old: Any) -> Any:
     """The next value of a channel that holds very long texts."""
-    return draw(st.one_of(long_values, st.just("short"))) if old is None else _long_element(draw, old if isinstance(old, list) else [])
+    return (
+        draw(st.one_of(long_values, st.just("short")))
+        if old is None
+        else _long_element(draw, old if isinstance(old, list) else [])
+    )
 
 
 CHANNELS: dict[str, Callable[[Draw, Any], Any]] = {

@@ -56,9 +56,7 @@ class Model(InMemorySaver):
         held = {}
         for channel, value in checkpoint["channel_values"].items():
             known = channel in kept and versions.get(channel) == checkpoint["channel_versions"].get(channel)
-            held[channel] = (
-                kept[channel] if known and channel not in new_versions else self.serde.dumps_typed(value)
-            )
+            held[channel] = kept[channel] if known and channel not in new_versions else self.serde.dumps_typed(value)
         self.made.add(thread)
         self.values[(thread, ns, checkpoint["id"])] = held
         return super().put(config, checkpoint, metadata, new_versions)
@@ -176,6 +174,7 @@ class Model(InMemorySaver):
         for place, held in list(self.writes.items()):
             for key in [key for key in held if self.runs[(place, key)] in run_ids]:
                 del held[key]
+        self.made &= {place[0] for place in [*self.places(), *(place for place, held in self.writes.items() if held)]}
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         if source_thread_id == target_thread_id or source_thread_id not in self.made:

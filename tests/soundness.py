@@ -34,7 +34,9 @@ def unused_items(path: Path, thread: str) -> set[ItemId]:
 def _threads(path: Path) -> Iterator[Rows]:
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(10_000)
-    connection.row_trace = lambda cursor, row: dict(zip((name for name, _ in cursor.get_description()), row, strict=True))
+    connection.row_trace = lambda cursor, row: dict(
+        zip((name for name, _ in cursor.get_description()), row, strict=True)
+    )
     try:
         with connection:
             owned = {table: _by_thread(connection, table) for table in ("items", "checkpoints", "writes")}

@@ -27,8 +27,9 @@ from evolution import CHANNELS, elements, evolve_long
 from model import Model, place_config
 from soundness import loose_ends, unused_items
 from threadkeep import ThreadInfo
+from threadkeep.backends.memory import Memory
 from threadkeep.keep import Desk, Keep
-from threadkeep.urls import transport_for
+from threadkeep.transports.direct import Direct
 
 PROVING = os.environ.get("THREADKEEP_HYPOTHESIS") == "prove"
 THREADS = ["t", "thread-u", "v"]
@@ -160,8 +161,8 @@ class Store:
 
 def stores(folder: Path) -> list[Store]:
     def in_memory() -> Callable[[int], Keep]:
-        shared = transport_for("memory://", durability="strict", timeout=1)
-        return lambda which: Keep(Desk(shared, tenant="", cache_bytes=CACHES[which]), None)
+        rows = Memory()
+        return lambda which: Keep(Desk(Direct(rows), tenant="", cache_bytes=CACHES[which]), None)
 
     def in_file(name: str) -> Callable[[int], Keep]:
         url = f"sqlite:///{folder / name}"
@@ -358,11 +359,9 @@ class Agreement(RuleBasedStateMachine):
         if how == "thread":
             self.apply(data, "delete_thread", threads[0])
             return
-        before = self.model.places()
         self.apply(data, "prune", threads, strategy=how)
-        pruned = {thread for thread, _, _ in set(before) - set(self.model.places())}
         for store in self.stores:
-            for thread in pruned if store.path else ():
+            for thread in threads if store.path else ():
                 assert not unused_items(store.path, thread), store.name
 
     @rule(data=st.data(), pair=st.tuples(st.sampled_from(THREADS), st.sampled_from(THREADS)))

@@ -124,7 +124,10 @@ def told(found: Any) -> Any:
 def put(thread: str, id: str, parent: str | None, *, ns: str = "", run: str = "run", **values: Any) -> tuple[Any, ...]:
     versions = {channel: int(id) for channel in values}
     checkpoint = {"v": 4, "ts": "2026-01-01T00:00:00+00:00", "id": id, "channel_values": values, "channel_versions": versions, "versions_seen": {"node": versions}, "updated_channels": None}  # fmt: skip
-    config = {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": parent}, "metadata": {"run_id": run}}
+    config = {
+        "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": parent},
+        "metadata": {"run_id": run},
+    }
     about = {"source": "loop", "step": int(id), "parents": {"": "4"} if ns else {}, "thread_id": thread}
     return ("put", config, checkpoint, about, versions)
 
@@ -224,7 +227,9 @@ def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
             assert world.tale() == final
             break
         seen = world.tale()
-        assert {thread: seen.get(thread) in (before.get(thread), final.get(thread)) for thread in before | final} == dict.fromkeys(before | final, True)
+        assert {
+            thread: seen.get(thread) in (before.get(thread), final.get(thread)) for thread in before | final
+        } == dict.fromkeys(before | final, True)
         if k % 2:
             world.start()
         do(world, VERBS[name])

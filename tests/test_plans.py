@@ -9,11 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.serde.types import INTERRUPT
 
 import threadkeep
 from threadkeep.backends.memory import Memory
 from threadkeep.engine import checkpoints, copy, history, prune
-from threadkeep.engine.backend import Ancestors, Commit, Drop, Duplicate, Items, Load, Pause, RunThreads, Scan, Survey
+from threadkeep.engine.backend import (
+    Ancestors,
+    Catalogue,
+    Commit,
+    Drop,
+    Duplicate,
+    Items,
+    Load,
+    Pause,
+    RunThreads,
+    Scan,
+    Survey,
+)
 from threadkeep.engine.codec import Codec
 from threadkeep.engine.gate import KeepSerializer
 from threadkeep.engine.heads import Heads
@@ -54,6 +67,9 @@ class Bench:
 
     def get(self, id: str | None = None, key: ThreadKey = KEY) -> checkpoints.State | None:
         return self.drive(checkpoints.get(self.heads, CODEC, key, "", id))
+
+    def status(self) -> str:
+        return self.backend.answer(Catalogue("", "id", 1))[0].row.status
 
     def forget(self) -> None:
         self.heads.clear()
@@ -164,6 +180,44 @@ def test_an_op_that_cannot_be_encoded_fails_alone(warm: Bench) -> None:
 class _Unserializable:
     def __reduce__(self) -> Any:
         raise TypeError("not this one")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"ts": "0001-01-01T00:00:00+01:00"},
+        {"ts": "9999-12-31T23:59:59-01:00"},
+        {"versions_seen": {"node": {1: 1}}},
+        {"channel_versions": {"messages": [1]}},
+        {"updated_channels": ["messages", "\ud800"]},
+        {"v": 2**70},
+        {"id": "\0\ud800"},
+    ],
+    ids=ascii,
+)
+def test_an_odd_checkpoint_is_refused_before_it_meets_others_or_leaves_them_alone(warm: Bench, odd: Any) -> None:
+    checkpoint = {"v": 4, "id": "4", "channel_values": {}, "channel_versions": {}, "versions_seen": {}, **odd}
+    try:
+        op = Put(CODEC, "", "3", checkpoint, {}, {}, 1000, 77)
+    except (TypeError, ValueError):
+        return
+    outcomes = warm.drive(checkpoints.write(warm.heads, KEY, [put("5", "3"), op, put("6", "5")]))
+    assert [type(outcomes[n]) for n in (0, 2)] == [Reply, Reply]
+    assert warm.get("5") is not None
+    assert warm.get("6") is not None
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0), (2, 1, 0)], ids=str)
+def test_the_status_counts_writes_of_the_same_commit_in_any_order(warm: Bench, order: Sequence[int]) -> None:
+    interrupted = PutWrites("", "4", "task", "", None, [(-3, INTERRUPT, CODEC.encode("?"))], 1000, 77)
+    ops = [put("4", "3"), interrupted, writes("5")]
+    warm.write(*(ops[n] for n in order))
+    assert warm.status() == "interrupted"
+
+
+def test_the_status_counts_writes_that_came_just_before_their_checkpoint_was_put_again(warm: Bench) -> None:
+    warm.write(PutWrites("", "3", "new", "", None, [(-3, INTERRUPT, CODEC.encode("?"))], 1000, 77), put("3", "2"))
+    assert warm.status() == "interrupted"
 
 
 # --- others write too
@@ -285,6 +339,25 @@ def test_the_history_of_a_delta_channel_takes_at_most_three_requests_however_lon
     assert found["messages"].seeds == [["seed " * 20]]
 
 
+def test_a_prune_while_the_history_of_a_delta_channel_is_read_makes_it_read_again(bench: Bench) -> None:
+    bench.write(put("1", None, {"messages": ["seed " * 20]}))
+    for n in (2, 3, 4):
+        bench.write(writes(str(n - 1), "task", f"value {n} " * 20))
+        bench.write(put(str(n), str(n - 1), {}, counters_since_delta_snapshot={"messages": [n, n]}))
+    bench.forget()
+    pruned = []
+
+    def interfere(request: Request[Any]) -> None:
+        if isinstance(request, Items) and not pruned:
+            other = Bench(bench.backend)
+            pruned.append(other.drive(prune.prune(other.heads, KEY, "keep_latest", 99)))
+
+    found = bench.drive(history.delta_history(bench.heads, CODEC, KEY, "", "4", ["messages"]), before=interfere)
+    assert bench.asked == [Ancestors, Items, Pause, Ancestors, Items]
+    assert len(found["messages"].writes) == 3
+    assert found["messages"].seeds == [["seed " * 20]]
+
+
 # --- upkeep
 
 
@@ -392,10 +465,12 @@ def parts(name: str) -> Sequence[str]:
 
 @pytest.mark.parametrize(("name", "path"), files())
 def test_imports_follow_the_arrows(name: str, path: Path) -> None:
-    layer = name.split("/")[0]
+    layer = name.split("/", maxsplit=1)[0]
     if layer not in MAY_IMPORT:
         return
-    ours = {parts(module)[1] for module in imported(path) if parts(module)[0] == "threadkeep" and len(parts(module)) > 1}
+    ours = {
+        parts(module)[1] for module in imported(path) if parts(module)[0] == "threadkeep" and len(parts(module)) > 1
+    }
     assert ours <= MAY_IMPORT[layer]
 
 

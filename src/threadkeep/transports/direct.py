@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from threadkeep.errors import Closed
 from threadkeep.plan import Outcome, Request, answer
 from threadkeep.transports import forks
 
@@ -24,31 +23,23 @@ class Direct:
     def __init__(self, backend: Answering) -> None:
         self._backend = backend
         self._lock = threading.Lock()
-        self._closed = False
         forks.watch(self)
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
         with self._lock:
-            return self._answer(request)
+            return self._backend.answer(request)
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes one after the other; each is atomic in itself."""
         with self._lock:
-            return [answer(self._answer, request) for request in requests]
+            return [answer(self._backend.answer, request) for request in requests]
 
     def setup(self) -> None:
         """Nothing has to be set up."""
 
     def close(self) -> None:
-        """Let what is under way finish."""
-        with self._lock:
-            self._closed = True
-
-    def _answer(self, request: Request[Any]) -> Any:
-        if self._closed:
-            raise Closed
-        return self._backend.answer(request)
+        """Nothing is held."""
 
     def before_fork(self) -> None:
         """No fork in the middle of a change."""

@@ -46,7 +46,7 @@ class Transport(Protocol):
         """Make the storage ready now instead of at first use."""
 
     def close(self) -> None:
-        """Let what is under way finish and let go of everything. Later requests raise Closed."""
+        """Let what is under way finish and let go of everything."""
 
 
 @dataclass(slots=True, eq=False)
