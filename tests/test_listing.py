@@ -258,7 +258,7 @@ def test_an_unknown_key_finds_nothing_and_with_none_everything(saver: threadkeep
 
 
 ODD = {
-    "step": [3, -1, 0, 2**62, 2**63, 2**80, 3.0, 3.5, True, "3", None, [3], {"n": 3}],
+    "step": [3, -1, 0, 2**62, 2**63, 3.0, 3.5, True, "3", None, [3], {"n": 3}],
     "source": ["loop", "input", "", "Loop", "é", "a\tb", 3, True, None, ["loop"], {"loop": 1}],
     "run_id": ["r", "6f1a-x", "00000000-0000-0000-0000-000000000001", "", 5, 5.0, True, None, ["r"]],
     "parents": [{"": "1"}, {"": "2", "child:1": "3"}, {}, None],

@@ -310,6 +310,14 @@ def test_an_empty_page_takes_one_request_and_a_limit_of_none_takes_none(warm: Be
         assert warm.asked == asked
 
 
+def test_what_is_removed_between_the_scan_and_the_load_of_a_page_is_left_out(warm: Bench) -> None:
+    other = Bench(warm.backend)
+    pruned = once(Load, lambda: other.drive(prune.prune(other.heads, KEY, "keep_latest", 99)))
+    query = history.query("", GRAPH, thread="t", ns=None, id=None, before=None, filter={}, limit=None)
+    page = warm.drive(history.page(warm.heads, CODEC, query), before=pruned)
+    assert [state.id for state in page.states] == ["3"]
+
+
 def test_a_long_list_takes_two_requests_a_page_and_pages_grow(bench: Bench) -> None:
     bench.write(*(put(f"{n:04}", f"{n - 1:04}", {"n": n}) for n in range(300)))
     query = history.query("", GRAPH, thread="t", ns="", id=None, before=None, filter={}, limit=None)
@@ -415,6 +423,45 @@ def test_a_copy_onto_a_thread_that_exists_adds_its_items_in_one_commit(warm: Ben
     assert warm.asked.count(Commit) == 1
     assert len(warm.asked) <= 5
     assert [id for id in "0123" if warm.get(id, OTHER)] == ["0", "1", "2", "3"]
+
+
+def once(kind: type, act: Callable[[], Any]) -> Callable[[Request[Any]], None]:
+    """Something that happens before the first request of a kind."""
+    left = [act]
+    return lambda request: left.pop()() if isinstance(request, kind) and left else None
+
+
+def test_a_copy_whose_source_changes_under_way_is_made_of_what_the_source_has_then(warm: Bench) -> None:
+    change = once(Duplicate, lambda: Bench(warm.backend).write(put("4", "3")))
+    warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78), before=change)
+    assert warm.asked == [Survey, Survey, Duplicate, Pause, Survey, Survey, Duplicate]
+    assert [id for id in "1234" if warm.get(id, OTHER)] == ["1", "2", "3", "4"]
+
+
+def test_a_copy_whose_target_appears_under_way_is_added_to_it(warm: Bench) -> None:
+    change = once(Duplicate, lambda: Bench(warm.backend).write(put("2", None, {"messages": ["its own"]}), key=OTHER))
+    warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78), before=change)
+    assert [id for id in "123" if warm.get(id, OTHER)] == ["1", "2", "3"]
+    assert warm.get("2", OTHER).checkpoint["channel_values"] == {"messages": ["its own"]}
+
+
+@pytest.mark.parametrize("moment", [Items, Load, Commit])
+def test_a_checkpoint_that_the_target_gets_while_it_is_copied_onto_stays(warm: Bench, moment: type) -> None:
+    Bench(warm.backend).write(put("0"), key=OTHER)
+    mine = [put("2", None, {"messages": ["its own"]}), writes("2", "task", "its own")]
+    change = once(moment, lambda: Bench(warm.backend).write(*mine, key=OTHER))
+    warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78), before=change)
+    assert [id for id in "0123" if warm.get(id, OTHER)] == ["0", "1", "2", "3"]
+    found = warm.get("2", OTHER)
+    assert found.checkpoint["channel_values"] == {"messages": ["its own"]}
+    assert found.writes == [("task", "messages", "its own")]
+
+
+def test_a_source_that_is_deleted_while_it_is_copied_leaves_the_target_alone(warm: Bench) -> None:
+    warm.write(put("0"), key=OTHER)
+    gone = once(Items, lambda: warm.backend.answer(Drop(KEY)))
+    warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78), before=gone)
+    assert [id for id in "0123" if warm.get(id, OTHER)] == ["0"]
 
 
 def test_a_copy_of_nothing_asks_and_changes_nothing(bench: Bench) -> None:

@@ -91,7 +91,7 @@ async def _place_of(query: Catalogue, id: str) -> tuple[int | str, str, str]:
 async def _own(listed: Listed, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """What stands in the newest checkpoint itself, if somebody asks for that."""
     row = listed.row
-    if row.top is None or not any(wanted.get(key) for key in about.OWN):
+    if row.top is None or not any(key in wanted for key in about.OWN):
         return {}
     loaded = await Load(row.key, (Want("", row.top, items=False),))
     top = loaded.found[0].row if loaded.found else None

@@ -85,8 +85,7 @@ async def _merge(
     ops: list[Put | PutWrites] = [
         _put_again(head, record, target, time, draw) for record in _parents_first(records, have)
     ]
-    written = _written(there)
-    ops += [op for task in tasks for op in _writes_again(head, task, written, time, draw)]
+    ops += [op for task in tasks for op in _writes_again(head, task, time, draw)]
     for outcome in await write(heads, target, ops) if ops else []:
         result(outcome)
 
@@ -102,7 +101,7 @@ def _put_again(head: Head, record: Record, target: ThreadKey, time: int, draw: i
     op = Put(
         codec=Codec(None), ns=row.ns, parent=row.parent, checkpoint=checkpoint,
         given_metadata=_about_target(about(head, record), head.key, target), new_versions={}, time=time, draw=draw,
-        hidden=row.hidden,
+        hidden=row.hidden, only_new=True,
     )  # fmt: skip
     op.values = dict.fromkeys(record.slots)
     op.encoded = {name: _parts(head, slot) for name, slot in record.slots.items()}
@@ -110,22 +109,12 @@ def _put_again(head: Head, record: Record, target: ThreadKey, time: int, draw: i
     return op
 
 
-def _written(there: Loaded) -> set[tuple[str, str, str, int]]:
-    """The writes that the target has: those stay, special ones too."""
-    rows = (row for found in there.found for row in found.writes)
-    return {(row.ns, row.checkpoint, row.task, idx) for row in rows for idx in row.index[::3]}
-
-
-def _writes_again(
-    head: Head, task: TaskWrites, written: set[tuple[str, str, str, int]], time: int, draw: int
-) -> Iterator[PutWrites]:
+def _writes_again(head: Head, task: TaskWrites, time: int, draw: int) -> Iterator[PutWrites]:
     row = task.row
     for idx, entry in task.entries.items():
-        if (row.ns, row.checkpoint, row.task, idx) in written:
-            continue
         path, run, _ = entry.origin
         writes = [(idx, entry.channel, _parts(head, entry.slot))]
-        yield PutWrites(row.ns, row.checkpoint, row.task, path, run, writes, time, draw)
+        yield PutWrites(row.ns, row.checkpoint, row.task, path, run, writes, time, draw, only_new=True)
 
 
 def _parts(head: Head, slot: Slot) -> Parts:

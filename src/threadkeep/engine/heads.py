@@ -33,7 +33,7 @@ from threadkeep.engine.records import (
 from threadkeep.errors import Corrupt
 
 _HEAD_SIZE, _SHRINK_EVERY = 4096, 16
-_RECENT = 6
+_RECENT = 32
 """How many decoded checkpoints a head keeps: the parents that the next puts will name."""
 
 

@@ -94,6 +94,8 @@ def canonical(value: Any) -> bytes:
     if isinstance(value, Mapping):
         entries = sorted(_framed((canonical(key), canonical(entry))) for key, entry in value.items())
         return b"d" + _framed(entries)
+    if isinstance(value, (bytes, bytearray)):
+        return b"b" + bytes(value)
     return b"o" + pack(value)
 
 

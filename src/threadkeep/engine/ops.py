@@ -21,7 +21,8 @@ _STATE = ("channel_values", "channel_versions", "versions_seen", "id")
 class Put:
     """Store a checkpoint. Values are encoded when the parent's cannot be re-used, those in `new_versions` at once.
 
-    `time` is milliseconds, `draw` a random number for the epoch of a new thread.
+    `time` is milliseconds, `draw` a random number for the epoch of a new thread; if it is `only_new`, what is there
+    stays.
     """
 
     codec: Codec
@@ -33,6 +34,7 @@ class Put:
     time: int
     draw: int
     hidden: bool = False
+    only_new: bool = False
     id: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class PutWrites:
     writes: Sequence[tuple[int, str, Parts]]
     time: int
     draw: int
+    only_new: bool = False
 
     def __post_init__(self) -> None:
         _all_names(channel for _, channel, _ in self.writes)

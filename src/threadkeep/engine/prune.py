@@ -280,9 +280,20 @@ def _counted(
     for task in tasks:
         if top and (task.row.ns, task.row.checkpoint) == ("", top.row.id):
             status = worse(status, of_writes(entry.channel for entry in task.entries.values()))
+    early, waiting = _early(thread, top.row.id if top else "", tasks)
     return replace(
-        row, epoch=draw, rev=row.rev + 1, bytes=grown, checkpoints=len(visible), run=top.row.run if top else None,
+        row, early=early, early_status=waiting, epoch=draw, rev=row.rev + 1, bytes=grown, checkpoints=len(visible), run=top.row.run if top else None,
         writes=sum(len(task.entries) for task in tasks), status=status,
         top=top.row.id if top else None, step=top.row.step if top else None,
         source=top.row.source if top else None, labels=top.row.labels if top else None,
     )  # fmt: skip
+
+
+def _early(thread: _Thread, top: str, tasks: list[TaskWrites]) -> tuple[str | None, str | None]:
+    """The greatest checkpoint after the top that has writes but is not there, and the status that they give."""
+    waiting = [
+        t for t in tasks if t.row.ns == "" and t.row.checkpoint > top and ("", t.row.checkpoint) not in thread.records
+    ]
+    early = max((task.row.checkpoint for task in waiting), default=None)
+    channels = [entry.channel for t in waiting if t.row.checkpoint == early for entry in t.entries.values()]
+    return (early, of_writes(channels)) if early is not None else (None, None)

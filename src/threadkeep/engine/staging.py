@@ -91,6 +91,8 @@ class Staging:
 
     def _put(self, op: Put, thread: ThreadRow, held: dict[str, Parts | Slot]) -> None:
         parent, before = self._find(op.ns, op.parent), self._find(op.ns, op.id)
+        if before is not None and op.only_new:
+            return
         like = parent or before
         slots = {
             name: value
@@ -132,8 +134,9 @@ class Staging:
         status = of_checkpoint(record)
         if early and thread.early_status:
             status = worse(status, thread.early_status)
-        for task in known.tasks.values():
-            status = worse(status, of_writes(entry.channel for entry in task.entries.values()))
+        staged = {task: found for (*place, task), found in self._tasks.items() if place == [row.ns, row.id]}
+        for found in (known.tasks | staged).values():
+            status = worse(status, of_writes(entry.channel for entry in found.entries.values()))
         waiting = (thread.early, thread.early_status) if thread.early and thread.early > row.id else (None, None)
         return replace(
             thread, top=row.id, step=row.step, source=row.source, run=row.run, labels=row.labels,
@@ -146,7 +149,7 @@ class Staging:
         before = self._tasks.get(place) or self._known_task(op)
         entries = dict(before.entries) if before else {}
         for idx, channel, parts in op.writes:
-            if idx < 0 or before is None or idx not in before.entries:
+            if before is None or idx not in before.entries or (idx < 0 and not op.only_new):
                 slot = self._draft.place(channel, parts, None)
                 entries[idx] = Entry(channel, slot, parts.size, (op.path, op.run, op.time))
         if not entries or (before is not None and entries == before.entries):

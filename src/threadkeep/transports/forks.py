@@ -8,6 +8,7 @@ open new ones when they need them. This is the one piece of module-level state, 
 from __future__ import annotations
 
 import os
+import threading
 from typing import Protocol
 from weakref import WeakSet
 
@@ -22,27 +23,41 @@ class Forkable(Protocol):
         """Go on; in the child, as if new."""
 
 
-_alive: WeakSet[Forkable] = WeakSet()
-_resting: list[Forkable] = []
+class _Watched:
+    """All that must be told, and what has come to rest."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._alive: WeakSet[Forkable] = WeakSet()
+        self._resting: list[Forkable] = []
+
+    def add(self, one: Forkable) -> None:
+        with self._lock:
+            self._alive.add(one)
+
+    def before(self) -> None:
+        self._lock.acquire()
+        for one in list(self._alive):
+            one.before_fork()
+            self._resting.append(one)
+
+    def after(self, *, child: bool) -> None:
+        while self._resting:
+            self._resting.pop().after_fork(child=child)
+        self._lock.release()
+
+
+_watched = _Watched()
 
 
 def watch(one: Forkable) -> None:
     """Tell it of forks for as long as it lives."""
-    _alive.add(one)
-
-
-def _before() -> None:
-    for one in list(_alive):
-        one.before_fork()
-        _resting.append(one)
-
-
-def _after(*, child: bool) -> None:
-    while _resting:
-        _resting.pop().after_fork(child=child)
+    _watched.add(one)
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_before, after_in_parent=lambda: _after(child=False), after_in_child=lambda: _after(child=True)
+        before=_watched.before,
+        after_in_parent=lambda: _watched.after(child=False),
+        after_in_child=lambda: _watched.after(child=True),
     )

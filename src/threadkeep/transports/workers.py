@@ -36,7 +36,7 @@ class Workers:
         self._jobs.put(job)
         if self._stopped:
             self._finish_queue()
-        elif self._jobs.qsize() > self._idle and len(self._threads) < self._most:
+        elif self._jobs.qsize() >= self._idle and len(self._threads) < self._most:
             threading.Thread(target=self._work, name="threadkeep", daemon=True).start()
 
     def stop(self) -> None:
