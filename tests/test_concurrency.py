@@ -181,9 +181,7 @@ async def test_a_hundred_parallel_writes_on_one_thread_are_a_few_commits(keep: t
     saver = keep.checkpointer
     await Chain(saver).aput({"x": 0})
     counted = Counted(keep)
-    await asyncio.gather(
-        *(saver.aput_writes(config("t", "00000000"), [("x", n)], f"task {n:03}") for n in range(100))
-    )
+    await asyncio.gather(*(saver.aput_writes(config("t", "00000000"), [("x", n)], f"task {n:03}") for n in range(100)))
     assert counted.commits <= 20
     found = await saver.aget_tuple(config("t"))
     assert found is not None

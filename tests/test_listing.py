@@ -149,7 +149,7 @@ async def test_a_negative_limit_is_a_value_error(saver: threadkeep.KeepSaver, ca
     "options",
     [
         {"limit": "1"}, {"limit": 1.0}, {"limit": True}, {"limit": [1]},
-        {"filter": [("step", 1)]}, {"filter": "step"}, {"filter": 1},
+        {"filter": [("step", 1)]}, {"filter": "step"}, {"filter": 1}, {"filter": {5: 1}}, {"filter": {"key": len}},
         {"before": "001"}, {"before": 1},
     ],
     ids=str,

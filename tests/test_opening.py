@@ -513,14 +513,7 @@ async def test_no_thread_is_left_after_aclose(url: str) -> None:
 
 
 def test_a_forgotten_keep_leaves_no_thread(url: str) -> None:
-    saver = threadkeep.open(url).checkpointer
-
-    async def use() -> None:
-        await Chain(saver).aput(HELLO)
-
-    asyncio.run(use())
-    assert ours()
-    del saver, use
+    asyncio.run(Chain(threadkeep.open(url).checkpointer).aput(HELLO))
     gc.collect()
     assert left_after(30) == []
 

@@ -128,9 +128,9 @@ def test_a_put_after_a_get_takes_one_request(warm: Bench) -> None:
 
 
 def test_a_fork_from_a_checkpoint_that_is_not_remembered_takes_two_requests(warm: Bench) -> None:
-    for n in range(4, 20):
+    for n in range(4, 60):
         warm.write(put(str(n), str(n - 1)))
-    warm.write(put("20", "2"))
+    warm.write(put("60", "2"))
     assert warm.asked == [Load, Commit]
 
 

@@ -142,6 +142,10 @@ class Keep:
     def _query(
         self, limit: int, after: Any, prefix: str, metadata: Any, status: str | None, order: str, kind: str | None
     ) -> tuple[Any, Mapping[str, Any], str | None]:
+        if metadata is not None and not (
+            isinstance(metadata, Mapping) and all(isinstance(key, str) for key in metadata)
+        ):
+            raise TypeError(f"metadata must be a dict with str keys, not {metadata!r}")
         if kind not in (None, GRAPH, CUBE):
             raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {kind!r}")
         query = catalogue.query(

@@ -165,7 +165,7 @@ def _sent(thread: _Thread, found: Iterable[Found], runs: Iterable[Run], have: Ha
         spills = [at for at in lists if at.lane == RUN_LISTS and at in thread.items]
         wanted += [run for at in spills for run in spilled(at, thread.items[at])]
     ids += lists + [at for run in union(wanted) for at in run.ids()]
-    return {at: thread.items[at] for at in ids if at in thread.items and not (have and at in have.items)}
+    return {at: thread.items[at] for at in ids if at in thread.items and not (have and have.items.has(at))}
 
 
 def _hits(request: Scan, key: ThreadKey, thread: _Thread) -> Iterator[Hit]:
@@ -178,7 +178,8 @@ def _hits(request: Scan, key: ThreadKey, thread: _Thread) -> Iterator[Hit]:
 
 
 def _fits(request: Scan, row: CheckpointRow) -> bool:
-    pairs = ((request.ns, row.ns), (request.id, row.id), (request.source, row.source), (request.step, row.step))
+    step = row.step if row.step is not None else request.step  # an odd one stands elsewhere
+    pairs = ((request.ns, row.ns), (request.id, row.id), (request.source, row.source), (request.step, step))
     same = all(wanted is None or wanted == held for wanted, held in (*pairs, (request.run, row.run)))
     return same and (request.before is None or row.id < request.before)
 

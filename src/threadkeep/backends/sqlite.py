@@ -172,7 +172,7 @@ def _lacking(runs: Iterable[Run], have: Have | None) -> Iterable[Run]:
     merged = itemlog.union(runs)
     if have is None:
         return merged
-    return itemlog.join_runs(at for run in merged for at in run.ids() if at not in have.items)
+    return have.items.lacking(merged)
 
 
 def _fetched(work: _Work, number: int, runs: Iterable[Run]) -> Iterator[tuple[ItemId, bytes]]:

@@ -10,11 +10,11 @@ it decides nothing and decodes no state. A failure to reach the storage is raise
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass, field
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import ItemId, Run
+from threadkeep.engine.pool import Pool
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.plan import Request
 
@@ -25,7 +25,7 @@ class Have:
 
     epoch: int
     names: int
-    items: Container[ItemId]
+    items: Pool
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from threadkeep.engine.records import unpack_own
 from threadkeep.engine.status import STATUSES
 
 ORDERS = ("updated", "created", "bytes", "id")
-_SLICE = 256
+_SLICE, _PAGE = 256, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ async def threads(query: Catalogue, wanted: Mapping[str, Any], after: str | None
         query = replace(query, after=await _place_of(query, after))
     found: list[ThreadInfo] = []
     while len(found) < query.limit:
-        size = min(_SLICE, query.limit) if wanted else query.limit
+        size = min(_SLICE if wanted else _PAGE, query.limit)
         listed = await replace(query, limit=size)
         found += [_info(one) for one in listed if _matches(one, await _own(one, wanted), wanted)]
         if len(listed) < size:

@@ -175,8 +175,5 @@ def writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list[tuple[
 
 def value(head: Head, codec: Codec, slot: Slot, what: str) -> Any:
     """What a slot holds."""
-    if slot.inline is not None:
-        data = slot.inline
-    else:
-        data = b"".join(head.item(at).data for run in slot.runs for at in run.ids())
+    data = slot.inline if slot.inline is not None else head.bytes_of(slot.runs)
     return codec.decode(slot.kind, slot.tag, slot.elements, data, snapshot=slot.snapshot, what=what)

@@ -121,24 +121,6 @@ def _parts(head: Head, slot: Slot) -> Parts:
     """A stored value as parts again."""
     if slot.inline is not None:
         return Parts(slot.kind, slot.tag, [slot.inline], slot.snapshot)
-    items = [head.item(at) for run in slot.runs for at in run.ids()]
-    if slot.kind == WHOLE:
-        return Parts(WHOLE, slot.tag, [b"".join(item.data for item in items)], slot.snapshot)
-    return Parts(slot.kind, slot.tag, list(_elements(items)), slot.snapshot)
-
-
-def _elements(items: Iterable[Item]) -> Iterator[bytes]:
-    """Whole elements: what goes on in the next item is joined, what stands together is taken apart."""
-    pending: list[bytes] = []
-    for item in items:
-        if item.elements == 0:
-            pending.append(item.data)
-            continue
-        if pending:
-            yield b"".join(pending)
-        pending = [item.data]
-        if item.elements > 1:
-            yield from split_parts(item.data, item.elements)
-            pending = []
-    if pending:
-        yield b"".join(pending)
+    data = head.bytes_of(slot.runs)
+    elements = [data] if slot.kind == WHOLE else list(split_parts(data, slot.elements))
+    return Parts(slot.kind, slot.tag, elements, slot.snapshot)

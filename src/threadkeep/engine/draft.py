@@ -109,7 +109,7 @@ class Draft:
         ids: list[ItemId] = []
         held: list[Item] = []
         for at in (at for run in slot.runs for at in run.ids()):
-            item = self.new_items.get(at) or self.head.pool.items.get(at)
+            item = self.new_items.get(at) or self.head.pool.get(at)
             if item is None:
                 continue
             if item.elements and ids:
@@ -133,7 +133,7 @@ class Draft:
         return at
 
     def _known(self, lane: int, data: bytes) -> ItemId | None:
-        return self._by_content.get((lane, data)) or self.head.pool.by_content.get((lane, data))
+        return self._by_content.get((lane, data)) or self.head.pool.find(lane, data)
 
     def _spilled(self, slot: Slot, like: Slot | None) -> Slot:
         """Move a long list of runs out of the row; an ancestor's run list is shared while it is a prefix."""

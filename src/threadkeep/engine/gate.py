@@ -93,7 +93,8 @@ class KeepSerializer(JsonPlusSerializer):
             return _DeltaSnapshot(value) if code == _SNAPSHOT else _numpy_array(value) if code == _NUMPY else None
         if not _names_a_class(value):
             return None
-        build = self._builder(code, value)
+        name = (value[0], value[1])
+        build = _safe_builder(code, name) if name in _SAFE and code != _METHOD else self._builder(code, name, value)
         if build is None:
             self._refused(value[0], value[1])
             return value[2]
@@ -103,13 +104,10 @@ class KeepSerializer(JsonPlusSerializer):
             self._tell((value[0], value[1]), "Could not rebuild %s.%s (%s); its stored data is returned", error)
             return value[2]
 
-    def _builder(self, code: int, value: list[Any]) -> Build | None:
-        name = (value[0], value[1])
+    def _builder(self, code: int, name: Name, value: list[Any]) -> Build | None:
         if code == _METHOD:
             known = len(value) > 3 and (*name, value[3]) in _msgpack.SAFE_MSGPACK_METHODS
             return getattr(_named(name), value[3]) if known else None
-        if name in _SAFE:
-            return _safe_builder(code, name)
         if name in self.allowed:
             return _calling(code, _named(name))
         return None if self.strict else _carrier(code, _imported(name))
@@ -181,7 +179,7 @@ def type_name(allowed: AllowedType) -> Name:
 
 
 def _names_a_class(value: Any) -> bool:
-    return isinstance(value, list) and len(value) >= 3 and isinstance(value[0], str) and isinstance(value[1], str)
+    return type(value) is list and len(value) >= 3 and type(value[0]) is str and type(value[1]) is str
 
 
 def _named(name: Name) -> Any:

@@ -18,7 +18,8 @@ from threadkeep.engine import itemlog
 from threadkeep.engine.backend import Have, Loaded
 from threadkeep.engine.codec import unpack
 from threadkeep.engine.identity import ThreadKey, from_bytes
-from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, RUN_LISTS, SHARED, Item, ItemId, Run
+from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, SHARED, ItemId, Run
+from threadkeep.engine.pool import Pool
 from threadkeep.engine.records import (
     CheckpointRow,
     Names,
@@ -35,27 +36,6 @@ from threadkeep.errors import Corrupt
 _HEAD_SIZE, _SHRINK_EVERY = 4096, 16
 _RECENT = 32
 """How many decoded checkpoints a head keeps: the parents that the next puts will name."""
-
-
-@dataclass(slots=True)
-class Pool:
-    """Items of one epoch of a thread, by id and by content. Grows only; shared by the heads of that epoch."""
-
-    items: dict[ItemId, Item] = field(default_factory=dict)
-    by_content: dict[tuple[int, bytes], ItemId] = field(default_factory=dict)
-    run_lists: dict[int, tuple[Run, ...]] = field(default_factory=dict)
-    shapes: dict[int, Any] = field(default_factory=dict)
-    size: int = 0
-
-    def add(self, at: ItemId, item: Item) -> None:
-        """Remember an item; of equal ones the newest, since runs go on from there."""
-        if at not in self.items:
-            self.items[at] = item
-            self.size += len(item.data) + 200
-            if item.elements == 1:
-                self.by_content[(at.lane, item.data)] = at
-            if at.lane == RUN_LISTS:
-                self.run_lists[at.n] = itemlog.unpack_runs(item.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +55,7 @@ class Head:
 
     def have(self) -> Have | None:
         """What a read need not send again."""
-        return Have(self.row.epoch, len(self.names), self.pool.items) if self.row else None
+        return Have(self.row.epoch, len(self.names), self.pool) if self.row else None
 
     def reading(self) -> Names:
         """The names for unpacking rows."""
@@ -89,16 +69,13 @@ class Head:
             recent[(record.row.ns, record.row.id)] = record
         return dict(list(recent.items())[-_RECENT:])
 
-    def item(self, at: ItemId) -> Item:
-        """An item of the pool; Corrupt if the storage did not have it."""
-        found = self.pool.items.get(at)
-        if found is None:
-            raise Corrupt(f"item {at.lane}:{at.n} of {self.where} is referred to but not there")
-        return found
+    def bytes_of(self, runs: Iterable[Run]) -> bytes:
+        """What these items hold, one after the other; Corrupt if the storage did not have one of them."""
+        return self.pool.join(runs, self.where)
 
     def shared(self, n: int) -> bytes:
         """Packed labels, or a packed shape, of that number."""
-        return self.item(ItemId(SHARED, n)).data
+        return self.bytes_of((Run(SHARED, n, 1),))
 
     def checkpoint(self, row: CheckpointRow) -> Record:
         """A row, decoded."""
@@ -121,12 +98,11 @@ class Head:
         """The same head with only those items in its pool that its names and recent checkpoints use."""
         pool = Pool()
         used = [run for record in self.recent.values() for slot in record.slots.values() for run in slot.runs]
+        used += [Run(lane, n, 1) for lane in range(FIRST_CHANNEL) for n in list(self.pool.lanes.get(lane, ()))]
         for at in (at for run in itemlog.union(used) for at in run.ids()):
-            if at in self.pool.items:
-                pool.add(at, self.pool.items[at])
-        for at in list(self.pool.items):
-            if at.lane < FIRST_CHANNEL:
-                pool.add(at, self.pool.items[at])
+            item = self.pool.get(at)
+            if item is not None:
+                pool.add(at, item)
         return replace(self, pool=pool)
 
 
@@ -191,17 +167,10 @@ class Heads:
             return Head(key, None)
         if old is None or old.row is None or old.row.epoch != loaded.thread.epoch:
             old = Head(key, loaded.thread)
-        pool = _filled(old, loaded)
+        old.pool.fill(loaded.items, old.where)
         same = old.row is not None and old.row.rev == loaded.thread.rev
-        names = _named(old.names, loaded.thread, pool)
-        return Head(key, loaded.thread, names, old.recent if same else {}, pool)
-
-
-def _filled(head: Head, loaded: Loaded) -> Pool:
-    for at, stored in loaded.items.items():
-        if at not in head.pool.items:
-            head.pool.add(at, itemlog.unseal_item(at, stored, head.where))
-    return head.pool
+        names = _named(old.names, loaded.thread, old.pool)
+        return Head(key, loaded.thread, names, old.recent if same else {}, old.pool)
 
 
 def _named(known: tuple[str, ...], thread: ThreadRow, pool: Pool) -> tuple[str, ...]:
@@ -211,7 +180,7 @@ def _named(known: tuple[str, ...], thread: ThreadRow, pool: Pool) -> tuple[str, 
         return known[:count]
     fresh = []
     for n in range(len(known), count):
-        item = pool.items.get(ItemId(NAMES, n))
+        item = pool.get(ItemId(NAMES, n))
         if item is None:
             raise Corrupt(f"name {n} of thread {thread.key.id!r} is not there")
         fresh.append(from_bytes(item.data))

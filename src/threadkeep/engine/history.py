@@ -196,8 +196,8 @@ async def _with_items(heads: Heads, key: ThreadKey, head: Head, lineage: _Lineag
         for ancestor, wanted in lineage
         for run in (*_slot_runs(ancestor.record, wanted), *_write_runs(ancestor.tasks, wanted))
     ]
-    missing = [at for run in itemlog.union(needed) for at in run.ids() if at not in head.pool.items]
+    missing = head.pool.lacking(itemlog.union(needed))
     if not missing:
         return head
-    loaded = await Items(key, itemlog.join_runs(missing))
+    loaded = await Items(key, missing)
     return heads.seen(key, loaded, head) if _same_epoch(head, loaded) else None

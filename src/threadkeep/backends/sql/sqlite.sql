@@ -120,7 +120,7 @@ WHERE c.hidden = 0 AND t.tenant = :tenant AND t.kind = :kind
   AND (:before IS NULL OR c.id < :before)
   AND (:after_id IS NULL OR c.id < :after_id OR (c.id = :after_id AND (t.id, c.ns) > (:after_thread, :after_ns)))
   AND (:source IS NULL OR c.source = :source)
-  AND (:step IS NULL OR c.step = :step)
+  AND (:step IS NULL OR c.step = :step OR c.step IS NULL)
   AND (:run IS NULL OR c.run = :run)
   AND NOT EXISTS (
       SELECT 1 FROM json_each(:tags) wanted
@@ -137,7 +137,7 @@ CROSS JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
 WHERE t.tenant = :tenant AND t.kind = :kind AND t.id = :thread AND c.ns = :ns AND c.id < :below AND c.hidden = 0
   AND (:id IS NULL OR c.id = :id)
   AND (:source IS NULL OR c.source = :source)
-  AND (:step IS NULL OR c.step = :step)
+  AND (:step IS NULL OR c.step = :step OR c.step IS NULL)
   AND (:run IS NULL OR c.run = :run)
   AND NOT EXISTS (
       SELECT 1 FROM json_each(:tags) wanted

@@ -1,0 +1,86 @@
+"""The pool: items of one epoch of a thread that this process has at hand, by id and by content.
+
+It is kept lean, since there may be a hundred thousand: a lane is a dict from n to bytes, nothing else is made an item.
+Grows only; it is shared by the heads of its epoch, and by the threads of this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from threadkeep.engine import itemlog
+from threadkeep.engine.itemlog import RUN_LISTS, Item, ItemId, Run
+from threadkeep.errors import Corrupt
+
+_OVERHEAD = 150
+"""What an item costs in memory besides its bytes, roughly."""
+
+
+class Pool:
+    """Items at hand; also the run lists and shapes among them, unpacked."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[int, dict[int, bytes]] = {}
+        self.run_lists: dict[int, tuple[Run, ...]] = {}
+        self.shapes: dict[int, Any] = {}
+        self.size = 0
+        self._elements: dict[ItemId, int] = {}
+        self._contents: dict[int, dict[bytes, int]] = {}
+
+    def has(self, at: ItemId) -> bool:
+        """Whether an item is here."""
+        lane = self.lanes.get(at[0])
+        return lane is not None and at[1] in lane
+
+    def get(self, at: ItemId) -> Item | None:
+        """An item, if it is here."""
+        data = self.lanes.get(at[0], {}).get(at[1])
+        return Item(data, self._elements.get(at, 1)) if data is not None else None
+
+    def find(self, lane: int, data: bytes) -> ItemId | None:
+        """An item of the lane that holds exactly these bytes, one whole element; the newest, since runs go on there."""
+        contents = self._contents.get(lane)
+        if contents is None:
+            single = list(self.lanes.get(lane, {}))
+            held = {self.lanes[lane][n]: n for n in single if ItemId(lane, n) not in self._elements}
+            contents = self._contents.setdefault(lane, held)
+        n = contents.get(data)
+        return ItemId(lane, n) if n is not None else None
+
+    def add(self, at: ItemId, item: Item) -> None:
+        """Have an item at hand."""
+        lane, n = at
+        if item.elements != 1:
+            self._elements[at] = item.elements
+        elif lane in self._contents:
+            self._contents[lane][item.data] = n
+        self.lanes.setdefault(lane, {})[n] = item.data
+        self.size += len(item.data) + _OVERHEAD
+        if lane == RUN_LISTS:
+            self.run_lists[n] = itemlog.unpack_runs(item.data)
+
+    def fill(self, stored: Mapping[ItemId, bytes], where: str) -> None:
+        """Unseal what a read brought, but for what is here."""
+        for at, data, elements in itemlog.unseal_items(stored, self.has, where):
+            self.add(at, Item(data, elements))
+
+    def lacking(self, runs: Iterable[Run]) -> tuple[Run, ...]:
+        """What of these runs is not here."""
+        missing: list[Run] = []
+        for run in runs:
+            lane = self.lanes.get(run.lane, {})
+            ns = [n for n in range(run.start, run.start + run.length) if n not in lane]
+            missing += itemlog.join_runs((run.lane, n) for n in ns)
+        return tuple(missing)
+
+    def join(self, runs: Iterable[Run], where: str) -> bytes:
+        """The bytes of these items one after the other; Corrupt if the storage did not have one of them."""
+        pieces: list[bytes] = []
+        for lane, start, length in runs:
+            held = self.lanes.get(lane, {})
+            try:
+                pieces += [held[n] for n in range(start, start + length)]
+            except KeyError as error:
+                raise Corrupt(f"item {lane}:{error} of {where} is referred to but not there") from error
+        return b"".join(pieces)
