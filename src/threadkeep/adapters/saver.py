@@ -130,8 +130,8 @@ class KeepSaver(BaseCheckpointSaver[Any]):
 
     def _query(self, config: Any, filter: Any, before: Any, limit: Any) -> history.Query:
         at = place(config) if config is not None else Place(None, None, None)  # type: ignore[arg-type]
-        if filter is not None and not isinstance(filter, Mapping):
-            raise TypeError(f"filter must be a dict, not {type(filter).__name__}")
+        if filter is not None and not (isinstance(filter, Mapping) and all(isinstance(key, str) for key in filter)):
+            raise TypeError(f"filter must be a dict with str keys, not {filter!r}")
         return history.query(
             self._desk.tenant, GRAPH, thread=at.thread, ns=at.ns, id=at.id, before=before_id(before),
             filter=dict(filter or {}), limit=as_count(limit, "limit") if limit is not None else None,

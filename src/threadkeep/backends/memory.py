@@ -174,7 +174,7 @@ def _hits(request: Scan, key: ThreadKey, thread: _Thread) -> Iterator[Hit]:
     for row in thread.checkpoints.values():
         tagged = set(request.tags) <= set(thread.tags.get(row.labels, ()))
         if not row.hidden and tagged and _fits(request, row):
-            yield Hit(key, row, thread.items[ItemId(SHARED, row.labels)])
+            yield Hit(key, row, thread.items.get(ItemId(SHARED, row.labels)))
 
 
 def _fits(request: Scan, row: CheckpointRow) -> bool:

@@ -32,7 +32,7 @@ from threadkeep.engine.backend import (
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
 from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Request
 
 Row = tuple[Any, ...]
@@ -61,8 +61,13 @@ class Sqlite:
         return {name: sql.replace("{chosen}", blocks["chosen"]) for name, sql in blocks.items()}
 
     def answer(self, session: Session, request: Request[Any]) -> Any:
-        """Execute one request."""
-        return _VERBS[type(request)](_Work(self.sql, session), request)
+        """Execute one request. A column that cannot be read is Corrupt."""
+        try:
+            return _VERBS[type(request)](_Work(self.sql, session), request)
+        except (IndexError, ValueError) as error:
+            key = getattr(request, "key", None)
+            whose = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread"
+            raise Corrupt(f"a row of {whose} does not make sense: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,11 @@ def _scan(work: _Work, request: Scan) -> tuple[Hit, ...]:
 
 
 def _hit(row: Row) -> Hit:
-    return Hit(ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2])), _checkpoint_row(row[3:14]), row[14])
+    key = ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2]))
+    try:
+        return Hit(key, _checkpoint_row(row[3:14]), row[14])
+    except (IndexError, ValueError) as error:
+        raise Corrupt(f"a checkpoint of thread {key.id!r} does not make sense: {error!r}") from error
 
 
 def _catalogue(work: _Work, request: Catalogue) -> tuple[Listed, ...]:

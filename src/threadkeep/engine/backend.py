@@ -104,11 +104,11 @@ class Survey(Request[Loaded]):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A checkpoint that a scan met; `labels` are the stored bytes of its labels."""
+    """A checkpoint that a scan met; `labels` are the stored bytes of its labels, None if they are gone."""
 
     key: ThreadKey
     row: CheckpointRow
-    labels: bytes
+    labels: bytes | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from threadkeep.engine import itemlog
 from threadkeep.engine import metadata as about
 from threadkeep.engine.backend import Catalogue, Listed, Load, Want
-from threadkeep.engine.codec import unpack
-from threadkeep.engine.itemlog import SHARED, ItemId
-from threadkeep.engine.records import unpack_own
+from threadkeep.engine.records import unpack_labels, unpack_own
 from threadkeep.engine.status import STATUSES
 
 ORDERS = ("updated", "created", "bytes", "id")
@@ -102,11 +99,7 @@ def _matches(listed: Listed, own: dict[str, Any], wanted: Mapping[str, Any]) -> 
     if not wanted:
         return True
     row = listed.row
-    labels: dict[str, Any] = {}
-    if listed.labels is not None and row.labels is not None:
-        where = f"thread {row.key.id!r}"
-        item = itemlog.unseal_item(ItemId(SHARED, row.labels), listed.labels, where)
-        labels = unpack(item.data, f"labels {row.labels} of {where}") or {}
+    labels = unpack_labels(row.labels, listed.labels, f"thread {row.key.id!r}") if row.labels is not None else {}
     return about.matches(about.join(about.Split(row.source, row.step, row.run, labels, own)), wanted)
 
 

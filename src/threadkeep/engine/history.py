@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from threadkeep.engine import itemlog, metadata
 from threadkeep.engine.backend import Ancestors, Hit, Items, Loaded, Pause, Scan, Want
 from threadkeep.engine.checkpoints import TRIES, State, get, get_all, value, writes
-from threadkeep.engine.codec import Codec, unpack
+from threadkeep.engine.codec import Codec
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.itemlog import SHARED, ItemId, Run
+from threadkeep.engine.itemlog import Run
 from threadkeep.engine.records import Record, TaskWrites, unpack_own
 from threadkeep.errors import Conflict
 
@@ -81,8 +81,7 @@ def _matches(hit: Hit, wanted: Mapping[str, Any]) -> bool:
     if not wanted:
         return True
     row, where = hit.row, f"thread {hit.key.id!r}"
-    at = ItemId(SHARED, row.labels)
-    labels = unpack(itemlog.unseal_item(at, hit.labels, where).data, f"labels {row.labels} of {where}") or {}
+    labels = unpack_labels(row.labels, hit.labels, where)
     about = metadata.join(metadata.Split(row.source, row.step, row.run, labels, unpack_own(row, where)))
     return metadata.matches(about, wanted)
 

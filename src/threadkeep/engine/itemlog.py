@@ -146,6 +146,14 @@ def unseal(stored: bytes, seed: int, what: str) -> Item:
     return Item(data, elements)
 
 
+def reseed(stored: bytes, seed: int, other: int, what: str) -> bytes:
+    """The same sealed bytes under another seed."""
+    elements = unseal(stored, seed, what).elements
+    at = 1 if elements == 1 else 1 + len(varint(elements))
+    body = stored[at + 4 :]
+    return stored[:at] + _CRC.pack(_checksum(body, other, stored[0], elements)) + body
+
+
 _CRC = struct.Struct("<I")
 
 
@@ -232,6 +240,8 @@ def pack_runs(runs: Iterable[Run]) -> bytes:
 def unpack_runs(data: bytes) -> tuple[Run, ...]:
     """The runs that `pack_runs` was given."""
     numbers = list(read_varints(data))
+    if len(numbers) % 3:
+        raise ValueError("a run is cut short")
     return tuple(Run(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
 
 

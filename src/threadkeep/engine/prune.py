@@ -16,7 +16,7 @@ from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import NAMES, SHARED, Run
-from threadkeep.engine.records import CheckpointRow, Entry, Record, TaskWrites, ThreadRow, pack_writes
+from threadkeep.engine.records import CheckpointRow, Entry, Record, TaskWrites, ThreadRow, pack_writes, reseal
 from threadkeep.engine.status import of_checkpoint, of_writes, worse
 from threadkeep.errors import Conflict
 
@@ -232,7 +232,8 @@ def _left(thread: _Thread, place: _Place, stay: set[_Place], *, hidden: bool) ->
     row = thread.records[place].row
     parent = _parent(thread.records[place])
     lost = row.parent is not None and parent in thread.records and parent not in stay
-    return replace(row, parent=None if lost else row.parent, hidden=hidden)
+    changed = replace(row, parent=None if lost else row.parent, hidden=hidden)
+    return row if changed == row else reseal(row, changed, thread.head.where)
 
 
 def _rewritten(thread: _Thread, left: Mapping[_TaskPlace, TaskWrites]) -> dict[_TaskPlace, TaskWrites]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from threadkeep.engine import itemlog
 from threadkeep.engine.codec import WHOLE, pack, unpack
 from threadkeep.engine.identity import ThreadKey, to_bytes
-from threadkeep.engine.itemlog import RUN_LISTS, SHARED, Run
+from threadkeep.engine.itemlog import RUN_LISTS, SHARED, ItemId, Run
 from threadkeep.errors import Corrupt
 
 _TAGS = ("msgpack", "null", "bytes", "bytearray", "pickle", "json")
@@ -229,7 +229,8 @@ def pack_checkpoint(row: CheckpointRow, record: Record, names: Names, share: Cal
         record.rest or 0,
     ]
     refs = (Run(SHARED, share(pack(shape)), 1), *(run for slot in record.slots.values() for run in slot.refs()))
-    return replace(row, refs=refs, body=itemlog.seal(pack(body), _checkpoint_seed(row)))
+    row = replace(row, refs=refs)
+    return replace(row, body=itemlog.seal(pack(body), _checkpoint_seed(row)))
 
 
 _USUAL_FIELDS = ("v", "ts", "updated_channels")
@@ -255,6 +256,14 @@ def unpack_checkpoint(row: CheckpointRow, names: Names, shared: Shared, where: s
         )
     except (IndexError, KeyError, TypeError, ValueError, StopIteration, RuntimeError) as error:
         raise Corrupt(f"{what} does not make sense: {error!r}") from error
+
+
+def unpack_labels(n: int, stored: bytes | None, where: str) -> dict[str, Any]:
+    """A set of labels from its stored item."""
+    if stored is None:
+        raise Corrupt(f"labels {n} of {where} are referred to but not there")
+    item = itemlog.unseal_item(ItemId(SHARED, n), stored, where)
+    return dict(unpack(item.data, f"labels {n} of {where}") or {})
 
 
 def unpack_own(row: CheckpointRow, where: str) -> dict[str, Any]:
@@ -342,15 +351,15 @@ def pack_writes(row: WriteRow, entries: dict[int, Entry], names: Names) -> Write
     slots = [entry.slot for entry in entries.values()]
     others = [*origins[1:], [origins.index(entry.origin) for entry in entries.values()]] if len(origins) > 1 else 0
     path, run, time = origins[0]
-    return replace(
+    row = replace(
         row,
         path=path,
         run=run,
         time=time,
         index=tuple(n for idx, entry in entries.items() for n in (idx, names.number(entry.channel), entry.size)),
         refs=tuple(run for slot in slots for run in slot.refs()),
-        body=itemlog.seal(pack([*pack_slots(slots, names), others]), _write_seed(row)),
     )
+    return replace(row, body=itemlog.seal(pack([*pack_slots(slots, names), others]), _write_seed(row)))
 
 
 def unpack_writes(row: WriteRow, names: Names, shared: Shared, where: str) -> TaskWrites:
@@ -369,9 +378,21 @@ def unpack_writes(row: WriteRow, names: Names, shared: Shared, where: str) -> Ta
         raise Corrupt(f"{what} do not make sense: {error!r}") from error
 
 
+def reseal(row: CheckpointRow, changed: CheckpointRow, where: str) -> CheckpointRow:
+    """A changed row with the same body; its checksum speaks for the columns too."""
+    what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
+    return replace(changed, body=itemlog.reseed(row.body, _checkpoint_seed(row), _checkpoint_seed(changed), what))
+
+
 def _checkpoint_seed(row: CheckpointRow) -> int:
-    return zlib.crc32(to_bytes(row.id), zlib.crc32(to_bytes(row.ns)))
+    columns = (row.ns, row.id, row.parent, row.run, row.step, row.source, row.labels, row.time, row.hidden)
+    return zlib.crc32(itemlog.pack_runs(row.refs), _seed(columns))
 
 
 def _write_seed(row: WriteRow) -> int:
-    return zlib.crc32(to_bytes(row.task), zlib.crc32(to_bytes(row.checkpoint), zlib.crc32(to_bytes(row.ns))))
+    columns = (row.ns, row.checkpoint, row.task, row.path, row.run, row.time, row.index)
+    return zlib.crc32(itemlog.pack_runs(row.refs), _seed(columns))
+
+
+def _seed(columns: tuple[Any, ...]) -> int:
+    return zlib.crc32(repr(columns).encode("utf-8", "surrogatepass"))

@@ -112,7 +112,7 @@ SELECT t.tenant, t.kind, t.id, c.ns, c.id, c.parent, c.run, c.step, c.source, c.
        l.payload
 FROM tk_checkpoints c
 JOIN tk_threads t ON t.thread = c.thread
-JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
+LEFT JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
 WHERE c.hidden = 0 AND t.tenant = :tenant AND t.kind = :kind
   AND (:thread IS NULL OR t.id = :thread)
   AND (:ns IS NULL OR c.ns = :ns)
@@ -133,7 +133,7 @@ SELECT t.tenant, t.kind, t.id, c.ns, c.id, c.parent, c.run, c.step, c.source, c.
        l.payload
 FROM tk_threads t
 CROSS JOIN tk_checkpoints c ON c.thread = t.thread
-CROSS JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
+LEFT JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
 WHERE t.tenant = :tenant AND t.kind = :kind AND t.id = :thread AND c.ns = :ns AND c.id < :below AND c.hidden = 0
   AND (:id IS NULL OR c.id = :id)
   AND (:source IS NULL OR c.source = :source)
