@@ -17,7 +17,7 @@ from threadkeep.engine.codec import Codec
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run
-from threadkeep.engine.records import Record, TaskWrites, unpack_own
+from threadkeep.engine.records import Record, TaskWrites, unpack_labels, unpack_own
 from threadkeep.errors import Conflict
 
 _FIRST_SLICE, _LAST_SLICE = 16, 1024
