@@ -33,7 +33,7 @@ examples: $(VENV)/.demo  ## run every example
 	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(RUN) $$example; done
 
 test: $(VENV)/.stamp  ## the tests
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest -n auto $(ARGS)
 
 prove: $(VENV)/.stamp  ## the longer proofs: crashes, many processes, model checking
 	$(RUN) -m pytest tests/prove -q $(ARGS)

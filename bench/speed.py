@@ -141,8 +141,9 @@ def busy(field_: Sequence[Entrant], durability: Durability) -> dict[str, float]:
 def reads(savers: Mapping[str, Saver], label: str) -> Iterator[Row]:
     latest = {name: lambda saver=saver: saver.get_tuple(at()) for name, saver in savers.items()}
     yield Row(f"get_tuple, latest, warm, {label}", "ms", medians(latest, ROUNDS))
-    page = {name: lambda saver=saver: list(saver.list(at(), limit=10)) for name, saver in savers.items()}
-    yield Row(f"list(limit=10), {label}", "ms", medians(page, ROUNDS))
+    for where, config in (("of the thread", {"configurable": {"thread_id": "w1"}}), ("of its root namespace", at())):
+        page = {name: lambda s=saver, c=config: list(s.list(c, limit=10)) for name, saver in savers.items()}
+        yield Row(f"list(limit=10) {where}, {label}", "ms", medians(page, COLD_ROUNDS))
 
 
 def cold_read(field_: Sequence[Entrant], label: str) -> Row:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 
 _NAME = re.compile(r"^-- ([a-z0-9-]+): .+$", re.MULTILINE)
 
 
-def read_blocks(name: str) -> dict[str, str]:
-    """The blocks of a file in `sql/`, by name, comments taken out."""
+@cache
+def read_blocks(name: str) -> Mapping[str, str]:
+    """The blocks of a file in `sql/`, by name, comments taken out; read once."""
     text = files("threadkeep.backends").joinpath("sql", name).read_text("utf-8")
     pieces = _NAME.split(text)[1:]
     return {block: _without_comments(sql) for block, sql in zip(pieces[::2], pieces[1::2], strict=True)}

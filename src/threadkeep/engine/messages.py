@@ -65,16 +65,22 @@ def _is_call(call: Any) -> bool:
 def _is_usage(value: Any) -> bool:
     if value is None:
         return True
-    return (
-        type(value) is dict
-        and value.keys() - _USAGE_DETAILS == _USAGE
-        and type(value["input_tokens"]) is type(value["output_tokens"]) is type(value["total_tokens"]) is int
-        and all(_are_details(value[key]) for key in _USAGE_DETAILS & value.keys())
-    )
+    if type(value) is not dict or not all(map(value.__contains__, _USAGE)):
+        return False
+    for key, held in value.items():
+        fits = type(held) is int if key in _USAGE else key in _USAGE_DETAILS and _are_details(held)
+        if not fits:
+            return False
+    return True
 
 
 def _are_details(value: Any) -> bool:
-    return type(value) is dict and value.keys() <= _DETAILS and all(type(count) is int for count in value.values())
+    if type(value) is not dict:
+        return False
+    for key, count in value.items():  # noqa: SIM110 - this runs for every message that is read
+        if key not in _DETAILS or type(count) is not int:
+            return False
+    return True
 
 
 _KNOWN: dict[str, tuple[tuple[str, ...], Callable[[Fields], bool]]] = {
