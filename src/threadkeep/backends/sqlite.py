@@ -37,6 +37,7 @@ from threadkeep.plan import Request
 
 Row = tuple[Any, ...]
 SCHEMA_VERSION = 1
+_ORDERS = ("updated", "created", "bytes")
 _END_OF_IDS = b"\xff"
 """Greater than any UTF-8."""
 
@@ -58,7 +59,8 @@ class Sqlite:
     def sql(self) -> Mapping[str, str]:
         """The SQL blocks by name."""
         blocks = read_blocks("sqlite.sql")
-        return {name: sql.replace("{chosen}", blocks["chosen"]) for name, sql in blocks.items()}
+        orders = {f"catalogue-{order}": blocks["catalogue"].replace("{order}", order) for order in _ORDERS}
+        return {**blocks, **orders}
 
     def answer(self, session: Session, request: Request[Any]) -> Any:
         """Execute one request. A column that cannot be read is Corrupt."""

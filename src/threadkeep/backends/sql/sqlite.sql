@@ -1,4 +1,5 @@
--- The SQLite dialect: schema and statements as named blocks. A block is `-- name: purpose` and what follows it.
+-- The SQLite dialect: schema and statements as named blocks. A block is `-- name: purpose` and what follows it;
+-- {name} in a block stands for another one.
 -- Ids are UTF-8 in BLOBs: their byte order is Python's order of strings. Times are milliseconds since 1970.
 
 -- schema-1: everything, from an empty database
@@ -78,20 +79,16 @@ CREATE TABLE tk_runs (
 CREATE INDEX tk_runs_run ON tk_runs (run);
 
 -- thread: a thread's row
-SELECT thread, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, bytes, top, run, step, source,
-       status, labels, early, early_status, lease
-FROM tk_threads WHERE tenant = :tenant AND kind = :kind AND id = :id;
+SELECT {thread-columns} FROM tk_threads t WHERE t.tenant = :tenant AND t.kind = :kind AND t.id = :id;
 
 -- latest: the greatest visible checkpoint id of a namespace
 SELECT id FROM tk_checkpoints WHERE thread = :thread AND ns = :ns AND hidden = 0 ORDER BY id DESC LIMIT 1;
 
 -- checkpoint: one checkpoint
-SELECT ns, id, parent, run, step, source, labels, time, hidden, refs, body
-FROM tk_checkpoints WHERE thread = :thread AND ns = :ns AND id = :id;
+SELECT {checkpoint-columns} FROM tk_checkpoints c WHERE thread = :thread AND ns = :ns AND id = :id;
 
 -- checkpoints: all checkpoints of a thread
-SELECT ns, id, parent, run, step, source, labels, time, hidden, refs, body
-FROM tk_checkpoints WHERE thread = :thread ORDER BY ns, id;
+SELECT {checkpoint-columns} FROM tk_checkpoints c WHERE thread = :thread ORDER BY ns, id;
 
 -- writes: the writes on one checkpoint
 SELECT ns, checkpoint, task, path, run, time, entries, refs, body
@@ -108,33 +105,50 @@ SELECT lane, n, payload FROM tk_items WHERE thread = :thread AND lane = :lane AN
 SELECT lane, n FROM tk_items WHERE thread = :thread ORDER BY lane, n;
 
 -- scan: visible checkpoints of a thread or of all, newest id first, after a place
-SELECT t.tenant, t.kind, t.id, c.ns, c.id, c.parent, c.run, c.step, c.source, c.labels, c.time, c.hidden, c.refs, c.body,
-       l.payload
+SELECT t.tenant, t.kind, t.id, {checkpoint-columns}, l.payload
 FROM tk_checkpoints c
 JOIN tk_threads t ON t.thread = c.thread
 LEFT JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
-WHERE c.hidden = 0 AND t.tenant = :tenant AND t.kind = :kind
+WHERE t.tenant = :tenant AND t.kind = :kind
   AND (:thread IS NULL OR t.id = :thread)
   AND (:ns IS NULL OR c.ns = :ns)
-  AND (:id IS NULL OR c.id = :id)
   AND (:before IS NULL OR c.id < :before)
   AND (:after_id IS NULL OR c.id < :after_id OR (c.id = :after_id AND (t.id, c.ns) > (:after_thread, :after_ns)))
-  AND (:source IS NULL OR c.source = :source)
-  AND (:step IS NULL OR c.step = :step OR c.step IS NULL)
-  AND (:run IS NULL OR c.run = :run)
-  AND NOT EXISTS (
-      SELECT 1 FROM json_each(:tags) wanted
-      WHERE NOT EXISTS (
-          SELECT 1 FROM tk_tags g WHERE g.thread = c.thread AND g.labels = c.labels AND g.tag = unhex(wanted.value)))
+  AND {fitting}
 ORDER BY c.id DESC, t.id, c.ns LIMIT :limit;
 
 -- scan-namespace: the same, of one namespace of one thread, along the key
-SELECT t.tenant, t.kind, t.id, c.ns, c.id, c.parent, c.run, c.step, c.source, c.labels, c.time, c.hidden, c.refs, c.body,
-       l.payload
+SELECT t.tenant, t.kind, t.id, {checkpoint-columns}, l.payload
 FROM tk_threads t
 CROSS JOIN tk_checkpoints c ON c.thread = t.thread
 LEFT JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
-WHERE t.tenant = :tenant AND t.kind = :kind AND t.id = :thread AND c.ns = :ns AND c.id < :below AND c.hidden = 0
+WHERE t.tenant = :tenant AND t.kind = :kind AND t.id = :thread AND c.ns = :ns AND c.id < :below
+  AND {fitting}
+ORDER BY c.id DESC LIMIT :limit;
+
+-- catalogue: threads by a column, greatest first
+SELECT {thread-columns}, l.payload
+FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
+WHERE t.tenant = :tenant AND t.{order} <= coalesce(:value, 9223372036854775807)
+  AND (:value IS NULL OR t.{order} < :value OR (t.kind, t.id) > (:after_kind, :after_id))
+  AND {chosen}
+ORDER BY t.{order} DESC, t.kind, t.id LIMIT :limit;
+
+-- catalogue-id: threads by id
+SELECT {thread-columns}, l.payload
+FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
+WHERE t.tenant = :tenant AND (:value IS NULL OR (t.id, t.kind) > (:after_id, :after_kind)) AND {chosen}
+ORDER BY t.id, t.kind LIMIT :limit;
+
+-- thread-columns: a thread's row, in the order in which it is read
+t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes, t.top,
+       t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease
+
+-- checkpoint-columns: a checkpoint's row, in the order in which it is read
+c.ns, c.id, c.parent, c.run, c.step, c.source, c.labels, c.time, c.hidden, c.refs, c.body
+
+-- fitting: what every scan may leave out
+c.hidden = 0
   AND (:id IS NULL OR c.id = :id)
   AND (:source IS NULL OR c.source = :source)
   AND (:step IS NULL OR c.step = :step OR c.step IS NULL)
@@ -143,41 +157,6 @@ WHERE t.tenant = :tenant AND t.kind = :kind AND t.id = :thread AND c.ns = :ns AN
       SELECT 1 FROM json_each(:tags) wanted
       WHERE NOT EXISTS (
           SELECT 1 FROM tk_tags g WHERE g.thread = c.thread AND g.labels = c.labels AND g.tag = unhex(wanted.value)))
-ORDER BY c.id DESC LIMIT :limit;
-
--- catalogue-updated: threads by last change
-SELECT t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes,
-       t.top, t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
-FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
-WHERE t.tenant = :tenant AND t.updated <= coalesce(:value, 9223372036854775807)
-  AND (:value IS NULL OR t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
-  AND {chosen}
-ORDER BY t.updated DESC, t.kind, t.id LIMIT :limit;
-
--- catalogue-created: threads by birth
-SELECT t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes,
-       t.top, t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
-FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
-WHERE t.tenant = :tenant AND t.created <= coalesce(:value, 9223372036854775807)
-  AND (:value IS NULL OR t.created < :value OR (t.kind, t.id) > (:after_kind, :after_id))
-  AND {chosen}
-ORDER BY t.created DESC, t.kind, t.id LIMIT :limit;
-
--- catalogue-bytes: threads by size
-SELECT t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes,
-       t.top, t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
-FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
-WHERE t.tenant = :tenant AND t.bytes <= coalesce(:value, 9223372036854775807)
-  AND (:value IS NULL OR t.bytes < :value OR (t.kind, t.id) > (:after_kind, :after_id))
-  AND {chosen}
-ORDER BY t.bytes DESC, t.kind, t.id LIMIT :limit;
-
--- catalogue-id: threads by id
-SELECT t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes,
-       t.top, t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, l.payload
-FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
-WHERE t.tenant = :tenant AND (:value IS NULL OR (t.id, t.kind) > (:after_id, :after_kind)) AND {chosen}
-ORDER BY t.id, t.kind LIMIT :limit;
 
 -- chosen: what every catalogue may leave out
 (:kind IS NULL OR t.kind = :kind)
