@@ -5,16 +5,25 @@ Each function takes the value of the step before, as an object that others may s
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 
+from threadkeep.engine.itemlog import CHUNK
+
 Draw = Callable[[st.SearchStrategy[Any]], Any]
-LONG = 620_000
-"""Longer than an item may be, so the value is stored in chunks."""
+_HEADER = 5
+LONG = [
+    CHUNK - _HEADER - 1,
+    CHUNK - _HEADER,
+    CHUNK - _HEADER + 1,
+    2 * CHUNK - _HEADER,
+    2 * CHUNK - _HEADER + 1,
+    620_000,
+]
+"""Texts that fill an item, or two, just so, or are a little longer: those are stored in chunks."""
 
 _numbers = st.sampled_from([0, 1, True, False, 1.0, 0.0, -0.0, -1, 2**40, None])
 _messages = st.builds(
@@ -35,7 +44,7 @@ values = st.one_of(
     st.builds(lambda n: "large " * n, st.sampled_from([4, 6, 50, 300])),
     st.builds(lambda n: {"deep": {"er": [n] * 40}}, _numbers),
 )
-long_values = st.builds(lambda c, extra: c * (LONG + extra), st.sampled_from("pq"), st.integers(0, 2))
+long_values = st.builds(lambda letter, length: letter * length, st.sampled_from("pq"), st.sampled_from(LONG))
 
 
 def evolve_list(draw: Draw, old: Any) -> Any:
@@ -107,16 +116,27 @@ def _long_element(draw: Draw, old: list[Any]) -> list[Any]:
     return [*old[:5], draw(long_values)]
 
 
-def _interleave(draw: Draw, old: list[Any]) -> list[Any]:
-    """Every other element is new, so there are many runs."""
-    fresh = ({"fresh": draw(st.integers(0, 999)), "n": n, "text": "y" * 300} for n in range(70))
-    return list(itertools.chain.from_iterable(itertools.zip_longest(old[::2], fresh)))[:140]
-
-
 _LIST_CHANGES = [
     _append, _append, _append, _edit, _remove, _insert, _overwrite, _trim, _cut, _reorder, _duplicate,
-    _append_in_place, _edit_in_place, _many_tiny, _interleave,
+    _append_in_place, _edit_in_place, _many_tiny,
 ]  # fmt: skip
+
+
+def evolve_notes(draw: Draw, old: Any) -> Any:
+    """The next value of a long list, of which so many parts change that its runs do not fit into a row."""
+    stamp = draw(st.integers(0, 99))
+    fresh = [f"{stamp} {n} " + "z" * 260 for n in range(120)]
+    if not isinstance(old, list):
+        return fresh
+    change = draw(st.sampled_from(["spread", "spread", "append", "trim", "edit", "reverse", "other half"]))
+    return {
+        "spread": [new if n % 2 else kept for n, (kept, new) in enumerate(zip(old, fresh, strict=False))],
+        "append": old + fresh[:2],
+        "trim": old[stamp // 2 :],
+        "edit": [*old[: stamp // 2], "edited", *old[stamp // 2 + 1 :]],
+        "reverse": old[::-1],
+        "other half": [*old[: len(old) // 2], *fresh[60:]],
+    }[change]
 
 
 def evolve_dict(draw: Draw, old: Any) -> Any:
@@ -153,6 +173,7 @@ def evolve_long(draw: Draw, old: Any) -> Any:
 CHANNELS: dict[str, Callable[[Draw, Any], Any]] = {
     "messages": evolve_list,
     "files": evolve_dict,
+    "notes": evolve_notes,
     "count": evolve_any,
     "branch": evolve_any,
 }

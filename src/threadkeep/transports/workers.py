@@ -44,10 +44,10 @@ class Workers:
         self._stopped = True
         with self._lock:
             workers = [worker for worker in self._threads if worker is not threading.current_thread()]
-        for _ in workers:
-            self._jobs.put(None)
         for worker in workers:
-            worker.join()
+            while worker.is_alive():  # callers that come now finish the queue too, and may take what ends a worker
+                self._jobs.put(None)
+                worker.join(0.05)
         self._finish_queue()
 
     def _finish_queue(self) -> None:
