@@ -192,9 +192,10 @@ class Agreement(RuleBasedStateMachine):
 
     # --- helpers
 
-    def apply(self, data: Any, verb: str, *args: Any, **kwargs: Any) -> None:
+    def apply(self, data: Any, verb: str, *args: Any, keep: int | None = None, **kwargs: Any) -> None:
         """Do the same to all, through one of the two Keeps of each."""
-        which, flip = data.draw(st.sampled_from([0, 0, 0, 1]), "keep"), data.draw(st.booleans(), "other colour")
+        which = data.draw(st.sampled_from([0, 0, 0, 1]), "keep") if keep is None else keep
+        flip = data.draw(st.booleans(), "other colour")
         getattr(self.model, verb)(*args, **kwargs)
         for store in self.stores:
             store.do(which, verb, *args, flip=flip, **kwargs)
@@ -240,6 +241,18 @@ class Agreement(RuleBasedStateMachine):
     def put_anywhere(self, data: Any, thread: str, ns: str) -> None:
         parent = self.parent(data.draw, thread, ns)
         self.apply(data, *self.a_put(data, (thread, ns, self.new_id(data.draw)), parent, self.run(data.draw)))
+
+    @rule(data=st.data(), thread=st.sampled_from(THREADS), again=st.booleans(), keep=st.integers(0, 1))
+    def change_behind_the_back(self, data: Any, thread: str, again: bool, keep: int) -> None:
+        """One Keep puts the latest checkpoint again, or makes the thread anew; the other one goes on from there."""
+        there = [id for _, _, id in self.there(thread, "")]
+        id = there[0] if there else "00000001"
+        if not again:
+            self.apply(data, "delete_thread", thread, keep=keep)
+        parent, after = (there[1:2] or [None])[0] if again else None, f"{id}+"
+        self.apply(data, *self.a_put(data, (thread, "", id), parent, {}), keep=keep)
+        self.agree(1 - keep, "get_tuple", place_config(thread, "", ""))
+        self.apply(data, *self.a_put(data, (thread, "", after), id, {}), keep=1 - keep)
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
     def finish_a_step(self, data: Any, thread: str, ns: str) -> None:

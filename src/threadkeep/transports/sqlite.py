@@ -25,7 +25,7 @@ from threadkeep.transports import forks
 
 T = TypeVar("T")
 _IDLE_READERS = 8
-_PAGES_GIVEN_BACK = 4096
+_PAGES_GIVEN_BACK, _WORTH_SHRINKING = 4096, 8  # at least an eighth of the file must be free
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
@@ -250,9 +250,12 @@ def _frees(request: Request[Any]) -> bool:
 
 
 def _give_back(connection: apsw.Connection, timeout: float) -> None:
-    """Shrink the file by some of its free pages. Not now, if that is not possible: free pages are used again."""
+    """Shrink the file when much of it is free. Not now, if that is not possible: free pages are used again."""
     connection.set_busy_timeout(0)
     try:
+        free, pages = _number(connection, "PRAGMA freelist_count"), _number(connection, "PRAGMA page_count")
+        if free * _WORTH_SHRINKING < pages:
+            return
         connection.execute(f"PRAGMA incremental_vacuum({_PAGES_GIVEN_BACK})").fetchall()
     except apsw.Error:
         return
@@ -271,5 +274,9 @@ def _absolute(path: Path) -> Path:
 
 def _version(connection: apsw.Connection) -> int:
     there = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'tk_schema'").fetchall()
-    rows = connection.execute("SELECT version FROM tk_schema").fetchall() if there else []
+    return _number(connection, "SELECT version FROM tk_schema") if there else 0
+
+
+def _number(connection: apsw.Connection, sql: str) -> int:
+    rows = connection.execute(sql).fetchall()
     return int(str(rows[0][0])) if rows else 0
