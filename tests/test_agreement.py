@@ -244,15 +244,15 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), again=st.booleans(), keep=st.integers(0, 1))
     def change_behind_the_back(self, data: Any, thread: str, again: bool, keep: int) -> None:
-        """One Keep puts the latest checkpoint again, or makes the thread anew; the other one goes on from there."""
-        there = [id for _, _, id in self.there(thread, "")]
-        id = there[0] if there else "00000001"
+        """A checkpoint of one Keep is put again by the other, or the whole thread anew; the first goes on from there."""
+        self.clock += 20
+        place, parent = (thread, "", f"{self.clock - 10:08}"), self.parent(data.draw, thread, "")
+        self.apply(data, *self.a_put(data, place, parent, {}), keep=1 - keep)
         if not again:
             self.apply(data, "delete_thread", thread, keep=keep)
-        parent, after = (there[1:2] or [None])[0] if again else None, f"{id}+"
-        self.apply(data, *self.a_put(data, (thread, "", id), parent, {}), keep=keep)
-        self.agree(1 - keep, "get_tuple", place_config(thread, "", ""))
-        self.apply(data, *self.a_put(data, (thread, "", after), id, {}), keep=1 - keep)
+        self.apply(data, *self.a_put(data, place, parent, {}), keep=keep)
+        self.agree(1 - keep, "get_tuple", place_config(thread, data.draw(st.sampled_from(["", "elsewhere"])), ""))
+        self.apply(data, *self.a_put(data, (thread, "", f"{self.clock:08}"), place[2], {}), keep=1 - keep)
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
     def finish_a_step(self, data: Any, thread: str, ns: str) -> None:

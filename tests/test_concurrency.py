@@ -848,6 +848,37 @@ if lasting:
     with threadkeep.open(url) as again:
         assert sorted(ids(again.checkpointer)) == ["00000000", "child1", "child2", "parent0", "parent1", "parent2"]
 """,
+    "and the child ends while callers of the parent wait": """
+Chain(saver).put({"x": 1})
+transport, gate = saver._desk.transport, threading.Event()
+read = transport.read
+def slow(request):
+    gate.wait()
+    return read(request)
+transport.read = slow
+async def readers():
+    await asyncio.gather(*(saver.aget_tuple(config("t")) for _ in range(12)))
+waiting = [
+    threading.Thread(target=lambda: asyncio.run(readers())),
+    threading.Thread(target=lambda: Chain(saver, "parent").put({"x": 2})),
+]
+for each in waiting:
+    each.start()
+    time.sleep(0.2)
+pid = os.fork()
+if not pid:
+    signal.alarm(60)
+    sys.exit(0)
+wait(pid)
+transport.read = read
+if lasting:
+    with threadkeep.open(url) as other:
+        assert [info.id for info in other.threads()] == ["t"], "the child did what the parent had to do"
+gate.set()
+for each in waiting:
+    each.join()
+assert [info.id for info in keep.threads(order="id")] == ["parent", "t"]
+""",
     "and both write the same thread at once": """
 Chain(saver).put({"log": []})
 def work(who):

@@ -11,6 +11,7 @@ counting is done by the workers themselves.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -30,6 +31,7 @@ class Workers:
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._stopped = False
+        self._process = os.getpid()
 
     def submit(self, job: Job) -> None:
         """Have a job done soon. One that comes after `stop` is done at once, in the caller's thread."""
@@ -40,7 +42,9 @@ class Workers:
             threading.Thread(target=self._work, name="threadkeep", daemon=True).start()
 
     def stop(self) -> None:
-        """Finish what is queued and end all threads."""
+        """Finish what is queued and end all threads; but a forked child leaves the parent's alone."""
+        if self._process != os.getpid():
+            return
         self._stopped = True
         with self._lock:
             workers = [worker for worker in self._threads if worker is not threading.current_thread()]
