@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ def start(script: str, *args: Any, flags: tuple[str, ...] = ()) -> subprocess.Po
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -30,10 +32,11 @@ def finish(process: subprocess.Popen[str]) -> str:
     try:
         out, err = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold its pipes
         out, err = process.communicate()
         raise AssertionError(f"it does not end; it said {out!r} and {err[-4000:]}") from None
-    assert (process.returncode, err[-4000:]) == (0, "")
+    if process.returncode or err:
+        raise AssertionError(f"it ended with {process.returncode} and said {out!r} and {err[-4000:]}")
     return out
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from threadkeep.engine import itemlog
+from threadkeep.engine import itemlog, seams
 from threadkeep.engine.codec import WHOLE, Parts, header
 from threadkeep.engine.heads import Head
 from threadkeep.engine.identity import from_bytes, to_bytes
@@ -21,8 +21,8 @@ _INLINE = 32
 """Values up to this many bytes stand in the row: an item and its reference would cost as much."""
 _SMALL, _GROUP = 256, 1024
 """New elements smaller than _SMALL that come together are stored together, up to _GROUP bytes an item."""
-_LONGEST = 48
-"""A list of more runs than this is moved into an item of its own, which later checkpoints share."""
+_LONGEST = 16
+"""More runs than this are moved into an item of their own, which later checkpoints share."""
 
 
 class _Piece(NamedTuple):
@@ -42,7 +42,7 @@ class Draft:
         self.names = list(head.names)
         self.new_items: dict[ItemId, Item] = {}
         self._numbers = {name: n for n, name in enumerate(head.names)}
-        self._by_content: dict[tuple[int, bytes], ItemId] = {}
+        self._by_content: dict[tuple[int, int, bytes], ItemId] = {}
 
     def naming(self) -> Names:
         """The names for packing rows; unknown ones are added."""
@@ -61,26 +61,28 @@ class Draft:
         at = self._known(SHARED, packed)
         return at.n if at else self._add(SHARED, Item(packed)).n
 
-    def place(self, channel: str, parts: Parts, like: Slot | None) -> Slot:
-        """Put a value into the log, or inline; `like` is how the parent holds the channel."""
+    def place(self, channel: str, parts: Parts, like: Slot | None, *, early: bool = False) -> Slot:
+        """Put a value into the log, or inline.
+
+        `like` is how the parent holds the channel; `early` says that this is a write, whose messages may come again
+        with an id.
+        """
         if parts.size <= _INLINE and not parts.snapshot:
             return Slot(WHOLE, parts.tag, 1, False, _whole(parts))
         lane = FIRST_CHANNEL + self.number(channel)
         if parts.kind == WHOLE:
-            ids = self._place_whole(lane, parts.parts[0])
+            ids = self._place_whole(lane, parts.parts[0], early=early)
         else:
             old = like if like is not None and like.inline is None and like.kind == parts.kind else None
-            ids = self._place_each(lane, parts.parts, list(self._pieces(old)) if old else [])
+            ids = self._place_each(lane, parts.parts, list(self._pieces(old)) if old else [], early=early)
         slot = Slot(parts.kind, parts.tag, len(parts.parts), parts.snapshot, None, itemlog.join_runs(ids))
         return self._spilled(slot, like)
 
-    def _place_whole(self, lane: int, data: bytes) -> list[ItemId]:
-        if len(data) > CHUNK:
-            return self._store(lane, [data])
-        at = self._known(lane, data)
-        return [at] if at else [self._add(lane, Item(data))]
+    def _place_whole(self, lane: int, data: bytes, *, early: bool) -> list[ItemId]:
+        at = self._known(lane, data) if len(data) <= CHUNK else None
+        return [at] if at else self._cut(lane, data, early=early) or self._store(lane, [data])
 
-    def _place_each(self, lane: int, parts: Sequence[bytes], old: list[_Piece]) -> list[ItemId]:
+    def _place_each(self, lane: int, parts: Sequence[bytes], old: list[_Piece], *, early: bool) -> list[ItemId]:
         ids: list[ItemId] = []
         fresh: list[bytes] = []
         position: dict[ItemId, int] | None = None
@@ -92,6 +94,9 @@ class Draft:
                 if position is None:
                     position = {piece.ids[0]: k for k, piece in enumerate(old)}
                 j = position.get(at, j - 1)
+            elif piece is None and (cut := self._cut(lane, parts[i], early=early)):
+                piece = _Piece(tuple(cut), parts[i], 1)
+                j -= 1
             if piece is None:
                 fresh.append(parts[i])
                 i += 1
@@ -103,6 +108,17 @@ class Draft:
             i += piece.elements
             j += 1
         return ids + self._store(lane, fresh) if fresh else ids
+
+    def _cut(self, lane: int, element: bytes, *, early: bool) -> list[ItemId] | None:
+        """An element in pieces: one that may come again with an id, or one whose long strings are here. Else None."""
+        if not (seams.may_change(element) if early else len(element) >= seams.LONG):
+            return None
+        first, *rest = (piece[at : at + CHUNK] for piece in seams.cut(element) for at in range(0, len(piece), CHUNK))
+        known = [self._known(lane, piece, inner=True) for piece in rest]
+        if not rest or not (early or any(known)):
+            return None
+        ids = [self._add(lane, Item(first))]
+        return ids + [at or self._add(lane, Item(piece, 0)) for at, piece in zip(known, rest, strict=True)]
 
     def _pieces(self, slot: Slot) -> Iterator[_Piece]:
         """The whole elements that a slot refers to, as far as their items are at hand."""
@@ -128,22 +144,24 @@ class Draft:
         at = ItemId(lane, self.nexts[lane])
         self.nexts[lane] += 1
         self.new_items[at] = item
-        if item.elements == 1:
-            self._by_content[(lane, item.data)] = at
+        if item.elements <= 1:
+            self._by_content[(lane, item.elements, item.data)] = at
         return at
 
-    def _known(self, lane: int, data: bytes) -> ItemId | None:
-        return self._by_content.get((lane, data)) or self.head.pool.find(lane, data)
+    def _known(self, lane: int, data: bytes, *, inner: bool = False) -> ItemId | None:
+        """An item that holds these bytes: one whole element, or the inner part of one."""
+        return self._by_content.get((lane, 0 if inner else 1, data)) or self.head.pool.find(lane, data, inner=inner)
 
     def _spilled(self, slot: Slot, like: Slot | None) -> Slot:
-        """Move a long list of runs out of the row; an ancestor's run list is shared while it is a prefix."""
-        if like is not None and like.spill is not None and slot.runs[: like.covered] == like.runs[: like.covered]:
+        """Move a long list of runs out of the row; the parent's run lists are shared while they are a prefix."""
+        if like is not None and like.spill and slot.runs[: like.covered] == like.runs[: like.covered]:
             slot = slot._replace(spill=like.spill, covered=like.covered)
         if len(slot.runs) - slot.covered <= _LONGEST:
             return slot
         covered = len(slot.runs) - 1  # the last run is the one that grows
-        at = self._add(RUN_LISTS, Item(itemlog.pack_runs(slot.runs[:covered])))
-        return slot._replace(spill=at.n, covered=covered)
+        at = self._add(RUN_LISTS, Item(itemlog.pack_runs(slot.runs[slot.covered : covered])))
+        lists = itemlog.join_runs([*(at for run in slot.spill for at in run.ids()), at])
+        return slot._replace(spill=lists, covered=covered)
 
 
 def _whole(parts: Parts) -> bytes:

@@ -26,7 +26,7 @@ class Pool:
         self.shapes: dict[int, Any] = {}
         self.size = 0
         self._elements: dict[ItemId, int] = {}
-        self._contents: dict[int, dict[bytes, int]] = {}
+        self._contents: dict[tuple[int, int], dict[bytes, int]] = {}
 
     def has(self, at: ItemId) -> bool:
         """Whether an item is here."""
@@ -38,23 +38,26 @@ class Pool:
         data = self.lanes.get(at[0], {}).get(at[1])
         return Item(data, self._elements.get(at, 1)) if data is not None else None
 
-    def find(self, lane: int, data: bytes) -> ItemId | None:
-        """An item of the lane that holds exactly these bytes, one whole element; the newest, since runs go on there."""
-        contents = self._contents.get(lane)
+    def find(self, lane: int, data: bytes, *, inner: bool = False) -> ItemId | None:
+        """An item of the lane that holds these bytes as one whole element, or as the inner part of one."""
+        place = (lane, 0 if inner else 1)
+        contents = self._contents.get(place)
         if contents is None:
-            single = list(self.lanes.get(lane, {}))
-            held = {self.lanes[lane][n]: n for n in single if ItemId(lane, n) not in self._elements}
-            contents = self._contents.setdefault(lane, held)
+            held = {self.lanes[lane][n]: n for n in list(self.lanes.get(lane, ())) if self._is(lane, n, place[1])}
+            contents = self._contents.setdefault(place, held)
         n = contents.get(data)
         return ItemId(lane, n) if n is not None else None
+
+    def _is(self, lane: int, n: int, elements: int) -> bool:
+        return self._elements.get(ItemId(lane, n), 1) == elements
 
     def add(self, at: ItemId, item: Item) -> None:
         """Have an item at hand."""
         lane, n = at
         if item.elements != 1:
             self._elements[at] = item.elements
-        elif lane in self._contents:
-            self._contents[lane][item.data] = n
+        if (lane, item.elements) in self._contents:
+            self._contents[(lane, item.elements)][item.data] = n
         self.lanes.setdefault(lane, {})[n] = item.data
         self.size += len(item.data) + _OVERHEAD
         if lane == RUN_LISTS:

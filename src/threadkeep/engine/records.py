@@ -102,7 +102,7 @@ class WriteRow:
 
 
 class Slot(NamedTuple):
-    """How a value is held. `runs` is complete; of a spilled slot its first `covered` runs stand in an item."""
+    """How a value is held. `runs` is complete; the first `covered` of them stand in the run lists `spill`."""
 
     kind: int
     tag: str
@@ -110,14 +110,12 @@ class Slot(NamedTuple):
     snapshot: bool
     inline: bytes | None
     runs: tuple[Run, ...] = ()
-    spill: int | None = None
+    spill: tuple[Run, ...] = ()
     covered: int = 0
 
     def refs(self) -> tuple[Run, ...]:
-        """What the row refers to: the runs, or the run list and the runs after it."""
-        if self.spill is None:
-            return self.runs
-        return (Run(RUN_LISTS, self.spill, 1), *self.runs[self.covered :])
+        """What the row refers to: the runs, or the run lists and the runs after them."""
+        return (*self.spill, *self.runs[self.covered :])
 
 
 class Names(NamedTuple):
@@ -144,7 +142,7 @@ def pack_slots(slots: Iterable[Slot], names: Names) -> tuple[list[int], list[Any
             codes += (code | _INLINE, _pack_tag(slot.tag, names))
             details.append(slot.inline)
             continue
-        codes += (code | (_SPILLED if slot.spill is not None else 0), _pack_tag(slot.tag, names))
+        codes += (code | (_SPILLED if slot.spill else 0), _pack_tag(slot.tag, names))
         details += (slot.elements, len(slot.refs())) if slot.kind != WHOLE else (len(slot.refs()),)
     return codes, details
 
@@ -161,11 +159,9 @@ def unpack_slots(
             continue
         count = 1 if kind == WHOLE else next(detail)
         runs = tuple(next(refs) for _ in range(next(detail)))
-        if code & _SPILLED:
-            covered = shared.run_lists[runs[0].start]
-            yield Slot(kind, tag, count, snapshot, None, covered + runs[1:], runs[0].start, len(covered))
-        else:
-            yield Slot(kind, tag, count, snapshot, None, runs)
+        spill = tuple(run for run in runs if run.lane == RUN_LISTS) if code & _SPILLED else ()
+        covered = tuple(run for held in spill for at in held.ids() for run in shared.run_lists[at.n])
+        yield Slot(kind, tag, count, snapshot, None, covered + runs[len(spill) :], spill, len(covered))
 
 
 def _pack_tag(tag: str, names: Names) -> int:

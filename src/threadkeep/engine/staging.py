@@ -150,7 +150,7 @@ class Staging:
         entries = dict(before.entries) if before else {}
         for idx, channel, parts in op.writes:
             if before is None or idx not in before.entries or (idx < 0 and not op.only_new):
-                slot = self._draft.place(channel, parts, None)
+                slot = self._draft.place(channel, parts, None, early=True)
                 entries[idx] = Entry(channel, slot, parts.size, (op.path, op.run, op.time))
         if not entries or (before is not None and entries == before.entries):
             return
