@@ -19,10 +19,10 @@ import pathlib
 import random
 import sysconfig
 import uuid
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from collections.abc import Container, Iterator
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -32,6 +32,7 @@ from langgraph.graph.state import CompiledStateGraph
 
 Saver = BaseCheckpointSaver[Any]
 Kind = Literal["prose", "code"]
+M = TypeVar("M", bound=BaseMessage)
 
 FILES, FILE_CHARS = 8, 2_420
 SUMMARY_CHARS = 600
@@ -83,9 +84,13 @@ def _docstrings(tree: ast.Module) -> list[str]:
 
 
 class Conversation:
-    """One side of the talk after the other, decided by the seed alone."""
+    """One side of the talk after the other, decided by the seed alone.
 
-    def __init__(self, seed: int) -> None:
+    `nameless` are the types of messages that are said without an id; LangGraph gives them one later.
+    """
+
+    def __init__(self, seed: int, *, nameless: Container[str] = ()) -> None:
+        self._nameless = nameless
         self._random = random.Random(seed)
         self._at = {kind: self._random.randrange(len(getattr(corpus(), kind)) // 2) for kind in Corpus._fields}
 
@@ -105,7 +110,7 @@ class Conversation:
         }
 
     def question(self) -> HumanMessage:
-        return HumanMessage(self._text("prose", self._random.randint(*QUESTION)), id=self._uuid())
+        return self._said(HumanMessage(self._text("prose", self._random.randint(*QUESTION)), id=self._uuid()))
 
     def call(self) -> AIMessage:
         size = int(self._random.triangular(*CALL))
@@ -115,17 +120,24 @@ class Conversation:
             "limit": self._random.randint(1, 50),
         }
         call = ToolCall(name=self._random.choice(TOOLS), args=arguments, id="call_" + self._hex(24), type="tool_call")
-        return AIMessage(self._text("prose", size - 300), tool_calls=[call], **self._envelope(size, "tool_calls"))
+        said = AIMessage(self._text("prose", size - 300), tool_calls=[call], **self._envelope(size, "tool_calls"))
+        return self._said(said)
 
     def result(self, call: ToolCall) -> ToolMessage:
         low, high = RESULT_LIMITS
         size = int(min(high, max(low, self._random.lognormvariate(8.0, 0.75))))
         text = self._rows(size) if self._random.random() < ROWS_SHARE else self._text("code", size)
-        return ToolMessage(text, tool_call_id=call["id"], name=call["name"], id=self._uuid(), status="success")
+        said = ToolMessage(text, tool_call_id=call["id"], name=call["name"], id=self._uuid(), status="success")
+        return self._said(said)
 
     def answer(self) -> AIMessage:
         size = int(self._random.triangular(*ANSWER))
-        return AIMessage(self._text("prose", size), **self._envelope(size, "stop"))
+        return self._said(AIMessage(self._text("prose", size), **self._envelope(size, "stop")))
+
+    def _said(self, message: M) -> M:
+        if message.type in self._nameless:
+            message.id = None
+        return message
 
     def _text(self, kind: Kind, size: int) -> str:
         text: str = getattr(corpus(), kind)
@@ -250,12 +262,20 @@ def config(thread: str) -> RunnableConfig:
     }
 
 
-def steps(checkpointer: Saver, turns: int, *, seed: int = 1, thread: str = "w1", history: int = 0) -> Iterator[int]:
+def steps(
+    checkpointer: Saver,
+    turns: int,
+    *,
+    seed: int = 1,
+    thread: str = "w1",
+    history: int = 0,
+    nameless: Container[str] = (),
+) -> Iterator[int]:
     """Run the conversation, pausing after each turn with its number.
 
     The first input also brings the messages of `history` earlier turns: a long thread without the wait for it.
     """
-    conversation = Conversation(seed)
+    conversation = Conversation(seed, nameless=nameless)
     graph = chat(conversation, checkpointer)
     earlier = list(messages(history, seed=seed + 1))
     for turn, given in enumerate(inputs(conversation, turns)):

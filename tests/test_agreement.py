@@ -356,6 +356,7 @@ class Agreement(RuleBasedStateMachine):
         values = st.one_of(elements, st.just(shared[-2:]), st.just(shared))
         channels = st.sampled_from(["messages", "messages", "count", "files", *SPECIAL])
         writes = draw(st.lists(st.tuples(channels, values), max_size=4))
+        run = draw(st.sampled_from([run, run, {"run_id": RUNS[0]}]))
         self.known[place] = None
         self.touched.add(place[0])
         return ("put_writes", place_config(*place) | {"metadata": run}, writes, task, draw(st.sampled_from(PATHS)))
@@ -381,12 +382,21 @@ class Agreement(RuleBasedStateMachine):
     def copy_thread(self, data: Any, pair: tuple[str, str]) -> None:
         source, target = pair
         self.apply(data, "copy_thread", source, target)
+        if data.draw(st.booleans()):
+            self.go_on_and_copy_again(data, source, target)
         for thread, ns, id in list(self.known):
             if thread == source:
                 self.known[(target, ns, id)] = None
                 if (target, ns, id) not in self.live and (thread, ns, id) in self.live:
                     self.live[(target, ns, id)] = self.live[(thread, ns, id)]
         self.touched.add(target)
+
+    def go_on_and_copy_again(self, data: Any, source: str, target: str) -> None:
+        """What the target has become since the first copy stays."""
+        for place in self.there(target)[:1]:
+            for task in TASKS:
+                self.apply(data, *self.some_writes(data, place, task, self.run(data.draw)))
+            self.apply(data, "copy_thread", source, target)
 
     @rule(which=st.integers(0, 2))
     def reopen(self, which: int) -> None:

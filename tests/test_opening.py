@@ -124,6 +124,12 @@ def test_an_option_of_another_type_is_a_type_error(url: str, option: dict[str, A
         threadkeep.open(url, **option)
 
 
+@pytest.mark.parametrize("wrong", [5, "msgpack", ["msgpack"], len], ids=str)
+def test_a_serde_that_cannot_serialize_is_refused_when_the_keep_is_opened(url: str, wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="serde"):
+        threadkeep.open(url, serde=wrong)
+
+
 def test_options_are_keyword_only(url: str) -> None:
     with pytest.raises(TypeError):
         threadkeep.open(url, None)  # type: ignore[misc]
@@ -716,6 +722,14 @@ def test_a_folder_in_place_of_the_file_is_unavailable(tmp_path: Path) -> None:
     assert str(tmp_path) in str(raised.value)
 
 
+def test_a_name_that_no_file_can_have_is_unavailable(tmp_path: Path) -> None:
+    with threadkeep.open(url_of(tmp_path / ("x" * 300))) as keep:
+        for ask in every_verb(keep).values():
+            with pytest.raises(errors.Unavailable) as raised:
+                ask()
+            assert str(tmp_path) in str(raised.value)
+
+
 UNPRIVILEGED = """
 import os, sys
 import threadkeep
@@ -750,14 +764,14 @@ def public_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "nothing there yet"])
+@pytest.mark.parametrize("what", ["file", "folder", "nothing there yet", "a folder that may not be entered"])
 def test_what_may_not_be_written_is_unavailable(public_folder: Path, what: str) -> None:
     path = public_folder / "agent.db"
     if what != "nothing there yet":
         with threadkeep.open(url_of(path)) as keep:
             Chain(keep.checkpointer).put(HELLO)
         path.chmod(0o444)
-    public_folder.chmod(0o777 if what == "file" else 0o555)
+    public_folder.chmod({"file": 0o777, "a folder that may not be entered": 0o000}.get(what, 0o555))
     run(UNPRIVILEGED, url_of(path))
 
 
