@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
 
 T = TypeVar("T")
+_SERDES = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
 
 
 class Desk:
@@ -213,6 +214,8 @@ def open(
     """
     if serde is not None and tuple(allowed_types):
         raise ValueError("allowed_types belongs to the default serializer; give your own serde its own list")
+    if serde is not None and not any(all(callable(getattr(serde, name, None)) for name in pair) for pair in _SERDES):
+        raise TypeError(f"serde needs dumps_typed and loads_typed (or dumps and loads), which {serde!r} has not")
     desk = Desk(
         transport_for(url, durability=durability, timeout=timeout),
         tenant=as_id(tenant, "tenant"),

@@ -162,7 +162,7 @@ class SqliteFile:
 
     def _new_reader(self) -> apsw.Connection:
         """A connection to a file that has our schema; a writer makes it where it is missing."""
-        if not self._path.exists():
+        if not _exists(self._path):
             self._open_writer()
         connection = self._connect()
         if _version(connection) != SCHEMA_VERSION:
@@ -261,6 +261,14 @@ def _give_back(connection: apsw.Connection, timeout: float) -> None:
         return
     finally:
         connection.set_busy_timeout(int(timeout * 1000))
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is a file; what forbids to look will forbid to open it too, and be told then."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _absolute(path: Path) -> Path:
