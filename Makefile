@@ -36,7 +36,8 @@ test: $(VENV)/.stamp  ## the tests
 	$(RUN) -m pytest -n auto $(ARGS)
 
 prove: $(VENV)/.stamp  ## the longer proofs: crashes, many processes, model checking
-	$(RUN) -m pytest tests/prove -q $(ARGS)
+	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)
+	THREADKEEP_HYPOTHESIS=prove $(RUN) -m pytest tests/test_agreement.py -q $(ARGS)
 
 lint: $(VENV)/.stamp  ## ruff: rules and format
 	$(RUN) -m ruff check $(ARGS)
