@@ -48,9 +48,10 @@ class Workers:
         self._stopped = True
         with self._lock:
             workers = [worker for worker in self._threads if worker is not threading.current_thread()]
-        for worker in workers:
-            while worker.is_alive():  # callers that come now finish the queue too, and may take what ends a worker
+        while any(worker.is_alive() for worker in workers):
+            for _ in workers:
                 self._jobs.put(None)
+            for worker in workers:  # callers that come now finish the queue too, and may take what ends a worker
                 worker.join(0.05)
         self._finish_queue()
 
