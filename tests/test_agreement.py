@@ -470,7 +470,7 @@ class Agreement(RuleBasedStateMachine):
 
 TestAgreement = Agreement.TestCase
 TestAgreement.settings = settings(
-    max_examples=2000 if PROVING else 60,
+    max_examples=600 if PROVING else 60,
     stateful_step_count=60 if PROVING else 30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
