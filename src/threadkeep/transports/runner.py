@@ -179,14 +179,15 @@ class Runner:
 
     def _wait(self, key: Hashable, together: Together, make: Callable[[Callable[[Outcome], None]], _Ticket]) -> Any:
         outcomes: list[Outcome] = []
-        ready = threading.Event()
+        ready = threading.Lock()  # not an Event: Ctrl-C may leave the lock inside one locked, and `tell` would hang
+        ready.acquire()
 
         def tell(outcome: Outcome) -> None:
             outcomes.append(outcome)
-            ready.set()
+            ready.release()
 
         self._hand_over(key, together, make, tell)
-        ready.wait()
+        ready.acquire()
         return result(outcomes[0])
 
     async def _await(
