@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
+import psycopg
+import psycopg_pool
 import pytest
 from blockbuster import BlockBusterFunction, blockbuster_ctx
 
+import postgres
 import threadkeep
 from colours import Async, Colour, Sync
 
@@ -32,6 +35,7 @@ class Backend:
 BACKENDS = [
     Backend("memory", lambda folder, n: "memory://", lasting=False),
     Backend("sqlite", lambda folder, n: f"sqlite:///{folder / f'keep{n}.db'}", lasting=True),
+    Backend("postgres", lambda folder, n: postgres.fresh_schema(postgres.shared()), lasting=True),
 ]
 
 # What blockbuster does not know: the calls of our drivers that wait for a disk or a server.
@@ -40,6 +44,9 @@ DRIVER_CALLS = [
     (apsw.Connection, "executemany"),
     (apsw.Cursor, "execute"),
     (apsw.Cursor, "executemany"),
+    (psycopg.Connection, "wait"),
+    (psycopg.Connection, "connect"),
+    (psycopg_pool.ConnectionPool, "getconn"),
 ]
 
 

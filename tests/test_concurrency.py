@@ -204,7 +204,7 @@ def test_a_hundred_threads_that_write_on_one_thread_are_a_few_commits(keep: thre
 async def test_a_hundred_parallel_puts_on_as_many_threads_are_a_few_transactions(keep: threadkeep.Keep) -> None:
     counted = Counted(keep)
     await asyncio.gather(*(Chain(keep.checkpointer, f"t{n}").aput({"x": n}) for n in range(100)))
-    assert counted.transactions <= 20
+    assert counted.transactions <= 20 * keep._desk.transport.writers
     assert len(await keep.athreads(limit=200)) == 100
 
 

@@ -183,7 +183,7 @@ def test_every_public_name_is_in_the_reference(owner: str) -> None:
 
 SCHEMA = {
     name: COLUMN.findall(body)
-    for block, sql in read_blocks("sqlite.sql").items()
+    for block, sql in read_blocks("common.sql", "sqlite.sql").items()
     if block.startswith("schema-")
     for name, body in TABLE.findall(sql)
 }

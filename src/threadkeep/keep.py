@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
 from threadkeep.engine import catalogue, checkpoints
 from threadkeep.engine.catalogue import ThreadInfo
@@ -17,9 +17,11 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
 from threadkeep.engine.ops import Op
 from threadkeep.plan import Outcome, Plan
 from threadkeep.transports.runner import Runner, Transport
-from threadkeep.urls import transport_for
+from threadkeep.urls import Server, transport_for
 
 if TYPE_CHECKING:
+    from psycopg_pool import ConnectionPool
+
     from threadkeep.adapters.saver import KeepSaver
 
 T = TypeVar("T")
@@ -194,8 +196,26 @@ def as_count(value: Any, what: str) -> int:
     return value
 
 
+class OpenOptions(TypedDict, total=False):
+    """The options of `threadkeep.open`."""
+
+    serde: Any
+    durability: str
+    allowed_types: Iterable[AllowedType]
+    tenant: str
+    timeout: float
+    cache_bytes: int
+    read_only: bool
+    schema: str | None
+    min_size: int | None
+    max_size: int | None
+    prepare: bool | None
+    group: str | None
+    application_name: str | None
+
+
 def open(
-    url: str,
+    url: str | ConnectionPool[Any],
     *,
     serde: Any = None,
     durability: str = "strict",
@@ -203,21 +223,34 @@ def open(
     tenant: str = "",
     timeout: float = 30.0,
     cache_bytes: int = 128 * 1024 * 1024,
+    read_only: bool = False,
+    schema: str | None = None,
+    min_size: int | None = None,
+    max_size: int | None = None,
+    prepare: bool | None = None,
+    group: str | None = None,
+    application_name: str | None = None,
 ) -> Keep:
-    """Open a Keep: `sqlite:///relative.db`, `sqlite:////absolute/path.db` or `memory://`.
+    """Open a Keep: `sqlite:///relative.db`, `sqlite:////absolute/path.db`, `postgresql://user@host/database` or `memory://`.
 
     Nothing is touched before the first use. `durability="strict"` has everything on disk before a call returns,
     `"relaxed"` may lose the last moments when the machine (not the process) dies. `serde` replaces LangGraph's
     serializer; `allowed_types` are classes, or their exact names, that stored rows may become besides the safe ones.
-    `tenant` keeps threads apart; `timeout` is how long a locked database is waited for, in seconds; `cache_bytes` is
-    how much of recently used threads is kept in memory.
+    `tenant` keeps threads apart; `timeout` is how long a database that is locked, gone or silent is waited for, in
+    seconds; `cache_bytes` is how much of recently used threads is kept in memory; `read_only` never changes anything.
+
+    For PostgreSQL the URL is libpq's, or a `psycopg_pool.ConnectionPool`, which stays yours to close. `schema` is where
+    the tables are; `min_size` and `max_size` are the pool's (1 and 8); `prepare=False` is for PgBouncer in transaction
+    mode; `group="thread"` keeps each statement to one thread, for databases that spread threads over machines;
+    `application_name` is what administrators see. The first five may also stand in the URL's query.
     """
     if serde is not None and tuple(allowed_types):
         raise ValueError("allowed_types belongs to the default serializer; give your own serde its own list")
     if serde is not None and not any(all(callable(getattr(serde, name, None)) for name in pair) for pair in _SERDES):
         raise TypeError(f"serde needs dumps_typed and loads_typed (or dumps and loads), which {serde!r} has not")
+    server = Server(schema, min_size, max_size, prepare, group, application_name)
     desk = Desk(
-        transport_for(url, durability=durability, timeout=timeout),
+        transport_for(url, durability=durability, timeout=timeout, read_only=read_only, server=server),
         tenant=as_id(tenant, "tenant"),
         cache_bytes=as_count(cache_bytes, "cache_bytes"),
     )

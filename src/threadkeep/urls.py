@@ -2,41 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from threadkeep.transports.runner import Transport
 
 DURABILITIES = ("strict", "relaxed")
-ACCEPTED = "accepted are sqlite:///relative.db, sqlite:////absolute/path.db and memory://"
+GROUPS = ("all", "thread")
+ACCEPTED = (
+    "accepted are sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user@host/database, memory://"
+    " and a psycopg_pool.ConnectionPool"
+)
+_PIP = "pip install 'threadkeep[postgres]'"
 
 
-def transport_for(url: Any, *, durability: str, timeout: float) -> Transport:
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What is said about a server; None is: as usual."""
+
+    schema: str | None = None
+    min_size: int | None = None
+    max_size: int | None = None
+    prepare: bool | None = None
+    group: str | None = None
+    application_name: str | None = None
+
+    def given(self) -> list[str]:
+        """The names of what was said."""
+        return [field.name for field in fields(self) if getattr(self, field.name) is not None]
+
+
+def transport_for(url: Any, *, durability: str, timeout: float, read_only: bool, server: Server) -> Transport:
     """The transport of a URL. Nothing is opened yet."""
-    if not isinstance(url, str):
-        raise TypeError(f"a URL must be a str, not {type(url).__name__}; {ACCEPTED}")
     if durability not in DURABILITIES:
         raise ValueError(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}")
     if type(timeout) not in (int, float) or not 0 < timeout < 1e6:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
+    if not isinstance(read_only, bool):
+        raise TypeError(f"read_only must be True or False, not {read_only!r}")
+    if not isinstance(url, str):
+        if type(url).__module__.startswith("psycopg_pool"):
+            return _postgres(url, server, durability=durability, timeout=timeout, read_only=read_only)
+        raise TypeError(f"a URL must be a str, not {type(url).__name__}; {ACCEPTED}")
     scheme, separator, rest = url.partition("://")
+    if separator and scheme in ("postgresql", "postgres"):
+        return _postgres(url, server, durability=durability, timeout=timeout, read_only=read_only)
+    if server.given():
+        raise ValueError(f"{', '.join(server.given())}: only for postgresql://")
     if separator and scheme == "memory":
-        return _memory(rest)
+        return _memory(rest, read_only=read_only)
     if separator and scheme == "sqlite":
-        return _sqlite(rest, durability=durability, timeout=timeout)
+        return _sqlite(rest, durability=durability, timeout=timeout, read_only=read_only)
     raise ValueError(f"cannot open {url!r}: {ACCEPTED}")
 
 
-def _memory(rest: str) -> Transport:
+def _memory(rest: str, *, read_only: bool) -> Transport:
     from threadkeep.backends.memory import Memory  # noqa: PLC0415
     from threadkeep.transports.direct import Direct  # noqa: PLC0415
 
     if rest:
         raise ValueError(f"memory:// takes nothing after it, not {rest!r}: each one is private and empty")
-    return Direct(Memory())
+    return Direct(Memory(), read_only=read_only)
 
 
-def _sqlite(rest: str, *, durability: str, timeout: float) -> Transport:
+def _sqlite(rest: str, *, durability: str, timeout: float, read_only: bool) -> Transport:
     from threadkeep.backends.sqlite import Sqlite  # noqa: PLC0415
     from threadkeep.transports.sqlite import SqliteFile  # noqa: PLC0415
 
@@ -47,4 +79,81 @@ def _sqlite(rest: str, *, durability: str, timeout: float) -> Transport:
         raise ValueError("sqlite:///:memory: would be another database in every thread; use memory://")
     if "?" in path or "\0" in path:
         raise ValueError(f"sqlite://{rest}: a query is not accepted, options are arguments of threadkeep.open()")
-    return SqliteFile(Path(path), Sqlite(), durability=durability, timeout=timeout)
+    return SqliteFile(Path(path), Sqlite(), durability=durability, timeout=timeout, read_only=read_only)
+
+
+def _postgres(where: Any, server: Server, *, durability: str, timeout: float, read_only: bool) -> Transport:
+    try:
+        import psycopg_pool  # noqa: PLC0415
+        from psycopg import Connection  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise ImportError(f"postgresql:// needs psycopg and psycopg_pool: {_PIP}") from error
+    from threadkeep.backends.postgres import Postgres  # noqa: PLC0415
+    from threadkeep.transports.postgres import Options, PostgresServer, with_name  # noqa: PLC0415
+
+    if isinstance(where, str):
+        where, said = _without_our_options(where)
+        server = _said_once(server, said)
+        if server.application_name is not None:
+            where = with_name(where, server.application_name)
+    elif not isinstance(where, psycopg_pool.ConnectionPool):
+        raise TypeError(
+            f"a pool must be a psycopg_pool.ConnectionPool, not {type(where).__name__}: it serves async callers too"
+        )
+    elif set(server.given()) & {"min_size", "max_size", "application_name"}:
+        raise ValueError("min_size, max_size and application_name are the pool's own business")
+    if server.schema is not None and (not server.schema or "\0" in server.schema or len(server.schema.encode()) > 63):
+        raise ValueError(f"schema must be a name of 1 to 63 bytes, not {server.schema!r}")
+    if server.group not in (None, *GROUPS):
+        raise ValueError(f"group must be one of {', '.join(GROUPS)}, not {server.group!r}")
+    low, high = _sizes(server)
+    options = Options(
+        min_size=low, max_size=high, prepare=server.prepare is not False, by_thread=server.group == "thread",
+        timeout=timeout, read_only=read_only, durability=durability,
+    )  # fmt: skip
+    return PostgresServer(where, Postgres(server.schema), options)
+
+
+def _sizes(server: Server) -> tuple[int, int]:
+    """How many connections the pool holds, at least and at most."""
+    for name, size in (("min_size", server.min_size), ("max_size", server.max_size)):
+        if size is not None and (type(size) is not int or size < (name == "max_size")):
+            raise ValueError(f"{name} must be a number of connections, not {size!r}")
+    high = server.max_size if server.max_size is not None else max(8, server.min_size or 0)
+    low = server.min_size if server.min_size is not None else min(1, high)
+    if low > high:
+        raise ValueError(f"min_size={low} is more than max_size={high}")
+    return low, high
+
+
+def _truth(text: str) -> bool:
+    return {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}[text.lower()]
+
+
+_OURS: Mapping[str, Callable[[str], Any]] = {
+    "schema": str, "min_size": int, "max_size": int, "prepare": _truth, "group": str,
+}  # fmt: skip
+
+
+def _without_our_options(url: str) -> tuple[str, dict[str, Any]]:
+    """The URL for libpq, and what its query says to us."""
+    base, question, query = url.partition("?")
+    said: dict[str, Any] = {}
+    rest = []
+    for piece in query.split("&") if question else []:
+        name, _, text = piece.partition("=")
+        if name not in _OURS:
+            rest.append(piece)
+            continue
+        try:
+            said[name] = _OURS[name](unquote(text))
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{name}={text} in the URL is not understood") from error
+    return base + ("?" + "&".join(rest) if rest else ""), said
+
+
+def _said_once(server: Server, said: Mapping[str, Any]) -> Server:
+    for name, value in said.items():
+        if getattr(server, name) not in (None, value):
+            raise ValueError(f"{name} is {value!r} in the URL and {getattr(server, name)!r} beside it")
+    return replace(server, **said)

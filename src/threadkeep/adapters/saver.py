@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from random import random
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -28,10 +29,10 @@ from threadkeep.adapters.configs import Place, before_id, config_of, place, run_
 from threadkeep.engine import checkpoints, copy, history, prune
 from threadkeep.engine.checkpoints import State
 from threadkeep.engine.codec import Codec
-from threadkeep.engine.gate import AllowedType, gated
+from threadkeep.engine.gate import gated
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_id, as_ids
 from threadkeep.engine.ops import Put, PutWrites
-from threadkeep.keep import Desk, as_count, draw, now
+from threadkeep.keep import Desk, OpenOptions, as_count, draw, now
 
 
 class KeepSaver(BaseCheckpointSaver[Any]):
@@ -43,30 +44,10 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         self._codec_kept: Codec | None = None
 
     @classmethod
-    def from_conn_string(
-        cls,
-        url: str,
-        *,
-        serde: Any = None,
-        durability: str = "strict",
-        allowed_types: Iterable[AllowedType] = (),
-        tenant: str = "",
-        timeout: float = 30.0,
-        cache_bytes: int = 128 * 1024 * 1024,
-    ) -> _Opened:
+    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> _Opened:
         """A saver to use in `with` or `async with`; options as for `threadkeep.open`."""
-        return _Opened(
-            partial(
-                keep.open,
-                url,
-                serde=serde,
-                durability=durability,
-                allowed_types=allowed_types,
-                tenant=tenant,
-                timeout=timeout,
-                cache_bytes=cache_bytes,
-            )
-        )
+        inspect.signature(keep.open).bind(url, **options)  # an option that there is not is a TypeError here, not later
+        return _Opened(partial(keep.open, url, **options))
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""

@@ -12,12 +12,23 @@ _NAME = re.compile(r"^-- ([a-z0-9-]+): .+$", re.MULTILINE)
 
 
 @cache
-def read_blocks(name: str) -> Mapping[str, str]:
-    """The blocks of a file in `sql/`, by name, comments taken out and parts put in; read once."""
-    text = files("threadkeep.backends").joinpath("sql", name).read_text("utf-8")
-    pieces = _NAME.split(text)[1:]
-    blocks = {block: _without_comments(sql) for block, sql in zip(pieces[::2], pieces[1::2], strict=True)}
-    return {block: _PART.sub(lambda part: blocks.get(part[1], part[0]), sql) for block, sql in blocks.items()}
+def read_blocks(*names: str) -> Mapping[str, str]:
+    """The blocks of files in `sql/`, by name, comments taken out and parts put in; read once.
+
+    A block of a later file replaces that of an earlier one. Parts that no block names are left for the caller.
+    """
+    blocks = {block: sql for name in names for block, sql in _blocks(name)}
+
+    def with_parts(sql: str) -> str:
+        put_in = _PART.sub(lambda part: blocks.get(part[1], part[0]), sql)
+        return put_in if put_in == sql else with_parts(put_in)
+
+    return {block: with_parts(sql) for block, sql in blocks.items()}
+
+
+def _blocks(name: str) -> list[tuple[str, str]]:
+    pieces = _NAME.split(files("threadkeep.backends").joinpath("sql", name).read_text("utf-8"))[1:]
+    return [(block, _without_comments(sql)) for block, sql in zip(pieces[::2], pieces[1::2], strict=True)]
 
 
 def _without_comments(sql: str) -> str:

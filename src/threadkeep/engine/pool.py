@@ -18,12 +18,16 @@ _OVERHEAD = 150
 
 
 class Pool:
-    """Items at hand; also the run lists and shapes among them, unpacked."""
+    """Items at hand; also the run lists and shapes among them, unpacked.
+
+    `spans` has for each lane from where to where (not included) no item is missing; there may be others beside them.
+    """
 
     def __init__(self) -> None:
         self.lanes: dict[int, dict[int, bytes]] = {}
         self.run_lists: dict[int, tuple[Run, ...]] = {}
         self.shapes: dict[int, Any] = {}
+        self.spans: dict[int, tuple[int, int]] = {}
         self.size = 0
         self._elements: dict[ItemId, int] = {}
         self._contents: dict[tuple[int, int], dict[bytes, int]] = {}
@@ -59,6 +63,11 @@ class Pool:
         if (lane, item.elements) in self._contents:
             self._contents[(lane, item.elements)][item.data] = n
         self.lanes.setdefault(lane, {})[n] = item.data
+        low, high = self.spans.get(lane, (n, n))
+        if n == high:
+            self.spans[lane] = (low, n + 1)
+        elif n == low - 1:
+            self.spans[lane] = (n, high)
         self.size += len(item.data) + _OVERHEAD
         if lane == RUN_LISTS:
             self.run_lists[n] = itemlog.unpack_runs(item.data)

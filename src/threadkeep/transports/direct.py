@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from threadkeep.errors import ReadOnly
 from threadkeep.plan import Outcome, Request, answer
 from threadkeep.transports import forks
 
@@ -20,8 +21,11 @@ class Answering(Protocol):
 class Direct:
     """Executes requests one at a time, in the caller's thread. A forked child goes on with its own copy of the rows."""
 
-    def __init__(self, backend: Answering) -> None:
+    writers = 1
+
+    def __init__(self, backend: Answering, *, read_only: bool = False) -> None:
         self._backend = backend
+        self._read_only = read_only
         self._lock = threading.Lock()
         forks.watch(self)
 
@@ -32,6 +36,8 @@ class Direct:
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes one after the other; each is atomic in itself."""
+        if self._read_only:
+            raise ReadOnly
         with self._lock:
             return [answer(self._backend.answer, request) for request in requests]
 

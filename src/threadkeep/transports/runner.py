@@ -6,7 +6,8 @@ cancelled task or a Ctrl-C ends the waiting, not the work, and nothing is left h
 The changes of one agent thread queue up in its lane: one plan at a time, and the ops that waited meanwhile go into the
 next plan together. When a plan asks for a commit it is set aside, and the worker that finds nobody committing commits
 everything that waits, in one transaction, and goes on with those plans. So a lone caller never waits for company, and
-two hundred tasks need a few transactions.
+two hundred tasks need a few transactions. Where the storage takes changes from several sides at once, several workers
+may be committing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import random
@@ -36,11 +37,14 @@ _WORKERS = 6
 class Transport(Protocol):
     """What executes requests. All methods may be called from any thread."""
 
+    writers: int
+    """How many callers of `write` there may be at once."""
+
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
-        """Execute changes, in one transaction if possible; one that fails undoes itself only. One caller at a time."""
+        """Execute changes, in one transaction if possible; one that fails undoes itself only."""
 
     def setup(self) -> None:
         """Make the storage ready now instead of at first use."""
@@ -93,11 +97,11 @@ class _Job:
 class _State:
     """All that a forked child must have anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, writers: int) -> None:
         self.lock = threading.Lock()
         self.lanes: dict[Hashable, _Lane] = {}
         self.commits: deque[tuple[_Job, Request[Any]]] = deque()
-        self.committing = threading.Lock()
+        self.committing = threading.Semaphore(writers)
         self.workers = Workers(_WORKERS)
 
 
@@ -107,7 +111,7 @@ class Runner:
     def __init__(self, transport: Transport, *, on_fork: Callable[[], None]) -> None:
         self._transport = transport
         self._on_fork = on_fork
-        self._state = _State()
+        self._state = _State(self._transport.writers)
         self._closed = False
         forks.watch(self)
 
@@ -164,7 +168,7 @@ class Runner:
     def after_fork(self, *, child: bool) -> None:
         """The child has no workers and nothing under way."""
         if child:
-            self._state = _State()
+            self._state = _State(self._transport.writers)
             self._on_fork()
 
     def _open(self) -> _State:
@@ -252,7 +256,7 @@ class Runner:
         return True
 
     def _commit_all(self, state: _State) -> None:
-        """Commit what waits, unless somebody does: whoever commits looks again when done."""
+        """Commit what waits, unless enough others do: whoever commits looks again when done."""
         while state.commits and state.committing.acquire(blocking=False):
             try:
                 jobs = self._commit_waiting(state)
@@ -263,13 +267,22 @@ class Runner:
                     self._start_next(state, job.lane)
 
     def _commit_waiting(self, state: _State) -> list[tuple[_Job, Outcome]]:
-        waiting = [state.commits.popleft() for _ in range(len(state.commits))]
+        waiting = list(_taken(state.commits))
         if not waiting:
             return []
         outcomes = attempt(partial(self._transport.write, [request for _, request in waiting]))
         if isinstance(outcomes, Failure):
             return [(job, outcomes) for job, _ in waiting]
         return [(job, outcome) for (job, _), outcome in zip(waiting, outcomes.value, strict=True)]
+
+
+def _taken(waiting: deque[T]) -> Iterator[T]:
+    """All that is there; others may be taking too."""
+    while waiting:
+        try:
+            yield waiting.popleft()
+        except IndexError:
+            return
 
 
 def _plan_of(lane: _Lane, tickets: list[_Ticket]) -> Plan[Any]:

@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 
 import apsw
 
-from threadkeep.backends.sqlite import SCHEMA_VERSION, Row, Sqlite
+from threadkeep.backends.sql import Row
+from threadkeep.backends.sqlite import SCHEMA_VERSION, Sqlite
 from threadkeep.engine.backend import Commit, Drop
-from threadkeep.errors import Closed, Conflict, Corrupt, SchemaTooNew, ThreadkeepError, Unavailable
+from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request
 from threadkeep.transports import forks
 
@@ -48,11 +49,16 @@ class _Session:
 class SqliteFile:
     """A SQLite file that several threads, and several processes, read and write."""
 
-    def __init__(self, path: Path, backend: Sqlite, *, durability: str, timeout: float) -> None:
+    writers = 1
+
+    def __init__(
+        self, path: Path, backend: Sqlite, *, durability: str, timeout: float, read_only: bool = False
+    ) -> None:
         self._path = _absolute(path)
         self._backend = backend
         self._durability = durability
         self._timeout = timeout
+        self._read_only = read_only
         self._closed = False
         self._start()
         forks.watch(self)
@@ -68,6 +74,9 @@ class SqliteFile:
     def setup(self) -> None:
         """Make or migrate the schema now instead of at first use."""
         with self._busy():
+            if self._read_only:
+                with self._reader():
+                    return
             self._open_writer()
 
     def read(self, request: Request[Any]) -> Any:
@@ -77,6 +86,8 @@ class SqliteFile:
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; one that fails is undone alone. Durable when this returns (strict)."""
+        if self._read_only:
+            raise ReadOnly
         with self._busy():
             connection = self._open_writer()
             done = _in_transaction(
@@ -162,12 +173,22 @@ class SqliteFile:
 
     def _new_reader(self) -> apsw.Connection:
         """A connection to a file that has our schema; a writer makes it where it is missing."""
-        if not _exists(self._path):
+        if not self._read_only and not _exists(self._path):
             self._open_writer()
         connection = self._connect()
         if _version(connection) != SCHEMA_VERSION:
-            self._open_writer()
+            self._make_current(connection)
         return connection
+
+    def _make_current(self, connection: apsw.Connection) -> None:
+        """Have the schema made, or say why not."""
+        if not self._read_only:
+            self._open_writer()
+            return
+        version = _version(connection)
+        connection.close()
+        self._refuse_newer(version)
+        raise Unavailable(f"{self._path} has no tables of threadkeep; open it once without read_only=True")
 
     def _open_writer(self) -> apsw.Connection:
         with self._lock:
@@ -183,7 +204,8 @@ class SqliteFile:
 
     def _connect(self) -> apsw.Connection:
         self._path = self._path.absolute()
-        connection = apsw.Connection(str(self._path))
+        flags = apsw.SQLITE_OPEN_READONLY if self._read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        connection = apsw.Connection(str(self._path), flags=flags)
         connection.set_busy_timeout(int(self._timeout * 1000))
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
         return connection
@@ -199,16 +221,19 @@ class SqliteFile:
 
     def _migrate(self, connection: apsw.Connection) -> None:
         version = _version(connection)
-        if version > SCHEMA_VERSION:
-            raise SchemaTooNew(
-                f"{self._path} has schema {version}, this threadkeep knows {SCHEMA_VERSION}; upgrade threadkeep"
-            )
+        self._refuse_newer(version)
         if version == 0:
             connection.execute("CREATE TABLE IF NOT EXISTS tk_schema (version INTEGER NOT NULL) STRICT")
         for step in range(version + 1, SCHEMA_VERSION + 1):
             connection.execute(self._backend.sql[f"schema-{step}"])
         if version < SCHEMA_VERSION:
             connection.execute("DELETE FROM tk_schema; INSERT INTO tk_schema VALUES (?)", (SCHEMA_VERSION,))
+
+    def _refuse_newer(self, version: int) -> None:
+        if version > SCHEMA_VERSION:
+            raise SchemaTooNew(
+                f"{self._path} has schema {version}, this threadkeep knows {SCHEMA_VERSION}; upgrade threadkeep"
+            )
 
     def _patiently(self, work: Callable[[], T]) -> T:
         """Turning WAL on does not wait for locks by itself."""

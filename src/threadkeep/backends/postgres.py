@@ -1,0 +1,212 @@
+"""The PostgreSQL dialect: threads are numbered by a hash of their key, and references are arrays that SQL can follow.
+
+So the two requests that matter most are one statement each, and one round trip: a `Load` brings a thread's row, its
+checkpoints, their writes and the items of both; a group of `Commit`s makes each batch whose precondition holds. What
+is rarer, or would not fit into one statement, goes the way of all SQL backends, statement by statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from operator import itemgetter
+from typing import Any
+
+from threadkeep.backends.sql import (
+    Row,
+    SqlBackend,
+    Values,
+    Work,
+    item_values,
+    maybe_bytes,
+    sense,
+    tag_values,
+    thread_row,
+)
+from threadkeep.engine.backend import Batch, Commit, Found, Load, Loaded, refs_of
+from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
+from threadkeep.engine.itemlog import NAMES, RUN_LISTS, ItemId, Run
+from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.plan import Request
+
+SCHEMA_VERSION = 1
+_HOUR = 22
+"""`hour` is `updated` without its last 22 bits: 70 minutes."""
+_TABLE = re.compile(r"\btk_(schema|threads|items|checkpoints|writes|tags|runs)\b")
+_VALUE = re.compile(r"(?<!:):((?:\{[a-z]+\})?[a-z_0-9]+|\{[a-z]+\})")
+_LARGE = 64 * 1024 * 1024
+"""A batch of more bytes goes statement by statement, since one statement must not pass a gigabyte."""
+
+# Where the columns of `load` stand, for each kind of row.
+_THREAD = itemgetter(1, 11, 18, 12, 2, 3, 13, 4, 5, 6, 7, 8, 14, 15, 9, 19, 20, 10, 16, 21, 17)
+_CHECKPOINT = itemgetter(11, 12, 13, 14, 9, 18, 10, 8, 7, 22, 15)
+_WRITES = itemgetter(11, 12, 13, 14, 15, 8, 18, 22, 16)
+_LANE, _N, _PAYLOAD = 10, 1, 11
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement that answers a request, and how its rows are read. None means: it takes more than one."""
+
+    sql: str
+    values: Values
+    read: Callable[[list[Row]], Any]
+
+
+class Postgres(SqlBackend):
+    """PostgreSQL, in a schema or in the one that the server chooses."""
+
+    files = ("common.sql", "postgres.sql")
+    drops = ("drop-all",)
+
+    def __init__(self, schema: str | None = None) -> None:
+        self.schema = schema
+
+    @cached_property
+    def sql(self) -> Mapping[str, str]:
+        """The blocks with tables named in full, so that no connection needs a setting, and values as psycopg spells them."""
+        schema = '"{}"'.format((self.schema or "").replace('"', '""').replace("%", "%%"))
+        prefix = f"{schema}." if self.schema is not None else ""
+
+        def spelled(sql: str) -> str:
+            named = _TABLE.sub(lambda table: prefix + table[0], sql).replace("{schema}", schema)
+            return _VALUE.sub(r"%(\1)b", named)
+
+        return {block: spelled(sql) for block, sql in super().sql.items()}
+
+    def number(self, key: ThreadKey) -> int:
+        """64 bits of a hash. The row has the key too: were two the same, the second thread could not be made."""
+        parts = (to_bytes(part) for part in (key.tenant, key.kind, key.id))
+        said = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+        return int.from_bytes(blake2b(said, digest_size=8).digest(), "big", signed=True)
+
+    def pack_refs(self, runs: Iterable[Run]) -> str:
+        """Runs as the text of an array."""
+        return "{" + ",".join(str(number) for run in runs for number in run) + "}"
+
+    def unpack_refs(self, stored: list[int]) -> tuple[Run, ...]:
+        """An array as runs."""
+        if len(stored) % 3:
+            raise ValueError("a run is cut short")
+        return tuple(Run(*stored[i : i + 3]) for i in range(0, len(stored), 3))
+
+    def thread_values(self, row: ThreadRow) -> dict[str, Any]:
+        """A thread's row as values."""
+        return super().thread_values(row) | {"hour": row.updated >> _HOUR}
+
+    def fetch_items(self, work: Work, number: int, runs: Iterable[Run]) -> Iterator[Row]:
+        """These items, in one statement."""
+        spans = list(runs)
+        if spans:
+            yield from work.rows(
+                "items",
+                thread=number,
+                lanes=[run.lane for run in spans],
+                starts=[run.start for run in spans],
+                ends=[run.start + run.length for run in spans],
+            )
+
+    def fetch_writes(self, work: Work, number: int, ns: bytes, ids: Sequence[bytes]) -> Iterator[Row]:
+        """The writes on these checkpoints, in one statement."""
+        if ids:
+            yield from work.rows("writes", thread=number, ns=ns, ids=list(ids))
+
+    def load(self, request: Load) -> Statement:
+        """A load in one statement; it reads None if there are run lists, whose items take a second one."""
+        have, spans = request.have, dict[int, tuple[int, int]]()
+        if have is not None:
+            spans = {**have.items.spans, NAMES: (0, have.names)}
+        values = self.key_values(request.key) | {
+            "ats": list(range(len(request.wanted))),
+            "spaces": [to_bytes(want.ns) for want in request.wanted],
+            "ids": [maybe_bytes(want.id) for want in request.wanted],
+            "whole": [want.items for want in request.wanted],
+            "have_epoch": have.epoch if have else 0,
+            "have_lanes": list(spans),
+            "have_spans": [f"{{[{low},{high})}}" for low, high in spans.values()],
+        }
+        return Statement(self.sql["load"], values, lambda rows: sense(request)(lambda: self._loaded(request, rows)))
+
+    def _loaded(self, request: Load, rows: list[Row]) -> Loaded | None:
+        thread: ThreadRow | None = None
+        checkpoints: dict[int, CheckpointRow] = {}
+        writes: list[list[WriteRow]] = [[] for _ in request.wanted]
+        items: dict[ItemId, bytes] = {}
+        for row in rows:
+            what = row[0]
+            if what == 3:
+                items[ItemId(row[_LANE], row[_N])] = row[_PAYLOAD]
+            elif what == 0:
+                thread = thread_row(_THREAD(row))
+            elif what == 1:
+                checkpoints[row[1]] = self.checkpoint_row(_CHECKPOINT(row))
+            else:
+                writes[row[1]].append(self.write_row(_WRITES(row)))
+        if thread is None:
+            return Loaded(None)
+        found = tuple(Found(checkpoints.get(at), tuple(held)) for at, held in enumerate(writes))
+        if any(want.items and _has_run_lists(f) for want, f in zip(request.wanted, found, strict=True)):
+            return None
+        return Loaded(thread, found, items)
+
+    def commit(self, batches: Sequence[Batch], synchronous: str | None = None) -> Statement:
+        """Some batches in one statement, which reads the numbers of the threads whose batch was made.
+
+        `synchronous` is PostgreSQL's synchronous_commit, where it is to be another than the server's.
+        """
+        rows: dict[str, list[Values]] = {part: [] for part in _PARTS}
+        for batch in batches:
+            values = self.thread_values(batch.thread)
+            number = values["number"]
+            if batch.expect is None:
+                rows["made"].append(values)
+            else:
+                rows["known"].append(values | {"expect_epoch": batch.expect[0], "expect_rev": batch.expect[1]})
+            rows["items"] += item_values(number, batch)
+            rows["checkpoints"] += self.checkpoint_values(number, batch.new_checkpoints)
+            rows["changed_checkpoints"] += self.checkpoint_values(number, batch.changed_checkpoints)
+            rows["writes"] += self.write_values(number, batch.new_writes)
+            rows["changed_writes"] += self.write_values(number, batch.changed_writes)
+            rows["tags"] += tag_values(number, batch)
+            rows["runs"] += ({"thread": number, "run": pack_id(run)} for run in batch.runs)
+        given = {part: held for part, held in rows.items() if held}
+        values = {
+            f"{part}_{column}": [row[column] for row in held] for part, held in given.items() for column in held[0]
+        }
+        setting = self.sql["commit-setting"] if synchronous is not None else ""
+        text = self._commit_sql(tuple(given)).replace("{setting}", setting)
+        return Statement(text, values | {"synchronous": synchronous}, lambda made: {row[0] for row in made})
+
+    def _commit_sql(self, parts: tuple[str, ...]) -> str:
+        threads = [part for part in parts if part in ("known", "made")]
+        done = " UNION ALL ".join(f"SELECT thread FROM {part}" for part in threads)  # noqa: S608 - our own names
+        blocks = [
+            self.sql[f"commit-{part.replace('_', '-')}"].replace("{given}", part)
+            for part in parts
+            if part not in threads
+        ]
+        return (
+            self.sql["commit"]
+            .replace("{threads}", ", ".join(self.sql[f"commit-{part}"] for part in threads))
+            .replace("{done}", done)
+            .replace("{parts}", "".join(f", {block}" for block in blocks))
+        )
+
+
+_PARTS = ("known", "made", "items", "checkpoints", "changed_checkpoints", "writes", "changed_writes", "tags", "runs")
+
+
+def _has_run_lists(found: Found) -> bool:
+    return any(run.lane == RUN_LISTS for run in refs_of(found))
+
+
+def fits_one_statement(request: Request[Any]) -> bool:
+    """Whether a change can go into a statement with others: it only adds, and not too much."""
+    if not isinstance(request, Commit):
+        return False
+    batch = request.batch
+    removes = batch.ends or batch.gone_checkpoints or batch.gone_writes or batch.gone_items or batch.gone_runs
+    return not removes and sum(len(stored) for _, stored in batch.items) <= _LARGE

@@ -1,0 +1,525 @@
+"""The SQL backends: requests to named SQL blocks, rows to records. Run inside one transaction by a transport.
+
+Everything is here that databases do alike, statement by statement. A dialect says what differs: how a thread is
+numbered, how references are stored, how many rows are asked for at once; and it may answer a request in one statement.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+from threadkeep.backends.blocks import read_blocks
+from threadkeep.engine import itemlog
+from threadkeep.engine.backend import (
+    Ancestors,
+    Batch,
+    Catalogue,
+    Commit,
+    Drop,
+    Duplicate,
+    Found,
+    Have,
+    Hit,
+    Items,
+    Listed,
+    Load,
+    Loaded,
+    RunThreads,
+    Scan,
+    Survey,
+    refs_of,
+)
+from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
+from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run
+from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.errors import Conflict, Corrupt
+from threadkeep.plan import Request
+
+Row = tuple[Any, ...]
+Values = Mapping[str, Any]
+_BEGINNING = (2**63 - 1, "", "")
+"""Before the first thread of any order."""
+_MOST_TAGS = 8
+"""So many tags a query compares; the asker compares all of them anyway."""
+
+
+class Session(Protocol):
+    """One transaction, as the transport lends it."""
+
+    def rows(self, sql: str, values: Values) -> list[Row]:
+        """Run a statement and return its rows."""
+
+    def many(self, sql: str, values: Sequence[Values]) -> int:
+        """Run a statement for each set of values and return how many rows changed."""
+
+
+class SqlBackend(ABC):
+    """Answers requests in a session. Holds nothing but its SQL, which is read at first use."""
+
+    files: ClassVar[tuple[str, ...]]
+    """Where the blocks are, the dialect's own last."""
+    drops: ClassVar[tuple[str, ...]] = (
+        "drop-items", "drop-checkpoints", "drop-writes", "drop-tags", "drop-runs", "drop-thread",
+    )  # fmt: skip
+    """The blocks that remove a whole thread."""
+
+    @cached_property
+    def sql(self) -> Mapping[str, str]:
+        """The SQL blocks by name."""
+        return read_blocks(*self.files)
+
+    @abstractmethod
+    def number(self, key: ThreadKey) -> int | None:
+        """The number of a thread, if that is not the database's to give."""
+
+    @abstractmethod
+    def pack_refs(self, runs: Iterable[Run]) -> Any:
+        """References as the column holds them."""
+
+    @abstractmethod
+    def unpack_refs(self, stored: Any) -> tuple[Run, ...]:
+        """The references that `pack_refs` was given."""
+
+    def fetch_items(self, work: Work, number: int, runs: Iterable[Run]) -> Iterator[Row]:
+        """These items as (lane, n, payload)."""
+        for run in runs:
+            yield from work.rows("items", thread=number, **span(run))
+
+    def fetch_writes(self, work: Work, number: int, ns: bytes, ids: Sequence[bytes]) -> Iterator[Row]:
+        """The writes on these checkpoints."""
+        for id in ids:
+            yield from work.rows("writes", thread=number, ns=ns, id=id)
+
+    def answer(self, session: Session, request: Request[Any]) -> Any:
+        """Execute one request. A column that cannot be read is Corrupt."""
+        with_sense = sense(request)
+        return with_sense(lambda: _VERBS[type(request)](Work(self, session), request))
+
+    def key_values(self, key: ThreadKey) -> dict[str, Any]:
+        """What a statement says of a thread."""
+        return {
+            "tenant": to_bytes(key.tenant),
+            "kind": key.kind,
+            "thread_id": to_bytes(key.id),
+            "number": self.number(key),
+        }
+
+    def thread_values(self, row: ThreadRow) -> dict[str, Any]:
+        """A thread's row as values."""
+        return self.key_values(row.key) | {
+            "epoch": row.epoch, "rev": row.rev, "nexts": b"".join(map(itemlog.varint, row.nexts)),
+            "created": row.created, "updated": row.updated, "checkpoints": row.checkpoints, "writes": row.writes,
+            "bytes": row.bytes, "top": maybe_bytes(row.top), "run": maybe_pack(row.run), "step": row.step,
+            "source": row.source, "status": row.status, "labels": row.labels, "early": maybe_bytes(row.early),
+            "early_status": row.early_status, "lease": row.lease,
+        }  # fmt: skip
+
+    def checkpoint_values(self, number: int, rows: Iterable[CheckpointRow]) -> Iterator[dict[str, Any]]:
+        """Checkpoints as values."""
+        for row in rows:
+            yield {
+                "thread": number, "ns": to_bytes(row.ns), "id": to_bytes(row.id), "parent": maybe_pack(row.parent),
+                "run": maybe_pack(row.run), "step": row.step, "source": row.source, "labels": row.labels,
+                "time": row.time, "hidden": int(row.hidden), "refs": self.pack_refs(row.refs), "body": row.body,
+            }  # fmt: skip
+
+    def write_values(self, number: int, rows: Iterable[WriteRow]) -> Iterator[dict[str, Any]]:
+        """Writes as values."""
+        for row in rows:
+            yield {
+                "thread": number, "ns": to_bytes(row.ns), "checkpoint": to_bytes(row.checkpoint),
+                "task": pack_id(row.task), "path": to_bytes(row.path), "run": maybe_pack(row.run), "time": row.time,
+                "entries": json.dumps(row.index, separators=(",", ":")), "refs": self.pack_refs(row.refs),
+                "body": row.body,
+            }  # fmt: skip
+
+    def checkpoint_row(self, row: Row) -> CheckpointRow:
+        """A row of {checkpoint-columns}."""
+        ns, id, parent, run, step, source, labels, time, hidden, refs, body = row
+        return CheckpointRow(
+            from_bytes(ns), from_bytes(id), _id(parent), _id(run), step, source, labels, time, bool(hidden),
+            self.unpack_refs(refs), body,
+        )  # fmt: skip
+
+    def write_row(self, row: Row) -> WriteRow:
+        """A row of {write-columns}."""
+        ns, checkpoint, task, path, run, time, entries, refs, body = row
+        return WriteRow(
+            from_bytes(ns), from_bytes(checkpoint), unpack_id(task), from_bytes(path), _id(run), time,
+            tuple(json.loads(entries)), self.unpack_refs(refs), body,
+        )  # fmt: skip
+
+
+def sense(request: Request[Any]) -> Callable[[Callable[[], Any]], Any]:
+    """Runs what reads rows for a request; rows that make no sense are Corrupt."""
+
+    def run(work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except (IndexError, ValueError) as error:
+            key = getattr(request, "key", None)
+            whose = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread"
+            raise Corrupt(f"a row of {whose} does not make sense: {error!r}") from error
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A dialect at work in a session."""
+
+    dialect: SqlBackend
+    session: Session
+
+    def rows(self, block: str, **values: Any) -> list[Row]:
+        """The rows of a block."""
+        return self.session.rows(self.dialect.sql[block], values)
+
+    def one(self, block: str, **values: Any) -> Row | None:
+        """The first row of a block."""
+        rows = self.rows(block, **values)
+        return rows[0] if rows else None
+
+    def many(self, block: str, values: Iterable[Values]) -> int:
+        """How many rows a block changes in all."""
+        listed = list(values)
+        return self.session.many(self.dialect.sql[block], listed) if listed else 0
+
+    def thread(self, key: ThreadKey, *, lock: bool = False) -> tuple[int, ThreadRow] | None:
+        """A thread's number and row."""
+        row = self.one("lock-thread" if lock else "thread", **self.dialect.key_values(key))
+        return (row[0], thread_row(row)) if row else None
+
+
+def _load(work: Work, request: Load) -> Loaded:
+    there = work.thread(request.key)
+    if there is None:
+        return Loaded(None)
+    number, row = there
+    found = tuple(_found(work, number, want.ns, want.id) for want in request.wanted)
+    runs = [run for want, f in zip(request.wanted, found, strict=True) if want.items for run in refs_of(f)]
+    return Loaded(row, found, _sent(work, number, row, found, runs, request.have))
+
+
+def _found(work: Work, number: int, ns: str, id: str | None) -> Found:
+    space = to_bytes(ns)
+    if id is None:
+        latest = work.one("latest", thread=number, ns=space)
+        if latest is None:
+            return Found(None, ())
+        at = latest[0]
+    else:
+        at = to_bytes(id)
+    row = work.one("checkpoint", thread=number, ns=space, id=at)
+    writes = work.dialect.fetch_writes(work, number, space, [at])
+    return Found(work.dialect.checkpoint_row(row) if row else None, tuple(map(work.dialect.write_row, writes)))
+
+
+def _items(work: Work, request: Items) -> Loaded:
+    there = work.thread(request.key)
+    if there is None:
+        return Loaded(None)
+    return Loaded(there[1], (), _sent(work, *there, (), request.runs, request.have))
+
+
+def _ancestors(work: Work, request: Ancestors) -> Loaded:
+    there = work.thread(request.key)
+    if there is None:
+        return Loaded(None)
+    space = to_bytes(request.ns)
+    line = _line(work, there[0], space, request)
+    writes: dict[str, list[WriteRow]] = {id: [] for id in line}
+    for row in work.dialect.fetch_writes(work, there[0], space, list(map(to_bytes, line))):
+        write = work.dialect.write_row(row)
+        writes[write.checkpoint].append(write)
+    found = tuple(Found(row, tuple(writes[id])) for id, row in line.items())
+    return Loaded(there[1], found, _sent(work, *there, found, (), None))
+
+
+def _line(work: Work, number: int, space: bytes, request: Ancestors) -> dict[str, CheckpointRow]:
+    """A checkpoint and its parents. Parents mostly have the next lower ids, so some more are read with each."""
+    line: dict[str, CheckpointRow] = {}
+    near: dict[str, CheckpointRow] = {}
+    id: str | None = request.id
+    while id is not None and id not in line and len(line) < request.limit:
+        if id not in near:
+            limit = min(request.limit, max(64, 2 * len(line)))
+            down = work.rows("checkpoints-down", thread=number, ns=space, id=to_bytes(id), limit=limit)
+            near = {row.id: row for row in map(work.dialect.checkpoint_row, down)}
+        if id not in near:
+            break
+        line[id] = near[id]
+        id = line[id].parent
+    return line
+
+
+def _survey(work: Work, request: Survey) -> Loaded:
+    there = work.thread(request.key)
+    if there is None:
+        return Loaded(None)
+    checkpoints = map(work.dialect.checkpoint_row, work.rows("checkpoints", thread=there[0]))
+    rows = {(row.ns, row.id): row for row in checkpoints}
+    writes: dict[tuple[str, str], list[WriteRow]] = {place: [] for place in rows}
+    for write in map(work.dialect.write_row, work.rows("all-writes", thread=there[0])):
+        writes.setdefault((write.ns, write.checkpoint), []).append(write)
+    found = tuple(Found(rows.get(place), tuple(held)) for place, held in sorted(writes.items()))
+    stored = itemlog.join_runs(ItemId(*row) for row in work.rows("item-ids", thread=there[0]))
+    return Loaded(there[1], found, _sent(work, *there, found, (), None), stored)
+
+
+def _sent(
+    work: Work, number: int, row: ThreadRow, found: Sequence[Found], runs: Iterable[Run], have: Have | None
+) -> dict[ItemId, bytes]:
+    """Names, labels and run lists of these rows, and these items, but for what the asker has."""
+    have = have if have is not None and have.epoch == row.epoch else None
+    names, known = (row.nexts[NAMES] if row.nexts else 0), (have.names if have else 0)
+    wanted = [*runs, *(Run(SHARED, f.row.labels, 1) for f in found if f.row is not None)]
+    if names > known:
+        wanted.append(Run(NAMES, known, names - known))
+    lists = [run for f in found for run in refs_of(f) if run.lane in (RUN_LISTS, SHARED)]
+    sent = _fetched(work, number, lists, None)
+    if any(run.lane == RUN_LISTS for run in wanted):
+        wanted += [run for at, stored in sent.items() if at.lane == RUN_LISTS for run in itemlog.spilled(at, stored)]
+    return sent | _fetched(work, number, wanted, have)
+
+
+def _fetched(work: Work, number: int, runs: Iterable[Run], have: Have | None) -> dict[ItemId, bytes]:
+    merged: Iterable[Run] = itemlog.union(runs)
+    lacking = have.items.lacking(merged) if have is not None else merged
+    return {ItemId(lane, n): payload for lane, n, payload in work.dialect.fetch_items(work, number, lacking)}
+
+
+def span(run: Run) -> dict[str, int]:
+    """A run as values."""
+    return {"lane": run.lane, "start": run.start, "end": run.start + run.length}
+
+
+@dataclass(slots=True)
+class _Conditions:
+    """What a query asks for: a block and its values for each thing that is asked."""
+
+    dialect: SqlBackend
+    blocks: list[str]
+    values: dict[str, Any]
+
+    def add(self, block: str, **values: Any) -> None:
+        """One more condition, unless its value is None."""
+        if all(value is not None for value in values.values()):
+            self.blocks.append(self.dialect.sql[block])
+            self.values |= values
+
+    def add_tags(self, tags: Iterable[bytes], labelled: str) -> None:
+        """One more condition for each tag."""
+        for n, tag in enumerate(list(tags)[:_MOST_TAGS]):
+            self.blocks.append(
+                self.dialect.sql["where-tag"].replace("{labelled}", labelled).replace("{tag}", f"tag{n}")
+            )
+            self.values[f"tag{n}"] = tag
+
+    def into(self, block: str, **parts: str) -> str:
+        """A block with these conditions, and other parts."""
+        sql = self.dialect.sql[block].replace("{conditions}", "\n  AND ".join(self.blocks))
+        for part, text in parts.items():
+            sql = sql.replace(f"{{{part}}}", text)
+        return sql
+
+
+def _scan(work: Work, request: Scan) -> tuple[Hit, ...]:
+    asked = _Conditions(work.dialect, [], {"limit": request.limit})
+    if request.thread is not None:
+        asked.add("where-thread", **_known_key(work, ThreadKey(request.tenant, request.kind, request.thread)))
+    else:
+        asked.add("where-tenant", tenant=to_bytes(request.tenant))
+        asked.add("where-kind", kind=request.kind)
+    asked.add("where-ns", ns=maybe_bytes(request.ns))
+    asked.add("where-id", id=maybe_bytes(request.id))
+    below = [request.before] if request.before is not None else []
+    if request.after is not None:
+        id, thread, ns = request.after
+        if request.thread is None or request.ns is None:
+            place = {"after_id": to_bytes(id), "after_thread": to_bytes(thread), "after_ns": to_bytes(ns)}
+            asked.add("where-after", **place)
+        else:  # in one namespace of one thread, ids are places
+            below.append(id)
+    asked.add("where-below", below=to_bytes(min(below)) if below else None)
+    asked.add("where-source", source=request.source)
+    asked.add("where-step", step=request.step)
+    asked.add("where-run", run=maybe_pack(request.run))
+    asked.add_tags(request.tags, "c")
+    return tuple(_hit(work.dialect, row) for row in work.session.rows(asked.into("scan"), asked.values))
+
+
+def _known_key(work: Work, key: ThreadKey) -> dict[str, Any]:
+    return {name: value for name, value in work.dialect.key_values(key).items() if value is not None}
+
+
+def _hit(dialect: SqlBackend, row: Row) -> Hit:
+    key = ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2]))
+    try:
+        return Hit(key, dialect.checkpoint_row(row[3:14]), row[14])
+    except (IndexError, ValueError) as error:
+        raise Corrupt(f"a checkpoint of thread {key.id!r} does not make sense: {error!r}") from error
+
+
+def _catalogue(work: Work, request: Catalogue) -> tuple[Listed, ...]:
+    asked = _Conditions(work.dialect, [], {"limit": request.limit})
+    asked.add("where-tenant", tenant=to_bytes(request.tenant))
+    asked.add("where-kind", kind=request.kind)
+    asked.add("where-status", status=request.status)
+    if request.prefix:
+        prefix = to_bytes(request.prefix)
+        asked.add("where-prefix", prefix=prefix, prefix_end=prefix[:-1] + bytes([prefix[-1] + 1]))
+    asked.add_tags(request.tags, "t")
+    value, kind, id = request.after or _BEGINNING
+    asked.add(f"after-{request.order}", value=value, after_kind=kind, after_id=to_bytes(id))
+    sql = asked.into("catalogue", order=work.dialect.sql[f"order-{request.order}"])
+    return tuple(Listed(thread_row(row), row[21]) for row in work.session.rows(sql, asked.values))
+
+
+def _run_threads(work: Work, request: RunThreads) -> tuple[ThreadKey, ...]:
+    tenant = to_bytes(request.tenant)
+    rows = [
+        row
+        for run in request.runs
+        for row in work.rows("run-threads", run=pack_id(run), tenant=tenant, kind=request.kind)
+    ]
+    return tuple(dict.fromkeys(ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2])) for row in rows))
+
+
+def _commit(work: Work, request: Commit) -> None:
+    batch = request.batch
+    values = work.dialect.thread_values(batch.thread)
+    if batch.expect is None:
+        made = work.one("new-thread", **values)
+    else:
+        made = work.one("next-thread", **values, expect_epoch=batch.expect[0], expect_rev=batch.expect[1])
+    if made is None:
+        raise Conflict
+    if batch.ends:
+        _drop_all(work, made[0])
+        return
+    _remove(work, made[0], batch)
+    _add(work, made[0], batch)
+
+
+def _remove(work: Work, number: int, batch: Batch) -> None:
+    work.many(
+        "gone-checkpoints",
+        ({"thread": number, "ns": to_bytes(ns), "id": to_bytes(id)} for ns, id in batch.gone_checkpoints),
+    )
+    work.many(
+        "gone-writes",
+        (
+            {"thread": number, "ns": to_bytes(ns), "checkpoint": to_bytes(id), "task": pack_id(task)}
+            for ns, id, task in batch.gone_writes
+        ),
+    )
+    freed = sum(work.rows("held", thread=number, **span(run))[0][0] for run in batch.gone_items)
+    work.many("gone-items", ({"thread": number, **span(run)} for run in batch.gone_items))
+    work.many("gone-tags", ({"thread": number, **span(run)} for run in batch.gone_items if run.lane == SHARED))
+    work.many("gone-runs", ({"thread": number, "run": pack_id(run)} for run in batch.gone_runs))
+    if freed:
+        work.rows("less-bytes", thread=number, freed=int(freed))
+
+
+def _add(work: Work, number: int, batch: Batch) -> None:
+    dialect = work.dialect
+    work.many("new-items", item_values(number, batch))
+    _all_new(
+        work.many("new-checkpoints", dialect.checkpoint_values(number, batch.new_checkpoints)), batch.new_checkpoints
+    )
+    work.many("changed-checkpoints", dialect.checkpoint_values(number, batch.changed_checkpoints))
+    _all_new(work.many("new-writes", dialect.write_values(number, batch.new_writes)), batch.new_writes)
+    work.many("changed-writes", dialect.write_values(number, batch.changed_writes))
+    work.many("new-tags", tag_values(number, batch))
+    work.many("new-runs", ({"thread": number, "run": pack_id(run)} for run in batch.runs))
+
+
+def item_values(number: int, batch: Batch) -> Iterator[dict[str, Any]]:
+    """New items as values."""
+    return ({"thread": number, "lane": at.lane, "n": at.n, "payload": stored} for at, stored in batch.items)
+
+
+def tag_values(number: int, batch: Batch) -> Iterator[dict[str, Any]]:
+    """New index entries as values."""
+    return ({"thread": number, "labels": label.n, "tag": tag} for label in batch.labels for tag in label.tags)
+
+
+def _all_new(added: int, rows: Sequence[Any]) -> None:
+    if added != len(rows):
+        raise Conflict
+
+
+def _duplicate(work: Work, request: Duplicate) -> None:
+    there = work.thread(request.source, lock=True)
+    if there is None or (there[1].epoch, there[1].rev) != request.expect:
+        raise Conflict
+    made = work.one("new-thread", **work.dialect.thread_values(request.thread))
+    if made is None:
+        raise Conflict
+    for block in ("copy-items", "copy-checkpoints", "copy-writes", "copy-tags", "copy-runs"):
+        work.rows(block, thread=there[0], target=made[0])
+    for at, stored, tags in request.labels:
+        work.rows("replace-item", thread=made[0], lane=at.lane, n=at.n, payload=stored)
+        work.rows("gone-tags", thread=made[0], start=at.n, end=at.n + 1)
+        work.many("new-tags", ({"thread": made[0], "labels": at.n, "tag": tag} for tag in tags))
+
+
+def _drop(work: Work, request: Drop) -> None:
+    there = work.thread(request.key, lock=True)
+    if there is not None:
+        _drop_all(work, there[0])
+
+
+def _drop_all(work: Work, number: int) -> None:
+    for block in work.dialect.drops:
+        work.rows(block, thread=number)
+
+
+def maybe_bytes(text: str | None) -> bytes | None:
+    """An id as sortable bytes, if there is one."""
+    return to_bytes(text) if text is not None else None
+
+
+def maybe_pack(text: str | None) -> bytes | None:
+    """An id as few bytes, if there is one."""
+    return pack_id(text) if text is not None else None
+
+
+def _text(data: bytes | None) -> str | None:
+    return from_bytes(data) if data is not None else None
+
+
+def _id(data: bytes | None) -> str | None:
+    return unpack_id(data) if data is not None else None
+
+
+def thread_row(row: Row) -> ThreadRow:
+    """A row of {thread-columns}."""
+    _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *told = row[:21]
+    top, run, step, source, status, labels, early, early_status, lease = told
+    return ThreadRow(
+        key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)), epoch=epoch, rev=rev,
+        nexts=tuple(itemlog.read_varints(nexts)), created=created, updated=updated, checkpoints=checkpoints,
+        writes=writes, bytes=size, top=_text(top), run=_id(run), step=step, source=source, status=status,
+        labels=labels, early=_text(early), early_status=early_status, lease=lease,
+    )  # fmt: skip
+
+
+_VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
+    Load: _load,
+    Items: _items,
+    Ancestors: _ancestors,
+    Survey: _survey,
+    Scan: _scan,
+    Catalogue: _catalogue,
+    RunThreads: _run_threads,
+    Commit: _commit,
+    Duplicate: _duplicate,
+    Drop: _drop,
+}

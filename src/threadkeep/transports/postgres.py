@@ -1,0 +1,415 @@
+"""Connections to PostgreSQL through psycopg's pool.
+
+Every request takes a connection and gives it back; nothing is left on it, so a pooler in front (PgBouncer, in
+transaction mode) may hand each transaction to another server process. What is one statement is one round trip. A
+connection that is lost, a server that restarts, a primary that changes: the request is made again, on another
+connection, until `timeout` has passed. That is safe, because a commit that was made after all is then a Conflict, which
+makes the plan read again. What psycopg raises is translated here, in one place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import random
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors as sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from psycopg.types.numeric import Int8BinaryDumper
+from psycopg_pool import ConnectionPool
+
+from threadkeep.backends.postgres import SCHEMA_VERSION, Postgres, Statement, fits_one_statement
+from threadkeep.backends.sql import Row, Values
+from threadkeep.engine.backend import Catalogue, Commit, Load, Scan
+from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
+from threadkeep.plan import Failure, Outcome, Reply, Request, answer
+from threadkeep.transports import forks
+
+T = TypeVar("T")
+_ONE_STATEMENT = (Scan, Catalogue)
+_READING, _WRITING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN"
+_WRITERS = 4
+"""So many groups of commits are under way at once; more would only make the groups smaller."""
+_GROUP_BYTES = 16 * 1024 * 1024
+_FIRST_PATIENCE = 10.0
+"""Seconds that a server which never answered yet is waited for: the address may be wrong."""
+_RECONNECT = 2.0
+
+_HOPELESS = (
+    sql.InvalidPassword, sql.InvalidAuthorizationSpecification, sql.InvalidCatalogName, sql.QueryCanceled, sql.DiskFull,
+    sql.ProgramLimitExceeded,
+)  # fmt: skip
+_TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, sql.ReadOnlySqlTransaction, sql.SerializationFailure)
+_SET_UP_BY_OTHERS = (
+    sql.UniqueViolation, sql.DuplicateTable, sql.DuplicateSchema, sql.DuplicateObject, sql.InternalError_,
+    sql.SerializationFailure, sql.DeadlockDetected,
+)  # fmt: skip
+_NOT_SET_UP = (sql.UndefinedTable, sql.InvalidSchemaName)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to use a server."""
+
+    min_size: int
+    max_size: int
+    prepare: bool
+    by_thread: bool
+    timeout: float
+    read_only: bool
+    durability: str
+
+
+class _Connection(psycopg.Connection[Row]):
+    """A connection on which nothing takes for ever, even if the server has stopped without saying so."""
+
+    patience: float | None = None
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        return super().wait(gen, interval, self.patience if timeout is None else timeout)
+
+
+class _Session:
+    """A connection, as the backend sees it."""
+
+    def __init__(self, connection: psycopg.Connection[Any], *, prepare: bool | None) -> None:
+        self._connection = connection
+        self._prepare = prepare
+        self._cursor = connection.cursor(binary=True, row_factory=tuple_row)
+        self._cursor.adapters.register_dumper(int, Int8BinaryDumper)  # one type for all of them, one plan
+
+    def rows(self, sql: str, values: Values | None = None) -> list[Row]:
+        self._cursor.execute(sql, values, prepare=self._prepare)
+        return self._cursor.fetchall() if self._cursor.description else []
+
+    def many(self, sql: str, values: Sequence[Values]) -> int:
+        self._cursor.executemany(sql, values)
+        return self._cursor.rowcount
+
+    def ask(self, statement: Statement) -> Any:
+        """What a statement answers."""
+        return statement.read(self.rows(statement.sql, statement.values))
+
+    def transaction(self, begin: str, work: Callable[[], T]) -> T:
+        """Do some work in a transaction."""
+        self.rows(begin)
+        try:
+            done = work()
+            self.rows("COMMIT")
+        except BaseException:
+            if self._connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+                self.rows("ROLLBACK")
+            raise
+        return done
+
+
+class PostgresServer:
+    """A PostgreSQL server, or several of which one is the primary, that many threads and processes use at once."""
+
+    writers = _WRITERS
+
+    def __init__(self, where: str | ConnectionPool[Any], backend: Postgres, options: Options) -> None:
+        self._lent = where if isinstance(where, ConnectionPool) else None
+        self._conninfo = "" if self._lent is not None else _conninfo(str(where), options.timeout)
+        self._backend = backend
+        self._options = options
+        self._closed = False
+        self._forked = False
+        self._start()
+        forks.watch(self)
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ConnectionPool[Any] | None = None
+        self._synchronous: str | None = None
+
+    def setup(self) -> None:
+        """Make or migrate the schema now instead of at first use."""
+        self._ready()
+
+    def read(self, request: Request[Any]) -> Any:
+        """Execute a request: in one statement, or in a transaction that sees one moment."""
+        return self._persist(lambda session: self._answer(session, request))
+
+    def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
+        """Execute changes; those that only add go out together, in one statement. Durable when this returns (strict)."""
+        if self._options.read_only:
+            raise ReadOnly
+        outcomes: dict[int, Outcome] = {}
+        for group in _groups(requests, by_thread=self._options.by_thread):
+            if len(group) == 1:
+                outcomes[group[0]] = self._change(requests[group[0]])
+            else:
+                outcomes |= zip(group, self._together([requests[n] for n in group]), strict=True)
+        return [outcomes[n] for n in range(len(requests))]
+
+    def close(self) -> None:
+        """Close the pool, unless it was lent."""
+        with self._lock:
+            self._closed = True
+            pool, self._pool = self._pool, None
+        if pool is not None and self._lent is None:
+            pool.close(timeout=self._options.timeout)
+
+    def before_fork(self) -> None:
+        """Nothing to wait for: the child never touches the parent's connections."""
+
+    def after_fork(self, *, child: bool) -> None:
+        """The child makes its own pool when it needs one."""
+        if child:
+            self._inherited = self._pool  # not collected: that would end threads that are not here
+            self._forked = True
+            self._start()
+
+    def _answer(self, session: _Session, request: Request[Any]) -> Any:
+        if isinstance(request, Load) and not self._options.by_thread:
+            loaded = session.ask(self._backend.load(request))
+            if loaded is not None:
+                return loaded
+        if isinstance(request, _ONE_STATEMENT):
+            return self._backend.answer(session, request)
+        return session.transaction(_READING, lambda: self._backend.answer(session, request))
+
+    def _together(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
+        """Commit all at once. If one is in the way of the others, each goes alone."""
+        batches = [request.batch for request in requests if isinstance(request, Commit)]
+        statement = self._backend.commit(batches, self._synchronous_now())
+        try:
+            made = self._persist(lambda session: session.ask(statement))
+        except (Conflict, ValueError):
+            return [self._change(request) for request in requests]
+        return [_outcome(self._backend.number(batch.thread.key) in made) for batch in batches]
+
+    def _change(self, request: Request[Any]) -> Outcome:
+        return answer(self._changed, request)
+
+    def _changed(self, request: Request[Any]) -> Any:
+        if isinstance(request, Commit) and not self._options.by_thread and fits_one_statement(request):
+            statement = self._backend.commit([request.batch], self._synchronous_now())
+            if not self._persist(lambda session: session.ask(statement)):
+                raise Conflict
+            return None
+        return self._persist(
+            lambda session: session.transaction(_WRITING, lambda: self._backend_answer(session, request))
+        )
+
+    def _backend_answer(self, session: _Session, request: Request[Any]) -> Any:
+        if self._synchronous is not None:
+            session.rows(f"SET LOCAL synchronous_commit = {self._synchronous}")
+        return self._backend.answer(session, request)
+
+    def _synchronous_now(self) -> str | None:
+        self._ready()
+        return self._synchronous
+
+    def _persist(self, work: Callable[[_Session], T]) -> T:
+        """Do some work on a connection, again and again while that may help. What it raises is translated."""
+        pool = self._ready()
+        end, attempt = time.monotonic() + self._options.timeout, 0
+        while True:
+            try:
+                with self._translated(), _lent(pool, self._options, end) as session:
+                    return work(session)
+            except _Passing as passing:
+                attempt += 1
+                pause = min(0.01 * 2**attempt, 1.0) * (0.5 + random())  # noqa: S311 - no secret
+                if time.monotonic() + pause > end:
+                    raise Unavailable(f"PostgreSQL: {passing}") from passing.__cause__
+                time.sleep(pause)
+
+    def _ready(self) -> ConnectionPool[Any]:
+        """The pool, opened, of a database that has our schema."""
+        pool = self._pool
+        if pool is not None:
+            return pool
+        with self._lock:
+            if self._closed:
+                raise Closed
+            if self._pool is None:
+                self._set_up()
+                self._pool = self._lent or self._open_pool()
+            return self._pool
+
+    def _open_pool(self) -> ConnectionPool[Any]:
+        options = self._options
+
+        def configure(connection: _Connection) -> None:
+            connection.patience = options.timeout
+
+        return ConnectionPool(
+            self._conninfo, connection_class=_Connection, min_size=options.min_size, max_size=options.max_size,
+            kwargs={"autocommit": True, "prepare_threshold": 5 if options.prepare else None}, configure=configure,
+            name="threadkeep", open=True, reconnect_timeout=_RECONNECT,
+        )  # fmt: skip
+
+    def _set_up(self) -> None:
+        """Look at the schema, and make it if it is not there; with patience for a server that is just starting."""
+        if self._lent is not None and self._forked:
+            raise Unavailable("a ConnectionPool does not survive os.fork; open another Keep in the child")
+        end, attempt = time.monotonic() + min(self._options.timeout, _FIRST_PATIENCE), 0
+        while True:
+            try:
+                with self._translated(), self._first_connection(end) as session:
+                    return self._prepare_schema(session)
+            except _Passing as passing:
+                attempt += 1
+                if time.monotonic() > end:
+                    raise Unavailable(f"PostgreSQL: {passing}") from passing.__cause__
+                time.sleep(min(0.02 * 2**attempt, 0.5) * (0.5 + random()))  # noqa: S311 - no secret
+
+    @contextmanager
+    def _first_connection(self, end: float) -> Iterator[_Session]:
+        """A connection of its own, which says at once what is wrong with the address; of a pool that was lent, one of its."""
+        if self._lent is not None:
+            with _lent(self._lent, self._options, end) as session:
+                yield session
+            return
+        with _Connection.connect(self._conninfo, autocommit=True) as connection:
+            connection.patience = self._options.timeout
+            yield _Session(connection, prepare=False)
+
+    def _prepare_schema(self, session: _Session) -> None:
+        if self._version(session) < SCHEMA_VERSION:
+            if self._options.read_only:
+                raise Unavailable("there are no tables of threadkeep; open it once without read_only=True")
+            try:
+                session.transaction(_WRITING, lambda: self._migrate(session))
+            except _SET_UP_BY_OTHERS as error:
+                raise _Passing("others were setting it up at the same time") from error
+        held = session.rows("SHOW synchronous_commit")[0][0]
+        strict = self._options.durability == "strict"
+        self._synchronous = ("on" if held == "off" else None) if strict else "off"
+
+    def _version(self, session: _Session) -> int:
+        try:
+            version: int = session.rows(self._backend.sql["version"])[0][0]
+        except _NOT_SET_UP:
+            return 0
+        if version > SCHEMA_VERSION:
+            raise SchemaTooNew(
+                f"the database has schema {version}, this threadkeep knows {SCHEMA_VERSION}; upgrade threadkeep"
+            )
+        return version
+
+    def _migrate(self, session: _Session) -> None:
+        blocks, schema = self._backend.sql, self._backend.schema
+        if schema is not None and not session.rows(blocks["schema-exists"], {"schema": schema}):
+            session.rows(blocks["new-schema"])
+        session.rows(blocks["schema-0"])
+        for step in range(session.rows(blocks["version"])[0][0] + 1, SCHEMA_VERSION + 1):
+            session.rows(blocks["migrated"], {"version": step})
+            for statement in blocks[f"schema-{step}"].split(";"):
+                if statement.strip():
+                    session.rows(statement)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sql.ProgramLimitExceeded as error:
+            raise ValueError(
+                f"PostgreSQL cannot hold this, an id may be too long for an index: {_said(error)}"
+            ) from error
+        except sql.UniqueViolation as error:
+            raise Conflict from error
+        except (sql.DataCorrupted, sql.IndexCorrupted) as error:
+            raise Corrupt(f"PostgreSQL: {_said(error)}") from error
+        except _HOPELESS as error:
+            raise Unavailable(f"PostgreSQL: {_said(error)}") from error
+        except _TRANSIENT as error:
+            if self._closed:
+                raise Closed from error
+            if _is_hopeless(error):
+                raise Unavailable(f"PostgreSQL: {_said(error)}") from error
+            raise _Passing(_said(error)) from error
+        except psycopg.Error as error:
+            raise Unavailable(f"PostgreSQL: {_said(error)}") from error
+
+
+class _Passing(ThreadkeepError):
+    """Something that may be over soon."""
+
+
+@contextmanager
+def _lent(pool: ConnectionPool[Any], options: Options, end: float) -> Iterator[_Session]:
+    """A connection of the pool, as it was when it is given back. One that turns out to be dead makes the pool look at the others."""
+    connection = pool.getconn(timeout=max(end - time.monotonic(), 0.001))
+    try:
+        autocommit = connection.autocommit
+        if not autocommit:
+            connection.autocommit = True
+        yield _Session(connection, prepare=None if options.prepare else False)
+        if not autocommit:
+            connection.autocommit = False
+    finally:
+        pool.putconn(connection)
+
+
+def _groups(requests: Sequence[Request[Any]], *, by_thread: bool) -> Iterator[list[int]]:
+    """Which requests go out in one statement, by their places."""
+    group: list[int] = []
+    size = 0
+    for n, request in enumerate(requests):
+        if by_thread or not isinstance(request, Commit) or not fits_one_statement(request):
+            yield [n]
+            continue
+        group.append(n)
+        size += sum(len(stored) for _, stored in request.batch.items)
+        if size > _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _outcome(made: bool) -> Outcome:  # noqa: FBT001
+    return Reply() if made else Failure(Conflict())
+
+
+def _conninfo(url: str, timeout: float) -> str:
+    """The URL with defaults for what it does not say."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise ValueError(f"not a URL that PostgreSQL accepts: {_said(error)}") from error
+    patience = max(int(timeout), 2)
+    defaults: dict[str, str | int] = {
+        "fallback_application_name": "threadkeep",
+        "connect_timeout": min(patience, 10),
+        "keepalives_idle": 60,
+        "tcp_user_timeout": patience * 1000,
+    }
+    return make_conninfo(url, **{name: value for name, value in defaults.items() if name not in given})
+
+
+def with_name(url: str, name: str) -> str:
+    """The URL with an application_name, by which administrators know the connections."""
+    return make_conninfo(url, application_name=name)
+
+
+def _is_hopeless(error: BaseException) -> bool:
+    """Whether a connection was refused for good. libpq gives no code for that, only the server's words."""
+    return (
+        isinstance(error, psycopg.OperationalError)
+        and error.sqlstate is None
+        and any(
+            said in str(error)
+            for said in (
+                "password authentication failed",
+                "does not exist",
+                "no pg_hba.conf entry",
+                "no password supplied",
+            )
+        )
+    )
+
+
+def _said(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
