@@ -1,38 +1,42 @@
-"""Bytes on disk after the conversation, threadkeep beside the official SqliteSaver.
+"""Bytes on disk after the conversation, threadkeep beside the official saver of the same database.
 
-    python bench/size.py                        # 200 turns; the official file takes 0.9 GB of temporary space
+    python bench/size.py                        # SQLite, 200 turns; the official file takes 0.9 GB of temporary space
+    python bench/size.py --postgres             # PostgreSQL; the official tables take 0.35 GB, and the log of them more
     python bench/size.py --only threadkeep      # seconds, and nearly no disk
 
-Fails if threadkeep needs more than LIMIT bytes for 200 turns.
-A linear store adds as much to its file in the last quarter as in the first.
+Fails if threadkeep needs more than its limit for 200 turns.
+A linear store adds as much to its database in the last quarter as in the first.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from collections.abc import Container
-from contextlib import closing
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 import workload
-from contenders import CONTENDERS, THREADKEEP, Contender
+from contenders import THREADKEEP, Contender
+from grounds import ROLES, Ground, ground
 
-LIMIT, LIMIT_TURNS = 1_200_000, 200
+LIMIT_TURNS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Bytes in the database after each turn, and in all of its files once it is closed."""
+    """Bytes in the database after each turn, and of each of its files or tables once it is closed."""
 
     name: str
     after_turn: list[int]
-    on_disk: int
+    parts: Mapping[str, int]
+    vacuumed: int | None
+
+    @property
+    def on_disk(self) -> int:
+        return sum(self.parts.values())
 
     def per_turn(self, start: float, stop: float) -> float:
         """Mean bytes that a turn added between two parts of the conversation."""
@@ -40,25 +44,11 @@ class Growth:
         return (self.after_turn[last] - self.after_turn[first]) / max(1, last - first)
 
 
-def measure(contender: Contender, turns: int, nameless: Container[str]) -> Growth:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "bench.db")
-        with contender.open(path, "relaxed") as saver:
-            after_turn = [database_bytes(contender, path) for _ in workload.steps(saver, turns, nameless=nameless)]
-        return Growth(contender.name, after_turn, disk_bytes(contender, path))
-
-
-def database_bytes(contender: Contender, path: Path) -> int:
-    """Size of the database as a reader sees it now, pages in the WAL included once."""
-    with closing(contender.connect(str(path))) as connection:
-        (count,), (size,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
-    return int(count) * int(size)
-
-
-def disk_bytes(contender: Contender, path: Path) -> int:
-    with closing(contender.connect(str(path))) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    return sum(part.stat().st_size for part in path.parent.glob(path.name + "*"))
+def measure(where: Ground, contender: Contender, turns: int, nameless: Container[str]) -> Growth:
+    place = where.place(contender.name)
+    with contender.open(place, "relaxed") as saver:
+        after_turn = [where.size(contender, place) for _ in workload.steps(saver, turns, nameless=nameless)]
+    return Growth(contender.name, after_turn, where.parts(contender, place), where.vacuumed(place))
 
 
 def report(console: Console, turns: int, grown: list[Growth]) -> None:
@@ -79,24 +69,41 @@ def report(console: Console, turns: int, grown: list[Growth]) -> None:
     console.print(table)
 
 
-def verdict(turns: int, grown: list[Growth]) -> str | None:
+def report_tables(console: Console, grown: list[Growth]) -> None:
+    """What a database of several tables consists of, and what it takes after a VACUUM."""
+    table = Table("saver", "table")
+    table.add_column("KB", justify="right")
+    for one in grown:
+        for part, size in one.parts.items():
+            table.add_row(one.name, part, f"{size / 1e3:,.1f}")
+        if one.vacuumed is not None:
+            table.add_row(one.name, "all, after VACUUM", f"{one.vacuumed / 1e3:,.1f}")
+    console.print(table)
+
+
+def verdict(turns: int, grown: list[Growth], limit: int) -> str | None:
     """Why the run fails, if it does. Only a conversation of LIMIT_TURNS is judged."""
-    judged = [one for one in grown if one.name == THREADKEEP.name and turns == LIMIT_TURNS and one.on_disk > LIMIT]
-    return f"threadkeep needs {judged[0].on_disk:,} bytes; the limit is {LIMIT:,}" if judged else None
+    judged = [one for one in grown if one.name == THREADKEEP.name and turns == LIMIT_TURNS and one.on_disk > limit]
+    return f"threadkeep needs {judged[0].on_disk:,} bytes; the limit is {limit:,}" if judged else None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Bytes on disk after the conversation.")
+    parser.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of SQLite")
     parser.add_argument("--turns", type=int, default=LIMIT_TURNS)
-    parser.add_argument("--only", choices=CONTENDERS)
+    parser.add_argument("--only", choices=ROLES)
     parser.add_argument(
         "--nameless", choices=("human", "tool", "ai"), nargs="*", default=[], help="messages without ids"
     )
     options = parser.parse_args()
-    chosen = [CONTENDERS[options.only]] if options.only else list(CONTENDERS.values())
-    grown = [measure(contender, options.turns, options.nameless) for contender in chosen]
-    report(Console(), options.turns, grown)
-    sys.exit(verdict(options.turns, grown) if not options.nameless else None)
+    console = Console()
+    with ground(postgres=options.postgres) as where:
+        chosen = where.contenders(options.only)
+        grown = [measure(where, contender, options.turns, options.nameless) for contender in chosen]
+        report(console, options.turns, grown)
+        if options.postgres:
+            report_tables(console, grown)
+        sys.exit(verdict(options.turns, grown, where.size_limit) if not options.nameless else None)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Time that savers take, threadkeep beside the official SQLite savers, all in one run.
+"""Time that savers take, threadkeep beside the official savers of the same database, all in one run.
 
-    python bench/speed.py                       # about 2 GB of temporary space, some minutes
+    python bench/speed.py                       # SQLite; about 3 GB of temporary space, some minutes
+    python bench/speed.py --postgres            # PostgreSQL; about 3 GB as well
     python bench/speed.py --turns 40            # a short look
 
 Contenders take turns in small pieces and change who goes first, so that a busy machine hurts both alike.
 Read the ratios: times of two runs cannot be compared, and nothing here fails because of a time.
-Strict is PRAGMA synchronous=FULL for the peer, relaxed is NORMAL.
+Strict is PRAGMA synchronous=FULL for the peer on SQLite and synchronous_commit=on on PostgreSQL; relaxed is NORMAL, and off.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, count
-from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
 
 from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from rich.console import Console
 from rich.table import Table
 
 import workload
-from contenders import CONTENDERS, OFFICIAL, THREADKEEP, Contender, Durability
+from contenders import THREADKEEP, Contender, Durability
+from grounds import ROLES, Ground, ground
 from recording import Call, Stopwatch, areplay, record, replay
 from workload import Saver
 
@@ -38,49 +39,59 @@ Names = Mapping[str, float]
 DURABILITIES: tuple[Durability, ...] = ("strict", "relaxed")
 ROUNDS = 15
 COLD_ROUNDS = 7
+REMOVALS = 5
 LONG_HISTORY, LONG_TURNS = 1_000, 4
 ASYNC_THREADS, ASYNC_TURNS, ASYNC_ROUNDS = 200, 2, 3
 PARALLEL_WRITES = 100
+FILTERED_THREADS, FILTERED_USERS = 500, 50
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured thing: a figure for each contender, smaller is better."""
+    """One measured thing: a figure for each contender, smaller is better unless it is a rate."""
 
     what: str
     unit: str
     figures: Names
+    rate: bool = False
 
     def ratio(self) -> str:
-        if self.figures.keys() < {OFFICIAL.name, THREADKEEP.name}:
+        peers = [figure for name, figure in self.figures.items() if name != THREADKEEP.name]
+        if not peers or THREADKEEP.name not in self.figures:
             return ""
-        return f"{self.figures[OFFICIAL.name] / self.figures[THREADKEEP.name]:.1f}x"
+        factor = peers[0] / self.figures[THREADKEEP.name]
+        return f"{1 / factor if self.rate else factor:.1f}x"
 
 
 @dataclass(slots=True)
 class Entrant:
-    """A contender at one durability, on a file of its own."""
+    """A contender at one durability, at a place of its own."""
 
     contender: Contender
     durability: Durability
-    path: Path
+    place: str
     watch: Stopwatch = field(default_factory=Stopwatch)
 
     def open(self, stack: ExitStack) -> Saver:
-        return stack.enter_context(self.contender.open(self.path, self.durability))
+        return stack.enter_context(self.contender.open(self.place, self.durability))
 
     async def aopen(self, stack: AsyncExitStack) -> Saver:
-        return await stack.enter_async_context(self.contender.aopen(self.path, self.durability))
+        return await stack.enter_async_context(self.contender.aopen(self.place, self.durability))
 
 
-def entrants(
-    contenders: Sequence[Contender], folder: str, label: str, durabilities: Iterable[Durability] = ("strict",)
-) -> list[Entrant]:
-    return [
-        Entrant(contender, durability, Path(folder, f"{label}-{durability}-{contender.name}.db"))
-        for durability in durabilities
-        for contender in contenders
-    ]
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Who is measured, and where."""
+
+    ground: Ground
+    contenders: Sequence[Contender]
+
+    def entrants(self, label: str, durabilities: Iterable[Durability] = ("strict",)) -> list[Entrant]:
+        return [
+            Entrant(contender, durability, self.ground.place(f"{label}-{durability}-{contender.name}"))
+            for durability in durabilities
+            for contender in self.contenders
+        ]
 
 
 def in_turn(things: Sequence[T], number: int) -> Sequence[T]:
@@ -89,42 +100,59 @@ def in_turn(things: Sequence[T], number: int) -> Sequence[T]:
     return [*things[first:], *things[:first]]
 
 
+def rounds_of(things: Sequence[T], rounds: int) -> Iterator[T]:
+    return chain.from_iterable(in_turn(things, number) for number in range(rounds))
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The seconds that each name took."""
+
+    taken: dict[str, list[float]] = field(default_factory=dict)
+
+    def since(self, start: float, name: str) -> None:
+        self.taken.setdefault(name, []).append(perf_counter() - start)
+
+    def medians(self) -> dict[str, float]:
+        """In milliseconds."""
+        return {name: statistics.median(times) * 1e3 for name, times in self.taken.items()}
+
+
 def medians(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Median milliseconds of each action."""
-    taken: dict[str, list[float]] = {name: [] for name in actions}
-    for number in range(rounds):
-        for name in in_turn(list(actions), number):
-            start = perf_counter()
-            actions[name]()
-            taken[name].append(perf_counter() - start)
-    return {name: statistics.median(times) * 1e3 for name, times in taken.items()}
+    times = Times()
+    for name in rounds_of(list(actions), rounds):
+        start = perf_counter()
+        actions[name]()
+        times.since(start, name)
+    return times.medians()
 
 
 async def amedians(actions: Mapping[str, Callable[[], Awaitable[object]]], rounds: int) -> dict[str, float]:
     """As `medians`, inside a running loop."""
-    taken: dict[str, list[float]] = {name: [] for name in actions}
-    for number in range(rounds):
-        for name in in_turn(list(actions), number):
-            start = perf_counter()
-            await actions[name]()
-            taken[name].append(perf_counter() - start)
-    return {name: statistics.median(times) * 1e3 for name, times in taken.items()}
+    times = Times()
+    for name in rounds_of(list(actions), rounds):
+        start = perf_counter()
+        await actions[name]()
+        times.since(start, name)
+    return times.medians()
 
 
 # --- one long conversation
 
 
-def conversation(contenders: Sequence[Contender], folder: str, turns: int) -> Iterator[Row]:
-    """Busy time over the whole call stream, then reads at the end of the thread."""
-    field_ = entrants(contenders, folder, "talk", DURABILITIES)
+def conversation(race: Race, turns: int) -> Iterator[Row]:
+    """Busy time over the whole call stream, then reads at the end of the thread, then its end."""
+    entrants = race.entrants("talk", DURABILITIES)
     with ExitStack() as stack:
-        savers = [(one, one.open(stack)) for one in field_]
+        savers = [(one, one.open(stack)) for one in entrants]
         play(savers, record(turns))
         for durability in DURABILITIES:
-            yield Row(f"put and put_writes, {turns} turns, {durability}", "s in all", busy(field_, durability))
+            yield Row(f"put and put_writes, {turns} turns, {durability}", "s in all", busy(entrants, durability))
         strict = {one.contender.name: saver for one, saver in savers if one.durability == "strict"}
         yield from reads(strict, f"{turns} turns")
-    yield cold_read(field_, f"{turns} turns")
+    yield cold_read(entrants, f"{turns} turns")
+    yield from removals(race.ground, entrants, f"{turns} turns")
 
 
 def play(savers: Sequence[tuple[Entrant, Saver]], stream: Iterable[list[Call]]) -> None:
@@ -133,8 +161,8 @@ def play(savers: Sequence[tuple[Entrant, Saver]], stream: Iterable[list[Call]]) 
             replay(saver, calls, thread="w1", watch=one.watch)
 
 
-def busy(field_: Sequence[Entrant], durability: Durability) -> dict[str, float]:
-    chosen = (one for one in field_ if one.durability == durability)
+def busy(entrants: Sequence[Entrant], durability: Durability) -> dict[str, float]:
+    chosen = (one for one in entrants if one.durability == durability)
     return {one.contender.name: one.watch.total("put", "put_writes") for one in chosen}
 
 
@@ -146,15 +174,37 @@ def reads(savers: Mapping[str, Saver], label: str) -> Iterator[Row]:
         yield Row(f"list(limit=10) {where}, {label}", "ms", medians(page, COLD_ROUNDS))
 
 
-def cold_read(field_: Sequence[Entrant], label: str) -> Row:
-    """From opening the file to the first answer. The operating system's cache stays warm."""
+def cold_read(entrants: Sequence[Entrant], label: str) -> Row:
+    """From opening the database to the first answer. The caches of the server and the operating system stay warm."""
 
     def read(one: Entrant) -> None:
         with ExitStack() as stack:
             assert one.open(stack).get_tuple(at()) is not None
 
-    actions = {one.contender.name: lambda one=one: read(one) for one in field_ if one.durability == "strict"}
+    actions = {one.contender.name: lambda one=one: read(one) for one in entrants if one.durability == "strict"}
     return Row(f"open and get_tuple, latest, {label}", "ms", medians(actions, COLD_ROUNDS))
+
+
+def removals(where: Ground, entrants: Sequence[Entrant], label: str) -> Iterator[Row]:
+    """What it takes to let go of a thread, or of all but its latest checkpoint."""
+    strict = [one for one in entrants if one.durability == "strict"]
+    yield Row(f"delete_thread, {label}", "ms", removal(where, strict, lambda saver: saver.delete_thread("w1")))
+    with ExitStack() as stack:
+        can_prune = all(type(one.open(stack)).prune is not BaseCheckpointSaver.prune for one in strict)
+    if can_prune:
+        yield Row(f"prune(keep_latest), {label}", "ms", removal(where, strict, lambda saver: saver.prune(["w1"])))
+
+
+def removal(where: Ground, entrants: Sequence[Entrant], remove: Callable[[Saver], None]) -> dict[str, float]:
+    """Median milliseconds, each time on a fresh copy of the database, whose thread was read once."""
+    times = Times()
+    for one in rounds_of(entrants, REMOVALS):
+        with where.copy(one.place) as place, one.contender.open(place, one.durability) as saver:
+            assert saver.get_tuple(at()) is not None
+            start = perf_counter()
+            remove(saver)
+            times.since(start, one.contender.name)
+    return times.medians()
 
 
 def at(thread: str = "w1") -> RunnableConfig:
@@ -164,29 +214,56 @@ def at(thread: str = "w1") -> RunnableConfig:
 # --- a thread of thousands of messages
 
 
-def long_thread(contenders: Sequence[Contender], folder: str) -> Iterator[Row]:
+def long_thread(race: Race) -> Iterator[Row]:
     """One put, and reads, when the list is long already."""
-    field_ = entrants(contenders, folder, "long")
+    entrants = race.entrants("long")
     label = f"{4 * LONG_HISTORY:,} messages"
     with ExitStack() as stack:
-        savers = [(one, one.open(stack)) for one in field_]
+        savers = [(one, one.open(stack)) for one in entrants]
         play(savers, record(LONG_TURNS, history=LONG_HISTORY))
-        yield Row(f"put, {label}", "ms", {one.contender.name: one.watch.median("put") * 1e3 for one in field_})
+        yield Row(f"put, {label}", "ms", {one.contender.name: one.watch.median("put") * 1e3 for one in entrants})
         yield from reads({one.contender.name: saver for one, saver in savers}, label)
-    yield cold_read(field_, label)
+    yield cold_read(entrants, label)
+
+
+# --- many threads
+
+
+def filtered_list(race: Race, checkpoints: int) -> Row:
+    """One user's newest checkpoints, found by metadata among all threads'."""
+    entrants = race.entrants("many", ("relaxed",))
+    with ExitStack() as stack:
+        savers = {one.contender.name: one.open(stack) for one in entrants}
+        for saver in savers.values():
+            fill(saver, checkpoints)
+        page = {name: lambda s=saver: newest_of(s, "user-7") for name, saver in savers.items()}
+        return Row(f"list(filter, limit=10) among {checkpoints:,} checkpoints", "ms", medians(page, COLD_ROUNDS))
+
+
+def newest_of(saver: Saver, user: str) -> None:
+    assert len(list(saver.list(None, filter={"user_id": user}, limit=10))) == 10
+
+
+def fill(saver: Saver, checkpoints: int) -> None:
+    """Small checkpoints of many threads, whose users take turns."""
+    latest = [at(f"thread-{number}") for number in range(FILTERED_THREADS)]
+    for number in range(checkpoints):
+        step, thread = divmod(number, FILTERED_THREADS)
+        checkpoint = empty_checkpoint() | {"channel_values": {"step": step}, "channel_versions": {"step": step + 1}}
+        config: RunnableConfig = {**latest[thread], "metadata": {"user_id": f"user-{thread % FILTERED_USERS}"}}
+        latest[thread] = saver.put(config, checkpoint, {"source": "loop", "step": step}, {"step": step + 1})
 
 
 # --- many callers at once
 
 
-async def concurrent(contenders: Sequence[Contender], folder: str) -> list[Row]:
-    field_ = entrants(contenders, folder, "crowd")
+async def concurrent(race: Race) -> list[Row]:
     async with AsyncExitStack() as stack:
-        savers = {one.contender.name: await one.aopen(stack) for one in field_}
-        return [await crowd(savers), await superstep(savers)]
+        savers = {one.contender.name: await one.aopen(stack) for one in race.entrants("crowd")}
+        return [*await crowd(savers), await superstep(savers)]
 
 
-async def crowd(savers: Mapping[str, Saver]) -> Row:
+async def crowd(savers: Mapping[str, Saver]) -> list[Row]:
     """Many short conversations side by side, on new threads each round."""
     calls = list(chain.from_iterable(record(ASYNC_TURNS)))
     numbers = count()
@@ -195,7 +272,11 @@ async def crowd(savers: Mapping[str, Saver]) -> Row:
         await asyncio.gather(*(areplay(saver, calls, thread=f"crowd-{next(numbers)}") for _ in range(ASYNC_THREADS)))
 
     actions = {name: lambda saver=saver: talk(saver) for name, saver in savers.items()}
-    return Row(f"{ASYNC_THREADS} async threads, {ASYNC_TURNS} turns each", "ms", await amedians(actions, ASYNC_ROUNDS))
+    taken = await amedians(actions, ASYNC_ROUNDS)
+    steps = ASYNC_THREADS * sum(call.method == "put" for call in calls)
+    rates = {name: steps / (milliseconds / 1e3) for name, milliseconds in taken.items()}
+    what = f"{ASYNC_THREADS} async threads, {ASYNC_TURNS} turns each"
+    return [Row(what, "ms", taken), Row(what, "supersteps/s", rates, rate=True)]
 
 
 async def superstep(savers: Mapping[str, Saver]) -> Row:
@@ -218,11 +299,11 @@ async def superstep(savers: Mapping[str, Saver]) -> Row:
     return Row(f"{PARALLEL_WRITES} parallel put_writes", "ms", await amedians(actions, ROUNDS))
 
 
-def measure(contenders: Sequence[Contender], turns: int) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield from conversation(contenders, folder, turns)
-        yield from long_thread(contenders, folder)
-        yield from asyncio.run(concurrent(contenders, folder))
+def measure(race: Race, turns: int) -> Iterator[Row]:
+    yield from conversation(race, turns)
+    yield from long_thread(race)
+    yield filtered_list(race, FILTERED_THREADS * max(1, turns // 10))
+    yield from asyncio.run(concurrent(race))
 
 
 def report(console: Console, contenders: Sequence[Contender], rows: Iterable[Row]) -> None:
@@ -237,11 +318,13 @@ def report(console: Console, contenders: Sequence[Contender], rows: Iterable[Row
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time that savers take, threadkeep beside the official ones.")
+    parser.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of SQLite")
     parser.add_argument("--turns", type=int, default=200)
-    parser.add_argument("--only", choices=CONTENDERS)
+    parser.add_argument("--only", choices=ROLES)
     options = parser.parse_args()
-    chosen = [CONTENDERS[options.only]] if options.only else list(CONTENDERS.values())
-    report(Console(), chosen, measure(chosen, options.turns))
+    with ground(postgres=options.postgres) as where:
+        race = Race(where, where.contenders(options.only))
+        report(Console(), race.contenders, measure(race, options.turns))
 
 
 if __name__ == "__main__":

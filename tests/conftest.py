@@ -44,8 +44,8 @@ DRIVER_CALLS = [
     (apsw.Connection, "executemany"),
     (apsw.Cursor, "execute"),
     (apsw.Cursor, "executemany"),
-    (psycopg.Connection, "wait"),
-    (psycopg.Connection, "connect"),
+    (psycopg.waiting, "wait"),
+    (psycopg.waiting, "wait_conn"),  # not Connection.connect: a class method that is put back belongs to one class only
     (psycopg_pool.ConnectionPool, "getconn"),
 ]
 

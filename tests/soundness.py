@@ -1,14 +1,17 @@
-"""Whether a SQLite file is sound, told from its rows alone: nothing refers to what is not there, and the counts are right."""
+"""Whether a SQLite file or a PostgreSQL schema is sound, told from its rows alone: nothing refers to what is not there, and the counts are right."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 import apsw
+import psycopg
+from psycopg.rows import dict_row
 
-from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, read_varints, spilled, unpack_runs
+from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, pack_runs, read_varints, spilled, unpack_runs
 
 
 class Rows(NamedTuple):
@@ -20,29 +23,19 @@ class Rows(NamedTuple):
     writes: list[dict[str, Any]]
 
 
-def loose_ends(path: Path) -> list[str]:
-    """Every reference that has no target, and every count that is wrong."""
-    return [problem for rows in _threads(path) for problem in (*_dangling(rows), *_miscounted(rows))]
+def loose_ends(path: Path | str, tenant: str = "") -> list[str]:
+    """Every reference that has no target, and every count that is wrong. Of a schema, those of one tenant."""
+    return [problem for rows in _threads(path, tenant) for problem in (*_dangling(rows), *_miscounted(rows))]
 
 
-def unused_items(path: Path, thread: str) -> set[ItemId]:
+def unused_items(path: Path | str, thread: str, tenant: str = "") -> set[ItemId]:
     """The items that no row of a thread refers to. Names count as used."""
-    rows = next((rows for rows in _threads(path) if rows.thread["id"] == thread.encode()), None)
+    rows = next((rows for rows in _threads(path, tenant) if rows.thread["id"] == thread.encode()), None)
     return {at for at in rows.items if at.lane != NAMES} - _used(rows) if rows else set()
 
 
-def _threads(path: Path) -> Iterator[Rows]:
-    connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(10_000)
-    connection.row_trace = lambda cursor, row: dict(
-        zip((name for name, _ in cursor.get_description()), row, strict=True)
-    )
-    try:
-        with connection:
-            owned = {table: _by_thread(connection, table) for table in ("items", "checkpoints", "writes")}
-            threads = connection.execute("SELECT * FROM tk_threads").fetchall()
-    finally:
-        connection.close()
+def _threads(path: Path | str, tenant: str = "") -> Iterator[Rows]:
+    owned, threads = _of_file(path) if isinstance(path, Path) else _of_schema(path, tenant)
     known = {thread["thread"] for thread in threads}
     assert all(set(rows) <= known for rows in owned.values()), "rows of a thread that is not there"
     for thread in threads:
@@ -50,11 +43,47 @@ def _threads(path: Path) -> Iterator[Rows]:
         yield Rows(thread, {ItemId(i["lane"], i["n"]): i["payload"] for i in items}, checkpoints, writes)
 
 
-def _by_thread(connection: apsw.Connection, table: str) -> dict[int, list[dict[str, Any]]]:
-    rows: dict[int, list[dict[str, Any]]] = {}
-    for row in connection.execute(f"SELECT * FROM tk_{table}"):
-        rows.setdefault(row["thread"], []).append(row)
-    return rows
+OWNED = ("items", "checkpoints", "writes")
+
+
+def _of_schema(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], list[dict[str, Any]]]:
+    schema = parse_qs(urlsplit(url).query)["schema"][0]
+    with psycopg.connect(url.partition("?")[0], row_factory=dict_row) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        cursor = connection.cursor()
+        if not cursor.execute("SELECT to_regclass(%s) AS there", [f"{schema}.tk_threads"]).fetchone()["there"]:
+            return {table: {} for table in OWNED}, []
+        ours = f"IN (SELECT thread FROM {schema}.tk_threads WHERE tenant = %s)"
+        rows = {
+            table: cursor.execute(
+                f"SELECT * FROM {schema}.tk_{table} WHERE thread {ours}", [tenant.encode()]
+            ).fetchall()
+            for table in (*OWNED, "threads")
+        }
+    for row in (*rows["checkpoints"], *rows["writes"]):
+        row["refs"] = pack_runs(zip(*[iter(row["refs"])] * 3, strict=True))
+    return {table: _grouped(rows[table]) for table in OWNED}, rows["threads"]
+
+
+def _of_file(path: Path) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], list[dict[str, Any]]]:
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(10_000)
+    connection.row_trace = lambda cursor, row: dict(
+        zip((name for name, _ in cursor.get_description()), row, strict=True)
+    )
+    try:
+        with connection:
+            owned = {table: _grouped(connection.execute(f"SELECT * FROM tk_{table}").fetchall()) for table in OWNED}
+            return owned, connection.execute("SELECT * FROM tk_threads").fetchall()
+    finally:
+        connection.close()
+
+
+def _grouped(rows: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+    grouped: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        grouped.setdefault(row["thread"], []).append(row)
+    return grouped
 
 
 def _used(rows: Rows) -> set[ItemId]:

@@ -1,6 +1,6 @@
 """Every saver gives the same answers: each random operation goes to all of them and to a model, and they must agree.
 
-Memory and SQLite, sync and async, each with two Keeps that write the same storage in turn (what one remembers of a
+Memory, SQLite and PostgreSQL, sync and async, each with two Keeps that write the same storage in turn (what one remembers of a
 thread must not survive what the other does to it) and a third that only reads. `THREADKEEP_HYPOTHESIS=prove` looks
 longer.
 """
@@ -22,12 +22,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 
+import lent
 import threadkeep
 from evolution import CHANNELS, elements, evolve_long
 from model import Model, place_config
 from soundness import loose_ends, unused_items
 from threadkeep import ThreadInfo
 from threadkeep.backends.memory import Memory
+from threadkeep.engine.itemlog import ItemId
 from threadkeep.keep import Desk, Keep
 from threadkeep.transports.direct import Direct
 
@@ -98,13 +100,26 @@ def differences(found: Any, expected: Any, where: str = "") -> Iterator[str]:
 class Store:
     """One storage and the Keeps on it. Its colour is how it is called unless asked otherwise."""
 
-    def __init__(self, name: str, open: Callable[[int], Keep], *, is_async: bool, path: Path | None) -> None:
+    def __init__(
+        self, name: str, open: Callable[[int], Keep], *, is_async: bool, path: Path | None = None, tenant: str = ""
+    ) -> None:
         self.name = name
-        self.path = path
+        self._path = path
+        self._tenant = tenant
         self._open = open
         self._is_async = is_async
         self._runner = asyncio.Runner()
         self._keeps = [open(which) for which in range(3)]
+
+    def loose_ends(self) -> list[str]:
+        if self._tenant:
+            return loose_ends(lent.schema(), self._tenant)
+        return loose_ends(self._path) if self._path and self._path.exists() else []
+
+    def unused_items(self, thread: str) -> set[ItemId]:
+        if self._tenant:
+            return unused_items(lent.schema(), thread, self._tenant)
+        return unused_items(self._path, thread) if self._path else set()
 
     def reopen(self, which: int) -> None:
         self._keeps[which].close()
@@ -168,11 +183,17 @@ def stores(folder: Path) -> list[Store]:
         url = f"sqlite:///{folder / name}"
         return lambda which: threadkeep.open(url, durability="relaxed", cache_bytes=CACHES[which])
 
+    def on_server(tenant: str, group: str | None) -> Callable[[int], Keep]:
+        return lambda which: lent.keep(tenant, cache_bytes=CACHES[which], group=group)
+
+    tenants = [lent.fresh_tenant() for _ in range(2)]
     return [
-        Store("memory sync", in_memory(), is_async=False, path=None),
-        Store("memory async", in_memory(), is_async=True, path=None),
+        Store("memory sync", in_memory(), is_async=False),
+        Store("memory async", in_memory(), is_async=True),
         Store("sqlite sync", in_file("sync.db"), is_async=False, path=folder / "sync.db"),
         Store("sqlite async", in_file("async.db"), is_async=True, path=folder / "async.db"),
+        Store("postgres sync", on_server(tenants[0], None), is_async=False, tenant=tenants[0]),
+        Store("postgres async", on_server(tenants[1], "thread"), is_async=True, tenant=tenants[1]),
     ]
 
 
@@ -375,8 +396,8 @@ class Agreement(RuleBasedStateMachine):
             return
         self.apply(data, "prune", threads, strategy=how)
         for store in self.stores:
-            for thread in threads if store.path else ():
-                assert not unused_items(store.path, thread), store.name
+            for thread in threads:
+                assert not store.unused_items(thread), store.name
 
     @rule(data=st.data(), pair=st.tuples(st.sampled_from(THREADS), st.sampled_from(THREADS)))
     def copy_thread(self, data: Any, pair: tuple[str, str]) -> None:
@@ -464,13 +485,12 @@ class Agreement(RuleBasedStateMachine):
         for store in self.stores:
             assert store.catalogue() == self.model.threads(), store.name
             store.close()
-            if store.path and store.path.exists():
-                assert loose_ends(store.path) == [], store.name
+            assert store.loose_ends() == [], store.name
 
 
 TestAgreement = Agreement.TestCase
 TestAgreement.settings = settings(
-    max_examples=600 if PROVING else 60,
+    max_examples=600 if PROVING else 30,
     stateful_step_count=60 if PROVING else 30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -14,6 +14,7 @@ import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
+import lent
 from model import place_config
 from soundness import loose_ends
 from threadkeep.backends.memory import Memory
@@ -33,6 +34,8 @@ serde = JsonPlusSerializer()
 
 class Crashing:
     """A transport that fails at its k-th request, once."""
+
+    writers = 1
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -71,8 +74,9 @@ class Crashing:
 class World:
     """A storage, and how to come back to it after a crash."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, tenant: str = "") -> None:
         self.path = path
+        self.tenant = tenant
         self._memory = Memory()
         self._keeps: list[Keep] = []
         self.start()
@@ -80,10 +84,12 @@ class World:
     def start(self) -> None:
         """As a new process would: nothing is remembered."""
         self.transport = Crashing(self.reach())
-        self._keeps.append(Keep(Desk(self.transport, tenant="", cache_bytes=1 << 26), None))
+        self._keeps.append(Keep(Desk(self.transport, tenant=self.tenant, cache_bytes=1 << 26), None))
 
     def reach(self) -> Transport:
         """A new transport to the same rows."""
+        if self.tenant:
+            return lent.transport()
         if self.path is None:
             return Direct(self._memory)
         return SqliteFile(self.path, Sqlite(), durability="relaxed", timeout=5)
@@ -97,9 +103,11 @@ class World:
 
     def tale(self) -> dict[str, Any]:
         """All that each thread holds, read from the beginning; checked for loose ends where that can be seen."""
-        if self.path is not None:
+        if self.tenant:
+            assert loose_ends(lent.schema(), self.tenant) == []
+        elif self.path is not None:
             assert loose_ends(self.path) == []
-        reader = Keep(Desk(self.reach(), tenant="", cache_bytes=0), None)
+        reader = Keep(Desk(self.reach(), tenant=self.tenant, cache_bytes=0), None)
         tale = {info.id: [(info.checkpoints, info.writes, info.status)] for info in reader.threads()}
         for found in reader.checkpointer.list(None):
             by_id = reader.checkpointer.get_tuple(found.config)
@@ -186,12 +194,13 @@ def do(world: World, verb: tuple[Any, ...]) -> None:
     world.do(verb[0], *(verb[1:-1] if options else verb[1:]), **options)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     made: list[World] = []
 
     def make() -> World:
-        world = World(tmp_path / f"{len(made)}.db" if request.param == "sqlite" else None)
+        path = tmp_path / f"{len(made)}.db" if request.param == "sqlite" else None
+        world = World(path, lent.fresh_tenant() if request.param == "postgres" else "")
         made.append(world)
         for step in PAST:
             do(world, step)

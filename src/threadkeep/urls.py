@@ -44,7 +44,7 @@ def transport_for(url: Any, *, durability: str, timeout: float, read_only: bool,
     if not isinstance(read_only, bool):
         raise TypeError(f"read_only must be True or False, not {read_only!r}")
     if not isinstance(url, str):
-        if type(url).__module__.startswith("psycopg_pool"):
+        if _is_pool(url):
             return _postgres(url, server, durability=durability, timeout=timeout, read_only=read_only)
         raise TypeError(f"a URL must be a str, not {type(url).__name__}; {ACCEPTED}")
     scheme, separator, rest = url.partition("://")
@@ -57,6 +57,10 @@ def transport_for(url: Any, *, durability: str, timeout: float, read_only: bool,
     if separator and scheme == "sqlite":
         return _sqlite(rest, durability=durability, timeout=timeout, read_only=read_only)
     raise ValueError(f"cannot open {url!r}: {ACCEPTED}")
+
+
+def _is_pool(thing: Any) -> bool:
+    return any(kind.__module__.startswith("psycopg_pool") for kind in type(thing).__mro__)
 
 
 def _memory(rest: str, *, read_only: bool) -> Transport:
@@ -89,29 +93,46 @@ def _postgres(where: Any, server: Server, *, durability: str, timeout: float, re
     except ImportError as error:
         raise ImportError(f"postgresql:// needs psycopg and psycopg_pool: {_PIP}") from error
     from threadkeep.backends.postgres import Postgres  # noqa: PLC0415
-    from threadkeep.transports.postgres import Options, PostgresServer, with_name  # noqa: PLC0415
+    from threadkeep.transports.postgres import Options, PostgresServer  # noqa: PLC0415
 
     if isinstance(where, str):
+        _check_text("the URL", where)
         where, said = _without_our_options(where)
         server = _said_once(server, said)
-        if server.application_name is not None:
-            where = with_name(where, server.application_name)
     elif not isinstance(where, psycopg_pool.ConnectionPool):
         raise TypeError(
             f"a pool must be a psycopg_pool.ConnectionPool, not {type(where).__name__}: it serves async callers too"
         )
     elif set(server.given()) & {"min_size", "max_size", "application_name"}:
         raise ValueError("min_size, max_size and application_name are the pool's own business")
-    if server.schema is not None and (not server.schema or "\0" in server.schema or len(server.schema.encode()) > 63):
+    _check_text("application_name", server.application_name)
+    _check_text("schema", server.schema)
+    if server.schema is not None and not 0 < len(server.schema.encode()) < 64:
         raise ValueError(f"schema must be a name of 1 to 63 bytes, not {server.schema!r}")
+    if server.prepare is not None and not isinstance(server.prepare, bool):
+        raise TypeError(f"prepare must be True or False, not {server.prepare!r}")
     if server.group not in (None, *GROUPS):
         raise ValueError(f"group must be one of {', '.join(GROUPS)}, not {server.group!r}")
     low, high = _sizes(server)
     options = Options(
         min_size=low, max_size=high, prepare=server.prepare is not False, by_thread=server.group == "thread",
-        timeout=timeout, read_only=read_only, durability=durability,
+        timeout=timeout, read_only=read_only, durability=durability, application_name=server.application_name,
     )  # fmt: skip
     return PostgresServer(where, Postgres(server.schema), options)
+
+
+def _check_text(what: str, text: Any) -> None:
+    """Refuse what a server would cut short or could not be sent."""
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a str, not {type(text).__name__}")
+    try:
+        sendable = "\0" not in text and bool(text.encode() or True)
+    except UnicodeEncodeError:
+        sendable = False
+    if not sendable:
+        raise ValueError(f"{what} has a character that no server takes: {text!r}")
 
 
 def _sizes(server: Server) -> tuple[int, int]:
@@ -146,9 +167,11 @@ def _without_our_options(url: str) -> tuple[str, dict[str, Any]]:
             rest.append(piece)
             continue
         try:
-            said[name] = _OURS[name](unquote(text))
+            value = _OURS[name](unquote(text))
         except (KeyError, ValueError) as error:
             raise ValueError(f"{name}={text} in the URL is not understood") from error
+        if said.setdefault(name, value) != value:
+            raise ValueError(f"{name} is said twice in the URL: {said[name]!r} and {value!r}")
     return base + ("?" + "&".join(rest) if rest else ""), said
 
 

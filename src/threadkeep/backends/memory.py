@@ -7,7 +7,7 @@ from the transport, which lets one request in at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from threadkeep.engine.backend import (
@@ -129,7 +129,7 @@ class Memory:
         thread = self._threads.get(batch.thread.key)
         _check(batch, thread)
         if thread is None:
-            thread = self._threads[batch.thread.key] = _Thread(replace(batch.thread, bytes=0))
+            thread = self._threads[batch.thread.key] = _Thread(batch.thread._replace(bytes=0))
         _apply(batch, thread)
         if batch.ends:
             del self._threads[batch.thread.key]
@@ -238,7 +238,7 @@ def _apply(batch: Batch, thread: _Thread) -> None:
         thread.checkpoints.pop((ns, id), None)
     for ns, id, task in batch.gone_writes:
         thread.writes.get((ns, id), {}).pop(task, None)
-    for at in [at for at in thread.items if _is_in(at, batch.gone_items)]:
+    for at in [at for at in thread.items if _is_in(at, batch.gone_items)] if batch.gone_items else ():
         freed += len(thread.items.pop(at))
         if at.lane == SHARED:
             thread.tags.pop(at.n, None)
@@ -251,7 +251,7 @@ def _apply(batch: Batch, thread: _Thread) -> None:
         thread.tags[label.n] = label.tags
     thread.runs |= set(batch.runs)
     thread.runs -= set(batch.gone_runs)
-    thread.row = replace(batch.thread, bytes=thread.row.bytes + batch.thread.bytes - freed)
+    thread.row = batch.thread._replace(bytes=thread.row.bytes + batch.thread.bytes - freed)
 
 
 def _is_in(at: ItemId, runs: Iterable[Run]) -> bool:

@@ -8,12 +8,11 @@ is rarer, or would not fit into one statement, goes the way of all SQL backends,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import blake2b
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadkeep.backends.sql import (
     Row,
@@ -35,8 +34,8 @@ from threadkeep.plan import Request
 SCHEMA_VERSION = 1
 _HOUR = 22
 """`hour` is `updated` without its last 22 bits: 70 minutes."""
-_TABLE = re.compile(r"\btk_(schema|threads|items|checkpoints|writes|tags|runs)\b")
-_VALUE = re.compile(r"(?<!:):((?:\{[a-z]+\})?[a-z_0-9]+|\{[a-z]+\})")
+_NAME = re.compile(r"\btk_(schema|threads|items|checkpoints|writes|tags|runs)\b|\{schema\}")
+_VALUE = re.compile(r"(?<!:):([a-z_0-9]+)(?:::([a-z]+)\[\])?")
 _LARGE = 64 * 1024 * 1024
 """A batch of more bytes goes statement by statement, since one statement must not pass a gigabyte."""
 
@@ -56,6 +55,13 @@ class Statement:
     read: Callable[[list[Row]], Any]
 
 
+class Spelled(NamedTuple):
+    """A statement with $1, $2, … in it; and the names of these values, with the element's type of those that are arrays."""
+
+    text: str
+    values: tuple[tuple[str, str | None], ...]
+
+
 class Postgres(SqlBackend):
     """PostgreSQL, in a schema or in the one that the server chooses."""
 
@@ -64,18 +70,29 @@ class Postgres(SqlBackend):
 
     def __init__(self, schema: str | None = None) -> None:
         self.schema = schema
+        self._spelled: dict[str, Spelled] = {}
+        self._commits: dict[tuple[tuple[str, ...], bool], str] = {}
 
-    @cached_property
-    def sql(self) -> Mapping[str, str]:
-        """The blocks with tables named in full, so that no connection needs a setting, and values as psycopg spells them."""
-        schema = '"{}"'.format((self.schema or "").replace('"', '""').replace("%", "%%"))
+    def spelled(self, sql: str) -> Spelled:
+        """A statement as the driver takes it, with its tables named in full, so that no connection needs a setting."""
+        known = self._spelled.get(sql)
+        if known is None:
+            known = self._spelled[sql] = self._spell(sql)
+        return known
+
+    def _spell(self, sql: str) -> Spelled:
+        values: dict[str, str | None] = {}
+
+        def numbered(value: re.Match[str]) -> str:
+            name, kind = value.groups()
+            values[name] = kind or values.get(name)
+            cast = f"::{kind}[]" if kind else ""
+            return f"${list(values).index(name) + 1}{cast}"
+
+        schema = '"{}"'.format((self.schema or "").replace('"', '""'))
         prefix = f"{schema}." if self.schema is not None else ""
-
-        def spelled(sql: str) -> str:
-            named = _TABLE.sub(lambda table: prefix + table[0], sql).replace("{schema}", schema)
-            return _VALUE.sub(r"%(\1)b", named)
-
-        return {block: spelled(sql) for block, sql in super().sql.items()}
+        text = _VALUE.sub(numbered, sql)
+        return Spelled(_NAME.sub(lambda name: prefix + name[0] if name[1] else schema, text), tuple(values.items()))
 
     def number(self, key: ThreadKey) -> int:
         """64 bits of a hash. The row has the key too: were two the same, the second thread could not be made."""
@@ -85,7 +102,7 @@ class Postgres(SqlBackend):
 
     def pack_refs(self, runs: Iterable[Run]) -> str:
         """Runs as the text of an array."""
-        return "{" + ",".join(str(number) for run in runs for number in run) + "}"
+        return f"{{{str([number for run in runs for number in run])[1:-1]}}}"
 
     def unpack_refs(self, stored: list[int]) -> tuple[Run, ...]:
         """An array as runs."""
@@ -176,11 +193,16 @@ class Postgres(SqlBackend):
         values = {
             f"{part}_{column}": [row[column] for row in held] for part, held in given.items() for column in held[0]
         }
-        setting = self.sql["commit-setting"] if synchronous is not None else ""
-        text = self._commit_sql(tuple(given)).replace("{setting}", setting)
+        text = self._commit_sql(tuple(given), set_synchronous=synchronous is not None)
         return Statement(text, values | {"synchronous": synchronous}, lambda made: {row[0] for row in made})
 
-    def _commit_sql(self, parts: tuple[str, ...]) -> str:
+    def _commit_sql(self, parts: tuple[str, ...], *, set_synchronous: bool) -> str:
+        known = self._commits.get((parts, set_synchronous))
+        if known is None:
+            known = self._commits[(parts, set_synchronous)] = self._put_together(parts, set_synchronous=set_synchronous)
+        return known
+
+    def _put_together(self, parts: tuple[str, ...], *, set_synchronous: bool) -> str:
         threads = [part for part in parts if part in ("known", "made")]
         done = " UNION ALL ".join(f"SELECT thread FROM {part}" for part in threads)  # noqa: S608 - our own names
         blocks = [
@@ -192,6 +214,7 @@ class Postgres(SqlBackend):
             self.sql["commit"]
             .replace("{threads}", ", ".join(self.sql[f"commit-{part}"] for part in threads))
             .replace("{done}", done)
+            .replace("{setting}", self.sql["commit-setting"] if set_synchronous else "")
             .replace("{parts}", "".join(f", {block}" for block in blocks))
         )
 

@@ -134,7 +134,7 @@ class SqlBackend(ABC):
             yield {
                 "thread": number, "ns": to_bytes(row.ns), "checkpoint": to_bytes(row.checkpoint),
                 "task": pack_id(row.task), "path": to_bytes(row.path), "run": maybe_pack(row.run), "time": row.time,
-                "entries": json.dumps(row.index, separators=(",", ":")), "refs": self.pack_refs(row.refs),
+                "entries": _entries(row.index), "refs": self.pack_refs(row.refs),
                 "body": row.body,
             }  # fmt: skip
 
@@ -479,6 +479,11 @@ def _drop(work: Work, request: Drop) -> None:
 def _drop_all(work: Work, number: int) -> None:
     for block in work.dialect.drops:
         work.rows(block, thread=number)
+
+
+def _entries(index: tuple[int, ...]) -> str:
+    """JSON without spaces; json.dumps takes three times as long."""
+    return str(list(index)).replace(" ", "")
 
 
 def maybe_bytes(text: str | None) -> bytes | None:

@@ -11,6 +11,7 @@ it decides nothing and decodes no state. A failure to reach the storage is raise
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import ItemId, Run
@@ -176,8 +177,7 @@ class Label:
     tags: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """A change of one thread.
 
     It is made only if the thread is at `expect` = (epoch, rev), or is not there if that is None, and if no row of

@@ -130,8 +130,7 @@ async def get_all(heads: Heads, codec: Codec, key: ThreadKey, wanted: tuple[Want
     loaded = await Load(key, wanted, old.have() if old else None)
     head = heads.seen(key, loaded, old)
     found = [(head.checkpoint(f.row), [head.task(row) for row in f.writes]) for f in loaded.found if f.row]
-    if head.row is not None:
-        heads.remember(remembering(head, [record for record, _ in reversed(found)]))
+    heads.remember(remembering(head, [record for record, _ in reversed(found)]))
     with _collector_resting():
         return [state(head, codec, record, tasks) for record, tasks in found]
 

@@ -8,7 +8,6 @@ Metadata that names the source as its thread_id names the target afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from threadkeep.engine import itemlog, metadata
@@ -52,7 +51,7 @@ async def _duplicate(head: Head, loaded: Loaded, target: ThreadKey, time: int, d
     assert row is not None
     labels = tuple(_repointed(head, loaded, target))
     size = row.bytes + sum(len(stored) - len(loaded.items[at]) for at, stored, _ in labels)
-    thread = replace(row, key=target, epoch=draw, rev=0, created=time, updated=time, bytes=size, lease=None)
+    thread = row._replace(key=target, epoch=draw, rev=0, created=time, updated=time, bytes=size, lease=None)
     await Duplicate(row.key, (row.epoch, row.rev), thread, labels)
 
 

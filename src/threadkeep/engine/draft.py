@@ -7,7 +7,8 @@ stores only the rest. Elements are compared by their bytes, whole: what is re-us
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from threadkeep.engine import itemlog, seams
@@ -41,7 +42,7 @@ class Draft:
         self.nexts = list(head.row.nexts) if head.row else []
         self.names = list(head.names)
         self.new_items: dict[ItemId, Item] = {}
-        self._numbers = {name: n for n, name in enumerate(head.names)}
+        self._numbers = _numbers(head.names)
         self._by_content: dict[tuple[int, int, bytes], ItemId] = {}
 
     def naming(self) -> Names:
@@ -52,7 +53,8 @@ class Draft:
         """The number of a name."""
         n = self._numbers.get(name)
         if n is None:
-            n = self._numbers[name] = self._add(NAMES, Item(to_bytes(name))).n
+            n = self._add(NAMES, Item(to_bytes(name))).n
+            self._numbers = {**self._numbers, name: n}
             self.names.append(from_bytes(to_bytes(name)))
         return n
 
@@ -162,6 +164,12 @@ class Draft:
         at = self._add(RUN_LISTS, Item(itemlog.pack_runs(slot.runs[slot.covered : covered])))
         lists = itemlog.join_runs([*(at for run in slot.spill for at in run.ids()), at])
         return slot._replace(spill=lists, covered=covered)
+
+
+@lru_cache(maxsize=1024)
+def _numbers(names: tuple[str, ...]) -> Mapping[str, int]:
+    """The number of each name; threads of one graph mostly have the same names."""
+    return {name: n for n, name in enumerate(names)}
 
 
 def _whole(parts: Parts) -> bytes:

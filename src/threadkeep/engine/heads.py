@@ -4,12 +4,13 @@ A `Head` is a thread at (epoch, rev). It is only trusted as the precondition of 
 read: another process's change makes the first a Conflict and the second drop what was remembered. Items never change
 within an epoch, so their bytes may be kept; they are, up to a budget, least recently used threads going first.
 
-Not guarded: two calls that remember the same thread at once may drop each other's additions. Nothing is lost by that
-but a later read.
+Two calls that remember the same thread at once may drop each other's additions. Nothing is lost by that but a later
+read.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,7 +34,7 @@ from threadkeep.engine.records import (
 )
 from threadkeep.errors import Corrupt
 
-_HEAD_SIZE, _SHRINK_EVERY = 4096, 16
+_HEAD_SIZE = 4096
 _RECENT = 32
 """How many decoded checkpoints a head keeps: the parents that the next puts will name."""
 
@@ -115,8 +116,10 @@ class Heads:
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._remembered = 0
         self._heads: dict[ThreadKey, Head] = {}
+        self._sizes: dict[ThreadKey, int] = {}
+        self._size = 0
+        self._lock = threading.Lock()
 
     def get(self, key: ThreadKey) -> Head | None:
         """What is remembered, if anything."""
@@ -124,41 +127,42 @@ class Heads:
 
     def forget(self, key: ThreadKey) -> None:
         """Drop what is remembered of a thread."""
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: ThreadKey) -> None:
         self._heads.pop(key, None)
+        self._size -= self._sizes.pop(key, 0)
 
     def clear(self) -> None:
-        """Drop everything, as after a lost connection."""
-        self._heads.clear()
+        """Drop everything, as in a forked child, where others may have been caught in the middle."""
+        self.__init__(self._budget)  # type: ignore[misc]
 
     def remember(self, head: Head) -> Head:
-        """Keep this head unless a newer one is kept, and drop the least recently used ones beyond the budget."""
-        kept = self._heads.pop(head.key, None)
+        """Keep this head unless a newer one is kept, and drop the least recently used ones beyond the budget.
+
+        That a thread is not there may be remembered too: its first put then needs no read.
+        """
+        kept = self._heads.get(head.key)
         if (
             kept is not None
             and kept.row
             and head.row
-            and (kept.row.epoch, kept.row.rev) > (head.row.epoch, head.row.rev)
+            and kept.row.epoch == head.row.epoch
+            and kept.row.rev > head.row.rev
         ):
-            head = kept if kept.row.epoch == head.row.epoch else head
+            head = kept
         if head.pool.size > self._budget // 4:
             head = head.lean()
-        if head.row is not None and head.pool.size <= self._budget:
-            self._heads[head.key] = head
-            self._shrink()
+        size = head.pool.size + _HEAD_SIZE
+        with self._lock:
+            self._drop(head.key)
+            if size <= self._budget:
+                self._heads[head.key], self._sizes[head.key] = head, size
+                self._size += size
+            while self._size > self._budget:
+                self._drop(next(iter(self._heads)))
         return head
-
-    def _shrink(self) -> None:
-        """Now and then, drop the oldest heads beyond the budget. Others may change the dict meanwhile: only keys are listed."""
-        self._remembered += 1
-        if self._remembered % _SHRINK_EVERY:
-            return
-        heads = [head for key in list(self._heads) if (head := self._heads.get(key)) is not None]
-        excess = sum(head.pool.size + _HEAD_SIZE for head in heads) - self._budget
-        for head in heads[:-1]:
-            if excess <= 0:
-                break
-            self._heads.pop(head.key, None)
-            excess -= head.pool.size + _HEAD_SIZE
 
     def seen(self, key: ThreadKey, loaded: Loaded, old: Head | None) -> Head:
         """The head that a read shows; `old` is the one that said what need not be sent again."""

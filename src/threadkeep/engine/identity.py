@@ -7,8 +7,7 @@ character is allowed. Ids that are never sorted by the database (tasks, parents,
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 GRAPH = "graph"
@@ -17,8 +16,7 @@ CUBE = "cube"
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadKey:
+class ThreadKey(NamedTuple):
     """A thread: the same id under another tenant or kind is another thread."""
 
     tenant: str

@@ -7,7 +7,6 @@ Ancestors that a survivor needs for that are not removed but hidden: readable by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from threadkeep.engine import itemlog
@@ -232,7 +231,7 @@ def _left(thread: _Thread, place: _Place, stay: set[_Place], *, hidden: bool) ->
     row = thread.records[place].row
     parent = _parent(thread.records[place])
     lost = row.parent is not None and parent in thread.records and parent not in stay
-    changed = replace(row, parent=None if lost else row.parent, hidden=hidden)
+    changed = row._replace(parent=None if lost else row.parent, hidden=hidden)
     return row if changed == row else reseal(row, changed, thread.head.where)
 
 
@@ -282,8 +281,8 @@ def _counted(
         if top and (task.row.ns, task.row.checkpoint) == ("", top.row.id):
             status = worse(status, of_writes(entry.channel for entry in task.entries.values()))
     early, waiting = _early(thread, top.row.id if top else "", tasks)
-    return replace(
-        row, early=early, early_status=waiting, epoch=draw, rev=row.rev + 1, bytes=grown, checkpoints=len(visible), run=top.row.run if top else None,
+    return row._replace(
+        early=early, early_status=waiting, epoch=draw, rev=row.rev + 1, bytes=grown, checkpoints=len(visible), run=top.row.run if top else None,
         writes=sum(len(task.entries) for task in tasks), status=status,
         top=top.row.id if top else None, step=top.row.step if top else None,
         source=top.row.source if top else None, labels=top.row.labels if top else None,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import builtins
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -26,12 +25,12 @@ from threadkeep.errors import Corrupt
 _TAGS = ("msgpack", "null", "bytes", "bytearray", "pickle", "json")
 _FIRST_NAMED_TAG = 16
 _SNAPSHOT, _INLINE, _SPILLED = 4, 8, 16
+_LARGE = 1 << 62
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadRow:
+class ThreadRow(NamedTuple):
     """A thread: its item counters, its precondition (epoch, rev), and what the catalogue shows.
 
     `rev` grows with every commit; `epoch` is drawn at random when the thread is made and whenever items are freed,
@@ -59,8 +58,7 @@ class ThreadRow:
     lease: builtins.bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRow:
+class CheckpointRow(NamedTuple):
     """One checkpoint. `hidden` ones only serve the delta channels of later ones."""
 
     ns: str
@@ -81,8 +79,7 @@ class CheckpointRow:
         return len(self.body) + len(itemlog.pack_runs(self.refs)) + len(to_bytes(self.id))
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRow:
+class WriteRow(NamedTuple):
     """All writes of one task on one checkpoint. `index` is (idx, number of the channel's name, size) of each."""
 
     ns: str
@@ -91,7 +88,7 @@ class WriteRow:
     path: str
     run: str | None
     time: int
-    index: tuple[int, ...]
+    index: tuple[int, ...]  # type: ignore[assignment]  # not tuple's method
     refs: tuple[Run, ...]
     body: bytes
 
@@ -225,8 +222,8 @@ def pack_checkpoint(row: CheckpointRow, record: Record, names: Names, share: Cal
         record.rest or 0,
     ]
     refs = (Run(SHARED, share(pack(shape)), 1), *(run for slot in record.slots.values() for run in slot.refs()))
-    row = replace(row, refs=refs)
-    return replace(row, body=itemlog.seal(pack(body), _checkpoint_seed(row)))
+    row = row._replace(refs=refs)
+    return row._replace(body=itemlog.seal(pack(body), _checkpoint_seed(row)))
 
 
 _USUAL_FIELDS = ("v", "ts", "updated_channels")
@@ -309,21 +306,17 @@ class _Versions:
 
     def __init__(self, versions: Mapping[str, Any], seen: Mapping[str, Mapping[str, Any]]) -> None:
         every = [*versions.values(), *(version for inner in seen.values() for version in inner.values())]
-        self.base = max((v for v in every if _is_small(v)), default=0)
+        self.base = max([version for version in every if type(version) is int and 0 <= version < _LARGE], default=0)
         self.odd: list[Any] = []
         self._at: dict[tuple[type, Any], int] = {}
 
     def pack(self, version: Any) -> int:
-        if _is_small(version):
+        if type(version) is int and 0 <= version < _LARGE:
             return int(self.base - version)
         at = self._at.setdefault((type(version), version), len(self.odd))
         if at == len(self.odd):
             self.odd.append(version)
         return -1 - at
-
-
-def _is_small(version: Any) -> bool:
-    return type(version) is int and 0 <= version < 1 << 62
 
 
 def _unpack_version(code: int, base: int, odd: list[Any]) -> Any:
@@ -347,15 +340,14 @@ def pack_writes(row: WriteRow, entries: dict[int, Entry], names: Names) -> Write
     slots = [entry.slot for entry in entries.values()]
     others = [*origins[1:], [origins.index(entry.origin) for entry in entries.values()]] if len(origins) > 1 else 0
     path, run, time = origins[0]
-    row = replace(
-        row,
+    row = row._replace(
         path=path,
         run=run,
         time=time,
         index=tuple(n for idx, entry in entries.items() for n in (idx, names.number(entry.channel), entry.size)),
         refs=tuple(run for slot in slots for run in slot.refs()),
     )
-    return replace(row, body=itemlog.seal(pack([*pack_slots(slots, names), others]), _write_seed(row)))
+    return row._replace(body=itemlog.seal(pack([*pack_slots(slots, names), others]), _write_seed(row)))
 
 
 def unpack_writes(row: WriteRow, names: Names, shared: Shared, where: str) -> TaskWrites:
@@ -377,7 +369,7 @@ def unpack_writes(row: WriteRow, names: Names, shared: Shared, where: str) -> Ta
 def reseal(row: CheckpointRow, changed: CheckpointRow, where: str) -> CheckpointRow:
     """A changed row with the same body; its checksum speaks for the columns too."""
     what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
-    return replace(changed, body=itemlog.reseed(row.body, _checkpoint_seed(row), _checkpoint_seed(changed), what))
+    return changed._replace(body=itemlog.reseed(row.body, _checkpoint_seed(row), _checkpoint_seed(changed), what))
 
 
 def _checkpoint_seed(row: CheckpointRow) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from threadkeep.engine import itemlog, metadata
@@ -123,7 +122,7 @@ class Staging:
         self._bytes += row.size - (before.row.size if before else 0)
         self._records[place] = record
         more = (not row.hidden) - (before is not None and not before.row.hidden)
-        thread = replace(thread, checkpoints=thread.checkpoints + more, updated=row.time)
+        thread = thread._replace(checkpoints=thread.checkpoints + more, updated=row.time)
         on_top = row.ns == "" and not row.hidden and (thread.top is None or row.id >= thread.top)
         self._row = self._with_top(thread, record) if on_top else thread
 
@@ -138,8 +137,8 @@ class Staging:
         for found in (known.tasks | staged).values():
             status = worse(status, of_writes(entry.channel for entry in found.entries.values()))
         waiting = (thread.early, thread.early_status) if thread.early and thread.early > row.id else (None, None)
-        return replace(
-            thread, top=row.id, step=row.step, source=row.source, run=row.run, labels=row.labels,
+        return thread._replace(
+            top=row.id, step=row.step, source=row.source, run=row.run, labels=row.labels,
             status=status, early=waiting[0], early_status=waiting[1],
         )  # fmt: skip
 
@@ -162,7 +161,7 @@ class Staging:
         self._bytes += row.size - (before.row.size if before else 0)
         self._count_run(op.run)
         more = len(entries) - (len(before.entries) if before else 0)
-        self._row = _with_writes(replace(thread, writes=thread.writes + more, updated=op.time), op)
+        self._row = _with_writes(thread._replace(writes=thread.writes + more, updated=op.time), op)
 
     def _known_task(self, op: PutWrites) -> TaskWrites | None:
         known = self._known.get((op.ns, op.checkpoint))
@@ -181,7 +180,7 @@ class Staging:
         before = self.head.row
         return Batch(
             expect=(before.epoch, before.rev) if before else None,
-            thread=replace(self._row, rev=self._row.rev + 1, nexts=tuple(self._draft.nexts), bytes=added),
+            thread=self._row._replace(rev=self._row.rev + 1, nexts=tuple(self._draft.nexts), bytes=added),
             items=sealed,
             new_checkpoints=tuple(r.row for place, r in self._records.items() if place in self._new),
             changed_checkpoints=tuple(r.row for place, r in self._records.items() if place not in self._new),
@@ -196,7 +195,7 @@ class Staging:
         before = self.head.row
         for at, item in self._draft.new_items.items():
             self.head.pool.add(at, item)
-        row = replace(batch.thread, bytes=(before.bytes if before else 0) + batch.thread.bytes)
+        row = batch.thread._replace(bytes=(before.bytes if before else 0) + batch.thread.bytes)
         recent = self.head.with_recent([*_records(self._known), *self._records.values()])
         return Head(self.head.key, row, tuple(self._draft.names), recent, self.head.pool)
 
@@ -218,8 +217,8 @@ def _with_writes(thread: ThreadRow, op: PutWrites) -> ThreadRow:
     if op.ns != "":
         return thread
     if op.checkpoint == thread.top:
-        return replace(thread, status=worse(thread.status, status))
+        return thread._replace(status=worse(thread.status, status))
     if op.checkpoint < max(thread.top or "", thread.early or ""):
         return thread
     before = thread.early_status if thread.early == op.checkpoint else None
-    return replace(thread, early=op.checkpoint, early_status=worse(before or "idle", status))
+    return thread._replace(early=op.checkpoint, early_status=worse(before or "idle", status))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import random
@@ -20,17 +20,17 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import errors as sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from threadkeep.backends.postgres import SCHEMA_VERSION, Postgres, Statement, fits_one_statement
 from threadkeep.backends.sql import Row, Values
 from threadkeep.engine.backend import Catalogue, Commit, Load, Scan
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, answer
-from threadkeep.transports import forks
+from threadkeep.transports import arrays, forks
 
 T = TypeVar("T")
 _ONE_STATEMENT = (Scan, Catalogue)
@@ -65,32 +65,38 @@ class Options:
     timeout: float
     read_only: bool
     durability: str
+    application_name: str | None = None
 
 
 class _Connection(psycopg.Connection[Row]):
     """A connection on which nothing takes for ever, even if the server has stopped without saying so."""
 
     patience: float | None = None
+    session: _Session | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         return super().wait(gen, interval, self.patience if timeout is None else timeout)
 
 
 class _Session:
-    """A connection, as the backend sees it."""
+    """A connection, as the backend sees it. Its cursor is ours, whatever a pool that was lent would give."""
 
-    def __init__(self, connection: psycopg.Connection[Any], *, prepare: bool | None) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], backend: Postgres) -> None:
         self._connection = connection
-        self._prepare = prepare
-        self._cursor = connection.cursor(binary=True, row_factory=tuple_row)
+        self._spelled = backend.spelled
+        self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+        self._cursor.format = Format.BINARY
         self._cursor.adapters.register_dumper(int, Int8BinaryDumper)  # one type for all of them, one plan
+        arrays.register(self._cursor.adapters)
 
     def rows(self, sql: str, values: Values | None = None) -> list[Row]:
-        self._cursor.execute(sql, values, prepare=self._prepare)
-        return self._cursor.fetchall() if self._cursor.description else []
+        text, names = self._spelled(sql)
+        self._cursor.execute(text, _in_order(names, values or {}))
+        return self._cursor.fetchall() if self._cursor.pgresult and self._cursor.pgresult.nfields else []
 
     def many(self, sql: str, values: Sequence[Values]) -> int:
-        self._cursor.executemany(sql, values)
+        text, names = self._spelled(sql)
+        self._cursor.executemany(text, [_in_order(names, row) for row in values])
         return self._cursor.rowcount
 
     def ask(self, statement: Statement) -> Any:
@@ -110,6 +116,10 @@ class _Session:
         return done
 
 
+def _in_order(names: Iterable[tuple[str, str | None]], values: Values) -> list[Any]:
+    return [arrays.array(kind, values[name]) if kind else values[name] for name, kind in names]
+
+
 class PostgresServer:
     """A PostgreSQL server, or several of which one is the primary, that many threads and processes use at once."""
 
@@ -117,7 +127,7 @@ class PostgresServer:
 
     def __init__(self, where: str | ConnectionPool[Any], backend: Postgres, options: Options) -> None:
         self._lent = where if isinstance(where, ConnectionPool) else None
-        self._conninfo = "" if self._lent is not None else _conninfo(str(where), options.timeout)
+        self._conninfo = "" if self._lent is not None else _conninfo(str(where), options)
         self._backend = backend
         self._options = options
         self._closed = False
@@ -215,14 +225,24 @@ class PostgresServer:
         end, attempt = time.monotonic() + self._options.timeout, 0
         while True:
             try:
-                with self._translated(), _lent(pool, self._options, end) as session:
+                with self._translated(), self._lend(pool, end) as session:
                     return work(session)
             except _Passing as passing:
                 attempt += 1
-                pause = min(0.01 * 2**attempt, 1.0) * (0.5 + random())  # noqa: S311 - no secret
+                pause = min(0.01 * 2**attempt, 0.25) * (0.5 + random())  # noqa: S311 - no secret
                 if time.monotonic() + pause > end:
                     raise Unavailable(f"PostgreSQL: {passing}") from passing.__cause__
-                time.sleep(pause)
+                if passing.lost_connection:
+                    self._renew(pool)
+                if attempt > 1:  # one connection that was lost says nothing of the server
+                    time.sleep(pause)
+
+    def _renew(self, pool: ConnectionPool[Any]) -> None:
+        """When a connection was lost, those that wait in the pool may be dead too."""
+        try:
+            pool.check() if pool is self._lent else pool.drain()
+        except psycopg.Error:
+            return  # the next try will tell
 
     def _ready(self) -> ConnectionPool[Any]:
         """The pool, opened, of a database that has our schema."""
@@ -268,12 +288,39 @@ class PostgresServer:
     def _first_connection(self, end: float) -> Iterator[_Session]:
         """A connection of its own, which says at once what is wrong with the address; of a pool that was lent, one of its."""
         if self._lent is not None:
-            with _lent(self._lent, self._options, end) as session:
+            with self._lend(self._lent, end) as session:
                 yield session
             return
         with _Connection.connect(self._conninfo, autocommit=True) as connection:
             connection.patience = self._options.timeout
-            yield _Session(connection, prepare=False)
+            yield _Session(connection, self._backend)
+
+    @contextmanager
+    def _lend(self, pool: ConnectionPool[Any], end: float) -> Iterator[_Session]:
+        """A connection of the pool; it goes back as it came."""
+        connection = pool.getconn(timeout=max(end - time.monotonic(), 0.001))
+        try:
+            autocommit, threshold = connection.autocommit, connection.prepare_threshold
+            if not autocommit:
+                connection.autocommit = True
+            if not self._options.prepare:
+                connection.prepare_threshold = None
+            try:
+                yield self._session(connection)
+            finally:
+                connection.prepare_threshold = threshold
+                if not autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE:
+                    connection.autocommit = False
+        finally:
+            pool.putconn(connection)
+
+    def _session(self, connection: psycopg.Connection[Any]) -> _Session:
+        """A connection of ours keeps its session."""
+        if not isinstance(connection, _Connection):
+            return _Session(connection, self._backend)
+        if connection.session is None:
+            connection.session = _Session(connection, self._backend)
+        return connection.session
 
     def _prepare_schema(self, session: _Session) -> None:
         if self._version(session) < SCHEMA_VERSION:
@@ -328,7 +375,7 @@ class PostgresServer:
                 raise Closed from error
             if _is_hopeless(error):
                 raise Unavailable(f"PostgreSQL: {_said(error)}") from error
-            raise _Passing(_said(error)) from error
+            raise _Passing(_said(error), lost_connection=_is_loss(error)) from error
         except psycopg.Error as error:
             raise Unavailable(f"PostgreSQL: {_said(error)}") from error
 
@@ -336,20 +383,15 @@ class PostgresServer:
 class _Passing(ThreadkeepError):
     """Something that may be over soon."""
 
+    def __init__(self, message: str, *, lost_connection: bool = False) -> None:
+        super().__init__(message)
+        self.lost_connection = lost_connection
 
-@contextmanager
-def _lent(pool: ConnectionPool[Any], options: Options, end: float) -> Iterator[_Session]:
-    """A connection of the pool, as it was when it is given back. One that turns out to be dead makes the pool look at the others."""
-    connection = pool.getconn(timeout=max(end - time.monotonic(), 0.001))
-    try:
-        autocommit = connection.autocommit
-        if not autocommit:
-            connection.autocommit = True
-        yield _Session(connection, prepare=None if options.prepare else False)
-        if not autocommit:
-            connection.autocommit = False
-    finally:
-        pool.putconn(connection)
+
+def _is_loss(error: psycopg.Error) -> bool:
+    """Whether a connection that worked does not any more, or leads to a server that is no primary any more."""
+    in_the_server = isinstance(error, (sql.SerializationFailure, sql.DeadlockDetected))
+    return not in_the_server and not isinstance(error, (PoolTimeout, TooManyRequests))
 
 
 def _groups(requests: Sequence[Request[Any]], *, by_thread: bool) -> Iterator[list[int]]:
@@ -373,42 +415,38 @@ def _outcome(made: bool) -> Outcome:  # noqa: FBT001
     return Reply() if made else Failure(Conflict())
 
 
-def _conninfo(url: str, timeout: float) -> str:
+def _conninfo(url: str, options: Options) -> str:
     """The URL with defaults for what it does not say."""
+    name = options.application_name
     try:
         given = conninfo_to_dict(url)
+        if name is not None and given.get("application_name") not in (None, name):
+            raise ValueError(f"application_name is {given['application_name']!r} in the URL and {name!r} beside it")
+        patience = max(int(options.timeout), 2)
+        defaults: dict[str, str | int] = {
+            "fallback_application_name": "threadkeep",
+            "connect_timeout": min(patience, 10),
+            "keepalives_idle": 60,
+            "tcp_user_timeout": patience * 1000,
+        }
+        said = {key: value for key, value in defaults.items() if key not in given}
+        return make_conninfo(url, **said, **({"application_name": name} if name is not None else {}))
     except psycopg.ProgrammingError as error:
         raise ValueError(f"not a URL that PostgreSQL accepts: {_said(error)}") from error
-    patience = max(int(timeout), 2)
-    defaults: dict[str, str | int] = {
-        "fallback_application_name": "threadkeep",
-        "connect_timeout": min(patience, 10),
-        "keepalives_idle": 60,
-        "tcp_user_timeout": patience * 1000,
-    }
-    return make_conninfo(url, **{name: value for name, value in defaults.items() if name not in given})
 
 
-def with_name(url: str, name: str) -> str:
-    """The URL with an application_name, by which administrators know the connections."""
-    return make_conninfo(url, application_name=name)
+_FOR_GOOD = (
+    "password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry", "invalid ",
+    "does not support SSL", "definition of service",
+)  # fmt: skip
 
 
 def _is_hopeless(error: BaseException) -> bool:
-    """Whether a connection was refused for good. libpq gives no code for that, only the server's words."""
-    return (
-        isinstance(error, psycopg.OperationalError)
-        and error.sqlstate is None
-        and any(
-            said in str(error)
-            for said in (
-                "password authentication failed",
-                "does not exist",
-                "no pg_hba.conf entry",
-                "no password supplied",
-            )
-        )
-    )
+    """Whether a connection was refused for good. libpq gives no code for that, only words."""
+    if isinstance(error, PoolClosed):
+        return True
+    unnamed = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+    return unnamed and any(said in str(error) for said in _FOR_GOOD)
 
 
 def _said(error: BaseException) -> str:

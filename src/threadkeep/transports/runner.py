@@ -4,10 +4,10 @@ Reads are driven where they are asked for, or on a worker for async callers. Cha
 cancelled task or a Ctrl-C ends the waiting, not the work, and nothing is left half done for others.
 
 The changes of one agent thread queue up in its lane: one plan at a time, and the ops that waited meanwhile go into the
-next plan together. When a plan asks for a commit it is set aside, and the worker that finds nobody committing commits
-everything that waits, in one transaction, and goes on with those plans. So a lone caller never waits for company, and
-two hundred tasks need a few transactions. Where the storage takes changes from several sides at once, several workers
-may be committing.
+next plan together. When a plan asks for a commit it is set aside. A worker that finds no more jobs, and nobody else
+committing, commits everything that waits, in one transaction, and goes on with those plans. So a lone caller never waits
+for company, and two hundred tasks need a few transactions. Where the storage takes changes from several sides at once,
+several workers may be committing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import random
 from typing import Any, Protocol, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from threadkeep.engine.backend import Commit, Drop, Duplicate, Pause
 from threadkeep.errors import Closed
@@ -32,6 +33,8 @@ T = TypeVar("T")
 Together: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
 _WRITES = (Commit, Duplicate, Drop)
 _WORKERS = 6
+_ENOUGH = 32
+"""So many commits go out together even if more are on their way."""
 
 
 class Transport(Protocol):
@@ -97,12 +100,12 @@ class _Job:
 class _State:
     """All that a forked child must have anew."""
 
-    def __init__(self, writers: int) -> None:
+    def __init__(self, writers: int, commit: Callable[[_State], None]) -> None:
         self.lock = threading.Lock()
         self.lanes: dict[Hashable, _Lane] = {}
         self.commits: deque[tuple[_Job, Request[Any]]] = deque()
         self.committing = threading.Semaphore(writers)
-        self.workers = Workers(_WORKERS)
+        self.workers = Workers(_WORKERS, partial(commit, self))
 
 
 class Runner:
@@ -111,7 +114,7 @@ class Runner:
     def __init__(self, transport: Transport, *, on_fork: Callable[[], None]) -> None:
         self._transport = transport
         self._on_fork = on_fork
-        self._state = _State(self._transport.writers)
+        self._state = _State(self._transport.writers, self._commit_all)
         self._closed = False
         forks.watch(self)
 
@@ -168,7 +171,7 @@ class Runner:
     def after_fork(self, *, child: bool) -> None:
         """The child has no workers and nothing under way."""
         if child:
-            self._state = _State(self._transport.writers)
+            self._state = _State(self._transport.writers, self._commit_all)
             self._on_fork()
 
     def _open(self) -> _State:
@@ -217,7 +220,6 @@ class Runner:
                 tell(made)
                 return
             self._enqueue(state, key, together, made.value)
-            self._commit_all(state)
 
         state.workers.submit(job)
 
@@ -256,8 +258,8 @@ class Runner:
         return True
 
     def _commit_all(self, state: _State) -> None:
-        """Commit what waits, unless enough others do: whoever commits looks again when done."""
-        while state.commits and state.committing.acquire(blocking=False):
+        """Commit what waits, unless more is coming or enough others do: whoever commits looks again when done."""
+        while self._is_due(state) and state.committing.acquire(blocking=False):
             try:
                 jobs = self._commit_waiting(state)
             finally:
@@ -265,6 +267,10 @@ class Runner:
             for job, outcome in jobs:
                 if self._go_on(state, job, outcome):
                     self._start_next(state, job.lane)
+
+    def _is_due(self, state: _State) -> bool:
+        waiting = len(state.commits)
+        return waiting >= _ENOUGH or (waiting > 0 and not state.workers.have_more())
 
     def _commit_waiting(self, state: _State) -> list[tuple[_Job, Outcome]]:
         waiting = list(_taken(state.commits))
@@ -290,18 +296,42 @@ def _plan_of(lane: _Lane, tickets: list[_Ticket]) -> Plan[Any]:
     return make() if make else lane.together([ticket.op for ticket in tickets])
 
 
+class _Mailbox:
+    """Outcomes on their way to one event loop: what a group of commits brings wakes the loop once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._wake = loop.call_soon_threadsafe
+        self._waiting: deque[tuple[asyncio.Future[Any], Outcome]] = deque()
+        self._is_awake = False
+
+    def tell(self, done: asyncio.Future[Any], outcome: Outcome) -> None:
+        """Have a future settled, from any thread."""
+        self._waiting.append((done, outcome))
+        if self._is_awake:
+            return  # `_deliver` is still to come, and takes this one too
+        self._is_awake = True
+        try:
+            self._wake(self._deliver)
+        except RuntimeError:
+            self._waiting.clear()  # the loop is closed: nobody waits any more
+
+    def _deliver(self) -> None:
+        self._is_awake = False  # before looking: what comes from now on wakes the loop again
+        for done, outcome in _taken(self._waiting):
+            _settle(done, outcome)
+
+
+_mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDictionary()
+
+
 def _callback() -> tuple[asyncio.Future[Any], Callable[[Outcome], None]]:
     """A future of the running loop, and how another thread settles it."""
     loop = asyncio.get_running_loop()
+    mailbox = _mailboxes.get(loop)
+    if mailbox is None:
+        mailbox = _mailboxes.setdefault(loop, _Mailbox(loop))
     done: asyncio.Future[Any] = loop.create_future()
-
-    def tell(outcome: Outcome) -> None:
-        try:
-            loop.call_soon_threadsafe(_settle, done, outcome)
-        except RuntimeError:
-            return  # the loop is closed: nobody waits any more
-
-    return done, tell
+    return done, partial(mailbox.tell, done)
 
 
 def _settle(done: asyncio.Future[Any], outcome: Outcome) -> None:

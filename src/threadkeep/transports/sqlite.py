@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import apsw
 
@@ -204,10 +205,20 @@ class SqliteFile:
 
     def _connect(self) -> apsw.Connection:
         self._path = self._path.absolute()
-        flags = apsw.SQLITE_OPEN_READONLY if self._read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        connection = apsw.Connection(str(self._path), flags=flags)
+        connection = self._connect_reading() if self._read_only else apsw.Connection(str(self._path))
         connection.set_busy_timeout(int(self._timeout * 1000))
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
+        return connection
+
+    def _connect_reading(self) -> apsw.Connection:
+        """A connection that cannot write. Where the write-ahead log cannot be opened beside the file, nobody writes it."""
+        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        except (apsw.ReadOnlyError, apsw.CantOpenError):
+            connection.close()
+            uri = f"file:{quote(str(self._path))}?immutable=1"
+            connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
         return connection
 
     def _prepare(self, connection: apsw.Connection) -> None:

@@ -22,10 +22,11 @@ _PATIENCE = 5.0
 
 
 class Workers:
-    """About `most` threads at most. Jobs must not raise."""
+    """About `most` threads at most. After each job its worker also does `after`. Neither may raise."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, after: Job) -> None:
         self._most = most
+        self._after = after
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
@@ -40,6 +41,10 @@ class Workers:
             self._finish_queue()
         elif self._jobs.qsize() >= self._idle and len(self._threads) < self._most:
             threading.Thread(target=self._work, name="threadkeep", daemon=True).start()
+
+    def have_more(self) -> bool:
+        """Whether jobs are waiting, so that `after` will come again soon."""
+        return not self._stopped and not self._jobs.empty()
 
     def stop(self) -> None:
         """Finish what is queued and end all threads; but a forked child leaves the parent's alone."""
@@ -63,11 +68,13 @@ class Workers:
                 return
             if job is not None:
                 job()
+                self._after()
 
     def _work(self) -> None:
         self._join_in()
         while (job := self._next()) is not None:
             job()
+            self._after()
             del job  # what it holds may be forgotten while we wait
 
     def _join_in(self) -> None:

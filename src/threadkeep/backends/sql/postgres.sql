@@ -57,7 +57,7 @@ CREATE TABLE tk_items (
     n integer NOT NULL,
     payload bytea NOT NULL,
     PRIMARY KEY (thread, lane, n)
-);
+) WITH (toast_tuple_target = 8160);
 ALTER TABLE tk_items ALTER COLUMN payload SET STORAGE EXTERNAL;
 CREATE TABLE tk_checkpoints (
     thread bigint NOT NULL,

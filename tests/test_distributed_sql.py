@@ -1,0 +1,214 @@
+"""Every SQL block of PostgreSQL is read: nothing that databases which spread tables over machines lack. And group="thread" at work."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psycopg
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+import postgres
+import threadkeep
+from chains import Chain, config, ids, values
+from colours import Async, Sync
+from plays import PLAYS, assert_same, story
+from test_conformance import SyncSide, assert_complete, report_on
+from test_postgres import Heard, blocked
+from threadkeep.backends.blocks import read_blocks
+
+BLOCKS = read_blocks("common.sql", "postgres.sql")
+BY_THREAD = {
+    name: sql
+    for name, sql in BLOCKS.items()
+    if name != "load" and not name.startswith("commit") and "{given}" not in sql
+}
+"""What group="thread" uses: all but the two requests that are one statement elsewhere, and the parts of these."""
+
+# What Citus, CockroachDB, YugabyteDB or Aurora DSQL lack, one or the other.
+LACKING = {
+    "foreign keys": r"\bREFERENCES\b|\bFOREIGN\s+KEY\b",
+    "sequences": r"\bSEQUENCE\b|\b(SMALL|BIG)?SERIAL\b|\bIDENTITY\b|\bnextval\b|\bcurrval\b",
+    "triggers": r"\bTRIGGER\b",
+    "functions of our own": r"\bFUNCTION\b|\bPROCEDURE\b|\bLANGUAGE\b|\bDO\s+\$|\bCALL\b|\$\$",
+    "savepoints": r"\bSAVEPOINT\b|\bROLLBACK\s+TO\b|\bRELEASE\b",
+    "listening": r"\bLISTEN\b|\bNOTIFY\b|pg_notify",
+    "advisory locks": r"advisory",
+    "locks of tables": r"\bLOCK\s+TABLE\b|\bLOCK\s+tk_",
+    "jsonb": r"\bjsonb?\b|->>?|#>",
+    "truncation": r"\bTRUNCATE\b",
+    "temporary tables": r"\bTEMP(ORARY)?\b|\bUNLOGGED\b",
+    "views, rules and extensions": r"\bVIEW\b|\bRULE\b|\bEXTENSION\b|\bENUM\b|\bDOMAIN\b",
+    "cursors": r"\bDECLARE\b|\bFETCH\b",
+    "places of rows": r"\bctid\b|\boid\b|\bxmin\b",
+    "indexes of expressions, or not of trees": r"\bUSING\s+(gin|gist|brin|hash|spgist)\b|CREATE\s+INDEX[^;]*\([^;]*\(",
+    "exclusion": r"\bEXCLUDE\b",
+    "merging": r"\bMERGE\b",
+}
+
+
+def statements(blocks: Mapping[str, str]) -> list[str]:
+    return [statement.strip() for sql in blocks.values() for statement in sql.split(";") if statement.strip()]
+
+
+@pytest.mark.parametrize("what", list(LACKING))
+def test_no_block_has(what: str) -> None:
+    found = {name: re.search(LACKING[what], sql, re.IGNORECASE) for name, sql in BLOCKS.items()}
+    assert {name: match[0] for name, match in found.items() if match} == {}
+
+
+@pytest.mark.parametrize(
+    ("what", "wrong"),
+    [
+        ("foreign keys", "thread bigint REFERENCES tk_threads"),
+        ("sequences", "id bigserial PRIMARY KEY"),
+        ("sequences", "id bigint GENERATED ALWAYS AS IDENTITY"),
+        ("functions of our own", "DO $$ BEGIN END $$"),
+        ("savepoints", "savepoint one"),
+        ("advisory locks", "SELECT pg_advisory_xact_lock(1)"),
+        ("locks of tables", "LOCK TABLE tk_threads"),
+        ("jsonb", "labels jsonb NOT NULL"),
+        ("jsonb", "labels ->> 'user'"),
+        ("temporary tables", "CREATE TEMP TABLE x (n int)"),
+        ("indexes of expressions, or not of trees", "CREATE INDEX x ON tk_runs (lower(run))"),
+    ],
+)
+def test_these_would_be_found(what: str, wrong: str) -> None:
+    assert re.search(LACKING[what], wrong, re.IGNORECASE)
+
+
+# --- what group="thread" uses
+
+
+def test_every_key_begins_with_the_thread() -> None:
+    made = [statement for statement in statements(BLOCKS) if statement.startswith("CREATE TABLE tk_")]
+    assert len(made) == 6
+    for statement in made:
+        (columns,) = re.findall(r"PRIMARY KEY \(([^)]+)\)|^\s+(\w+) \w+ PRIMARY KEY", statement, re.MULTILINE)
+        assert re.match(r"thread\b", "".join(columns)), statement
+        assert not re.search(r"\bUNIQUE\b", statement), statement
+    assert not [statement for statement in statements(BLOCKS) if re.match(r"CREATE UNIQUE", statement)]
+
+
+def test_conflicts_are_looked_for_by_keys_that_begin_with_the_thread() -> None:
+    named = [columns for sql in BLOCKS.values() for columns in re.findall(r"ON CONFLICT \(([^)]*)\)", sql)]
+    assert named
+    assert {columns.split(",")[0] for columns in named} == {"thread"}
+
+
+def test_every_join_is_by_thread_first() -> None:
+    whole = " ".join(sql for name, sql in BY_THREAD.items() if name != "join-in-order")
+    joins = re.findall(r"\bJOIN tk_\w+ (\w+) ON (\w+)\.(\w+) = (\S+)", whole)
+    assert len(joins) == len(re.findall(r"\bJOIN\b", whole)) > 0
+    for alias, left, column, right in joins:
+        assert (left, column) == (alias, "thread")
+        assert re.match(r"\w+\.thread\b|:thread\b", right)
+    assert not re.search(r"\bFROM tk_\w+( \w+)?, ", whole), "a join without ON"
+
+
+def test_every_subselect_is_joined_by_thread_first() -> None:
+    whole = " ".join(BY_THREAD.values())
+    inner = re.findall(r"\(SELECT 1 FROM tk_\w+ (\w+) WHERE (\w+)\.(\w+) = [\w{}]+\.(\w+)", whole)
+    assert len(inner) == len(re.findall(r"\(\s*SELECT\b", whole)) > 0
+    assert all((left, column, right) == (alias, "thread", "thread") for alias, left, column, right in inner)
+
+
+def test_no_set_returning_function_depends_on_a_row() -> None:
+    for name, sql in BY_THREAD.items():
+        assert not re.search(
+            r"\bLATERAL\b|\bgenerate_series\b|\bregexp_\w+|\bjsonb?_|\bCROSS JOIN\b", sql, re.IGNORECASE
+        ), name
+        for arguments in re.findall(r"\bunnest\(([^)]*)\)", sql):
+            assert not re.search(r"\b[a-z]\.\w+", arguments), f"{name}: unnest of a column"
+
+
+def test_every_change_names_its_thread_first() -> None:
+    changes = [statement for statement in statements(BY_THREAD) if re.match(r"(UPDATE|DELETE) ", statement)]
+    assert len(changes) > 10
+    for statement in changes:
+        assert re.search(r"WHERE (t\.)?thread = :\w+", statement), statement
+
+
+def test_every_table_of_a_deletion_is_of_one_thread() -> None:
+    whole = BLOCKS["drop-all"]
+    assert (
+        len(re.findall(r"\bDELETE FROM tk_\w+ WHERE thread = :thread\b", whole))
+        == len(re.findall(r"\bDELETE\b", whole))
+        == 6
+    )
+
+
+# --- group="thread" at work
+
+
+@pytest.fixture
+def fresh_url() -> Callable[[], str]:
+    return lambda: postgres.fresh_schema(postgres.shared()) + "&group=thread"
+
+
+async def test_the_async_side_passes_the_official_suite(fresh_url: Callable[[], str]) -> None:
+    assert_complete(await report_on(fresh_url, lambda saver: saver))
+
+
+def test_the_sync_side_passes_the_official_suite(fresh_url: Callable[[], str]) -> None:
+    assert_complete(asyncio.run(report_on(fresh_url, SyncSide)))
+
+
+@pytest.mark.parametrize("name", ["messages edited and removed", "large dict", "fan-out", "subgraphs", "functional"])
+async def test_a_graph_tells_the_story_that_in_memory_saver_tells(fresh_url: Callable[[], str], name: str) -> None:
+    play = PLAYS[name]
+    for call in (Sync(), Async()):
+        async with threadkeep.open(fresh_url()) as keep:
+            graph, peer = play.build(keep.checkpointer), play.build(InMemorySaver())
+            await play.act(call, graph)
+            await play.act(call, peer)
+            assert_same(await story(call, graph), await story(call, peer))
+
+
+def use_many_threads(keep: threadkeep.Keep, name: str) -> None:
+    """Twenty threads that are all changed and read at once; a lock makes them wait for company."""
+    saver = keep.checkpointer
+
+    async def use(thread: str) -> None:
+        chain = Chain(saver, thread, run="r")
+        chain.number, chain.last = 1, "00000000"
+        at = await chain.aput({"log": ["a", "b" * 500]}, user="ada")
+        await saver.aput_writes(at, [("log", ["c"])], "task")
+        await saver.aget_tuple(config(thread))
+        await saver.aprune([thread])
+
+    async def all_of_them() -> None:
+        using = asyncio.gather(*(use(f"t{n}") for n in range(20)))
+        with lock_of_others(name):
+            await asyncio.to_thread(postgres._until, lambda: blocked(name) >= 2, 10)
+            await asyncio.sleep(0.2)
+        await using
+
+    asyncio.run(all_of_them())
+
+
+def lock_of_others(schema: str) -> psycopg.Connection[Any]:
+    """Nobody changes a thread until this connection is closed."""
+    connection = psycopg.connect(postgres.shared().url())
+    connection.execute(f"lock table {schema}.tk_threads in exclusive mode")
+    return connection
+
+
+@pytest.mark.parametrize("group", ["all", "thread"])
+def test_a_statement_is_about_one_thread_if_that_was_asked_for(group: str) -> None:
+    heard = Heard()
+    with threadkeep.open(heard.url, group=group) as keep:
+        for n in range(20):
+            Chain(keep.checkpointer, f"t{n}").put({"log": ["a"]})
+        numbers = [str(n) for (n,) in postgres.shared().execute(f"select thread from {heard.name}.tk_threads")]
+        said = heard.during(lambda: use_many_threads(keep, heard.name))
+        assert len(numbers) == 20
+        about = [{number for number in numbers if re.search(rf"(?<![\d-]){number}\b", each)} for each in said]
+        assert set().union(*about) == set(numbers)
+        assert max(map(len, about)) == 1 if group == "thread" else max(map(len, about)) > 1
+        for n in range(20):
+            assert ids(keep.checkpointer, f"t{n}") == ["00000001"]
+            assert values(keep.checkpointer, f"t{n}") == {"log": ["a", "b" * 500]}
