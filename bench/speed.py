@@ -3,6 +3,7 @@
     python bench/speed.py                       # SQLite; about 3 GB of temporary space, some minutes
     python bench/speed.py --postgres            # PostgreSQL; about 3 GB as well
     python bench/speed.py --turns 40            # a short look
+    python bench/speed.py --parts crowd         # some rows only: talk, long, many, crowd
 
 Contenders take turns in small pieces and change who goes first, so that a busy machine hurts both alike.
 Read the ratios: times of two runs cannot be compared, and nothing here fails because of a time.
@@ -229,7 +230,7 @@ def long_thread(race: Race) -> Iterator[Row]:
 # --- many threads
 
 
-def filtered_list(race: Race, checkpoints: int) -> Row:
+def filtered_list(race: Race, checkpoints: int) -> Iterator[Row]:
     """One user's newest checkpoints, found by metadata among all threads'."""
     entrants = race.entrants("many", ("relaxed",))
     with ExitStack() as stack:
@@ -237,7 +238,7 @@ def filtered_list(race: Race, checkpoints: int) -> Row:
         for saver in savers.values():
             fill(saver, checkpoints)
         page = {name: lambda s=saver: newest_of(s, "user-7") for name, saver in savers.items()}
-        return Row(f"list(filter, limit=10) among {checkpoints:,} checkpoints", "ms", medians(page, COLD_ROUNDS))
+        yield Row(f"list(filter, limit=10) among {checkpoints:,} checkpoints", "ms", medians(page, COLD_ROUNDS))
 
 
 def newest_of(saver: Saver, user: str) -> None:
@@ -299,11 +300,12 @@ async def superstep(savers: Mapping[str, Saver]) -> Row:
     return Row(f"{PARALLEL_WRITES} parallel put_writes", "ms", await amedians(actions, ROUNDS))
 
 
-def measure(race: Race, turns: int) -> Iterator[Row]:
-    yield from conversation(race, turns)
-    yield from long_thread(race)
-    yield filtered_list(race, FILTERED_THREADS * max(1, turns // 10))
-    yield from asyncio.run(concurrent(race))
+PARTS: Mapping[str, Callable[[Race, int], Iterable[Row]]] = {
+    "talk": conversation,
+    "long": lambda race, _: long_thread(race),
+    "many": lambda race, turns: filtered_list(race, FILTERED_THREADS * max(1, turns // 10)),
+    "crowd": lambda race, _: asyncio.run(concurrent(race)),
+}
 
 
 def report(console: Console, contenders: Sequence[Contender], rows: Iterable[Row]) -> None:
@@ -321,10 +323,12 @@ def main() -> None:
     parser.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of SQLite")
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--only", choices=ROLES)
+    parser.add_argument("--parts", choices=PARTS, nargs="+", default=list(PARTS))
     options = parser.parse_args()
     with ground(postgres=options.postgres) as where:
         race = Race(where, where.contenders(options.only))
-        report(Console(), race.contenders, measure(race, options.turns))
+        rows = chain.from_iterable(PARTS[part](race, options.turns) for part in options.parts)
+        report(Console(), race.contenders, rows)
 
 
 if __name__ == "__main__":

@@ -833,7 +833,7 @@ def test_sixteen_threads_and_several_loops_and_two_hundred_tasks_share_a_few_con
 
         with Counter(name) as counter:
             in_threads(*(in_a_thread(f"t{n}") for n in range(16)), many_tasks("a", 200), many_tasks("b", 20), many_tasks("c", 20))  # fmt: skip
-        assert counter.most == 3
+        assert 1 < counter.most <= 3
         assert len(keep.threads(limit=1000)) == 16 + 240
         assert set(connections(name)) == {"idle"}
     assert postgres._until(lambda: connections(name) == [], 10)

@@ -203,7 +203,7 @@ async def test_fifty_running_graphs_outlive_a_restart(server: postgres.Server, s
 def test_writers_outlive_restarts(server: postgres.Server, schema: str, mode: str) -> None:
     url = server.url(schema=schema)
     with threadkeep.open(url) as keep, Writers(keep, threads=4, tasks=20) as writers:
-        for _ in range(3):
+        for _ in range(2):
             writers.wait_for(60)
             server.restart(mode)
         writers.wait_for(60)
@@ -281,7 +281,7 @@ def test_what_was_acknowledged_outlives_a_crash_of_the_server(schema: str) -> No
     with postgres.fresh_server(postgres.DURABLE) as durable:
         url = durable.url(schema=schema)
         with threadkeep.open(url) as keep, Writers(keep, threads=4, tasks=20) as writers:
-            for _ in range(3):
+            for _ in range(2):
                 writers.wait_for(60)
                 durable.kill()
                 durable.start()

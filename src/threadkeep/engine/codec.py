@@ -15,6 +15,7 @@ import ormsgpack
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine.gate import KeepSerializer, gated
+from threadkeep.engine.memo import MESSAGES, Memo
 from threadkeep.errors import Corrupt
 
 WHOLE, LIST, MAP = 0, 1, 2
@@ -46,6 +47,7 @@ class Codec:
         self.given = given
         self._serde = gated(serde)
         self._splits = type(self._serde) is KeepSerializer
+        self._memo = Memo()
 
     def encode(self, value: Any) -> Parts:
         """A value as parts. Raises what the serializer raises for values that it cannot take."""
@@ -53,7 +55,7 @@ class Codec:
             inner = value.value if type(value) is _DeltaSnapshot else value
             split = self._split(inner)
             if split is not None:
-                return split._replace(snapshot=inner is not value)
+                return split if inner is value else split._replace(snapshot=True)
         tag, data = self.dumps(value)
         return Parts(WHOLE, tag, [data])
 
@@ -71,23 +73,36 @@ class Codec:
 
     def _split(self, value: Any) -> Parts | None:
         if type(value) in (list, tuple) and value:
-            return self._split_each(LIST, [[element] for element in value])
+            return self._split_list(value)
         if type(value) is dict and len(value) > 1:
-            split = self._split_each(MAP, [{key: entry} for key, entry in value.items()])
+            split = self._split_dict(value)
             if split is not None and split.size >= _DICT_WORTH_SPLITTING:
                 return split
         return None
 
-    def _split_each(self, kind: int, singles: list[Any]) -> Parts | None:
-        """Encode each element as the only one of its container and take the one-byte header away."""
-        dumps = self._serde.dumps_typed
+    def _split_list(self, value: Sequence[Any]) -> Parts | None:
+        """The elements, each as it would stand in the list; messages that are as they were are not encoded again."""
+        dumps, memo = self._serde.dumps_typed, self._memo
         parts = []
-        for single in singles:
-            tag, data = dumps(single)
-            if tag != MSGPACK:
-                return None  # the pickle fallback: the value stays whole
-            parts.append(data[1:])
-        return Parts(kind, MSGPACK, parts)
+        for element in value:
+            is_message = type(element) in MESSAGES
+            part = memo.get(element) if is_message else None
+            if part is None:
+                tag, data = dumps([element])
+                if tag != MSGPACK:
+                    return None  # the pickle fallback: the value stays whole
+                part = data[1:]
+                if is_message:
+                    memo.remember(element, part)
+            parts.append(part)
+        return Parts(LIST, MSGPACK, parts)
+
+    def _split_dict(self, value: dict[Any, Any]) -> Parts | None:
+        """The entries: each is encoded as the only one of a dict, without that dict's one-byte header."""
+        encoded = [self._serde.dumps_typed({key: entry}) for key, entry in value.items()]
+        if any(tag != MSGPACK for tag, _ in encoded):
+            return None
+        return Parts(MAP, MSGPACK, [data[1:] for _, data in encoded])
 
     def decode(self, kind: int, tag: str, count: int, data: bytes, *, snapshot: bool, what: str) -> Any:
         """The value of joined parts."""

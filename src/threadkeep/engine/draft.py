@@ -15,7 +15,7 @@ from threadkeep.engine import itemlog, seams
 from threadkeep.engine.codec import WHOLE, Parts, header
 from threadkeep.engine.heads import Head
 from threadkeep.engine.identity import from_bytes, to_bytes
-from threadkeep.engine.itemlog import CHUNK, FIRST_CHANNEL, NAMES, RUN_LISTS, SHARED, Item, ItemId
+from threadkeep.engine.itemlog import CHUNK, FIRST_CHANNEL, NAMES, RUN_LISTS, SHARED, Item, ItemId, Run
 from threadkeep.engine.records import Names, Slot
 
 _INLINE = 32
@@ -76,9 +76,19 @@ class Draft:
             ids = self._place_whole(lane, parts.parts[0], early=early)
         else:
             old = like if like is not None and like.inline is None and like.kind == parts.kind else None
+            if old is not None and (begin := self._beginning(old, parts.parts)):
+                more = self._place_each(lane, parts.parts[begin:], [], early=early)
+                return self._slot(parts, itemlog.add_to_runs(old.runs, more), like)
             ids = self._place_each(lane, parts.parts, list(self._pieces(old)) if old else [], early=early)
-        slot = Slot(parts.kind, parts.tag, len(parts.parts), parts.snapshot, None, itemlog.join_runs(ids))
-        return self._spilled(slot, like)
+        return self._slot(parts, itemlog.join_runs(ids), like)
+
+    def _slot(self, parts: Parts, runs: tuple[Run, ...], like: Slot | None) -> Slot:
+        return self._spilled(Slot(parts.kind, parts.tag, len(parts.parts), parts.snapshot, None, runs), like)
+
+    def _beginning(self, old: Slot, parts: Sequence[bytes]) -> int:
+        """How many elements the parent's list has, if the new one begins with all of them and each is one item. Or 0."""
+        held = self.head.pool.elements(old.runs)
+        return len(held) if held is not None and list(parts[: len(held)]) == held else 0
 
     def _place_whole(self, lane: int, data: bytes, *, early: bool) -> list[ItemId]:
         at = self._known(lane, data) if len(data) <= CHUNK else None

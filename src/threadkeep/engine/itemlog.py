@@ -268,6 +268,15 @@ def join_runs(ids: Iterable[tuple[int, int]]) -> tuple[Run, ...]:
     return tuple(Run(*run) for run in runs)
 
 
+def add_to_runs(runs: tuple[Run, ...], ids: Iterable[tuple[int, int]]) -> tuple[Run, ...]:
+    """Runs and, after them, more ids."""
+    more = list(join_runs(ids))
+    if runs and more and runs[-1].lane == more[0].lane and runs[-1].start + runs[-1].length == more[0].start:
+        more[0] = Run(more[0].lane, runs[-1].start, runs[-1].length + more[0].length)
+        runs = runs[:-1]
+    return (*runs, *more)
+
+
 def union(runs: Iterable[Run]) -> list[Run]:
     """The items of all these runs, each once, as sorted disjoint runs."""
     merged: list[Run] = []

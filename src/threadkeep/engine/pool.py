@@ -30,6 +30,7 @@ class Pool:
         self.spans: dict[int, tuple[int, int]] = {}
         self.size = 0
         self._elements: dict[ItemId, int] = {}
+        self._uneven: set[int] = set()
         self._contents: dict[tuple[int, int], dict[bytes, int]] = {}
 
     def has(self, at: ItemId) -> bool:
@@ -41,6 +42,19 @@ class Pool:
         """An item, if it is here."""
         data = self.lanes.get(at[0], {}).get(at[1])
         return Item(data, self._elements.get(at, 1)) if data is not None else None
+
+    def elements(self, runs: Iterable[Run]) -> list[bytes] | None:
+        """The elements that these items hold, if all are here and each is one whole element."""
+        held: list[bytes] = []
+        for lane, start, length in runs:
+            if lane in self._uneven:
+                return None
+            items = self.lanes.get(lane, {})
+            try:
+                held += [items[n] for n in range(start, start + length)]
+            except KeyError:
+                return None
+        return held
 
     def find(self, lane: int, data: bytes, *, inner: bool = False) -> ItemId | None:
         """An item of the lane that holds these bytes as one whole element, or as the inner part of one."""
@@ -60,6 +74,7 @@ class Pool:
         lane, n = at
         if item.elements != 1:
             self._elements[at] = item.elements
+            self._uneven.add(lane)
         if (lane, item.elements) in self._contents:
             self._contents[(lane, item.elements)][item.data] = n
         self.lanes.setdefault(lane, {})[n] = item.data

@@ -1,0 +1,62 @@
+"""What messages were encoded to, so that a conversation is not encoded again at every step.
+
+LangGraph hands over the whole list of messages each time, mostly the same objects. An object may have been changed in
+place meanwhile, so it is looked at each time: all its fields must be the very objects that they were, and those that
+can change inside, dicts and lists, must still marshal to the same bytes. That takes a fifth of encoding it.
+Only LangChain's own message classes are remembered: what their bytes depend on is known.
+"""
+
+from __future__ import annotations
+
+import marshal
+from operator import is_
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+
+MESSAGES = frozenset((AIMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage))
+_UNCHANGING = frozenset((str, int, float, bool, bytes, type(None)))
+_PLAIN = 2
+"""The marshal format that depends on values alone, and not on who else refers to them."""
+_GENERATION = 16 * 1024 * 1024
+_OVERHEAD = 500
+
+
+class _Entry(NamedTuple):
+    kind: type
+    fields: tuple[Any, ...]
+    inside: tuple[Any, ...]
+    mark: bytes
+    part: bytes
+
+
+class Memo:
+    """Encoded messages by identity. Two generations: when the younger one is full, the older one is forgotten."""
+
+    def __init__(self) -> None:
+        self._young: dict[int, _Entry] = {}
+        self._old: dict[int, _Entry] = {}
+        self._size = 0
+
+    def get(self, message: Any) -> bytes | None:
+        """The bytes of a message that is as it was when it was remembered."""
+        entry = self._young.get(id(message)) or self._old.get(id(message))
+        fields, extra = message.__dict__.values(), message.__pydantic_extra__
+        if entry is None or entry.kind is not type(message) or extra is not entry.inside[0]:
+            return None
+        if len(fields) != len(entry.fields) or not all(map(is_, fields, entry.fields)):
+            return None
+        return entry.part if marshal.dumps(entry.inside, _PLAIN) == entry.mark else None
+
+    def remember(self, message: Any, part: bytes) -> None:
+        """Keep the bytes of a message, if it can be told whether it changes."""
+        fields = tuple(message.__dict__.values())
+        inside = (message.__pydantic_extra__, *(value for value in fields if type(value) not in _UNCHANGING))
+        try:
+            mark = marshal.dumps(inside, _PLAIN)
+        except ValueError:
+            return
+        if self._size > _GENERATION:
+            self._old, self._young, self._size = self._young, {}, 0
+        self._young[id(message)] = _Entry(type(message), fields, inside, mark, part)
+        self._size += len(part) * 2 + len(mark) + _OVERHEAD
