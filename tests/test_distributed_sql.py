@@ -19,14 +19,14 @@ from plays import PLAYS, assert_same, story
 from test_conformance import SyncSide, assert_complete, report_on
 from test_postgres import Heard, blocked
 from threadkeep.backends.blocks import read_blocks
+from verbs import every_verb
 
 BLOCKS = read_blocks("common.sql", "postgres.sql")
+ONE_STATEMENT = ("load", "survey", "thread-told", "commit")
+"""How the blocks begin that make a whole request one statement elsewhere; a test below sees to it that group="thread" sends none."""
 BY_THREAD = {
-    name: sql
-    for name, sql in BLOCKS.items()
-    if name != "load" and not name.startswith("commit") and "{given}" not in sql
-}
-"""What group="thread" uses: all but the two requests that are one statement elsewhere, and the parts of these."""
+    name: sql for name, sql in BLOCKS.items() if not name.startswith(ONE_STATEMENT) and "{given}" not in sql
+}  # fmt: skip
 
 # What Citus, CockroachDB, YugabyteDB or Aurora DSQL lack, one or the other.
 LACKING = {
@@ -116,13 +116,16 @@ def test_every_subselect_is_joined_by_thread_first() -> None:
     assert all((left, column, right) == (alias, "thread", "thread") for alias, left, column, right in inner)
 
 
+def depends_on_a_row(sql: str) -> str | None:
+    """A set-returning function of columns, or what calls one for each row."""
+    found = re.search(r"\bLATERAL\b|\bgenerate_series\b|\brange_agg\b|\bregexp_\w+|\bCROSS JOIN\b", sql, re.IGNORECASE)
+    found = found or re.search(r"\bunnest\([^)]*\b[a-z]\.\w+", sql)
+    return found[0] if found else None
+
+
 def test_no_set_returning_function_depends_on_a_row() -> None:
-    for name, sql in BY_THREAD.items():
-        assert not re.search(
-            r"\bLATERAL\b|\bgenerate_series\b|\bregexp_\w+|\bjsonb?_|\bCROSS JOIN\b", sql, re.IGNORECASE
-        ), name
-        for arguments in re.findall(r"\bunnest\(([^)]*)\)", sql):
-            assert not re.search(r"\b[a-z]\.\w+", arguments), f"{name}: unnest of a column"
+    assert {name: found for name, sql in BY_THREAD.items() if (found := depends_on_a_row(sql))} == {}
+    assert depends_on_a_row(BLOCKS["load"])
 
 
 def test_every_change_names_its_thread_first() -> None:
@@ -166,6 +169,25 @@ async def test_a_graph_tells_the_story_that_in_memory_saver_tells(fresh_url: Cal
             await play.act(call, graph)
             await play.act(call, peer)
             assert_same(await story(call, graph), await story(call, peer))
+
+
+def test_no_verb_sends_more_than_these_blocks() -> None:
+    heard = Heard()
+    with threadkeep.open(heard.url, group="thread", max_size=1) as keep:
+        keep.setup()
+
+        def use() -> None:
+            chain = Chain(keep.checkpointer, run="r")
+            for n in range(5):
+                at = chain.put({"log": [f"{k} " * 100 for k in range(n, 2 * n)], "large": "x" * 2_000_000}, user=n)
+                keep.checkpointer.put_writes(at, [("log", n)], "task")
+            for _ in range(2):
+                for ask in every_verb(keep).values():
+                    ask()
+
+        said = heard.during(use)
+    assert len(said) > 100
+    assert {found for each in said if (found := depends_on_a_row(each.partition("\nParameters")[0]))} == set()
 
 
 def use_many_threads(keep: threadkeep.Keep, name: str) -> None:

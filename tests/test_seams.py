@@ -74,7 +74,7 @@ def grown(keep: threadkeep.Keep, answer: AIMessage, *, turns: int) -> int:
 
 def test_a_message_without_an_id_is_stored_once_for_its_write_and_its_channel(keep: threadkeep.Keep) -> None:
     """40,000 hex digits are 20,000 bytes at best."""
-    assert grown(keep, AIMessage(""), turns=12) < 12 * 20_000 * 1.25
+    assert grown(keep, AIMessage(""), turns=12) < 12 * 20_000 * 1.15
 
 
 def test_a_long_list_in_many_pieces_reads_the_same_in_another_keep(lasting_url: str) -> None:

@@ -30,7 +30,7 @@ def line(n: int, size: int = 300) -> str:
     return random.Random(n).randbytes(size // 2).hex()
 
 
-LINE = 240
+LINE = 220
 """More than a stored line of 300 hexadecimal digits takes."""
 
 

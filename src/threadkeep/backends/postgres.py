@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from threadkeep.backends.sql import (
     tag_values,
     thread_row,
 )
-from threadkeep.engine.backend import Batch, Commit, Found, Load, Loaded, refs_of
+from threadkeep.engine.backend import Batch, Commit, Found, Load, Loaded, Survey, refs_of
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
 from threadkeep.engine.itemlog import NAMES, RUN_LISTS, ItemId, Run
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
@@ -39,11 +39,11 @@ _VALUE = re.compile(r"(?<!:):([a-z_0-9]+)(?:::([a-z]+)\[\])?")
 _LARGE = 64 * 1024 * 1024
 """A batch of more bytes goes statement by statement, since one statement must not pass a gigabyte."""
 
-# Where the columns of `load` stand, for each kind of row.
+# Where the columns of `load` and `survey` stand, for each kind of row.
 _THREAD = itemgetter(1, 11, 18, 12, 2, 3, 13, 4, 5, 6, 7, 8, 14, 15, 9, 19, 20, 10, 16, 21, 17)
 _CHECKPOINT = itemgetter(11, 12, 13, 14, 9, 18, 10, 8, 7, 22, 15)
 _WRITES = itemgetter(11, 12, 13, 14, 15, 8, 18, 22, 16)
-_LANE, _N, _PAYLOAD = 10, 1, 11
+_LANE, _N, _LENGTH, _PAYLOAD = 10, 1, 9, 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,17 @@ class Spelled(NamedTuple):
 
     text: str
     values: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(slots=True)
+class _Told:
+    """Rows by kind; checkpoints and writes with the place of who wanted them."""
+
+    thread: ThreadRow | None = None
+    checkpoints: list[tuple[int, CheckpointRow]] = field(default_factory=list)
+    writes: list[tuple[int, WriteRow]] = field(default_factory=list)
+    items: dict[ItemId, bytes] = field(default_factory=dict)
+    stored: list[Run] = field(default_factory=list)
 
 
 class Postgres(SqlBackend):
@@ -148,40 +159,61 @@ class Postgres(SqlBackend):
         return Statement(self.sql["load"], values, lambda rows: sense(request)(lambda: self._loaded(request, rows)))
 
     def _loaded(self, request: Load, rows: list[Row]) -> Loaded | None:
-        thread: ThreadRow | None = None
-        checkpoints: dict[int, CheckpointRow] = {}
-        writes: list[list[WriteRow]] = [[] for _ in request.wanted]
-        items: dict[ItemId, bytes] = {}
-        for row in rows:
-            what = row[0]
-            if what == 3:
-                items[ItemId(row[_LANE], row[_N])] = row[_PAYLOAD]
-            elif what == 0:
-                thread = thread_row(_THREAD(row))
-            elif what == 1:
-                checkpoints[row[1]] = self.checkpoint_row(_CHECKPOINT(row))
-            else:
-                writes[row[1]].append(self.write_row(_WRITES(row)))
-        if thread is None:
+        told = self._told(rows)
+        if told.thread is None:
             return Loaded(None)
+        checkpoints = dict(told.checkpoints)
+        writes: list[list[WriteRow]] = [[] for _ in request.wanted]
+        for at, row in told.writes:
+            writes[at].append(row)
         found = tuple(Found(checkpoints.get(at), tuple(held)) for at, held in enumerate(writes))
         if any(want.items and _has_run_lists(f) for want, f in zip(request.wanted, found, strict=True)):
             return None
-        return Loaded(thread, found, items)
+        return Loaded(told.thread, found, told.items)
+
+    def survey(self, request: Survey) -> Statement:
+        """A survey in one statement."""
+        values = self.key_values(request.key)
+        return Statement(self.sql["survey"], values, lambda rows: sense(request)(lambda: self._surveyed(rows)))
+
+    def _surveyed(self, rows: list[Row]) -> Loaded:
+        told = self._told(rows)
+        if told.thread is None:
+            return Loaded(None)
+        checkpoints = {(row.ns, row.id): row for _, row in told.checkpoints}
+        writes: dict[tuple[str, str], list[WriteRow]] = {place: [] for place in checkpoints}
+        for _, row in told.writes:
+            writes.setdefault((row.ns, row.checkpoint), []).append(row)
+        found = tuple(Found(checkpoints.get(place), tuple(held)) for place, held in sorted(writes.items()))
+        return Loaded(told.thread, found, told.items, tuple(sorted(told.stored)))
+
+    def _told(self, rows: list[Row]) -> _Told:
+        """What rows of several kinds tell."""
+        told = _Told()
+        for row in rows:
+            what = row[0]
+            if what == 3:
+                told.items[ItemId(row[_LANE], row[_N])] = row[_PAYLOAD]
+            elif what == 0:
+                told.thread = thread_row(_THREAD(row))
+            elif what == 1:
+                told.checkpoints.append((row[1], self.checkpoint_row(_CHECKPOINT(row))))
+            elif what == 2:
+                told.writes.append((row[1], self.write_row(_WRITES(row))))
+            else:
+                told.stored.append(Run(row[_LANE], row[_N], row[_LENGTH]))
+        return told
 
     def commit(self, batches: Sequence[Batch], synchronous: str | None = None) -> Statement:
-        """Some batches in one statement, which reads the numbers of the threads whose batch was made.
+        """Some batches that only add, or one, in a statement which reads the numbers of the threads whose batch was made.
 
         `synchronous` is PostgreSQL's synchronous_commit, where it is to be another than the server's.
         """
         rows: dict[str, list[Values]] = {part: [] for part in _PARTS}
         for batch in batches:
-            values = self.thread_values(batch.thread)
+            values = self._expected_values(batch)
             number = values["number"]
-            if batch.expect is None:
-                rows["made"].append(values)
-            else:
-                rows["known"].append(values | {"expect_epoch": batch.expect[0], "expect_rev": batch.expect[1]})
+            rows["known" if batch.expect else "made"].append(values)
             rows["items"] += item_values(number, batch)
             rows["checkpoints"] += self.checkpoint_values(number, batch.new_checkpoints)
             rows["changed_checkpoints"] += self.checkpoint_values(number, batch.changed_checkpoints)
@@ -193,7 +225,20 @@ class Postgres(SqlBackend):
         values = {
             f"{part}_{column}": [row[column] for row in held] for part, held in given.items() for column in held[0]
         }
-        text = self._commit_sql(tuple(given), set_synchronous=synchronous is not None)
+        if only_adds(batches[0]):
+            return self._commit(tuple(given), values, synchronous)
+        values |= {f"known_{column}": value for column, value in self._expected_values(batches[0]).items()}
+        values |= _gone_values(batches[0])
+        kind = "ended" if batches[0].ends else "shrunk"
+        parts = () if batches[0].ends else (part for part in given if part != "known")
+        return self._commit((kind, *parts), values, synchronous)
+
+    def _expected_values(self, batch: Batch) -> dict[str, Any]:
+        values = self.thread_values(batch.thread)
+        return values | {"expect_epoch": batch.expect[0], "expect_rev": batch.expect[1]} if batch.expect else values
+
+    def _commit(self, parts: tuple[str, ...], values: dict[str, Any], synchronous: str | None) -> Statement:
+        text = self._commit_sql(parts, set_synchronous=synchronous is not None)
         return Statement(text, values | {"synchronous": synchronous}, lambda made: {row[0] for row in made})
 
     def _commit_sql(self, parts: tuple[str, ...], *, set_synchronous: bool) -> str:
@@ -203,8 +248,8 @@ class Postgres(SqlBackend):
         return known
 
     def _put_together(self, parts: tuple[str, ...], *, set_synchronous: bool) -> str:
-        threads = [part for part in parts if part in ("known", "made")]
-        done = " UNION ALL ".join(f"SELECT thread FROM {part}" for part in threads)  # noqa: S608 - our own names
+        threads = [part for part in parts if part in _THREADS]
+        done = " UNION ALL ".join(f"SELECT thread FROM {_THREADS[part]}" for part in threads)  # noqa: S608 - our own names
         blocks = [
             self.sql[f"commit-{part.replace('_', '-')}"].replace("{given}", part)
             for part in parts
@@ -219,6 +264,8 @@ class Postgres(SqlBackend):
         )
 
 
+_THREADS = {"known": "known", "made": "made", "shrunk": "known", "ended": "known"}
+"""Parts that change rows of threads, and where they tell which."""
 _PARTS = ("known", "made", "items", "checkpoints", "changed_checkpoints", "writes", "changed_writes", "tags", "runs")
 
 
@@ -226,10 +273,25 @@ def _has_run_lists(found: Found) -> bool:
     return any(run.lane == RUN_LISTS for run in refs_of(found))
 
 
+def _gone_values(batch: Batch) -> dict[str, Any]:
+    return {
+        "gone_lanes": [run.lane for run in batch.gone_items],
+        "gone_starts": [run.start for run in batch.gone_items],
+        "gone_ends": [run.start + run.length for run in batch.gone_items],
+        "gone_spaces": [to_bytes(ns) for ns, _ in batch.gone_checkpoints],
+        "gone_ids": [to_bytes(id) for _, id in batch.gone_checkpoints],
+        "gone_from": [to_bytes(ns) for ns, _, _ in batch.gone_writes],
+        "gone_on": [to_bytes(id) for _, id, _ in batch.gone_writes],
+        "gone_tasks": [pack_id(task) for _, _, task in batch.gone_writes],
+        "gone_runs": [pack_id(run) for run in batch.gone_runs],
+    }
+
+
+def only_adds(batch: Batch) -> bool:
+    """Whether a batch can go into a statement with others."""
+    return not (batch.ends or batch.gone_checkpoints or batch.gone_writes or batch.gone_items or batch.gone_runs)
+
+
 def fits_one_statement(request: Request[Any]) -> bool:
-    """Whether a change can go into a statement with others: it only adds, and not too much."""
-    if not isinstance(request, Commit):
-        return False
-    batch = request.batch
-    removes = batch.ends or batch.gone_checkpoints or batch.gone_writes or batch.gone_items or batch.gone_runs
-    return not removes and sum(len(stored) for _, stored in batch.items) <= _LARGE
+    """Whether a change is not too much for one statement."""
+    return isinstance(request, Commit) and sum(len(stored) for _, stored in request.batch.items) <= _LARGE

@@ -25,9 +25,9 @@ from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from threadkeep.backends.postgres import SCHEMA_VERSION, Postgres, Statement, fits_one_statement
+from threadkeep.backends.postgres import SCHEMA_VERSION, Postgres, Statement, fits_one_statement, only_adds
 from threadkeep.backends.sql import Row, Values
-from threadkeep.engine.backend import Catalogue, Commit, Load, Scan
+from threadkeep.engine.backend import Catalogue, Commit, Load, Scan, Survey
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, answer
 from threadkeep.transports import arrays, forks
@@ -183,6 +183,8 @@ class PostgresServer:
             loaded = session.ask(self._backend.load(request))
             if loaded is not None:
                 return loaded
+        if isinstance(request, Survey) and not self._options.by_thread:
+            return session.ask(self._backend.survey(request))
         if isinstance(request, _ONE_STATEMENT):
             return self._backend.answer(session, request)
         return session.transaction(_READING, lambda: self._backend.answer(session, request))
@@ -253,8 +255,14 @@ class PostgresServer:
             if self._closed:
                 raise Closed
             if self._pool is None:
-                self._set_up()
-                self._pool = self._lent or self._open_pool()
+                pool = self._lent or self._open_pool()  # it connects while we look at the schema
+                try:
+                    self._set_up()
+                except BaseException:
+                    if pool is not self._lent:
+                        pool.close(timeout=0)
+                    raise
+                self._pool = pool
             return self._pool
 
     def _open_pool(self) -> ConnectionPool[Any]:
@@ -399,7 +407,8 @@ def _groups(requests: Sequence[Request[Any]], *, by_thread: bool) -> Iterator[li
     group: list[int] = []
     size = 0
     for n, request in enumerate(requests):
-        if by_thread or not isinstance(request, Commit) or not fits_one_statement(request):
+        alone = not (isinstance(request, Commit) and fits_one_statement(request) and only_adds(request.batch))
+        if by_thread or alone or not isinstance(request, Commit):
             yield [n]
             continue
         group.append(n)

@@ -175,10 +175,7 @@ WITH thread AS (
     SELECT r.lane, unnest(r.spans - coalesce(h.spans, '{}')) AS span
     FROM (SELECT lane, range_agg(span) AS spans FROM runs GROUP BY lane) r LEFT JOIN have h ON h.lane = r.lane
 )
-SELECT 0 AS what, t.thread AS at, t.epoch, t.rev, t.created, t.updated, t.checkpoints, t.writes, t.bytes, t.step, t.labels,
-       t.tenant, t.id, t.nexts, t.top, t.run, t.early, t.lease, t.kind, t.source, t.status, t.early_status,
-       NULL::integer[] AS refs
-FROM thread t
+{thread-told}
 UNION ALL
 SELECT 1, at, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
        ns, id, parent, run, body, NULL, NULL, source, NULL, NULL, NULL, refs
@@ -193,6 +190,37 @@ SELECT 3, i.n, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
 FROM lacking r
 JOIN tk_items i ON i.thread = :number AND i.lane = r.lane
     AND i.n >= lower(r.span) AND i.n < upper(r.span);
+
+-- survey: a thread's row (0), all its checkpoints (1) and writes (2), its names, run lists, labels and shapes (3), and runs
+-- of all its items (4), of one moment
+WITH thread AS (
+    SELECT * FROM tk_threads t WHERE {this-thread}
+), stored AS (
+    SELECT i.lane, unnest(range_agg(int4range(i.n, i.n + 1))) AS span FROM tk_items i WHERE i.thread = :number GROUP BY i.lane
+)
+{thread-told}
+UNION ALL
+SELECT 1, 0, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
+       ns, id, parent, run, body, NULL, NULL, source, NULL, NULL, NULL, refs
+FROM tk_checkpoints WHERE thread = :number
+UNION ALL
+SELECT 2, 0, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
+       ns, checkpoint, task, path, run, body, NULL, entries, NULL, NULL, NULL, refs
+FROM tk_writes WHERE thread = :number
+UNION ALL
+SELECT 3, n, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, lane,
+       payload, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM tk_items WHERE thread = :number AND lane <= 2
+UNION ALL
+SELECT 4, lower(span), NULL, NULL, NULL, NULL, NULL, NULL, NULL, upper(span) - lower(span), lane,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM stored;
+
+-- thread-told: the thread's row among rows of other kinds
+SELECT 0 AS what, t.thread AS at, t.epoch, t.rev, t.created, t.updated, t.checkpoints, t.writes, t.bytes, t.step, t.labels,
+       t.tenant, t.id, t.nexts, t.top, t.run, t.early, t.lease, t.kind, t.source, t.status, t.early_status,
+       NULL::integer[] AS refs
+FROM thread t
 
 -- commit: some batches, each joined to its own precondition; the threads whose batch was made come back
 WITH {threads}, done AS (
@@ -232,6 +260,60 @@ made AS (
         :made_step::bigint[], :made_source::text[], :made_status::text[], :made_labels::bigint[], :made_early::bytea[],
         :made_early_status::text[])
     ON CONFLICT DO NOTHING RETURNING thread
+)
+
+-- commit-shrunk: a thread that must be as expected, of which something is removed; it is locked before anything is
+shrunk AS (
+    SELECT t.thread FROM tk_threads t
+    WHERE t.thread = :known_number AND t.epoch = :known_expect_epoch AND t.rev = :known_expect_rev
+    FOR UPDATE
+), gone_items AS (
+    DELETE FROM tk_items i
+    USING shrunk, unnest(:gone_lanes::bigint[], :gone_starts::bigint[], :gone_ends::bigint[]) AS g (lane, lo, hi)
+    WHERE i.thread = shrunk.thread AND i.lane = g.lane AND i.n >= g.lo AND i.n < g.hi
+    RETURNING length(i.payload) AS size
+), gone_tags AS (
+    DELETE FROM tk_tags i
+    USING shrunk, unnest(:gone_lanes::bigint[], :gone_starts::bigint[], :gone_ends::bigint[]) AS g (lane, lo, hi)
+    WHERE i.thread = shrunk.thread AND g.lane = 2 AND i.labels >= g.lo AND i.labels < g.hi
+), gone_checkpoints AS (
+    DELETE FROM tk_checkpoints c
+    USING shrunk, unnest(:gone_spaces::bytea[], :gone_ids::bytea[]) AS g (ns, id)
+    WHERE c.thread = shrunk.thread AND c.ns = g.ns AND c.id = g.id
+), gone_writes AS (
+    DELETE FROM tk_writes w
+    USING shrunk, unnest(:gone_from::bytea[], :gone_on::bytea[], :gone_tasks::bytea[]) AS g (ns, checkpoint, task)
+    WHERE w.thread = shrunk.thread AND w.ns = g.ns AND w.checkpoint = g.checkpoint AND w.task = g.task
+), gone_runs AS (
+    DELETE FROM tk_runs r
+    USING shrunk, unnest(:gone_runs::bytea[]) AS g (run)
+    WHERE r.thread = shrunk.thread AND r.run = g.run
+), known AS (
+    UPDATE tk_threads AS t
+    SET epoch = :known_epoch, rev = :known_rev, nexts = :known_nexts, updated = :known_updated, hour = :known_hour,
+        checkpoints = :known_checkpoints, writes = :known_writes,
+        bytes = t.bytes + :known_bytes - (SELECT coalesce(sum(size), 0) FROM gone_items),
+        top = :known_top, run = :known_run, step = :known_step, source = :known_source, status = :known_status,
+        labels = :known_labels, early = :known_early, early_status = :known_early_status
+    FROM shrunk WHERE t.thread = shrunk.thread
+    RETURNING t.thread
+)
+
+-- commit-ended: a thread that must be as expected, and goes with all that it holds
+known AS (
+    DELETE FROM tk_threads t
+    WHERE t.thread = :known_number AND t.epoch = :known_expect_epoch AND t.rev = :known_expect_rev
+    RETURNING t.thread
+), items AS (
+    DELETE FROM tk_items i USING known WHERE i.thread = known.thread
+), checkpoints AS (
+    DELETE FROM tk_checkpoints c USING known WHERE c.thread = known.thread
+), writes AS (
+    DELETE FROM tk_writes w USING known WHERE w.thread = known.thread
+), tags AS (
+    DELETE FROM tk_tags g USING known WHERE g.thread = known.thread
+), runs AS (
+    DELETE FROM tk_runs r USING known WHERE r.thread = known.thread
 )
 
 -- commit-items: new items

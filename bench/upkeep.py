@@ -1,0 +1,197 @@
+"""What changes and removals leave behind in PostgreSQL, by the settings of its tables, and what partitions cost.
+
+    python bench/upkeep.py                  # 200 threads of 4 turns, side by side, again and again; some minutes
+
+Autovacuum is off: what is seen is what the tables do by themselves. Counts and bytes hardly differ between two runs;
+of times read the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+from rich.console import Console
+from rich.table import Table
+
+import threadkeep
+from contenders import THREADKEEP
+from grounds import Databases
+from recording import Call, Stopwatch, areplay, record, replay
+from workload import Saver
+
+THREADS, TURNS, ROUNDS = 200, 4, 5
+FILL = "ALTER TABLE tk_threads SET (fillfactor = {})"
+SETTINGS = {
+    "fillfactor 100": [FILL.format(100)],
+    "fillfactor 90": [FILL.format(90)],
+    "fillfactor 70": [FILL.format(70)],
+    "fillfactor 50, as it is": [],
+    "fillfactor 30": [FILL.format(30)],
+    "as it is, and an index of `updated`": ["CREATE INDEX ON tk_threads (tenant, updated)"],
+}
+IN_THE_WAY = "as it is, while a transaction of others stays open"
+TABLES = {
+    "tk_threads": " WITH (fillfactor = 50)",
+    "tk_items": " WITH (toast_tuple_target = 8160)",
+    "tk_checkpoints": "",
+    "tk_writes": "",
+    "tk_tags": "",
+    "tk_runs": "",
+}
+PARTITIONS = (0, 16, 64)
+
+Turns = Sequence[list[Call]]
+
+
+class Updates(NamedTuple):
+    """What became of tk_threads, and what stays of it after a VACUUM."""
+
+    made: int
+    hot: int
+    dead: int
+    heap: int
+    indexes: int
+
+
+@contextmanager
+def no_housekeeping() -> Iterator[Databases]:
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    servers = importlib.import_module("postgres")
+    settings = {**servers.DURABLE, "autovacuum": "off", "max_locks_per_transaction": "256"}
+    with servers.fresh_server(settings) as server:
+        yield Databases(server)
+
+
+def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        found: list[tuple[Any, ...]] = []
+        for statement in statements:
+            cursor = connection.execute(statement.encode())
+            found = cursor.fetchall() if cursor.description else []
+        return found
+
+
+async def talk(saver: Saver, turns: Turns, name: str = "t") -> None:
+    """Many conversations at once, each in a thread of its own."""
+
+    async def one(thread: str) -> None:
+        for calls in turns:
+            await areplay(saver, calls, thread=thread)
+
+    await asyncio.gather(*(one(f"{name}{n}") for n in range(THREADS)))
+
+
+def updates(url: str, name: str, statements: Sequence[str], turns: Turns) -> Updates:
+    with threadkeep.open(url, durability="relaxed") as keep, ExitStack() as stack:
+        keep.setup()
+        execute(url, *statements)
+        if name == IN_THE_WAY:
+            other = stack.enter_context(psycopg.connect(url))
+            other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            other.execute("SELECT count(*) FROM tk_threads")
+        asyncio.run(talk(keep.checkpointer, turns))
+    counted = "SELECT n_tup_upd, n_tup_hot_upd, n_dead_tup FROM pg_stat_user_tables WHERE relname = 'tk_threads'"
+    sizes = "SELECT pg_relation_size('tk_threads'), pg_indexes_size('tk_threads')"
+    return Updates(*execute(url, counted)[0], *execute(url, "VACUUM", sizes)[0])
+
+
+def report_updates(console: Console, where: Databases, turns: Turns) -> None:
+    table = Table("tk_threads", title=f"{THREADS} threads, {TURNS} turns", title_justify="left")
+    for heading in ("updates", "HOT", "dead before VACUUM", "KB after it", "KB of indexes"):
+        table.add_column(heading, justify="right")
+    for number, (name, statements) in enumerate({**SETTINGS, IN_THE_WAY: []}.items()):
+        seen = updates(where.place(f"updates-{number}"), name, statements, turns)
+        share = f"{seen.hot / seen.made:.1%}"
+        kilobytes = (f"{size / 1e3:,.0f}" for size in (seen.heap, seen.indexes))
+        table.add_row(name, f"{seen.made:,}", share, f"{seen.dead:,}", *kilobytes)
+    console.print(table)
+
+
+def report_removals(console: Console, where: Databases, turns: Turns) -> None:
+    table = Table("all tables")
+    for heading in ("dead rows", "MB"):
+        table.add_column(heading, justify="right")
+    url = where.place("removals")
+
+    def tell(what: str) -> None:
+        ((dead,),) = execute(url, "SELECT sum(n_dead_tup)::int FROM pg_stat_user_tables")
+        table.add_row(what, f"{dead:,}", f"{where.size(THREADKEEP, url) / 1e6:,.2f}")
+
+    def use(work: Callable[[Saver], None], what: str) -> None:
+        with threadkeep.open(url, durability="relaxed") as keep:
+            work(keep.checkpointer)
+        tell(what)
+
+    def tidy(statement: str) -> None:
+        execute(url, statement)
+        tell(statement)
+
+    first, second = ([f"{name}{n}" for n in range(THREADS)] for name in "ab")
+    use(lambda saver: asyncio.run(talk(saver, turns, "a")), f"{THREADS} threads")
+    use(lambda saver: saver.prune(first), "all but their latest checkpoints pruned")
+    tidy("VACUUM")
+    use(lambda saver: saver.prune(first, strategy="delete"), "all deleted")
+    tidy("VACUUM")
+    use(lambda saver: asyncio.run(talk(saver, turns, "b")), f"{THREADS} other threads")
+    use(lambda saver: saver.prune(second, strategy="delete"), "all deleted")
+    tidy("VACUUM FULL")
+    console.print(table)
+
+
+def partitioned(url: str, count: int) -> None:
+    """Spread empty tables, as docs/howto/postgres.md tells it."""
+    for name, options in TABLES.items():
+        execute(
+            url,
+            f"ALTER TABLE {name} RENAME TO {name}_plain",
+            f"CREATE TABLE {name} (LIKE {name}_plain INCLUDING ALL) PARTITION BY HASH (thread)",
+            f"DROP TABLE {name}_plain",
+        )
+        for n in range(count):
+            part = f"CREATE TABLE {name}_{n} PARTITION OF {name} FOR VALUES WITH (MODULUS {count}, REMAINDER {n})"
+            execute(url, part + options)
+
+
+def report_partitions(console: Console, where: Databases, turns: Turns) -> None:
+    table = Table("partitions of each table")
+    methods = ("put", "put_writes", "get_tuple")
+    for method in methods:
+        table.add_column(f"{method}, ms", justify="right")
+    watches = {count: Stopwatch() for count in PARTITIONS}
+    with ExitStack() as stack:
+        savers = {}
+        for count in PARTITIONS:
+            url = where.place(f"partitions-{count}")
+            keep = stack.enter_context(threadkeep.open(url))
+            keep.setup()
+            if count:
+                partitioned(url, count)
+            savers[count] = keep.checkpointer
+        for number in range(ROUNDS):
+            for calls in turns:
+                for count, saver in savers.items():
+                    replay(saver, calls, thread=f"r{number}", watch=watches[count])
+    for count, watch in watches.items():
+        table.add_row(str(count or "none"), *(f"{watch.median(method) * 1e3:.2f}" for method in methods))  # type: ignore[arg-type]
+    console.print(table)
+
+
+def main() -> None:
+    argparse.ArgumentParser(description="What changes and removals leave behind in PostgreSQL.").parse_args()
+    console, turns = Console(), list(record(TURNS))
+    with no_housekeeping() as where:
+        report_updates(console, where, turns)
+        report_removals(console, where, turns)
+        report_partitions(console, where, turns)
+
+
+if __name__ == "__main__":
+    main()
