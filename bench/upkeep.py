@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import importlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -65,8 +66,7 @@ class Updates(NamedTuple):
 def no_housekeeping() -> Iterator[Databases]:
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
     servers = importlib.import_module("postgres")
-    settings = {**servers.DURABLE, "autovacuum": "off", "max_locks_per_transaction": "256"}
-    with servers.fresh_server(settings) as server:
+    with servers.fresh_server({**servers.DURABLE, "autovacuum": "off"}) as server:
         yield Databases(server)
 
 
@@ -77,6 +77,13 @@ def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
             cursor = connection.execute(statement.encode())
             found = cursor.fetchall() if cursor.description else []
         return found
+
+
+def settle(url: str) -> None:
+    """Wait for the last connection of others to end: then its statistics are there."""
+    others = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    while execute(url, others):
+        time.sleep(0.05)
 
 
 async def talk(saver: Saver, turns: Turns, name: str = "t") -> None:
@@ -91,13 +98,14 @@ async def talk(saver: Saver, turns: Turns, name: str = "t") -> None:
 
 def updates(url: str, name: str, statements: Sequence[str], turns: Turns) -> Updates:
     with threadkeep.open(url, durability="relaxed") as keep, ExitStack() as stack:
-        keep.setup()
+        keep.threads()  # sets it up
         execute(url, *statements)
         if name == IN_THE_WAY:
             other = stack.enter_context(psycopg.connect(url))
             other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             other.execute("SELECT count(*) FROM tk_threads")
         asyncio.run(talk(keep.checkpointer, turns))
+    settle(url)
     counted = "SELECT n_tup_upd, n_tup_hot_upd, n_dead_tup FROM pg_stat_user_tables WHERE relname = 'tk_threads'"
     sizes = "SELECT pg_relation_size('tk_threads'), pg_indexes_size('tk_threads')"
     return Updates(*execute(url, counted)[0], *execute(url, "VACUUM", sizes)[0])
@@ -122,6 +130,7 @@ def report_removals(console: Console, where: Databases, turns: Turns) -> None:
     url = where.place("removals")
 
     def tell(what: str) -> None:
+        settle(url)
         ((dead,),) = execute(url, "SELECT sum(n_dead_tup)::int FROM pg_stat_user_tables")
         table.add_row(what, f"{dead:,}", f"{where.size(THREADKEEP, url) / 1e6:,.2f}")
 
@@ -131,7 +140,7 @@ def report_removals(console: Console, where: Databases, turns: Turns) -> None:
         tell(what)
 
     def tidy(statement: str) -> None:
-        execute(url, statement)
+        execute(url, statement, "ANALYZE")
         tell(statement)
 
     first, second = ([f"{name}{n}" for n in range(THREADS)] for name in "ab")
@@ -171,7 +180,7 @@ def report_partitions(console: Console, where: Databases, turns: Turns) -> None:
         for count in PARTITIONS:
             url = where.place(f"partitions-{count}")
             keep = stack.enter_context(threadkeep.open(url))
-            keep.setup()
+            keep.threads()  # sets it up
             if count:
                 partitioned(url, count)
             savers[count] = keep.checkpointer

@@ -125,6 +125,16 @@ class Postgres(SqlBackend):
         """A thread's row as values."""
         return super().thread_values(row) | {"hour": row.updated >> _HOUR}
 
+    def checkpoint_values(self, number: int, rows: Iterable[CheckpointRow]) -> Iterator[dict[str, Any]]:
+        """Checkpoints as values, without NULLs."""
+        for values in super().checkpoint_values(number, rows):
+            yield values | {"parent": values["parent"] or b"", "run": values["run"] or b""}
+
+    def write_values(self, number: int, rows: Iterable[WriteRow]) -> Iterator[dict[str, Any]]:
+        """Writes as values, without NULLs."""
+        for values in super().write_values(number, rows):
+            yield values | {"run": values["run"] or b""}
+
     def fetch_items(self, work: Work, number: int, runs: Iterable[Run]) -> Iterator[Row]:
         """These items, in one statement."""
         spans = list(runs)

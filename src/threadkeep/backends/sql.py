@@ -501,7 +501,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _id(data: bytes | None) -> str | None:
-    return unpack_id(data) if data is not None else None
+    return unpack_id(data) if data else None
 
 
 def thread_row(row: Row) -> ThreadRow:
