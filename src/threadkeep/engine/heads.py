@@ -10,7 +10,6 @@ read.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,9 +33,9 @@ from threadkeep.engine.records import (
 )
 from threadkeep.errors import Corrupt
 
-_HEAD_SIZE = 4096
-_RECENT = 32
-"""How many decoded checkpoints a head keeps: the parents that the next puts will name."""
+_HEAD_SIZE, _SHRINK_EVERY = 4096, 16
+_RECENT, _OF_ONE_SPACE = 32, 2
+"""How many decoded checkpoints a head keeps, in all and of one namespace: the parents that the next puts will name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +62,18 @@ class Head:
         return Names(self.names, _no_new_names)
 
     def with_recent(self, records: Iterable[Record]) -> dict[tuple[str, str], Record]:
-        """The recent checkpoints with these added, oldest forgotten."""
+        """The recent checkpoints with these added, oldest forgotten: fewer objects for Python's collector to look at."""
         recent = dict(self.recent)
         for record in records:
-            recent.pop((record.row.ns, record.row.id), None)
-            recent[(record.row.ns, record.row.id)] = record
-        return dict(list(recent.items())[-_RECENT:])
+            place = (record.row.ns, record.row.id)
+            recent.pop(place, None)
+            recent[place] = record
+        spaces: dict[str, int] = {}
+        for place in reversed(list(recent)):
+            spaces[place[0]] = count = spaces.get(place[0], 0) + 1
+            if count > _OF_ONE_SPACE:
+                del recent[place]
+        return recent if len(recent) <= _RECENT else dict(list(recent.items())[-_RECENT:])
 
     def bytes_of(self, runs: Iterable[Run]) -> bytes:
         """What these items hold, one after the other; Corrupt if the storage did not have one of them."""
@@ -116,10 +121,8 @@ class Heads:
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
+        self._remembered = 0
         self._heads: dict[ThreadKey, Head] = {}
-        self._sizes: dict[ThreadKey, int] = {}
-        self._size = 0
-        self._lock = threading.Lock()
 
     def get(self, key: ThreadKey) -> Head | None:
         """What is remembered, if anything."""
@@ -127,42 +130,39 @@ class Heads:
 
     def forget(self, key: ThreadKey) -> None:
         """Drop what is remembered of a thread."""
-        with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: ThreadKey) -> None:
         self._heads.pop(key, None)
-        self._size -= self._sizes.pop(key, 0)
 
     def clear(self) -> None:
-        """Drop everything, as in a forked child, where others may have been caught in the middle."""
-        self.__init__(self._budget)  # type: ignore[misc]
+        """Drop everything, as after a lost connection."""
+        self._heads.clear()
 
     def remember(self, head: Head) -> Head:
         """Keep this head unless a newer one is kept, and drop the least recently used ones beyond the budget.
 
         That a thread is not there may be remembered too: its first put then needs no read.
         """
-        kept = self._heads.get(head.key)
-        if (
-            kept is not None
-            and kept.row
-            and head.row
-            and kept.row.epoch == head.row.epoch
-            and kept.row.rev > head.row.rev
-        ):
+        kept = self._heads.pop(head.key, None)
+        if kept is not None and _is_newer(kept.row, head.row):
             head = kept
         if head.pool.size > self._budget // 4:
             head = head.lean()
-        size = head.pool.size + _HEAD_SIZE
-        with self._lock:
-            self._drop(head.key)
-            if size <= self._budget:
-                self._heads[head.key], self._sizes[head.key] = head, size
-                self._size += size
-            while self._size > self._budget:
-                self._drop(next(iter(self._heads)))
+        if head.pool.size <= self._budget:
+            self._heads[head.key] = head
+            self._shrink()
         return head
+
+    def _shrink(self) -> None:
+        """Now and then, drop the oldest heads beyond the budget. Others may change the dict meanwhile: only keys are listed."""
+        self._remembered += 1
+        if self._remembered % max(_SHRINK_EVERY, len(self._heads) // 2):
+            return
+        heads = [head for key in list(self._heads) if (head := self._heads.get(key)) is not None]
+        excess = sum(head.pool.size + _HEAD_SIZE for head in heads) - self._budget
+        for head in heads[:-1]:
+            if excess <= 0:
+                break
+            self._heads.pop(head.key, None)
+            excess -= head.pool.size + _HEAD_SIZE
 
     def seen(self, key: ThreadKey, loaded: Loaded, old: Head | None) -> Head:
         """The head that a read shows; `old` is the one that said what need not be sent again."""
@@ -175,6 +175,10 @@ class Heads:
         same = old.row is not None and old.row.rev == loaded.thread.rev
         names = _named(old.names, loaded.thread, old.pool)
         return Head(key, loaded.thread, names, old.recent if same else {}, old.pool)
+
+
+def _is_newer(row: ThreadRow | None, than: ThreadRow | None) -> bool:
+    return row is not None and than is not None and row.epoch == than.epoch and row.rev > than.rev
 
 
 def _named(known: tuple[str, ...], thread: ThreadRow, pool: Pool) -> tuple[str, ...]:

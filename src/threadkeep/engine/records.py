@@ -222,8 +222,7 @@ def pack_checkpoint(row: CheckpointRow, record: Record, names: Names, share: Cal
         record.rest or 0,
     ]
     refs = (Run(SHARED, share(pack(shape)), 1), *(run for slot in record.slots.values() for run in slot.refs()))
-    row = row._replace(refs=refs)
-    return row._replace(body=itemlog.seal(pack(body), _checkpoint_seed(row)))
+    return row._replace(refs=refs, body=itemlog.seal(pack(body), _checkpoint_seed(row, refs)))
 
 
 _USUAL_FIELDS = ("v", "ts", "updated_channels")
@@ -372,9 +371,10 @@ def reseal(row: CheckpointRow, changed: CheckpointRow, where: str) -> Checkpoint
     return changed._replace(body=itemlog.reseed(row.body, _checkpoint_seed(row), _checkpoint_seed(changed), what))
 
 
-def _checkpoint_seed(row: CheckpointRow) -> int:
+def _checkpoint_seed(row: CheckpointRow, refs: tuple[Run, ...] | None = None) -> int:
+    """Of all columns; `refs` are those that the row will have."""
     columns = (row.ns, row.id, row.parent, row.run, row.step, row.source, row.labels, row.time, row.hidden)
-    return zlib.crc32(itemlog.pack_runs(row.refs), _seed(columns))
+    return zlib.crc32(itemlog.pack_runs(row.refs if refs is None else refs), _seed(columns))
 
 
 def _write_seed(row: WriteRow) -> int:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import random
 from typing import Any, Protocol, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from threadkeep.engine.backend import Commit, Drop, Duplicate, Pause
 from threadkeep.errors import Closed
@@ -100,12 +100,18 @@ class _Job:
 class _State:
     """All that a forked child must have anew."""
 
-    def __init__(self, writers: int, commit: Callable[[_State], None]) -> None:
+    def __init__(self, runner: Runner, writers: int) -> None:
         self.lock = threading.Lock()
         self.lanes: dict[Hashable, _Lane] = {}
         self.commits: deque[tuple[_Job, Request[Any]]] = deque()
         self.committing = threading.Semaphore(writers)
-        self.workers = Workers(_WORKERS, partial(commit, self))
+        self.workers = Workers(_WORKERS, partial(_commit_of, ref(runner)))  # a worker at rest keeps no Keep alive
+
+
+def _commit_of(runner: ref[Runner]) -> None:
+    alive = runner()
+    if alive is not None:
+        alive.commit_due()
 
 
 class Runner:
@@ -114,7 +120,7 @@ class Runner:
     def __init__(self, transport: Transport, *, on_fork: Callable[[], None]) -> None:
         self._transport = transport
         self._on_fork = on_fork
-        self._state = _State(self._transport.writers, self._commit_all)
+        self._state = _State(self, self._transport.writers)
         self._closed = False
         forks.watch(self)
 
@@ -171,7 +177,7 @@ class Runner:
     def after_fork(self, *, child: bool) -> None:
         """The child has no workers and nothing under way."""
         if child:
-            self._state = _State(self._transport.writers, self._commit_all)
+            self._state = _State(self, self._transport.writers)
             self._on_fork()
 
     def _open(self) -> _State:
@@ -256,6 +262,10 @@ class Runner:
             step = resume(job.plan, answer(self._execute, step))
         job.finish(step)
         return True
+
+    def commit_due(self) -> None:
+        """Commit what waits, if it is time to; workers do so after each job."""
+        self._commit_all(self._state)
 
     def _commit_all(self, state: _State) -> None:
         """Commit what waits, unless more is coming or enough others do: whoever commits looks again when done."""
