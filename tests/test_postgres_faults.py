@@ -21,6 +21,7 @@ from chains import Chain, config, ids, values
 from colours import Async
 from plays import PLAYS, assert_same, story
 from processes import run_together
+from soundness import loose_ends
 from test_concurrency import in_threads
 from test_conformance import assert_complete, report_on
 from threadkeep import errors
@@ -496,3 +497,35 @@ def test_the_oldest_server_prunes_copies_and_lists(oldest: postgres.Server) -> N
         assert [info.id for info in keep.threads(prefix="co")] == ["copy"]
         saver.delete_thread("c")
         assert ids(saver, "c") == []
+
+
+def test_what_a_promoted_standby_never_had_is_not_believed() -> None:
+    """A standby that lags is promoted, and another process writes the thread on: what the first one remembers is of another past."""
+    with postgres.fresh_server() as primary:
+        with threadkeep.open(primary.url(schema="k")) as keep:
+            Chain(keep.checkpointer).put({"log": ["first " * 60]})
+        standby = primary.standby(postgres.place(), postgres.free_port(), "late")  # it starts after the crash
+        try:
+            url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres?schema=k&target_session_attrs=read-write"
+            with threadkeep.open(url) as one, threadkeep.open(url) as other:
+                log, chain = ["first " * 60], Chain(one.checkpointer)
+                chain.number, chain.last = 1, "00000000"
+                for n in range(2):
+                    log = [*log, f"lost {n} " * 100, f"lost too {n} " * 100]
+                    chain.put({"log": log})
+                primary.kill()
+                standby.start()
+                standby.promote()
+                others = Chain(other.checkpointer)
+                others.number, others.last = 1, "00000000"
+                for n in range(2):
+                    others.put({"log": ["first " * 60, f"another past {n} " * 100]}, id=f"b{n}")
+                assert values(one.checkpointer, "t", "b1")["log"][-1] == "another past 1 " * 100
+                log = [*log, "new " * 100]
+                chain.put({"log": log})
+            with threadkeep.open(url) as again:
+                assert values(again.checkpointer, "t", "00000003")["log"] == log
+                assert values(again.checkpointer, "t", "b1")["log"][-1] == "another past 1 " * 100
+            assert loose_ends(standby.url(schema="k")) == []
+        finally:
+            standby.remove()

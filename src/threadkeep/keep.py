@@ -35,6 +35,7 @@ class Desk:
         self.transport = transport
         self.tenant = tenant
         self.heads = Heads(cache_bytes)
+        transport.on_loss = self.heads.clear
         self.runner = Runner(transport, on_fork=self.heads.clear)
 
     def key(self, kind: str, id: str) -> ThreadKey:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -56,7 +57,11 @@ def transport_for(url: Any, *, durability: str, timeout: float, read_only: bool,
         return _memory(rest, read_only=read_only)
     if separator and scheme == "sqlite":
         return _sqlite(rest, durability=durability, timeout=timeout, read_only=read_only)
-    raise ValueError(f"cannot open {url!r}: {ACCEPTED}")
+    raise ValueError(f"cannot open {_without_password(url)!r}: {ACCEPTED}")
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(//[^/?#]*?:)[^/?#]*@", r"\1…@", url)
 
 
 def _is_pool(thing: Any) -> bool:
@@ -127,12 +132,8 @@ def _check_text(what: str, text: Any) -> None:
         return
     if not isinstance(text, str):
         raise TypeError(f"{what} must be a str, not {type(text).__name__}")
-    try:
-        sendable = "\0" not in text and bool(text.encode() or True)
-    except UnicodeEncodeError:
-        sendable = False
-    if not sendable:
-        raise ValueError(f"{what} has a character that no server takes: {text!r}")
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(f"{what} has a character that no server takes")
 
 
 def _sizes(server: Server) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from threadkeep.engine import metadata
-from threadkeep.engine.backend import Commit, Found, Load, Pause, Want
+from threadkeep.engine.backend import Commit, Found, Load, Loaded, Pause, Want
 from threadkeep.engine.codec import Codec, unpack
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
@@ -74,10 +74,17 @@ async def _read_what_is_needed(heads: Heads, key: ThreadKey, head: Head | None, 
     wanted = _all_that_may_exist(ops) if head is None else _unknown(head, ops)
     if head is not None and not wanted:
         return Staging(head, {})
-    loaded = await Load(key, wanted, head.have() if head else None)
-    seen = heads.seen(key, loaded, head)
+    seen, loaded = await _load(heads, key, wanted, head)
     found = loaded.found or (Found(None, ()),) * len(wanted)
     return Staging(seen, {(w.ns, w.id or ""): _known(seen, f) for w, f in zip(wanted, found, strict=True)})
+
+
+async def _load(heads: Heads, key: ThreadKey, wanted: tuple[Want, ...], head: Head | None) -> tuple[Head, Loaded]:
+    """Some checkpoints, without the items that the head has; read again if those may not be believed any more."""
+    loaded = await Load(key, wanted, head.have() if head else None)
+    if head is not None and not heads.is_current(head):
+        head, loaded = None, await Load(key, wanted)
+    return heads.seen(key, loaded, head), loaded
 
 
 def _all_that_may_exist(ops: Iterable[Op]) -> tuple[Want, ...]:
@@ -126,9 +133,7 @@ async def get(heads: Heads, codec: Codec, key: ThreadKey, ns: str, id: str | Non
 
 async def get_all(heads: Heads, codec: Codec, key: ThreadKey, wanted: tuple[Want, ...]) -> list[State]:
     """Several checkpoints of a thread; those that are not there are left out. One round trip."""
-    old = heads.get(key)
-    loaded = await Load(key, wanted, old.have() if old else None)
-    head = heads.seen(key, loaded, old)
+    head, loaded = await _load(heads, key, wanted, heads.get(key))
     found = [(head.checkpoint(f.row), [head.task(row) for row in f.writes]) for f in loaded.found if f.row]
     heads.remember(remembering(head, [record for record, _ in reversed(found)]))
     with _collector_resting():

@@ -78,7 +78,7 @@ async def _merge(
     runs = [run for record in records for slot in record.slots.values() for run in slot.runs]
     runs += [run for task in tasks for entry in task.entries.values() for run in entry.slot.runs]
     items = await Items(source, tuple(itemlog.union(runs)))
-    if items.thread is None or head.row is None or items.thread.epoch != head.row.epoch:
+    if items.thread is None or head.row is None or items.thread.epoch != head.row.epoch or not heads.is_current(head):
         raise Conflict(f"thread {source.id!r} was pruned while it was copied")
     head = heads.seen(source, items, head)
     ops: list[Put | PutWrites] = [

@@ -102,7 +102,7 @@ class Head:
 
     def lean(self) -> Head:
         """The same head with only those items in its pool that its names and recent checkpoints use."""
-        pool = Pool()
+        pool = Pool(self.pool.era)
         used = [run for record in self.recent.values() for slot in record.slots.values() for run in slot.runs]
         used += [Run(lane, n, 1) for lane in range(FIRST_CHANNEL) for n in list(self.pool.lanes.get(lane, ()))]
         for at in (at for run in itemlog.union(used) for at in run.ids()):
@@ -121,6 +121,7 @@ class Heads:
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
+        self._era = 0
         self._remembered = 0
         self._heads: dict[ThreadKey, Head] = {}
 
@@ -133,8 +134,16 @@ class Heads:
         self._heads.pop(key, None)
 
     def clear(self) -> None:
-        """Drop everything, as after a lost connection."""
+        """Drop everything, and trust nothing that others still have in their hands.
+
+        After a lost connection the storage may be another server, which never had what this one acknowledged.
+        """
+        self._era += 1
         self._heads.clear()
+
+    def is_current(self, head: Head) -> bool:
+        """Whether what a head holds may be believed still."""
+        return head.pool.era == self._era
 
     def remember(self, head: Head) -> Head:
         """Keep this head unless a newer one is kept, and drop the least recently used ones beyond the budget.
@@ -146,7 +155,7 @@ class Heads:
             head = kept
         if head.pool.size > self._budget // 4:
             head = head.lean()
-        if head.pool.size <= self._budget:
+        if head.pool.size <= self._budget and self.is_current(head):
             self._heads[head.key] = head
             self._shrink()
         return head
@@ -168,9 +177,9 @@ class Heads:
         """The head that a read shows; `old` is the one that said what need not be sent again."""
         if loaded.thread is None:
             self.forget(key)
-            return Head(key, None)
-        if old is None or old.row is None or old.row.epoch != loaded.thread.epoch:
-            old = Head(key, loaded.thread)
+            return Head(key, None, pool=Pool(self._era))
+        if old is None or old.row is None or old.row.epoch != loaded.thread.epoch or not self.is_current(old):
+            old = Head(key, loaded.thread, pool=Pool(self._era))
         old.pool.fill(loaded.items, old.where)
         same = old.row is not None and old.row.rev == loaded.thread.rev
         names = _named(old.names, loaded.thread, old.pool)

@@ -199,4 +199,4 @@ async def _with_items(heads: Heads, key: ThreadKey, head: Head, lineage: _Lineag
     if not missing:
         return head
     loaded = await Items(key, missing)
-    return heads.seen(key, loaded, head) if _same_epoch(head, loaded) else None
+    return heads.seen(key, loaded, head) if _same_epoch(head, loaded) and heads.is_current(head) else None

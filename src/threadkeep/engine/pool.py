@@ -23,7 +23,8 @@ class Pool:
     `spans` has for each lane from where to where (not included) no item is missing; there may be others beside them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, era: int = 0) -> None:
+        self.era = era
         self.lanes: dict[int, dict[int, bytes]] = {}
         self.run_lists: dict[int, tuple[Run, ...]] = {}
         self.shapes: dict[int, Any] = {}

@@ -33,8 +33,8 @@ _MICROSECOND = timedelta(microseconds=1)
 class ThreadRow(NamedTuple):
     """A thread: its item counters, its precondition (epoch, rev), and what the catalogue shows.
 
-    `rev` grows with every commit; `epoch` is drawn at random when the thread is made and whenever items are freed,
-    so (epoch, rev) never comes back. `top` is the greatest visible checkpoint of the root namespace; `early` is the
+    `rev` grows with every commit, by a random number; `epoch` is drawn at random when the thread is made and whenever
+    items are freed. So (epoch, rev) never comes back, not even in a storage that lost its last commits. `top` is the greatest visible checkpoint of the root namespace; `early` is the
     greatest checkpoint after it that has writes but is not there itself yet, and what status they will give it.
     """
 

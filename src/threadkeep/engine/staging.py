@@ -26,6 +26,9 @@ from threadkeep.engine.records import (
 from threadkeep.engine.status import of_checkpoint, of_writes, worse
 from threadkeep.plan import Failure, Outcome, Reply
 
+_STRIDE = 1 << 32
+"""A revision is greater than the one before by at most this."""
+
 
 class Known(NamedTuple):
     """What a read showed of one checkpoint."""
@@ -48,9 +51,11 @@ class Staging:
         self._labels: dict[int, Label] = {}
         self._runs: dict[str, None] = {}
         self._bytes = 0
+        self._draw = 0
 
     def take(self, op: Op) -> Outcome:
         """Stage one op. What can fail (encoding, packing) comes before any row changes."""
+        self._draw = op.draw
         try:
             if isinstance(op, PutWrites):
                 self._put_writes(op, self._thread(op))
@@ -180,7 +185,9 @@ class Staging:
         before = self.head.row
         return Batch(
             expect=(before.epoch, before.rev) if before else None,
-            thread=self._row._replace(rev=self._row.rev + 1, nexts=tuple(self._draft.nexts), bytes=added),
+            thread=self._row._replace(
+                rev=self._row.rev + 1 + self._draw % _STRIDE, nexts=tuple(self._draft.nexts), bytes=added
+            ),
             items=sealed,
             new_checkpoints=tuple(r.row for place, r in self._records.items() if place in self._new),
             changed_checkpoints=tuple(r.row for place, r in self._records.items() if place not in self._new),

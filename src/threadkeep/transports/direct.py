@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from threadkeep.errors import ReadOnly
@@ -22,6 +22,7 @@ class Direct:
     """Executes requests one at a time, in the caller's thread. A forked child goes on with its own copy of the rows."""
 
     writers = 1
+    on_loss: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, backend: Answering, *, read_only: bool = False) -> None:
         self._backend = backend

@@ -3,12 +3,13 @@
 Every request takes a connection and gives it back; nothing is left on it, so a pooler in front (PgBouncer, in
 transaction mode) may hand each transaction to another server process. What is one statement is one round trip. A
 connection that is lost, a server that restarts, a primary that changes: the request is made again, on another
-connection, until `timeout` has passed. That is safe, because a commit that was made after all is then a Conflict, which
-makes the plan read again. What psycopg raises is translated here, in one place.
+connection, until `timeout` has passed. A commit whose outcome got lost is a Conflict, which makes the plan read again
+before it goes on. What psycopg raises is translated here, in one place.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 
 from threadkeep.backends.postgres import SCHEMA_VERSION, Postgres, Statement, fits_one_statement, only_adds
 from threadkeep.backends.sql import Row, Values
-from threadkeep.engine.backend import Catalogue, Commit, Load, Scan, Survey
+from threadkeep.engine.backend import Catalogue, Commit, Drop, Load, Scan, Survey
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, answer
 from threadkeep.transports import arrays, forks
@@ -124,6 +125,7 @@ class PostgresServer:
     """A PostgreSQL server, or several of which one is the primary, that many threads and processes use at once."""
 
     writers = _WRITERS
+    on_loss: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, where: str | ConnectionPool[Any], backend: Postgres, options: Options) -> None:
         self._lent = where if isinstance(where, ConnectionPool) else None
@@ -194,7 +196,7 @@ class PostgresServer:
         batches = [request.batch for request in requests if isinstance(request, Commit)]
         statement = self._backend.commit(batches, self._synchronous_now())
         try:
-            made = self._persist(lambda session: session.ask(statement))
+            made = self._persist(lambda session: session.ask(statement), again=False)
         except (Conflict, ValueError):
             return [self._change(request) for request in requests]
         return [_outcome(self._backend.number(batch.thread.key) in made) for batch in batches]
@@ -205,11 +207,12 @@ class PostgresServer:
     def _changed(self, request: Request[Any]) -> Any:
         if isinstance(request, Commit) and not self._options.by_thread and fits_one_statement(request):
             statement = self._backend.commit([request.batch], self._synchronous_now())
-            if not self._persist(lambda session: session.ask(statement)):
+            if not self._persist(lambda session: session.ask(statement), again=False):
                 raise Conflict
             return None
         return self._persist(
-            lambda session: session.transaction(_WRITING, lambda: self._backend_answer(session, request))
+            lambda session: session.transaction(_WRITING, lambda: self._backend_answer(session, request)),
+            again=isinstance(request, Drop),
         )
 
     def _backend_answer(self, session: _Session, request: Request[Any]) -> Any:
@@ -221,8 +224,12 @@ class PostgresServer:
         self._ready()
         return self._synchronous
 
-    def _persist(self, work: Callable[[_Session], T]) -> T:
-        """Do some work on a connection, again and again while that may help. What it raises is translated."""
+    def _persist(self, work: Callable[[_Session], T], *, again: bool = True) -> T:
+        """Do some work on a connection, again and again while that may help. What it raises is translated.
+
+        If the connection is lost on the way, everything that was remembered is forgotten: the next one may lead to a
+        server that never had it. What must not be done `again` then is a Conflict: the plan reads before it goes on.
+        """
         pool = self._ready()
         end, attempt = time.monotonic() + self._options.timeout, 0
         while True:
@@ -236,6 +243,9 @@ class PostgresServer:
                     raise Unavailable(f"PostgreSQL: {passing}") from passing.__cause__
                 if passing.lost_connection:
                     self._renew(pool)
+                    self.on_loss()
+                    if not again:
+                        raise Conflict(f"PostgreSQL: {passing}") from passing.__cause__
                 if attempt > 1:  # one connection that was lost says nothing of the server
                     time.sleep(pause)
 
@@ -398,8 +408,9 @@ class _Passing(ThreadkeepError):
 
 def _is_loss(error: psycopg.Error) -> bool:
     """Whether a connection that worked does not any more, or leads to a server that is no primary any more."""
-    in_the_server = isinstance(error, (sql.SerializationFailure, sql.DeadlockDetected))
-    return not in_the_server and not isinstance(error, (PoolTimeout, TooManyRequests))
+    if isinstance(error, (PoolTimeout, TooManyRequests)):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P")) or error.sqlstate == "25006"
 
 
 def _groups(requests: Sequence[Request[Any]], *, by_thread: bool) -> Iterator[list[int]]:
@@ -441,9 +452,13 @@ def _conninfo(url: str, options: Options) -> str:
         said = {key: value for key, value in defaults.items() if key not in given}
         return make_conninfo(url, **said, **({"application_name": name} if name is not None else {}))
     except psycopg.ProgrammingError as error:
-        raise ValueError(f"not a URL that PostgreSQL accepts: {_said(error)}") from error
+        told = _said(error).replace(url, "the URL")
+        secret = _PASSWORD.search(url)
+        told = told.replace(secret[1], "…") if secret and secret[1] else told
+        raise ValueError(f"not a URL that PostgreSQL accepts: {told}") from None
 
 
+_PASSWORD = re.compile(r"//[^/?#]*?:([^/?#]*)@")
 _FOR_GOOD = (
     "password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry", "invalid ",
     "does not support SSL", "definition of service",

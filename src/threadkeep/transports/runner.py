@@ -42,6 +42,8 @@ class Transport(Protocol):
 
     writers: int
     """How many callers of `write` there may be at once."""
+    on_loss: Callable[[], None]
+    """Called when the storage may have lost what it acknowledged: nothing that was remembered is true for certain."""
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
