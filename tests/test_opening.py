@@ -486,8 +486,18 @@ def test_a_face_keeps_its_keep_alive(url: str) -> None:
 # --- nothing is left behind
 
 
+BEFORE: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def threads_before() -> None:
+    """Other tests of this process may have left a pool to those after them."""
+    BEFORE.clear()
+    BEFORE.update(threading.enumerate())
+
+
 def ours() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if "threadkeep" in thread.name]
+    return [t for t in threading.enumerate() if t.name.startswith("threadkeep") and t not in BEFORE]
 
 
 def left_after(moment: float) -> list[threading.Thread]:
