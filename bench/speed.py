@@ -1,7 +1,7 @@
 """Time that savers take, threadkeep beside the official savers of the same database, all in one run.
 
     python bench/speed.py                       # SQLite; about 3 GB of temporary space, some minutes
-    python bench/speed.py --postgres            # PostgreSQL; about 3 GB as well
+    python bench/speed.py --postgres            # PostgreSQL; about 2 GB
     python bench/speed.py --turns 40            # a short look
     python bench/speed.py --parts crowd         # some rows only: talk, long, many, crowd
 
