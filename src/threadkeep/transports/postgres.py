@@ -45,7 +45,6 @@ _RECONNECT = 2.0
 
 _HOPELESS = (
     sql.InvalidPassword, sql.InvalidAuthorizationSpecification, sql.InvalidCatalogName, sql.QueryCanceled, sql.DiskFull,
-    sql.ProgramLimitExceeded,
 )  # fmt: skip
 _TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, sql.ReadOnlySqlTransaction, sql.SerializationFailure)
 _SET_UP_BY_OTHERS = (
@@ -265,14 +264,8 @@ class PostgresServer:
             if self._closed:
                 raise Closed
             if self._pool is None:
-                pool = self._lent or self._open_pool()  # it connects while we look at the schema
-                try:
-                    self._set_up()
-                except BaseException:
-                    if pool is not self._lent:
-                        pool.close(timeout=0)
-                    raise
-                self._pool = pool
+                self._set_up()
+                self._pool = self._lent or self._open_pool()
             return self._pool
 
     def _open_pool(self) -> ConnectionPool[Any]:
