@@ -110,6 +110,16 @@ def _postgres(where: Any, server: Server, *, durability: str, timeout: float, re
         )
     elif set(server.given()) & {"min_size", "max_size", "application_name"}:
         raise ValueError("min_size, max_size and application_name are the pool's own business")
+    _check(server)
+    low, high = _sizes(server)
+    options = Options(
+        min_size=low, max_size=high, prepare=server.prepare is not False, by_thread=server.group == "thread",
+        timeout=timeout, read_only=read_only, durability=durability, application_name=server.application_name,
+    )  # fmt: skip
+    return PostgresServer(where, Postgres(server.schema), options)
+
+
+def _check(server: Server) -> None:
     _check_text("application_name", server.application_name)
     _check_text("schema", server.schema)
     if server.schema is not None and not 0 < len(server.schema.encode()) < 64:
@@ -118,12 +128,6 @@ def _postgres(where: Any, server: Server, *, durability: str, timeout: float, re
         raise TypeError(f"prepare must be True or False, not {server.prepare!r}")
     if server.group not in (None, *GROUPS):
         raise ValueError(f"group must be one of {', '.join(GROUPS)}, not {server.group!r}")
-    low, high = _sizes(server)
-    options = Options(
-        min_size=low, max_size=high, prepare=server.prepare is not False, by_thread=server.group == "thread",
-        timeout=timeout, read_only=read_only, durability=durability, application_name=server.application_name,
-    )  # fmt: skip
-    return PostgresServer(where, Postgres(server.schema), options)
 
 
 def _check_text(what: str, text: Any) -> None:

@@ -1,5 +1,10 @@
 """Backends: how rows are kept. Each answers the requests of `engine.backend`; none decides, decodes or does I/O itself.
 
-A backend is given what it needs to reach its rows (`memory`: its own dicts; `sqlite`: a function that runs one SQL
-block) by a transport, which owns connections, transactions and threads.
+memory.py     rows in dicts
+sql.py        what all SQL databases do alike, on named blocks: blocks.py reads them from sql/common.sql and a dialect's file
+sqlite.py     what SQLite says otherwise
+postgres.py   what PostgreSQL says otherwise, and its requests in one statement
+
+A backend is given what it needs to reach its rows (a session that runs SQL) by a transport, which owns connections,
+transactions and threads.
 """

@@ -219,6 +219,20 @@ class Postgres(SqlBackend):
 
         `synchronous` is PostgreSQL's synchronous_commit, where it is to be another than the server's.
         """
+        given = self._rows(batches)
+        values = {
+            f"{part}_{column}": [row[column] for row in held] for part, held in given.items() for column in held[0]
+        }
+        batch = batches[0]
+        if only_adds(batch):
+            return self._commit(tuple(given), values, synchronous)
+        values |= {f"known_{column}": value for column, value in self._expected_values(batch).items()}
+        values |= _gone_values(batch)
+        added = (part for part in given if part != "known")
+        return self._commit(("ended",) if batch.ends else ("shrunk", *added), values, synchronous)
+
+    def _rows(self, batches: Iterable[Batch]) -> dict[str, list[Values]]:
+        """What batches add, by the part of the statement that adds it."""
         rows: dict[str, list[Values]] = {part: [] for part in _PARTS}
         for batch in batches:
             values = self._expected_values(batch)
@@ -231,17 +245,7 @@ class Postgres(SqlBackend):
             rows["changed_writes"] += self.write_values(number, batch.changed_writes)
             rows["tags"] += tag_values(number, batch)
             rows["runs"] += ({"thread": number, "run": pack_id(run)} for run in batch.runs)
-        given = {part: held for part, held in rows.items() if held}
-        values = {
-            f"{part}_{column}": [row[column] for row in held] for part, held in given.items() for column in held[0]
-        }
-        if only_adds(batches[0]):
-            return self._commit(tuple(given), values, synchronous)
-        values |= {f"known_{column}": value for column, value in self._expected_values(batches[0]).items()}
-        values |= _gone_values(batches[0])
-        kind = "ended" if batches[0].ends else "shrunk"
-        parts = () if batches[0].ends else (part for part in given if part != "known")
-        return self._commit((kind, *parts), values, synchronous)
+        return {part: held for part, held in rows.items() if held}
 
     def _expected_values(self, batch: Batch) -> dict[str, Any]:
         values = self.thread_values(batch.thread)
