@@ -45,6 +45,7 @@ _RECONNECT = 2.0
 
 _HOPELESS = (
     sql.InvalidPassword, sql.InvalidAuthorizationSpecification, sql.InvalidCatalogName, sql.QueryCanceled, sql.DiskFull,
+    sql.ProgramLimitExceeded,
 )  # fmt: skip
 _TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, sql.ReadOnlySqlTransaction, sql.SerializationFailure)
 _SET_UP_BY_OTHERS = (
@@ -264,8 +265,14 @@ class PostgresServer:
             if self._closed:
                 raise Closed
             if self._pool is None:
-                self._set_up()
-                self._pool = self._lent or self._open_pool()
+                pool = self._lent or self._open_pool()  # it connects while we look at the schema
+                try:
+                    self._set_up()
+                except BaseException:
+                    if pool is not self._lent:
+                        pool.close(timeout=0)
+                    raise
+                self._pool = pool
             return self._pool
 
     def _open_pool(self) -> ConnectionPool[Any]:
