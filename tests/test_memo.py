@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -70,45 +71,112 @@ def test_a_change_is_seen_by_the_next_put(saver: threadkeep.KeepSaver, change: s
     assert found.checkpoint["channel_values"]["messages"] == messages
 
 
+class Counted:
+    """A codec, and how often its serializer encodes and decodes."""
+
+    def __init__(self) -> None:
+        self.codec = Codec(KeepSerializer())
+        self.dumps = self.loads = 0
+        serde = self.codec._serde
+        dumps, loads = serde.dumps_typed, serde.loads_typed
+
+        def counted_dumps(value: Any) -> Any:
+            self.dumps += 1
+            return dumps(value)
+
+        def counted_loads(value: Any) -> Any:
+            self.loads += 1
+            return loads(value)
+
+        serde.dumps_typed, serde.loads_typed = counted_dumps, counted_loads
+
+
 def test_a_message_that_did_not_change_is_not_encoded_again() -> None:
-    class Counting(Codec):
-        count = 0
-
-    codec, messages = Counting(KeepSerializer()), talk()[:2]
-    encode = codec._serde.dumps_typed
-
-    def counted(value: Any) -> Any:
-        Counting.count += 1
-        return encode(value)
-
-    codec._serde.dumps_typed = counted
+    counted, messages = Counted(), talk()[1:]
     for _ in range(5):
-        codec.encode(messages)
-    assert Counting.count == 2
+        counted.codec.encode(messages)
+        messages = copy.deepcopy(messages)
+    assert counted.dumps == 3
 
 
-def test_a_message_with_something_unknown_inside_is_never_remembered() -> None:
+def test_a_message_that_was_read_is_not_encoded_again() -> None:
+    counted, messages = Counted(), talk()[1:]
+    parts = Codec(KeepSerializer()).encode(messages).parts
+    found = counted.codec.decode_list(parts, "it")
+    assert found == messages
+    assert counted.codec.encode(found).parts == parts
+    assert counted.dumps == 0
+
+
+def test_messages_that_are_read_often_are_copied() -> None:
+    counted, messages = Counted(), talk()
+    parts = Codec(KeepSerializer()).encode(messages).parts
+    for _ in range(5):
+        found = counted.codec.decode_list(parts, "it")
+        assert found == messages
+        assert list(map(repr, found)) == list(map(repr, messages))
+        for one, other in zip(found, messages, strict=True):
+            assert one.model_dump() == other.model_dump()
+            assert one.model_fields_set >= other.model_fields_set
+    assert counted.loads == 2 * 3 + 5  # the first one has an extra field
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_read_may_be_changed_and_the_next_reader_does_not_see_it(change: str) -> None:
+    codec, messages = Codec(KeepSerializer()), talk()
+    parts = codec.encode(messages).parts
+    for _ in range(5):
+        found = codec.decode_list(parts, "it")
+        assert found == messages
+        CHANGES[change](found)
+
+
+def test_messages_are_copied_over_reads_of_a_saver(saver: threadkeep.KeepSaver) -> None:
+    """Ids that are missing, short messages that are stored together, and one that is stored in pieces."""
+    chain, messages = Chain(saver), [HumanMessage("no id"), *talk(), HumanMessage("y" * 1_200_000, id="long")]
+    saver.put_writes(chain.put({}), [("messages", messages[:1])], "task")
+    for count in (2, 4, 6):
+        chain.put({"messages": messages[:count]})
+        for _ in range(4):
+            found = saver.get_tuple(config("t"))
+            assert found is not None
+            values = found.checkpoint["channel_values"]["messages"]
+            assert values == messages[:count]
+            values[1].content = "mine"
+            values[1].additional_kwargs["a"] = "b"
+            values.pop()
+
+
+def test_a_message_with_something_unknown_inside_is_encoded_each_time() -> None:
     kept = Memo()
-    message = ToolMessage("x", tool_call_id="1", artifact=object())
-    kept.remember(message, b"part")
-    assert kept.get(message) is None
+    message = ToolMessage("x", id="x", tool_call_id="1", artifact=object())
+    kept.encoded(message, b"part")
+    assert kept.part(message) is None
 
 
-def test_a_subclass_is_never_remembered() -> None:
+def test_a_subclass_is_encoded_each_time() -> None:
     class Mine(HumanMessage):
         pass
 
-    codec, message = Codec(KeepSerializer()), Mine("x")
-    codec.encode([message])
-    assert codec._memo.get(message) is None
+    counted, message = Counted(), Mine("x", id="x")
+    for _ in range(3):
+        counted.codec.encode([message])
+    assert counted.dumps == 3
+
+
+def test_two_messages_of_one_id_are_told_apart() -> None:
+    codec = Codec(KeepSerializer())
+    one, other = HumanMessage("one", id="1"), AIMessage("one", id="1")
+    for _ in range(3):
+        parts = codec.encode([one, other]).parts
+        assert b"".join(parts) == JsonPlusSerializer().dumps_typed([one, other])[1][1:]
 
 
 def test_the_memo_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo, "_GENERATION", 10_000)
-    kept = Memo()
-    messages = [HumanMessage(f"{n}" * 100) for n in range(200)]
-    for message in messages:
-        kept.remember(message, message.content.encode())
-    assert kept.get(messages[0]) is None
-    assert kept.get(messages[-1]) == messages[-1].content.encode()
-    assert len(kept._young) + len(kept._old) < 60
+    codec = Codec(KeepSerializer())
+    messages = [HumanMessage(f"{n}" * 100, id=f"{n}") for n in range(200)]
+    codec.encode(messages)
+    assert codec._memo.part(messages[0]) is None
+    assert codec._memo.part(messages[-1]) is not None
+    assert len(codec._memo._parts._young) + len(codec._memo._parts._old) < 100

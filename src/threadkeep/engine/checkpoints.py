@@ -18,14 +18,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
 from threadkeep.engine import metadata
 from threadkeep.engine.backend import Commit, Found, Load, Loaded, Pause, Want
-from threadkeep.engine.codec import Codec, unpack
+from threadkeep.engine.codec import MSGPACK, Codec, unpack
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.ops import Op, Put, PutWrites
 from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.engine.staging import Known, Staging
+from threadkeep.engine.wire import LIST
 from threadkeep.errors import Conflict
 from threadkeep.plan import Outcome
 
@@ -197,5 +200,10 @@ def writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list[tuple[
 
 def value(head: Head, codec: Codec, slot: Slot, what: str) -> Any:
     """What a slot holds."""
+    if slot.kind == LIST and slot.tag == MSGPACK and slot.inline is None:
+        parts = head.pool.elements(slot.runs)
+        found = codec.decode_list(parts, what) if parts is not None and len(parts) == slot.elements > 0 else None
+        if found is not None:
+            return _DeltaSnapshot(found) if slot.snapshot else found
     data = slot.inline if slot.inline is not None else head.bytes_of(slot.runs)
     return codec.decode(slot.kind, slot.tag, slot.elements, data, snapshot=slot.snapshot, what=what)

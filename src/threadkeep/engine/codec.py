@@ -7,8 +7,7 @@ That holds for LangGraph's JsonPlusSerializer; the values of any other serialize
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import ormsgpack
@@ -16,9 +15,9 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine.gate import KeepSerializer, gated
 from threadkeep.engine.memo import MESSAGES, Memo
+from threadkeep.engine.wire import LIST, MAP, WHOLE, header
 from threadkeep.errors import Corrupt
 
-WHOLE, LIST, MAP = 0, 1, 2
 MSGPACK = "msgpack"
 _DICT_WORTH_SPLITTING = 1024
 
@@ -38,6 +37,10 @@ class Parts(NamedTuple):
     def size(self) -> int:
         """Bytes of all parts."""
         return sum(map(len, self.parts))
+
+
+class _NotMsgpackError(Exception):
+    """The pickle fallback was needed: the value stays whole."""
 
 
 class Codec:
@@ -82,20 +85,16 @@ class Codec:
 
     def _split_list(self, value: Sequence[Any]) -> Parts | None:
         """The elements, each as it would stand in the list; messages that are as they were are not encoded again."""
-        dumps, memo = self._serde.dumps_typed, self._memo
-        parts = []
-        for element in value:
-            is_message = type(element) in MESSAGES
-            part = memo.get(element) if is_message else None
-            if part is None:
-                tag, data = dumps([element])
-                if tag != MSGPACK:
-                    return None  # the pickle fallback: the value stays whole
-                part = data[1:]
-                if is_message:
-                    memo.remember(element, part)
-            parts.append(part)
-        return Parts(LIST, MSGPACK, parts)
+        try:
+            return Parts(LIST, MSGPACK, self._memo.encode(value, self._element))
+        except _NotMsgpackError:
+            return None
+
+    def _element(self, value: Any) -> bytes:
+        tag, data = self._serde.dumps_typed([value])
+        if tag != MSGPACK:
+            raise _NotMsgpackError
+        return bytes(data[1:])
 
     def _split_dict(self, value: dict[Any, Any]) -> Parts | None:
         """The entries: each is encoded as the only one of a dict, without that dict's one-byte header."""
@@ -109,53 +108,23 @@ class Codec:
         value = self.loads(tag, data if kind == WHOLE else header(kind, count) + data, what)
         return _DeltaSnapshot(value) if snapshot else value
 
-
-def header(kind: int, count: int) -> bytes:
-    """The msgpack header of an array or a map of so many."""
-    if count < 16:
-        return bytes([(0x90 if kind == LIST else 0x80) | count])
-    if count < 1 << 16:
-        return struct.pack(">BH", 0xDC if kind == LIST else 0xDE, count)
-    return struct.pack(">BI", 0xDD if kind == LIST else 0xDF, count)
-
-
-def split_parts(data: bytes, count: int) -> Iterator[bytes]:
-    """So many parts that stand one after the other: elements of a list, or entries of a dict (two objects each)."""
-    ends = [0]
-    while ends[-1] < len(data):
-        ends.append(_end(data, ends[-1]))
-    step = (len(ends) - 1) // count
-    return (data[start:end] for start, end in zip(ends[::step], ends[step::step], strict=False))
+    def decode_list(self, parts: Sequence[bytes], what: str) -> list[Any] | None:
+        """A list of messages, each one's bytes at hand: those that were read before are copied. None for other lists."""
+        if not self._splits or parts[0][:1] not in _EXTENSIONS:
+            return None
+        memo, found = self._memo, []
+        for part in parts:
+            element: Any = memo.copy(part)
+            if element is None:
+                element = self.loads(MSGPACK, part, what)
+                if type(element) in MESSAGES:
+                    memo.decoded(element, part)
+            found.append(element)
+        return found
 
 
-_FIXED = {0xC0: 1, 0xC2: 1, 0xC3: 1, 0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5,
-          0xD3: 9, 0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18}  # fmt: skip
-"""msgpack's objects of fixed length, by first byte."""
-_COUNTED = {0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1), 0xD9: (1, 0),
-            0xDA: (2, 0), 0xDB: (4, 0)}  # fmt: skip
-"""Objects with a length: how many bytes that takes, and how many more than it says follow."""
-_NESTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
-"""Arrays and maps: how many bytes their count takes, and how many objects each of it is."""
-
-
-def _end(data: bytes, at: int) -> int:
-    """Where the msgpack object that starts there ends."""
-    first = data[at]
-    if first < 0x80 or first >= 0xE0:
-        return at + 1
-    if 0xA0 <= first < 0xC0:
-        return at + 1 + (first & 0x1F)
-    if first in _FIXED:
-        return at + _FIXED[first]
-    if first in _COUNTED:
-        width, more = _COUNTED[first]
-        return at + 1 + width + more + int.from_bytes(data[at + 1 : at + 1 + width])
-    width, each = _NESTED.get(first, (0, 1 if first >= 0x90 else 2))
-    count = int.from_bytes(data[at + 1 : at + 1 + width]) if width else first & 0x0F
-    at += 1 + width
-    for _ in range(count * each):
-        at = _end(data, at)
-    return at
+_EXTENSIONS = frozenset((b"\xc7", b"\xc8", b"\xc9"))
+"""How objects begin in msgpack."""
 
 
 _plain = KeepSerializer()

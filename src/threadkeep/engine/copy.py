@@ -13,12 +13,13 @@ from typing import Any
 from threadkeep.engine import itemlog, metadata
 from threadkeep.engine.backend import Duplicate, Items, Loaded, Pause, Survey
 from threadkeep.engine.checkpoints import TRIES, about, write
-from threadkeep.engine.codec import WHOLE, Codec, Parts, pack, split_parts, unpack
+from threadkeep.engine.codec import Codec, Parts, pack, unpack
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import SHARED, Item, ItemId
 from threadkeep.engine.ops import Put, PutWrites
 from threadkeep.engine.records import Record, Slot, TaskWrites
+from threadkeep.engine.wire import WHOLE, split_parts
 from threadkeep.errors import Conflict
 from threadkeep.plan import result
 

@@ -12,11 +12,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from threadkeep.engine import itemlog, seams
-from threadkeep.engine.codec import WHOLE, Parts, header
+from threadkeep.engine.codec import Parts
 from threadkeep.engine.heads import Head
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.itemlog import CHUNK, FIRST_CHANNEL, NAMES, RUN_LISTS, SHARED, Item, ItemId, Run
 from threadkeep.engine.records import Names, Slot
+from threadkeep.engine.wire import WHOLE, header
 
 _INLINE = 32
 """Values up to this many bytes stand in the row: an item and its reference would cost as much."""
@@ -86,7 +87,7 @@ class Draft:
         return self._spilled(Slot(parts.kind, parts.tag, len(parts.parts), parts.snapshot, None, runs), like)
 
     def _beginning(self, old: Slot, parts: Sequence[bytes]) -> int:
-        """How many elements the parent's list has, if the new one begins with all of them and each is one item. Or 0."""
+        """How many elements the parent's list has, if the new one begins with all of them. Or 0."""
         held = self.head.pool.elements(old.runs)
         return len(held) if held is not None and list(parts[: len(held)]) == held else 0
 

@@ -1,66 +1,179 @@
-"""What messages were encoded to, so that a conversation is not encoded again at every step.
+"""What messages were encoded to and decoded from, so that a conversation is not done again at every step.
 
-LangGraph hands over the whole list of messages each time, mostly the same objects. An object may have been changed in
-place meanwhile, so it is looked at each time: all its fields must be the very objects that they were, and those that
-can change inside, dicts and lists, must still marshal to the same bytes. That takes a fifth of encoding it.
-Only LangChain's own message classes are remembered: what their bytes depend on is known.
+LangGraph hands over the whole list of messages each time. Dumping a message takes 15 us, most of it in pydantic; packing
+its fields as they are takes one, and for all ordinary messages that gives the same bytes. So the bytes of a message that
+was stored or read under the same id are used again if its fields, packed now, are what those bytes end with. Whatever was
+changed in place is noticed, and it does not matter whether it is the same object, a copy, or one sent again by a client.
+The whole list is tried first, in one go: mostly it is the one before with something added at its end.
+
+A message that was read before is copied instead of decoded: its strings are shared, what can change inside is unpacked
+anew. That takes a third of the time.
+
+Only LangChain's own message classes are remembered, and only while their fields are plain data.
 """
 
 from __future__ import annotations
 
-import marshal
-from operator import is_
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from langchain_core.messages import AIMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+import ormsgpack
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 
-MESSAGES = frozenset((AIMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage))
-_UNCHANGING = frozenset((str, int, float, bool, bytes, type(None)))
-_CONTAINERS = frozenset((dict, list, type(None)))
-"""While such a one is empty, nothing inside it has changed."""
-_PLAIN = 2
-"""The marshal format that depends on values alone, and not on who else refers to them."""
+from threadkeep.engine.messages import filled
+from threadkeep.engine.wire import LIST, header
+
+MESSAGES = {
+    kind: [kind.__module__, kind.__name__]
+    for kind in (AIMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage)
+}
+_PLAIN_DATA_ONLY = (
+    ormsgpack.OPT_PASSTHROUGH_BIG_INT
+    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+)
+_METHOD = "model_validate_json"
+"""What LangGraph writes after the fields."""
+_LONGEST_HEADER = 6
+"""Of msgpack's extension values, in front of the packed fields."""
 _GENERATION = 16 * 1024 * 1024
-_OVERHEAD = 500
+_OVERHEAD = 200
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-_Entry: TypeAlias = tuple[type, tuple[Any, ...], tuple[Any, ...], bytes, bytes]
-"""The class of a message, its fields, those of them that can change inside, what these marshal to, and the encoded message."""
+class _Generations(Generic[K, V]):
+    """A bounded memory. When the younger of two generations is full, the older one is forgotten."""
+
+    def __init__(self) -> None:
+        self._young: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+        self._size = 0
+
+    def get(self, key: K) -> V | None:
+        found = self._young.get(key)
+        return found if found is not None else self._old.get(key)
+
+    def add(self, key: K, value: V, size: int) -> None:
+        if self._size > _GENERATION:
+            self._old, self._young, self._size = self._young, {}, 0
+        self._young[key] = value
+        self._size += size + _OVERHEAD
+
+
+class _Form(NamedTuple):
+    """A message to make copies of: its class, its fields, and those of them that can change inside, packed."""
+
+    kind: type[BaseMessage]
+    fields: dict[str, Any]
+    inside: bytes
+    names: set[str]
+
+    def copy(self) -> Any:
+        fields = self.fields.copy()
+        fields.update(ormsgpack.unpackb(self.inside))
+        return filled(self.kind, fields, self.names.copy())
+
+
+class _Listed(NamedTuple):
+    """A list of messages: their classes, their fields packed one after the other, and their encoded bytes."""
+
+    kinds: list[type]
+    packed: bytes
+    parts: list[bytes]
 
 
 class Memo:
-    """Encoded messages by identity. Two generations: when the younger one is full, the older one is forgotten."""
+    """Messages by their ids and by their bytes, and lists of them by the first one's id."""
 
     def __init__(self) -> None:
-        self._young: dict[int, _Entry] = {}
-        self._old: dict[int, _Entry] = {}
-        self._size = 0
+        self._lists: _Generations[str, _Listed] = _Generations()
+        self._parts: _Generations[str, bytes] = _Generations()
+        self._forms: _Generations[bytes, _Form | bool] = _Generations()
 
-    def get(self, message: Any) -> bytes | None:
-        """The bytes of a message that is as it was when it was remembered."""
-        entry = self._young.get(id(message)) or self._old.get(id(message))
-        if entry is None:
-            return None
-        kind, fields, inside, mark, part = entry
-        now, extra = message.__dict__, message.__pydantic_extra__
-        if extra is not inside[0] or len(now) != len(fields) or kind is not type(message):
-            return None
-        if not all(map(is_, now.values(), fields)):
-            return None
-        same = marshal.dumps(inside, _PLAIN) == mark if mark else not any(inside)
-        return part if same else None
+    def encode(self, values: Sequence[Any], encode: Callable[[Any], bytes]) -> list[bytes]:
+        """The bytes of each of some values; those that are not remembered are encoded, and then are."""
+        kinds = list(map(type, values))
+        packed = _packed(values) if MESSAGES.keys() >= set(kinds) else b""
+        first = values[0].id if packed else None
+        known = self._lists.get(first) if first else None
+        if known and packed.startswith(known.packed) and kinds[: len(known.kinds)] == known.kinds:
+            parts = known.parts + [self._encode(value, encode) for value in values[len(known.parts) :]]
+        else:
+            parts = [self._encode(value, encode) for value in values]
+        if first:
+            self._lists.add(first, _Listed(kinds, packed, parts), 2 * len(packed))
+        return parts
 
-    def remember(self, message: Any, part: bytes) -> None:
-        """Keep the bytes of a message, if it can be told whether it changes."""
-        fields = tuple(message.__dict__.values())
-        inside = (message.__pydantic_extra__, *[value for value in fields if type(value) not in _UNCHANGING])
-        mark = b""
-        if any(inside) or not _CONTAINERS.issuperset(map(type, inside)):
-            try:
-                mark = marshal.dumps(inside, _PLAIN)
-            except ValueError:
-                return
-        if self._size > _GENERATION:
-            self._old, self._young, self._size = self._young, {}, 0
-        self._young[id(message)] = (type(message), fields, inside, mark, part)
-        self._size += len(part) * 2 + len(mark) + _OVERHEAD
+    def _encode(self, value: Any, encode: Callable[[Any], bytes]) -> bytes:
+        if type(value) not in MESSAGES:
+            return encode(value)
+        part = self.part(value)
+        if part is None:
+            part = encode(value)
+            self.encoded(value, part)
+        return part
+
+    def part(self, message: Any) -> bytes | None:
+        """The bytes of a message whose like was remembered."""
+        fields = message.__dict__
+        id = fields.get("id")
+        part = self._parts.get(id) if type(id) is str else None
+        if part is None or message.__pydantic_extra__:
+            return None
+        packed = _plain([*MESSAGES[type(message)], fields, _METHOD])
+        return part if packed and part.endswith(packed) and len(part) - len(packed) <= _LONGEST_HEADER else None
+
+    def copy(self, part: bytes) -> Any:
+        """A new message like the one that was decoded from these bytes before, or None."""
+        form = self._forms.get(part)
+        return form.copy() if isinstance(form, _Form) else None
+
+    def encoded(self, message: Any, part: bytes) -> None:
+        """Remember what a message was encoded to."""
+        if type(message.id) is str:
+            self._parts.add(message.id, part, len(part))
+
+    def decoded(self, message: Any, part: bytes) -> None:
+        """Remember what a message was decoded from; from the second time on, how to copy it."""
+        self.encoded(message, part)
+        if self._forms.get(part) is None:
+            self._forms.add(part, False, 0)
+        elif self.part(message) is part:
+            fields = message.__dict__.copy()
+            inside = {name: value for name, value in fields.items() if type(value) in (dict, list)}
+            form = _Form(type(message), fields, ormsgpack.packb(inside), set(fields))
+            self._forms.add(part, form, 2 * len(part))
+
+
+_fields = attrgetter("__dict__")
+_extra = attrgetter("__pydantic_extra__")
+
+
+def _packed(messages: Sequence[Any]) -> bytes:
+    """The fields of some messages one after the other; nothing if one of them has something odd."""
+    if any(map(_extra, messages)):
+        return b""
+    packed = _plain(list(map(_fields, messages)))
+    return packed[len(header(LIST, len(messages))) :]
+
+
+def _plain(value: Any) -> bytes:
+    """Plain data packed; nothing if it is not."""
+    try:
+        return ormsgpack.packb(value, option=_PLAIN_DATA_ONLY)
+    except (ormsgpack.MsgpackEncodeError, RecursionError):
+        return b""

@@ -97,16 +97,24 @@ def quick_builder(cls: Any, usual: Build) -> Build:
     fields = getattr(cls, "model_fields", {})
     if not cls.__module__.startswith("langchain_core.messages.") or set(known) != fields.keys():
         return usual  # another class, or another LangChain than these checks were written for
-    names, kind, put = set(known), fields["type"].default, object.__setattr__
+    names, kind = set(known), fields["type"].default
 
     def build(given: Fields) -> Any:
         if type(given) is not dict or given.keys() != names or given["type"] != kind or not is_plain(given):
             return usual(given)
-        message = cls.__new__(cls)
-        put(message, "__dict__", given)
-        put(message, "__pydantic_fields_set__", names.copy())
-        put(message, "__pydantic_extra__", {})
-        put(message, "__pydantic_private__", None)
-        return message
+        return filled(cls, given, names.copy())
 
     return build
+
+
+def filled(cls: Any, fields: Fields, names: set[str]) -> Any:
+    """A message with these fields, of which so many count as given."""
+    message = cls.__new__(cls)
+    _set(message, "__dict__", fields)
+    _set(message, "__pydantic_fields_set__", names)
+    _set(message, "__pydantic_extra__", {})
+    _set(message, "__pydantic_private__", None)
+    return message
+
+
+_set = object.__setattr__

@@ -6,11 +6,12 @@ Grows only; it is shared by the heads of its epoch, and by the threads of this p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from threadkeep.engine import itemlog
 from threadkeep.engine.itemlog import RUN_LISTS, Item, ItemId, Run
+from threadkeep.engine.wire import split_parts
 from threadkeep.errors import Corrupt
 
 _OVERHEAD = 150
@@ -32,6 +33,7 @@ class Pool:
         self.size = 0
         self._elements: dict[ItemId, int] = {}
         self._uneven: set[int] = set()
+        self._wholes: dict[tuple[ItemId, ...], list[bytes]] = {}
         self._contents: dict[tuple[int, int], dict[bytes, int]] = {}
 
     def has(self, at: ItemId) -> bool:
@@ -45,17 +47,45 @@ class Pool:
         return Item(data, self._elements.get(at, 1)) if data is not None else None
 
     def elements(self, runs: Iterable[Run]) -> list[bytes] | None:
-        """The elements that these items hold, if all are here and each is one whole element."""
+        """The elements that these items hold, if all are here and none is cut short."""
         held: list[bytes] = []
-        for lane, start, length in runs:
-            if lane in self._uneven:
-                return None
-            items = self.lanes.get(lane, {})
-            try:
-                held += [items[n] for n in range(start, start + length)]
-            except KeyError:
-                return None
+        try:
+            if not any(run.lane in self._uneven for run in runs):
+                for lane, start, length in runs:
+                    items = self.lanes[lane]
+                    held += [items[n] for n in range(start, start + length)]
+                return held
+            for ids in self._pieces(runs):
+                held += self._whole(ids)
+        except (KeyError, IndexError):
+            return None
         return held
+
+    def _pieces(self, runs: Iterable[Run]) -> Iterator[tuple[ItemId, ...]]:
+        """The items of each element; of a group, the one that holds it."""
+        ids: tuple[ItemId, ...] = ()
+        for at in (at for run in runs for at in run.ids()):
+            if ids and self._elements.get(at, 1):
+                yield ids
+                ids = ()
+            ids = (*ids, at)
+        if ids:
+            yield ids
+
+    def _whole(self, ids: tuple[ItemId, ...]) -> list[bytes]:
+        """The elements in these items; joined or split once."""
+        first = self.lanes[ids[0].lane][ids[0].n]
+        count = self._elements.get(ids[0], 1)
+        if count == 1 and len(ids) == 1:
+            return [first]
+        kept = self._wholes.get(ids)
+        if kept is None:
+            data = b"".join([self.lanes[lane][n] for lane, n in ids])
+            kept = [data] if count == 1 else list(split_parts(data, count))
+            if len(kept) != count:
+                raise IndexError(f"{count} elements should be in {ids}")
+            self._wholes[ids] = kept
+        return kept
 
     def find(self, lane: int, data: bytes, *, inner: bool = False) -> ItemId | None:
         """An item of the lane that holds these bytes as one whole element, or as the inner part of one."""

@@ -17,9 +17,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from threadkeep.engine import itemlog
-from threadkeep.engine.codec import WHOLE, pack, unpack
+from threadkeep.engine.codec import pack, unpack
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.itemlog import RUN_LISTS, SHARED, ItemId, Run
+from threadkeep.engine.wire import WHOLE
 from threadkeep.errors import Corrupt
 
 _TAGS = ("msgpack", "null", "bytes", "bytearray", "pickle", "json")
