@@ -4,7 +4,8 @@ LangGraph hands over the whole list of messages each time. Dumping a message tak
 its fields as they are takes one, and for all ordinary messages that gives the same bytes. So the bytes of a message that
 was stored or read under the same id are used again if its fields, packed now, are what those bytes end with. Whatever was
 changed in place is noticed, and it does not matter whether it is the same object, a copy, or one sent again by a client.
-The whole list is tried first, in one go: mostly it is the one before with something added at its end.
+Messages are looked at in blocks first: mostly a list is the one before with something added at its end. (Blocks are small
+on purpose: packing all in one takes a megabyte of fresh memory each time, and that takes longer than the packing.)
 
 A message that was read before is copied instead of decoded: its strings are shared, what can change inside is unpacked
 anew. That takes a third of the time.
@@ -29,7 +30,6 @@ from langchain_core.messages import (
 )
 
 from threadkeep.engine.messages import filled
-from threadkeep.engine.wire import LIST, header
 
 MESSAGES = {
     kind: [kind.__module__, kind.__name__]
@@ -48,6 +48,7 @@ _METHOD = "model_validate_json"
 """What LangGraph writes after the fields."""
 _LONGEST_HEADER = 6
 """Of msgpack's extension values, in front of the packed fields."""
+_BLOCK = 16
 _GENERATION = 16 * 1024 * 1024
 _OVERHEAD = 200
 
@@ -88,10 +89,10 @@ class _Form(NamedTuple):
         return filled(self.kind, fields, self.names.copy())
 
 
-class _Listed(NamedTuple):
-    """A list of messages: their classes, their fields packed one after the other, and their encoded bytes."""
+class _Block(NamedTuple):
+    """Neighbours in a list of messages: their classes, their fields packed one after the other, and their bytes."""
 
-    kinds: list[type]
+    kinds: tuple[type, ...]
     packed: bytes
     parts: list[bytes]
 
@@ -100,23 +101,37 @@ class Memo:
     """Messages by their ids and by their bytes, and lists of them by the first one's id."""
 
     def __init__(self) -> None:
-        self._lists: _Generations[str, _Listed] = _Generations()
+        self._lists: _Generations[str, list[_Block]] = _Generations()
         self._parts: _Generations[str, bytes] = _Generations()
         self._forms: _Generations[bytes, _Form | bool] = _Generations()
 
     def encode(self, values: Sequence[Any], encode: Callable[[Any], bytes]) -> list[bytes]:
         """The bytes of each of some values; those that are not remembered are encoded, and then are."""
-        kinds = list(map(type, values))
-        packed = _packed(values) if MESSAGES.keys() >= set(kinds) else b""
-        first = values[0].id if packed else None
-        known = self._lists.get(first) if first else None
-        if known and packed.startswith(known.packed) and kinds[: len(known.kinds)] == known.kinds:
-            parts = known.parts + [self._encode(value, encode) for value in values[len(known.parts) :]]
-        else:
-            parts = [self._encode(value, encode) for value in values]
-        if first:
-            self._lists.add(first, _Listed(kinds, packed, parts), 2 * len(packed))
+        parts: list[bytes] = []
+        whole = len(values) - len(values) % _BLOCK
+        if whole:
+            for block in self._blocks(values[:whole], encode):
+                parts += block.parts
+        parts += [self._encode(value, encode) for value in values[whole:]]
         return parts
+
+    def _blocks(self, values: Sequence[Any], encode: Callable[[Any], bytes]) -> list[_Block]:
+        """Values block by block; those that stood in the same place before are not looked at one by one."""
+        first = getattr(values[0], "id", None)
+        known = self._lists.get(first) or [] if type(first) is str else []
+        blocks: list[_Block] = []
+        size = 0
+        for at in range(0, len(values), _BLOCK):
+            some = values[at : at + _BLOCK]
+            kinds, before = tuple(map(type, some)), known[len(blocks)] if len(blocks) < len(known) else None
+            packed = _packed(some) if MESSAGES.keys() >= set(kinds) else b""
+            if before is None or not packed or before.packed != packed or before.kinds != kinds:
+                before = _Block(kinds, packed, [self._encode(value, encode) for value in some])
+                size += 2 * len(packed)
+            blocks.append(before)
+        if size and type(first) is str:
+            self._lists.add(first, blocks, size)
+        return blocks
 
     def _encode(self, value: Any, encode: Callable[[Any], bytes]) -> bytes:
         if type(value) not in MESSAGES:
@@ -164,11 +179,10 @@ _extra = attrgetter("__pydantic_extra__")
 
 
 def _packed(messages: Sequence[Any]) -> bytes:
-    """The fields of some messages one after the other; nothing if one of them has something odd."""
+    """The fields of some messages, packed; nothing if one of them has something odd."""
     if any(map(_extra, messages)):
         return b""
-    packed = _plain(list(map(_fields, messages)))
-    return packed[len(header(LIST, len(messages))) :]
+    return _plain(list(map(_fields, messages)))
 
 
 def _plain(value: Any) -> bytes:

@@ -1,7 +1,9 @@
 """The runner: who drives which plan, in which thread, and when commits go out.
 
-Reads are driven where they are asked for, or on a worker for async callers. Changes are made by workers only: so a
-cancelled task or a Ctrl-C ends the waiting, not the work, and nothing is left half done for others.
+Reads are driven where they are asked for, or on a worker for async callers. Changes are made by workers, or by callers
+that nothing can interrupt, which are those in threads other than the main one: so a cancelled task or a Ctrl-C ends the
+waiting, not the work, and nothing is left half done for others. A caller that has what it came for goes; what is left of
+its lane goes to the next one who waits there, or to a worker.
 
 The changes of one agent thread queue up in its lane: one plan at a time, and the ops that waited meanwhile go into the
 next plan together. When a plan asks for a commit it is set aside. A worker that finds no more jobs, and nobody else
@@ -65,6 +67,34 @@ class _Ticket:
     tell: Callable[[Outcome], None]
     op: Any = None
     plan: Callable[[], Plan[Any]] | None = None
+    caller: _Caller | None = None
+    """Who waits for it and can drive its lane."""
+
+
+class _Caller:
+    """A thread that waits for its outcome, or for its turn to drive a lane."""
+
+    def __init__(self) -> None:
+        self.outcome: Outcome | None = None
+        self._lane: _Lane | None = None
+        self._awake = (
+            threading.Lock()
+        )  # not an Event: Ctrl-C may leave the lock inside one locked, and `tell` would hang
+        self._awake.acquire()
+
+    def tell(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self._awake.release()
+
+    def let_drive(self, lane: _Lane) -> None:
+        self._lane = lane
+        self._awake.release()
+
+    def wait(self) -> _Lane | None:
+        """The lane to drive, or None when there is an outcome."""
+        self._awake.acquire()
+        lane, self._lane = self._lane, None
+        return lane
 
 
 @dataclass(slots=True, eq=False)
@@ -193,17 +223,24 @@ class Runner:
         return self._transport.read(request)
 
     def _wait(self, key: Hashable, together: Together, make: Callable[[Callable[[Outcome], None]], _Ticket]) -> Any:
-        outcomes: list[Outcome] = []
-        ready = threading.Lock()  # not an Event: Ctrl-C may leave the lock inside one locked, and `tell` would hang
-        ready.acquire()
+        state, caller = self._open(), _Caller()
+        if threading.current_thread() is threading.main_thread():
+            self._hand_over(key, together, make, caller.tell)
+            caller.wait()
+        else:
+            ticket = make(caller.tell)
+            ticket.caller = caller
+            self._drive(state, partial(self._enqueue, state, key, together, ticket, caller), caller)
+            while (lane := caller.wait()) is not None:
+                self._drive(state, partial(self._start_next, state, lane, caller), caller)
+        assert caller.outcome is not None
+        return result(caller.outcome)
 
-        def tell(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            ready.release()
-
-        self._hand_over(key, together, make, tell)
-        ready.acquire()
-        return result(outcomes[0])
+    def _drive(self, state: _State, start: Callable[[], None], caller: _Caller) -> None:
+        """Do a worker's work in the caller's thread."""
+        with state.workers.visited():
+            start()
+            self._commit_all(state, caller)
 
     async def _await(
         self, key: Hashable, together: Together, make: Callable[[Callable[[Outcome], None]], _Ticket]
@@ -231,7 +268,9 @@ class Runner:
 
         state.workers.submit(job)
 
-    def _enqueue(self, state: _State, key: Hashable, together: Together, ticket: _Ticket) -> None:
+    def _enqueue(
+        self, state: _State, key: Hashable, together: Together, ticket: _Ticket, caller: _Caller | None = None
+    ) -> None:
         """Put a ticket into its lane; if the lane was empty, start it."""
         with state.lock:
             lane = state.lanes.get(key)
@@ -240,11 +279,11 @@ class Runner:
                 return
             lane = state.lanes[key] = _Lane(key, together)
             lane.waiting.append(ticket)
-        self._start_next(state, lane)
+        self._start_next(state, lane, caller)
 
-    def _start_next(self, state: _State, lane: _Lane) -> None:
-        """Start plans of a lane until one waits for its commit or nothing is left."""
-        while True:
+    def _start_next(self, state: _State, lane: _Lane, caller: _Caller | None = None) -> None:
+        """Start plans of a lane until one waits for its commit, nothing is left, or the caller has its outcome."""
+        while caller is None or caller.outcome is None:
             with state.lock:
                 if not lane.waiting:
                     del state.lanes[lane.key]
@@ -253,6 +292,19 @@ class Runner:
             job = _Job(lane, tickets, _plan_of(lane, tickets))
             if not self._go_on(state, job, Reply()):
                 return
+        self._pass_on(state, lane)
+
+    def _pass_on(self, state: _State, lane: _Lane) -> None:
+        """Let somebody else drive a lane: the first who waits in it, or a worker."""
+        with state.lock:
+            if not lane.waiting:
+                del state.lanes[lane.key]
+                return
+            heir = lane.waiting[0].caller
+        if heir is not None:
+            heir.let_drive(lane)
+        else:
+            state.workers.submit(partial(self._start_next, state, lane))
 
     def _go_on(self, state: _State, job: _Job, outcome: Outcome) -> bool:
         """Step a job until it asks for a commit (False) or ends (True)."""
@@ -269,16 +321,21 @@ class Runner:
         """Commit what waits, if it is time to; workers do so after each job."""
         self._commit_all(self._state)
 
-    def _commit_all(self, state: _State) -> None:
+    def _commit_all(self, state: _State, caller: _Caller | None = None) -> None:
         """Commit what waits, unless more is coming or enough others do: whoever commits looks again when done."""
-        while self._is_due(state) and state.committing.acquire(blocking=False):
+        while self._is_due(state):
+            if caller is not None and caller.outcome is not None:
+                state.workers.submit(_nothing)  # and commit, as after each job
+                return
+            if not state.committing.acquire(blocking=False):
+                return
             try:
                 jobs = self._commit_waiting(state)
             finally:
                 state.committing.release()
             for job, outcome in jobs:
                 if self._go_on(state, job, outcome):
-                    self._start_next(state, job.lane)
+                    self._start_next(state, job.lane, caller)
 
     def _is_due(self, state: _State) -> bool:
         waiting = len(state.commits)
@@ -292,6 +349,10 @@ class Runner:
         if isinstance(outcomes, Failure):
             return [(job, outcomes) for job, _ in waiting]
         return [(job, outcome) for (job, _), outcome in zip(waiting, outcomes.value, strict=True)]
+
+
+def _nothing() -> None:
+    """A job that is only there for what comes after it."""
 
 
 def _taken(waiting: deque[T]) -> Iterator[T]:

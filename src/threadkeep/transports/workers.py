@@ -13,7 +13,9 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
 Job = Callable[[], None]
@@ -31,6 +33,7 @@ class Workers:
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
+        self._visitors = 0
         self._stopped = False
         self._process = os.getpid()
 
@@ -46,6 +49,17 @@ class Workers:
         """Whether jobs are waiting, so that `after` will come again soon."""
         return not self._stopped and not self._jobs.empty()
 
+    @contextmanager
+    def visited(self) -> Iterator[None]:
+        """While a caller does a worker's work in its own thread: `stop` waits for that too."""
+        with self._lock:
+            self._visitors += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._visitors -= 1
+
     def stop(self) -> None:
         """Finish what is queued and end all threads; but a forked child leaves the parent's alone."""
         if self._process != os.getpid():
@@ -58,6 +72,8 @@ class Workers:
                 self._jobs.put(None)
             for worker in workers:  # callers that come now finish the queue too, and may take what ends a worker
                 worker.join(0.05)
+        while self._visitors:
+            time.sleep(0.001)
         self._finish_queue()
 
     def _finish_queue(self) -> None:
