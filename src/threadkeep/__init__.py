@@ -14,15 +14,20 @@ from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as 
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
+    from threadkeep.adapters.store import KeepStore
 
-__all__ = ["Keep", "KeepSaver", "ThreadInfo", "errors", "open"]
+__all__ = ["Keep", "KeepSaver", "KeepStore", "ThreadInfo", "errors", "open"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """KeepSaver is imported on use: it needs LangChain, which takes half a second."""
+    """The faces are imported on use: they need LangChain, which takes half a second."""
     if name == "KeepSaver":
         from threadkeep.adapters.saver import KeepSaver  # noqa: PLC0415
 
         return KeepSaver
+    if name == "KeepStore":
+        from threadkeep.adapters.store import KeepStore  # noqa: PLC0415
+
+        return KeepStore
     raise AttributeError(f"module 'threadkeep' has no attribute {name!r}")

@@ -9,22 +9,28 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, S
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
-from threadkeep.engine import catalogue, checkpoints
+from threadkeep.engine import catalogue, checkpoints, remembering
 from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.gate import AllowedType, KeepSerializer
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
 from threadkeep.engine.ops import Op
+from threadkeep.engine.remembering import Vectors
 from threadkeep.plan import Outcome, Plan
 from threadkeep.transports.runner import Runner, Transport
+from threadkeep.transports.sweeper import Sweeper, Sweeping, run_apart
 from threadkeep.urls import Server, transport_for
 
 if TYPE_CHECKING:
+    from langgraph.store.base import IndexConfig, TTLConfig
     from psycopg_pool import ConnectionPool
 
     from threadkeep.adapters.saver import KeepSaver
+    from threadkeep.adapters.store import KeepStore
 
+__all__ = ["Desk", "Keep", "OpenOptions", "as_count", "draw", "now", "now_exactly", "open", "run_apart"]
 T = TypeVar("T")
+_SWEEP_MINUTES = 5.0
 _SERDES = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
 
 
@@ -35,8 +41,21 @@ class Desk:
         self.transport = transport
         self.tenant = tenant
         self.heads = Heads(cache_bytes)
-        transport.on_loss = self.heads.clear
-        self.runner = Runner(transport, on_fork=self.heads.clear)
+        self.vectors: Vectors | None = None
+        transport.on_loss = self._forget
+        self.runner = Runner(transport, on_fork=self._forget)
+        self._sweeper = Sweeper(lambda: self.apart(lambda: remembering.sweep(now_exactly())))
+
+    def _forget(self) -> None:
+        """What was remembered may not be true any more."""
+        self.heads.clear()
+        if self.vectors is not None:
+            self.vectors.clear()
+
+    def keep_vectors(self, dims: int, measure: str) -> None:
+        """Have vectors of so many dimensions at hand, where the storage does not compare them itself."""
+        if self.vectors is None:
+            self.vectors = Vectors(dims, measure)
 
     def key(self, kind: str, id: str) -> ThreadKey:
         """A thread of this tenant."""
@@ -58,17 +77,62 @@ class Desk:
         """The same for async callers."""
         return await self.runner.aexclusive(key, self._together(key), make)
 
+    def apart(self, make: Callable[[], Plan[T]]) -> T:
+        """Drive a plan that changes something but no thread, beside all others."""
+        return self.runner.exclusive(object(), _no_ops, make)
+
+    async def aapart(self, make: Callable[[], Plan[T]]) -> T:
+        """The same for async callers."""
+        return await self.runner.aexclusive(object(), _no_ops, make)
+
+    def sweep(self) -> Any:
+        """Remove expired memories; how many. Inside an event loop it gives something to await."""
+        if _in_a_loop():
+            return asyncio.ensure_future(self.aapart(lambda: remembering.sweep(now_exactly())))
+        return self.apart(lambda: remembering.sweep(now_exactly()))
+
+    def start_sweeping(self, minutes: float | None) -> Sweeping:
+        """Sweep every so many minutes until it is stopped."""
+        return self._sweeper.start(minutes or _SWEEP_MINUTES)
+
+    def stop_sweeping(self, timeout: float | None = None) -> Any:
+        """Stop sweeping; whether it has stopped. Inside an event loop it gives something to await."""
+        if _in_a_loop():
+            return asyncio.get_running_loop().run_in_executor(None, self._sweeper.stop, timeout)
+        return self._sweeper.stop(timeout)
+
+    def close(self) -> None:
+        """Stop sweeping and let go of everything."""
+        self._sweeper.stop()
+        self.runner.close()
+
+    async def aclose(self) -> None:
+        """The same, without blocking the event loop."""
+        await asyncio.get_running_loop().run_in_executor(None, self._sweeper.stop)
+        await self.runner.aclose()
+
     def _together(self, key: ThreadKey) -> Callable[[Sequence[Any]], Plan[list[Outcome]]]:
         return lambda ops: checkpoints.write(self.heads, key, ops)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now; inside an event loop that happens on a worker, so await it there."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if not _in_a_loop():
             self.runner.run(_setup(self.transport))
             return _Done()
         return asyncio.ensure_future(self.runner.arun(lambda: _setup(self.transport)))
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def _no_ops(ops: Sequence[Any]) -> list[Outcome]:
+    """Where there are only plans."""
+    raise AssertionError(f"ops of no thread: {ops}")
 
 
 async def _setup(transport: Transport) -> None:
@@ -87,6 +151,11 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
+def now_exactly() -> int:
+    """Microseconds since 1970."""
+    return time.time_ns() // 1_000
+
+
 def draw() -> int:
     """A random number for an epoch."""
     return secrets.randbits(62)
@@ -95,10 +164,13 @@ def draw() -> int:
 class Keep:
     """Threads of AI agents, kept. Made by `threadkeep.open(url)`; usable with or without `with` and `async with`."""
 
-    def __init__(self, desk: Desk, serde: Any) -> None:
+    def __init__(self, desk: Desk, serde: Any, *, index: Any = None, ttl: Any = None) -> None:
         self._desk = desk
         self._serde = serde
+        self._index = index
+        self._ttl = ttl
         self._checkpointer: KeepSaver | None = None
+        self._store: KeepStore | None = None
 
     @property
     def checkpointer(self) -> KeepSaver:
@@ -108,6 +180,23 @@ class Keep:
 
             self._checkpointer = KeepSaver(self._desk, serde=self._serde)
         return self._checkpointer
+
+    @property
+    def store(self) -> KeepStore:
+        """LangGraph's store; the same object each time. It works on after this Keep is forgotten."""
+        if self._store is None:
+            from threadkeep.adapters.store import KeepStore  # noqa: PLC0415 - as above
+
+            self._store = KeepStore(self._desk, index=self._index, ttl=self._ttl)
+        return self._store
+
+    def sweep(self) -> int:
+        """Remove what has expired; how many memories it were."""
+        return self._desk.apart(lambda: remembering.sweep(now_exactly()))
+
+    async def asweep(self) -> int:
+        """The same for async callers."""
+        return await self._desk.aapart(lambda: remembering.sweep(now_exactly()))
 
     def threads(
         self,
@@ -165,11 +254,11 @@ class Keep:
 
     def close(self) -> None:
         """Finish what is under way and let go of connections and workers. Harmless when repeated."""
-        self._desk.runner.close()
+        self._desk.close()
 
     async def aclose(self) -> None:
         """The same, without blocking the event loop."""
-        await self._desk.runner.aclose()
+        await self._desk.aclose()
 
     def __enter__(self) -> Self:
         return self
@@ -201,6 +290,8 @@ class OpenOptions(TypedDict, total=False):
     """The options of `threadkeep.open`."""
 
     serde: Any
+    index: IndexConfig | None
+    ttl: TTLConfig | None
     durability: str
     allowed_types: Iterable[AllowedType]
     tenant: str
@@ -219,6 +310,8 @@ def open(
     url: str | ConnectionPool[Any],
     *,
     serde: Any = None,
+    index: IndexConfig | None = None,
+    ttl: TTLConfig | None = None,
     durability: str = "strict",
     allowed_types: Iterable[AllowedType] = (),
     tenant: str = "",
@@ -239,6 +332,8 @@ def open(
     serializer; `allowed_types` are classes, or their exact names, that stored rows may become besides the safe ones.
     `tenant` keeps threads apart; `timeout` is how long a database that is locked, gone or silent is waited for, in
     seconds; `cache_bytes` is how much of recently used threads is kept in memory; `read_only` never changes anything.
+    `index` and `ttl` are the store's, as LangGraph's IndexConfig and TTLConfig have them: what a query compares, and
+    how long memories live.
 
     For PostgreSQL the URL is libpq's, or a `psycopg_pool.ConnectionPool`, which stays yours to close. `schema` is where
     the tables are; `min_size` and `max_size` are the pool's (1 and 8); `prepare=False` is for PgBouncer in transaction
@@ -255,4 +350,8 @@ def open(
         tenant=as_id(tenant, "tenant"),
         cache_bytes=as_count(cache_bytes, "cache_bytes"),
     )
-    return Keep(desk, KeepSerializer(allowed_types=allowed_types) if serde is None else serde)
+    serializer = KeepSerializer(allowed_types=allowed_types) if serde is None else serde
+    opened = Keep(desk, serializer, index=index, ttl=ttl)
+    if index is not None or ttl is not None:
+        _ = opened.store  # what is wrong with them is said now
+    return opened

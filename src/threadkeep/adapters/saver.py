@@ -7,7 +7,6 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from random import random
-from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -26,6 +25,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import keep
 from threadkeep.adapters.configs import Place, before_id, config_of, place, run_of, stored_metadata
+from threadkeep.adapters.opened import Opened
 from threadkeep.engine import checkpoints, copy, history, prune
 from threadkeep.engine.checkpoints import State
 from threadkeep.engine.codec import Codec
@@ -44,10 +44,10 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         self._codec_kept: Codec | None = None
 
     @classmethod
-    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> _Opened:
+    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> Opened[KeepSaver]:
         """A saver to use in `with` or `async with`; options as for `threadkeep.open`."""
         inspect.signature(keep.open).bind(url, **options)  # an option that there is not is a TypeError here, not later
-        return _Opened(partial(keep.open, url, **options))
+        return Opened(partial(keep.open, url, **options), lambda opened: opened.checkpointer)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""
@@ -292,33 +292,6 @@ def _narrowed(serde: Any, extra: Collection[tuple[str, ...]]) -> Any:
     if isinstance(serde, JsonPlusSerializer):
         return gated(serde).with_msgpack_allowlist(extra)
     return serde
-
-
-class _Opened:
-    """A Keep that is opened and closed by `with` or `async with`, giving its saver."""
-
-    def __init__(self, make: Callable[[], keep.Keep]) -> None:
-        self._make = make
-        self._keep: keep.Keep | None = None
-
-    def __enter__(self) -> KeepSaver:
-        self._keep = self._make()
-        return self._keep.checkpointer
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._keep is not None
-        self._keep.close()
-
-    async def __aenter__(self) -> KeepSaver:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._keep is not None
-        await self._keep.aclose()
 
 
 def _tuple(state: State | None) -> CheckpointTuple | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from threadkeep.backends.remembered import Remembered
 from threadkeep.engine.backend import (
     Ancestors,
     Batch,
@@ -60,7 +61,7 @@ class Memory:
         self._verbs: dict[type[Request[Any]], Callable[[Any], Any]] = {
             Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
-            Duplicate: self._duplicate, Drop: self._drop,
+            Duplicate: self._duplicate, Drop: self._drop, **Remembered().verbs,
         }  # fmt: skip
 
     def answer(self, request: Request[Any]) -> Any:

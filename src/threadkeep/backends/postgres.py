@@ -11,9 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from threadkeep.backends import prefilters
 from threadkeep.backends.sql import (
     Row,
     SqlBackend,
@@ -24,17 +26,24 @@ from threadkeep.backends.sql import (
     sense,
     tag_values,
     thread_row,
+    with_names,
 )
+from threadkeep.backends.sql_memories import memory_values, numbered
 from threadkeep.engine.backend import Batch, Commit, Found, Load, Loaded, Survey, refs_of
+from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
 from threadkeep.engine.itemlog import NAMES, RUN_LISTS, ItemId, Run
+from threadkeep.engine.memories import Remember
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.spaces import part_number
+from threadkeep.engine.vectors import numpy
+from threadkeep.errors import Conflict
 from threadkeep.plan import Request
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _HOUR = 22
 """`hour` is `updated` without its last 22 bits: 70 minutes."""
-_NAME = re.compile(r"\btk_(schema|threads|items|checkpoints|writes|tags|runs)\b|\{schema\}")
+_NAME = re.compile(r"\btk_(schema|threads|items|checkpoints|writes|tags|runs|memories|vectors|parts)\b|\{schema\}")
 _VALUE = re.compile(r"(?<!:):([a-z_0-9]+)(?:::([a-z]+)\[\])?")
 _LARGE = 64 * 1024 * 1024
 """A batch of more bytes goes statement by statement, since one statement must not pass a gigabyte."""
@@ -76,7 +85,7 @@ class _Told:
 class Postgres(SqlBackend):
     """PostgreSQL, in a schema or in the one that the server chooses."""
 
-    files = ("common.sql", "postgres.sql")
+    files = ("common.sql", "memories.sql", "postgres.sql", "postgres_memories.sql")
     drops = ("drop-all",)
 
     def __init__(self, schema: str | None = None) -> None:
@@ -151,6 +160,48 @@ class Postgres(SqlBackend):
         """The writes on these checkpoints, in one statement."""
         if ids:
             yield from work.rows("writes", thread=number, ns=ns, ids=list(ids))
+
+    def fetch_memories(self, work: Work, values: Values, numbers: Iterable[int]) -> Iterator[Row]:
+        """Memories by number, in one statement."""
+        yield from work.rows("memory", **values, memories=list(numbers))
+
+    def prefilter(self, filter: Node) -> tuple[str, dict[str, Any]]:
+        """PostgreSQL's JSON operators on the stored text."""
+        condition, given = prefilters.postgres(filter, "m.value")
+        texts = [list(map(str, each)) if isinstance(each, list) else each for each in given]
+        return with_names(condition.replace("%s::numeric[]", "%s::text[]::numeric[]"), "%s", texts)
+
+    def any_of(self, words: Iterable[str]) -> str:
+        """A query for one of some words."""
+        return " | ".join(f"'{word}'" for word in words)
+
+    def unpack_vector(self, stored: bytes) -> bytes:
+        """An array of reals as it is sent: a header, then each number after its size."""
+        np = numpy()
+        pairs = np.frombuffer(stored, ">f4", offset=_ARRAY_HEADER).reshape(-1, 2)
+        data: bytes = pairs[:, 1].astype("<f4").tobytes()
+        return data
+
+    def remember_in(self, work: Work, request: Remember) -> None:
+        """Store and remove memories, in one statement."""
+        statement = self.remember(request)
+        if statement.read(work.session.rows(statement.sql, statement.values)) != len(request.puts):
+            raise Conflict
+
+    def refresh_in(self, work: Work, values: Sequence[Values]) -> None:
+        """Let memories live on, in one statement."""
+        first = {name: values[0][name] for name in ("tenant", "now")}
+        work.rows(
+            "refresh-memories",
+            **first,
+            memories=[each["memory"] for each in values],
+            parts=[each["part"] for each in values],
+        )
+
+    def remember(self, request: Remember, synchronous: str | None = None) -> Statement:
+        """Memories stored and removed in one statement, which reads how many were stored."""
+        sql = self.sql["remember"].replace("{setting}", self.sql["remember-setting"] if synchronous else "")
+        return Statement(sql, remember_values(request) | {"synchronous": synchronous}, lambda rows: rows[0][0])
 
     def load(self, request: Load) -> Statement:
         """A load in one statement; it reads None if there are run lists, whose items take a second one."""
@@ -281,6 +332,43 @@ class Postgres(SqlBackend):
 _THREADS = {"known": "known", "made": "made", "shrunk": "known", "ended": "known"}
 """Parts that change rows of threads, and where they tell which."""
 _PARTS = ("known", "made", "items", "checkpoints", "changed_checkpoints", "writes", "changed_writes", "tags", "runs")
+
+
+def remember_values(request: Remember) -> dict[str, Any]:
+    """What a batch of memories says, column by column."""
+    puts = sorted(
+        zip(memory_values(request.tenant, request.puts), request.puts, strict=True), key=lambda p: p[0]["memory"]
+    )
+    gone = sorted((numbered(request.tenant, place) for place in request.gone), key=lambda each: each["memory"])
+    firsts = dict.fromkeys([memory.row.space[0] for _, memory in puts] + [place.space[0] for place in request.gone])
+    stored = {memory.row.space[0] for _, memory in puts if memory.vectors}
+    vectors = [(values, n, vector) for values, memory in puts for n, vector in enumerate(memory.vectors)]
+    dims = [len(vector) // 4 for _, _, vector in vectors]
+    return {
+        "tenant": to_bytes(request.tenant),
+        "now": request.now,
+        **{f"{name}": [values[column] for values, _ in puts] for name, column in _MEMORY_COLUMNS.items()},
+        "ttls": [None if values["ttl"] is None else repr(values["ttl"]) for values, _ in puts],
+        "words": [memory.words or None for _, memory in puts],
+        "counts": [len(memory.vectors) for _, memory in puts],
+        "gone_memories": [each["memory"] for each in gone],
+        "gone_parts": [each["part"] for each in gone],
+        "told_parts": [part_number(request.tenant, first) for first in firsts],
+        "told_firsts": [to_bytes(first) for first in firsts],
+        "told_stored": [int(first in stored) for first in firsts],
+        "vector_memories": [values["memory"] for values, _, _ in vectors],
+        "vector_parts": [values["part"] for values, _, _ in vectors],
+        "vector_fields": [n for _, n, _ in vectors],
+        "vector_starts": list(accumulate(dims, initial=0))[:-1],
+        "vector_dims": dims,
+        "numbers": b"".join(vector for _, _, vector in vectors),
+    }
+
+
+_MEMORY_COLUMNS = {
+    "memories": "memory", "parts": "part", "spaces": "space", "keys": "key", "expires": "expires", "values": "value",
+}  # fmt: skip
+_ARRAY_HEADER = 20
 
 
 def _has_run_lists(found: Found) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
+from threadkeep.backends import sql_memories
 from threadkeep.backends.blocks import read_blocks
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import (
@@ -34,8 +35,10 @@ from threadkeep.engine.backend import (
     Survey,
     refs_of,
 )
+from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
 from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run
+from threadkeep.engine.memories import Remember
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Request
@@ -94,6 +97,36 @@ class SqlBackend(ABC):
         """The writes on these checkpoints."""
         for id in ids:
             yield from work.rows("writes", thread=number, ns=ns, id=id)
+
+    def fetch_memories(self, work: Work, values: Values, numbers: Iterable[int]) -> Iterator[Row]:
+        """Memories by number."""
+        for number in numbers:
+            yield from work.rows("memory", **values, memory=number)
+
+    def remember_in(self, work: Work, request: Remember) -> None:
+        """Store and remove memories."""
+        sql_memories.remember(work, request)
+
+    def refresh_in(self, work: Work, values: Sequence[Values]) -> None:
+        """Let memories live on."""
+        work.many("refresh-memories", values)
+
+    def put_words(self, work: Work, words: Sequence[tuple[int, str]]) -> None:
+        """The words of memories, by number; those that have none are not found by words any more."""
+        work.many("put-words", ({"memory": number, "words": text} for number, text in words if text))
+        work.many("gone-words", ({"memory": number} for number, text in words if not text))
+
+    def any_of(self, words: Iterable[str]) -> str:
+        """A query for one of some words; as they come from `words`, they have no quotes in them."""
+        return " OR ".join(f'"{word}"' for word in words)
+
+    def unpack_vector(self, stored: bytes) -> bytes:
+        """A vector as it was given, float32 in little-endian."""
+        return stored
+
+    @abstractmethod
+    def prefilter(self, filter: Node) -> tuple[str, dict[str, Any]]:
+        """A condition on memories that is true for all that match a filter, and its values."""
 
     def answer(self, session: Session, request: Request[Any]) -> Any:
         """Execute one request. A column that cannot be read is Corrupt."""
@@ -527,4 +560,12 @@ _VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
     Commit: _commit,
     Duplicate: _duplicate,
     Drop: _drop,
+    **sql_memories.VERBS,
 }
+
+
+def with_names(condition: str, mark: str, given: Iterable[Any]) -> tuple[str, dict[str, Any]]:
+    """A condition whose parameters have names instead of marks."""
+    values = {f"filter{n}": value for n, value in enumerate(given)}
+    pieces = condition.split(mark)
+    return "".join(piece + f":{name}" for piece, name in zip(pieces, values, strict=False)) + pieces[-1], values

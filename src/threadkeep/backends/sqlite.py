@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from threadkeep.backends.sql import SqlBackend
+from threadkeep.backends import prefilters
+from threadkeep.backends.sql import SqlBackend, with_names
 from threadkeep.engine import itemlog
+from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Sqlite(SqlBackend):
     """SQLite, statement by statement: its statements cost microseconds."""
 
-    files = ("common.sql", "sqlite.sql")
+    files = ("common.sql", "memories.sql", "sqlite.sql")
 
     def number(self, key: ThreadKey) -> None:
         """Not known before the thread is made."""
@@ -23,6 +26,11 @@ class Sqlite(SqlBackend):
     def pack_refs(self, runs: Iterable[Run]) -> bytes:
         """Runs as varints."""
         return itemlog.pack_runs(runs)
+
+    def prefilter(self, filter: Node) -> tuple[str, dict[str, Any]]:
+        """SQLite's JSON functions on the stored text."""
+        condition, given = prefilters.sqlite(filter, "m.value")
+        return with_names(condition, "?", given)
 
     def unpack_refs(self, stored: bytes) -> tuple[Run, ...]:
         """Varints as runs."""

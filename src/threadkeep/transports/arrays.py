@@ -14,6 +14,8 @@ from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.postgres import types
 from psycopg.pq import Format
 
+from threadkeep.engine.vectors import numpy
+
 _HEAD = struct.Struct("!iiIii")
 _INT = struct.Struct("!iq")
 _SIZE = struct.Struct("!i")
@@ -42,6 +44,10 @@ class _Booleans(_Array):
     __slots__ = ()
 
 
+class _Reals(_Array):
+    __slots__ = ()
+
+
 def _sized(data: bytes) -> bytes:
     return _SIZE.pack(len(data)) + data
 
@@ -58,9 +64,25 @@ _OIDS = {kind: types[element].oid for kind, (_, element, _) in _KINDS.items()}
 
 def array(kind: str, values: Sequence[Any]) -> _Array:
     """Values as an array of that type."""
+    if kind == "real":
+        return _reals(bytes(values))
     made, _, pack = _KINDS[kind]
     packed = [_NULL if value is None else pack(value) for value in values]
     return made(_HEAD.pack(1, None in values, _OIDS[kind], len(values), 1) + b"".join(packed))
+
+
+def _reals(data: bytes) -> _Array:
+    """Packed float32 numbers as an array of them."""
+    if not data:
+        return _Reals(_HEAD.pack(1, 0, _REAL, 0, 1))
+    np = numpy()
+    numbers = np.frombuffer(data, "<f4")
+    sized = np.empty(len(numbers), [("size", ">i4"), ("number", ">f4")])
+    sized["size"], sized["number"] = 4, numbers
+    return _Reals(_HEAD.pack(1, 0, _REAL, len(numbers), 1) + sized.tobytes())
+
+
+_REAL = types["float4"].oid
 
 
 class _ArrayDumper(Dumper):
@@ -72,6 +94,7 @@ class _ArrayDumper(Dumper):
 
 def register(adapters: AdaptersMap) -> None:
     """Teach psycopg to send them."""
-    for made, element, _ in _KINDS.values():
-        dumper = type(f"{made.__name__}Dumper", (_ArrayDumper,), {"oid": types[element].array_oid})
-        adapters.register_dumper(made, dumper)
+    made: dict[type[_Array], str] = {kind: element for kind, element, _ in _KINDS.values()}
+    for kind, element in (made | {_Reals: "float4"}).items():
+        dumper = type(f"{kind.__name__}Dumper", (_ArrayDumper,), {"oid": types[element].array_oid})
+        adapters.register_dumper(kind, dumper)

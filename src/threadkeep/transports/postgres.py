@@ -29,12 +29,23 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 from threadkeep.backends.postgres import SCHEMA_VERSION, Postgres, Statement, fits_one_statement, only_adds
 from threadkeep.backends.sql import Row, Values
 from threadkeep.engine.backend import Catalogue, Commit, Drop, Load, Scan, Survey
+from threadkeep.engine.memories import (
+    Browse,
+    Matching,
+    Recall,
+    RecallNumbered,
+    Refresh,
+    Remember,
+    Spaces,
+    Sweep,
+    Worded,
+)
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, answer
 from threadkeep.transports import arrays, forks
 
 T = TypeVar("T")
-_ONE_STATEMENT = (Scan, Catalogue)
+_ONE_STATEMENT = (Scan, Catalogue, Recall, RecallNumbered, Browse, Matching, Spaces, Worded)
 _READING, _WRITING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN"
 _WRITERS = 4
 """So many groups of commits are under way at once; more would only make the groups smaller."""
@@ -210,10 +221,18 @@ class PostgresServer:
             if not self._persist(lambda session: session.ask(statement), again=False):
                 raise Conflict
             return None
+        if isinstance(request, Remember):
+            return self._remembered(request)
         return self._persist(
             lambda session: session.transaction(_WRITING, lambda: self._backend_answer(session, request)),
-            again=isinstance(request, Drop),
+            again=isinstance(request, (Drop, Refresh, Sweep)),
         )
+
+    def _remembered(self, request: Remember) -> None:
+        """Memories in one statement. Made twice, it is the same."""
+        statement = self._backend.remember(request, self._synchronous_now())
+        if self._persist(lambda session: session.ask(statement)) != len(request.puts):
+            raise Conflict
 
     def _backend_answer(self, session: _Session, request: Request[Any]) -> Any:
         if self._synchronous is not None:

@@ -25,6 +25,7 @@ from random import random
 from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
 
+from threadkeep.engine import memories
 from threadkeep.engine.backend import Commit, Drop, Duplicate, Pause
 from threadkeep.errors import Closed
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, attempt, drive, result, resume
@@ -33,7 +34,7 @@ from threadkeep.transports.workers import Workers
 
 T = TypeVar("T")
 Together: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
-_WRITES = (Commit, Duplicate, Drop)
+_WRITES = (Commit, Duplicate, Drop, *memories.WRITES)
 _WORKERS = 6
 _ENOUGH = 32
 """So many commits go out together even if more are on their way."""

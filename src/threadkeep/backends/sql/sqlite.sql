@@ -77,6 +77,67 @@ CREATE TABLE tk_runs (
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX tk_runs_run ON tk_runs (run);
 
+-- schema-2: memories
+CREATE TABLE tk_memories (
+    memory INTEGER PRIMARY KEY,
+    part INTEGER NOT NULL,
+    tenant BLOB NOT NULL,
+    space BLOB NOT NULL,
+    key BLOB NOT NULL,
+    created INTEGER NOT NULL,
+    updated INTEGER NOT NULL,
+    expires INTEGER,
+    ttl REAL,
+    value TEXT NOT NULL
+) STRICT;
+CREATE INDEX tk_memories_space ON tk_memories (tenant, space, updated, key, expires);
+CREATE INDEX tk_memories_updated ON tk_memories (tenant, updated);
+CREATE INDEX tk_memories_expires ON tk_memories (expires) WHERE expires IS NOT NULL;
+CREATE TABLE tk_vectors (
+    memory INTEGER NOT NULL,
+    field INTEGER NOT NULL,
+    part INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    vector BLOB NOT NULL,
+    PRIMARY KEY (memory, field)
+) STRICT;
+CREATE INDEX tk_vectors_seq ON tk_vectors (part, seq);
+CREATE TABLE tk_parts (
+    part INTEGER PRIMARY KEY,
+    tenant BLOB NOT NULL,
+    first BLOB NOT NULL,
+    seq INTEGER NOT NULL,
+    drops INTEGER NOT NULL
+) STRICT;
+CREATE INDEX tk_parts_tenant ON tk_parts (tenant);
+CREATE VIRTUAL TABLE tk_words USING fts5(words, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0');
+
+-- memory-key: what makes a memory that one
+memory
+
+-- vector-key: what makes a vector that one
+memory, field
+
+-- bigint: whole numbers
+INTEGER
+
+-- memories-in-order: without a prefix, by time; nothing is sorted
+tk_memories m INDEXED BY tk_memories_updated
+
+-- memories-below: with a prefix, by namespace; few are left to be sorted
+tk_memories m INDEXED BY tk_memories_space
+
+-- put-words: the words of a memory
+INSERT OR REPLACE INTO tk_words (rowid, words) VALUES (:memory, :words);
+
+-- gone-words: a memory that has no words any more
+DELETE FROM tk_words WHERE rowid = :memory;
+
+-- worded: memories that have one of some words, best first
+SELECT m.memory, -bm25(tk_words) FROM tk_words CROSS JOIN tk_memories m ON m.memory = tk_words.rowid
+WHERE tk_words MATCH :words AND {is-below} AND {is-alive}
+ORDER BY bm25(tk_words), m.memory LIMIT :limit;
+
 -- this-thread: which thread, by its key
 t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
 

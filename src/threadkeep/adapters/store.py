@@ -1,0 +1,282 @@
+"""LangGraph's store: long-term memories, sync and async on one object, with the same answers on every backend."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, Unpack
+
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    IndexConfig,
+    InvalidNamespaceError,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    TTLConfig,
+    validate_op_namespace,
+)
+
+from threadkeep import keep
+from threadkeep.adapters.indexing import Embedded, Index, Text
+from threadkeep.adapters.opened import Opened
+from threadkeep.engine import filters, remembering, values
+from threadkeep.engine.identity import as_id
+from threadkeep.engine.memories import Memory, MemoryRow
+from threadkeep.engine.remembering import Hit, Question, lifetime, worth_refreshing
+from threadkeep.engine.spaces import Pattern, Place, Space
+from threadkeep.keep import Desk, OpenOptions, as_count
+from threadkeep.plan import Plan
+
+T = TypeVar("T")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_AT_END = {"prefix": False, "suffix": True}
+
+
+class _Asked(NamedTuple):
+    """A batch, checked: what is read, in order, and what is stored or removed, each place once."""
+
+    reads: list[tuple[int, Op]]
+    puts: dict[Place, PutOp]
+    texts: dict[Place, Text]
+    total: int
+
+    def queries(self) -> list[str]:
+        """The texts that searches ask for."""
+        return [op.query for _, op in self.reads if isinstance(op, SearchOp) and op.query]
+
+
+class KeepStore(BaseStore):
+    """LangGraph's store on a Keep. Made by `Keep.store` or `KeepStore.from_conn_string(url)`."""
+
+    supports_ttl = True
+
+    def __init__(self, desk: Desk, *, index: IndexConfig | None, ttl: TTLConfig | None) -> None:
+        self._desk = desk
+        self._index = Index(index)
+        self.index_config = index
+        self.embeddings = self._index.embeddings
+        self.ttl_config = _ttl(ttl)
+        if self._index.dims is not None:
+            desk.keep_vectors(self._index.dims, self._index.measure)
+
+    @classmethod
+    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> Opened[KeepStore]:
+        """A store to use in `with` or `async with`; options as for `threadkeep.open`."""
+        inspect.signature(keep.open).bind(url, **options)  # an option that there is not is a TypeError here, not later
+        return Opened(partial(keep.open, url, **options), lambda opened: opened.store)
+
+    def setup(self) -> Awaitable[None]:
+        """Set the storage up now instead of at first use; may be awaited."""
+        return self._desk.setup()
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Reads, which see what was there before, then puts, all or none of them. One commit."""
+        asked = self._asked(ops)
+        embedded = self._index.embed(asked.texts.values(), asked.queries())
+        now = keep.now_exactly()
+        hits = self._desk.runner.run(self._reading(asked, embedded, now))
+        changes = self._changes(asked, embedded, now)
+        if any(changes):
+            self._desk.apart(lambda: remembering.remember(self._desk.tenant, *changes, now))
+        if stale := self._stale(asked, hits, now):
+            self._desk.apart(lambda: remembering.refresh(self._desk.tenant, stale, now))
+        return self._results(asked, hits)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """The same for async callers."""
+        asked = self._asked(ops)
+        embedded = await self._index.aembed(asked.texts.values(), asked.queries())
+        now = keep.now_exactly()
+        hits = await self._desk.runner.arun(lambda: self._reading(asked, embedded, now)) if asked.reads else []
+        changes = self._changes(asked, embedded, now)
+        if any(changes):
+            await self._desk.aapart(lambda: remembering.remember(self._desk.tenant, *changes, now))
+        if stale := self._stale(asked, hits, now):
+            await self._desk.aapart(lambda: remembering.refresh(self._desk.tenant, stale, now))
+        return self._results(asked, hits)
+
+    def _asked(self, ops: Iterable[Op]) -> _Asked:
+        asked = _Asked([], {}, {}, 0)
+        total = 0
+        for n, given in enumerate(ops):
+            op = _checked(given)
+            total += 1
+            if isinstance(op, PutOp):
+                place = Place(op.namespace, op.key)
+                asked.puts.pop(place, None)
+                asked.puts[place] = op
+            else:
+                asked.reads.append((n, op))
+        for place, op in asked.puts.items():
+            if op.value is not None and op.index is not False:
+                asked.texts[place] = self._index.text(op.value, op.index)
+        return asked._replace(total=total)
+
+    async def _reading(self, asked: _Asked, embedded: Embedded, now: int) -> list[Any]:
+        """What each read finds; gets are read together."""
+        gets = [Place(op.namespace, op.key) for _, op in asked.reads if isinstance(op, GetOp)]
+        got = iter(await remembering.get(self._desk.tenant, gets, now) if gets else [])
+        return [next(got) if isinstance(op, GetOp) else await self._found(op, embedded, now) for _, op in asked.reads]
+
+    def _found(self, op: Op, embedded: Embedded, now: int) -> Plan[Any]:
+        if isinstance(op, SearchOp):
+            return remembering.search(self._question(op, embedded, now), self._desk.vectors)
+        assert isinstance(op, ListNamespacesOp)
+        patterns = [Pattern(_AT_END[each.match_type], tuple(each.path)) for each in op.match_conditions or ()]
+        return remembering.namespaces(self._desk.tenant, patterns, op.max_depth, op.limit, op.offset, now)
+
+    def _question(self, op: SearchOp, embedded: Embedded, now: int) -> Question:
+        vector = text = None
+        if op.query:
+            self._index.can_be_asked()
+            vector = embedded.queries.get(op.query)
+            text = op.query if self._index.has_words else None
+        return Question(
+            self._desk.tenant, op.namespace_prefix, filters.parse(op.filter), op.limit, op.offset, now, vector, text
+        )
+
+    def _changes(self, asked: _Asked, embedded: Embedded, now: int) -> tuple[list[Memory], list[Place]]:
+        puts = [
+            self._memory(place, op, asked.texts.get(place), embedded, now)
+            for place, op in asked.puts.items()
+            if op.value is not None
+        ]
+        return puts, [place for place, op in asked.puts.items() if op.value is None]
+
+    def _memory(self, place: Place, op: PutOp, text: Text | None, embedded: Embedded, now: int) -> Memory:
+        expires = now + lifetime(op.ttl) if op.ttl is not None else None
+        row = MemoryRow(place.space, place.key, values.dump(op.value), now, now, expires, op.ttl)
+        if text is None:
+            return Memory(row)
+        return Memory(row, tuple(embedded.texts[each] for each in text.embedded), text.words)
+
+    def _stale(self, asked: _Asked, hits: Sequence[Any], now: int) -> list[Place]:
+        """What was read and lives longer for it; not what this batch stores anew."""
+        read: list[Hit] = []
+        for (_, op), found in zip(asked.reads, hits, strict=True):
+            if isinstance(op, GetOp) and op.refresh_ttl and found is not None:
+                read.append(found)
+            elif isinstance(op, SearchOp) and op.refresh_ttl:
+                read += found
+        places = (hit.row.place for hit in read if worth_refreshing(hit.row, now))
+        return [place for place in dict.fromkeys(places) if place not in asked.puts]
+
+    def _results(self, asked: _Asked, hits: Sequence[Any]) -> list[Result]:
+        results: list[Result] = [None] * asked.total
+        for (n, op), found in zip(asked.reads, hits, strict=True):
+            if isinstance(op, GetOp):
+                results[n] = _item(found) if found is not None else None
+            else:
+                results[n] = [_search_item(hit) for hit in found] if isinstance(op, SearchOp) else found
+        return results
+
+    def sweep_ttl(self) -> Any:
+        """Remove what has expired; how many memories it were. Inside an event loop it gives something to await."""
+        return self._desk.sweep()
+
+    def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Any:
+        """Sweep now and then, in a thread, until the Keep is closed or the future that this returns is cancelled."""
+        return self._desk.start_sweeping(sweep_interval_minutes or self._interval())
+
+    def stop_ttl_sweeper(self, timeout: float | None = None) -> Any:
+        """Stop sweeping; whether it has stopped."""
+        return self._desk.stop_sweeping(timeout)
+
+    def _interval(self) -> float | None:
+        return (self.ttl_config or {}).get("sweep_interval_minutes")
+
+
+def _ttl(config: TTLConfig | None) -> TTLConfig | None:
+    known = set(TTLConfig.__annotations__)
+    if config is not None and not set(config) <= known:
+        raise ValueError(f"ttl takes {', '.join(sorted(known))}, not {config!r}")
+    if config and (default := config.get("default_ttl")) is not None:
+        _minutes(default)
+    return config
+
+
+def _minutes(ttl: Any) -> float:
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
+        raise TypeError(f"ttl must be a number of minutes, not {type(ttl).__name__}")
+    if not 0 <= ttl < 10**9:
+        raise ValueError(f"ttl must be a number of minutes that is not negative: {ttl!r}")
+    return float(ttl)
+
+
+def _checked(op: Op) -> Op:
+    """An operation with everything in its place, or the error."""
+    if isinstance(op, PutOp):
+        space = _space(op.namespace)
+        op = op._replace(
+            namespace=space, key=as_id(op.key, "key"), ttl=_minutes(op.ttl) if op.ttl is not None else None
+        )
+        _check_index(op.index)
+        if not space:
+            raise InvalidNamespaceError("a namespace has at least one segment")
+        validate_op_namespace(op)
+        if op.value is not None and not isinstance(op.value, Mapping):
+            raise TypeError(f"value must be a dict, not {type(op.value).__name__}")
+        return op if op.value is None else op._replace(value=dict(op.value))
+    if isinstance(op, GetOp):
+        return op._replace(namespace=_space(op.namespace), key=as_id(op.key, "key"))
+    if isinstance(op, SearchOp):
+        if op.query is not None and not isinstance(op.query, str):
+            raise TypeError(f"query must be a str, not {type(op.query).__name__}")
+        as_count(op.limit, "limit"), as_count(op.offset, "offset")
+        return op._replace(namespace_prefix=_space(op.namespace_prefix))
+    if isinstance(op, ListNamespacesOp):
+        as_count(op.limit, "limit"), as_count(op.offset, "offset")
+        if op.max_depth is not None and as_count(op.max_depth, "max_depth") == 0:
+            raise ValueError("max_depth must be at least 1")
+        return op._replace(match_conditions=tuple(map(_pattern, op.match_conditions or ())))
+    raise ValueError(f"unknown operation {type(op).__name__}")
+
+
+def _pattern(condition: MatchCondition) -> MatchCondition:
+    if condition.match_type not in _AT_END:
+        raise ValueError(f"match_type must be prefix or suffix, not {condition.match_type!r}")
+    return condition._replace(path=_space(condition.path))
+
+
+def _space(namespace: Any) -> Space:
+    if not isinstance(namespace, (tuple, list)):
+        raise InvalidNamespaceError(f"a namespace is a tuple of str, not {type(namespace).__name__}: {namespace!r}")
+    if not all(isinstance(segment, str) for segment in namespace):
+        raise InvalidNamespaceError(f"the segments of a namespace are str: {namespace!r}")
+    return tuple(map(str, namespace))
+
+
+def _check_index(index: Any) -> None:
+    fits = (
+        index is None or index is False or (isinstance(index, (list, tuple)) and all(isinstance(f, str) for f in index))
+    )
+    if not fits:
+        raise TypeError(f"index must be False or a list of fields, not {index!r}")
+
+
+def _time(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _item(hit: Hit) -> Item:
+    row = hit.row
+    return Item(
+        namespace=row.space, key=row.key, value=hit.value, created_at=_time(row.created), updated_at=_time(row.updated)
+    )
+
+
+def _search_item(hit: Hit) -> SearchItem:
+    row = hit.row
+    return SearchItem(
+        namespace=row.space, key=row.key, value=hit.value, created_at=_time(row.created),
+        updated_at=_time(row.updated), score=hit.score,
+    )  # fmt: skip

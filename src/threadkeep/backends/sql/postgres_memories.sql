@@ -1,0 +1,121 @@
+-- Memories in PostgreSQL. Besides what threads need: JSON text, full text with its index, and arrays of numbers.
+
+-- schema-2: memories; the primary keys begin with what is looked up and contain what spreads them over machines
+CREATE TABLE tk_memories (
+    memory bigint NOT NULL,
+    part bigint NOT NULL,
+    created bigint NOT NULL,
+    updated bigint NOT NULL,
+    expires bigint,
+    ttl double precision,
+    tenant bytea NOT NULL,
+    space bytea NOT NULL,
+    key bytea NOT NULL,
+    value json NOT NULL,
+    words tsvector,
+    PRIMARY KEY (memory, part)
+);
+CREATE INDEX tk_memories_space ON tk_memories (tenant, space, updated);
+CREATE INDEX tk_memories_updated ON tk_memories (tenant, updated);
+CREATE INDEX tk_memories_expires ON tk_memories (expires) WHERE expires IS NOT NULL;
+CREATE INDEX tk_memories_words ON tk_memories USING gin (words);
+CREATE TABLE tk_vectors (
+    memory bigint NOT NULL,
+    part bigint NOT NULL,
+    field integer NOT NULL,
+    seq bigint NOT NULL,
+    vector real[] NOT NULL,
+    PRIMARY KEY (memory, part, field)
+);
+ALTER TABLE tk_vectors ALTER COLUMN vector SET STORAGE EXTERNAL;
+CREATE INDEX tk_vectors_seq ON tk_vectors (part, seq);
+CREATE TABLE tk_parts (
+    part bigint PRIMARY KEY,
+    seq bigint NOT NULL,
+    drops bigint NOT NULL,
+    tenant bytea NOT NULL,
+    first bytea NOT NULL
+);
+CREATE INDEX tk_parts_tenant ON tk_parts (tenant);
+
+-- memory-columns: a memory, in the order in which it is read; its value stays text
+m.memory, m.space, m.key, m.value::text, m.created, m.updated, m.expires, m.ttl
+
+-- memory-key: what makes a memory that one
+memory, part
+
+-- bigint: whole numbers
+bigint
+
+-- memories-in-order: the planner finds the way
+tk_memories m
+
+-- memories-below: the planner finds the way
+tk_memories m
+
+-- memory: some memories by their numbers
+SELECT {memory-columns} FROM tk_memories m
+WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant = :tenant AND {is-alive};
+
+-- remember: store and remove memories, with their words and vectors; how many were stored
+-- A memory's vectors beyond those that it has now are removed, the others replaced. The partition counts what changed.
+WITH put AS (
+    INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words)
+    SELECT g.memory, g.part, :tenant, g.space, g.key, :now, :now, g.expires, g.ttl::double precision, g.value::json,
+           to_tsvector('simple', g.words)
+    FROM unnest(:memories::bigint[], :parts::bigint[], :spaces::bytea[], :keys::bytea[], :expires::bigint[],
+                :ttls::text[], :values::text[], :words::text[])
+         AS g (memory, part, space, key, expires, ttl, value, words)
+    {replace-memories}
+    RETURNING m.memory
+), gone AS (
+    DELETE FROM tk_memories m USING unnest(:gone_memories::bigint[], :gone_parts::bigint[]) AS g (memory, part)
+    WHERE m.memory = g.memory AND m.part = g.part AND m.tenant = :tenant
+), less AS (
+    DELETE FROM tk_vectors v
+    USING unnest(:memories::bigint[] || :gone_memories::bigint[], :parts::bigint[] || :gone_parts::bigint[],
+                 :counts::bigint[]) AS g (memory, part, vectors)
+    WHERE v.memory = g.memory AND v.part = g.part AND v.field >= coalesce(g.vectors, 0)
+    RETURNING v.part
+), told AS (
+    INSERT INTO tk_parts AS p (part, tenant, first, seq, drops)
+    SELECT g.part, :tenant, g.first, g.stored, (SELECT count(*) FROM less l WHERE l.part = g.part)
+    FROM unnest(:told_parts::bigint[], :told_firsts::bytea[], :told_stored::bigint[]) AS g (part, first, stored)
+    WHERE g.stored > 0 OR EXISTS (SELECT 1 FROM less l WHERE l.part = g.part)
+    ON CONFLICT (part) DO UPDATE SET seq = p.seq + excluded.seq, drops = p.drops + excluded.drops
+    RETURNING p.part, p.seq
+), vectors AS (
+    INSERT INTO tk_vectors (memory, part, field, seq, vector)
+    SELECT g.memory, g.part, g.field, t.seq, (:numbers::real[])[g.start + 1 : g.start + g.dims]
+    FROM unnest(:vector_memories::bigint[], :vector_parts::bigint[], :vector_fields::bigint[], :vector_starts::bigint[],
+                :vector_dims::bigint[]) AS g (memory, part, field, start, dims)
+    JOIN told t ON t.part = g.part
+    ON CONFLICT (memory, part, field) DO UPDATE SET seq = excluded.seq, vector = excluded.vector
+)
+SELECT (SELECT count(*) FROM put) {setting};
+
+-- replace-memories: what becomes of a memory that is there
+ON CONFLICT ({memory-key}) DO UPDATE
+SET created = CASE WHEN m.expires <= excluded.updated THEN excluded.created ELSE m.created END,
+    updated = excluded.updated, expires = excluded.expires, ttl = excluded.ttl, value = excluded.value,
+    words = excluded.words
+WHERE m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = excluded.key
+
+-- remember-setting: how durable it is, if the server would have it otherwise
+FROM set_config('synchronous_commit', :synchronous, true)
+
+-- refresh-memories: let memories live on
+UPDATE tk_memories AS m SET expires = :now + CAST(m.ttl * 60000000 AS bigint)
+FROM unnest(:memories::bigint[], :parts::bigint[]) AS g (memory, part)
+WHERE m.memory = g.memory AND m.part = g.part AND m.tenant = :tenant AND m.ttl IS NOT NULL AND m.expires > :now;
+
+-- worded: memories that have one of some words, best first
+SELECT m.memory, ts_rank(m.words, q.words, 1)::double precision AS score
+FROM to_tsquery('simple', :words) AS q (words), tk_memories m
+WHERE m.words @@ q.words AND {is-below} AND {is-alive}
+ORDER BY score DESC, m.memory LIMIT :limit;
+
+-- vectors-since: vectors of a partition that were stored after a change
+SELECT v.memory, v.field, m.space, array_send(v.vector)
+FROM tk_vectors v JOIN tk_memories m ON m.memory = v.memory AND m.part = v.part
+WHERE v.part = :part AND v.seq > :since;

@@ -1,0 +1,225 @@
+"""Memories in SQL: requests to the blocks of `memories.sql`, rows to records. Part of every SQL backend."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.engine.filters import EVERYTHING, Node
+from threadkeep.engine.identity import from_bytes, to_bytes
+from threadkeep.engine.memories import (
+    Browse,
+    Matching,
+    Memory,
+    MemoryRow,
+    Nearest,
+    PartChanges,
+    Recall,
+    RecallNumbered,
+    Refresh,
+    Remember,
+    Scored,
+    Spaces,
+    Sweep,
+    VectorChanges,
+    VectorRow,
+    Worded,
+)
+from threadkeep.engine.spaces import Place, Space, decode, encode, end_of, memory_number, part_number
+from threadkeep.errors import Conflict
+from threadkeep.plan import Request
+
+if TYPE_CHECKING:
+    from threadkeep.backends.sql import Row, Work
+
+_LAST = b"\xff"
+"""After all namespaces."""
+
+
+def numbered(tenant: str, place: Place) -> dict[str, Any]:
+    """Which memory a statement means."""
+    return {
+        "memory": memory_number(tenant, place),
+        "part": part_number(tenant, place.space[0]),
+        "tenant": to_bytes(tenant),
+    }
+
+
+def memory_values(tenant: str, memories: Iterable[Memory]) -> Iterator[dict[str, Any]]:
+    """Memories as values."""
+    for row, *_ in memories:
+        yield numbered(tenant, row.place) | {
+            "space": encode(row.space), "key": to_bytes(row.key), "created": row.created, "updated": row.updated,
+            "expires": row.expires, "ttl": row.ttl, "value": row.value,
+        }  # fmt: skip
+
+
+def memory_row(row: Row) -> MemoryRow:
+    """A row of {memory-columns}."""
+    _, space, key, value, created, updated, expires, ttl = row
+    return MemoryRow(decode(space), from_bytes(key), value, created, updated, expires, ttl)
+
+
+def below(tenant: str, prefix: Space) -> dict[str, Any]:
+    """The tenant and the range of namespaces with a prefix."""
+    low = encode(prefix)
+    return {"tenant": to_bytes(tenant), "low": low, "high": end_of(low) if low else _LAST}
+
+
+def remember(work: Work, request: Remember) -> None:
+    """Store and remove memories, statement by statement."""
+    _forget(work, request.tenant, [numbered(request.tenant, place) for place in request.gone])
+    values = list(memory_values(request.tenant, request.puts))
+    if work.many("put-memories", values) != len(values):
+        raise Conflict
+    _put_vectors(work, request, values)
+    work.dialect.put_words(work, [(value["memory"], memory.words) for value, memory in zip(values, request.puts, strict=True)])  # fmt: skip
+
+
+def _put_vectors(work: Work, request: Remember, values: Sequence[dict[str, Any]]) -> None:
+    """Vectors beside memories that were stored: new ones replace old ones, of which there may have been more."""
+    seqs = {
+        first: _tell(work, request.tenant, first, stored=1)
+        for first in dict.fromkeys(memory.row.space[0] for memory in request.puts if memory.vectors)
+    }
+    lost: Counter[str] = Counter()
+    for value, memory in zip(values, request.puts, strict=True):
+        where = {"memory": value["memory"], "part": value["part"]}
+        first = memory.row.space[0]
+        lost[first] += work.many("less-vectors", [where | {"count": len(memory.vectors)}])
+        work.many(
+            "put-vectors",
+            (where | {"field": n, "seq": seqs[first], "vector": vector} for n, vector in enumerate(memory.vectors)),
+        )
+    for first in +lost:
+        _tell(work, request.tenant, first, lost=1)
+
+
+def _tell(work: Work, tenant: str, first: str, *, stored: int = 0, lost: int = 0) -> int:
+    part = {"part": part_number(tenant, first), "tenant": to_bytes(tenant), "first": to_bytes(first)}
+    return int(work.rows("tell-part", **part, stored=stored, lost=lost)[0][0])
+
+
+def _forget(work: Work, tenant: str, gone: Sequence[dict[str, Any]]) -> None:
+    """Remove memories with all that belongs to them."""
+    work.many("gone-memories", gone)
+    lost = {each["part"] for each in gone if work.many("less-vectors", [_where(each) | {"count": 0}])}
+    work.dialect.put_words(work, [(each["memory"], "") for each in gone])
+    for part in lost:
+        work.rows("tell-part", part=part, tenant=to_bytes(tenant), first=b"", stored=0, lost=1)
+
+
+def _where(each: dict[str, Any]) -> dict[str, Any]:
+    return {"memory": each["memory"], "part": each["part"]}
+
+
+def _refresh(work: Work, request: Refresh) -> None:
+    work.dialect.refresh_in(work, [numbered(request.tenant, place) | {"now": request.now} for place in request.places])
+
+
+def _sweep(work: Work, request: Sweep) -> int:
+    by_tenant: dict[str, list[Place]] = {}
+    rows = work.rows("expired", now=request.now, limit=request.limit)
+    for tenant, space, key in rows:
+        by_tenant.setdefault(from_bytes(tenant), []).append(Place(decode(space), from_bytes(key)))
+    for tenant, gone in by_tenant.items():
+        work.dialect.remember_in(work, Remember(tenant, (), tuple(gone), request.now))
+    return len(rows)
+
+
+def _recall(work: Work, request: Recall) -> tuple[MemoryRow | None, ...]:
+    numbers = [memory_number(request.tenant, place) for place in request.places]
+    rows = {row[0]: memory_row(row) for row in _fetched(work, request.tenant, numbers, request.now)}
+    found = (rows.get(number) for number in numbers)
+    return tuple(
+        row if row is not None and row.place == place else None
+        for row, place in zip(found, request.places, strict=True)
+    )
+
+
+def _recall_numbered(work: Work, request: RecallNumbered) -> dict[int, MemoryRow]:
+    return {row[0]: memory_row(row) for row in _fetched(work, request.tenant, request.numbers, request.now)}
+
+
+def _fetched(work: Work, tenant: str, numbers: Iterable[int], now: int) -> Iterator[Row]:
+    return work.dialect.fetch_memories(work, {"tenant": to_bytes(tenant), "now": now}, numbers)
+
+
+def _conditions(work: Work, request: Browse | Matching, filter: Node) -> tuple[str, dict[str, Any]]:
+    """What is asked of a memory, and the values."""
+    blocks = [work.dialect.sql["is-below"], work.dialect.sql["is-alive"]]
+    values = below(request.tenant, request.prefix) | {"now": request.now}
+    if filter != EVERYTHING:
+        text, given = work.dialect.prefilter(filter)
+        blocks.append(text)
+        values |= given
+    return "\n  AND ".join(blocks), values
+
+
+def _browse(work: Work, request: Browse) -> tuple[MemoryRow, ...]:
+    conditions, values = _conditions(work, request, request.filter)
+    if request.after is not None:
+        updated, space, key = request.after
+        conditions += f"\n  AND {work.dialect.sql['after-memory']}"
+        values |= {"after_updated": updated, "after_space": encode(space), "after_key": to_bytes(key)}
+    block = "browse-below" if request.prefix else "browse"
+    sql = work.dialect.sql[block].replace("{conditions}", conditions)
+    rows = work.session.rows(sql, values | {"limit": request.limit, "offset": request.offset})
+    return tuple(map(memory_row, rows))
+
+
+def _matching(work: Work, request: Matching) -> frozenset[int]:
+    conditions, values = _conditions(work, request, request.filter)
+    rows = work.session.rows(work.dialect.sql["matching"].replace("{conditions}", conditions), values)
+    return frozenset(row[0] for row in rows)
+
+
+def _spaces(work: Work, request: Spaces) -> tuple[Space, ...]:
+    after = encode(request.after) if request.after is not None else b""
+    values = below(request.tenant, request.prefix) | {"now": request.now, "after": after, "limit": request.limit}
+    return tuple(decode(row[0]) for row in work.rows("spaces", **values))
+
+
+def _worded(work: Work, request: Worded) -> tuple[Scored, ...]:
+    values = below(request.tenant, request.prefix) | {"now": request.now, "limit": request.limit}
+    return tuple(
+        (number, score) for number, score in work.rows("worded", **values, words=work.dialect.any_of(request.words))
+    )
+
+
+def _changes(work: Work, request: VectorChanges) -> tuple[PartChanges, ...]:
+    tenant = to_bytes(request.tenant)
+    if request.first is None:
+        parts = work.rows("parts", tenant=tenant)
+    else:
+        parts = work.rows("part", tenant=tenant, part=part_number(request.tenant, request.first))
+    return tuple(
+        _changed(work, part, from_bytes(first), (seq, drops), request.since.get(from_bytes(first), (0, 0)))
+        for part, first, seq, drops in parts
+        if request.since.get(from_bytes(first)) != (seq, drops)
+    )
+
+
+def _changed(work: Work, part: int, first: str, at: tuple[int, int], since: tuple[int, int]) -> PartChanges:
+    rows = work.rows("vectors-since", part=part, since=since[0]) if at[0] != since[0] else []
+    unpack = work.dialect.unpack_vector
+    changed = tuple(VectorRow(memory, field, decode(space), unpack(vector)) for memory, field, space, vector in rows)
+    if at[1] == since[1]:
+        return PartChanges(first, at, changed)
+    return PartChanges(first, at, changed, frozenset((row[0], row[1]) for row in work.rows("vector-ids", part=part)))
+
+
+VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
+    Remember: lambda work, request: work.dialect.remember_in(work, request),
+    Refresh: _refresh,
+    Sweep: _sweep,
+    Recall: _recall,
+    RecallNumbered: _recall_numbered,
+    Browse: _browse,
+    Matching: _matching,
+    Spaces: _spaces,
+    Worded: _worded,
+    VectorChanges: _changes,
+    Nearest: lambda _work, _request: None,
+}

@@ -1,0 +1,195 @@
+"""Checkpoints: what is put comes back, the latest is the greatest id, threads and namespaces are apart."""
+# ruff: noqa: D103 - the name of a test says what it demands
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
+
+from threadkeep.conformance.colours import Colour
+from threadkeep.conformance.saver.chains import at, chain, got, ids, put, values
+
+ODD_NAMES = [
+    "t",
+    "T",
+    "t ",
+    "t%",
+    "t_",
+    "t*",
+    "t/1",
+    "t:1",
+    "t|1",
+    "t.1",
+    "t'1",
+    't"1',
+    "\u00e9",
+    "e\u0301",
+    "\U0001f99c",
+    "t" * 300,
+]
+
+
+def test_nothing_gives_none(my_saver: Colour) -> None:
+    assert my_saver.get_tuple(at()) is None
+    assert my_saver.get(at()) is None
+    put(my_saver, "1")
+    assert my_saver.get_tuple(at("t", "2")) is None
+    assert my_saver.get_tuple(at("t", None, "child")) is None
+
+
+def test_a_put_gives_the_config_of_the_checkpoint(my_saver: Colour) -> None:
+    given = put(my_saver, "1", ns="child:1")
+    named = {"thread_id": "t", "checkpoint_ns": "child:1", "checkpoint_id": "1"}
+    assert {key: given["configurable"][key] for key in named} == named
+    assert got(my_saver, given).checkpoint["id"] == "1"
+
+
+def test_a_checkpoint_comes_back_as_it_was_put(my_saver: Colour) -> None:
+    checkpoint = {
+        **empty_checkpoint(),
+        "id": "1",
+        "channel_values": {"a": [1, {"b": None}], "c": "text"},
+        "channel_versions": {"a": 2, "c": 1, "gone": 3},
+        "versions_seen": {"node": {"a": 1}, "__input__": {}},
+        "updated_channels": ["a"],
+    }
+    my_saver.put(at(), checkpoint, {"source": "loop", "step": 1}, {"a": 2, "c": 1, "gone": 3})
+    found = got(my_saver, at())
+    assert {key: found.checkpoint[key] for key in checkpoint} == checkpoint
+    assert my_saver.get(at()) == found.checkpoint
+    named = {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}
+    assert {key: found.config["configurable"][key] for key in named} == named
+
+
+def test_the_latest_is_the_greatest_id_and_not_the_last_put(my_saver: Colour) -> None:
+    for id in ("2", "9", "10", "5"):
+        put(my_saver, id)
+    assert got(my_saver, at()).checkpoint["id"] == "9"
+    assert got(my_saver, at("t", "10")).checkpoint["id"] == "10"
+
+
+def test_parents_are_told(my_saver: Colour) -> None:
+    chain(my_saver, "1", "2")
+    assert got(my_saver, at("t", "1")).parent_config is None
+    parent = got(my_saver, at("t", "2")).parent_config["configurable"]
+    assert (parent["thread_id"], parent["checkpoint_ns"], parent["checkpoint_id"]) == ("t", "", "1")
+
+
+def test_a_put_on_an_id_that_is_there_replaces_it(my_saver: Colour) -> None:
+    put(my_saver, "1", None, {"a": "old", "b": "old"}, user="ada")
+    my_saver.put_writes(at("t", "1"), [("a", "waiting")], "task")
+    put(my_saver, "1", None, {"a": "new"}, user="bob", version=2)
+    found = got(my_saver, at())
+    assert found.checkpoint["channel_values"] == {"a": "new"}
+    assert found.metadata["user"] == "bob"
+    assert [write[2] for write in found.pending_writes] == ["waiting"]
+    assert ids(my_saver) == ["1"]
+
+
+def test_channels_that_did_not_change_keep_their_values(my_saver: Colour) -> None:
+    put(my_saver, "1", None, {"a": "first", "b": "stays"})
+    second = {**empty_checkpoint(), "id": "2", "channel_values": {"a": "second", "b": "stays"}}
+    my_saver.put(at("t", "1"), second | {"channel_versions": {"a": 2, "b": 1}}, {"step": 1}, {"a": 2})
+    assert values(my_saver, "t", "1") == {"a": "first", "b": "stays"}
+    assert values(my_saver, "t", "2") == {"a": "second", "b": "stays"}
+
+
+def test_a_channel_that_went_is_gone(my_saver: Colour) -> None:
+    put(my_saver, "1", None, {"a": 1, "b": 1})
+    put(my_saver, "2", "1", {"a": 2}, version=2)
+    assert values(my_saver) == {"a": 2}
+    assert values(my_saver, "t", "1") == {"a": 1, "b": 1}
+
+
+def test_branches_keep_their_own_values(my_saver: Colour) -> None:
+    """A fork counts its versions on from its parent, as its sibling did."""
+    first = my_saver.target.get_next_version(None, None)
+    put(my_saver, "1", None, {"a": "root"}, version=first)
+    for id, side in (("2", "left"), ("3", "right")):
+        put(my_saver, id, "1", {"a": side}, version=my_saver.target.get_next_version(first, None))
+    assert [values(my_saver, "t", id) for id in "123"] == [{"a": "root"}, {"a": "left"}, {"a": "right"}]
+
+
+def test_versions_come_back_in_their_type(my_saver: Colour) -> None:
+    versions = {"int": 1, "float": 1.5, "text": "00000000000000000000000000000002.0.5"}
+    checkpoint = {**empty_checkpoint(), "id": "1", "channel_values": dict.fromkeys(versions, "x")}
+    my_saver.put(at(), checkpoint | {"channel_versions": versions}, {}, versions)
+    assert got(my_saver, at()).checkpoint["channel_versions"] == versions
+    assert values(my_saver) == dict.fromkeys(versions, "x")
+
+
+def test_the_next_version_is_greater(my_saver: Colour) -> None:
+    counted = [my_saver.target.get_next_version(None, None)]
+    for _ in range(12):
+        counted.append(my_saver.target.get_next_version(counted[-1], None))
+    assert counted == sorted(counted)
+    assert len(set(counted)) == 13
+
+
+VALUES: dict[str, Any] = {
+    "plain": [None, True, 0, -1, 1.5, "", "text", [], {}, [[{"a": []}]], 2**62],
+    "texts": ["a\0b", "\U0001f99c", "e\u0301", "'\"\\", "\n"],
+    "bytes": b"\0\xff",
+    "datetime": datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC),
+    "uuid": UUID(int=5),
+    "set": {1, 2, 3},
+    "messages": [
+        HumanMessage("hello", id="1"),
+        AIMessage("hi", id="2", tool_calls=[{"name": "f", "args": {}, "id": "c"}]),
+    ],
+    "large": "0123456789abcdef" * 65_536,
+    "many": [{"n": n} for n in range(3000)],
+}
+
+
+@pytest.mark.parametrize("given", VALUES.values(), ids=VALUES.keys())
+def test_a_channel_value_comes_back(my_saver: Colour, given: Any) -> None:
+    put(my_saver, "1", None, {"held": given})
+    my_saver.put_writes(at("t", "1"), [("held", given)], "task")
+    found = got(my_saver, at())
+    assert found.checkpoint["channel_values"] == {"held": given}
+    assert [write[2] for write in found.pending_writes] == [given]
+
+
+def test_what_is_done_to_a_value_after_its_put_is_not_kept(my_saver: Colour) -> None:
+    given, about = {"list": [1]}, {"tags": ["a"]}
+    put(my_saver, "1", None, {"held": given}, **about)
+    given["list"].append(2)
+    about["tags"].append("b")
+    assert values(my_saver) == {"held": {"list": [1]}}
+    values(my_saver)["held"]["list"].append(3)
+    got(my_saver, at()).metadata["tags"].append("c")
+    assert values(my_saver) == {"held": {"list": [1]}}
+    assert got(my_saver, at()).metadata["tags"] == ["a"]
+
+
+def test_any_text_may_name_a_thread_and_means_itself(my_saver: Colour) -> None:
+    for number, name in enumerate(ODD_NAMES):
+        put(my_saver, "1", None, {"n": number}, thread=name)
+    assert [values(my_saver, name) for name in ODD_NAMES] == [{"n": number} for number in range(len(ODD_NAMES))]
+    my_saver.delete_thread("t")
+    assert [name for name in ODD_NAMES if my_saver.get_tuple(at(name)) is None] == ["t"]
+
+
+def test_namespaces_of_a_thread_are_apart(my_saver: Colour) -> None:
+    spaces = ["", "child", "child:1", "child:1|deep:2", "Child"]
+    for number, ns in enumerate(spaces):
+        put(my_saver, f"{9 - number}", None, {"n": number}, ns=ns)
+    assert [values(my_saver, ns=ns) for ns in spaces] == [{"n": number} for number in range(len(spaces))]
+    assert my_saver.get_tuple(at("t", "5", "")) is None
+
+
+# --- metadata
+
+
+def test_metadata_comes_back_with_the_scalars_of_the_config(my_saver: Colour) -> None:
+    config = at("t", None, "", metadata={"user": "ada", "step": 99, "list": [1], "__hidden": 1, "langgraph_step": 7})
+    config["configurable"] |= {"model": "m", "user": "bob", "flag": True}
+    about = {"source": "loop", "step": 1, "parents": {"": "0"}, "deep": {"a": [1, None, {"b": 2.5}]}}
+    my_saver.put(config, {**empty_checkpoint(), "id": "1"}, about, {})
+    assert got(my_saver, at()).metadata == about | {"user": "ada", "model": "m", "flag": True}

@@ -1,0 +1,63 @@
+"""Delta channels: a value that is spread over the writes of ancestors is found in full."""
+# ruff: noqa: D103 - the name of a test says what it demands
+
+from __future__ import annotations
+
+from typing import Any
+
+from threadkeep.conformance.colours import Colour
+from threadkeep.conformance.declared import needs
+from threadkeep.conformance.saver.chains import at, put
+
+DELTA: dict[str, Any] = {"counters_since_delta_snapshot": {"log": (1, 1)}}
+
+
+def told(saver: Colour, id: str, *channels: str) -> dict[str, tuple[Any, list[Any]]]:
+    """Seed and written values of delta channels, as a checkpoint sees them."""
+    found = saver.get_delta_channel_history(config=at("t", id), channels=list(channels))
+    return {name: (entry.get("seed"), [write[2] for write in entry["writes"]]) for name, entry in found.items()}
+
+
+def branches(saver: Colour) -> None:
+    """1 holds a value; 2 follows, 3 and 4 follow 2; each has a write."""
+    put(saver, "1", None, {"log": ["seed"]})
+    for id, parent in (("2", "1"), ("3", "2"), ("4", "2"), ("5", "4")):
+        put(saver, id, parent, **DELTA)
+    for id in "12345":
+        saver.put_writes(at("t", id), [("log", f"on {id}"), ("other", id)], f"task {id}")
+
+
+@needs("delta_channels")
+def test_the_history_of_a_channel_is_its_seed_and_the_writes_since(my_saver: Colour) -> None:
+    branches(my_saver)
+    assert told(my_saver, "3", "log") == {"log": (["seed"], ["on 1", "on 2"])}
+    assert told(my_saver, "1", "log") == {"log": (None, [])}
+    assert told(my_saver, "2", "other", "never") == {"other": (None, ["1"]), "never": (None, [])}
+
+
+@needs("delta_channels")
+def test_a_branch_does_not_see_its_sibling(my_saver: Colour) -> None:
+    branches(my_saver)
+    assert told(my_saver, "5", "log") == {"log": (["seed"], ["on 1", "on 2", "on 4"])}
+
+
+@needs("delta_channels")
+def test_no_channels_have_no_history(my_saver: Colour) -> None:
+    branches(my_saver)
+    assert my_saver.get_delta_channel_history(config=at("t", "3"), channels=[]) == {}
+
+
+@needs("delta_channels", "prune")
+def test_prune_leaves_what_delta_channels_are_rebuilt_from(my_saver: Colour) -> None:
+    branches(my_saver)
+    my_saver.prune(["t"])
+    assert told(my_saver, "5", "log") == {"log": (["seed"], ["on 1", "on 2", "on 4"])}
+
+
+@needs("delta_channels", "copy_thread")
+def test_a_copy_has_what_delta_channels_are_rebuilt_from(my_saver: Colour) -> None:
+    branches(my_saver)
+    my_saver.copy_thread("t", "copy")
+    my_saver.delete_thread("t")
+    found = my_saver.get_delta_channel_history(config=at("copy", "5"), channels=["log"])
+    assert [write[2] for write in found["log"]["writes"]] == ["on 1", "on 2", "on 4"]

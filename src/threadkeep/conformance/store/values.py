@@ -1,0 +1,153 @@
+"""Values and keys: what comes back exactly, what may be refused, and what must be."""
+# ruff: noqa: D103 - the name of a test says what it demands
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from threadkeep.conformance.colours import Colour
+from threadkeep.conformance.store.contents import HOME, keys, value
+
+
+def nested(depth: int) -> Any:
+    """A dict in a list in a dict, and so on."""
+    held: Any = "bottom"
+    for _ in range(depth):
+        held = {"down": [held]}
+    return held
+
+
+def exact(given: Any) -> Any:
+    """Something that tells 1 from 1.0 and True, 0.0 from -0.0, and is equal for NaN; the order of entries is free."""
+    if isinstance(given, dict):
+        return {exact(key): exact(held) for key, held in given.items()}
+    return [exact(held) for held in given] if isinstance(given, list) else (type(given).__name__, repr(given))
+
+
+KEPT: dict[str, Any] = {
+    "texts": ["", " ", "a\nb\t\r", "quote ' and \" and \\", "%_*", "\\u0041", "null"],
+    "unicode": ["\u00e9", "e\u0301", "\u4e2d\u6587", "\u05d0", "\u202e", "\ufeff", "\uffff", "\x7f", "\x1b"],
+    "emoji": ["\U0001f99c", "\U0001f469\u200d\U0001f4bb", {"\U0001f99c": "\U0001f99c"}],
+    "numbers": [0, -1, 1.5, 1e300, 5e-324, 0.1, 1e16, 2**31, 2**53 + 1, 2**63 - 1],
+    "ints and floats": [1, 1.0, 100.0, 10**15],
+    "minus zero": [0.0, -0.0],
+    "ints of 64 bits and more": [2**63, 2**64 + 1, -(2**70)],
+    "ints of a hundred digits": [10**99 + 7, -(10**99) - 7],
+    "constants": [None, True, False],
+    "empty": [{}, [], "", [[]], {"": ""}, [{}]],
+    "deep": nested(40),
+    "large": "0123456789abcdef" * 65_536,
+    "many": {f"field {n}": n for n in range(2000)},
+    "odd names": {"": 1, " ": 2, "a.b": 3, "$": 4, "$eq": 5, "a'b": 6, "__proto__": 7, "key": 8, "value": 9},
+}
+UNSURE: dict[str, Any] = {
+    "NUL": ["a\0b", "\0"],
+    "NUL in a name": {"a\0b": 1},
+    "lone surrogate": ["a\ud800b", "\udfff"],
+    "infinity": [math.inf, -math.inf],
+    "NaN": [math.nan],
+    "names that are numbers": {1: "a"},
+    "name that is none": {None: "a"},
+}
+REFUSED: dict[str, Any] = {
+    "datetime": datetime(2024, 1, 1, tzinfo=UTC),
+    "bytes": b"abc",
+    "set": {1, 2},
+    "object": object(),
+    "function": len,
+    "decimal": Decimal("1.5"),
+    "complex": 1j,
+}
+
+
+@pytest.mark.parametrize("given", KEPT.values(), ids=KEPT.keys())
+def test_a_value_comes_back_exactly(my_store: Colour, given: Any) -> None:
+    my_store.put(HOME, "k", {"held": given})
+    assert exact(value(my_store, "k")) == exact({"held": given})
+    (found,) = my_store.search(HOME)
+    assert exact(found.value) == exact({"held": given})
+
+
+@pytest.mark.parametrize("given", UNSURE.values(), ids=UNSURE.keys())
+def test_a_value_that_json_dislikes_comes_back_exactly_or_is_refused(my_store: Colour, given: Any) -> None:
+    try:
+        my_store.put(HOME, "k", {"held": given})
+    except (ValueError, TypeError):
+        assert my_store.get(HOME, "k") is None
+    else:
+        assert exact(value(my_store, "k")) == exact({"held": given})
+
+
+@pytest.mark.parametrize("given", REFUSED.values(), ids=REFUSED.keys())
+def test_a_value_that_json_lacks_is_refused(my_store: Colour, given: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        my_store.put(HOME, "k", {"list": [{"here": given}]})
+    assert my_store.get(HOME, "k") is None
+
+
+def test_an_error_names_the_place_of_what_it_refuses(my_store: Colour) -> None:
+    with pytest.raises((TypeError, ValueError), match="where_it_is"):
+        my_store.put(HOME, "k", {"list": [{"where_it_is": object()}]})
+
+
+@pytest.mark.parametrize("given", ["text", ["list"], 5, True, b"bytes"], ids=lambda given: type(given).__name__)
+def test_a_value_that_is_no_mapping_is_refused(my_store: Colour, given: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        my_store.put(HOME, "k", given)
+    assert my_store.search(HOME) == []
+
+
+def test_any_mapping_may_be_a_value(my_store: Colour) -> None:
+    my_store.put(HOME, "k", MappingProxyType({"a": {"b": 1}}))
+    assert value(my_store, "k") == {"a": {"b": 1}}
+
+
+def test_a_tuple_comes_back_as_the_same_elements(my_store: Colour) -> None:
+    my_store.put(HOME, "k", {"pair": (1, 2)})
+    assert list(value(my_store, "k")["pair"]) == [1, 2]
+
+
+# --- keys
+
+KEYS = [
+    "a", "A", "a b", " a", "a.b", "a/b", "a:b", "a|b", "a%b", "a_b", "axb", "a*b", "a'b", 'a"b', "a\\b", "a\nb", "$", "0",
+    "00", "None", "\u00e9", "e\u0301", "\U0001f99c", "6f1b2c", "a" * 255,
+]  # fmt: skip
+UNSURE_KEYS = {"empty": "", "NUL": "a\0b", "lone surrogate": "a\ud800b", "very long": "a" * 10_000}
+
+
+def test_any_text_may_be_a_key_and_means_itself(my_store: Colour) -> None:
+    for key in KEYS:
+        my_store.put(HOME, key, {"mine": key})
+    assert {key: value(my_store, key) for key in KEYS} == {key: {"mine": key} for key in KEYS}
+    assert sorted(keys(my_store.search(HOME, limit=100))) == sorted(KEYS)
+
+
+@pytest.mark.parametrize("key", UNSURE_KEYS.values(), ids=UNSURE_KEYS.keys())
+def test_a_key_that_databases_dislike_is_kept_or_refused(my_store: Colour, key: str) -> None:
+    my_store.put(HOME, "ab", {"mine": "ab"})
+    my_store.put(HOME, "a", {"mine": "a"})
+    try:
+        my_store.put(HOME, key, {"mine": "odd"})
+    except (ValueError, TypeError):
+        pass
+    else:
+        assert my_store.get(HOME, key).key == key
+        assert value(my_store, key) == {"mine": "odd"}
+    assert [value(my_store, "ab"), value(my_store, "a")] == [{"mine": "ab"}, {"mine": "a"}]
+
+
+def test_a_key_that_is_a_number_is_its_text_or_is_refused(my_store: Colour) -> None:
+    try:
+        my_store.put(HOME, 5, {"mine": 5})
+    except (ValueError, TypeError):
+        assert my_store.search(HOME) == []
+    else:
+        assert keys(my_store.search(HOME)) == ["5"]
+        assert value(my_store, "5") == {"mine": 5}

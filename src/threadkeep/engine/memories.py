@@ -1,0 +1,187 @@
+"""Memories: their rows, and what the engine asks of a backend about them. Guarantees as in `backend`.
+
+    read     Recall, RecallNumbered, Browse, Spaces, Matching, Worded, VectorChanges, Nearest
+    write    Remember, Refresh, Sweep
+
+Times are microseconds since 1970. `now` hides what has expired: a read never shows it, whether or not it was swept.
+A request that has a filter may leave out only what does not match; the asker checks again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from threadkeep.engine.filters import EVERYTHING, Node
+from threadkeep.engine.spaces import Place, Space
+from threadkeep.plan import Request
+
+
+class MemoryRow(NamedTuple):
+    """A memory. `value` is JSON text, `ttl` minutes after which it expires if nobody reads or writes it."""
+
+    space: Space
+    key: str
+    value: str
+    created: int
+    updated: int
+    expires: int | None
+    ttl: float | None
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return Place(self.space, self.key)
+
+
+class Memory(NamedTuple):
+    """A memory to be stored: its row, a vector (float32, little-endian) for each embedded text, and its words."""
+
+    row: MemoryRow
+    vectors: tuple[bytes, ...] = ()
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Remember(Request[None]):
+    """Store and remove memories, all or nothing. A memory that is there and has not expired keeps its `created`."""
+
+    tenant: str
+    puts: tuple[Memory, ...]
+    gone: tuple[Place, ...]
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh(Request[None]):
+    """Let memories that have a ttl live that long from now on."""
+
+    tenant: str
+    places: tuple[Place, ...]
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep(Request[int]):
+    """Remove at most `limit` memories that have expired, of all tenants; how many it were."""
+
+    now: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recall(Request[tuple[MemoryRow | None, ...]]):
+    """Memories by place; None for one that is not there."""
+
+    tenant: str
+    places: tuple[Place, ...]
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecallNumbered(Request[dict[int, MemoryRow]]):
+    """Memories by number; those that are gone are missing."""
+
+    tenant: str
+    numbers: tuple[int, ...]
+    now: int
+
+
+Position: TypeAlias = tuple[int, Space, str]
+"""Of a memory in the order of `Browse`: when it was updated, and where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Browse(Request[tuple[MemoryRow, ...]]):
+    """Memories below a prefix: the last updated first, then by namespace and key. At most `limit`, after `after`."""
+
+    tenant: str
+    prefix: Space
+    now: int
+    limit: int
+    offset: int = 0
+    after: Position | None = None
+    filter: Node = EVERYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Spaces(Request[tuple[Space, ...]]):
+    """Namespaces below a prefix that have memories, in order, at most `limit`, after `after`."""
+
+    tenant: str
+    prefix: Space
+    now: int
+    limit: int
+    after: Space | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Matching(Request[frozenset[int]]):
+    """The numbers of the memories below a prefix that may match a filter."""
+
+    tenant: str
+    prefix: Space
+    now: int
+    filter: Node
+
+
+Scored: TypeAlias = tuple[int, float]
+"""A memory's number and how well it fits, more is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worded(Request[tuple[Scored, ...]]):
+    """The memories below a prefix that have one of these words, best first, at most `limit`."""
+
+    tenant: str
+    prefix: Space
+    now: int
+    words: tuple[str, ...]
+    limit: int
+
+
+class VectorRow(NamedTuple):
+    """A stored vector: of which memory, of which of its texts, in which namespace."""
+
+    memory: int
+    field: int
+    space: Space
+    vector: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PartChanges:
+    """What changed in a partition: vectors that were stored since, and, if some were removed, those that are there."""
+
+    first: str
+    at: tuple[int, int]
+    changed: tuple[VectorRow, ...] = ()
+    present: frozenset[tuple[int, int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VectorChanges(Request[tuple[PartChanges, ...]]):
+    """The partitions (one, or all if `first` is None) whose vectors are not as they were `since`."""
+
+    tenant: str
+    first: str | None
+    since: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest(Request[tuple[Scored, ...] | None]):
+    """The memories below a prefix whose vectors are nearest, best first, at most `limit`; None if that is the asker's task.
+
+    `measure` is cosine, inner_product or l2.
+    """
+
+    tenant: str
+    prefix: Space
+    now: int
+    vector: bytes
+    measure: str
+    limit: int
+    filter: Node = EVERYTHING
+
+
+WRITES = (Remember, Refresh, Sweep)

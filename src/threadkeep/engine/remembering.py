@@ -1,0 +1,227 @@
+"""Plans over memories: read them, look through them, rank them by vectors and words, store them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+from threadkeep.engine.filters import EVERYTHING, Node, matches
+from threadkeep.engine.memories import (
+    Browse,
+    Matching,
+    Memory,
+    MemoryRow,
+    Nearest,
+    Position,
+    Recall,
+    RecallNumbered,
+    Refresh,
+    Remember,
+    Scored,
+    Spaces,
+    Sweep,
+    VectorChanges,
+    Worded,
+)
+from threadkeep.engine.spaces import Pattern, Place, Space, known_beginning
+from threadkeep.engine.values import load
+from threadkeep.engine.vectors import Part, nearest
+from threadkeep.engine.words import words
+
+_SLICE, _LARGE_SLICE = 64, 1000
+_DEEPEST = 10_000
+"""So many memories a search by words, or by an approximate index, ranks."""
+_RANK = 60
+"""The constant of reciprocal rank fusion: how little the first places matter more than the next."""
+_SWEPT_AT_ONCE = 1000
+_WORTH_REFRESHING = 0.01
+"""Of its ttl must have passed before reading a memory makes it live longer."""
+_MINUTE = 60_000_000
+
+
+class Hit(NamedTuple):
+    """A memory that was found, its value, and how well it fits if that was asked."""
+
+    row: MemoryRow
+    value: dict[str, Any]
+    score: float | None = None
+
+
+class Question(NamedTuple):
+    """What a search asks: below which prefix, with which filter, which page; and what it is ranked by."""
+
+    tenant: str
+    prefix: Space
+    filter: Node
+    limit: int
+    offset: int
+    now: int
+    vector: bytes | None = None
+    text: str | None = None
+
+
+@dataclass(slots=True)
+class Vectors:
+    """What a Keep has at hand of the vectors, by tenant and partition."""
+
+    dims: int
+    measure: str
+    parts: dict[tuple[str, str], Part] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Nothing is certain any more."""
+        self.parts.clear()
+
+    async def current(self, tenant: str, first: str | None) -> list[Part]:
+        """The partition, or all of the tenant, as they are now. One round trip."""
+        known = {name: part for (whose, name), part in self.parts.items() if whose == tenant and first in (None, name)}
+        for change in await VectorChanges(tenant, first, {name: part.at for name, part in known.items()}):
+            before = known.get(change.first, Part((0, 0)))
+            known[change.first] = before.changed(change, self.dims, self.measure)
+            self.parts[(tenant, change.first)] = known[change.first]
+        return list(known.values())
+
+
+async def get(tenant: str, places: Sequence[Place], now: int) -> list[Hit | None]:
+    """Memories by place. One round trip."""
+    rows = await Recall(tenant, tuple(places), now)
+    return [Hit(row, load(row.value)) if row is not None else None for row in rows]
+
+
+async def search(question: Question, vectors: Vectors | None) -> list[Hit]:
+    """A page of what a question finds."""
+    if question.limit == 0:
+        return []
+    if question.vector is None and question.text is None:
+        return await _browse(question)
+    ranking = await _ranking(question, vectors)
+    return await _page(question, ranking)
+
+
+async def _browse(question: Question) -> list[Hit]:
+    """By time. One round trip, or some if there is a filter that the database cannot answer exactly."""
+    tenant, prefix, filter, limit, offset, now = question[:6]
+    if filter == EVERYTHING:
+        rows = await Browse(tenant, prefix, now, limit, offset)
+        return [Hit(row, load(row.value)) for row in rows]
+    found: list[Hit] = []
+    after: Position | None = None
+    while len(found) < offset + limit:
+        step = min(max(offset + limit - len(found), _SLICE), _LARGE_SLICE)
+        rows = await Browse(tenant, prefix, now, step, after=after, filter=filter)
+        found += _matching(rows, filter)
+        if len(rows) < step:
+            break
+        after = (rows[-1].updated, rows[-1].space, rows[-1].key)
+    return found[offset : offset + limit]
+
+
+def _matching(rows: Iterable[MemoryRow], filter: Node) -> Iterator[Hit]:
+    hits = (Hit(row, load(row.value)) for row in rows)
+    return (hit for hit in hits if matches(filter, hit.value))
+
+
+async def _ranking(question: Question, vectors: Vectors | None) -> Iterator[Scored]:
+    """Numbers of memories, best first, before the filter."""
+    by_words = await _by_words(question) if question.text is not None else None
+    by_vectors = await _by_vectors(question, vectors) if question.vector is not None and vectors is not None else None
+    if by_words is None or by_vectors is None:
+        return iter(by_words if by_words is not None else by_vectors or ())
+    return _fused(by_words, by_vectors)
+
+
+async def _by_words(question: Question) -> Sequence[Scored]:
+    wanted = tuple(dict.fromkeys(words(question.text or "")))
+    if not wanted:
+        return ()
+    return await Worded(question.tenant, question.prefix, question.now, wanted, _DEEPEST)
+
+
+async def _by_vectors(question: Question, vectors: Vectors) -> Iterable[Scored]:
+    assert question.vector is not None
+    deepest = min(max(4 * (question.offset + question.limit), 100), _DEEPEST)
+    told = await Nearest(
+        question.tenant, question.prefix, question.now, question.vector, vectors.measure, deepest, question.filter
+    )
+    if told is not None:
+        return told
+    parts = await vectors.current(question.tenant, question.prefix[0] if question.prefix else None)
+    return nearest(parts, question.vector, question.prefix, vectors.measure)
+
+
+def _fused(*rankings: Iterable[Scored]) -> Iterator[Scored]:
+    """Reciprocal rank fusion: what stands high in either ranking, and best what stands high in both."""
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, (number, _) in enumerate(islice(ranking, _DEEPEST), 1):
+            scores[number] = scores.get(number, 0.0) + 1 / (_RANK + rank)
+    return iter(sorted(scores.items(), key=lambda scored: (-scored[1], scored[0])))
+
+
+async def _page(question: Question, ranking: Iterator[Scored]) -> list[Hit]:
+    """The memories of a ranking that match the filter, from `offset` on."""
+    end = question.offset + question.limit
+    if question.filter != EVERYTHING:
+        allowed = await Matching(question.tenant, question.prefix, question.now, question.filter)
+        ranking = ((number, score) for number, score in ranking if number in allowed)
+    found: list[Hit] = []
+    while len(found) < end:
+        some = dict(islice(ranking, max(end - len(found), 10)))
+        if not some:
+            break
+        rows = await RecallNumbered(question.tenant, tuple(some), question.now)
+        hits = ((number, Hit(rows[number], load(rows[number].value), score)) for number, score in some.items() if number in rows)  # fmt: skip
+        found += [hit for _, hit in hits if matches(question.filter, hit.value)]
+    return found[question.offset : end]
+
+
+async def namespaces(
+    tenant: str, patterns: Sequence[Pattern], max_depth: int | None, limit: int, offset: int, now: int
+) -> list[Space]:
+    """Namespaces that fit all patterns, cut to `max_depth` segments, each once, in order."""
+    prefix, after, found = known_beginning(patterns), None, list[Space]()
+    while len(found) < offset + limit:
+        spaces = await Spaces(tenant, prefix, now, _LARGE_SLICE, after)
+        for space in spaces:
+            cut = space if max_depth is None else space[:max_depth]
+            if all(pattern.fits(space) for pattern in patterns) and (not found or found[-1] != cut):
+                found.append(cut)
+        if len(spaces) < _LARGE_SLICE:
+            break
+        after = spaces[-1]
+    return found[offset : offset + limit]
+
+
+async def remember(tenant: str, puts: Sequence[Memory], gone: Sequence[Place], now: int) -> None:
+    """Store and remove memories. One commit."""
+    if puts or gone:
+        await Remember(tenant, tuple(puts), tuple(gone), now)
+
+
+async def refresh(tenant: str, places: Sequence[Place], now: int) -> None:
+    """Let these memories live as long again. One commit."""
+    await Refresh(tenant, tuple(places), now)
+
+
+def worth_refreshing(row: MemoryRow, now: int) -> bool:
+    """Whether a memory that was read has become noticeably older."""
+    if row.ttl is None or row.expires is None:
+        return False
+    return now + lifetime(row.ttl) - row.expires >= _WORTH_REFRESHING * lifetime(row.ttl)
+
+
+def lifetime(ttl: float) -> int:
+    """Minutes in microseconds."""
+    return int(ttl * _MINUTE)
+
+
+async def sweep(now: int) -> int:
+    """Remove what has expired, in small commits; how many memories it were."""
+    swept = 0
+    while True:
+        some = await Sweep(now, _SWEPT_AT_ONCE)
+        swept += some
+        if some < _SWEPT_AT_ONCE:
+            return swept

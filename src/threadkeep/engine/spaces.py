@@ -1,0 +1,80 @@
+"""Namespaces of memories as bytes, and which of them a pattern means.
+
+Each segment is UTF-8 with NUL written as 00 FF, and ends with 00 01. So different namespaces have different bytes, the
+order of bytes is the order of tuples, and a prefix of whole segments is a prefix of bytes: no pattern is ever matched
+against what a user wrote. The partition of a memory is the first segment of its namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import NamedTuple, TypeAlias
+
+from threadkeep.engine.identity import from_bytes, to_bytes
+
+Space: TypeAlias = tuple[str, ...]
+ANY = "*"
+"""In a pattern, any one segment."""
+_END = b"\x00\x01"
+
+
+class Place(NamedTuple):
+    """Where a memory is."""
+
+    space: Space
+    key: str
+
+
+class Pattern(NamedTuple):
+    """Segments that a namespace begins with, or ends with."""
+
+    at_end: bool
+    segments: Space
+
+    def fits(self, space: Space) -> bool:
+        """Whether a namespace is so."""
+        if len(space) < len(self.segments):
+            return False
+        own = space[len(space) - len(self.segments) :] if self.at_end else space
+        return all(wanted in (ANY, segment) for wanted, segment in zip(self.segments, own, strict=False))
+
+
+def encode(space: Iterable[str]) -> bytes:
+    """A namespace as bytes."""
+    return b"".join([to_bytes(segment).replace(b"\x00", b"\x00\xff") + _END for segment in space])
+
+
+def decode(data: bytes) -> Space:
+    """The namespace that `encode` was given."""
+    return tuple(from_bytes(part.replace(b"\x00\xff", b"\x00")) for part in data.split(_END)[:-1])
+
+
+def end_of(prefix: bytes) -> bytes:
+    """What comes after all namespaces with this prefix, which is not empty."""
+    return prefix[:-1] + b"\x02"
+
+
+def known_beginning(patterns: Sequence[Pattern]) -> Space:
+    """The longest prefix without wildcards that all these patterns demand."""
+    begins = [_before_any(pattern.segments) for pattern in patterns if not pattern.at_end]
+    return max(begins, key=len, default=())
+
+
+def _before_any(segments: Space) -> Space:
+    return segments[: segments.index(ANY)] if ANY in segments else segments
+
+
+def memory_number(tenant: str, place: Place) -> int:
+    """64 bits of a hash. The row has the place too: were two the same, the second could not be stored."""
+    return _hash(to_bytes(tenant), encode(place.space), to_bytes(place.key))
+
+
+def part_number(tenant: str, first: str) -> int:
+    """The number of a partition."""
+    return _hash(to_bytes(tenant), to_bytes(first))
+
+
+def _hash(*parts: bytes) -> int:
+    said = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
+    return int.from_bytes(blake2b(said, digest_size=8).digest(), "big", signed=True)

@@ -1,0 +1,175 @@
+"""Vectors at hand: those of a partition packed into arrays, kept current with what others store, and searched exactly.
+
+A `Part` never changes; what was stored since makes another one, which shares the arrays of the old one. Small arrays
+are joined when there are many of them, so a memory that is stored costs what it is, not what is there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from threadkeep.engine.memories import PartChanges, Scored, VectorRow
+from threadkeep.engine.spaces import Space
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+COSINE, INNER_PRODUCT, L2 = MEASURES = ("cosine", "inner_product", "l2")
+_FIRST = 256
+"""So many of the best are put in order first; mostly nobody asks for more."""
+
+
+def numpy() -> Any:
+    """numpy, or how to get it."""
+    try:
+        import numpy as np  # noqa: PLC0415 - only vector search needs it
+    except ImportError as error:
+        raise ImportError("vector search needs numpy: pip install 'threadkeep[vectors]'") from error
+    return np
+
+
+def packed(vector: Sequence[float], dims: int) -> bytes:
+    """A vector as bytes; ValueError if it has not the dimensions that were agreed, or is not finite."""
+    np = numpy()
+    row = np.asarray(vector, dtype="<f4").reshape(-1)
+    if len(row) != dims:
+        raise ValueError(f"the embedding has {len(row)} dimensions, the index was configured for {dims}")
+    if not np.isfinite(row).all():
+        raise ValueError("the embedding has a number that is not finite")
+    data: bytes = row.tobytes()
+    return data
+
+
+class _Block(NamedTuple):
+    """Some vectors, one a row; of which memory, which of its texts, and in which namespace each is."""
+
+    rows: NDArray[np.float32]
+    memories: NDArray[np.int64]
+    fields: NDArray[np.int32]
+    spaces: NDArray[np.int32]
+
+    def only(self, kept: NDArray[np.bool_]) -> _Block:
+        return (
+            self if kept.all() else _Block(self.rows[kept], self.memories[kept], self.fields[kept], self.spaces[kept])
+        )
+
+
+class Part(NamedTuple):
+    """The vectors of a partition at one moment, for one measure."""
+
+    at: tuple[int, int]
+    spaces: tuple[Space, ...] = ()
+    blocks: tuple[_Block, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes, roughly."""
+        return sum(block.rows.nbytes for block in self.blocks)
+
+    def changed(self, changes: PartChanges, dims: int, measure: str) -> Part:
+        """The partition after these changes. Vectors of other dimensions are not ours to compare."""
+        rows = [row for row in changes.changed if len(row.vector) == 4 * dims]
+        numbers = {space: n for n, space in enumerate(self.spaces)}
+        for row in rows:
+            numbers.setdefault(row.space, len(numbers))
+        kept = [block.only(~_are_among(block, rows)) for block in self.blocks] if rows else list(self.blocks)
+        if changes.present is not None:
+            kept = [block.only(_are_present(block, changes.present)) for block in kept]
+        if rows:
+            kept.append(_block(rows, numbers, measure))
+        return Part(changes.at, tuple(numbers), tuple(_joined([block for block in kept if len(block.rows)])))
+
+    def scores(self, query: NDArray[np.float32], prefix: Space, measure: str) -> tuple[Any, Any]:
+        """The memories below a prefix and how near each of their vectors is."""
+        np = numpy()
+        fits = np.fromiter((space[: len(prefix)] == prefix for space in self.spaces), bool, len(self.spaces))
+        memories, scores = [], []
+        for block in self.blocks:
+            here = fits[block.spaces] if not fits.all() else None
+            near = _MEASURES[measure](block.rows, query)
+            memories.append(block.memories if here is None else block.memories[here])
+            scores.append(near if here is None else near[here])
+        return memories, scores
+
+
+def _block(rows: Sequence[VectorRow], numbers: dict[Space, int], measure: str) -> _Block:
+    np = numpy()
+    matrix = np.frombuffer(b"".join(row.vector for row in rows), "<f4").reshape(len(rows), -1)
+    if measure == COSINE:
+        matrix = _normed(matrix)
+    return _Block(
+        matrix.astype(np.float32),
+        np.fromiter((row.memory for row in rows), np.int64, len(rows)),
+        np.fromiter((row.field for row in rows), np.int32, len(rows)),
+        np.fromiter((numbers[row.space] for row in rows), np.int32, len(rows)),
+    )
+
+
+def _normed(matrix: Any) -> Any:
+    np = numpy()
+    lengths = np.linalg.norm(matrix, axis=-1, keepdims=True)
+    return matrix / np.where(lengths > 0, lengths, 1)
+
+
+def _are_among(block: _Block, rows: Iterable[VectorRow]) -> Any:
+    """Which vectors of a block are of the same memories and texts as these rows."""
+    np = numpy()
+    given = {(row.memory, row.field) for row in rows}
+    among = np.isin(block.memories, np.fromiter((memory for memory, _ in given), np.int64, len(given)))
+    for at in np.flatnonzero(among):
+        among[at] = (int(block.memories[at]), int(block.fields[at])) in given
+    return among
+
+
+def _are_present(block: _Block, present: frozenset[tuple[int, int]]) -> Any:
+    np = numpy()
+    pairs = zip(block.memories.tolist(), block.fields.tolist(), strict=True)
+    return np.fromiter((pair in present for pair in pairs), bool, len(block.memories))
+
+
+def _joined(blocks: list[_Block]) -> list[_Block]:
+    """Blocks of which each is at least twice as large as the next."""
+    np = numpy()
+    while len(blocks) > 1 and len(blocks[-2].rows) < 2 * len(blocks[-1].rows):
+        *blocks, one, other = blocks
+        blocks.append(_Block(*(np.concatenate(pair) for pair in zip(one, other, strict=True))))
+    return blocks
+
+
+_MEASURES: dict[str, Callable[[Any, Any], Any]] = {
+    COSINE: lambda rows, query: rows @ _normed(query),  # the rows are normed when they come
+    INNER_PRODUCT: lambda rows, query: rows @ query,
+    L2: lambda rows, query: -numpy().linalg.norm(rows - query, axis=1),
+}
+
+
+def nearest(parts: Iterable[Part], query: bytes, prefix: Space, measure: str) -> Iterator[Scored]:
+    """Memories by their nearest vector, best first; of equal ones the lower number first."""
+    np = numpy()
+    wanted = np.frombuffer(query, "<f4")
+    found = [part.scores(wanted, prefix, measure) for part in parts]
+    memories = [column for columns, _ in found for column in columns]
+    if not memories:
+        return
+    numbers, scores = np.concatenate(memories), np.concatenate([column for _, columns in found for column in columns])
+    seen: set[int] = set()
+    for at in _best_first(np, numbers, scores):
+        number = int(numbers[at])
+        if number not in seen:
+            seen.add(number)
+            yield number, float(scores[at])
+
+
+def _best_first(np: Any, numbers: Any, scores: Any) -> Iterator[int]:
+    """Indices by score; all are only put in order if somebody comes to the end of the best."""
+    if len(scores) > 4 * _FIRST:
+        best = np.argpartition(-scores, _FIRST)[:_FIRST]
+        worst = scores[best].min()
+        best = np.flatnonzero(scores > worst)  # ties with the worst may have been cut apart
+        yield from best[np.lexsort((numbers[best], -scores[best]))].tolist()
+        rest = np.flatnonzero(scores <= worst)
+        yield from rest[np.lexsort((numbers[rest], -scores[rest]))].tolist()
+    else:
+        yield from np.lexsort((numbers, -scores)).tolist()

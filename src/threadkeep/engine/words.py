@@ -1,0 +1,39 @@
+"""Text as words, the same on every backend: full text finds a memory by the words of a query, one of them is enough.
+
+Words are letters and digits, without case and accents. Scripts that do not put spaces between words (Chinese, Japanese,
+Thai and others) are taken character by character.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_LONGEST = 100
+MOST = 20_000
+"""So many words of a memory are found."""
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, in order."""
+    plain = text.casefold()
+    if not plain.isascii():
+        spread = unicodedata.normalize("NFKD", plain)
+        plain = unicodedata.normalize("NFC", "".join(c for c in spread if not unicodedata.combining(c)))
+    return [word[:_LONGEST] for word in _WORD.findall(plain)][:MOST]
+
+
+def leaves(value: Any) -> Iterator[str]:
+    """The strings and numbers in a value, not the names of its keys."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from leaves(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from leaves(inner)
+    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        yield str(value)

@@ -1,0 +1,358 @@
+"""The public suites, run as others run them: on threadkeep's savers, and on stores and savers that are known to deviate.
+
+What `threadkeep.conformance` finds in the others is listed here test by test: a deviation that shows no more, or a new
+one, is a failure. The others run in a pytest of their own, without plugins for asyncio.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.store.base import BaseStore, GetOp
+from langgraph.store.memory import InMemoryStore
+
+import threadkeep
+from threadkeep.conformance import saver_suite, store_suite
+from threadkeep.conformance.colours import opened
+
+# --- threadkeep's savers: the suite finds the fixture `saver` in conftest.py, which has every backend
+from threadkeep.conformance.saver_suite import *  # noqa: F403
+
+# --- threadkeep's store
+#
+# KEEP.STORE GOES HERE. The two suites share names of fixtures and tests, so the store suite needs a file of its own,
+# tests/test_store_conformance.py:
+#
+#     from threadkeep.conformance.store_suite import *  # noqa: F403
+#
+#     @pytest.fixture
+#     def store(keep):
+#         return keep.store
+#
+#     @pytest.fixture
+#     def embedding_store(fresh_url, index):
+#         with threadkeep.open(fresh_url(), index=index) as keep:
+#             yield keep.store
+#
+# and, if `keep.store` needs options for them, `ttl_store` and `text_store` in the same way.
+
+SOURCE = Path(threadkeep.__file__).resolve().parents[1]
+PATIENCE = 240
+
+
+def suite_run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a test file in a pytest of its own, in a project that knows nothing of asyncio and allows no unknown marks."""
+    (folder / "test_it.py").write_text(text, "utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-ra", "--tb=short", "--strict-markers", "-p", "no:cacheprovider"]
+    command += ["-p", "no:asyncio", "-p", "no:anyio", "-p", "no:xdist", "test_it.py", *options]
+    env = os.environ | {"PYTHONPATH": str(SOURCE)}
+    return subprocess.run(command, cwd=folder, env=env, timeout=PATIENCE, check=False, capture_output=True, text=True)
+
+
+def assert_as_listed(run: subprocess.CompletedProcess[str]) -> None:
+    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
+
+
+STORE = """
+import pytest
+from threadkeep.conformance.store_suite import *
+{imported}
+
+@pytest.fixture
+def store():
+    return {opened}()
+
+@pytest.fixture
+def ttl_store():
+    return {opened}(ttl={{"refresh_on_read": True, "omit_expired": True}})
+
+@pytest.fixture
+def embedding_store(index):
+    return {opened}(index=index)
+
+@pytest.fixture
+def capabilities():
+    return Capabilities({lacking})
+
+@pytest.fixture
+def deviations():
+    return {deviations}
+"""
+SAVER = """
+import pytest
+from threadkeep.conformance.saver_suite import *
+from langgraph.checkpoint.memory import InMemorySaver
+
+@pytest.fixture
+def saver():
+    return InMemorySaver()
+
+@pytest.fixture
+def capabilities():
+    return Capabilities({lacking})
+
+@pytest.fixture
+def deviations():
+    return {deviations}
+"""
+
+# --- InMemoryStore
+
+OF_IN_MEMORY_STORE = {
+    # values are held as they are: nothing is copied, nothing is checked
+    "test_what_is_done_to_a_value_after_its_put_is_not_kept": "a shallow copy is stored",
+    "test_what_is_done_to_a_value_that_get_gave_is_not_kept": "the stored item itself is given",
+    "test_what_is_done_to_a_value_that_search_gave_is_not_kept": "the stored value itself is given",
+    "test_a_value_that_json_lacks_is_refused": "any object is stored",
+    "test_an_error_names_the_place_of_what_it_refuses": "any object is stored",
+    "test_a_batch_with_a_wrong_op_changes_nothing[value]": "any object is stored",
+    "test_a_batch_with_a_wrong_op_changes_nothing[namespace]": "the namespaces of ops are not checked",
+    "test_a_text_in_place_of_a_namespace_is_an_error": "it is a namespace of letters",
+    "test_a_negative_number_is_a_value_error": "it counts from the end",
+    # times and namespaces
+    "test_an_overwrite_keeps_created_at": "an overwrite is a new item",
+    "test_a_namespace_is_listed_only_while_it_has_items": "empty namespaces are listed",
+    "test_a_read_makes_no_namespace": "a read makes a namespace",
+    # filters
+    "test_a_bool_is_no_number": "True equals 1",
+    "test_integers_beyond_those_of_floats_are_told_apart": "ranges compare floats",
+    "test_a_text_of_digits_is_no_number": "ranges make floats of texts",
+    "test_texts_compare_as_texts": "ranges make floats of texts",
+    "test_a_range_finds_no_other_type_and_does_not_fail_on_it": "it fails on what is no number",
+    # vectors
+    "test_an_item_that_is_not_indexed_is_not_found_by_a_query": "a page is filled up with items that have no vectors",
+    "test_an_item_without_the_fields_is_not_found_by_a_query": "a page is filled up with items that have no vectors",
+    "test_a_put_may_name_the_whole_value": "$ means nothing in index=",
+    "test_items_of_a_batch_may_have_the_same_text": "the same text twice in a batch is a ValueError",
+    "test_fields_of_an_item_may_have_the_same_text": "the same text twice in a batch is a ValueError",
+    "test_an_overwrite_with_fewer_texts_leaves_none_of_the_old": "old vectors stay",
+    "test_an_overwrite_that_is_not_indexed_is_not_found_any_more": "old vectors stay",
+    "test_an_item_that_is_put_again_has_nothing_of_the_deleted": "items that have no vectors are given",
+}
+
+
+def test_in_memory_store_deviates_where_the_list_says(tmp_path: Path) -> None:
+    text = STORE.format(
+        imported="from langgraph.store.memory import InMemoryStore",
+        opened="InMemoryStore",
+        lacking="ttl=False, text=False, newest_first=False, more_operators=False, dotted_paths=False",
+        deviations=OF_IN_MEMORY_STORE,
+    )
+    assert_as_listed(suite_run(tmp_path, text))
+
+
+# --- SqliteStore
+
+OF_SQLITE_STORE = {
+    # times are text of whole seconds without a zone, and an overwrite is a new row
+    "test_times_know_their_zone": "times have no zone",
+    "test_an_overwrite_keeps_created_at": "an overwrite is a new item",
+    "test_an_overwrite_moves_updated_at": "times are whole seconds",
+    "test_an_item_that_was_deleted_and_put_again_is_new": "times are whole seconds",
+    "test_what_was_updated_last_comes_first": "times are whole seconds",
+    "test_items_of_one_time_are_in_the_order_of_namespace_and_key": "items of one time are in no order",
+    # what is over stays until it is swept
+    "test_what_is_over_is_not_got": "it is given until a sweep",
+    "test_what_is_over_is_not_found": "it is found until a sweep",
+    "test_a_namespace_whose_items_are_over_is_not_listed": "it is listed until a sweep",
+    "test_what_is_over_and_put_again_is_new": "times are whole seconds",
+    "test_an_item_is_there_until_its_time_is_over": "it is found until a sweep",
+    "test_an_item_without_a_time_to_live_stays": "others are found until a sweep",
+    "test_a_read_starts_the_time_again": "it is given until a sweep",
+    "test_a_read_without_refresh_leaves_the_time_alone": "it is given until a sweep",
+    "test_an_overwrite_starts_the_time_again": "it is given until a sweep",
+    # namespaces and pages
+    "test_namespaces_are_in_the_order_of_their_segments": "they are in the order of their joined text",
+    "test_a_text_in_place_of_a_namespace_is_an_error": "it is a namespace of letters",
+    "test_a_negative_number_is_a_value_error": "no limit, or no offset",
+    # filters
+    "test_a_bool_is_no_number": "JSON's true is SQLite's 1",
+    "test_integers_beyond_those_of_floats_are_told_apart": "numbers compare as floats",
+    "test_a_text_of_digits_is_no_number": "ranges make numbers of texts",
+    "test_texts_compare_as_texts": "a number is less than any text",
+    "test_a_range_finds_no_other_type_and_does_not_fail_on_it": "ranges make numbers of everything",
+    "test_what_is_missing_is_not_equal_to_a_value": "$ne does not find what is missing",
+    "test_a_dict_finds_what_has_at_least_its_entries": "a nested dict is a ValueError",
+    "test_an_operator_works_within_a_dict": "a nested dict is a ValueError",
+    "test_a_key_is_literal": "a key with other than letters, digits and _.- is a ValueError",
+    # values
+    "test_a_value_comes_back_exactly[ints of 64 bits and more]": "a TypeError",
+    "test_a_value_comes_back_exactly[ints of a hundred digits]": "a TypeError",
+    "test_a_value_that_json_dislikes_comes_back_exactly_or_is_refused[infinity]": "it comes back as None",
+    "test_a_value_that_json_dislikes_comes_back_exactly_or_is_refused[NaN]": "it comes back as None",
+    "test_a_value_that_json_lacks_is_refused[datetime]": "it comes back as a text",
+    "test_an_error_names_the_place_of_what_it_refuses": "it names the type only",
+    "test_a_batch_with_a_wrong_op_changes_nothing[op]": "what is no op is ignored",
+}
+SQLITE_LACKS = (
+    "text=False, vectors=False, more_operators=False, dotted_paths=False"  # many Pythons cannot load its vectors
+)
+
+
+def test_sqlite_store_deviates_where_the_list_says(tmp_path: Path) -> None:
+    text = STORE.format(
+        imported="from functools import partial\nfrom langgraph.store.sqlite import SqliteStore",
+        opened="partial(SqliteStore.from_conn_string, ':memory:')",
+        lacking=f"async_verbs=False, {SQLITE_LACKS}",
+        deviations=OF_SQLITE_STORE,
+    )
+    assert_as_listed(suite_run(tmp_path, text))
+
+
+def test_a_store_that_is_bound_to_its_loop_is_tested_in_both_colours(tmp_path: Path) -> None:
+    text = STORE.format(
+        imported="from functools import partial\nfrom langgraph.store.sqlite.aio import AsyncSqliteStore",
+        opened="partial(AsyncSqliteStore.from_conn_string, ':memory:')",
+        lacking=f"ttl=False, {SQLITE_LACKS}",
+        deviations={"test_times_know_their_zone": "times have no zone"},
+    )
+    run = suite_run(tmp_path, text, "-k", "at_once or comes_back_as_it_was_put or know_their_zone or graph_remembers")
+    assert_as_listed(run)
+    assert "16 passed" in run.stdout
+    assert "2 xfailed" in run.stdout
+
+
+# --- InMemorySaver
+
+OF_IN_MEMORY_SAVER = {"test_a_filter_tells_json_types_apart": "True equals 1"}
+
+
+def test_in_memory_saver_deviates_where_the_list_says(tmp_path: Path) -> None:
+    lacking = "list_in_order=False, copy_thread=False, prune=False, delete_for_runs=False"
+    assert_as_listed(suite_run(tmp_path, SAVER.format(lacking=lacking, deviations=OF_IN_MEMORY_SAVER)))
+
+
+def test_in_memory_saver_lacks_what_it_is_declared_to_lack(tmp_path: Path) -> None:
+    run = suite_run(tmp_path, SAVER.format(lacking="", deviations={}), "-k", "copy or prune or run_left or all_threads")
+    assert run.returncode == 1
+    assert "passed" not in run.stdout.splitlines()[-1]
+
+
+# --- what is declared
+
+
+def test_a_test_of_an_absent_capability_is_skipped_and_says_so(tmp_path: Path) -> None:
+    run = suite_run(tmp_path, SAVER.format(lacking="prune=False, async_verbs=False", deviations={}), "-k", "prune_may")
+    assert "the capability 'prune' is declared absent" in run.stdout
+    assert "the capability 'async_verbs' is declared absent" in run.stdout
+    assert "2 skipped" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("test_nothing_gives_none", "2 failed"),
+        ("test_nothing_gives_none[sync]", "1 failed, 1 passed"),
+        ("test_no_such_test", "deviations names tests that there are not: test_no_such_test"),
+    ],
+)
+def test_a_deviation_that_does_not_show_is_a_failure(tmp_path: Path, name: str, said: str) -> None:
+    run = suite_run(tmp_path, SAVER.format(lacking="", deviations={name: "so they say"}), "-k", "nothing_gives_none")
+    assert run.returncode == 1
+    assert said in run.stdout
+
+
+def test_a_failed_assert_is_explained(tmp_path: Path) -> None:
+    text = SAVER.format(lacking="", deviations={})
+    run = suite_run(tmp_path, text, "-k", "json_types_apart and not async", "-vv")
+    assert "{'1': ['2', '1']} != {'1': ['1']}" in run.stdout
+
+
+def test_a_missing_embedding_store_is_a_failure_that_says_what_to_do(tmp_path: Path) -> None:
+    text = "from threadkeep.conformance.store_suite import *\nfrom langgraph.store.memory import InMemoryStore\n"
+    text += "import pytest\n@pytest.fixture\ndef store():\n    return InMemoryStore()\n"
+    run = suite_run(tmp_path, text, "-k", "nearest_comes_first")
+    assert "give the fixture `embedding_store(index)`, or declare Capabilities(vectors=False)" in run.stdout
+
+
+# --- what a fixture may give
+
+
+@contextlib.contextmanager
+def managed() -> Iterator[BaseStore]:
+    yield InMemoryStore()
+
+
+@contextlib.asynccontextmanager
+async def managed_async() -> AsyncIterator[BaseStore]:
+    yield InMemoryStore()
+
+
+async def made() -> BaseStore:
+    return InMemoryStore()
+
+
+GIVEN: dict[str, Callable[[], Any]] = {
+    "a store": InMemoryStore,
+    "a class": lambda: InMemoryStore,
+    "a function": lambda: lambda: InMemoryStore(),
+    "an async function": lambda: made,
+    "a context manager": managed,
+    "an async context manager": managed_async,
+    "a function of a context manager": lambda: managed,
+    "a function of an async one": lambda: managed_async,
+}
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN.keys())
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_fixture_may_give(given: Callable[[], Any], colour: str) -> None:
+    with opened(given(), BaseStore, colour) as store:
+        store.put(("a",), "k", {"n": 1})
+        assert store.get(("a",), "k").value == {"n": 1}
+        assert store.together("batch", [([GetOp(("a",), "k")],)] * 3)[2][0].key == "k"
+        assert isinstance(store.target, InMemoryStore)
+
+
+def test_anything_else_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="give a BaseStore"), opened("a text", BaseStore, "sync"):
+        pass
+
+
+def test_an_error_on_opening_or_closing_reaches_the_test() -> None:
+    @contextlib.asynccontextmanager
+    async def broken(*, late: bool) -> AsyncIterator[BaseStore]:
+        if not late:
+            raise OSError("no disk")
+        yield InMemoryStore()
+        raise OSError("no disk any more")
+
+    with pytest.raises(OSError, match="no disk$"), opened(broken(late=False), BaseStore, "sync"):
+        pass
+    with pytest.raises(OSError, match="any more"), opened(broken(late=True), BaseStore, "async"):
+        pass
+
+
+# --- the package
+
+
+def test_the_suites_give_their_tests_and_what_may_be_overridden_and_no_more() -> None:
+    for suite in (store_suite, saver_suite):
+        given = {name for name in suite.__all__ if not name.startswith("test_")}
+        assert {"Capabilities", "capabilities", "deviations", "colour"} <= given
+        assert len(suite.TESTS) > 50
+        assert set(suite.__all__) == given | set(suite.TESTS)
+        assert "pytest" not in given
+
+
+def without_pytest(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"import sys; sys.modules['pytest'] = None\n{code}"]
+    env = os.environ | {"PYTHONPATH": str(SOURCE)}
+    return subprocess.run(command, env=env, timeout=PATIENCE, check=False, capture_output=True, text=True)
+
+
+def test_threadkeep_does_not_need_pytest() -> None:
+    run = without_pytest("import threadkeep; threadkeep.open('memory://').checkpointer")
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_suites_say_that_pytest_is_missing() -> None:
+    run = without_pytest("import threadkeep.conformance.store_suite")
+    assert "ImportError: threadkeep.conformance needs pytest" in run.stderr

@@ -1,0 +1,28 @@
+"""threadkeep's store against its own public suite, on every backend and in both colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import threadkeep
+from threadkeep.conformance.store_suite import *  # noqa: F403
+
+
+@pytest.fixture
+def store(keep: threadkeep.Keep) -> threadkeep.KeepStore:
+    return keep.store
+
+
+@pytest.fixture
+def embedding_store(fresh_url: Callable[[], str], index: Any) -> Iterator[threadkeep.KeepStore]:
+    with threadkeep.open(fresh_url(), index=index) as keep:
+        yield keep.store
+
+
+@pytest.fixture
+def ttl_store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
+    with threadkeep.open(fresh_url(), ttl={"refresh_on_read": True}) as keep:
+        yield keep.store
