@@ -14,11 +14,12 @@ from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.gate import AllowedType, KeepSerializer
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
+from threadkeep.engine.memories import IndexVectors
 from threadkeep.engine.ops import Op
 from threadkeep.engine.remembering import Vectors
 from threadkeep.plan import Outcome, Plan
 from threadkeep.transports.runner import Runner, Transport
-from threadkeep.transports.sweeper import Sweeper, Sweeping, run_apart
+from threadkeep.transports.sweeper import Sweeper, Sweeping, in_background, run_apart
 from threadkeep.urls import Server, transport_for
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Desk:
         self.transport = transport
         self.tenant = tenant
         self.heads = Heads(cache_bytes)
+        self._cache_bytes = cache_bytes
         self.vectors: Vectors | None = None
         transport.on_loss = self._forget
         self.runner = Runner(transport, on_fork=self._forget)
@@ -54,8 +56,9 @@ class Desk:
 
     def keep_vectors(self, dims: int, measure: str) -> None:
         """Have vectors of so many dimensions at hand, where the storage does not compare them itself."""
+        self.transport.wants_vectors = True
         if self.vectors is None:
-            self.vectors = Vectors(dims, measure)
+            self.vectors = Vectors(dims, measure, self._cache_bytes // 2)
 
     def key(self, kind: str, id: str) -> ThreadKey:
         """A thread of this tenant."""
@@ -85,6 +88,13 @@ class Desk:
         """The same for async callers."""
         return await self.runner.aexclusive(object(), _no_ops, make)
 
+    def see_to_index(self) -> None:
+        """Have an index of vectors made in the background, if somebody met so many that one is needed."""
+        vectors = self.vectors
+        if vectors is not None and vectors.wants_index:
+            vectors.wants_index = False
+            in_background(lambda: self.transport.write([IndexVectors(vectors.dims, vectors.measure)]))
+
     def sweep(self) -> Any:
         """Remove expired memories; how many. Inside an event loop it gives something to await."""
         if _in_a_loop():
@@ -93,6 +103,7 @@ class Desk:
 
     def start_sweeping(self, minutes: float | None) -> Sweeping:
         """Sweep every so many minutes until it is stopped."""
+        self.runner.check_open()
         return self._sweeper.start(minutes or _SWEEP_MINUTES)
 
     def stop_sweeping(self, timeout: float | None = None) -> Any:

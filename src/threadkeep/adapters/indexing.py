@@ -11,9 +11,10 @@ The index is LangGraph's IndexConfig, with `search` added, which says what a que
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 
 from threadkeep.engine.vectors import COSINE, MEASURES, packed
@@ -80,7 +81,7 @@ class Index:
         if getattr(self.embeddings, "afunc", None) is not None and getattr(self.embeddings, "func", None) is None:
             return run_apart(lambda: self.aembed(texts, asked))
         vectors = self.embeddings.embed_documents(wanted) if wanted else []
-        return self._packed(wanted, vectors, asked, [self.embeddings.embed_query(query) for query in asked])
+        return self._packed(wanted, vectors, asked, [_one(self.embeddings.embed_query, query) for query in asked])
 
     async def aembed(self, texts: Iterable[Text], queries: Iterable[str]) -> Embedded:
         """The same for async callers."""
@@ -91,14 +92,22 @@ class Index:
         return self._packed(wanted, vectors, asked, [await self.embeddings.aembed_query(query) for query in asked])
 
     def _packed(self, texts: list[str], vectors: Any, asked: list[str], queries: Any) -> Embedded:
-        if len(vectors) != len(texts):
-            raise ValueError(f"the embedding function gave {len(vectors)} vectors for {len(texts)} texts")
+        if not hasattr(vectors, "__len__") or len(vectors) != len(texts):
+            what = f"{len(vectors)} vectors" if hasattr(vectors, "__len__") else repr(vectors)
+            raise ValueError(f"the embedding function gave {what} for {len(texts)} texts")
         dims = self.dims
         assert dims is not None
         return Embedded(
             {text: packed(vector, dims) for text, vector in zip(texts, vectors, strict=True)},
             {query: packed(vector, dims) for query, vector in zip(asked, queries, strict=True)},
         )
+
+
+def _one(embed: Callable[[str], Any], query: str) -> Any:
+    try:
+        return embed(query)
+    except (IndexError, TypeError) as error:
+        raise ValueError("the embedding function gave no vector for a query") from error
 
 
 def _distinct(texts: Iterable[Text]) -> list[str]:
@@ -133,10 +142,13 @@ def _checked(config: Any) -> Mapping[str, Any]:
         raise ValueError(f"index['search'] must be one of {', '.join(_SEARCHES)}, not {search!r}")
     if (embed is not None and search is None) or search in ("vector", "hybrid"):
         _check_vectors(embed, dims)
-    if (config.get("distance_type") or COSINE) not in MEASURES:
+    if embed is None and dims is not None:
+        raise ValueError("index['dims'] needs an index['embed'] beside it")
+    if config.get("distance_type", COSINE) not in MEASURES:
         raise ValueError(f"index['distance_type'] must be one of {', '.join(MEASURES)}")
     fields = config.get("fields")
-    if fields is not None and (isinstance(fields, str) or not all(isinstance(each, str) for each in fields)):
+    is_list = isinstance(fields, (list, tuple)) and all(isinstance(each, str) for each in fields)
+    if fields is not None and not is_list:
         raise TypeError(f"index['fields'] must be a list of paths, not {fields!r}")
     return config
 
@@ -144,5 +156,7 @@ def _checked(config: Any) -> Mapping[str, Any]:
 def _check_vectors(embed: Any, dims: Any) -> None:
     if embed is None:
         raise ValueError("index['embed'] is needed for vectors: a function, an Embeddings object or 'provider:model'")
+    if not (isinstance(embed, (str, Embeddings)) or callable(embed)):
+        raise TypeError(f"index['embed'] must be a function, an Embeddings object or 'provider:model', not {embed!r}")
     if isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
         raise ValueError(f"index['dims'] must be the number of dimensions that embed gives, not {dims!r}")

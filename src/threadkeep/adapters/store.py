@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, Unpack
@@ -33,6 +34,7 @@ from threadkeep.engine.identity import as_id
 from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.engine.remembering import Hit, Question, lifetime, worth_refreshing
 from threadkeep.engine.spaces import Pattern, Place, Space
+from threadkeep.errors import ReadOnly
 from threadkeep.keep import Desk, OpenOptions, as_count
 from threadkeep.plan import Plan
 
@@ -46,6 +48,7 @@ class _Asked(NamedTuple):
 
     reads: list[tuple[int, Op]]
     puts: dict[Place, PutOp]
+    values: dict[Place, str]
     texts: dict[Place, Text]
     total: int
 
@@ -88,7 +91,9 @@ class KeepStore(BaseStore):
         if any(changes):
             self._desk.apart(lambda: remembering.remember(self._desk.tenant, *changes, now))
         if stale := self._stale(asked, hits, now):
-            self._desk.apart(lambda: remembering.refresh(self._desk.tenant, stale, now))
+            with suppress(ReadOnly):
+                self._desk.apart(lambda: remembering.refresh(self._desk.tenant, stale, now))
+        self._desk.see_to_index()
         return self._results(asked, hits)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -101,11 +106,13 @@ class KeepStore(BaseStore):
         if any(changes):
             await self._desk.aapart(lambda: remembering.remember(self._desk.tenant, *changes, now))
         if stale := self._stale(asked, hits, now):
-            await self._desk.aapart(lambda: remembering.refresh(self._desk.tenant, stale, now))
+            with suppress(ReadOnly):
+                await self._desk.aapart(lambda: remembering.refresh(self._desk.tenant, stale, now))
+        self._desk.see_to_index()
         return self._results(asked, hits)
 
     def _asked(self, ops: Iterable[Op]) -> _Asked:
-        asked = _Asked([], {}, {}, 0)
+        asked = _Asked([], {}, {}, {}, 0)
         total = 0
         for n, given in enumerate(ops):
             op = _checked(given)
@@ -117,7 +124,10 @@ class KeepStore(BaseStore):
             else:
                 asked.reads.append((n, op))
         for place, op in asked.puts.items():
-            if op.value is not None and op.index is not False:
+            if op.value is None:
+                continue
+            asked.values[place] = values.dump(op.value)  # before its texts: it is refused, or copied, now
+            if op.index is not False:
                 asked.texts[place] = self._index.text(op.value, op.index)
         return asked._replace(total=total)
 
@@ -146,15 +156,16 @@ class KeepStore(BaseStore):
 
     def _changes(self, asked: _Asked, embedded: Embedded, now: int) -> tuple[list[Memory], list[Place]]:
         puts = [
-            self._memory(place, op, asked.texts.get(place), embedded, now)
-            for place, op in asked.puts.items()
-            if op.value is not None
+            self._memory(place, value, asked.puts[place].ttl, asked.texts.get(place), embedded, now)
+            for place, value in asked.values.items()
         ]
         return puts, [place for place, op in asked.puts.items() if op.value is None]
 
-    def _memory(self, place: Place, op: PutOp, text: Text | None, embedded: Embedded, now: int) -> Memory:
-        expires = now + lifetime(op.ttl) if op.ttl is not None else None
-        row = MemoryRow(place.space, place.key, values.dump(op.value), now, now, expires, op.ttl)
+    def _memory(
+        self, place: Place, value: str, ttl: float | None, text: Text | None, embedded: Embedded, now: int
+    ) -> Memory:
+        expires = now + lifetime(ttl) if ttl is not None else None
+        row = MemoryRow(place.space, place.key, value, now, now, expires, ttl)
         if text is None:
             return Memory(row)
         return Memory(row, tuple(embedded.texts[each] for each in text.embedded), text.words)
@@ -185,6 +196,8 @@ class KeepStore(BaseStore):
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Any:
         """Sweep now and then, in a thread, until the Keep is closed or the future that this returns is cancelled."""
+        if sweep_interval_minutes is not None:
+            _minutes(sweep_interval_minutes, "sweep_interval_minutes")
         return self._desk.start_sweeping(sweep_interval_minutes or self._interval())
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> Any:
@@ -195,21 +208,30 @@ class KeepStore(BaseStore):
         return (self.ttl_config or {}).get("sweep_interval_minutes")
 
 
-def _ttl(config: TTLConfig | None) -> TTLConfig | None:
+def _ttl(config: Any) -> TTLConfig | None:
+    if config is None:
+        return None
     known = set(TTLConfig.__annotations__)
-    if config is not None and not set(config) <= known:
-        raise ValueError(f"ttl takes {', '.join(sorted(known))}, not {config!r}")
-    if config and (default := config.get("default_ttl")) is not None:
-        _minutes(default)
-    return config
+    if not isinstance(config, dict):
+        raise TypeError(f"ttl must be a dict, not {type(config).__name__}")
+    if not config.keys() <= known:
+        raise ValueError(f"ttl takes {', '.join(sorted(known))}, not {', '.join(sorted(config.keys() - known))}")
+    for name in ("default_ttl", "sweep_interval_minutes"):
+        if config.get(name) is not None:
+            _minutes(config[name], f"ttl[{name!r}]")
+    for name in ("refresh_on_read", "omit_expired"):
+        if not isinstance(config.get(name, True), bool):
+            raise TypeError(f"ttl[{name!r}] must be True or False, not {config[name]!r}")
+    checked: Any = config
+    return checked  # type: ignore[no-any-return]
 
 
-def _minutes(ttl: Any) -> float:
-    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
-        raise TypeError(f"ttl must be a number of minutes, not {type(ttl).__name__}")
-    if not 0 <= ttl < 10**9:
-        raise ValueError(f"ttl must be a number of minutes that is not negative: {ttl!r}")
-    return float(ttl)
+def _minutes(given: Any, what: str = "ttl") -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise TypeError(f"{what} must be a number of minutes, not {type(given).__name__}")
+    if not 0 <= given < 10**9:
+        raise ValueError(f"{what} must be a number of minutes that is not negative: {given!r}")
+    return float(given)
 
 
 def _checked(op: Op) -> Op:

@@ -15,9 +15,10 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from threadkeep.backends import prefilters
+from threadkeep.backends import pgvector, prefilters
 from threadkeep.backends.sql import (
     Row,
+    Session,
     SqlBackend,
     Values,
     Work,
@@ -33,11 +34,10 @@ from threadkeep.engine.backend import Batch, Commit, Found, Load, Loaded, Survey
 from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
 from threadkeep.engine.itemlog import NAMES, RUN_LISTS, ItemId, Run
-from threadkeep.engine.memories import Remember
+from threadkeep.engine.memories import IndexVectors, Memory, Nearest, Remember, VectorChanges
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.spaces import part_number
 from threadkeep.engine.vectors import numpy
-from threadkeep.errors import Conflict
 from threadkeep.plan import Request
 
 SCHEMA_VERSION = 2
@@ -90,6 +90,8 @@ class Postgres(SqlBackend):
 
     def __init__(self, schema: str | None = None) -> None:
         self.schema = schema
+        self.pgvector: str | None = None
+        """The schema that pgvector is in, if it is there."""
         self._spelled: dict[str, Spelled] = {}
         self._commits: dict[tuple[tuple[str, ...], bool], str] = {}
 
@@ -109,7 +111,7 @@ class Postgres(SqlBackend):
             cast = f"::{kind}[]" if kind else ""
             return f"${list(values).index(name) + 1}{cast}"
 
-        schema = '"{}"'.format((self.schema or "").replace('"', '""'))
+        schema = quoted(self.schema or "")
         prefix = f"{schema}." if self.schema is not None else ""
         text = _VALUE.sub(numbered, sql)
         return Spelled(_NAME.sub(lambda name: prefix + name[0] if name[1] else schema, text), tuple(values.items()))
@@ -182,11 +184,11 @@ class Postgres(SqlBackend):
         data: bytes = pairs[:, 1].astype("<f4").tobytes()
         return data
 
-    def remember_in(self, work: Work, request: Remember) -> None:
-        """Store and remove memories, in one statement."""
-        statement = self.remember(request)
-        if statement.read(work.session.rows(statement.sql, statement.values)) != len(request.puts):
-            raise Conflict
+    def remember_in(self, work: Work, request: Remember) -> int:
+        """Store and remove memories; how many were removed."""
+        gone = work.session.rows(*self.remember(request))[0][0]
+        work.session.rows(*self.remember_vectors(request))
+        return int(gone)
 
     def refresh_in(self, work: Work, values: Sequence[Values]) -> None:
         """Let memories live on, in one statement."""
@@ -198,10 +200,32 @@ class Postgres(SqlBackend):
             parts=[each["part"] for each in values],
         )
 
-    def remember(self, request: Remember, synchronous: str | None = None) -> Statement:
-        """Memories stored and removed in one statement, which reads how many were stored."""
+    def remember(self, request: Remember, synchronous: str | None = None) -> tuple[str, Values]:
+        """Memories stored and removed, in one statement, which tells how many of each."""
         sql = self.sql["remember"].replace("{setting}", self.sql["remember-setting"] if synchronous else "")
-        return Statement(sql, remember_values(request) | {"synchronous": synchronous}, lambda rows: rows[0][0])
+        return sql, remember_values(request) | {"synchronous": synchronous}
+
+    def remember_vectors(self, request: Remember) -> tuple[str, Values]:
+        """Their vectors, in another one of the same transaction."""
+        return self.sql["remember-vectors"], vector_values(request)
+
+    def answer(self, session: Session, request: Request[Any]) -> Any:
+        """Execute one request; what pgvector can do, by pgvector."""
+        if self.pgvector is not None and isinstance(request, (VectorChanges, Nearest)):
+            work, schema = Work(self, session), quoted(self.pgvector)
+            if isinstance(request, Nearest):
+                return pgvector.nearest(work, request, schema)
+            return pgvector.told_changes(work, request)
+        return super().answer(session, request)
+
+    def index_blocks(self, request: IndexVectors) -> tuple[str, str, str]:
+        """The full name of an index of vectors, how it is dropped, and how it is made."""
+        name, schema = pgvector.index_name(request), quoted(self.pgvector or "")
+        full = f"{quoted(self.schema)}.{name}" if self.schema is not None else name
+        made = self.sql["index-vectors"]
+        for part, text in pgvector.index_parts(request, schema).items():
+            made = made.replace(f"{{{part}}}", text)
+        return full, self.sql["drop-index"].replace("{index}", full), made
 
     def load(self, request: Load) -> Statement:
         """A load in one statement; it reads None if there are run lists, whose items take a second one."""
@@ -329,27 +353,42 @@ class Postgres(SqlBackend):
         )
 
 
+def quoted(name: str) -> str:
+    """A name as SQL has it."""
+    return '"{}"'.format(name.replace('"', '""'))
+
+
 _THREADS = {"known": "known", "made": "made", "shrunk": "known", "ended": "known"}
 """Parts that change rows of threads, and where they tell which."""
 _PARTS = ("known", "made", "items", "checkpoints", "changed_checkpoints", "writes", "changed_writes", "tags", "runs")
 
 
 def remember_values(request: Remember) -> dict[str, Any]:
-    """What a batch of memories says, column by column."""
-    puts = sorted(
-        zip(memory_values(request.tenant, request.puts), request.puts, strict=True), key=lambda p: p[0]["memory"]
-    )
-    gone = sorted((numbered(request.tenant, place) for place in request.gone), key=lambda each: each["memory"])
-    firsts = dict.fromkeys([memory.row.space[0] for _, memory in puts] + [place.space[0] for place in request.gone])
+    """What a batch of memories says, column by column. In order: two batches do not wait for each other crosswise."""
+    puts, gone = _in_order(request)
+    return {
+        "tenant": to_bytes(request.tenant),
+        "now": request.now,
+        "expired": request.expired,
+        **{name: [values[column] for values, _ in puts] for name, column in _MEMORY_COLUMNS.items()},
+        "ttls": [None if values["ttl"] is None else repr(values["ttl"]) for values, _ in puts],
+        "words": [memory.words or None for _, memory in puts],
+        "gone_memories": [each["memory"] for each in gone],
+        "gone_parts": [each["part"] for each in gone],
+    }
+
+
+def vector_values(request: Remember) -> dict[str, Any]:
+    """What it says of vectors."""
+    puts, gone = _in_order(request)
+    firsts = sorted({memory.row.space[0] for _, memory in puts} | {place.space[0] for place in request.gone})
     stored = {memory.row.space[0] for _, memory in puts if memory.vectors}
     vectors = [(values, n, vector) for values, memory in puts for n, vector in enumerate(memory.vectors)]
     dims = [len(vector) // 4 for _, _, vector in vectors]
     return {
         "tenant": to_bytes(request.tenant),
-        "now": request.now,
-        **{f"{name}": [values[column] for values, _ in puts] for name, column in _MEMORY_COLUMNS.items()},
-        "ttls": [None if values["ttl"] is None else repr(values["ttl"]) for values, _ in puts],
-        "words": [memory.words or None for _, memory in puts],
+        "memories": [values["memory"] for values, _ in puts],
+        "parts": [values["part"] for values, _ in puts],
         "counts": [len(memory.vectors) for _, memory in puts],
         "gone_memories": [each["memory"] for each in gone],
         "gone_parts": [each["part"] for each in gone],
@@ -359,10 +398,17 @@ def remember_values(request: Remember) -> dict[str, Any]:
         "vector_memories": [values["memory"] for values, _, _ in vectors],
         "vector_parts": [values["part"] for values, _, _ in vectors],
         "vector_fields": [n for _, n, _ in vectors],
+        "vector_spaces": [values["space"] for values, _, _ in vectors],
         "vector_starts": list(accumulate(dims, initial=0))[:-1],
         "vector_dims": dims,
         "numbers": b"".join(vector for _, _, vector in vectors),
     }
+
+
+def _in_order(request: Remember) -> tuple[list[tuple[dict[str, Any], Memory]], list[dict[str, Any]]]:
+    puts = zip(memory_values(request.tenant, request.puts), request.puts, strict=True)
+    gone = (numbered(request.tenant, place) for place in request.gone)
+    return sorted(puts, key=lambda put: put[0]["memory"]), sorted(gone, key=itemgetter("memory"))
 
 
 _MEMORY_COLUMNS = {

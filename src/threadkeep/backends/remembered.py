@@ -11,10 +11,11 @@ from typing import Any
 from threadkeep.engine.filters import matches
 from threadkeep.engine.memories import (
     Browse,
+    Expired,
+    IndexVectors,
     Matching,
     Memory,
     MemoryRow,
-    Nearest,
     PartChanges,
     Recall,
     RecallNumbered,
@@ -58,7 +59,7 @@ class Remembered:
         self.verbs: dict[type[Request[Any]], Callable[[Any], Any]] = {
             Remember: self._remember, Refresh: self._refresh, Sweep: self._sweep, Recall: self._recall,
             RecallNumbered: self._recall_numbered, Browse: self._browse, Spaces: self._spaces,
-            Matching: self._matching, Worded: self._worded, VectorChanges: self._changes, Nearest: lambda _: None,
+            Matching: self._matching, Expired: self._expired, Worded: self._worded, VectorChanges: self._changes, IndexVectors: lambda _: None,
         }  # fmt: skip
 
     def _of(self, tenant: str) -> _Tenant:
@@ -117,6 +118,12 @@ class Remembered:
         return frozenset(
             memory_number(request.tenant, row.place) for row in rows if matches(request.filter, load(row.value))
         )
+
+    def _expired(self, request: Expired) -> frozenset[int]:
+        here = self._of(request.tenant)
+        rows = (memory.row for memory in here.rows.values() if not _lives(memory.row, request.now))
+        below = (row for row in rows if row.space[: len(request.prefix)] == request.prefix)
+        return frozenset(memory_number(request.tenant, row.place) for row in below)
 
     def _worded(self, request: Worded) -> tuple[Scored, ...]:
         """BM25, as SQLite's full text has it."""

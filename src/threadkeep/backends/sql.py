@@ -103,9 +103,9 @@ class SqlBackend(ABC):
         for number in numbers:
             yield from work.rows("memory", **values, memory=number)
 
-    def remember_in(self, work: Work, request: Remember) -> None:
-        """Store and remove memories."""
-        sql_memories.remember(work, request)
+    def remember_in(self, work: Work, request: Remember) -> int:
+        """Store and remove memories; how many were removed."""
+        return sql_memories.remember(work, request)
 
     def refresh_in(self, work: Work, values: Sequence[Values]) -> None:
         """Let memories live on."""

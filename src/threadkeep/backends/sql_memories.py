@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.engine.filters import EVERYTHING, Node
+from threadkeep.engine.filters import EVERYTHING
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories import (
     Browse,
+    Expired,
+    IndexVectors,
     Matching,
     Memory,
     MemoryRow,
-    Nearest,
     PartChanges,
     Recall,
     RecallNumbered,
@@ -67,14 +68,16 @@ def below(tenant: str, prefix: Space) -> dict[str, Any]:
     return {"tenant": to_bytes(tenant), "low": low, "high": end_of(low) if low else _LAST}
 
 
-def remember(work: Work, request: Remember) -> None:
-    """Store and remove memories, statement by statement."""
-    _forget(work, request.tenant, [numbered(request.tenant, place) for place in request.gone])
+def remember(work: Work, request: Remember) -> int:
+    """Store and remove memories, statement by statement; how many were removed. Nobody else writes meanwhile."""
+    gone = _forget(work, request.tenant, [numbered(request.tenant, place) for place in request.gone])
     values = list(memory_values(request.tenant, request.puts))
     if work.many("put-memories", values) != len(values):
         raise Conflict
     _put_vectors(work, request, values)
-    work.dialect.put_words(work, [(value["memory"], memory.words) for value, memory in zip(values, request.puts, strict=True)])  # fmt: skip
+    told = ((value["memory"], memory.words) for value, memory in zip(values, request.puts, strict=True))
+    work.dialect.put_words(work, list(told))
+    return gone
 
 
 def _put_vectors(work: Work, request: Remember, values: Sequence[dict[str, Any]]) -> None:
@@ -101,13 +104,14 @@ def _tell(work: Work, tenant: str, first: str, *, stored: int = 0, lost: int = 0
     return int(work.rows("tell-part", **part, stored=stored, lost=lost)[0][0])
 
 
-def _forget(work: Work, tenant: str, gone: Sequence[dict[str, Any]]) -> None:
+def _forget(work: Work, tenant: str, gone: Sequence[dict[str, Any]]) -> int:
     """Remove memories with all that belongs to them."""
-    work.many("gone-memories", gone)
+    removed = work.many("gone-memories", gone)
     lost = {each["part"] for each in gone if work.many("less-vectors", [_where(each) | {"count": 0}])}
     work.dialect.put_words(work, [(each["memory"], "") for each in gone])
     for part in lost:
         work.rows("tell-part", part=part, tenant=to_bytes(tenant), first=b"", stored=0, lost=1)
+    return removed
 
 
 def _where(each: dict[str, Any]) -> dict[str, Any]:
@@ -123,9 +127,10 @@ def _sweep(work: Work, request: Sweep) -> int:
     rows = work.rows("expired", now=request.now, limit=request.limit)
     for tenant, space, key in rows:
         by_tenant.setdefault(from_bytes(tenant), []).append(Place(decode(space), from_bytes(key)))
-    for tenant, gone in by_tenant.items():
-        work.dialect.remember_in(work, Remember(tenant, (), tuple(gone), request.now))
-    return len(rows)
+    return sum(
+        work.dialect.remember_in(work, Remember(tenant, (), tuple(gone), request.now, expired=True))
+        for tenant, gone in by_tenant.items()
+    )
 
 
 def _recall(work: Work, request: Recall) -> tuple[MemoryRow | None, ...]:
@@ -146,19 +151,19 @@ def _fetched(work: Work, tenant: str, numbers: Iterable[int], now: int) -> Itera
     return work.dialect.fetch_memories(work, {"tenant": to_bytes(tenant), "now": now}, numbers)
 
 
-def _conditions(work: Work, request: Browse | Matching, filter: Node) -> tuple[str, dict[str, Any]]:
+def conditions_of(work: Work, request: Browse | Matching) -> tuple[str, dict[str, Any]]:
     """What is asked of a memory, and the values."""
     blocks = [work.dialect.sql["is-below"], work.dialect.sql["is-alive"]]
     values = below(request.tenant, request.prefix) | {"now": request.now}
-    if filter != EVERYTHING:
-        text, given = work.dialect.prefilter(filter)
+    if request.filter != EVERYTHING:
+        text, given = work.dialect.prefilter(request.filter)
         blocks.append(text)
         values |= given
     return "\n  AND ".join(blocks), values
 
 
 def _browse(work: Work, request: Browse) -> tuple[MemoryRow, ...]:
-    conditions, values = _conditions(work, request, request.filter)
+    conditions, values = conditions_of(work, request)
     if request.after is not None:
         updated, space, key = request.after
         conditions += f"\n  AND {work.dialect.sql['after-memory']}"
@@ -170,9 +175,14 @@ def _browse(work: Work, request: Browse) -> tuple[MemoryRow, ...]:
 
 
 def _matching(work: Work, request: Matching) -> frozenset[int]:
-    conditions, values = _conditions(work, request, request.filter)
+    conditions, values = conditions_of(work, request)
     rows = work.session.rows(work.dialect.sql["matching"].replace("{conditions}", conditions), values)
     return frozenset(row[0] for row in rows)
+
+
+def _expired(work: Work, request: Expired) -> frozenset[int]:
+    values = below(request.tenant, request.prefix) | {"now": request.now}
+    return frozenset(row[0] for row in work.rows("expired-below", **values))
 
 
 def _spaces(work: Work, request: Spaces) -> tuple[Space, ...]:
@@ -188,7 +198,8 @@ def _worded(work: Work, request: Worded) -> tuple[Scored, ...]:
     )
 
 
-def _changes(work: Work, request: VectorChanges) -> tuple[PartChanges, ...]:
+def changes(work: Work, request: VectorChanges) -> tuple[PartChanges, ...]:
+    """The partitions whose vectors changed, with what changed."""
     tenant = to_bytes(request.tenant)
     if request.first is None:
         parts = work.rows("parts", tenant=tenant)
@@ -218,8 +229,9 @@ VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
     RecallNumbered: _recall_numbered,
     Browse: _browse,
     Matching: _matching,
+    Expired: _expired,
     Spaces: _spaces,
     Worded: _worded,
-    VectorChanges: _changes,
-    Nearest: lambda _work, _request: None,
+    VectorChanges: changes,
+    IndexVectors: lambda _work, _request: None,
 }

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import Any
 
@@ -33,16 +33,16 @@ class Host:
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
         threading.Thread(target=self._run, args=(given, kind), daemon=True).start()
-        self.target = self._opening.result(PATIENCE)
+        self.target = _in_time(self._opening, PATIENCE)
 
     def _run(self, given: Any, kind: type) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            try:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._live(given, kind))
-            except BaseException as problem:  # noqa: BLE001 - it is raised again, in the thread of the test
-                (self._closing if self._opening.done() else self._opening).set_exception(problem)
-            else:
-                self._closing.set_result(None)
+        except BaseException as problem:  # noqa: BLE001 - it is raised again, in the thread of the test
+            (self._closing if self._opening.done() else self._opening).set_exception(problem)
+        else:
+            self._closing.set_result(None)
 
     async def _live(self, given: Any, kind: type) -> None:
         async with AsyncExitStack() as stack:
@@ -53,14 +53,29 @@ class Host:
         """What a coroutine gives, on the loop; one that takes too long is cancelled."""
         answer = asyncio.run_coroutine_threadsafe(asked, self._loop)
         try:
-            return answer.result(limit)
+            return _in_time(answer, limit)
         finally:
             answer.cancel()
 
     def close(self) -> None:
         """Close what was opened, and end the loop."""
         self._loop.call_soon_threadsafe(self._over.set)
-        self._closing.result(PATIENCE)
+        _in_time(self._closing, PATIENCE)
+
+
+def _in_time(answer: Future[Any], limit: float) -> Any:
+    """The answer, or an error that says how long was waited for it."""
+    if not wait([answer], limit).done:
+        raise TimeoutError(f"there is no end to it after {limit:g} seconds")
+    return answer.result()
+
+
+def _answer(answer: Future[Any], ask: Callable[[], Any]) -> None:
+    """Let a future have what a call gives or raises."""
+    try:
+        answer.set_result(ask())
+    except BaseException as problem:  # noqa: BLE001 - it is raised again, in the thread of the test
+        answer.set_exception(problem)
 
 
 async def _outcome(method: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -105,8 +120,8 @@ class Sync:
     def play(self, story: Callable[[Any], Any], other: Callable[[Any], Any]) -> Any:  # noqa: ARG002 - the other colour's
         """Let the first of two stories happen to the target itself: the sync one, in a thread that may be left behind."""
         ending: Future[Any] = Future()
-        threading.Thread(target=lambda: ending.set_result(story(self.target)), daemon=True).start()
-        return ending.result(HANGING)
+        threading.Thread(target=_answer, args=(ending, lambda: story(self.target)), daemon=True).start()
+        return _in_time(ending, HANGING)
 
     def beside(self, other: Any) -> Sync:
         """Another object, in the same colour."""

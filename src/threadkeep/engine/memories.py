@@ -1,7 +1,7 @@
 """Memories: their rows, and what the engine asks of a backend about them. Guarantees as in `backend`.
 
-    read     Recall, RecallNumbered, Browse, Spaces, Matching, Worded, VectorChanges, Nearest
-    write    Remember, Refresh, Sweep
+    read     Recall, RecallNumbered, Browse, Spaces, Matching, Expired, Worded, VectorChanges, Nearest
+    write    Remember, Refresh, Sweep, IndexVectors
 
 Times are microseconds since 1970. `now` hides what has expired: a read never shows it, whether or not it was swept.
 A request that has a filter may leave out only what does not match; the asker checks again.
@@ -50,6 +50,8 @@ class Remember(Request[None]):
     puts: tuple[Memory, ...]
     gone: tuple[Place, ...]
     now: int
+    expired: bool = False
+    """Whether to remove only what has expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,15 @@ class Matching(Request[frozenset[int]]):
     filter: Node
 
 
+@dataclass(frozen=True, slots=True)
+class Expired(Request[frozenset[int]]):
+    """The numbers of the memories below a prefix that have expired and are still stored."""
+
+    tenant: str
+    prefix: Space
+    now: int
+
+
 Scored: TypeAlias = tuple[int, float]
 """A memory's number and how well it fits, more is better."""
 
@@ -151,28 +162,37 @@ class VectorRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartChanges:
-    """What changed in a partition: vectors that were stored since, and, if some were removed, those that are there."""
+    """What changed in a partition: vectors that were stored since, and, if some were removed, those that are there.
+
+    One that is `large` is not told: the storage can rank it itself, by `Nearest`, and should be asked to.
+    """
 
     first: str
     at: tuple[int, int]
     changed: tuple[VectorRow, ...] = ()
     present: frozenset[tuple[int, int]] | None = None
+    large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class VectorChanges(Request[tuple[PartChanges, ...]]):
-    """The partitions (one, or all if `first` is None) whose vectors are not as they were `since`."""
+    """The partitions (one, or all if `first` is None) whose vectors are not as they were `since`.
+
+    The asker does not want to hold more than `most` vectors of one, if that can be helped.
+    """
 
     tenant: str
     first: str | None
     since: dict[str, tuple[int, int]] = field(default_factory=dict)
+    most: int = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Nearest(Request[tuple[Scored, ...] | None]):
-    """The memories below a prefix whose vectors are nearest, best first, at most `limit`; None if that is the asker's task.
+class Nearest(Request[tuple[Scored, ...]]):
+    """The memories below a prefix whose vectors are nearest, best first, at most `limit`. Only where there is something large.
 
-    `measure` is cosine, inner_product or l2.
+    `measure` is cosine, inner_product or l2. Exact if few match, else as good as the storage's index is. Not fewer than
+    `needed` if there are so many.
     """
 
     tenant: str
@@ -181,7 +201,16 @@ class Nearest(Request[tuple[Scored, ...] | None]):
     vector: bytes
     measure: str
     limit: int
+    needed: int
     filter: Node = EVERYTHING
 
 
-WRITES = (Remember, Refresh, Sweep)
+@dataclass(frozen=True, slots=True)
+class IndexVectors(Request[None]):
+    """Have an index for vectors of so many dimensions, where the storage has such a thing."""
+
+    dims: int
+    measure: str
+
+
+WRITES = (Remember, Refresh, Sweep, IndexVectors)

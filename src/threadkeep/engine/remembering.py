@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from threadkeep.engine.filters import EVERYTHING, Node, matches
 from threadkeep.engine.memories import (
     Browse,
+    Expired,
+    IndexVectors,
     Matching,
     Memory,
     MemoryRow,
@@ -33,6 +35,8 @@ from threadkeep.engine.words import words
 _SLICE, _LARGE_SLICE = 64, 1000
 _DEEPEST = 10_000
 """So many memories a search by words, or by an approximate index, ranks."""
+_MOST_WORDS = 200
+"""So many words of a query count."""
 _RANK = 60
 """The constant of reciprocal rank fusion: how little the first places matter more than the next."""
 _SWEPT_AT_ONCE = 1000
@@ -64,24 +68,43 @@ class Question(NamedTuple):
 
 @dataclass(slots=True)
 class Vectors:
-    """What a Keep has at hand of the vectors, by tenant and partition."""
+    """What a Keep has at hand of the vectors, by tenant and partition; of at most about `budget` bytes each."""
 
     dims: int
     measure: str
+    budget: int
     parts: dict[tuple[str, str], Part] = field(default_factory=dict)
+    large: set[tuple[str, str | None]] = field(default_factory=set)
+    """Partitions, and tenants as a whole (None), that the storage ranks."""
+    wants_index: bool = False
+    """Something large was met, and nobody has seen to an index yet."""
 
     def clear(self) -> None:
         """Nothing is certain any more."""
         self.parts.clear()
+        self.large.clear()
 
-    async def current(self, tenant: str, first: str | None) -> list[Part]:
-        """The partition, or all of the tenant, as they are now. One round trip."""
+    async def current(self, tenant: str, first: str | None) -> list[Part] | None:
+        """The partition, or all of the tenant, as they are now; None if that is too much. One round trip."""
+        if (tenant, first) in self.large:
+            return None
         known = {name: part for (whose, name), part in self.parts.items() if whose == tenant and first in (None, name)}
-        for change in await VectorChanges(tenant, first, {name: part.at for name, part in known.items()}):
+        since = {name: part.at for name, part in known.items()}
+        for change in await VectorChanges(tenant, first, since, self.budget // (4 * self.dims)):
+            if change.large:
+                self.wants_index = self.wants_index or not self.large
+                self.large.add((tenant, first))
+                self.parts.pop((tenant, first or ""), None)
+                return None
             before = known.get(change.first, Part((0, 0)))
             known[change.first] = before.changed(change, self.dims, self.measure)
             self.parts[(tenant, change.first)] = known[change.first]
         return list(known.values())
+
+
+async def index_vectors(dims: int, measure: str) -> None:
+    """Have the storage make its index. That may take long."""
+    await IndexVectors(dims, measure)
 
 
 async def get(tenant: str, places: Sequence[Place], now: int) -> list[Hit | None]:
@@ -124,31 +147,42 @@ def _matching(rows: Iterable[MemoryRow], filter: Node) -> Iterator[Hit]:
 
 
 async def _ranking(question: Question, vectors: Vectors | None) -> Iterator[Scored]:
-    """Numbers of memories, best first, before the filter."""
+    """Numbers of memories, best first, of those that may match the filter."""
     by_words = await _by_words(question) if question.text is not None else None
-    by_vectors = await _by_vectors(question, vectors) if question.vector is not None and vectors is not None else None
-    if by_words is None or by_vectors is None:
-        return iter(by_words if by_words is not None else by_vectors or ())
-    return _fused(by_words, by_vectors)
+    if question.vector is None or vectors is None:
+        return iter(await _allowed(question, by_words or ()))
+    by_vectors = await _by_vectors(question, vectors)
+    if by_words is None:
+        return iter(by_vectors)
+    gone = await Expired(question.tenant, question.prefix, question.now)
+    living = (scored for scored in by_vectors if scored[0] not in gone)
+    return _fused(await _allowed(question, by_words), living)
+
+
+async def _allowed(question: Question, ranking: Iterable[Scored]) -> Iterable[Scored]:
+    """What of a ranking the database does not say to be left out."""
+    if question.filter == EVERYTHING:
+        return ranking
+    allowed = await Matching(question.tenant, question.prefix, question.now, question.filter)
+    return ((number, score) for number, score in ranking if number in allowed)
 
 
 async def _by_words(question: Question) -> Sequence[Scored]:
-    wanted = tuple(dict.fromkeys(words(question.text or "")))
+    wanted = tuple(dict.fromkeys(words(question.text or "")))[:_MOST_WORDS]
     if not wanted:
         return ()
     return await Worded(question.tenant, question.prefix, question.now, wanted, _DEEPEST)
 
 
 async def _by_vectors(question: Question, vectors: Vectors) -> Iterable[Scored]:
-    assert question.vector is not None
-    deepest = min(max(4 * (question.offset + question.limit), 100), _DEEPEST)
-    told = await Nearest(
-        question.tenant, question.prefix, question.now, question.vector, vectors.measure, deepest, question.filter
-    )
-    if told is not None:
-        return told
-    parts = await vectors.current(question.tenant, question.prefix[0] if question.prefix else None)
-    return nearest(parts, question.vector, question.prefix, vectors.measure)
+    tenant, prefix, filter, limit, offset, now, vector, _ = question
+    assert vector is not None
+    parts = await vectors.current(tenant, prefix[0] if prefix else None)
+    if parts is not None:
+        return await _allowed(question, nearest(parts, vector, prefix, vectors.measure))
+    needed = min(offset + limit, _DEEPEST)
+    deepest = min(max(4 * needed, 100), _DEEPEST)
+    return await Nearest(tenant, prefix, now, vector, vectors.measure, deepest, needed, filter)
 
 
 def _fused(*rankings: Iterable[Scored]) -> Iterator[Scored]:
@@ -162,18 +196,14 @@ def _fused(*rankings: Iterable[Scored]) -> Iterator[Scored]:
 
 async def _page(question: Question, ranking: Iterator[Scored]) -> list[Hit]:
     """The memories of a ranking that match the filter, from `offset` on."""
-    end = question.offset + question.limit
-    if question.filter != EVERYTHING:
-        allowed = await Matching(question.tenant, question.prefix, question.now, question.filter)
-        ranking = ((number, score) for number, score in ranking if number in allowed)
-    found: list[Hit] = []
+    end, found = question.offset + question.limit, list[Hit]()
     while len(found) < end:
         some = dict(islice(ranking, max(end - len(found), 10)))
         if not some:
             break
         rows = await RecallNumbered(question.tenant, tuple(some), question.now)
-        hits = ((number, Hit(rows[number], load(rows[number].value), score)) for number, score in some.items() if number in rows)  # fmt: skip
-        found += [hit for _, hit in hits if matches(question.filter, hit.value)]
+        hits = (Hit(rows[number], load(rows[number].value), score) for number, score in some.items() if number in rows)
+        found += [hit for hit in hits if matches(question.filter, hit.value)]
     return found[question.offset : end]
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 COSINE, INNER_PRODUCT, L2 = MEASURES = ("cosine", "inner_product", "l2")
 _FIRST = 256
 """So many of the best are put in order first; mostly nobody asks for more."""
+_ROUNDING = 1e-4
+"""Relative to the best: how far apart two ways of reckoning a score may be, and more."""
 
 
 def numpy() -> Any:
@@ -81,17 +83,16 @@ class Part(NamedTuple):
             kept.append(_block(rows, numbers, measure))
         return Part(changes.at, tuple(numbers), tuple(_joined([block for block in kept if len(block.rows)])))
 
-    def scores(self, query: NDArray[np.float32], prefix: Space, measure: str) -> tuple[Any, Any]:
-        """The memories below a prefix and how near each of their vectors is."""
+    def rows(self, prefix: Space) -> Iterator[tuple[Any, Any]]:
+        """The numbers of the memories below a prefix, and their vectors."""
         np = numpy()
         fits = np.fromiter((space[: len(prefix)] == prefix for space in self.spaces), bool, len(self.spaces))
-        memories, scores = [], []
         for block in self.blocks:
-            here = fits[block.spaces] if not fits.all() else None
-            near = _MEASURES[measure](block.rows, query)
-            memories.append(block.memories if here is None else block.memories[here])
-            scores.append(near if here is None else near[here])
-        return memories, scores
+            if fits.all():
+                yield block.memories, block.rows
+            elif fits.any():
+                here = fits[block.spaces]
+                yield block.memories[here], block.rows[here]
 
 
 def _block(rows: Sequence[VectorRow], numbers: dict[Space, int], measure: str) -> _Block:
@@ -138,38 +139,56 @@ def _joined(blocks: list[_Block]) -> list[_Block]:
     return blocks
 
 
-_MEASURES: dict[str, Callable[[Any, Any], Any]] = {
-    COSINE: lambda rows, query: rows @ _normed(query),  # the rows are normed when they come
+_NEARNESS: dict[str, Callable[[Any, Any], Any]] = {
+    COSINE: lambda rows, query: rows @ query,  # both are of length 1
     INNER_PRODUCT: lambda rows, query: rows @ query,
     L2: lambda rows, query: -numpy().linalg.norm(rows - query, axis=1),
 }
+_EXACTLY: dict[str, Callable[[Any, Any], Any]] = {
+    COSINE: lambda rows, query: (rows * query).sum(axis=1),
+    INNER_PRODUCT: lambda rows, query: (rows * query).sum(axis=1),
+    L2: lambda rows, query: -numpy().sqrt(((rows - query) ** 2).sum(axis=1)),
+}
+"""The same for few rows, in double precision and one number after the other: equal vectors are equally near."""
 
 
 def nearest(parts: Iterable[Part], query: bytes, prefix: Space, measure: str) -> Iterator[Scored]:
     """Memories by their nearest vector, best first; of equal ones the lower number first."""
     np = numpy()
-    wanted = np.frombuffer(query, "<f4")
-    found = [part.scores(wanted, prefix, measure) for part in parts]
-    memories = [column for columns, _ in found for column in columns]
-    if not memories:
+    wanted = np.frombuffer(query, "<f4").astype(np.float32)
+    if measure == COSINE:
+        wanted = _normed(wanted)
+    found = [each for part in parts for each in part.rows(prefix)]
+    if not found:
         return
-    numbers, scores = np.concatenate(memories), np.concatenate([column for _, columns in found for column in columns])
+    near = [_NEARNESS[measure](rows, wanted) for _, rows in found]
     seen: set[int] = set()
-    for at in _best_first(np, numbers, scores):
-        number = int(numbers[at])
-        if number not in seen:
-            seen.add(number)
-            yield number, float(scores[at])
+    for chosen in _best_first(np, np.concatenate(near)):
+        numbers, scores = _scored(np, found, chosen, wanted, measure)
+        for at in np.lexsort((numbers, -scores)).tolist():
+            number = int(numbers[at])
+            if number not in seen:
+                seen.add(number)
+                yield number, float(scores[at])
 
 
-def _best_first(np: Any, numbers: Any, scores: Any) -> Iterator[int]:
-    """Indices by score; all are only put in order if somebody comes to the end of the best."""
-    if len(scores) > 4 * _FIRST:
-        best = np.argpartition(-scores, _FIRST)[:_FIRST]
-        worst = scores[best].min()
-        best = np.flatnonzero(scores > worst)  # ties with the worst may have been cut apart
-        yield from best[np.lexsort((numbers[best], -scores[best]))].tolist()
-        rest = np.flatnonzero(scores <= worst)
-        yield from rest[np.lexsort((numbers[rest], -scores[rest]))].tolist()
-    else:
-        yield from np.lexsort((numbers, -scores)).tolist()
+def _best_first(np: Any, near: Any) -> Iterator[Any]:
+    """Which rows are best, then the others: these are only looked at if somebody comes to the end of the best."""
+    if len(near) <= 4 * _FIRST:
+        yield np.arange(len(near))
+        return
+    worst = np.partition(near, len(near) - _FIRST)[len(near) - _FIRST]
+    margin = _ROUNDING * max(abs(float(near.max())), abs(float(worst)), 1e-9)
+    yield np.flatnonzero(near >= worst - margin)
+    yield np.flatnonzero(near < worst - margin)
+
+
+def _scored(np: Any, found: Sequence[tuple[Any, Any]], chosen: Any, wanted: Any, measure: str) -> tuple[Any, Any]:
+    """The numbers and exact scores of chosen rows, which are counted through all that was found."""
+    numbers, scores, start = [], [], 0
+    for memories, rows in found:
+        own = chosen[(chosen >= start) & (chosen < start + len(rows))] - start
+        numbers.append(memories[own])
+        scores.append(_EXACTLY[measure](rows[own].astype(np.float64), wanted.astype(np.float64)))
+        start += len(rows)
+    return np.concatenate(numbers), np.concatenate(scores)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -16,15 +16,28 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _LONGEST = 100
 MOST = 20_000
 """So many words of a memory are found."""
+MOST_BYTES, _POSITION = 800_000, 8
+"""And no more than these bytes, each word with its place: PostgreSQL takes a megabyte."""
 
 
 def words(text: str) -> list[str]:
     """The words of a text, in order."""
     plain = text.casefold()
     if not plain.isascii():
-        spread = unicodedata.normalize("NFKD", plain)
+        spread = unicodedata.normalize("NFKD", plain).casefold()
         plain = unicodedata.normalize("NFC", "".join(c for c in spread if not unicodedata.combining(c)))
-    return [word[:_LONGEST] for word in _WORD.findall(plain)][:MOST]
+    found = [word[:_LONGEST] for word in _WORD.findall(plain)][:MOST]
+    return found if len(found) * _LONGEST < MOST_BYTES else list(_within(found))
+
+
+def _within(found: Iterable[str]) -> Iterator[str]:
+    """As many words as databases take."""
+    room = MOST_BYTES
+    for word in found:
+        room -= len(word.encode()) + _POSITION
+        if room < 0:
+            return
+        yield word
 
 
 def leaves(value: Any) -> Iterator[str]:

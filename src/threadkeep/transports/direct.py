@@ -22,6 +22,7 @@ class Direct:
     """Executes requests one at a time, in the caller's thread. A forked child goes on with its own copy of the rows."""
 
     writers = 1
+    wants_vectors = False
     on_loss: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, backend: Answering, *, read_only: bool = False) -> None:

@@ -9,6 +9,7 @@ before it goes on. What psycopg raises is translated here, in one place.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -26,11 +27,19 @@ from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from threadkeep.backends.postgres import SCHEMA_VERSION, Postgres, Statement, fits_one_statement, only_adds
+from threadkeep.backends.postgres import (
+    SCHEMA_VERSION,
+    Postgres,
+    Statement,
+    fits_one_statement,
+    only_adds,
+)
 from threadkeep.backends.sql import Row, Values
 from threadkeep.engine.backend import Catalogue, Commit, Drop, Load, Scan, Survey
 from threadkeep.engine.memories import (
     Browse,
+    Expired,
+    IndexVectors,
     Matching,
     Recall,
     RecallNumbered,
@@ -40,12 +49,14 @@ from threadkeep.engine.memories import (
     Sweep,
     Worded,
 )
+from threadkeep.engine.spaces import part_number
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, answer
 from threadkeep.transports import arrays, forks
 
 T = TypeVar("T")
-_ONE_STATEMENT = (Scan, Catalogue, Recall, RecallNumbered, Browse, Matching, Spaces, Worded)
+_log = logging.getLogger(__name__)
+_ONE_STATEMENT = (Scan, Catalogue, Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded)
 _READING, _WRITING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN"
 _WRITERS = 4
 """So many groups of commits are under way at once; more would only make the groups smaller."""
@@ -63,6 +74,7 @@ _SET_UP_BY_OTHERS = (
     sql.UniqueViolation, sql.DuplicateTable, sql.DuplicateSchema, sql.DuplicateObject, sql.InternalError_,
     sql.SerializationFailure, sql.DeadlockDetected,
 )  # fmt: skip
+_NOT_ALLOWED = (sql.InsufficientPrivilege, sql.FeatureNotSupported, sql.UndefinedFile, sql.UndefinedObject)
 _NOT_SET_UP = (sql.UndefinedTable, sql.InvalidSchemaName)
 
 
@@ -115,6 +127,20 @@ class _Session:
         """What a statement answers."""
         return statement.read(self.rows(statement.sql, statement.values))
 
+    def at_once(self, statements: Sequence[tuple[str, Values]]) -> None:
+        """Some statements in a transaction, sent together: one round trip."""
+        with self._connection.pipeline():
+            self._cursor.execute(_WRITING)
+            for sql, values in statements:
+                text, names = self._spelled(sql)
+                self._cursor.execute(text, _in_order(names, values))
+            self._cursor.execute("COMMIT")
+
+    def be_patient(self) -> None:
+        """Wait as long as it takes."""
+        if isinstance(self._connection, _Connection):
+            self._connection.patience = None
+
     def transaction(self, begin: str, work: Callable[[], T]) -> T:
         """Do some work in a transaction."""
         self.rows(begin)
@@ -136,6 +162,7 @@ class PostgresServer:
     """A PostgreSQL server, or several of which one is the primary, that many threads and processes use at once."""
 
     writers = _WRITERS
+    wants_vectors = False
     on_loss: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, where: str | ConnectionPool[Any], backend: Postgres, options: Options) -> None:
@@ -223,16 +250,70 @@ class PostgresServer:
             return None
         if isinstance(request, Remember):
             return self._remembered(request)
+        if isinstance(request, IndexVectors):
+            return self._index_vectors(request)
         return self._persist(
             lambda session: session.transaction(_WRITING, lambda: self._backend_answer(session, request)),
             again=isinstance(request, (Drop, Refresh, Sweep)),
         )
 
     def _remembered(self, request: Remember) -> None:
-        """Memories in one statement. Made twice, it is the same."""
-        statement = self._backend.remember(request, self._synchronous_now())
-        if self._persist(lambda session: session.ask(statement)) != len(request.puts):
-            raise Conflict
+        """Memories in one transaction, and one round trip. Made twice, it is the same."""
+        backend, synchronous = self._backend, self._synchronous_now()
+        statements = [backend.remember(request, synchronous), backend.remember_vectors(request)]
+        self._persist(lambda session: session.at_once(statements))
+
+    def _index_vectors(self, request: IndexVectors) -> None:
+        """Have pgvector and an index, if that is possible; without them vectors are compared by the clients, or one by one."""
+        with self._translated(), self._patient_connection() as session:
+            try:
+                if self._backend.pgvector is None:
+                    session.rows(self._backend.sql["new-extension"])
+                    self._find_pgvector(session)
+                if self._backend.pgvector is not None:
+                    self._make_index(session, request)
+            except (
+                sql.InsufficientPrivilege,
+                sql.FeatureNotSupported,
+                sql.UndefinedFile,
+                sql.UndefinedObject,
+            ) as error:
+                _log.info("no index for vectors: %s", _said(error))
+
+    def _make_index(self, session: _Session, request: IndexVectors) -> None:
+        """Make an index, unless it is there or others are at it."""
+        blocks = self._backend.sql
+        name, drop, make = self._backend.index_blocks(request)
+        lock = {"lock": part_number("", name)}
+        if not session.rows(blocks["lock-index"], lock)[0][0]:
+            return
+        try:
+            valid = session.rows(blocks["index-is-valid"], {"name": name})
+            if valid and not valid[0][0]:
+                session.rows(drop)
+            session.rows(make)
+        finally:
+            session.rows(blocks["unlock-index"], lock)
+
+    @contextmanager
+    def _patient_connection(self) -> Iterator[_Session]:
+        """A connection for what takes long."""
+        self._ready()
+        with self._first_connection(time.monotonic() + self._options.timeout) as session:
+            session.be_patient()
+            yield session
+
+    def _find_pgvector(self, session: _Session) -> None:
+        """Where pgvector is; if it is wanted and not there, it is asked for."""
+        blocks = self._backend.sql
+        found = session.rows(blocks["vector-schema"])
+        if not found and self.wants_vectors and not self._options.read_only:
+            try:
+                session.rows(blocks["new-extension"])
+            except (*_NOT_ALLOWED, *_SET_UP_BY_OTHERS) as error:
+                _log.info("no pgvector: %s", _said(error))
+            found = session.rows(blocks["vector-schema"])
+        self._backend.pgvector = found[0][0] if found else None
 
     def _backend_answer(self, session: _Session, request: Request[Any]) -> Any:
         if self._synchronous is not None:
@@ -367,6 +448,7 @@ class PostgresServer:
                 session.transaction(_WRITING, lambda: self._migrate(session))
             except _SET_UP_BY_OTHERS as error:
                 raise _Passing("others were setting it up at the same time") from error
+        self._find_pgvector(session)
         held = session.rows("SHOW synchronous_commit")[0][0]
         strict = self._options.durability == "strict"
         self._synchronous = ("on" if held == "off" else None) if strict else "off"
@@ -401,7 +483,7 @@ class PostgresServer:
             raise ValueError(
                 f"PostgreSQL cannot hold this, an id may be too long for an index: {_said(error)}"
             ) from error
-        except sql.UniqueViolation as error:
+        except (sql.UniqueViolation, sql.DivisionByZero) as error:
             raise Conflict from error
         except (sql.DataCorrupted, sql.IndexCorrupted) as error:
             raise Corrupt(f"PostgreSQL: {_said(error)}") from error

@@ -45,6 +45,8 @@ class Transport(Protocol):
 
     writers: int
     """How many callers of `write` there may be at once."""
+    wants_vectors: bool
+    """Whether vectors will be stored; known before the first request."""
     on_loss: Callable[[], None]
     """Called when the storage may have lost what it acknowledged: nothing that was remembered is true for certain."""
 
@@ -203,6 +205,10 @@ class Runner:
         done, tell = _callback()
         threading.Thread(target=lambda: tell(attempt(self.close)), name="threadkeep-close").start()
         await done
+
+    def check_open(self) -> None:
+        """Closed, if it is."""
+        self._open()
 
     def before_fork(self) -> None:
         """Nothing to wait for: what the parent's workers do is the parent's."""

@@ -51,6 +51,7 @@ class SqliteFile:
     """A SQLite file that several threads, and several processes, read and write."""
 
     writers = 1
+    wants_vectors = False
     on_loss: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
+from threadkeep.errors import Closed
+
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -54,10 +56,24 @@ class Sweeper:
         while not stop.wait(minutes * 60):
             try:
                 self._sweep()
+            except Closed:
+                break
             except Exception:  # noqa: BLE001 - the next time it may work again
                 _log.exception("sweeping failed")
         if not sweeping.done():
             sweeping.set_result(None)
+
+
+def in_background(work: Callable[[], object]) -> None:
+    """Do something that nobody waits for."""
+
+    def tell() -> None:
+        try:
+            work()
+        except Exception:  # noqa: BLE001 - nobody waits, but somebody may read it
+            _log.exception("work in the background failed")
+
+    threading.Thread(target=tell, name="threadkeep-background", daemon=True).start()
 
 
 def run_apart(make: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -46,6 +46,9 @@ ORDER BY m.updated DESC, m.space, m.key LIMIT :limit OFFSET :offset;
 m.updated <= :after_updated
 AND (m.updated < :after_updated OR (m.space, m.key) > (:after_space, :after_key))
 
+-- expired-below: the numbers of memories that have expired and are still there
+SELECT m.memory FROM tk_memories m WHERE {is-below} AND m.expires <= :now;
+
 -- matching: the numbers of memories
 SELECT m.memory FROM tk_memories m WHERE {conditions};
 

@@ -22,8 +22,11 @@ CREATE INDEX tk_memories_words ON tk_memories USING gin (words);
 CREATE TABLE tk_vectors (
     memory bigint NOT NULL,
     part bigint NOT NULL,
-    field integer NOT NULL,
     seq bigint NOT NULL,
+    field integer NOT NULL,
+    dims integer NOT NULL,
+    tenant bytea NOT NULL,
+    space bytea NOT NULL,
     vector real[] NOT NULL,
     PRIMARY KEY (memory, part, field)
 );
@@ -57,8 +60,7 @@ tk_memories m
 SELECT {memory-columns} FROM tk_memories m
 WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant = :tenant AND {is-alive};
 
--- remember: store and remove memories, with their words and vectors; how many were stored
--- A memory's vectors beyond those that it has now are removed, the others replaced. The partition counts what changed.
+-- remember: store and remove memories, with their words; how many were removed. Two memories with one number are an error.
 WITH put AS (
     INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words)
     SELECT g.memory, g.part, :tenant, g.space, g.key, :now, :now, g.expires, g.ttl::double precision, g.value::json,
@@ -67,15 +69,25 @@ WITH put AS (
                 :ttls::text[], :values::text[], :words::text[])
          AS g (memory, part, space, key, expires, ttl, value, words)
     {replace-memories}
-    RETURNING m.memory
+    RETURNING 1
 ), gone AS (
     DELETE FROM tk_memories m USING unnest(:gone_memories::bigint[], :gone_parts::bigint[]) AS g (memory, part)
-    WHERE m.memory = g.memory AND m.part = g.part AND m.tenant = :tenant
-), less AS (
+    WHERE m.memory = g.memory AND m.part = g.part AND m.tenant = :tenant AND (NOT :expired OR m.expires <= :now)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM gone), 1 / CAST((SELECT count(*) FROM put) = cardinality(:memories::bigint[]) AS integer)
+{setting};
+
+-- remember-vectors: the vectors of memories that were just stored or removed
+-- It comes after `remember`, in its transaction: whoever changed the same memories before is done, and is seen. Vectors beyond
+-- those that a memory has now are removed, the others replaced. The partition counts what changed.
+WITH less AS (
     DELETE FROM tk_vectors v
     USING unnest(:memories::bigint[] || :gone_memories::bigint[], :parts::bigint[] || :gone_parts::bigint[],
                  :counts::bigint[]) AS g (memory, part, vectors)
     WHERE v.memory = g.memory AND v.part = g.part AND v.field >= coalesce(g.vectors, 0)
+      AND (g.vectors IS NOT NULL
+           OR NOT EXISTS (SELECT 1 FROM tk_memories m WHERE m.memory = g.memory AND m.part = g.part))
     RETURNING v.part
 ), told AS (
     INSERT INTO tk_parts AS p (part, tenant, first, seq, drops)
@@ -84,15 +96,13 @@ WITH put AS (
     WHERE g.stored > 0 OR EXISTS (SELECT 1 FROM less l WHERE l.part = g.part)
     ON CONFLICT (part) DO UPDATE SET seq = p.seq + excluded.seq, drops = p.drops + excluded.drops
     RETURNING p.part, p.seq
-), vectors AS (
-    INSERT INTO tk_vectors (memory, part, field, seq, vector)
-    SELECT g.memory, g.part, g.field, t.seq, (:numbers::real[])[g.start + 1 : g.start + g.dims]
-    FROM unnest(:vector_memories::bigint[], :vector_parts::bigint[], :vector_fields::bigint[], :vector_starts::bigint[],
-                :vector_dims::bigint[]) AS g (memory, part, field, start, dims)
-    JOIN told t ON t.part = g.part
-    ON CONFLICT (memory, part, field) DO UPDATE SET seq = excluded.seq, vector = excluded.vector
 )
-SELECT (SELECT count(*) FROM put) {setting};
+INSERT INTO tk_vectors (memory, part, seq, field, dims, tenant, space, vector)
+SELECT g.memory, g.part, t.seq, g.field, g.dims, :tenant, g.space, (:numbers::real[])[g.start + 1 : g.start + g.dims]
+FROM unnest(:vector_memories::bigint[], :vector_parts::bigint[], :vector_fields::bigint[], :vector_spaces::bytea[],
+            :vector_starts::bigint[], :vector_dims::bigint[]) AS g (memory, part, field, space, start, dims)
+JOIN told t ON t.part = g.part
+ON CONFLICT (memory, part, field) DO UPDATE SET seq = excluded.seq, dims = excluded.dims, vector = excluded.vector;
 
 -- replace-memories: what becomes of a memory that is there
 ON CONFLICT ({memory-key}) DO UPDATE
@@ -105,7 +115,7 @@ WHERE m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = exclud
 FROM set_config('synchronous_commit', :synchronous, true)
 
 -- refresh-memories: let memories live on
-UPDATE tk_memories AS m SET expires = :now + CAST(m.ttl * 60000000 AS bigint)
+UPDATE tk_memories AS m SET expires = :now + CAST(trunc(m.ttl * 60000000) AS bigint)
 FROM unnest(:memories::bigint[], :parts::bigint[]) AS g (memory, part)
 WHERE m.memory = g.memory AND m.part = g.part AND m.tenant = :tenant AND m.ttl IS NOT NULL AND m.expires > :now;
 
@@ -116,6 +126,57 @@ WHERE m.words @@ q.words AND {is-below} AND {is-alive}
 ORDER BY score DESC, m.memory LIMIT :limit;
 
 -- vectors-since: vectors of a partition that were stored after a change
-SELECT v.memory, v.field, m.space, array_send(v.vector)
-FROM tk_vectors v JOIN tk_memories m ON m.memory = v.memory AND m.part = v.part
+SELECT v.memory, v.field, v.space, array_send(v.vector) FROM tk_vectors v
 WHERE v.part = :part AND v.seq > :since;
+
+-- vector-schema: where pgvector is installed, if it is and we may use it
+SELECT n.nspname FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
+WHERE e.extname = 'vector' AND has_schema_privilege(n.oid, 'USAGE');
+
+-- new-extension: have pgvector, if we are allowed to
+CREATE EXTENSION IF NOT EXISTS vector;
+
+-- lock-index: nobody else makes this index now
+SELECT pg_try_advisory_lock(:lock);
+
+-- unlock-index: others may
+SELECT pg_advisory_unlock(:lock);
+
+-- index-is-valid: whether an index is there, and whole
+SELECT i.indisvalid FROM pg_catalog.pg_index i WHERE i.indexrelid = to_regclass(:name);
+
+-- drop-index: away with one that somebody did not finish
+DROP INDEX CONCURRENTLY IF EXISTS {index};
+
+-- index-vectors: an index for nearness, of the vectors that have so many dimensions; nobody waits for it
+CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON tk_vectors USING hnsw (({vector}) {pgvector}.{operators})
+WHERE dims = {dims};
+
+-- is-near-below: vectors of a tenant, of so many dimensions, below a prefix
+v.dims = {dims} AND v.tenant = :tenant AND v.space >= :low AND v.space < :high
+
+-- has-many-vectors: whether a partition, or all, have more vectors than that
+SELECT count(*) FROM (SELECT 1 FROM tk_vectors v WHERE {conditions} LIMIT :most) AS counted;
+
+-- some-matching: the numbers of memories, up to a number of them
+SELECT m.memory FROM tk_memories m WHERE {conditions} LIMIT :most;
+
+-- search-settings: how an index for nearness is searched, until the transaction ends
+-- The planner does not know what the index is worth: that is not for it to choose.
+SELECT set_config('enable_sort', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true),
+       set_config('hnsw.ef_search', :ef, true), set_config('hnsw.iterative_scan', 'relaxed_order', true);
+
+-- nearest: the nearest vectors by the index; of a memory with several vectors there may be several
+SELECT v.memory, {distance} AS distance FROM tk_vectors v WHERE {is-near-below} ORDER BY {distance} LIMIT :wide;
+
+-- nearest-exactly: the nearest, compared one by one
+SELECT v.memory, min({distance}) AS distance FROM tk_vectors v WHERE {is-near-below}
+GROUP BY v.memory ORDER BY distance, v.memory LIMIT :wide;
+
+-- nearest-of: the nearest of some memories
+SELECT v.memory, min({distance}) AS distance FROM tk_vectors v
+WHERE {is-near-below} AND v.memory = ANY (:numbers::bigint[])
+GROUP BY v.memory ORDER BY distance, v.memory LIMIT :wide;
+
+-- matching-of: which of some memories match
+SELECT m.memory FROM tk_memories m WHERE m.memory = ANY (:numbers::bigint[]) AND {conditions};

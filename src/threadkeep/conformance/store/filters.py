@@ -213,10 +213,10 @@ def test_exists_tells_a_none_from_what_is_missing(my_store: Colour) -> None:
 
 
 @needs("more_operators")
-def test_contains_finds_lists_with_an_element(my_store: Colour) -> None:
+def test_contains_finds_lists_with_an_element_and_texts_with_a_part(my_store: Colour) -> None:
     shelve(my_store, list=[1, "red", {"n": 1}], true=[True], text="a red one", number=1, empty=[], missing=MISSING)
     assert by(my_store, {"$contains": 1}, {"$contains": 7}, {"$contains": True}) == [{"list"}, set(), {"true"}]
-    assert "list" in found(my_store, {"x": {"$contains": "red"}})
+    assert by(my_store, {"$contains": "red"}, {"$contains": "one"}) == [{"list", "text"}, {"text"}]
 
 
 @needs("more_operators")
