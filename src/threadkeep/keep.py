@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
@@ -17,7 +20,8 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
 from threadkeep.engine.memories import IndexVectors
 from threadkeep.engine.ops import Op
 from threadkeep.engine.remembering import Vectors
-from threadkeep.plan import Outcome, Plan
+from threadkeep.errors import Closed
+from threadkeep.plan import Outcome, Plan, result
 from threadkeep.transports.runner import Runner, Transport
 from threadkeep.transports.sweeper import Sweeper, Sweeping, in_background, run_apart
 from threadkeep.urls import Server, transport_for
@@ -35,30 +39,47 @@ _SWEEP_MINUTES = 5.0
 _SERDES = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
 
 
+@dataclass(slots=True)
+class AtHand:
+    """What a Keep remembers between calls."""
+
+    heads: Heads
+    vectors: Vectors | None = None
+
+    def clear(self) -> None:
+        """It may not be true any more."""
+        self.heads.clear()
+        if self.vectors is not None:
+            self.vectors.clear()
+
+
 class Desk:
     """What the faces of a Keep share: the runner, what is remembered of threads, and the tenant."""
 
     def __init__(self, transport: Transport, *, tenant: str, cache_bytes: int) -> None:
         self.transport = transport
         self.tenant = tenant
-        self.heads = Heads(cache_bytes)
+        self.at_hand = AtHand(Heads(cache_bytes))
         self._cache_bytes = cache_bytes
-        self.vectors: Vectors | None = None
-        transport.on_loss = self._forget
-        self.runner = Runner(transport, on_fork=self._forget)
-        self._sweeper = Sweeper(lambda: self.apart(lambda: remembering.sweep(now_exactly())))
+        transport.on_loss = self.at_hand.clear
+        self._sweeper = Sweeper(partial(_sweep, weakref.ref(self)))  # a sweeper keeps no Keep alive
+        self.runner = Runner(transport, on_fork=self.at_hand.clear, on_close=self._sweeper.stop)
 
-    def _forget(self) -> None:
-        """What was remembered may not be true any more."""
-        self.heads.clear()
-        if self.vectors is not None:
-            self.vectors.clear()
+    @property
+    def heads(self) -> Heads:
+        """What is remembered of threads."""
+        return self.at_hand.heads
+
+    @property
+    def vectors(self) -> Vectors | None:
+        """What is at hand of vectors, if the store has any."""
+        return self.at_hand.vectors
 
     def keep_vectors(self, dims: int, measure: str) -> None:
         """Have vectors of so many dimensions at hand, where the storage does not compare them itself."""
         self.transport.wants_vectors = True
         if self.vectors is None:
-            self.vectors = Vectors(dims, measure, self._cache_bytes // 2)
+            self.at_hand.vectors = Vectors(dims, measure, self._cache_bytes // 2)
 
     def key(self, kind: str, id: str) -> ThreadKey:
         """A thread of this tenant."""
@@ -93,7 +114,8 @@ class Desk:
         vectors = self.vectors
         if vectors is not None and vectors.wants_index:
             vectors.wants_index = False
-            in_background(lambda: self.transport.write([IndexVectors(vectors.dims, vectors.measure)]))
+            request = IndexVectors(vectors.dims, vectors.measure)
+            in_background(lambda: result(self.transport.write([request])[0]))
 
     def sweep(self) -> Any:
         """Remove expired memories; how many. Inside an event loop it gives something to await."""
@@ -112,16 +134,6 @@ class Desk:
             return asyncio.get_running_loop().run_in_executor(None, self._sweeper.stop, timeout)
         return self._sweeper.stop(timeout)
 
-    def close(self) -> None:
-        """Stop sweeping and let go of everything."""
-        self._sweeper.stop()
-        self.runner.close()
-
-    async def aclose(self) -> None:
-        """The same, without blocking the event loop."""
-        await asyncio.get_running_loop().run_in_executor(None, self._sweeper.stop)
-        await self.runner.aclose()
-
     def _together(self, key: ThreadKey) -> Callable[[Sequence[Any]], Plan[list[Outcome]]]:
         return lambda ops: checkpoints.write(self.heads, key, ops)
 
@@ -131,6 +143,13 @@ class Desk:
             self.runner.run(_setup(self.transport))
             return _Done()
         return asyncio.ensure_future(self.runner.arun(lambda: _setup(self.transport)))
+
+
+def _sweep(desk: weakref.ref[Desk]) -> int:
+    alive = desk()
+    if alive is None:
+        raise Closed
+    return alive.apart(lambda: remembering.sweep(now_exactly()))
 
 
 def _in_a_loop() -> bool:
@@ -265,11 +284,11 @@ class Keep:
 
     def close(self) -> None:
         """Finish what is under way and let go of connections and workers. Harmless when repeated."""
-        self._desk.close()
+        self._desk.runner.close()
 
     async def aclose(self) -> None:
         """The same, without blocking the event loop."""
-        await self._desk.aclose()
+        await self._desk.runner.aclose()
 
     def __enter__(self) -> Self:
         return self

@@ -7,13 +7,11 @@ written with their schema, so nothing depends on the search path.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadkeep.backends.sql_memories import changes, conditions_of
-from threadkeep.engine.filters import EVERYTHING
 from threadkeep.engine.identity import to_bytes
-from threadkeep.engine.memories import Browse, IndexVectors, Nearest, PartChanges, Scored, VectorChanges
+from threadkeep.engine.memories import Browse, IndexVectors, Nearby, Nearest, PartChanges, Scored, VectorChanges
 from threadkeep.engine.spaces import part_number
 
 if TYPE_CHECKING:
@@ -25,8 +23,9 @@ _MOST_FIELDS, _WIDEST = 4, 20_000
 """So many vectors of a memory are reckoned with when the index is asked; and at most it is asked for that many."""
 _LEAST_LOOKED_AT, _MOST_LOOKED_AT = 200, 1_000
 """What pgvector calls ef_search."""
-_LONGEST_VECTOR = 2_000
-"""Dimensions of an indexed `vector`; longer ones are indexed at half precision."""
+_LONGEST_VECTOR, _LONGEST_HALF, _LONGEST = 2_000, 4_000, 16_000
+"""Dimensions of an indexed vector, of one at half precision, and of any."""
+_QUERY = ":query::real[]"
 
 
 class _Measure(NamedTuple):
@@ -42,12 +41,17 @@ _MEASURES = {
 }
 
 
+def can_index(dims: int, measure: str) -> bool:
+    """Whether there is an index for such vectors: of half precision for the longer ones, which fit if they have length 1."""
+    return dims <= _LONGEST_VECTOR or (dims <= _LONGEST_HALF and measure == "cosine")
+
+
 def index_parts(request: IndexVectors, schema: str) -> dict[str, str]:
     """What `index-vectors` leaves open."""
-    kind = _kind(request.dims)
+    kind = "vector" if request.dims <= _LONGEST_VECTOR else "halfvec"
     return {
         "name": index_name(request),
-        "vector": f"vector::{schema}.{kind}({request.dims})",
+        "vector": _indexed("vector", request.dims, schema),
         "operators": f"{kind}_{_MEASURES[request.measure].operators}",
         "pgvector": schema,
         "dims": str(request.dims),
@@ -59,14 +63,22 @@ def index_name(request: IndexVectors) -> str:
     return f"tk_vectors_{request.measure}_{request.dims}"
 
 
-def _kind(dims: int) -> str:
-    return "vector" if dims <= _LONGEST_VECTOR else "halfvec"
+def _exact(numbers: str, dims: int, schema: str) -> str:
+    return f"({numbers}::{schema}.vector({dims}))"
+
+
+def _indexed(numbers: str, dims: int, schema: str) -> str:
+    """A vector as the index has it."""
+    if dims <= _LONGEST_VECTOR:
+        return _exact(numbers, dims, schema)
+    return f"({schema}.l2_normalize({numbers}::{schema}.vector({dims}))::{schema}.halfvec({dims}))"
 
 
 def told_changes(work: Work, request: VectorChanges) -> tuple[PartChanges, ...]:
     """Changes, but for what has more vectors than the asker wants."""
     part = part_number(request.tenant, request.first) if request.first is not None else None
-    if request.first not in request.since and _has_many(work, request, part):
+    is_new = request.first not in request.since
+    if request.dims <= _LONGEST and (request.full or (is_new and _has_many(work, request, part))):
         return (PartChanges(request.first or "", (0, 0), large=True),)
     return changes(work, request)
 
@@ -78,29 +90,24 @@ def _has_many(work: Work, request: VectorChanges, part: int | None) -> bool:
     return bool(work.session.rows(sql, values)[0][0] > request.most)
 
 
-def nearest(work: Work, request: Nearest, schema: str) -> tuple[Scored, ...]:
-    """The nearest memories: one by one if few are asked for, else by the index.
+def nearest(work: Work, request: Nearest, schema: str) -> Nearby:
+    """The nearest memories: one by one if few are asked for, else by the index, or one by one if that finds too few.
 
-    Nothing is joined: without statistics, which a table that was just filled has not, the planner joins badly.
+    Hardly anything is joined: without statistics, which a table that was just filled has not, the planner joins badly.
     """
     asked = _Asked(work, request, schema)
-    if request.filter != EVERYTHING:
-        matching = asked.numbers("some-matching", most=_FEW + 1)
-        if len(matching) <= _FEW:
-            return asked.best("nearest-of", numbers=matching)
-    elif asked.count("has-many-vectors", most=_FEW + 1) <= _FEW:
-        return asked.best("nearest-exactly")
-    wide = asked.wide
-    while True:
-        work.rows("search-settings", ef=str(min(max(wide, _LEAST_LOOKED_AT), _MOST_LOOKED_AT)))
-        found = asked.best("nearest", wide=wide)
-        if request.filter != EVERYTHING:
-            matching = asked.numbers("matching-of", numbers=[number for number, _ in found])
-            kept = set(matching)
-            found = tuple(scored for scored in found if scored[0] in kept)
-        if len(found) >= request.needed or wide >= _WIDEST:
-            return found[: request.limit]
-        wide = min(wide * 8, _WIDEST)
+    matching = asked.numbers("some-matching", most=_FEW + 1)
+    if len(matching) <= _FEW:
+        return asked.nearby("nearest-of", numbers=matching)
+    if can_index(len(request.vector) // 4, request.measure):
+        work.rows("index-settings", ef=str(min(max(asked.wide, _LEAST_LOOKED_AT), _MOST_LOOKED_AT)))
+        found = asked.best("nearest")
+        alive = set(asked.numbers("matching-of", numbers=[number for number, _ in found]))
+        kept = tuple(scored for scored in found if scored[0] in alive)
+        if len(kept) >= request.needed:
+            return Nearby(kept[: request.limit], is_all=False)
+    work.rows("exact-settings")
+    return asked.nearby("nearest-of-all")
 
 
 class _Asked:
@@ -110,42 +117,46 @@ class _Asked:
         self._work = work
         self._measure = _MEASURES[request.measure]
         self._limit = request.limit
+        self.wide = max(min(request.limit * _MOST_FIELDS, _WIDEST), request.limit)
         dims = len(request.vector) // 4
         browse = Browse(request.tenant, request.prefix, request.now, 0, filter=request.filter)
-        self._matching, values = conditions_of(work, browse)
-        self._parts = {"distance": _distance(self._measure, dims, schema), "dims": str(dims)}
-        self.wide = max(min(request.limit * _MOST_FIELDS, _WIDEST), request.limit)
-        self._values = values | {"query": request.vector, "wide": self.wide}
+        conditions, values = conditions_of(work, browse)
+        near = f"OPERATOR({schema}.{self._measure.operator})"
+        distance = f"{_exact('v.vector', dims, schema)} {near} {_exact(_QUERY, dims, schema)}"
+        self._parts = {
+            "conditions": " AND ".join(conditions),
+            "of-itself": " AND ".join(conditions[1:]),
+            "distance": f"coalesce(nullif({distance}, 'NaN'), 1)",
+            "nearness": f"{_indexed('v.vector', dims, schema)} {near} {_indexed(_QUERY, dims, schema)}",
+            "dims": str(dims),
+        }
+        self._values = values | {"query": request.vector, "wide": self.wide, "limit": request.limit}
 
-    def _rows(self, block: str, conditions: str, given: dict[str, Any]) -> list[Row]:
-        sql = self._work.dialect.sql[block].replace("{conditions}", conditions)
+    def _rows(self, block: str, given: dict[str, Any]) -> list[Row]:
+        sql = self._work.dialect.sql[block]
         for part, text in self._parts.items():
             sql = sql.replace(f"{{{part}}}", text)
         return self._work.session.rows(sql, self._values | given)
 
     def numbers(self, block: str, **given: Any) -> list[int]:
         """The numbers of memories that match."""
-        return [row[0] for row in self._rows(block, self._matching, given)]
-
-    def count(self, block: str, **given: Any) -> int:
-        """How many vectors there are, up to a number of them."""
-        return int(self._rows(block, self._work.dialect.sql["is-near-below"], given)[0][0])
+        return [row[0] for row in self._rows(block, given)]
 
     def best(self, block: str, **given: Any) -> tuple[Scored, ...]:
         """Memories by their best vector."""
-        found = _scored(self._rows(block, "", given), self._measure)
+        found = _scored(self._rows(block, given), self._measure)
         return tuple(sorted(found.items(), key=lambda scored: (-scored[1], scored[0])))
+
+    def nearby(self, block: str, **given: Any) -> Nearby:
+        """The same where nothing was left out."""
+        found = self.best(block, **given)
+        return Nearby(found, is_all=len(found) < self._limit)
 
 
 def _scored(rows: Iterable[Row], measure: _Measure) -> dict[int, float]:
-    """The best score of each memory. A vector of no length is as far as one at a right angle."""
+    """The best score of each memory."""
     best: dict[int, float] = {}
     for memory, distance in rows:
-        score = 0.0 if isnan(distance) else 1 - distance if measure.one_minus else -distance
+        score = 1 - distance if measure.one_minus else -distance
         best[memory] = max(score, best.get(memory, score))
     return best
-
-
-def _distance(measure: _Measure, dims: int, schema: str) -> str:
-    kind = f"{schema}.{_kind(dims)}({dims})"
-    return f"(v.vector::{kind}) OPERATOR({schema}.{measure.operator}) (:query::real[]::{kind})"

@@ -218,10 +218,14 @@ class Postgres(SqlBackend):
             return pgvector.told_changes(work, request)
         return super().answer(session, request)
 
+    def named(self, name: str) -> str:
+        """A table or an index with its schema."""
+        return f"{quoted(self.schema)}.{name}" if self.schema is not None else name
+
     def index_blocks(self, request: IndexVectors) -> tuple[str, str, str]:
         """The full name of an index of vectors, how it is dropped, and how it is made."""
         name, schema = pgvector.index_name(request), quoted(self.pgvector or "")
-        full = f"{quoted(self.schema)}.{name}" if self.schema is not None else name
+        full = self.named(name)
         made = self.sql["index-vectors"]
         for part, text in pgvector.index_parts(request, schema).items():
             made = made.replace(f"{{{part}}}", text)

@@ -34,6 +34,7 @@ from threadkeep.plan import Request
 if TYPE_CHECKING:
     from threadkeep.backends.sql import Row, Work
 
+_AND = "\n  AND "
 _LAST = b"\xff"
 """After all namespaces."""
 
@@ -151,32 +152,32 @@ def _fetched(work: Work, tenant: str, numbers: Iterable[int], now: int) -> Itera
     return work.dialect.fetch_memories(work, {"tenant": to_bytes(tenant), "now": now}, numbers)
 
 
-def conditions_of(work: Work, request: Browse | Matching) -> tuple[str, dict[str, Any]]:
-    """What is asked of a memory, and the values."""
+def conditions_of(work: Work, request: Browse | Matching) -> tuple[list[str], dict[str, Any]]:
+    """What is asked of a memory, where it is first, and the values."""
     blocks = [work.dialect.sql["is-below"], work.dialect.sql["is-alive"]]
     values = below(request.tenant, request.prefix) | {"now": request.now}
     if request.filter != EVERYTHING:
         text, given = work.dialect.prefilter(request.filter)
         blocks.append(text)
         values |= given
-    return "\n  AND ".join(blocks), values
+    return blocks, values
 
 
 def _browse(work: Work, request: Browse) -> tuple[MemoryRow, ...]:
     conditions, values = conditions_of(work, request)
     if request.after is not None:
         updated, space, key = request.after
-        conditions += f"\n  AND {work.dialect.sql['after-memory']}"
+        conditions.append(work.dialect.sql["after-memory"])
         values |= {"after_updated": updated, "after_space": encode(space), "after_key": to_bytes(key)}
     block = "browse-below" if request.prefix else "browse"
-    sql = work.dialect.sql[block].replace("{conditions}", conditions)
+    sql = work.dialect.sql[block].replace("{conditions}", _AND.join(conditions))
     rows = work.session.rows(sql, values | {"limit": request.limit, "offset": request.offset})
     return tuple(map(memory_row, rows))
 
 
 def _matching(work: Work, request: Matching) -> frozenset[int]:
     conditions, values = conditions_of(work, request)
-    rows = work.session.rows(work.dialect.sql["matching"].replace("{conditions}", conditions), values)
+    rows = work.session.rows(work.dialect.sql["matching"].replace("{conditions}", _AND.join(conditions)), values)
     return frozenset(row[0] for row in rows)
 
 
@@ -202,9 +203,9 @@ def changes(work: Work, request: VectorChanges) -> tuple[PartChanges, ...]:
     """The partitions whose vectors changed, with what changed."""
     tenant = to_bytes(request.tenant)
     if request.first is None:
-        parts = work.rows("parts", tenant=tenant)
+        parts = work.rows("all-parts", tenant=tenant)
     else:
-        parts = work.rows("part", tenant=tenant, part=part_number(request.tenant, request.first))
+        parts = work.rows("one-part", tenant=tenant, part=part_number(request.tenant, request.first))
     return tuple(
         _changed(work, part, from_bytes(first), (seq, drops), request.since.get(from_bytes(first), (0, 0)))
         for part, first, seq, drops in parts

@@ -178,18 +178,27 @@ class PartChanges:
 class VectorChanges(Request[tuple[PartChanges, ...]]):
     """The partitions (one, or all if `first` is None) whose vectors are not as they were `since`.
 
-    The asker does not want to hold more than `most` vectors of one, if that can be helped.
+    The asker does not want to hold more than `most` vectors, if that can be helped, and may be `full` already.
     """
 
     tenant: str
     first: str | None
     since: dict[str, tuple[int, int]] = field(default_factory=dict)
     most: int = 1 << 62
+    full: bool = False
+    dims: int = 0
+
+
+class Nearby(NamedTuple):
+    """Memories by their nearest vector, best first, and whether there are no more."""
+
+    scored: tuple[Scored, ...]
+    is_all: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Nearest(Request[tuple[Scored, ...]]):
-    """The memories below a prefix whose vectors are nearest, best first, at most `limit`. Only where there is something large.
+class Nearest(Request[Nearby]):
+    """The memories below a prefix whose vectors are nearest, at most `limit`. Only where there is something large.
 
     `measure` is cosine, inner_product or l2. Exact if few match, else as good as the storage's index is. Not fewer than
     `needed` if there are so many.

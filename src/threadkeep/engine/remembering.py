@@ -90,16 +90,22 @@ class Vectors:
             return None
         known = {name: part for (whose, name), part in self.parts.items() if whose == tenant and first in (None, name)}
         since = {name: part.at for name, part in known.items()}
-        for change in await VectorChanges(tenant, first, since, self.budget // (4 * self.dims)):
+        full = sum(part.size for part in known.values()) > self.budget
+        for change in await VectorChanges(tenant, first, since, self.budget // (4 * self.dims), full, self.dims):
             if change.large:
-                self.wants_index = self.wants_index or not self.large
-                self.large.add((tenant, first))
-                self.parts.pop((tenant, first or ""), None)
+                self._let_go(tenant, first)
                 return None
             before = known.get(change.first, Part((0, 0)))
             known[change.first] = before.changed(change, self.dims, self.measure)
             self.parts[(tenant, change.first)] = known[change.first]
         return list(known.values())
+
+    def _let_go(self, tenant: str, first: str | None) -> None:
+        """From now on the storage is asked."""
+        self.wants_index = self.wants_index or not self.large
+        self.large.add((tenant, first))
+        if first is not None:
+            self.parts.pop((tenant, first), None)
 
 
 async def index_vectors(dims: int, measure: str) -> None:
@@ -119,8 +125,13 @@ async def search(question: Question, vectors: Vectors | None) -> list[Hit]:
         return []
     if question.vector is None and question.text is None:
         return await _browse(question)
-    ranking = await _ranking(question, vectors)
-    return await _page(question, ranking)
+    depth = 1
+    while True:
+        ranking, is_all = await _ranking(question, vectors, depth)
+        page = await _page(question, ranking)
+        if is_all or len(page) == question.limit:
+            return page
+        depth *= 8  # what was found did not match the filter, which only we can tell
 
 
 async def _browse(question: Question) -> list[Hit]:
@@ -146,17 +157,17 @@ def _matching(rows: Iterable[MemoryRow], filter: Node) -> Iterator[Hit]:
     return (hit for hit in hits if matches(filter, hit.value))
 
 
-async def _ranking(question: Question, vectors: Vectors | None) -> Iterator[Scored]:
-    """Numbers of memories, best first, of those that may match the filter."""
+async def _ranking(question: Question, vectors: Vectors | None, depth: int) -> tuple[Iterator[Scored], bool]:
+    """Numbers of memories, best first, of those that may match the filter; and whether there are no more."""
     by_words = await _by_words(question) if question.text is not None else None
     if question.vector is None or vectors is None:
-        return iter(await _allowed(question, by_words or ()))
-    by_vectors = await _by_vectors(question, vectors)
+        return iter(await _allowed(question, by_words or ())), True
+    by_vectors, is_all = await _by_vectors(question, vectors, depth)
     if by_words is None:
-        return iter(by_vectors)
+        return iter(by_vectors), is_all
     gone = await Expired(question.tenant, question.prefix, question.now)
     living = (scored for scored in by_vectors if scored[0] not in gone)
-    return _fused(await _allowed(question, by_words), living)
+    return _fused(await _allowed(question, by_words), living), is_all
 
 
 async def _allowed(question: Question, ranking: Iterable[Scored]) -> Iterable[Scored]:
@@ -174,15 +185,14 @@ async def _by_words(question: Question) -> Sequence[Scored]:
     return await Worded(question.tenant, question.prefix, question.now, wanted, _DEEPEST)
 
 
-async def _by_vectors(question: Question, vectors: Vectors) -> Iterable[Scored]:
+async def _by_vectors(question: Question, vectors: Vectors, depth: int) -> tuple[Iterable[Scored], bool]:
     tenant, prefix, filter, limit, offset, now, vector, _ = question
     assert vector is not None
     parts = await vectors.current(tenant, prefix[0] if prefix else None)
     if parts is not None:
-        return await _allowed(question, nearest(parts, vector, prefix, vectors.measure))
-    needed = min(offset + limit, _DEEPEST)
-    deepest = min(max(4 * needed, 100), _DEEPEST)
-    return await Nearest(tenant, prefix, now, vector, vectors.measure, deepest, needed, filter)
+        return await _allowed(question, nearest(parts, vector, prefix, vectors.measure)), True
+    needed = (offset + limit) * depth
+    return await Nearest(tenant, prefix, now, vector, vectors.measure, max(4 * needed, 100), needed, filter)
 
 
 def _fused(*rankings: Iterable[Scored]) -> Iterator[Scored]:

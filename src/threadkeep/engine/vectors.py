@@ -101,7 +101,7 @@ def _block(rows: Sequence[VectorRow], numbers: dict[Space, int], measure: str) -
     if measure == COSINE:
         matrix = _normed(matrix)
     return _Block(
-        matrix.astype(np.float32),
+        matrix.astype(np.float32, copy=False),
         np.fromiter((row.memory for row in rows), np.int64, len(rows)),
         np.fromiter((row.field for row in rows), np.int32, len(rows)),
         np.fromiter((numbers[row.space] for row in rows), np.int32, len(rows)),
@@ -109,9 +109,11 @@ def _block(rows: Sequence[VectorRow], numbers: dict[Space, int], measure: str) -
 
 
 def _normed(matrix: Any) -> Any:
+    """Vectors of length 1; in double precision, for their squares may not fit into single."""
     np = numpy()
-    lengths = np.linalg.norm(matrix, axis=-1, keepdims=True)
-    return matrix / np.where(lengths > 0, lengths, 1)
+    wide = matrix.astype(np.float64)
+    lengths = np.linalg.norm(wide, axis=-1, keepdims=True)
+    return (wide / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 def _are_among(block: _Block, rows: Iterable[VectorRow]) -> Any:

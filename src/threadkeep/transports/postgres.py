@@ -27,6 +27,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
+from threadkeep.backends.pgvector import can_index
 from threadkeep.backends.postgres import (
     SCHEMA_VERSION,
     Postgres,
@@ -49,7 +50,6 @@ from threadkeep.engine.memories import (
     Sweep,
     Worded,
 )
-from threadkeep.engine.spaces import part_number
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, answer
 from threadkeep.transports import arrays, forks
@@ -74,7 +74,6 @@ _SET_UP_BY_OTHERS = (
     sql.UniqueViolation, sql.DuplicateTable, sql.DuplicateSchema, sql.DuplicateObject, sql.InternalError_,
     sql.SerializationFailure, sql.DeadlockDetected,
 )  # fmt: skip
-_NOT_ALLOWED = (sql.InsufficientPrivilege, sql.FeatureNotSupported, sql.UndefinedFile, sql.UndefinedObject)
 _NOT_SET_UP = (sql.UndefinedTable, sql.InvalidSchemaName)
 
 
@@ -129,12 +128,16 @@ class _Session:
 
     def at_once(self, statements: Sequence[tuple[str, Values]]) -> None:
         """Some statements in a transaction, sent together: one round trip."""
-        with self._connection.pipeline():
-            self._cursor.execute(_WRITING)
-            for sql, values in statements:
-                text, names = self._spelled(sql)
-                self._cursor.execute(text, _in_order(names, values))
-            self._cursor.execute("COMMIT")
+        try:
+            with self._connection.pipeline():
+                self._cursor.execute(_WRITING)
+                for sql, values in statements:
+                    text, names = self._spelled(sql)
+                    self._cursor.execute(text, _in_order(names, values))
+                self._cursor.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
 
     def be_patient(self) -> None:
         """Wait as long as it takes."""
@@ -148,10 +151,13 @@ class _Session:
             done = work()
             self.rows("COMMIT")
         except BaseException:
-            if self._connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-                self.rows("ROLLBACK")
+            self._roll_back()
             raise
         return done
+
+    def _roll_back(self) -> None:
+        if self._connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            self.rows("ROLLBACK")
 
 
 def _in_order(names: Iterable[tuple[str, str | None]], values: Values) -> list[Any]:
@@ -264,34 +270,32 @@ class PostgresServer:
         self._persist(lambda session: session.at_once(statements))
 
     def _index_vectors(self, request: IndexVectors) -> None:
-        """Have pgvector and an index, if that is possible; without them vectors are compared by the clients, or one by one."""
-        with self._translated(), self._patient_connection() as session:
-            try:
-                if self._backend.pgvector is None:
-                    session.rows(self._backend.sql["new-extension"])
-                    self._find_pgvector(session)
-                if self._backend.pgvector is not None:
-                    self._make_index(session, request)
-            except (
-                sql.InsufficientPrivilege,
-                sql.FeatureNotSupported,
-                sql.UndefinedFile,
-                sql.UndefinedObject,
-            ) as error:
-                _log.info("no index for vectors: %s", _said(error))
+        """Have an index, if that is possible; without one vectors are compared by the clients, or one by one.
+
+        Behind a pooler a lock would stay on a connection that is not ours: there the index is the administrator's.
+        """
+        self._ready()
+        possible = self._backend.pgvector is not None and can_index(request.dims, request.measure)
+        if possible and self._options.prepare:
+            with self._translated(), self._patient_connection() as session:
+                self._make_index(session, request)
 
     def _make_index(self, session: _Session, request: IndexVectors) -> None:
-        """Make an index, unless it is there or others are at it."""
-        blocks = self._backend.sql
-        name, drop, make = self._backend.index_blocks(request)
-        lock = {"lock": part_number("", name)}
+        """Make an index, unless it is there or others are at it. One that was not finished is removed."""
+        blocks, backend = self._backend.sql, self._backend
+        name, drop, make = backend.index_blocks(request)
+        lock = {"table": backend.named("tk_vectors"), "dims": request.dims}
         if not session.rows(blocks["lock-index"], lock)[0][0]:
             return
         try:
             valid = session.rows(blocks["index-is-valid"], {"name": name})
-            if valid and not valid[0][0]:
-                session.rows(drop)
+            if valid and valid[0][0]:
+                return
+            session.rows(drop)
             session.rows(make)
+        except psycopg.Error as error:
+            _log.warning("no index for vectors: %s", _said(error))
+            session.rows(drop)
         finally:
             session.rows(blocks["unlock-index"], lock)
 
@@ -310,7 +314,9 @@ class PostgresServer:
         if not found and self.wants_vectors and not self._options.read_only:
             try:
                 session.rows(blocks["new-extension"])
-            except (*_NOT_ALLOWED, *_SET_UP_BY_OTHERS) as error:
+            except psycopg.Error as error:
+                if _is_loss(error):
+                    raise
                 _log.info("no pgvector: %s", _said(error))
             found = session.rows(blocks["vector-schema"])
         self._backend.pgvector = found[0][0] if found else None

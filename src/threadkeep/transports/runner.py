@@ -152,9 +152,12 @@ def _commit_of(runner: ref[Runner]) -> None:
 class Runner:
     """Drives the plans of one Keep on one transport."""
 
-    def __init__(self, transport: Transport, *, on_fork: Callable[[], None]) -> None:
+    def __init__(
+        self, transport: Transport, *, on_fork: Callable[[], None], on_close: Callable[[], object] = lambda: None
+    ) -> None:
         self._transport = transport
         self._on_fork = on_fork
+        self._on_close = on_close
         self._state = _State(self, self._transport.writers)
         self._closed = False
         forks.watch(self)
@@ -197,6 +200,7 @@ class Runner:
     def close(self) -> None:
         """Finish what is under way, then let go of workers and transport. Harmless when repeated."""
         self._closed = True
+        self._on_close()
         self._state.workers.stop()
         self._transport.close()
 

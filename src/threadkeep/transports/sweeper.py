@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
-from threadkeep.errors import Closed
+from threadkeep.errors import Closed, ReadOnly
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -70,6 +70,8 @@ def in_background(work: Callable[[], object]) -> None:
     def tell() -> None:
         try:
             work()
+        except (Closed, ReadOnly):
+            return
         except Exception:  # noqa: BLE001 - nobody waits, but somebody may read it
             _log.exception("work in the background failed")
 

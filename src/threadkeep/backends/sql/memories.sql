@@ -62,12 +62,12 @@ WITH RECURSIVE found (space) AS (
 SELECT found.space FROM found
 WHERE found.space IS NOT NULL
   AND EXISTS (SELECT 1 FROM tk_memories m WHERE m.tenant = :tenant AND m.space = found.space AND {is-alive})
-LIMIT :limit;
+ORDER BY found.space LIMIT :limit;
 
--- parts: how often the vectors of a tenant's partitions changed
+-- all-parts: how often the vectors of a tenant's partitions changed
 SELECT part, first, seq, drops FROM tk_parts WHERE tenant = :tenant;
 
--- part: how often the vectors of one partition changed
+-- one-part: how often the vectors of one partition changed
 SELECT part, first, seq, drops FROM tk_parts WHERE part = :part AND tenant = :tenant;
 
 -- tell-part: vectors of a partition change

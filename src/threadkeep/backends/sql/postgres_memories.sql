@@ -129,18 +129,19 @@ ORDER BY score DESC, m.memory LIMIT :limit;
 SELECT v.memory, v.field, v.space, array_send(v.vector) FROM tk_vectors v
 WHERE v.part = :part AND v.seq > :since;
 
--- vector-schema: where pgvector is installed, if it is and we may use it
+-- vector-schema: where pgvector is installed, if it is, is new enough to go on searching, and we may use it
 SELECT n.nspname FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
-WHERE e.extname = 'vector' AND has_schema_privilege(n.oid, 'USAGE');
+WHERE e.extname = 'vector' AND string_to_array(e.extversion, '.')::integer[] >= ARRAY[0, 8]
+  AND has_schema_privilege(n.oid, 'USAGE');
 
 -- new-extension: have pgvector, if we are allowed to
 CREATE EXTENSION IF NOT EXISTS vector;
 
--- lock-index: nobody else makes this index now
-SELECT pg_try_advisory_lock(:lock);
+-- lock-index: nobody else makes an index of this table and these dimensions now
+SELECT pg_try_advisory_lock(CAST(CAST(to_regclass(:table) AS oid) AS bigint) * 100000 + :dims);
 
 -- unlock-index: others may
-SELECT pg_advisory_unlock(:lock);
+SELECT pg_advisory_unlock(CAST(CAST(to_regclass(:table) AS oid) AS bigint) * 100000 + :dims);
 
 -- index-is-valid: whether an index is there, and whole
 SELECT i.indisvalid FROM pg_catalog.pg_index i WHERE i.indexrelid = to_regclass(:name);
@@ -161,22 +162,27 @@ SELECT count(*) FROM (SELECT 1 FROM tk_vectors v WHERE {conditions} LIMIT :most)
 -- some-matching: the numbers of memories, up to a number of them
 SELECT m.memory FROM tk_memories m WHERE {conditions} LIMIT :most;
 
--- search-settings: how an index for nearness is searched, until the transaction ends
+-- index-settings: how an index for nearness is searched, until the transaction ends
 -- The planner does not know what the index is worth: that is not for it to choose.
 SELECT set_config('enable_sort', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true),
        set_config('hnsw.ef_search', :ef, true), set_config('hnsw.iterative_scan', 'relaxed_order', true);
 
+-- exact-settings: how all vectors are compared, until the transaction ends; without statistics the planner would loop
+SELECT set_config('enable_sort', 'on', true), set_config('enable_nestloop', 'off', true);
+
 -- nearest: the nearest vectors by the index; of a memory with several vectors there may be several
-SELECT v.memory, {distance} AS distance FROM tk_vectors v WHERE {is-near-below} ORDER BY {distance} LIMIT :wide;
+SELECT v.memory, {distance} AS distance FROM tk_vectors v WHERE {is-near-below} ORDER BY {nearness} LIMIT :wide;
 
--- nearest-exactly: the nearest, compared one by one
-SELECT v.memory, min({distance}) AS distance FROM tk_vectors v WHERE {is-near-below}
-GROUP BY v.memory ORDER BY distance, v.memory LIMIT :wide;
-
--- nearest-of: the nearest of some memories
+-- nearest-of: the nearest of some memories, compared one by one
 SELECT v.memory, min({distance}) AS distance FROM tk_vectors v
 WHERE {is-near-below} AND v.memory = ANY (:numbers::bigint[])
-GROUP BY v.memory ORDER BY distance, v.memory LIMIT :wide;
+GROUP BY v.memory ORDER BY distance, v.memory LIMIT :limit;
+
+-- nearest-of-all: the nearest of all that match, compared one by one
+SELECT v.memory, min({distance}) AS distance
+FROM tk_vectors v JOIN tk_memories m ON m.memory = v.memory AND m.part = v.part
+WHERE {is-near-below} AND {conditions}
+GROUP BY v.memory ORDER BY distance, v.memory LIMIT :limit;
 
 -- matching-of: which of some memories match
-SELECT m.memory FROM tk_memories m WHERE m.memory = ANY (:numbers::bigint[]) AND {conditions};
+SELECT m.memory FROM tk_memories m WHERE m.memory = ANY (:numbers::bigint[]) AND {of-itself};
