@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadkeep.backends.sql_memories import changes, conditions_of
-from threadkeep.engine.identity import to_bytes
+from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories import Browse, IndexVectors, Nearby, Nearest, PartChanges, Scored, VectorChanges
 from threadkeep.engine.spaces import part_number
 
@@ -77,10 +77,16 @@ def _indexed(numbers: str, dims: int, schema: str) -> str:
 def told_changes(work: Work, request: VectorChanges) -> tuple[PartChanges, ...]:
     """Changes, but for what has more vectors than the asker wants."""
     part = part_number(request.tenant, request.first) if request.first is not None else None
-    is_new = request.first not in request.since
+    is_new = request.first not in request.since if part is not None else _are_new(work, request)
     if request.dims <= _LONGEST and (request.full or (is_new and _has_many(work, request, part))):
         return (PartChanges(request.first or "", (0, 0), large=True),)
     return changes(work, request)
+
+
+def _are_new(work: Work, request: VectorChanges) -> bool:
+    """Whether there are partitions that the asker does not know."""
+    rows = work.rows("all-parts", tenant=to_bytes(request.tenant))
+    return any(from_bytes(first) not in request.since for _, first, _, _ in rows)
 
 
 def _has_many(work: Work, request: VectorChanges, part: int | None) -> bool:

@@ -165,7 +165,7 @@ class Postgres(SqlBackend):
 
     def fetch_memories(self, work: Work, values: Values, numbers: Iterable[int]) -> Iterator[Row]:
         """Memories by number, in one statement."""
-        yield from work.rows("memory", **values, memories=list(numbers))
+        yield from work.rows("memories", **values, memories=list(numbers))
 
     def prefilter(self, filter: Node) -> tuple[str, dict[str, Any]]:
         """PostgreSQL's JSON operators on the stored text."""

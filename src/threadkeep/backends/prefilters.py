@@ -43,6 +43,7 @@ _MOST = 500
 """Parameters of a condition; they bound the depth of its expression, of which SQLite allows a thousand."""
 _MOST_OF_A_PLACE = 40
 _MOST_DOTS = 3
+_MOST_SAID = 8
 _EXACT = 1 << 53
 _HUGE = 10**390
 _LONGEST = 400
@@ -74,12 +75,36 @@ _UNDECIDED = Test(TRUE, TRUE)
 
 def sqlite(node: Node, column: str) -> Condition:
     """For a column of type TEXT, with `?`. The column needs its table's name: json_each has a `value` of its own."""
-    return _condition(node, SqlitePlace.of(Sql(column)))
+    text, params = _condition(node, SqlitePlace.of(Sql(column)))
+    return _after(_said(node), f"instr({column}, ?) > 0", text, params)
 
 
 def postgres(node: Node, column: str) -> Condition:
     """For a column of type json, with `%s`. The database must be in UTF-8: in others `->` fails on what they lack."""
-    return _condition(node, PostgresPlace.of(Sql(column)))
+    text, params = _condition(node, PostgresPlace.of(Sql(column)))
+    return _after(_said(node), f"strpos({column}::text, %s) > 0", text, params)
+
+
+def _said(node: Node) -> list[str]:
+    """What the stored text must contain: keys that are equal to something, as `values.dump` writes them. It is found quickly."""
+    if isinstance(node, All):
+        return [said for each in node.nodes for said in _said(each)][:_MOST_SAID]
+    if not isinstance(node, Field) or "." in node.key or not isinstance(node.node, Equal):
+        return []
+    operand = node.node.operand
+    if isinstance(operand, float) and operand.is_integer():
+        operand = int(operand)
+    is_plain = isinstance(operand, (str, bool)) or (isinstance(operand, int) and 0 < abs(operand) < _EXACT)
+    return (
+        [f"{dumps(escape(node.key))}:{dumps(escape(operand) if isinstance(operand, str) else operand)}"]
+        if is_plain
+        else []
+    )
+
+
+def _after(said: list[str], test: str, text: str, params: list[Any]) -> Condition:
+    """A condition that is only asked where the text contains all that."""
+    return " AND ".join([*[test] * len(said), text]), [*said, *params]
 
 
 def _condition(node: Node, place: Place) -> Condition:

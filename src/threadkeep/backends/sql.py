@@ -100,8 +100,7 @@ class SqlBackend(ABC):
 
     def fetch_memories(self, work: Work, values: Values, numbers: Iterable[int]) -> Iterator[Row]:
         """Memories by number."""
-        for number in numbers:
-            yield from work.rows("memory", **values, memory=number)
+        yield from work.rows("memories", **values, memories=json.dumps(list(numbers)))
 
     def remember_in(self, work: Work, request: Remember) -> int:
         """Store and remove memories; how many were removed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -87,16 +86,26 @@ def _put_vectors(work: Work, request: Remember, values: Sequence[dict[str, Any]]
         first: _tell(work, request.tenant, first, stored=1)
         for first in dict.fromkeys(memory.row.space[0] for memory in request.puts if memory.vectors)
     }
-    lost: Counter[str] = Counter()
-    for value, memory in zip(values, request.puts, strict=True):
-        where = {"memory": value["memory"], "part": value["part"]}
-        first = memory.row.space[0]
-        lost[first] += work.many("less-vectors", [where | {"count": len(memory.vectors)}])
-        work.many(
-            "put-vectors",
-            (where | {"field": n, "seq": seqs[first], "vector": vector} for n, vector in enumerate(memory.vectors)),
-        )
-    for first in +lost:
+    places = [
+        {"memory": value["memory"], "part": value["part"], "count": len(memory.vectors)}
+        for value, memory in zip(values, request.puts, strict=True)
+    ]
+    lost = work.many("less-vectors", places)
+    work.many(
+        "put-vectors",
+        (
+            {
+                "memory": place["memory"],
+                "part": place["part"],
+                "field": n,
+                "seq": seqs[memory.row.space[0]],
+                "vector": v,
+            }
+            for place, memory in zip(places, request.puts, strict=True)
+            for n, v in enumerate(memory.vectors)
+        ),
+    )
+    for first in dict.fromkeys(memory.row.space[0] for memory in request.puts) if lost else ():
         _tell(work, request.tenant, first, lost=1)
 
 
@@ -108,15 +117,11 @@ def _tell(work: Work, tenant: str, first: str, *, stored: int = 0, lost: int = 0
 def _forget(work: Work, tenant: str, gone: Sequence[dict[str, Any]]) -> int:
     """Remove memories with all that belongs to them."""
     removed = work.many("gone-memories", gone)
-    lost = {each["part"] for each in gone if work.many("less-vectors", [_where(each) | {"count": 0}])}
+    lost = work.many("less-vectors", [{"memory": each["memory"], "part": each["part"], "count": 0} for each in gone])
     work.dialect.put_words(work, [(each["memory"], "") for each in gone])
-    for part in lost:
+    for part in {each["part"] for each in gone} if lost else ():
         work.rows("tell-part", part=part, tenant=to_bytes(tenant), first=b"", stored=0, lost=1)
     return removed
-
-
-def _where(each: dict[str, Any]) -> dict[str, Any]:
-    return {"memory": each["memory"], "part": each["part"]}
 
 
 def _refresh(work: Work, request: Refresh) -> None:
@@ -187,8 +192,8 @@ def _expired(work: Work, request: Expired) -> frozenset[int]:
 
 
 def _spaces(work: Work, request: Spaces) -> tuple[Space, ...]:
-    after = encode(request.after) if request.after is not None else b""
-    values = below(request.tenant, request.prefix) | {"now": request.now, "after": after, "limit": request.limit}
+    values = below(request.tenant, request.prefix) | {"now": request.now, "limit": request.limit}
+    values["start"] = encode(request.after) + b"\x00" if request.after is not None else values["low"]
     return tuple(decode(row[0]) for row in work.rows("spaces", **values))
 
 

@@ -32,7 +32,9 @@ from threadkeep.engine.values import load
 from threadkeep.engine.vectors import Part, nearest
 from threadkeep.engine.words import words
 
-_SLICE, _LARGE_SLICE = 64, 1000
+_SOME_MORE, _LARGE_SLICE = 2, 1000
+_TRIED = 100
+"""So many of the best are looked at before the database is asked which memories match a filter at all."""
 _DEEPEST = 10_000
 """So many memories a search by words, or by an approximate index, ranks."""
 _MOST_WORDS = 200
@@ -142,13 +144,14 @@ async def _browse(question: Question) -> list[Hit]:
         return [Hit(row, load(row.value)) for row in rows]
     found: list[Hit] = []
     after: Position | None = None
+    step = offset + limit + _SOME_MORE
     while len(found) < offset + limit:
-        step = min(max(offset + limit - len(found), _SLICE), _LARGE_SLICE)
         rows = await Browse(tenant, prefix, now, step, after=after, filter=filter)
         found += _matching(rows, filter)
         if len(rows) < step:
             break
         after = (rows[-1].updated, rows[-1].space, rows[-1].key)
+        step = min(4 * step, _LARGE_SLICE)
     return found[offset : offset + limit]
 
 
@@ -161,20 +164,24 @@ async def _ranking(question: Question, vectors: Vectors | None, depth: int) -> t
     """Numbers of memories, best first, of those that may match the filter; and whether there are no more."""
     by_words = await _by_words(question) if question.text is not None else None
     if question.vector is None or vectors is None:
-        return iter(await _allowed(question, by_words or ())), True
+        return iter(by_words or ()), True
     by_vectors, is_all = await _by_vectors(question, vectors, depth)
     if by_words is None:
         return iter(by_vectors), is_all
     gone = await Expired(question.tenant, question.prefix, question.now)
     living = (scored for scored in by_vectors if scored[0] not in gone)
-    return _fused(await _allowed(question, by_words), living), is_all
-
-
-async def _allowed(question: Question, ranking: Iterable[Scored]) -> Iterable[Scored]:
-    """What of a ranking the database does not say to be left out."""
     if question.filter == EVERYTHING:
-        return ranking
-    allowed = await Matching(question.tenant, question.prefix, question.now, question.filter)
+        return _fused(by_words, living), is_all
+    allowed = await _allowed(question)
+    return _fused(_only(by_words, allowed), _only(living, allowed)), is_all
+
+
+async def _allowed(question: Question) -> frozenset[int]:
+    """What the database does not say to be left out."""
+    return await Matching(question.tenant, question.prefix, question.now, question.filter)
+
+
+def _only(ranking: Iterable[Scored], allowed: frozenset[int]) -> Iterator[Scored]:
     return ((number, score) for number, score in ranking if number in allowed)
 
 
@@ -182,7 +189,9 @@ async def _by_words(question: Question) -> Sequence[Scored]:
     wanted = tuple(dict.fromkeys(words(question.text or "")))[:_MOST_WORDS]
     if not wanted:
         return ()
-    return await Worded(question.tenant, question.prefix, question.now, wanted, _DEEPEST)
+    is_page = question.filter == EVERYTHING and question.vector is None
+    deepest = question.offset + question.limit if is_page else _DEEPEST
+    return await Worded(question.tenant, question.prefix, question.now, wanted, deepest)
 
 
 async def _by_vectors(question: Question, vectors: Vectors, depth: int) -> tuple[Iterable[Scored], bool]:
@@ -190,7 +199,7 @@ async def _by_vectors(question: Question, vectors: Vectors, depth: int) -> tuple
     assert vector is not None
     parts = await vectors.current(tenant, prefix[0] if prefix else None)
     if parts is not None:
-        return await _allowed(question, nearest(parts, vector, prefix, vectors.measure)), True
+        return nearest(parts, vector, prefix, vectors.measure), True
     needed = (offset + limit) * depth
     return await Nearest(tenant, prefix, now, vector, vectors.measure, max(4 * needed, 100), needed, filter)
 
@@ -206,14 +215,18 @@ def _fused(*rankings: Iterable[Scored]) -> Iterator[Scored]:
 
 async def _page(question: Question, ranking: Iterator[Scored]) -> list[Hit]:
     """The memories of a ranking that match the filter, from `offset` on."""
-    end, found = question.offset + question.limit, list[Hit]()
+    end, found, tried = question.offset + question.limit, list[Hit](), 0
+    is_sifted = question.filter == EVERYTHING
     while len(found) < end:
-        some = dict(islice(ranking, max(end - len(found), 10)))
+        if not is_sifted and tried >= _TRIED:
+            ranking, is_sifted = _only(ranking, await _allowed(question)), True
+        some = dict(islice(ranking, end - len(found) if is_sifted else max(end, _TRIED)))
         if not some:
             break
         rows = await RecallNumbered(question.tenant, tuple(some), question.now)
         hits = (Hit(rows[number], load(rows[number].value), score) for number, score in some.items() if number in rows)
         found += [hit for hit in hits if matches(question.filter, hit.value)]
+        tried += len(some)
     return found[question.offset : end]
 
 

@@ -7,7 +7,8 @@ against what a user wrote. The partition of a memory is the first segment of its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
 
@@ -40,11 +41,13 @@ class Pattern(NamedTuple):
         return all(wanted in (ANY, segment) for wanted, segment in zip(self.segments, own, strict=False))
 
 
-def encode(space: Iterable[str]) -> bytes:
+@lru_cache(maxsize=4096)
+def encode(space: Space) -> bytes:
     """A namespace as bytes."""
     return b"".join([to_bytes(segment).replace(b"\x00", b"\x00\xff") + _END for segment in space])
 
 
+@lru_cache(maxsize=4096)
 def decode(data: bytes) -> Space:
     """The namespace that `encode` was given."""
     return tuple(from_bytes(part.replace(b"\x00\xff", b"\x00")) for part in data.split(_END)[:-1])

@@ -21,6 +21,7 @@ import apsw
 from threadkeep.backends.sql import Row
 from threadkeep.backends.sqlite import SCHEMA_VERSION, Sqlite
 from threadkeep.engine.backend import Commit, Drop
+from threadkeep.engine.memories import Browse, Expired, Matching, Recall, RecallNumbered, Spaces, Worded
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request
 from threadkeep.transports import forks
@@ -29,6 +30,8 @@ T = TypeVar("T")
 _IDLE_READERS = 8
 _PAGES_GIVEN_BACK, _WORTH_SHRINKING = 4096, 8  # at least an eighth of the file must be free
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
+_ONE_STATEMENT = (Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded)
+"""Reads that see one moment without a transaction around them."""
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -85,6 +88,8 @@ class SqliteFile:
     def read(self, request: Request[Any]) -> Any:
         """Execute a request in a read transaction of its own."""
         with self._busy(), self._reader() as connection:
+            if isinstance(request, _ONE_STATEMENT):
+                return self._answer(connection, request)
             return _in_transaction(connection, "BEGIN", lambda: self._answer(connection, request))
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
@@ -93,9 +98,12 @@ class SqliteFile:
             raise ReadOnly
         with self._busy():
             connection = self._open_writer()
-            done = _in_transaction(
-                connection, "BEGIN IMMEDIATE", lambda: [self._undoable(connection, request) for request in requests]
-            )
+            if len(requests) == 1:
+                done = [self._alone(connection, requests[0])]
+            else:
+                done = _in_transaction(
+                    connection, "BEGIN IMMEDIATE", lambda: [self._undoable(connection, request) for request in requests]
+                )
             if any(map(_frees, requests)):
                 _give_back(connection, self._timeout)
             return done
@@ -147,6 +155,15 @@ class SqliteFile:
 
     def _answer(self, connection: apsw.Connection, request: Request[Any]) -> Any:
         return self._backend.answer(_Session(connection), request)
+
+    def _alone(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
+        """One change, undone with its transaction: a savepoint would write each page once more."""
+        try:
+            return Reply(_in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._answer(connection, request)))
+        except ThreadkeepError as error:
+            return Failure(error)
+        except apsw.ConstraintError:
+            return Failure(Conflict())
 
     def _undoable(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
         connection.execute("SAVEPOINT one")

@@ -21,8 +21,9 @@ SET created = CASE WHEN m.expires <= excluded.updated THEN excluded.created ELSE
     updated = excluded.updated, expires = excluded.expires, ttl = excluded.ttl, value = excluded.value
 WHERE m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = excluded.key
 
--- memory: a memory by its number
-SELECT {memory-columns} FROM tk_memories m WHERE m.memory = :memory AND m.tenant = :tenant AND {is-alive};
+-- memories: some memories by their numbers; the tenant is in the number, and compared so that no index of it is read
+SELECT {memory-columns} FROM tk_memories m
+WHERE m.memory IN (SELECT value FROM json_each(:memories)) AND +m.tenant = :tenant AND {is-alive};
 
 -- gone-memories: remove memories
 DELETE FROM tk_memories WHERE memory = :memory AND part = :part AND tenant = :tenant;
@@ -52,11 +53,13 @@ SELECT m.memory FROM tk_memories m WHERE {is-below} AND m.expires <= :now;
 -- matching: the numbers of memories
 SELECT m.memory FROM tk_memories m WHERE {conditions};
 
--- spaces: the namespaces that have memories, from one to the next through the index
+-- spaces: the namespaces that have memories, from one to the next through the index; each step has one lower bound
 WITH RECURSIVE found (space) AS (
-    SELECT (SELECT m.space FROM tk_memories m WHERE {is-below} AND m.space > :after ORDER BY m.space LIMIT 1)
+    SELECT (SELECT m.space FROM tk_memories m
+            WHERE m.tenant = :tenant AND m.space >= :start AND m.space < :high ORDER BY m.space LIMIT 1)
     UNION ALL
-    SELECT (SELECT m.space FROM tk_memories m WHERE {is-below} AND m.space > found.space ORDER BY m.space LIMIT 1)
+    SELECT (SELECT m.space FROM tk_memories m
+            WHERE m.tenant = :tenant AND m.space > found.space AND m.space < :high ORDER BY m.space LIMIT 1)
     FROM found WHERE found.space IS NOT NULL
 )
 SELECT found.space FROM found

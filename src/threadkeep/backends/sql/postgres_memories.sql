@@ -56,9 +56,9 @@ tk_memories m
 -- memories-below: the planner finds the way
 tk_memories m
 
--- memory: some memories by their numbers
+-- memories: some memories by their numbers; the tenant is in the number, and compared so that no index of it is read
 SELECT {memory-columns} FROM tk_memories m
-WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant = :tenant AND {is-alive};
+WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant IS NOT DISTINCT FROM :tenant AND {is-alive};
 
 -- remember: store and remove memories, with their words; how many were removed. Two memories with one number are an error.
 WITH put AS (
@@ -72,7 +72,7 @@ WITH put AS (
     RETURNING 1
 ), gone AS (
     DELETE FROM tk_memories m USING unnest(:gone_memories::bigint[], :gone_parts::bigint[]) AS g (memory, part)
-    WHERE m.memory = g.memory AND m.part = g.part AND m.tenant = :tenant AND (NOT :expired OR m.expires <= :now)
+    WHERE m.memory = g.memory AND m.part = g.part AND m.tenant IS NOT DISTINCT FROM :tenant AND (NOT :expired OR m.expires <= :now)
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM gone), 1 / CAST((SELECT count(*) FROM put) = cardinality(:memories::bigint[]) AS integer)
@@ -117,7 +117,7 @@ FROM set_config('synchronous_commit', :synchronous, true)
 -- refresh-memories: let memories live on
 UPDATE tk_memories AS m SET expires = :now + CAST(trunc(m.ttl * 60000000) AS bigint)
 FROM unnest(:memories::bigint[], :parts::bigint[]) AS g (memory, part)
-WHERE m.memory = g.memory AND m.part = g.part AND m.tenant = :tenant AND m.ttl IS NOT NULL AND m.expires > :now;
+WHERE m.memory = g.memory AND m.part = g.part AND m.tenant IS NOT DISTINCT FROM :tenant AND m.ttl IS NOT NULL AND m.expires > :now;
 
 -- worded: memories that have one of some words, best first
 SELECT m.memory, ts_rank(m.words, q.words, 1)::double precision AS score

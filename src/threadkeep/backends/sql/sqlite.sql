@@ -77,9 +77,9 @@ CREATE TABLE tk_runs (
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX tk_runs_run ON tk_runs (run);
 
--- schema-2: memories
+-- schema-2: memories, in order of arrival: what comes together is on the same pages
 CREATE TABLE tk_memories (
-    memory INTEGER PRIMARY KEY,
+    memory INTEGER NOT NULL UNIQUE,
     part INTEGER NOT NULL,
     tenant BLOB NOT NULL,
     space BLOB NOT NULL,
