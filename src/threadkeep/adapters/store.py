@@ -23,6 +23,7 @@ from langgraph.store.base import (
     SearchItem,
     SearchOp,
     TTLConfig,
+    _ensure_refresh,
     validate_op_namespace,
 )
 
@@ -40,6 +41,7 @@ from threadkeep.plan import Plan
 
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STR = frozenset((str,))
 _AT_END = {"prefix": False, "suffix": True}
 
 
@@ -110,6 +112,20 @@ class KeepStore(BaseStore):
                 await self._desk.aapart(lambda: remembering.refresh(self._desk.tenant, stale, now))
         self._desk.see_to_index()
         return self._results(asked, hits)
+
+    def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
+        """One memory, if it is there; without what a batch needs, since reading is what stores do most."""
+        now = keep.now_exactly()
+        hit = self._desk.runner.run(remembering.get_one(self._desk.tenant, _place(namespace, key), now))
+        if (
+            hit is not None
+            and hit.row.ttl is not None
+            and _ensure_refresh(self.ttl_config, refresh_ttl)
+            and worth_refreshing(hit.row, now)
+        ):
+            with suppress(ReadOnly):
+                self._desk.apart(lambda: remembering.refresh(self._desk.tenant, [hit.row.place], now))
+        return _item(hit) if hit is not None else None
 
     def _asked(self, ops: Iterable[Op]) -> _Asked:
         asked = _Asked([], {}, {}, {}, 0)
@@ -272,9 +288,18 @@ def _pattern(condition: MatchCondition) -> MatchCondition:
 def _space(namespace: Any) -> Space:
     if not isinstance(namespace, (tuple, list)):
         raise InvalidNamespaceError(f"a namespace is a tuple of str, not {type(namespace).__name__}: {namespace!r}")
+    if _STR.issuperset(map(type, namespace)):
+        return tuple(namespace)
     if not all(isinstance(segment, str) for segment in namespace):
         raise InvalidNamespaceError(f"the segments of a namespace are str: {namespace!r}")
     return tuple(map(str, namespace))
+
+
+def _place(namespace: Any, key: Any) -> Place:
+    place = Place(_space(namespace), key if type(key) is str else as_id(key, "key"))
+    if "" in place.space or any("." in segment or "\x00" in segment for segment in place.space):
+        validate_op_namespace(GetOp(*place))  # says what is wrong with it
+    return place
 
 
 def _check_index(index: Any) -> None:

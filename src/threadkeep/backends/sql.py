@@ -100,7 +100,10 @@ class SqlBackend(ABC):
 
     def fetch_memories(self, work: Work, values: Values, numbers: Iterable[int]) -> Iterator[Row]:
         """Memories by number."""
-        yield from work.rows("memories", **values, memories=json.dumps(list(numbers)))
+        wanted = list(numbers)
+        if len(wanted) == 1:
+            return iter(work.rows("memory", **values, memory=wanted[0]))
+        return iter(work.rows("memories", **values, memories=json.dumps(wanted)))
 
     def remember_in(self, work: Work, request: Remember) -> int:
         """Store and remove memories; how many were removed."""
@@ -129,8 +132,10 @@ class SqlBackend(ABC):
 
     def answer(self, session: Session, request: Request[Any]) -> Any:
         """Execute one request. A column that cannot be read is Corrupt."""
-        with_sense = sense(request)
-        return with_sense(lambda: _VERBS[type(request)](Work(self, session), request))
+        try:
+            return _VERBS[type(request)](Work(self, session), request)
+        except (IndexError, ValueError) as error:
+            raise nonsense(request, error) from error
 
     def key_values(self, key: ThreadKey) -> dict[str, Any]:
         """What a statement says of a thread."""
@@ -194,11 +199,16 @@ def sense(request: Request[Any]) -> Callable[[Callable[[], Any]], Any]:
         try:
             return work()
         except (IndexError, ValueError) as error:
-            key = getattr(request, "key", None)
-            whose = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread"
-            raise Corrupt(f"a row of {whose} does not make sense: {error!r}") from error
+            raise nonsense(request, error) from error
 
     return run
+
+
+def nonsense(request: Request[Any], error: Exception) -> Corrupt:
+    """Rows that cannot be read."""
+    key = getattr(request, "key", None)
+    whose = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread"
+    return Corrupt(f"a row of {whose} does not make sense: {error!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,11 +142,8 @@ def _sweep(work: Work, request: Sweep) -> int:
 def _recall(work: Work, request: Recall) -> tuple[MemoryRow | None, ...]:
     numbers = [memory_number(request.tenant, place) for place in request.places]
     rows = {row[0]: memory_row(row) for row in _fetched(work, request.tenant, numbers, request.now)}
-    found = (rows.get(number) for number in numbers)
-    return tuple(
-        row if row is not None and row.place == place else None
-        for row, place in zip(found, request.places, strict=True)
-    )
+    found = map(rows.get, numbers)
+    return tuple([row if row and row[:2] == place else None for row, place in zip(found, request.places, strict=True)])
 
 
 def _recall_numbered(work: Work, request: RecallNumbered) -> dict[int, MemoryRow]:

@@ -11,7 +11,6 @@ from threadkeep.engine.filters import EVERYTHING, Node, matches
 from threadkeep.engine.memories import (
     Browse,
     Expired,
-    IndexVectors,
     Matching,
     Memory,
     MemoryRow,
@@ -110,15 +109,16 @@ class Vectors:
             self.parts.pop((tenant, first), None)
 
 
-async def index_vectors(dims: int, measure: str) -> None:
-    """Have the storage make its index. That may take long."""
-    await IndexVectors(dims, measure)
-
-
 async def get(tenant: str, places: Sequence[Place], now: int) -> list[Hit | None]:
     """Memories by place. One round trip."""
     rows = await Recall(tenant, tuple(places), now)
     return [Hit(row, load(row.value)) if row is not None else None for row in rows]
+
+
+async def get_one(tenant: str, place: Place, now: int) -> Hit | None:
+    """One memory. One round trip."""
+    (row,) = await Recall(tenant, (place,), now)
+    return Hit(row, load(row.value)) if row is not None else None
 
 
 async def search(question: Question, vectors: Vectors | None) -> list[Hit]:
@@ -144,7 +144,7 @@ async def _browse(question: Question) -> list[Hit]:
         return [Hit(row, load(row.value)) for row in rows]
     found: list[Hit] = []
     after: Position | None = None
-    step = offset + limit + _SOME_MORE
+    step = min(offset + limit + _SOME_MORE, _LARGE_SLICE)
     while len(found) < offset + limit:
         rows = await Browse(tenant, prefix, now, step, after=after, filter=filter)
         found += _matching(rows, filter)

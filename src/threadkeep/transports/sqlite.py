@@ -81,16 +81,25 @@ class SqliteFile:
         """Make or migrate the schema now instead of at first use."""
         with self._busy():
             if self._read_only:
-                with self._reader():
-                    return
+                self._give_back(self._borrowed())
+                return
             self._open_writer()
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request in a read transaction of its own."""
-        with self._busy(), self._reader() as connection:
-            if isinstance(request, _ONE_STATEMENT):
-                return self._answer(connection, request)
-            return _in_transaction(connection, "BEGIN", lambda: self._answer(connection, request))
+        self._begin()
+        try:
+            connection = self._borrowed()
+            try:
+                if isinstance(request, _ONE_STATEMENT):
+                    return self._answer(connection, request)
+                return _in_transaction(connection, "BEGIN", lambda: self._answer(connection, request))
+            finally:
+                self._give_back(connection)
+        except apsw.Error as error:
+            raise self._translated(error) from error
+        finally:
+            self._end()
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; one that fails is undone alone. Durable when this returns (strict)."""
@@ -105,15 +114,18 @@ class SqliteFile:
                     connection, "BEGIN IMMEDIATE", lambda: [self._undoable(connection, request) for request in requests]
                 )
             if any(map(_frees, requests)):
-                _give_back(connection, self._timeout)
+                _shrink(connection, self._timeout)
             return done
 
     def close(self) -> None:
         """Close all connections; the last one to close tidies up the write-ahead log."""
-        with self._translated(), self._lock:
+        with self._lock:
             self._closed = True
             self._changed.wait_for(lambda: not self._active, timeout=self._timeout)
-            self._close_all()
+            try:
+                self._close_all()
+            except apsw.Error as error:
+                raise self._translated(error) from error
 
     def before_fork(self) -> None:
         """Let what is under way finish, then close all connections: none may exist in the child."""
@@ -140,17 +152,26 @@ class SqliteFile:
     @contextmanager
     def _busy(self) -> Iterator[None]:
         """Something is under way; what it raises is translated."""
+        self._begin()
+        try:
+            yield
+        except apsw.Error as error:
+            raise self._translated(error) from error
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
         with self._lock:
-            self._changed.wait_for(lambda: not self._resting)
+            if self._resting:
+                self._changed.wait_for(lambda: not self._resting)
             if self._closed:
                 raise Closed
             self._active += 1
-        try:
-            with self._translated():
-                yield
-        finally:
-            with self._lock:
-                self._active -= 1
+
+    def _end(self) -> None:
+        with self._lock:
+            self._active -= 1
+            if self._resting or self._closed:
                 self._changed.notify_all()
 
     def _answer(self, connection: apsw.Connection, request: Request[Any]) -> Any:
@@ -175,21 +196,19 @@ class SqliteFile:
         connection.execute("RELEASE one")
         return Reply(reply)
 
-    @contextmanager
-    def _reader(self) -> Iterator[apsw.Connection]:
+    def _borrowed(self) -> apsw.Connection:
+        """A connection for reading."""
         with self._lock:
             connection = self._readers.pop() if self._readers else None
-        if connection is None:
-            connection = self._new_reader()
-        try:
-            yield connection
-        finally:
-            with self._lock:
-                keep = len(self._readers) < _IDLE_READERS
-                if keep:
-                    self._readers.append(connection)
-            if not keep:
-                connection.close()
+        return self._new_reader() if connection is None else connection
+
+    def _give_back(self, connection: apsw.Connection) -> None:
+        with self._lock:
+            keep = len(self._readers) < _IDLE_READERS
+            if keep:
+                self._readers.append(connection)
+        if not keep:
+            connection.close()
 
     def _new_reader(self) -> apsw.Connection:
         """A connection to a file that has our schema; a writer makes it where it is missing."""
@@ -276,16 +295,13 @@ class SqliteFile:
                     raise
                 time.sleep(0.01)
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except _CORRUPT as error:
-            raise Corrupt(f"{self._path}: {error}") from error
-        except apsw.BusyError as error:
-            raise Unavailable(f"{self._path} was locked by others for {self._timeout} s") from error
-        except apsw.Error as error:
-            raise Unavailable(f"{self._path}: {error}") from error
+    def _translated(self, error: apsw.Error) -> ThreadkeepError:
+        """What apsw raised, in our words."""
+        if isinstance(error, _CORRUPT):
+            return Corrupt(f"{self._path}: {error}")
+        if isinstance(error, apsw.BusyError):
+            return Unavailable(f"{self._path} was locked by others for {self._timeout} s")
+        return Unavailable(f"{self._path}: {error}")
 
 
 def _in_transaction(connection: apsw.Connection, begin: str, work: Callable[[], T]) -> T:
@@ -304,7 +320,7 @@ def _frees(request: Request[Any]) -> bool:
     return isinstance(request, Drop) or (isinstance(request, Commit) and bool(request.batch.gone_items))
 
 
-def _give_back(connection: apsw.Connection, timeout: float) -> None:
+def _shrink(connection: apsw.Connection, timeout: float) -> None:
     """Shrink the file when much of it is free. Not now, if that is not possible: free pages are used again."""
     connection.set_busy_timeout(0)
     try:

@@ -21,6 +21,9 @@ SET created = CASE WHEN m.expires <= excluded.updated THEN excluded.created ELSE
     updated = excluded.updated, expires = excluded.expires, ttl = excluded.ttl, value = excluded.value
 WHERE m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = excluded.key
 
+-- memory: a memory by its number
+SELECT {memory-columns} FROM tk_memories m WHERE m.memory = :memory AND +m.tenant = :tenant AND {is-alive};
+
 -- memories: some memories by their numbers; the tenant is in the number, and compared so that no index of it is read
 SELECT {memory-columns} FROM tk_memories m
 WHERE m.memory IN (SELECT value FROM json_each(:memories)) AND +m.tenant = :tenant AND {is-alive};
