@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadkeep.backends.sql_memories import changes, conditions_of
+from threadkeep.engine.filters import EVERYTHING
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories import Browse, IndexVectors, Nearby, Nearest, PartChanges, Scored, VectorChanges
 from threadkeep.engine.spaces import part_number
@@ -102,9 +103,10 @@ def nearest(work: Work, request: Nearest, schema: str) -> Nearby:
     Hardly anything is joined: without statistics, which a table that was just filled has not, the planner joins badly.
     """
     asked = _Asked(work, request, schema)
-    matching = asked.numbers("some-matching", most=_FEW + 1)
-    if len(matching) <= _FEW:
-        return asked.nearby("nearest-of", numbers=matching)
+    if request.filter != EVERYTHING or asked.count_of_vectors(_FEW + 1) <= _FEW:
+        matching = asked.numbers("some-matching", most=_FEW + 1)
+        if len(matching) <= _FEW:
+            return asked.nearby("nearest-of", numbers=matching)
     if can_index(len(request.vector) // 4, request.measure):
         work.rows("index-settings", ef=str(min(max(asked.wide, _LEAST_LOOKED_AT), _MOST_LOOKED_AT)))
         found = asked.best("nearest")
@@ -147,6 +149,12 @@ class _Asked:
     def numbers(self, block: str, **given: Any) -> list[int]:
         """The numbers of memories that match."""
         return [row[0] for row in self._rows(block, given)]
+
+    def count_of_vectors(self, most: int) -> int:
+        """How many vectors there are below the prefix, up to a number of them; most memories have one."""
+        below = self._work.dialect.sql["is-near-below"].replace("{dims}", self._parts["dims"])
+        sql = self._work.dialect.sql["has-many-vectors"].replace("{conditions}", below)
+        return int(self._work.session.rows(sql, self._values | {"most": most})[0][0])
 
     def best(self, block: str, **given: Any) -> tuple[Scored, ...]:
         """Memories by their best vector."""

@@ -207,7 +207,8 @@ def sense(request: Request[Any]) -> Callable[[Callable[[], Any]], Any]:
 def nonsense(request: Request[Any], error: Exception) -> Corrupt:
     """Rows that cannot be read."""
     key = getattr(request, "key", None)
-    whose = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread"
+    about = "a memory" if type(request) in sql_memories.VERBS else "a thread"
+    whose = f"thread {key.id!r}" if isinstance(key, ThreadKey) else about
     return Corrupt(f"a row of {whose} does not make sense: {error!r}")
 
 

@@ -116,9 +116,9 @@ def _tell(work: Work, tenant: str, first: str, *, stored: int = 0, lost: int = 0
 
 def _forget(work: Work, tenant: str, gone: Sequence[dict[str, Any]]) -> int:
     """Remove memories with all that belongs to them."""
+    work.dialect.put_words(work, [(each["memory"], "") for each in gone])
     removed = work.many("gone-memories", gone)
     lost = work.many("less-vectors", [{"memory": each["memory"], "part": each["part"], "count": 0} for each in gone])
-    work.dialect.put_words(work, [(each["memory"], "") for each in gone])
     for part in {each["part"] for each in gone} if lost else ():
         work.rows("tell-part", part=part, tenant=to_bytes(tenant), first=b"", stored=0, lost=1)
     return removed

@@ -30,6 +30,7 @@ from threadkeep.engine.spaces import Pattern, Place, Space, known_beginning
 from threadkeep.engine.values import load
 from threadkeep.engine.vectors import Part, nearest
 from threadkeep.engine.words import words
+from threadkeep.errors import Corrupt
 
 _SOME_MORE, _LARGE_SLICE = 2, 1000
 _TRIED = 100
@@ -109,16 +110,24 @@ class Vectors:
             self.parts.pop((tenant, first), None)
 
 
+def _hit(row: MemoryRow, score: float | None = None) -> Hit:
+    """A memory with its value; Corrupt if that is none."""
+    try:
+        return Hit(row, load(row.value), score)
+    except ValueError as error:
+        raise Corrupt(f"the value of memory {row.key!r} in {row.space!r} cannot be read: {error}") from error
+
+
 async def get(tenant: str, places: Sequence[Place], now: int) -> list[Hit | None]:
     """Memories by place. One round trip."""
     rows = await Recall(tenant, tuple(places), now)
-    return [Hit(row, load(row.value)) if row is not None else None for row in rows]
+    return [_hit(row) if row is not None else None for row in rows]
 
 
 async def get_one(tenant: str, place: Place, now: int) -> Hit | None:
     """One memory. One round trip."""
     (row,) = await Recall(tenant, (place,), now)
-    return Hit(row, load(row.value)) if row is not None else None
+    return _hit(row) if row is not None else None
 
 
 async def search(question: Question, vectors: Vectors | None) -> list[Hit]:
@@ -141,7 +150,7 @@ async def _browse(question: Question) -> list[Hit]:
     tenant, prefix, filter, limit, offset, now = question[:6]
     if filter == EVERYTHING:
         rows = await Browse(tenant, prefix, now, limit, offset)
-        return [Hit(row, load(row.value)) for row in rows]
+        return [_hit(row) for row in rows]
     found: list[Hit] = []
     after: Position | None = None
     step = min(offset + limit + _SOME_MORE, _LARGE_SLICE)
@@ -156,7 +165,7 @@ async def _browse(question: Question) -> list[Hit]:
 
 
 def _matching(rows: Iterable[MemoryRow], filter: Node) -> Iterator[Hit]:
-    hits = (Hit(row, load(row.value)) for row in rows)
+    hits = map(_hit, rows)
     return (hit for hit in hits if matches(filter, hit.value))
 
 
@@ -224,7 +233,7 @@ async def _page(question: Question, ranking: Iterator[Scored]) -> list[Hit]:
         if not some:
             break
         rows = await RecallNumbered(question.tenant, tuple(some), question.now)
-        hits = (Hit(rows[number], load(rows[number].value), score) for number, score in some.items() if number in rows)
+        hits = (_hit(rows[number], score) for number, score in some.items() if number in rows)
         found += [hit for hit in hits if matches(question.filter, hit.value)]
         tried += len(some)
     return found[question.offset : end]

@@ -50,6 +50,8 @@ def encode(space: Space) -> bytes:
 @lru_cache(maxsize=4096)
 def decode(data: bytes) -> Space:
     """The namespace that `encode` was given."""
+    if not data.endswith(_END):
+        raise ValueError(f"no namespace: {data!r}")
     return tuple(from_bytes(part.replace(b"\x00\xff", b"\x00")) for part in data.split(_END)[:-1])
 
 
@@ -73,6 +75,7 @@ def memory_number(tenant: str, place: Place) -> int:
     return _hash(to_bytes(tenant), encode(place.space), to_bytes(place.key))
 
 
+@lru_cache(maxsize=4096)
 def part_number(tenant: str, first: str) -> int:
     """The number of a partition."""
     return _hash(to_bytes(tenant), to_bytes(first))

@@ -44,8 +44,10 @@ def dump(value: Any) -> str:
 
 
 def load(text: str) -> dict[str, Any]:
-    """The value that `dump` was given."""
+    """The value that `dump` was given; ValueError if it is none."""
     value: dict[str, Any] = _DECODER.decode(text)
+    if type(value) is not dict:
+        raise ValueError(f"a {type(value).__name__} in place of a dict")
     return _mapped(value, _unescape) if "\\u0001" in text else value
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COSINE, INNER_PRODUCT, L2 = MEASURES = ("cosine", "inner_product", "l2")
-_FIRST = 256
+_FIRST = 64
 """So many of the best are put in order first; mostly nobody asks for more."""
 _ROUNDING = 1e-4
 """Relative to the best: how far apart two ways of reckoning a score may be, and more."""

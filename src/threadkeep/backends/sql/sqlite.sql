@@ -79,6 +79,7 @@ CREATE INDEX tk_runs_run ON tk_runs (run);
 
 -- schema-2: memories, in order of arrival: what comes together is on the same pages
 CREATE TABLE tk_memories (
+    n INTEGER PRIMARY KEY,
     memory INTEGER NOT NULL UNIQUE,
     part INTEGER NOT NULL,
     tenant BLOB NOT NULL,
@@ -90,7 +91,7 @@ CREATE TABLE tk_memories (
     ttl REAL,
     value TEXT NOT NULL
 ) STRICT;
-CREATE INDEX tk_memories_space ON tk_memories (tenant, space, updated, key, expires);
+CREATE INDEX tk_memories_space ON tk_memories (tenant, space, updated);
 CREATE INDEX tk_memories_updated ON tk_memories (tenant, updated);
 CREATE INDEX tk_memories_expires ON tk_memories (expires) WHERE expires IS NOT NULL;
 CREATE TABLE tk_vectors (
@@ -128,13 +129,13 @@ tk_memories m INDEXED BY tk_memories_updated
 tk_memories m INDEXED BY tk_memories_space
 
 -- put-words: the words of a memory
-INSERT OR REPLACE INTO tk_words (rowid, words) VALUES (:memory, :words);
+INSERT OR REPLACE INTO tk_words (rowid, words) SELECT n, :words FROM tk_memories WHERE memory = :memory;
 
 -- gone-words: a memory that has no words any more
-DELETE FROM tk_words WHERE rowid = :memory;
+DELETE FROM tk_words WHERE rowid = (SELECT n FROM tk_memories WHERE memory = :memory);
 
 -- worded: memories that have one of some words, best first
-SELECT m.memory, -bm25(tk_words) FROM tk_words CROSS JOIN tk_memories m ON m.memory = tk_words.rowid
+SELECT m.memory, -bm25(tk_words) FROM tk_words CROSS JOIN tk_memories m ON m.n = tk_words.rowid
 WHERE tk_words MATCH :words AND {is-below} AND {is-alive}
 ORDER BY bm25(tk_words), m.memory LIMIT :limit;
 
