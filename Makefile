@@ -19,7 +19,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt bench bench-size clean
+.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-recall clean
 
 help:  ## this list
 	@echo "make ..."
@@ -56,6 +56,12 @@ bench: $(VENV)/.stamp  ## measure speed
 bench-size: $(VENV)/.stamp  ## measure bytes on disk
 	$(RUN) bench/size.py $(ARGS)
 
+bench-store: $(VENV)/.stamp  ## measure the store beside the official ones
+	$(RUN) bench/store.py $(ARGS)
+
+bench-recall: $(VENV)/.bench  ## measure what vector search finds
+	$(RUN) bench/recall.py $(ARGS)
+
 clean:  ## remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -71,10 +77,15 @@ $(VENV)/.made:
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/.made
 	@echo "Installing threadkeep and what the demo needs"
-	@$(PIP) install -e . $(DEMO_NEEDS)
+	@$(PIP) install -e ".[vectors]" $(DEMO_NEEDS)
 	@touch $@
 
 $(VENV)/.stamp: pyproject.toml | $(VENV)/.made
 	@echo "Installing threadkeep and its tools"
 	@$(PIP) install -e ".[dev]"
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.stamp
+	@echo "Installing a model for embeddings"
+	@$(PIP) install -e ".[bench]"
 	@touch $@

@@ -1,7 +1,9 @@
-"""Who is measured: threadkeep and LangGraph's official savers, opened at a URL and at the same durability.
+"""Who is measured: threadkeep and LangGraph's official savers and stores, opened at a URL and at the same durability.
 
-The official savers get what their own documentation advises. A sync PostgresSaver has one connection: a pool costs it
-some CPU and brings nothing, since it takes turns at a lock. The async one has a pool as large as threadkeep's own.
+The official ones get what their own documentation advises. A sync PostgresSaver or PostgresStore has one connection: a
+pool costs it some CPU and brings nothing, since it takes turns at a lock. The async saver has a pool as large as
+threadkeep's own. SqliteStore leaves its file as it finds it: it gets the write-ahead log that SqliteSaver and threadkeep
+turn on, which costs fewer syncs than SQLite's default.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.postgres import PostgresStore
+from langgraph.store.sqlite import SqliteStore
 from psycopg import AsyncConnection, Connection
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
@@ -30,6 +36,7 @@ from psycopg_pool import AsyncConnectionPool
 from workload import Saver
 
 Durability = Literal["strict", "relaxed"]
+Index = Any  # each store has a type of its own for it
 POOL = 8
 
 # What threadkeep's words mean in the official savers' databases.
@@ -113,3 +120,57 @@ async def aopen_postgres(url: str, durability: Durability) -> AsyncIterator[Save
 THREADKEEP = Contender("threadkeep", open_threadkeep, aopen_threadkeep)
 SQLITE_SAVER = Contender("SqliteSaver", open_sqlite, aopen_sqlite)
 POSTGRES_SAVER = Contender("PostgresSaver", open_postgres, aopen_postgres)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreContender:
+    """A store to measure, and how to open it at a URL. `saver` is of the same makers, on the same driver."""
+
+    name: str
+    saver: Contender
+    open: Callable[[str, Durability, Index], AbstractContextManager[BaseStore]]
+    lacks_vectors: str = ""
+    """Why it cannot have them here, if it cannot."""
+
+
+@contextmanager
+def open_threadkeep_store(url: str, durability: Durability, index: Index) -> Iterator[BaseStore]:
+    import threadkeep
+
+    with threadkeep.open(url, durability=durability, index=index) as keep:
+        yield keep.store
+
+
+@contextmanager
+def open_sqlite_store(url: str, durability: Durability, index: Index) -> Iterator[BaseStore]:
+    path = url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, check_same_thread=False, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={SYNCHRONOUS[durability]}")
+        store = SqliteStore(connection, index=index)
+        store.setup()
+        yield store
+
+
+@contextmanager
+def open_postgres_store(url: str, durability: Durability, index: Index) -> Iterator[BaseStore]:
+    with closing(Connection[DictRow].connect(url, **postgres_options(durability))) as connection:
+        store = PostgresStore(connection, index=index)
+        store.setup()
+        yield store
+
+
+@contextmanager
+def open_memory_store(url: str, durability: Durability, index: Index) -> Iterator[BaseStore]:  # noqa: ARG001
+    yield InMemoryStore(index=index)
+
+
+THREADKEEP_STORE = StoreContender("threadkeep", THREADKEEP, open_threadkeep_store)
+SQLITE_STORE = StoreContender(
+    "SqliteStore",
+    SQLITE_SAVER,
+    open_sqlite_store,
+    "" if hasattr(sqlite3.Connection, "enable_load_extension") else "this Python's sqlite3 cannot load sqlite-vec",
+)
+POSTGRES_STORE = StoreContender("PostgresStore", POSTGRES_SAVER, open_postgres_store)
+MEMORY_STORE = StoreContender("InMemoryStore", THREADKEEP, open_memory_store)

@@ -124,9 +124,9 @@ class Databases(Ground):
         return _tables(place)
 
     def vacuumed(self, place: str) -> int:
-        """After a plain VACUUM, which frees space inside the files."""
+        """After a plain VACUUM, which frees space inside the files, with statistics for the planner."""
         with psycopg.connect(place, autocommit=True) as connection:
-            connection.execute("VACUUM")
+            connection.execute("VACUUM (ANALYZE)")
         return sum(_tables(place).values())
 
     def _url(self, name: str) -> str:

@@ -14,28 +14,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, count
 from time import perf_counter
-from typing import TypeVar
 
 from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from rich.console import Console
-from rich.table import Table
 
 import workload
-from contenders import THREADKEEP, Contender, Durability
+from contenders import Contender, Durability
 from grounds import ROLES, Ground, ground
 from recording import Call, Stopwatch, areplay, record, replay
+from rounds import Row, Times, amedians, in_turn, medians, report, rounds_of
 from workload import Saver
-
-T = TypeVar("T")
-Names = Mapping[str, float]
 
 DURABILITIES: tuple[Durability, ...] = ("strict", "relaxed")
 ROUNDS = 15
@@ -45,23 +40,6 @@ LONG_HISTORY, LONG_TURNS = 1_000, 4
 ASYNC_THREADS, ASYNC_TURNS, ASYNC_ROUNDS = 200, 2, 3
 PARALLEL_WRITES = 100
 FILTERED_THREADS, FILTERED_USERS = 500, 50
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One measured thing: a figure for each contender, smaller is better unless it is a rate."""
-
-    what: str
-    unit: str
-    figures: Names
-    rate: bool = False
-
-    def ratio(self) -> str:
-        peers = [figure for name, figure in self.figures.items() if name != THREADKEEP.name]
-        if not peers or THREADKEEP.name not in self.figures:
-            return ""
-        factor = peers[0] / self.figures[THREADKEEP.name]
-        return f"{1 / factor if self.rate else factor:.1f}x"
 
 
 @dataclass(slots=True)
@@ -93,50 +71,6 @@ class Race:
             for durability in durabilities
             for contender in self.contenders
         ]
-
-
-def in_turn(things: Sequence[T], number: int) -> Sequence[T]:
-    """The same things, a different one first each time."""
-    first = number % len(things)
-    return [*things[first:], *things[:first]]
-
-
-def rounds_of(things: Sequence[T], rounds: int) -> Iterator[T]:
-    return chain.from_iterable(in_turn(things, number) for number in range(rounds))
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """The seconds that each name took."""
-
-    taken: dict[str, list[float]] = field(default_factory=dict)
-
-    def since(self, start: float, name: str) -> None:
-        self.taken.setdefault(name, []).append(perf_counter() - start)
-
-    def medians(self) -> dict[str, float]:
-        """In milliseconds."""
-        return {name: statistics.median(times) * 1e3 for name, times in self.taken.items()}
-
-
-def medians(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of each action."""
-    times = Times()
-    for name in rounds_of(list(actions), rounds):
-        start = perf_counter()
-        actions[name]()
-        times.since(start, name)
-    return times.medians()
-
-
-async def amedians(actions: Mapping[str, Callable[[], Awaitable[object]]], rounds: int) -> dict[str, float]:
-    """As `medians`, inside a running loop."""
-    times = Times()
-    for name in rounds_of(list(actions), rounds):
-        start = perf_counter()
-        await actions[name]()
-        times.since(start, name)
-    return times.medians()
 
 
 # --- one long conversation
@@ -308,16 +242,6 @@ PARTS: Mapping[str, Callable[[Race, int], Iterable[Row]]] = {
 }
 
 
-def report(console: Console, contenders: Sequence[Contender], rows: Iterable[Row]) -> None:
-    table = Table("what", "unit")
-    for contender in contenders:
-        table.add_column(contender.name, justify="right")
-    table.add_column("faster", justify="right")
-    for row in rows:
-        table.add_row(row.what, row.unit, *(f"{row.figures[one.name]:,.2f}" for one in contenders), row.ratio())
-    console.print(table)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time that savers take, threadkeep beside the official ones.")
     parser.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of SQLite")
@@ -328,7 +252,7 @@ def main() -> None:
     with ground(postgres=options.postgres) as where:
         race = Race(where, where.contenders(options.only))
         rows = chain.from_iterable(PARTS[part](race, options.turns) for part in options.parts)
-        report(Console(), race.contenders, rows)
+        report(Console(), [one.name for one in race.contenders], rows)
 
 
 if __name__ == "__main__":

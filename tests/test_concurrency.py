@@ -338,8 +338,9 @@ def test_a_loop_may_be_closed_while_the_keep_is_being_closed(keep: threadkeep.Ke
     del task
     go_on.set()
     for thread in threading.enumerate():
-        if "threadkeep" in thread.name:
+        if thread.name == "threadkeep-close":
             thread.join(PATIENCE)
+            assert not thread.is_alive()
 
 
 def test_a_keep_goes_from_loop_to_loop(keep: threadkeep.Keep) -> None:

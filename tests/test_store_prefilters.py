@@ -160,7 +160,7 @@ def rows_and_filters(draw: Any) -> tuple[list[dict[str, Any]], Any]:
 
 
 @given(rows_and_filters())
-@settings(deadline=None, max_examples=400, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
 def test_no_row_that_matches_is_left_out(database: Database, given: tuple[list[dict[str, Any]], Any]) -> None:
     rows, filter = given
     database.fill(rows)

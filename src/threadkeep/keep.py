@@ -20,7 +20,7 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
 from threadkeep.engine.memories import IndexVectors
 from threadkeep.engine.ops import Op
 from threadkeep.engine.remembering import Vectors
-from threadkeep.errors import Closed
+from threadkeep.errors import Closed, ReadOnly
 from threadkeep.plan import Outcome, Plan, result
 from threadkeep.transports.runner import Runner, Transport
 from threadkeep.transports.sweeper import Sweeper, Sweeping, in_background, run_apart
@@ -126,6 +126,8 @@ class Desk:
     def start_sweeping(self, minutes: float | None) -> Sweeping:
         """Sweep every so many minutes until it is stopped."""
         self.runner.check_open()
+        if self.transport.read_only:
+            raise ReadOnly
         return self._sweeper.start(minutes or _SWEEP_MINUTES)
 
     def stop_sweeping(self, timeout: float | None = None) -> Any:

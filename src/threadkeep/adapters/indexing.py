@@ -11,7 +11,7 @@ The index is LangGraph's IndexConfig, with `search` added, which says what a que
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langchain_core.embeddings import Embeddings
@@ -89,7 +89,9 @@ class Index:
         if self.embeddings is None or not (wanted or asked):
             return _NOTHING
         vectors = await self.embeddings.aembed_documents(wanted) if wanted else []
-        return self._packed(wanted, vectors, asked, [await self.embeddings.aembed_query(query) for query in asked])
+        return self._packed(
+            wanted, vectors, asked, [await _aone(self.embeddings.aembed_query, query) for query in asked]
+        )
 
     def _packed(self, texts: list[str], vectors: Any, asked: list[str], queries: Any) -> Embedded:
         if not hasattr(vectors, "__len__") or len(vectors) != len(texts):
@@ -106,6 +108,13 @@ class Index:
 def _one(embed: Callable[[str], Any], query: str) -> Any:
     try:
         return embed(query)
+    except (IndexError, TypeError) as error:
+        raise ValueError("the embedding function gave no vector for a query") from error
+
+
+async def _aone(embed: Callable[[str], Awaitable[Any]], query: str) -> Any:
+    try:
+        return await embed(query)
     except (IndexError, TypeError) as error:
         raise ValueError("the embedding function gave no vector for a query") from error
 

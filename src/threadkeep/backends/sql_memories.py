@@ -156,7 +156,7 @@ def _fetched(work: Work, tenant: str, numbers: Iterable[int], now: int) -> Itera
 
 def conditions_of(work: Work, request: Browse | Matching) -> tuple[list[str], dict[str, Any]]:
     """What is asked of a memory, where it is first, and the values."""
-    blocks = [work.dialect.sql["is-below"], work.dialect.sql["is-alive"]]
+    blocks = [work.dialect.sql["is-below" if request.prefix else "is-of"], work.dialect.sql["is-alive"]]
     values = below(request.tenant, request.prefix) | {"now": request.now}
     if request.filter != EVERYTHING:
         text, given = work.dialect.prefilter(request.filter)

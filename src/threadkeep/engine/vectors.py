@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COSINE, INNER_PRODUCT, L2 = MEASURES = ("cosine", "inner_product", "l2")
-_FIRST = 64
+_FIRST = 128
 """So many of the best are put in order first; mostly nobody asks for more."""
 _ROUNDING = 1e-4
 """Relative to the best: how far apart two ways of reckoning a score may be, and more."""
@@ -182,7 +182,7 @@ def nearest(parts: Iterable[Part], query: bytes, prefix: Space, measure: str) ->
 
 def _best_first(np: Any, near: Any) -> Iterator[Any]:
     """Which rows are best, then the others: these are only looked at if somebody comes to the end of the best."""
-    if len(near) <= 4 * _FIRST:
+    if len(near) <= 2 * _FIRST:
         yield np.arange(len(near))
         return
     worst = np.partition(near, len(near) - _FIRST)[len(near) - _FIRST]

@@ -27,7 +27,7 @@ class Direct:
 
     def __init__(self, backend: Answering, *, read_only: bool = False) -> None:
         self._backend = backend
-        self._read_only = read_only
+        self.read_only = read_only
         self._lock = threading.Lock()
         forks.watch(self)
 
@@ -38,7 +38,7 @@ class Direct:
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes one after the other; each is atomic in itself."""
-        if self._read_only:
+        if self.read_only:
             raise ReadOnly
         with self._lock:
             return [answer(self._backend.answer, request) for request in requests]

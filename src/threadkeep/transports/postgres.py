@@ -182,6 +182,7 @@ class PostgresServer:
         self._conninfo = "" if self._lent is not None else _conninfo(str(where), options)
         self._backend = backend
         self._options = options
+        self.read_only = options.read_only
         self._closed = False
         self._forked = False
         self._start()

@@ -45,6 +45,8 @@ class Transport(Protocol):
 
     writers: int
     """How many callers of `write` there may be at once."""
+    read_only: bool
+    """Whether changes are refused."""
     wants_vectors: bool
     """Whether vectors will be stored; known before the first request."""
     on_loss: Callable[[], None]

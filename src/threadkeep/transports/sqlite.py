@@ -64,7 +64,7 @@ class SqliteFile:
         self._backend = backend
         self._durability = durability
         self._timeout = timeout
-        self._read_only = read_only
+        self.read_only = read_only
         self._closed = False
         self._start()
         forks.watch(self)
@@ -80,7 +80,7 @@ class SqliteFile:
     def setup(self) -> None:
         """Make or migrate the schema now instead of at first use."""
         with self._busy():
-            if self._read_only:
+            if self.read_only:
                 self._give_back(self._borrowed())
                 return
             self._open_writer()
@@ -103,7 +103,7 @@ class SqliteFile:
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; one that fails is undone alone. Durable when this returns (strict)."""
-        if self._read_only:
+        if self.read_only:
             raise ReadOnly
         with self._busy():
             connection = self._open_writer()
@@ -212,7 +212,7 @@ class SqliteFile:
 
     def _new_reader(self) -> apsw.Connection:
         """A connection to a file that has our schema; a writer makes it where it is missing."""
-        if not self._read_only and not _exists(self._path):
+        if not self.read_only and not _exists(self._path):
             self._open_writer()
         connection = self._connect()
         if _version(connection) != SCHEMA_VERSION:
@@ -221,7 +221,7 @@ class SqliteFile:
 
     def _make_current(self, connection: apsw.Connection) -> None:
         """Have the schema made, or say why not."""
-        if not self._read_only:
+        if not self.read_only:
             self._open_writer()
             return
         version = _version(connection)
@@ -243,7 +243,7 @@ class SqliteFile:
 
     def _connect(self) -> apsw.Connection:
         self._path = self._path.absolute()
-        connection = self._connect_reading() if self._read_only else apsw.Connection(str(self._path))
+        connection = self._connect_reading() if self.read_only else apsw.Connection(str(self._path))
         connection.set_busy_timeout(int(self._timeout * 1000))
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
         return connection

@@ -7,6 +7,9 @@ m.memory, m.space, m.key, m.value, m.created, m.updated, m.expires, m.ttl
 -- is-alive: has not expired
 (m.expires IS NULL OR m.expires > :now)
 
+-- is-of: of a tenant
+m.tenant = :tenant
+
 -- is-below: of a tenant, below a prefix
 m.tenant = :tenant AND m.space >= :low AND m.space < :high
 

@@ -91,7 +91,7 @@ CREATE TABLE tk_memories (
     ttl REAL,
     value TEXT NOT NULL
 ) STRICT;
-CREATE INDEX tk_memories_space ON tk_memories (tenant, space, updated);
+CREATE INDEX tk_memories_space ON tk_memories (tenant, space, updated, key, expires);
 CREATE INDEX tk_memories_updated ON tk_memories (tenant, updated);
 CREATE INDEX tk_memories_expires ON tk_memories (expires) WHERE expires IS NOT NULL;
 CREATE TABLE tk_vectors (

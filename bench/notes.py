@@ -1,0 +1,77 @@
+"""The memories that our figures of stores speak of: notes about users, the same in every run.
+
+A note is 250 bytes or so of JSON. Ten users have as many notes each, in ten namespaces each. The words are docstrings of
+the standard library; the vectors lie in clusters, as those of real texts do, and come from a dictionary: no model's time
+is measured. What is nearest is known exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workload import corpus
+
+DIMS = 384
+USERS, TOPICS = 10, 10
+CLUSTERS, SPREAD = 100, 0.7
+TEXT = 120
+KINDS = ("fact", "wish", "habit", "event", "person")
+QUERIES = 200
+
+
+class Note(NamedTuple):
+    namespace: tuple[str, ...]
+    key: str
+    value: dict[str, Any]
+
+
+def note(number: int) -> Note:
+    """Kind and importance have nothing to do with the user. Importance has two digits: PostgresStore compares text."""
+    prose = corpus().prose
+    start = number * TEXT % (len(prose) - TEXT)
+    user, topic, rest = number % USERS, number // USERS % TOPICS, number // (USERS * TOPICS)
+    value = {
+        "text": f"{number}: {prose[start : start + TEXT]}",
+        "kind": KINDS[rest % len(KINDS)],
+        "importance": 10 + number * 7 % 90,
+        "number": number,
+        "source": {"thread": f"thread-{number % 997}", "step": number % 23},
+    }
+    return Note(("notes", f"user-{user}", f"topic-{topic}"), f"note-{number}", value)
+
+
+def question(number: int) -> str:
+    return f"question {number % QUERIES}"
+
+
+class Embedder:
+    """Vectors of notes and questions, looked up by their text."""
+
+    def __init__(self, notes: int, *, more: int) -> None:
+        """Of so many notes that questions are about, and some more."""
+        texts = [note(number).value["text"] for number in range(notes + more)]
+        texts += [question(number) for number in range(QUERIES)]
+        draw = np.random.default_rng(7)
+        middles = draw.normal(size=(CLUSTERS, DIMS))
+        chosen = middles[draw.integers(CLUSTERS, size=len(texts))]
+        rows = (chosen + SPREAD * draw.normal(size=chosen.shape)).astype(np.float32)
+        self._vectors = {text: row.tolist() for text, row in zip(texts, rows, strict=True)}
+        self._notes, self._questions = _normed(rows[:notes]), _normed(rows[-QUERIES:])
+
+    def __call__(self, texts: Sequence[str]) -> list[list[float]]:
+        return [self._vectors[text] for text in texts]
+
+    def nearest(self, number: int, limit: int, fits: Callable[[Note], bool]) -> set[str]:
+        """The keys of the notes that are nearest to a question, among those that fit."""
+        best_first = np.argsort(-(self._notes @ self._questions[number % QUERIES])).tolist()
+        return {each.key for each in islice(filter(fits, map(note, best_first)), limit)}
+
+
+def _normed(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    exact: NDArray[np.float64] = rows / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    return exact

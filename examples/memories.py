@@ -1,0 +1,75 @@
+"""What an agent knows of a user, across threads: found by words, then by meaning, with a tiny embedder in place of a model."""
+
+import re
+import tempfile
+from collections.abc import Sequence
+
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.store.base import BaseStore, IndexConfig
+
+import threadkeep
+
+Chat = CompiledStateGraph[MessagesState, None, MessagesState, MessagesState]
+
+SENSES = [{"drink", "drinks", "tea", "coffee", "thirsty"}, {"boat", "sail", "sails", "sea"}, {"piano", "music", "song"}]
+SAID = ["I drink green tea.", "My boat is called Gull.", "I play the piano."]
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    """How much a text is about each of the senses; a model has hundreds of them, and no names for them."""
+    words = [set(re.findall(r"\w+", text.lower())) for text in texts]
+    return [[float(len(sense & said)) for sense in SENSES] for said in words]
+
+
+def reply(state: MessagesState, config: RunnableConfig, *, store: BaseStore) -> MessagesState:
+    """Answer a question with what is known of this user; remember everything else."""
+    said = state["messages"][-1]
+    home = ("users", config["configurable"]["user"], "notes")
+    if not said.text.endswith("?"):
+        store.put(home, str(said.id), {"text": said.text, "thread": config["configurable"]["thread_id"]})
+        return {"messages": [AIMessage("I will remember that.")]}
+    known = store.search(home, query=said.text, limit=1)
+    return {"messages": [AIMessage(known[0].value["text"] if known else "I do not know.")]}
+
+
+def chat(keep: threadkeep.Keep) -> Chat:
+    builder = StateGraph(MessagesState)
+    builder.add_node("reply", reply)
+    builder.add_edge(START, "reply")
+    return builder.compile(checkpointer=keep.checkpointer, store=keep.store)
+
+
+def say(graph: Chat, text: str, *, user: str, thread: str) -> str:
+    config: RunnableConfig = {"configurable": {"thread_id": f"{user}-{thread}", "user": user}}
+    answer: str = graph.invoke({"messages": [HumanMessage(text)]}, config)["messages"][-1].text
+    print(f"  {user:<3} in {thread:<7}  {text:<28}  {answer}")
+    return answer
+
+
+with tempfile.TemporaryDirectory() as folder:
+    print("By words, which is the default: one word in common is enough")
+    with threadkeep.open(f"sqlite:///{folder}/words.db") as keep:
+        graph = chat(keep)
+        for text in SAID:
+            say(graph, text, user="ann", thread="monday")
+        assert say(graph, "What is my boat called?", user="ann", thread="tuesday") == SAID[1]
+        assert say(graph, "Thirsty?", user="ann", thread="tuesday") == "I do not know."
+        assert say(graph, "What is my boat called?", user="bob", thread="tuesday") == "I do not know."
+
+    print("By meaning: no word has to be the same")
+    index = IndexConfig(dims=len(SENSES), embed=embed, fields=["text"])
+    with threadkeep.open(f"sqlite:///{folder}/vectors.db", index=index) as keep:
+        graph = chat(keep)
+        for text in SAID:
+            say(graph, text, user="ann", thread="monday")
+        assert say(graph, "Thirsty?", user="ann", thread="tuesday") == SAID[0]
+        assert say(graph, "Shall we sail?", user="ann", thread="tuesday") == SAID[1]
+
+    print("What is known, in whatever thread it was said")
+    with threadkeep.open(f"sqlite:///{folder}/vectors.db", index=index) as keep:
+        print(" ", keep.store.list_namespaces())
+        for item in keep.store.search(("users",), filter={"thread": {"$in": ["ann-monday"]}}):
+            print(" ", item.value)

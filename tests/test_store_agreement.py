@@ -1,0 +1,516 @@
+"""Every store gives the same answers: each random batch goes to all of them and to a peer, and they must agree.
+
+Memory, SQLite and PostgreSQL, each with four Keeps on the same storage: two that find by vectors and by words (on
+PostgreSQL the second lets pgvector rank, since it may hold nothing), one that knows vectors only, one that knows words
+only. Any of them reads and writes, in either colour; the clock stands still unless it is moved.
+
+The peer is LangGraph's InMemoryStore, where it is right. Where it is not, `Peer` does it; these are the exceptions:
+
+    order without a query    newest first, then namespace and key; InMemoryStore has the order of insertion
+    created_at               an overwrite keeps it; InMemoryStore moves it
+    ttl                      InMemoryStore has none; what is over is deleted from it
+    empty namespaces         are not listed; InMemoryStore lists them, and those that were only read
+    filters                  those of `LACKING`: InMemoryStore has fewer operators, no paths, and True == 1
+    vectors                  an overwrite replaces all; InMemoryStore keeps those of fields that are gone
+    the same text twice      is embedded once; InMemoryStore raises if a batch has a text twice, so it gets puts one by one
+    items without vectors    are not found by a query; InMemoryStore fills pages with them
+    words                    InMemoryStore has no full text
+
+Scores of vectors agree to 1e-5. Those of words are each database's own: hits are compared as sets, and pages with the
+whole. `THREADKEEP_HYPOTHESIS=prove` looks longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from langgraph.store.base import (
+    GetOp,
+    ListNamespacesOp,
+    MatchCondition,
+    PutOp,
+    SearchOp,
+    get_text_at_path,
+    tokenize_path,
+)
+from langgraph.store.memory import InMemoryStore
+
+import lent
+import remains
+from threadkeep import keep as keeping
+from threadkeep.backends.memory import Memory
+from threadkeep.backends.sqlite import Sqlite
+from threadkeep.conformance.store.embedder import DIMS, UNEMBEDDABLE, embed
+from threadkeep.engine.filters import matches, parse
+from threadkeep.engine.spaces import Place, memory_number
+from threadkeep.keep import Desk, Keep
+from threadkeep.transports.direct import Direct
+from threadkeep.transports.runner import Transport
+from threadkeep.transports.sqlite import SqliteFile
+
+PROVING = os.environ.get("THREADKEEP_HYPOTHESIS") == "prove"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE = 60_000_000
+ALL = 1000
+"""More than there ever is."""
+
+SPACES = [("a",), ("a", "b"), ("a", "b", "c"), ("b",), ("ab", "*"), ("A", "b"), ("é\x01", "b"), ("\ud83d",)]
+KEYS = ["k", "K", "", "l.m", "ключ\x00"]
+PREFIXES = [(), *SPACES, ("a", "c"), ("nowhere",), ("*",)]
+PATHS = [("a",), ("*",), ("*", "b"), ("a", "*"), ("b",), ("b", "c"), ("*", "*", "c"), ("é\x01",), ("z",)]
+TEXTS = ["apple", "apple pear", "pear plum plum", "rain", "rain snow", "wind and sea", "nothing known", ""]
+QUERIES = ["apple", "pear plum", "rain", "snow sea wind", "nothing", "?!"]
+FIELDS = ["text", "about.title", "notes[*].text"]
+INDEXES = [None] * 5 + [False, ["text"], ["about.title"], ["notes[0].text", "text"], []]
+
+RIGHT: list[dict[str, Any]] = [
+    {}, {"kind": "x"}, {"kind": {"$ne": "x"}}, {"size": {"$gt": 1}}, {"size": {"$gte": 1, "$lt": 3}}, {"size": 2},
+    {"size": {"$lte": 2}, "kind": {"$eq": "y"}}, {"about": {"title": "APPLE"}}, {"tags": ["u", "v"]}, {"tags": []},
+]  # fmt: skip
+"""Filters that InMemoryStore answers right, as the values below are."""
+LACKING: list[dict[str, Any]] = [
+    {"odd": True}, {"odd": 1}, {"odd": None}, {"odd": {"$ne": 1}}, {"odd": {"$gt": 0}}, {"odd": {"$lt": "b"}},
+    {"kind": {"$in": ["x", "z"]}}, {"size": {"$nin": [1, 2, None]}}, {"odd": {"$exists": True}},
+    {"tags": {"$contains": "u"}}, {"odd": {"$contains": "b"}}, {"about.title": "APPLE"}, {"about.size": {"$gte": 2}},
+    {"l.m": 1}, {"$or": [{"kind": "x"}, {"size": {"$gt": 2}}]}, {"$not": {"kind": "x"}},
+    {"$and": [{"kind": {"$ne": "x"}}, {"odd": {"$not": {"$gt": 1}}}]}, {"odd": {"$gt": 2**53}}, {"odd": 2**53 + 1},
+]  # fmt: skip
+ODD = [True, False, 0, 1, 1.0, None, "b", "bb", [1], {"b": 1}, 2**53, 2**53 + 1, float(2**53), -0.5]
+
+NEAR = {"dims": DIMS, "embed": embed, "fields": FIELDS}
+KINDS: list[dict[str, Any]] = [
+    {**NEAR, "search": "hybrid"},
+    {**NEAR, "search": "hybrid"},
+    {**NEAR, "search": "vector"},
+    {"search": "text", "fields": FIELDS},
+]
+FIRST, RANKED, NEAREST, WORDED = range(4)
+"""The Keeps of each storage; the second may hold no vectors."""
+BUDGETS = [1 << 26, 0, 1 << 26, 1 << 26]
+
+notes = st.lists(st.sampled_from([f"{text} !" for text in TEXTS]), max_size=3, unique=True)
+values = st.fixed_dictionaries(
+    {"kind": st.sampled_from("xyz"), "size": st.integers(0, 3), "tags": st.sampled_from([[], ["u"], ["u", "v"]])},
+    optional={
+        "text": st.sampled_from(TEXTS),
+        "about": st.sampled_from([{"title": text.upper(), "size": len(text) % 4} for text in TEXTS[:-1]]),
+        "notes": notes.map(lambda texts: [{"text": text} for text in texts]),
+        "odd": st.sampled_from(ODD),
+        "l.m": st.just(1),
+        "l": st.just({"m": 2}),
+        "\x00\ud83d": st.just("\x01\ude00"),
+    },
+)
+puts = st.builds(
+    PutOp, st.sampled_from(SPACES), st.sampled_from(KEYS), values, st.sampled_from(INDEXES),
+    st.sampled_from([None, None, None, 0, 1, 10, 100.7 / MINUTE]),
+)  # fmt: skip
+deletes = st.builds(PutOp, st.sampled_from(SPACES), st.sampled_from(KEYS), st.none(), st.none(), st.none())
+gets = st.builds(GetOp, st.sampled_from(SPACES), st.sampled_from(KEYS), st.booleans())
+filters = st.sampled_from([None, *RIGHT, *LACKING])
+browses = st.builds(
+    SearchOp, st.sampled_from(PREFIXES), filters, st.sampled_from([0, 1, 2, 10, ALL]), st.sampled_from([0, 0, 1, 5]),
+    st.none(), st.booleans(),
+)  # fmt: skip
+conditions = st.builds(MatchCondition, st.sampled_from(["prefix", "suffix"]), st.sampled_from(PATHS))
+listings = st.builds(
+    ListNamespacesOp, st.lists(conditions, max_size=2).map(tuple), st.sampled_from([None, None, 1, 2, 3]),
+    st.sampled_from([1, 2, ALL]), st.sampled_from([0, 0, 1]),
+)  # fmt: skip
+changes = st.one_of(puts, puts, puts, deletes)
+reads = st.one_of(gets, browses, listings)
+batches = st.lists(st.one_of(changes, changes, reads), min_size=1, max_size=6)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What InMemoryStore does not keep of an item; `words` are those that it can be found by."""
+
+    created: int
+    updated: int
+    expires: int | None
+    ttl: float | None
+    words: frozenset[str]
+
+
+@dataclass(slots=True)
+class Peer:
+    """InMemoryStore, and beside it what it lacks."""
+
+    store: InMemoryStore = field(default_factory=lambda: InMemoryStore(index=NEAR))
+    lives: dict[Place, Life] = field(default_factory=dict)
+    unswept: set[Place] = field(default_factory=set)
+
+    def batch(self, ops: Sequence[Any], index: dict[str, Any], now: int) -> list[Any]:
+        """Reads, then puts, then what lives longer because it was read."""
+        self.forget_what_is_over(now)
+        found = [None if isinstance(op, PutOp) else self.read(op) for op in ops]
+        put = {Place(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}
+        for place, op in put.items():
+            self.change(place, op, index, now)
+        for place in {place for op, one in zip(ops, found, strict=True) for place in _refreshed(op, one)} - put.keys():
+            self.refresh(place, now)
+        return found
+
+    def forget_what_is_over(self, now: int) -> None:
+        over = [place for place, life in self.lives.items() if life.expires is not None and life.expires <= now]
+        for place in over:
+            self.forget(place)
+            self.unswept.add(place)
+
+    def forget(self, place: Place) -> None:
+        self.store.delete(*place)
+        self.lives.pop(place, None)
+        for space in [space for space, items in self.store._data.items() if not items]:
+            del self.store._data[space]
+
+    def change(self, place: Place, op: PutOp, index: dict[str, Any], now: int) -> None:
+        life = self.lives.get(place)
+        self.forget(place)
+        self.unswept.discard(place)
+        if op.value is not None:
+            self.store.batch([op if "embed" in index else op._replace(index=False)])
+            expires = None if op.ttl is None else now + int(op.ttl * MINUTE)
+            words = _words(op) if index["search"] != "vector" else frozenset()
+            self.lives[place] = Life(life.created if life else now, now, expires, op.ttl, words)
+
+    def refresh(self, place: Place, now: int) -> None:
+        life = self.lives[place]
+        if life.ttl is not None and life.expires is not None:
+            whole = int(life.ttl * MINUTE)
+            if now + whole - life.expires >= 0.01 * whole:
+                self.lives[place] = replace(life, expires=now + whole)
+
+    def sweep(self, now: int) -> int:
+        self.forget_what_is_over(now)
+        swept = len(self.unswept)
+        self.unswept.clear()
+        return swept
+
+    def read(self, op: Any) -> Any:
+        if isinstance(op, GetOp):
+            there = Place(op.namespace, op.key) in self.lives
+            return self.told(self.store.get(op.namespace, op.key)) if there else None
+        if isinstance(op, SearchOp):
+            return self.browse(op)
+        return self.store.batch([op])[0]
+
+    def browse(self, op: SearchOp) -> list[Any]:
+        found = sorted(self.matching(op.namespace_prefix, op.filter), key=self.newest_first)
+        return [self.told(item) for item in found[op.offset : op.offset + op.limit]]
+
+    def matching(self, prefix: tuple[str, ...], filter: Any, query: str | None = None) -> list[Any]:
+        """All that match; by InMemoryStore's own filter where it is right."""
+        own = filter is None or filter in RIGHT
+        found = self.store.search(prefix, query=query, filter=filter if own else None, limit=ALL)
+        return found if own else [item for item in found if matches(parse(filter), item.value)]
+
+    def newest_first(self, item: Any) -> Any:
+        return (-self.lives[_place(item)].updated, item.namespace, item.key)
+
+    def told(self, item: Any) -> Any:
+        life = self.lives[_place(item)]
+        return (item.namespace, item.key, json.dumps(item.value), life.created, life.updated)
+
+    def near(self, op: SearchOp) -> dict[Place, float]:
+        """All that match and have vectors, with their scores."""
+        found = self.matching(op.namespace_prefix, op.filter, op.query)
+        return {_place(item): item.score for item in found if item.score is not None}
+
+    def worded(self, op: SearchOp) -> set[Place]:
+        """All that match and have a word of the query."""
+        asked = set(str(op.query).split())
+        found = map(_place, self.matching(op.namespace_prefix, op.filter))
+        return {place for place in found if self.lives[place].words & asked}
+
+
+def _refreshed(op: Any, found: Any) -> Iterable[Place]:
+    """What a read found and lets live longer."""
+    if isinstance(op, (GetOp, SearchOp)) and op.refresh_ttl and found:
+        return [Place(one[0], one[1]) for one in (found if isinstance(found, list) else [found])]
+    return []
+
+
+def _words(op: PutOp) -> frozenset[str]:
+    paths = FIELDS if op.index is None else op.index or []
+    texts = (text for path in paths for text in get_text_at_path(op.value, tokenize_path(path)))
+    return frozenset(word for text in texts for word in text.lower().split() if word != "!")
+
+
+def _place(item: Any) -> Place:
+    return Place(item.namespace, item.key)
+
+
+def told(found: Any) -> Any:
+    """What an answer of a batch says, but for scores; the types and the order inside of values count."""
+    if isinstance(found, list):
+        return [one if isinstance(one, tuple) else told(one) for one in found]
+    if found is None:
+        return None
+    times = ((time - EPOCH) // timedelta(microseconds=1) for time in (found.created_at, found.updated_at))
+    return (found.namespace, found.key, json.dumps(found.value), *times)
+
+
+def spelled(op: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """An op as a call of a verb."""
+    if isinstance(op, GetOp):
+        return "get", op[:2], {"refresh_ttl": op.refresh_ttl}
+    if isinstance(op, SearchOp):
+        _, *names = op._fields
+        return "search", (op[0],), {name: getattr(op, name) for name in names}
+    if isinstance(op, PutOp):
+        return ("delete", op[:2], {}) if op.value is None else ("put", op[:4], {"ttl": op.ttl})
+    paths = {condition.match_type: condition.path for condition in op.match_conditions}
+    return "list_namespaces", (), {**paths, "max_depth": op.max_depth, "limit": op.limit, "offset": op.offset}
+
+
+class Storage:
+    """One storage and the Keeps on it."""
+
+    def __init__(
+        self, name: str, reach: Callable[[], Transport], *, where: Path | str | None, tenant: str = ""
+    ) -> None:
+        self.name, self.tenant = name, tenant
+        self._reach, self._where = reach, where
+        self._runner = asyncio.Runner()
+        self._keeps = [self._open(which) for which in range(len(KINDS))]
+        self._keeps[FIRST].setup()
+
+    def _open(self, which: int) -> Keep:
+        desk = Desk(self._reach(), tenant=self.tenant, cache_bytes=BUDGETS[which])
+        return Keep(desk, None, index=KINDS[which])
+
+    def reopen(self, which: int) -> None:
+        self._keeps[which].close()
+        self._keeps[which] = self._open(which)
+
+    def batch(self, which: int, ops: Sequence[Any], *, is_async: bool = False) -> list[Any]:
+        store = self._keeps[which].store
+        return self._runner.run(store.abatch(ops)) if is_async else store.batch(ops)
+
+    def one(self, which: int, op: Any, *, is_async: bool) -> Any:
+        """The same by the verb that the op has."""
+        verb, args, kwargs = spelled(op)
+        store = self._keeps[which].store
+        if is_async:
+            return self._runner.run(getattr(store, f"a{verb}")(*args, **kwargs))
+        return getattr(store, verb)(*args, **kwargs)
+
+    def search(self, which: int, op: SearchOp, *, is_async: bool = False) -> list[Any]:
+        found: list[Any] = self.batch(which, [op], is_async=is_async)[0]
+        return found
+
+    def sweep(self, which: int, *, is_async: bool) -> int:
+        keep = self._keeps[which]
+        return self._runner.run(keep.asweep()) if is_async else keep.sweep()
+
+    def close(self) -> None:
+        for keep in self._keeps:
+            keep.close()
+        self._runner.close()
+
+    def remains(self) -> remains.Held | None:
+        return None if self._where is None else remains.held(self._where, self.tenant)
+
+    def left_behind(self) -> list[str]:
+        return [] if self._where is None else remains.left_behind(self._where, self.tenant)
+
+
+def storages(folder: Path) -> list[Storage]:
+    rows, path, tenant = Memory(), folder / "keep.db", lent.fresh_tenant()
+    return [
+        Storage("memory", lambda: Direct(rows), where=None),
+        Storage("sqlite", lambda: SqliteFile(path, Sqlite(), durability="relaxed", timeout=30), where=path),
+        Storage("postgres", lent.transport, where=lent.schema(), tenant=tenant),
+    ]
+
+
+class Agreement(RuleBasedStateMachine):
+    """Time is what the machine says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_800_000_000_000_000
+        self.clock = patch.object(keeping, "now_exactly", lambda: self.now)
+        self.clock.start()
+        self.folder = Path(tempfile.mkdtemp())
+        self.storages = storages(self.folder)
+        self.peer = Peer()
+        self.touched = False
+        self.failed = False
+
+    def agree(self, answer: Any, expected: Any, about: str) -> None:
+        if answer != expected:
+            self.failed = True
+            raise AssertionError(f"{about}: {answer!r} instead of {expected!r}")
+
+    # --- changes, and reads beside them
+
+    @rule(ops=batches, which=st.integers(0, 3), is_async=st.booleans(), later=st.sampled_from([0, 0, 1, 1000]))
+    def batch(self, ops: list[Any], which: int, is_async: bool, later: int) -> None:
+        self.now += later
+        expected = self.peer.batch(ops, KINDS[which], self.now)
+        for storage in self.storages:
+            found = [told(each) for each in storage.batch(which, ops, is_async=is_async)]
+            self.agree(found, expected, f"{storage.name} at {which}: {ops}")
+        self.touched = True
+
+    @rule(op=st.one_of(changes, gets, reads), which=st.integers(0, 3), is_async=st.booleans())
+    def one(self, op: Any, which: int, is_async: bool) -> None:
+        if isinstance(op, ListNamespacesOp) and len({each.match_type for each in op.match_conditions}) == 1:
+            op = op._replace(match_conditions=op.match_conditions[:1])  # the verb takes one of each kind
+        (expected,) = self.peer.batch([op], KINDS[which], self.now)
+        for storage in self.storages:
+            found = told(storage.one(which, op, is_async=is_async))
+            self.agree(found, expected, f"{storage.name} at {which}: {op}")
+        self.touched = True
+
+    @rule(ops=batches, which=st.integers(0, 2), at=st.integers(0, 6), wrong=st.integers(0, 3), is_async=st.booleans())
+    def fail(self, ops: list[Any], which: int, at: int, wrong: int, is_async: bool) -> None:
+        """A batch with something wrong in it does nothing, wherever that stands."""
+        bad = [
+            PutOp(("a",), "bad", {"text": UNEMBEDDABLE}),
+            PutOp(("a",), "bad", {"kind": {"y": object()}}),
+            SearchOp(("a",), {"kind": {"$near": 1}}),
+            PutOp((), "bad", {}),
+        ][wrong]
+        ops = [op._replace(refresh_ttl=False) if hasattr(op, "refresh_ttl") else op for op in ops]
+        for storage in self.storages:
+            self.agree(self._error(storage, which, [*ops[:at], bad, *ops[at:]], is_async), True, storage.name)
+        self.touched = True
+
+    def _error(self, storage: Storage, which: int, ops: Sequence[Any], is_async: bool) -> bool:
+        try:
+            storage.batch(which, ops, is_async=is_async)
+        except (RuntimeError, TypeError, ValueError):
+            return True
+        return False
+
+    # --- time
+
+    @rule(minutes=st.sampled_from([100.7 / MINUTE, 0.05, 0.5, 1, 5, 9, 20]))
+    def time_passes(self, minutes: float) -> None:
+        self.now += int(minutes * MINUTE)
+        self.touched = True
+
+    @rule(which=st.integers(0, 3), is_async=st.booleans())
+    def sweep(self, which: int, is_async: bool) -> None:
+        expected = self.peer.sweep(self.now)
+        for storage in self.storages:
+            self.agree(storage.sweep(which, is_async=is_async), expected, f"{storage.name}: sweep")
+        self.touched = True
+
+    @rule(which=st.integers(0, 3))
+    def reopen(self, which: int) -> None:
+        for storage in self.storages:
+            storage.reopen(which)
+
+    # --- queries
+
+    @rule(
+        prefix=st.sampled_from(PREFIXES), filter=filters, query=st.sampled_from(QUERIES), is_async=st.booleans(),
+        limit=st.sampled_from([1, 2, 5, ALL]), offset=st.sampled_from([0, 0, 1, 3]),
+    )  # fmt: skip
+    def find_the_nearest(self, prefix: Any, filter: Any, query: str, limit: int, offset: int, is_async: bool) -> None:
+        """A page is a part of the whole; its order is that of the scores, then of the memories' numbers."""
+        self.peer.forget_what_is_over(self.now)
+        op = SearchOp(prefix, filter, limit, offset, query, refresh_ttl=False)
+        expected = self.peer.near(op)
+        for storage in self.storages:
+            found = storage.search(NEAREST, op, is_async=is_async)
+            self.agree(list(_misplaced(found, expected, storage.tenant, op)), [], f"{storage.name}: {op}")
+
+    @rule(
+        prefix=st.sampled_from(PREFIXES), filter=filters, query=st.sampled_from(QUERIES), is_async=st.booleans(),
+        which=st.sampled_from([FIRST, RANKED, WORDED]), step=st.integers(1, 5),
+    )  # fmt: skip
+    def find_by_words(self, prefix: Any, filter: Any, query: str, which: int, step: int, is_async: bool) -> None:
+        """Hits are the same; pages are those of the whole."""
+        self.peer.forget_what_is_over(self.now)
+        op = SearchOp(prefix, filter, ALL, 0, query, refresh_ttl=False)
+        expected = self.peer.worded(op) | (set() if which == WORDED else self.peer.near(op).keys())
+        for storage in self.storages:
+            whole = storage.search(which, op, is_async=is_async)
+            self.agree({_place(item) for item in whole}, expected, f"{storage.name} at {which}: {op}")
+            scores = [item.score for item in whole]
+            self.agree(scores, sorted(scores, reverse=True), f"{storage.name} at {which}: scores of {op}")
+            self.agree(list(_pages(storage, which, op, step)), whole, f"{storage.name} at {which}: pages of {op}")
+
+    # --- always
+
+    @invariant()
+    def everything_reads_the_same(self) -> None:
+        if self.touched:
+            self.touched = False
+            ops = [SearchOp((), limit=ALL, refresh_ttl=False), ListNamespacesOp(limit=ALL)]
+            expected = self.peer.batch(ops, KINDS[NEAREST], self.now)
+            for storage in self.storages:
+                found = [told(each) for each in storage.batch(NEAREST, ops)]
+                self.agree(found, expected, f"{storage.name}: everything")
+
+    def teardown(self) -> None:
+        try:
+            if not self.failed:
+                self.nothing_is_left_behind()
+        finally:
+            self.now += 10 * 365 * 24 * 60 * MINUTE
+            for storage in self.storages:
+                storage.sweep(FIRST, is_async=False)  # the schema is shared: the next machine counts what it sweeps
+                storage.close()
+            self.clock.stop()
+            shutil.rmtree(self.folder)
+
+    def nothing_is_left_behind(self) -> None:
+        vectors = self.peer.store._vectors
+        expected = {place: len(vectors[place.space][place.key]) for place in self.peer.lives}
+        for storage in self.storages:
+            there = storage.remains()
+            if there is not None:
+                found = {place: len(there.vectors.get(number, {})) for number, place in there.places.items()}
+                living = {place: count for place, count in found.items() if place in expected}
+                self.agree(living, expected, f"{storage.name}: vectors")
+                self.agree(set(found) - set(expected), self.peer.unswept, f"{storage.name}: what is over")
+            self.agree(storage.left_behind(), [], storage.name)
+
+
+def _misplaced(found: Sequence[Any], expected: dict[Place, float], tenant: str, op: SearchOp) -> Iterator[str]:
+    """What is wrong with a page of a ranking."""
+    best = sorted(expected.items(), key=lambda one: (-round(one[1], 6), memory_number(tenant, one[0])))
+    page = best[op.offset : op.offset + op.limit]
+    if len(found) != len(page):
+        yield f"{len(found)} hits instead of {len(page)}"
+    for item, (place, score) in zip(found, page, strict=False):
+        if _place(item) != place or abs(item.score - score) > 1e-5:
+            yield f"{_place(item)} with {item.score} instead of {place} with {score}"
+
+
+def _pages(storage: Storage, which: int, op: SearchOp, step: int) -> Iterator[Any]:
+    """The same by pages, until one is not full."""
+    for offset in range(0, ALL, step):
+        page = storage.search(which, op._replace(limit=step, offset=offset))
+        yield from page
+        if len(page) < step:
+            return
+
+
+TestStoreAgreement = Agreement.TestCase
+TestStoreAgreement.settings = settings(
+    max_examples=500 if PROVING else 40,
+    stateful_step_count=50 if PROVING else 25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)

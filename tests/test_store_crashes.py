@@ -1,0 +1,380 @@
+"""A crash at any request of any verb of the store, a kill of the process, connections that are ended: no batch is half done.
+
+Each verb is done again and again, crashing one request later each time, before the request is executed or after it (its
+reply got lost), until it gets through. After each crash everything is as it was before the verb or as it is after it:
+memories, vectors and words. Doing the verb again ends where an undisturbed one ends. An embedding that fails changes
+nothing at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
+
+import lent
+import postgres
+import remains
+import threadkeep
+from batches import HOME, INDEX, check_whole, whole
+from killing import kill, start
+from test_crashes import NEVER, Crashing
+from test_postgres import blocked, execute, fresh_name
+from test_postgres_faults import again_and_again, connections, end_backends
+from threadkeep import keep as keeping
+from threadkeep.backends.memory import Memory
+from threadkeep.backends.sqlite import Sqlite
+from threadkeep.conformance.store.embedder import DIMS, embed
+from threadkeep.engine import remembering
+from threadkeep.engine.spaces import Place
+from threadkeep.errors import Unavailable
+from threadkeep.keep import Desk, Keep
+from threadkeep.plan import Failure, Reply, attempt
+from threadkeep.transports.direct import Direct
+from threadkeep.transports.runner import Transport
+from threadkeep.transports.sqlite import SqliteFile
+
+MINUTE = 60_000_000
+AWAY = ("away", "b")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Its only number is the time."""
+    now = [1_800_000_000_000_000]
+    monkeypatch.setattr(keeping, "now_exactly", lambda: now[0])
+    return now
+
+
+class World:
+    """A storage with some memories, and how to come back to it after a crash."""
+
+    def __init__(self, path: Path | None, tenant: str, clock: list[int]) -> None:
+        self.path, self.tenant, self.clock = path, tenant, clock
+        self._memory = Memory()
+        self._keeps: list[Keep] = []
+        self.start()
+        clock[0] = 1_800_000_000_000_000
+        self.keep.store.batch(PAST)
+        clock[0] += 5 * MINUTE
+
+    def start(self) -> None:
+        """As a new process would: nothing is remembered."""
+        self.transport = Crashing(self.reach())
+        self._keeps.append(self.opened(self.transport))
+
+    def opened(self, transport: Any, index: Any = INDEX) -> Keep:
+        return Keep(Desk(transport, tenant=self.tenant, cache_bytes=1 << 26), None, index=index)
+
+    def reach(self) -> Transport:
+        """A new transport to the same rows."""
+        if self.tenant:
+            return lent.transport()
+        if self.path is None:
+            return Direct(self._memory)
+        return SqliteFile(self.path, Sqlite(), durability="relaxed", timeout=5)
+
+    @property
+    def keep(self) -> Keep:
+        return self._keeps[-1]
+
+    def tale(self) -> Any:
+        """All that there is: items, what queries find, what expires when; checked for what was left behind."""
+        told: list[Any] = []
+        for kind in ("vector", "text"):
+            with self.opened(self.reach(), {**INDEX, "search": kind}) as reader:
+                told += [_scored(reader.store, text, kind) for text in ("apple", "rain", "plum")]
+        with self.opened(self.reach()) as reader:
+            told += [_living(reader.store, self.clock, minutes) for minutes in (4, 6, 11)]
+            told.append([item.dict() for item in reader.store.search((), limit=100, refresh_ttl=False)])
+        return told, self.rows()
+
+    def rows(self) -> dict[Place, Any]:
+        """Of each memory, over or not: its vectors, and whether it has words."""
+        if self.path is None and not self.tenant:
+            return {}
+        place: Path | str = self.path or lent.schema()
+        assert remains.left_behind(place, self.tenant) == []
+        there = remains.held(place, self.tenant)
+        return {where: (there.of(where), number in there.words) for number, where in there.places.items()}
+
+    def close(self) -> None:
+        for keep in self._keeps:
+            keep.close()
+
+
+def _scored(store: threadkeep.KeepStore, text: str, kind: str) -> Any:
+    """What a query finds. Tenants have memories of other numbers, so those that are equally good are in another order."""
+    found = store.search((), query=text, refresh_ttl=False)
+    return {(item.namespace, item.key): round(item.score or 0, 6) if kind == "vector" else None for item in found}
+
+
+def _living(store: threadkeep.KeepStore, clock: list[int], minutes: int) -> list[str]:
+    clock[0] += minutes * MINUTE
+    found = store.search((), limit=100, refresh_ttl=False)
+    clock[0] -= minutes * MINUTE
+    return sorted(item.key for item in found)
+
+
+PAST = [
+    PutOp(HOME, "a", {"text": "apple", "more": "plum"}),
+    PutOp(HOME, "b", {"text": "rain", "more": "snow"}, ttl=10),
+    PutOp(AWAY, "c", {"text": "apple and rain"}, ttl=10),
+    PutOp(AWAY, "d", {"text": "sea"}, index=False),
+    PutOp(AWAY, "over", {"text": "apple"}, ttl=1),
+    PutOp(HOME, "over", {"text": "apple", "more": "rain"}, ttl=2),
+]
+
+
+def batch(*ops: Any) -> Callable[[Keep], Any]:
+    return lambda keep: keep.store.batch(ops)
+
+
+VERBS: dict[str, Callable[[Keep], Any]] = {
+    "put": batch(PutOp(HOME, "new", {"text": "apple", "more": "plum"}, ttl=7)),
+    "put into a new partition": batch(PutOp(("new",), "new", {"text": "apple"})),
+    "put with fewer vectors": batch(PutOp(HOME, "a", {"text": "rain"})),
+    "put with more vectors": batch(PutOp(AWAY, "d", {"text": "rain", "more": "plum"})),
+    "put without vectors": batch(PutOp(HOME, "a", {"text": "apple"}, index=False)),
+    "put over what is over": batch(PutOp(HOME, "over", {"text": "plum"})),
+    "delete": batch(PutOp(HOME, "a", None)),
+    "delete of nothing": batch(PutOp(HOME, "nothing", None)),
+    "many": batch(
+        PutOp(HOME, "a", {"text": "plum"}), PutOp(AWAY, "c", None), PutOp(("new",), "n", {"text": "rain"}, ttl=7),
+        PutOp(HOME, "b", None), PutOp(AWAY, "d", {"text": "apple", "more": "rain"}), GetOp(HOME, "a"),
+        SearchOp((), query="apple", refresh_ttl=False), ListNamespacesOp(),
+    ),
+    "get that lets live": batch(GetOp(HOME, "b")),
+    "search that lets live": batch(SearchOp((), query="rain")),
+    "reads that let live, and puts": batch(SearchOp(()), PutOp(HOME, "new", {"text": "rain"}), PutOp(HOME, "b", None)),
+    "sweep": lambda keep: keep.sweep(),
+}  # fmt: skip
+FIRST_COMMIT = {
+    "reads that let live, and puts": batch(
+        SearchOp((), refresh_ttl=False), PutOp(HOME, "new", {"text": "rain"}), PutOp(HOME, "b", None)
+    )
+}
+"""Of verbs with two commits what the first does: what was read lives longer only after what was asked for is stored."""
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def new_world(request: pytest.FixtureRequest, tmp_path: Path, clock: list[int]) -> Iterator[Callable[[], World]]:
+    made: list[World] = []
+
+    def make() -> World:
+        path = tmp_path / f"{len(made)}.db" if request.param == "sqlite" else None
+        made.append(World(path, lent.fresh_tenant() if request.param == "postgres" else "", clock))
+        return made[-1]
+
+    yield make
+    clock[0] += 1000 * MINUTE
+    for world in made:
+        world.transport.crash_at(NEVER, after=False)
+        world.keep.sweep()  # the schema is shared
+        world.close()
+
+
+def tale_after(world: World, verb: Callable[[Keep], Any] | None) -> Any:
+    if verb is not None:
+        verb(world.keep)
+    return world.tale()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", VERBS)
+def test_a_crash_at_any_request_leaves_everything_as_before_or_as_after(
+    new_world: Callable[[], World], name: str, after: bool
+) -> None:
+    verb = VERBS[name]
+    tales = [tale_after(new_world(), each) for each in (None, FIRST_COMMIT.get(name), verb)]
+    crashes = 0
+    for k in range(1, 20):
+        world = new_world()
+        world.transport.crash_at(k, after=after)
+        try:
+            verb(world.keep)
+        except Unavailable:
+            crashes += 1
+        else:
+            assert not world.transport.crashed, "a crash was taken for a success"
+            assert world.tale() == tales[-1]
+            break
+        assert world.tale() in tales
+        if k % 2:
+            world.start()
+        assert tale_after(world, verb) == tales[-1]
+    assert 0 < crashes < 10
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_between_the_commits_of_a_sweep_leaves_whole_memories(
+    new_world: Callable[[], World], after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembering, "_SWEPT_AT_ONCE", 1)
+    for k in range(1, 4):
+        world = new_world()
+        before = world.tale()
+        world.transport.crash_at(k, after=after)
+        with pytest.raises(Unavailable):
+            world.keep.sweep()
+        assert world.tale()[0] == before[0]
+        world.keep.sweep()
+        assert world.tale()[0] == before[0]
+        assert {place.key for place in world.rows()} <= {"a", "b", "c", "d"}
+
+
+# --- embeddings that fail
+
+WRONG: dict[str, Callable[[Sequence[str]], Any]] = {
+    "raises": lambda texts: 1 / 0,
+    "too few": lambda texts: embed(texts)[1:],
+    "too many": lambda texts: embed([*texts, "one more"]),
+    "other dimensions": lambda texts: [vector[1:] for vector in embed(texts)],
+    "nan": lambda texts: [[float("nan")] * DIMS for _ in texts],
+    "infinite": lambda texts: [[float("inf")] * DIMS for _ in texts],
+    "nothing": lambda texts: None,
+}
+CHANGES = [
+    PutOp(HOME, "a", {"text": "rain"}),
+    PutOp(AWAY, "new", {"text": "apple", "more": "plum"}),
+    PutOp(HOME, "b", None),
+    GetOp(AWAY, "c"),
+    PutOp(AWAY, "d", {"text": "no vector"}, index=False),
+]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_embedding_that_fails_changes_nothing(new_world: Callable[[], World], wrong: str, is_async: bool) -> None:
+    world = new_world()
+    before = world.tale()
+    with world.opened(world.reach(), {**INDEX, "embed": WRONG[wrong]}) as keep:
+        with pytest.raises((ValueError, ZeroDivisionError)):
+            asyncio.run(keep.store.abatch(CHANGES)) if is_async else keep.store.batch(CHANGES)
+        with pytest.raises((ValueError, ZeroDivisionError)):
+            keep.store.search(HOME, query="apple") if wrong not in ("too many", "too few") else 1 / 0
+    assert world.tale() == before
+
+
+# --- processes that are killed
+
+KILLED = """
+import sys, threadkeep
+from batches import INDEX, whole
+store, n = threadkeep.open(sys.argv[1], index=INDEX).store, int(sys.argv[2])
+while True:
+    n += 1
+    store.batch(whole(n))
+    print(n, flush=True)
+"""
+
+
+def check_file(path: Path) -> None:
+    with closing(apsw.Connection(str(path))) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        connection.execute("INSERT INTO tk_words (tk_words) VALUES ('integrity-check')")
+
+
+@pytest.fixture
+def named(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'keep.db'}"
+    name = fresh_name()
+    return postgres.shared().url(schema=name, application_name=name)
+
+
+def application(url: str) -> str:
+    """The name of the schema, and of the connections."""
+    return url.partition("application_name=")[2]
+
+
+@pytest.mark.parametrize("named", ["sqlite", "postgres"], indirect=True)
+def test_a_process_that_is_killed_leaves_whole_batches(named: str) -> None:
+    chance, n = random.Random(3), 0
+    for _ in range(3):
+        child = start(KILLED, named, n)
+        assert child.stdout is not None
+        heard = child.stdout.readline().decode()
+        time.sleep(chance.uniform(0, 0.25))
+        heard += kill(child)
+        if named.startswith("postgres"):
+            assert postgres._until(lambda: not connections(postgres.shared(), application(named)), 10)
+        last = check_whole(named)
+        assert last in (acknowledged := int(heard.split()[-1]), acknowledged + 1)
+        n = last
+    if named.startswith("sqlite"):
+        check_file(Path(named.removeprefix("sqlite:///")))
+
+
+# --- PostgreSQL: connections that are ended, statements that are cancelled
+
+
+@pytest.mark.parametrize("named", ["postgres"], indirect=True)
+def test_connections_that_are_ended_all_the_time_leave_whole_batches(named: str) -> None:
+    with threadkeep.open(named, index=INDEX) as keep:
+        keep.setup()
+        with again_and_again(lambda: end_backends(postgres.shared(), application(named))) as ended:
+            for n in range(1, 10_000):
+                keep.store.batch(whole(n))
+                assert {item.value["n"] for item in keep.store.search((), limit=100)} == {n}
+                if sum(ended) > 10:
+                    break
+    assert check_whole(named) == n
+
+
+class Waiting:
+    """A writer that has stored a batch's memories and waits before their vectors; others cannot see it yet."""
+
+    def __init__(self, url: str) -> None:
+        self.schema = application(url)
+        self.keep = threadkeep.open(url, index=INDEX)
+        self.keep.store.batch(whole(1))
+        self.outcome: Any = None
+        self._holder = psycopg.connect(url.partition("?")[0])
+        self._holder.execute(f"SELECT 1 FROM {self.schema}.tk_parts FOR UPDATE".encode())
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+        assert postgres._until(lambda: blocked(self.schema) == 1, 10)
+
+    def _work(self) -> None:
+        self.outcome = attempt(lambda: self.keep.store.batch(whole(2)))
+
+    def go_on(self) -> Any:
+        """Let it go on; how it ends."""
+        self._holder.close()
+        self._thread.join(30)
+        return self.outcome
+
+
+@pytest.mark.parametrize("named", ["postgres"], indirect=True)
+def test_a_connection_that_is_ended_in_the_middle_of_a_batch_costs_nothing(named: str) -> None:
+    waiting = Waiting(named)
+    assert check_whole(named) == 1
+    end_backends(postgres.shared(), application(named))
+    assert check_whole(named) == 1
+    assert isinstance(waiting.go_on(), Reply)
+    assert check_whole(named) == 2
+    waiting.keep.close()
+
+
+@pytest.mark.parametrize("named", ["postgres"], indirect=True)
+def test_a_batch_that_is_cancelled_in_the_middle_is_not_there_and_the_next_is(named: str) -> None:
+    waiting = Waiting(named)
+    execute(f"SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = '{waiting.schema}'")
+    outcome = waiting.go_on()
+    assert isinstance(outcome, Failure)
+    assert isinstance(outcome.error, Unavailable)
+    assert check_whole(named) == 1
+    waiting.keep.store.batch(whole(2))
+    waiting.keep.close()
+    assert check_whole(named) == 2
