@@ -54,22 +54,22 @@ with tempfile.TemporaryDirectory() as folder:
     with threadkeep.open(f"sqlite:///{folder}/words.db") as keep:
         graph = chat(keep)
         for text in SAID:
-            say(graph, text, user="ann", thread="monday")
-        assert say(graph, "What is my boat called?", user="ann", thread="tuesday") == SAID[1]
-        assert say(graph, "Thirsty?", user="ann", thread="tuesday") == "I do not know."
-        assert say(graph, "What is my boat called?", user="bob", thread="tuesday") == "I do not know."
+            say(graph, text, user="user-1", thread="monday")
+        assert say(graph, "What is my boat called?", user="user-1", thread="tuesday") == SAID[1]
+        assert say(graph, "Thirsty?", user="user-1", thread="tuesday") == "I do not know."
+        assert say(graph, "What is my boat called?", user="user-2", thread="tuesday") == "I do not know."
 
     print("By meaning: no word has to be the same")
     index = IndexConfig(dims=len(SENSES), embed=embed, fields=["text"])
     with threadkeep.open(f"sqlite:///{folder}/vectors.db", index=index) as keep:
         graph = chat(keep)
         for text in SAID:
-            say(graph, text, user="ann", thread="monday")
-        assert say(graph, "Thirsty?", user="ann", thread="tuesday") == SAID[0]
-        assert say(graph, "Shall we sail?", user="ann", thread="tuesday") == SAID[1]
+            say(graph, text, user="user-1", thread="monday")
+        assert say(graph, "Thirsty?", user="user-1", thread="tuesday") == SAID[0]
+        assert say(graph, "Shall we sail?", user="user-1", thread="tuesday") == SAID[1]
 
     print("What is known, in whatever thread it was said")
     with threadkeep.open(f"sqlite:///{folder}/vectors.db", index=index) as keep:
         print(" ", keep.store.list_namespaces())
-        for item in keep.store.search(("users",), filter={"thread": {"$in": ["ann-monday"]}}):
+        for item in keep.store.search(("users",), filter={"thread": {"$in": ["user-1-monday"]}}):
             print(" ", item.value)
