@@ -37,7 +37,7 @@ test: $(VENV)/.stamp  ## the tests
 
 prove: $(VENV)/.stamp  ## the longer proofs: crashes, many processes, model checking
 	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)
-	THREADKEEP_HYPOTHESIS=prove $(RUN) -m pytest tests/test_agreement.py -q $(ARGS)
+	THREADKEEP_HYPOTHESIS=prove $(RUN) -m pytest tests/test_agreement.py tests/test_store_agreement.py -q $(ARGS)
 
 lint: $(VENV)/.stamp  ## ruff: rules and format
 	$(RUN) -m ruff check $(ARGS)
@@ -77,7 +77,7 @@ $(VENV)/.made:
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/.made
 	@echo "Installing threadkeep and what the demo needs"
-	@$(PIP) install -e ".[vectors]" $(DEMO_NEEDS)
+	@$(PIP) install -e . $(DEMO_NEEDS)
 	@touch $@
 
 $(VENV)/.stamp: pyproject.toml | $(VENV)/.made

@@ -490,7 +490,7 @@ class Agreement(RuleBasedStateMachine):
 
 TestAgreement = Agreement.TestCase
 TestAgreement.settings = settings(
-    max_examples=600 if PROVING else 30,
+    max_examples=600 if PROVING else 20,
     stateful_step_count=60 if PROVING else 30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

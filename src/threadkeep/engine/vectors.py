@@ -28,7 +28,7 @@ def numpy() -> Any:
     try:
         import numpy as np  # noqa: PLC0415 - only vector search needs it
     except ImportError as error:
-        raise ImportError("vector search needs numpy: pip install 'threadkeep[vectors]'") from error
+        raise ImportError("vector search needs numpy: pip install numpy") from error
     return np
 
 
