@@ -68,7 +68,7 @@ ALL = 1000
 """More than there ever is."""
 
 SPACES = [("a",), ("a",), ("a", "b"), ("a", "b", "c"), ("ab", "*"), ("A", "b"), ("é\x01", "\ud83d")]
-KEYS = ["k", "k", "K", "ключ.\x00"]
+KEYS = ["k", "k", "K", "", "ключ.\x00"]
 PREFIXES = [(), (), *SPACES, ("a", "c"), ("nowhere",), ("*",)]
 PATHS = [("a",), ("*",), ("*", "b"), ("a", "*"), ("b",), ("b", "c"), ("*", "*", "c"), ("é\x01",), ("z",)]
 TEXTS = ["apple", "apple pear", "pear plum plum", "rain", "rain snow", "wind and sea", "nothing known", ""]

@@ -42,6 +42,7 @@ from threadkeep.plan import Plan
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STR = frozenset((str,))
+_MOST = 10**9
 _AT_END = {"prefix": False, "suffix": True}
 
 
@@ -269,14 +270,20 @@ def _checked(op: Op) -> Op:
     if isinstance(op, SearchOp):
         if op.query is not None and not isinstance(op.query, str):
             raise TypeError(f"query must be a str, not {type(op.query).__name__}")
-        as_count(op.limit, "limit"), as_count(op.offset, "offset")
-        return op._replace(namespace_prefix=_space(op.namespace_prefix))
+        limit, offset = _some(op.limit, "limit"), _some(op.offset, "offset")
+        return op._replace(namespace_prefix=_space(op.namespace_prefix), limit=limit, offset=offset)
     if isinstance(op, ListNamespacesOp):
-        as_count(op.limit, "limit"), as_count(op.offset, "offset")
+        limit, offset = _some(op.limit, "limit"), _some(op.offset, "offset")
         if op.max_depth is not None and as_count(op.max_depth, "max_depth") == 0:
             raise ValueError("max_depth must be at least 1")
-        return op._replace(match_conditions=tuple(map(_pattern, op.match_conditions or ())))
+        patterns = tuple(map(_pattern, op.match_conditions or ()))
+        return op._replace(match_conditions=patterns, limit=limit, offset=offset)
     raise ValueError(f"unknown operation {type(op).__name__}")
+
+
+def _some(value: Any, what: str) -> int:
+    """A number of memories; more than there can be is no more than that."""
+    return min(as_count(value, what), _MOST)
 
 
 def _pattern(condition: MatchCondition) -> MatchCondition:

@@ -376,10 +376,18 @@ def remember_values(request: Remember) -> dict[str, Any]:
         "expired": request.expired,
         **{name: [values[column] for values, _ in puts] for name, column in _MEMORY_COLUMNS.items()},
         "ttls": [None if values["ttl"] is None else repr(values["ttl"]) for values, _ in puts],
-        "words": [memory.words or None for _, memory in puts],
+        "words": [lexemes(memory.words) if memory.words else None for _, memory in puts],
         "gone_memories": [each["memory"] for each in gone],
         "gone_parts": [each["part"] for each in gone],
     }
+
+
+def lexemes(words: str) -> str:
+    """Words as PostgreSQL writes a tsvector: its own parser would take letters apart that its locale does not know."""
+    places: dict[str, list[str]] = {}
+    for n, word in enumerate(words.split(" "), 1):
+        places.setdefault(word, []).append(str(min(n, _LAST_PLACE)))
+    return " ".join(f"'{word}':{','.join(at[:_MOST_PLACES])}" for word, at in places.items())
 
 
 def vector_values(request: Remember) -> dict[str, Any]:
@@ -419,6 +427,7 @@ _MEMORY_COLUMNS = {
     "memories": "memory", "parts": "part", "spaces": "space", "keys": "key", "expires": "expires", "values": "value",
 }  # fmt: skip
 _ARRAY_HEADER = 20
+_LAST_PLACE, _MOST_PLACES = 16383, 255
 
 
 def _has_run_lists(found: Found) -> bool:

@@ -64,7 +64,7 @@ WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant IS NOT DISTINCT FROM :te
 WITH put AS (
     INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words)
     SELECT g.memory, g.part, :tenant, g.space, g.key, :now, :now, g.expires, g.ttl::double precision, g.value::json,
-           to_tsvector('simple', g.words)
+           CAST(g.words AS tsvector)
     FROM unnest(:memories::bigint[], :parts::bigint[], :spaces::bytea[], :keys::bytea[], :expires::bigint[],
                 :ttls::text[], :values::text[], :words::text[])
          AS g (memory, part, space, key, expires, ttl, value, words)
@@ -138,7 +138,7 @@ ORDER BY found.space LIMIT :limit;
 
 -- worded: memories that have one of some words, best first
 SELECT m.memory, ts_rank(m.words, q.words, 1)::double precision AS score
-FROM to_tsquery('simple', :words) AS q (words), tk_memories m
+FROM (SELECT CAST(:words AS tsquery) AS words) AS q, tk_memories m
 WHERE m.words @@ q.words AND {is-below} AND {is-alive}
 ORDER BY score DESC, m.memory LIMIT :limit;
 
