@@ -121,8 +121,6 @@ def test_a_letter_is_found_however_it_is_spelled(url: str, text: str) -> None:
             assert keys(keep.store.search(HOME, query=query)) == ["k"]
 
 
-# NOTE: fails with the locale C.UTF-8 as long as PostgreSQL's own parser, which asks libc what a letter is, cuts words
-# apart (number 17 in the list of findings). The others pass.
 DATABASES = {
     "locale C": "LOCALE 'C'",
     "locale C.UTF-8": "LOCALE 'C.UTF-8'",
