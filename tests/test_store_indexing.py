@@ -105,6 +105,17 @@ def test_a_value_of_very_many_different_words_is_stored_and_found(url: str) -> N
         assert found.value["text"] == " ".join(many)
 
 
+def test_many_texts_that_together_have_very_many_words_are_stored_and_found(url: str) -> None:
+    """No text alone is more than a database takes; all of them are."""
+    value = {
+        f"leaf {n}": " ".join(hashlib.sha256(f"{n}.{m}".encode()).hexdigest() for m in range(800)) for n in range(40)
+    }
+    with threadkeep.open(url) as keep:
+        keep.store.put(HOME, "one", value)
+        assert keep.store.get(HOME, "one").value == value
+        assert keys(keep.store.search(HOME, query=hashlib.sha256(b"0.7").hexdigest())) == ["one"]
+
+
 def test_a_query_of_very_many_words_is_answered(url: str) -> None:
     with threadkeep.open(url) as keep:
         keep.store.put(HOME, "k", {"text": "apple"})

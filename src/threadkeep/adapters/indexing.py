@@ -11,26 +11,21 @@ The index is LangGraph's IndexConfig, with `search` added, which says what a que
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
+from langgraph.store.base.embed import EmbeddingsLambda
 
 from threadkeep.engine.vectors import COSINE, MEASURES, packed
-from threadkeep.engine.words import leaves, words
+from threadkeep.engine.words import leaves, words_of
 from threadkeep.keep import run_apart
 
 _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config"}
 _SEARCHES = ("vector", "text", "hybrid", "off")
 _WHOLE = "$"
-
-
-class Text(NamedTuple):
-    """What is found of a value: texts to embed, and words."""
-
-    embedded: tuple[str, ...] = ()
-    words: str = ""
 
 
 class Embedded(NamedTuple):
@@ -63,64 +58,59 @@ class Index:
                 "this store has neither vectors nor words (index={'search': 'off'}): give an embed, or text"
             )
 
-    def text(self, value: Mapping[str, Any], fields: Sequence[str] | None) -> Text:
-        """What is found of a value by these fields, or by those of the index."""
-        paths = self._fields if fields is None else tuple(fields)
-        told = tuple(each for path in paths for each in _texts(value, path)) if self.embeddings is not None else ()
-        return Text(tuple(dict.fromkeys(told)), self._words(value, paths) if self.has_words else "")
+    def texts(self, value: Mapping[str, Any], fields: Sequence[str] | None) -> tuple[str, ...]:
+        """What of a value is embedded, by these fields or by those of the index."""
+        if self.embeddings is None:
+            return ()
+        return tuple(dict.fromkeys(text for path in self._paths(fields) for text in _texts(value, path)))
 
-    def _words(self, value: Mapping[str, Any], paths: Sequence[str]) -> str:
-        texts = (text for path in paths for text in (leaves(value) if path == _WHOLE else _leaves_at(value, path)))
-        return " ".join(word for text in texts for word in words(text))
+    def words(self, value: Mapping[str, Any], fields: Sequence[str] | None) -> str:
+        """The words of a value, likewise."""
+        if not self.has_words:
+            return ""
+        found = (leaves(value) if path == _WHOLE else _leaves_at(value, path) for path in self._paths(fields))
+        return words_of(chain.from_iterable(found))
 
-    def embed(self, texts: Iterable[Text], queries: Iterable[str]) -> Embedded:
-        """All these as vectors, asking the model once."""
-        wanted, asked = _distinct(texts), list(dict.fromkeys(queries))
-        if self.embeddings is None or not (wanted or asked):
+    def _paths(self, fields: Sequence[str] | None) -> tuple[str, ...]:
+        return self._fields if fields is None else tuple(fields)
+
+    def embed(self, texts: Iterable[str], queries: Iterable[str]) -> Embedded:
+        """All these as vectors, asking the model once for each kind."""
+        wanted, asked = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
+        model = self.embeddings
+        if model is None or not (wanted or asked):
             return _NOTHING
-        if getattr(self.embeddings, "afunc", None) is not None and getattr(self.embeddings, "func", None) is None:
-            return run_apart(lambda: self.aembed(texts, asked))
-        vectors = self.embeddings.embed_documents(wanted) if wanted else []
-        return self._packed(wanted, vectors, asked, [_one(self.embeddings.embed_query, query) for query in asked])
+        if isinstance(model, EmbeddingsLambda):
+            if getattr(model, "func", None) is None:
+                return run_apart(lambda: self.aembed(wanted, asked))
+            found = model.embed_documents(asked) if asked else []
+        else:
+            found = [model.embed_query(query) for query in asked]
+        return self._embedded(wanted, model.embed_documents(wanted) if wanted else [], asked, found)
 
-    async def aembed(self, texts: Iterable[Text], queries: Iterable[str]) -> Embedded:
+    async def aembed(self, texts: Iterable[str], queries: Iterable[str]) -> Embedded:
         """The same for async callers."""
-        wanted, asked = _distinct(texts), list(dict.fromkeys(queries))
-        if self.embeddings is None or not (wanted or asked):
+        wanted, asked = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
+        model = self.embeddings
+        if model is None or not (wanted or asked):
             return _NOTHING
-        vectors = await self.embeddings.aembed_documents(wanted) if wanted else []
-        return self._packed(
-            wanted, vectors, asked, [await _aone(self.embeddings.aembed_query, query) for query in asked]
-        )
+        if isinstance(model, EmbeddingsLambda):
+            found = await model.aembed_documents(asked) if asked else []
+        else:
+            found = [await model.aembed_query(query) for query in asked]
+        return self._embedded(wanted, await model.aembed_documents(wanted) if wanted else [], asked, found)
 
-    def _packed(self, texts: list[str], vectors: Any, asked: list[str], queries: Any) -> Embedded:
-        if not hasattr(vectors, "__len__") or len(vectors) != len(texts):
-            what = f"{len(vectors)} vectors" if hasattr(vectors, "__len__") else repr(vectors)
-            raise ValueError(f"the embedding function gave {what} for {len(texts)} texts")
-        dims = self.dims
-        assert dims is not None
-        return Embedded(
-            {text: packed(vector, dims) for text, vector in zip(texts, vectors, strict=True)},
-            {query: packed(vector, dims) for query, vector in zip(asked, queries, strict=True)},
-        )
+    def _embedded(self, texts: list[str], vectors: Any, asked: list[str], queries: Any) -> Embedded:
+        assert self.dims is not None
+        return Embedded(_packed(texts, vectors, self.dims), _packed(asked, queries, self.dims))
 
 
-def _one(embed: Callable[[str], Any], query: str) -> Any:
-    try:
-        return embed(query)
-    except (IndexError, TypeError) as error:
-        raise ValueError("the embedding function gave no vector for a query") from error
-
-
-async def _aone(embed: Callable[[str], Awaitable[Any]], query: str) -> Any:
-    try:
-        return await embed(query)
-    except (IndexError, TypeError) as error:
-        raise ValueError("the embedding function gave no vector for a query") from error
-
-
-def _distinct(texts: Iterable[Text]) -> list[str]:
-    return list(dict.fromkeys(each for text in texts for each in text.embedded))
+def _packed(texts: Sequence[str], vectors: Any, dims: int) -> dict[str, bytes]:
+    """Texts and their vectors; ValueError if a function did not give one for each."""
+    if not hasattr(vectors, "__len__") or len(vectors) != len(texts):
+        what = f"{len(vectors)} vectors" if hasattr(vectors, "__len__") else repr(vectors)
+        raise ValueError(f"the embedding function gave {what} for {len(texts)} texts")
+    return {text: packed(vector, dims) for text, vector in zip(texts, vectors, strict=True)}
 
 
 def _texts(value: Mapping[str, Any], path: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar, Unpack
 
 from langgraph.store.base import (
@@ -28,7 +29,7 @@ from langgraph.store.base import (
 )
 
 from threadkeep import keep
-from threadkeep.adapters.indexing import Embedded, Index, Text
+from threadkeep.adapters.indexing import Embedded, Index
 from threadkeep.adapters.opened import Opened
 from threadkeep.engine import filters, remembering, values
 from threadkeep.engine.identity import as_id
@@ -52,8 +53,13 @@ class _Asked(NamedTuple):
     reads: list[tuple[int, Op]]
     puts: dict[Place, PutOp]
     values: dict[Place, str]
-    texts: dict[Place, Text]
+    texts: dict[Place, tuple[str, ...]]
     total: int
+
+    @property
+    def changes(self) -> bool:
+        """Whether something is stored or removed."""
+        return bool(self.puts)
 
     def queries(self) -> list[str]:
         """The texts that searches ask for."""
@@ -87,12 +93,11 @@ class KeepStore(BaseStore):
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Reads, which see what was there before, then puts, all or none of them. One commit."""
         asked = self._asked(ops)
-        embedded = self._index.embed(asked.texts.values(), asked.queries())
+        embedded = self._index.embed(chain.from_iterable(asked.texts.values()), asked.queries())
         now = keep.now_exactly()
         hits = self._desk.runner.run(self._reading(asked, embedded, now))
-        changes = self._changes(asked, embedded, now)
-        if any(changes):
-            self._desk.apart(lambda: remembering.remember(self._desk.tenant, *changes, now))
+        if asked.changes:
+            self._desk.apart(lambda: self._storing(asked, embedded, now))
         if stale := self._stale(asked, hits, now):
             with suppress(ReadOnly):
                 self._desk.apart(lambda: remembering.refresh(self._desk.tenant, stale, now))
@@ -102,12 +107,11 @@ class KeepStore(BaseStore):
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """The same for async callers."""
         asked = self._asked(ops)
-        embedded = await self._index.aembed(asked.texts.values(), asked.queries())
+        embedded = await self._index.aembed(chain.from_iterable(asked.texts.values()), asked.queries())
         now = keep.now_exactly()
         hits = await self._desk.runner.arun(lambda: self._reading(asked, embedded, now)) if asked.reads else []
-        changes = self._changes(asked, embedded, now)
-        if any(changes):
-            await self._desk.aapart(lambda: remembering.remember(self._desk.tenant, *changes, now))
+        if asked.changes:
+            await self._desk.aapart(lambda: self._storing(asked, embedded, now))
         if stale := self._stale(asked, hits, now):
             with suppress(ReadOnly):
                 await self._desk.aapart(lambda: remembering.refresh(self._desk.tenant, stale, now))
@@ -145,7 +149,7 @@ class KeepStore(BaseStore):
                 continue
             asked.values[place] = values.dump(op.value)  # before its texts: it is refused, or copied, now
             if op.index is not False:
-                asked.texts[place] = self._index.text(op.value, op.index)
+                asked.texts[place] = self._index.texts(op.value, op.index)
         return asked._replace(total=total)
 
     async def _reading(self, asked: _Asked, embedded: Embedded, now: int) -> list[Any]:
@@ -171,21 +175,20 @@ class KeepStore(BaseStore):
             self._desk.tenant, op.namespace_prefix, filters.parse(op.filter), op.limit, op.offset, now, vector, text
         )
 
-    def _changes(self, asked: _Asked, embedded: Embedded, now: int) -> tuple[list[Memory], list[Place]]:
-        puts = [
-            self._memory(place, value, asked.puts[place].ttl, asked.texts.get(place), embedded, now)
-            for place, value in asked.values.items()
-        ]
-        return puts, [place for place, op in asked.puts.items() if op.value is None]
+    async def _storing(self, asked: _Asked, embedded: Embedded, now: int) -> None:
+        """What the puts say; words are taken apart here, where no event loop waits."""
+        puts = [self._memory(place, asked, embedded, now) for place in asked.values]
+        gone = [place for place in asked.puts if place not in asked.values]
+        await remembering.remember(self._desk.tenant, puts, gone, now)
 
-    def _memory(
-        self, place: Place, value: str, ttl: float | None, text: Text | None, embedded: Embedded, now: int
-    ) -> Memory:
-        expires = now + lifetime(ttl) if ttl is not None else None
-        row = MemoryRow(place.space, place.key, value, now, now, expires, ttl)
-        if text is None:
+    def _memory(self, place: Place, asked: _Asked, embedded: Embedded, now: int) -> Memory:
+        op, value = asked.puts[place], asked.values[place]
+        expires = now + lifetime(op.ttl) if op.ttl is not None else None
+        row = MemoryRow(place.space, place.key, value, now, now, expires, op.ttl)
+        if op.index is False:
             return Memory(row)
-        return Memory(row, tuple(embedded.texts[each] for each in text.embedded), text.words)
+        words = self._index.words(values.load(value), op.index) if self._index.has_words else ""
+        return Memory(row, tuple(embedded.texts[text] for text in asked.texts[place]), words)
 
     def _stale(self, asked: _Asked, hits: Sequence[Any], now: int) -> list[Place]:
         """What was read and lives longer for it; not what this batch stores anew."""
@@ -254,31 +257,32 @@ def _minutes(given: Any, what: str = "ttl") -> float:
 def _checked(op: Op) -> Op:
     """An operation with everything in its place, or the error."""
     if isinstance(op, PutOp):
-        space = _space(op.namespace)
-        op = op._replace(
-            namespace=space, key=as_id(op.key, "key"), ttl=_minutes(op.ttl) if op.ttl is not None else None
-        )
-        _check_index(op.index)
-        if not space:
-            raise InvalidNamespaceError("a namespace has at least one segment")
-        validate_op_namespace(op)
-        if op.value is not None and not isinstance(op.value, Mapping):
-            raise TypeError(f"value must be a dict, not {type(op.value).__name__}")
-        return op if op.value is None else op._replace(value=dict(op.value))
+        return _checked_put(op)
     if isinstance(op, GetOp):
         return op._replace(namespace=_space(op.namespace), key=as_id(op.key, "key"))
     if isinstance(op, SearchOp):
         if op.query is not None and not isinstance(op.query, str):
             raise TypeError(f"query must be a str, not {type(op.query).__name__}")
-        limit, offset = _some(op.limit, "limit"), _some(op.offset, "offset")
-        return op._replace(namespace_prefix=_space(op.namespace_prefix), limit=limit, offset=offset)
-    if isinstance(op, ListNamespacesOp):
-        limit, offset = _some(op.limit, "limit"), _some(op.offset, "offset")
+        op = op._replace(namespace_prefix=_space(op.namespace_prefix))
+    elif isinstance(op, ListNamespacesOp):
         if op.max_depth is not None and as_count(op.max_depth, "max_depth") == 0:
             raise ValueError("max_depth must be at least 1")
-        patterns = tuple(map(_pattern, op.match_conditions or ()))
-        return op._replace(match_conditions=patterns, limit=limit, offset=offset)
-    raise ValueError(f"unknown operation {type(op).__name__}")
+        op = op._replace(match_conditions=tuple(map(_pattern, op.match_conditions or ())))
+    else:
+        raise ValueError(f"unknown operation {type(op).__name__}")  # noqa: TRY004 - as LangGraph's stores do
+    return op._replace(limit=_some(op.limit, "limit"), offset=_some(op.offset, "offset"))
+
+
+def _checked_put(op: PutOp) -> PutOp:
+    space, ttl = _space(op.namespace), _minutes(op.ttl) if op.ttl is not None else None
+    op = op._replace(namespace=space, key=as_id(op.key, "key"), ttl=ttl)
+    _check_index(op.index)
+    if not space:
+        raise InvalidNamespaceError("a namespace has at least one segment")
+    validate_op_namespace(op)
+    if op.value is not None and not isinstance(op.value, Mapping):
+        raise TypeError(f"value must be a dict, not {type(op.value).__name__}")
+    return op if op.value is None else op._replace(value=dict(op.value))
 
 
 def _some(value: Any, what: str) -> int:

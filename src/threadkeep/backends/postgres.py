@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.backends import pgvector, prefilters
 from threadkeep.backends.sql import (
@@ -186,8 +186,9 @@ class Postgres(SqlBackend):
 
     def remember_in(self, work: Work, request: Remember) -> int:
         """Store and remove memories; how many were removed."""
-        gone = work.session.rows(*self.remember(request))[0][0]
-        work.session.rows(*self.remember_vectors(request))
+        memories, vectors = self.remember(request)
+        gone = work.session.rows(*memories)[0][0]
+        work.session.rows(*vectors)
         return int(gone)
 
     def refresh_in(self, work: Work, values: Sequence[Values]) -> None:
@@ -200,14 +201,19 @@ class Postgres(SqlBackend):
             parts=[each["part"] for each in values],
         )
 
-    def remember(self, request: Remember, synchronous: str | None = None) -> tuple[str, Values]:
-        """Memories stored and removed, in one statement, which tells how many of each."""
+    def remember(self, request: Remember, synchronous: str | None = None) -> list[tuple[str, Values]]:
+        """Memories stored and removed, which tells how many were removed; and their vectors, in the same transaction."""
+        puts, gone = _in_order(request)
         sql = self.sql["remember"].replace("{setting}", self.sql["remember-setting"] if synchronous else "")
-        return sql, remember_values(request) | {"synchronous": synchronous}
-
-    def remember_vectors(self, request: Remember) -> tuple[str, Values]:
-        """Their vectors, in another one of the same transaction."""
-        return self.sql["remember-vectors"], vector_values(request)
+        shared = {
+            "tenant": to_bytes(request.tenant),
+            "memories": [values["memory"] for values, _ in puts],
+            "parts": [values["part"] for values, _ in puts],
+            "gone_memories": [each["memory"] for each in gone],
+            "gone_parts": [each["part"] for each in gone],
+        }
+        memories = remember_values(request, puts) | {"synchronous": synchronous}
+        return [(sql, shared | memories), (self.sql["remember-vectors"], shared | vector_values(request, puts))]
 
     def answer(self, session: Session, request: Request[Any]) -> Any:
         """Execute one request; what pgvector can do, by pgvector."""
@@ -367,18 +373,14 @@ _THREADS = {"known": "known", "made": "made", "shrunk": "known", "ended": "known
 _PARTS = ("known", "made", "items", "checkpoints", "changed_checkpoints", "writes", "changed_writes", "tags", "runs")
 
 
-def remember_values(request: Remember) -> dict[str, Any]:
-    """What a batch of memories says, column by column. In order: two batches do not wait for each other crosswise."""
-    puts, gone = _in_order(request)
+def remember_values(request: Remember, puts: Sequence[_Put]) -> dict[str, Any]:
+    """What a batch says of memories, column by column."""
     return {
-        "tenant": to_bytes(request.tenant),
         "now": request.now,
         "expired": request.expired,
         **{name: [values[column] for values, _ in puts] for name, column in _MEMORY_COLUMNS.items()},
         "ttls": [None if values["ttl"] is None else repr(values["ttl"]) for values, _ in puts],
         "words": [lexemes(memory.words) if memory.words else None for _, memory in puts],
-        "gone_memories": [each["memory"] for each in gone],
-        "gone_parts": [each["part"] for each in gone],
     }
 
 
@@ -390,20 +392,14 @@ def lexemes(words: str) -> str:
     return " ".join(f"'{word}':{','.join(at[:_MOST_PLACES])}" for word, at in places.items())
 
 
-def vector_values(request: Remember) -> dict[str, Any]:
+def vector_values(request: Remember, puts: Sequence[_Put]) -> dict[str, Any]:
     """What it says of vectors."""
-    puts, gone = _in_order(request)
     firsts = sorted({memory.row.space[0] for _, memory in puts} | {place.space[0] for place in request.gone})
     stored = {memory.row.space[0] for _, memory in puts if memory.vectors}
     vectors = [(values, n, vector) for values, memory in puts for n, vector in enumerate(memory.vectors)]
     dims = [len(vector) // 4 for _, _, vector in vectors]
     return {
-        "tenant": to_bytes(request.tenant),
-        "memories": [values["memory"] for values, _ in puts],
-        "parts": [values["part"] for values, _ in puts],
         "counts": [len(memory.vectors) for _, memory in puts],
-        "gone_memories": [each["memory"] for each in gone],
-        "gone_parts": [each["part"] for each in gone],
         "told_parts": [part_number(request.tenant, first) for first in firsts],
         "told_firsts": [to_bytes(first) for first in firsts],
         "told_stored": [int(first in stored) for first in firsts],
@@ -417,14 +413,16 @@ def vector_values(request: Remember) -> dict[str, Any]:
     }
 
 
-def _in_order(request: Remember) -> tuple[list[tuple[dict[str, Any], Memory]], list[dict[str, Any]]]:
+def _in_order(request: Remember) -> tuple[list[_Put], list[dict[str, Any]]]:
+    """What is stored and what is removed, by number: two batches do not wait for each other crosswise."""
     puts = zip(memory_values(request.tenant, request.puts), request.puts, strict=True)
     gone = (numbered(request.tenant, place) for place in request.gone)
     return sorted(puts, key=lambda put: put[0]["memory"]), sorted(gone, key=itemgetter("memory"))
 
 
+_Put: TypeAlias = tuple[dict[str, Any], Memory]
 _MEMORY_COLUMNS = {
-    "memories": "memory", "parts": "part", "spaces": "space", "keys": "key", "expires": "expires", "values": "value",
+    "spaces": "space", "keys": "key", "expires": "expires", "values": "value",
 }  # fmt: skip
 _ARRAY_HEADER = 20
 _LAST_PLACE, _MOST_PLACES = 16383, 255

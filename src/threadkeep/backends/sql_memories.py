@@ -90,21 +90,13 @@ def _put_vectors(work: Work, request: Remember, values: Sequence[dict[str, Any]]
         {"memory": value["memory"], "part": value["part"], "count": len(memory.vectors)}
         for value, memory in zip(values, request.puts, strict=True)
     ]
-    lost = work.many("less-vectors", places)
-    work.many(
-        "put-vectors",
-        (
-            {
-                "memory": place["memory"],
-                "part": place["part"],
-                "field": n,
-                "seq": seqs[memory.row.space[0]],
-                "vector": v,
-            }
-            for place, memory in zip(places, request.puts, strict=True)
-            for n, v in enumerate(memory.vectors)
-        ),
+    vectors = (
+        place | {"field": n, "seq": seqs[memory.row.space[0]], "vector": vector}
+        for place, memory in zip(places, request.puts, strict=True)
+        for n, vector in enumerate(memory.vectors)
     )
+    lost = work.many("less-vectors", places)
+    work.many("put-vectors", vectors)
     for first in dict.fromkeys(memory.row.space[0] for memory in request.puts) if lost else ():
         _tell(work, request.tenant, first, lost=1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -26,12 +27,15 @@ def words(text: str) -> list[str]:
     if not plain.isascii():
         spread = unicodedata.normalize("NFKD", plain).casefold()
         plain = unicodedata.normalize("NFC", "".join(c for c in spread if not unicodedata.combining(c)))
-    found = [word[:_LONGEST] for word in _WORD.findall(plain)][:MOST]
-    return found if len(found) * _LONGEST < MOST_BYTES else list(_within(found))
+    return [word[:_LONGEST] for word in _WORD.findall(plain)][:MOST]
+
+
+def words_of(texts: Iterable[str]) -> str:
+    """The words of a memory, from all of its texts: as many as databases take, with spaces between them."""
+    return " ".join(_within(islice(chain.from_iterable(map(words, texts)), MOST)))
 
 
 def _within(found: Iterable[str]) -> Iterator[str]:
-    """As many words as databases take."""
     room = MOST_BYTES
     for word in found:
         room -= len(word.encode()) + _POSITION

@@ -272,8 +272,7 @@ class PostgresServer:
 
     def _remembered(self, request: Remember) -> None:
         """Memories in one transaction, and one round trip. Made twice, it is the same."""
-        backend, synchronous = self._backend, self._synchronous_now()
-        statements = [backend.remember(request, synchronous), backend.remember_vectors(request)]
+        statements = self._backend.remember(request, self._synchronous_now())
         self._persist(lambda session: session.at_once(statements))
 
     def _index_vectors(self, request: IndexVectors) -> None:

@@ -59,7 +59,7 @@ SELECT m.memory FROM tk_memories m WHERE {is-below} AND m.expires <= :now;
 -- matching: the numbers of memories
 SELECT m.memory FROM tk_memories m WHERE {conditions};
 
--- spaces: the namespaces that have memories, from one to the next through the index; each step has one lower bound
+-- found-spaces: the namespaces below a prefix, from one to the next through the index; each step has one lower bound
 WITH RECURSIVE found (space) AS (
     SELECT (SELECT m.space FROM tk_memories m
             WHERE m.tenant = :tenant AND m.space >= :start AND m.space < :high ORDER BY m.space LIMIT 1)
@@ -68,9 +68,13 @@ WITH RECURSIVE found (space) AS (
             WHERE m.tenant = :tenant AND m.space > found.space AND m.space < :high ORDER BY m.space LIMIT 1)
     FROM found WHERE found.space IS NOT NULL
 )
-SELECT found.space FROM found
-WHERE found.space IS NOT NULL
-  AND EXISTS (SELECT 1 FROM tk_memories m WHERE m.tenant = :tenant AND m.space = found.space AND {is-alive})
+
+-- alive-in-space: a memory of a namespace that has not expired
+SELECT 1 FROM tk_memories m WHERE m.tenant = :tenant AND m.space = found.space AND {is-alive}
+
+-- spaces: the namespaces that have memories
+{found-spaces}
+SELECT found.space FROM found WHERE found.space IS NOT NULL AND EXISTS ({alive-in-space})
 ORDER BY found.space LIMIT :limit;
 
 -- all-parts: how often the vectors of a tenant's partitions changed

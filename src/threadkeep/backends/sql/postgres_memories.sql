@@ -119,22 +119,10 @@ UPDATE tk_memories AS m SET expires = :now + CAST(trunc(m.ttl * 60000000) AS big
 FROM unnest(:memories::bigint[], :parts::bigint[]) AS g (memory, part)
 WHERE m.memory = g.memory AND m.part = g.part AND m.tenant IS NOT DISTINCT FROM :tenant AND m.ttl IS NOT NULL AND m.expires > :now;
 
--- spaces: the namespaces that have memories, from one to the next through the index; each step has one lower bound
--- Whether one has something alive is looked up for each: as a join it would read all memories.
-WITH RECURSIVE found (space) AS (
-    SELECT (SELECT m.space FROM tk_memories m
-            WHERE m.tenant = :tenant AND m.space >= :start AND m.space < :high ORDER BY m.space LIMIT 1)
-    UNION ALL
-    SELECT (SELECT m.space FROM tk_memories m
-            WHERE m.tenant = :tenant AND m.space > found.space AND m.space < :high ORDER BY m.space LIMIT 1)
-    FROM found WHERE found.space IS NOT NULL
-)
-SELECT found.space FROM found
-CROSS JOIN LATERAL (
-    SELECT 1 FROM tk_memories m WHERE m.tenant = :tenant AND m.space = found.space AND {is-alive} LIMIT 1
-) AS alive
-WHERE found.space IS NOT NULL
-ORDER BY found.space LIMIT :limit;
+-- spaces: the namespaces that have memories; whether one has is looked up for each, as a join it would read all memories
+{found-spaces}
+SELECT found.space FROM found CROSS JOIN LATERAL ({alive-in-space} LIMIT 1) AS alive
+WHERE found.space IS NOT NULL ORDER BY found.space LIMIT :limit;
 
 -- worded: memories that have one of some words, best first
 SELECT m.memory, ts_rank(m.words, q.words, 1)::double precision AS score
