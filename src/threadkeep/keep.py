@@ -10,16 +10,16 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, TypeVar
 
-from threadkeep.engine import catalogue, checkpoints, remembering
+from threadkeep.engine import catalogue, checkpoints, copy, prune, remembering
 from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.gate import AllowedType, KeepSerializer
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
 from threadkeep.engine.memories import IndexVectors
-from threadkeep.engine.ops import Op
 from threadkeep.engine.remembering import Vectors
+from threadkeep.engine.talks import plans as talks
 from threadkeep.errors import Closed, ReadOnly
 from threadkeep.plan import Outcome, Plan, result
 from threadkeep.transports.runner import Runner, Transport
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from langgraph.store.base import IndexConfig, TTLConfig
     from psycopg_pool import ConnectionPool
 
+    from threadkeep.adapters.cube import KeepCube
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
 __all__ = ["Desk", "Keep", "OpenOptions", "as_count", "draw", "now", "now_exactly", "open", "run_apart"]
 T = TypeVar("T")
+_Change: TypeAlias = tuple[ThreadKey, Callable[[], Plan[None]]]
+"""A thread, and the plan that changes it."""
 _SWEEP_MINUTES = 5.0
 _SERDES = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
 
@@ -85,13 +88,13 @@ class Desk:
         """A thread of this tenant."""
         return ThreadKey(self.tenant, kind, id)
 
-    def change(self, key: ThreadKey, make: Callable[[], Op]) -> None:
-        """Make an op and commit it, together with what waits for the same thread."""
-        self.runner.change(key, self._together(key), make)
+    def change(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
+        """Make an op and commit it, together with what waits for the same thread; what it gives."""
+        return self.runner.change(key, self._together(key), make)
 
-    async def achange(self, key: ThreadKey, make: Callable[[], Op]) -> None:
+    async def achange(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
         """The same for async callers."""
-        await self.runner.achange(key, self._together(key), make)
+        return await self.runner.achange(key, self._together(key), make)
 
     def exclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
         """Drive a plan that changes a thread while no other change of it is under way here."""
@@ -137,7 +140,8 @@ class Desk:
         return self._sweeper.stop(timeout)
 
     def _together(self, key: ThreadKey) -> Callable[[Sequence[Any]], Plan[list[Outcome]]]:
-        return lambda ops: checkpoints.write(self.heads, key, ops)
+        write = talks.write if key.kind == CUBE else checkpoints.write
+        return lambda ops: write(self.heads, key, ops)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now; inside an event loop that happens on a worker, so await it there."""
@@ -196,13 +200,17 @@ def draw() -> int:
 class Keep:
     """Threads of AI agents, kept. Made by `threadkeep.open(url)`; usable with or without `with` and `async with`."""
 
-    def __init__(self, desk: Desk, serde: Any, *, index: Any = None, ttl: Any = None) -> None:
+    def __init__(
+        self, desk: Desk, serde: Any, *, index: Any = None, ttl: Any = None, claim_timeout: float | None = None
+    ) -> None:
         self._desk = desk
         self._serde = serde
         self._index = index
         self._ttl = ttl
+        self._claim_timeout = claim_timeout
         self._checkpointer: KeepSaver | None = None
         self._store: KeepStore | None = None
+        self._cube: KeepCube | None = None
 
     @property
     def checkpointer(self) -> KeepSaver:
@@ -221,6 +229,15 @@ class Keep:
 
             self._store = KeepStore(self._desk, index=self._index, ttl=self._ttl)
         return self._store
+
+    @property
+    def cube(self) -> KeepCube:
+        """CubeLoop's checkpointer, and old CubePi's; the same object each time. It works on after this Keep is forgotten."""
+        if self._cube is None:
+            from threadkeep.adapters.cube import KeepCube  # noqa: PLC0415 - CubeLoop is an extra
+
+            self._cube = KeepCube(self._desk, claim_timeout=self._claim_timeout)
+        return self._cube
 
     def sweep(self) -> int:
         """Remove what has expired; how many memories it were."""
@@ -271,14 +288,71 @@ class Keep:
             isinstance(metadata, Mapping) and all(isinstance(key, str) for key in metadata)
         ):
             raise TypeError(f"metadata must be a dict with str keys, not {metadata!r}")
-        if kind not in (None, GRAPH, CUBE):
-            raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {kind!r}")
         query = catalogue.query(
             self._desk.tenant, limit=as_count(limit, "limit"), after=after, prefix=as_id(prefix, "prefix"),
-            metadata=metadata, status=status, order=order, kind=kind,
+            metadata=metadata, status=status, order=order, kind=_checked_kind(kind),
         )  # fmt: skip
         last = None if after is None or isinstance(after, ThreadInfo) else as_id(after, "after")
         return query, dict(metadata or {}), last
+
+    def delete(self, thread_id: str, *, kind: str | None = None) -> bool:
+        """Remove a thread and all that it holds; whether it was there. `kind` is needed where both kinds have this id."""
+        return self._change(thread_id, kind, self._deleting)
+
+    async def adelete(self, thread_id: str, *, kind: str | None = None) -> bool:
+        """The same for async callers."""
+        return await self._achange(thread_id, kind, self._deleting)
+
+    def copy(self, source_thread_id: str, target_thread_id: str, *, kind: str | None = None) -> bool:
+        """Copy a thread with all its checkpoints; whether it was there. The copy survives it.
+
+        Of a LangGraph thread, checkpoints that the target has stay; onto a CubeLoop thread that exists it is a
+        ValueError.
+        """
+        return self._change(source_thread_id, kind, self._copying(target_thread_id))
+
+    async def acopy(self, source_thread_id: str, target_thread_id: str, *, kind: str | None = None) -> bool:
+        """The same for async callers."""
+        return await self._achange(source_thread_id, kind, self._copying(target_thread_id))
+
+    def prune(self, thread_id: str, *, kind: str | None = None) -> bool:
+        """Keep only the latest checkpoint of each namespace, and what it needs; whether the thread was there."""
+        return self._change(thread_id, kind, self._pruning)
+
+    async def aprune(self, thread_id: str, *, kind: str | None = None) -> bool:
+        """The same for async callers."""
+        return await self._achange(thread_id, kind, self._pruning)
+
+    def _deleting(self, key: ThreadKey) -> _Change:
+        return key, lambda: prune.delete(self._desk.heads, key)
+
+    def _pruning(self, key: ThreadKey) -> _Change:
+        return key, lambda: prune.prune(self._desk.heads, key, prune.KEEP_LATEST, draw())
+
+    def _copying(self, target_thread_id: str) -> Callable[[ThreadKey], _Change]:
+        id = as_id(target_thread_id, "target_thread_id")
+
+        def of(source: ThreadKey) -> _Change:
+            target = self._desk.key(source.kind, id)
+            return target, lambda: copy.copy(self._desk.heads, source, target, now(), draw())
+
+        return of
+
+    def _change(self, thread_id: str, kind: str | None, change: Callable[[ThreadKey], _Change]) -> bool:
+        """Change a thread, if it is there."""
+        key = self._desk.runner.run(self._key_of(thread_id, kind))
+        if key is not None:
+            self._desk.exclusive(*change(key))
+        return key is not None
+
+    async def _achange(self, thread_id: str, kind: str | None, change: Callable[[ThreadKey], _Change]) -> bool:
+        key = await self._desk.runner.arun(lambda: self._key_of(thread_id, kind))
+        if key is not None:
+            await self._desk.aexclusive(*change(key))
+        return key is not None
+
+    def _key_of(self, thread_id: str, kind: str | None) -> Plan[ThreadKey | None]:
+        return catalogue.key_of(self._desk.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind))
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""
@@ -309,6 +383,12 @@ class Keep:
         await self.aclose()
 
 
+def _checked_kind(kind: str | None) -> str | None:
+    if kind not in (None, GRAPH, CUBE):
+        raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {kind!r}")
+    return kind
+
+
 def as_count(value: Any, what: str) -> int:
     """A number of things: an int that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -324,6 +404,7 @@ class OpenOptions(TypedDict, total=False):
     serde: Any
     index: IndexConfig | None
     ttl: TTLConfig | None
+    claim_timeout: float | None
     durability: str
     allowed_types: Iterable[AllowedType]
     tenant: str
@@ -344,6 +425,7 @@ def open(
     serde: Any = None,
     index: IndexConfig | None = None,
     ttl: TTLConfig | None = None,
+    claim_timeout: float | None = None,
     durability: str = "strict",
     allowed_types: Iterable[AllowedType] = (),
     tenant: str = "",
@@ -365,7 +447,8 @@ def open(
     `tenant` keeps threads apart; `timeout` is how long a database that is locked, gone or silent is waited for, in
     seconds; `cache_bytes` is how much of recently used threads is kept in memory; `read_only` never changes anything.
     `index` and `ttl` are the store's, as LangGraph's IndexConfig and TTLConfig have them: what a query compares, and
-    how long memories live.
+    how long memories live. `claim_timeout` is `Keep.cube`'s: after how many seconds without a sign of life a run that
+    was claimed may be claimed again.
 
     For PostgreSQL the URL is libpq's, or a `psycopg_pool.ConnectionPool`, which stays yours to close. `schema` is where
     the tables are; `min_size` and `max_size` are the pool's (1 and 8); `prepare=False` is for PgBouncer in transaction
@@ -383,7 +466,9 @@ def open(
         cache_bytes=as_count(cache_bytes, "cache_bytes"),
     )
     serializer = KeepSerializer(allowed_types=allowed_types) if serde is None else serde
-    opened = Keep(desk, serializer, index=index, ttl=ttl)
+    if claim_timeout is not None and not claim_timeout >= 0:
+        raise ValueError(f"claim_timeout must not be negative: {claim_timeout}")
+    opened = Keep(desk, serializer, index=index, ttl=ttl, claim_timeout=claim_timeout)
     if index is not None or ttl is not None:
         _ = opened.store  # what is wrong with them is said now
     return opened

@@ -18,6 +18,7 @@ from threadkeep.engine.backend import (
     Commit,
     Drop,
     Duplicate,
+    Fork,
     Found,
     Have,
     Hit,
@@ -61,7 +62,7 @@ class Memory:
         self._verbs: dict[type[Request[Any]], Callable[[Any], Any]] = {
             Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
-            Duplicate: self._duplicate, Drop: self._drop, **Remembered().verbs,
+            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, **Remembered().verbs,
         }  # fmt: skip
 
     def answer(self, request: Request[Any]) -> Any:
@@ -126,7 +127,9 @@ class Memory:
         return tuple(key for key in ours if wanted & self._threads[key].runs)
 
     def _commit(self, request: Commit) -> None:
-        batch = request.batch
+        self._make(request.batch)
+
+    def _make(self, batch: Batch) -> _Thread:
         thread = self._threads.get(batch.thread.key)
         _check(batch, thread)
         if thread is None:
@@ -134,11 +137,23 @@ class Memory:
         _apply(batch, thread)
         if batch.ends:
             del self._threads[batch.thread.key]
+        return thread
+
+    def _expected(self, key: ThreadKey, expect: tuple[int, int]) -> _Thread:
+        thread = self._threads.get(key)
+        if thread is None or (thread.row.epoch, thread.row.rev) != expect:
+            raise Conflict
+        return thread
+
+    def _fork(self, request: Fork) -> None:
+        source = self._expected(request.source, request.expect)
+        made = self._make(request.batch)
+        copied = {at: source.items[at] for run in request.runs for at in run.ids() if at in source.items}
+        made.items.update(copied)
+        made.row = made.row._replace(bytes=made.row.bytes + sum(map(len, copied.values())))
 
     def _duplicate(self, request: Duplicate) -> None:
-        source = self._threads.get(request.source)
-        if source is None or (source.row.epoch, source.row.rev) != request.expect:
-            raise Conflict
+        source = self._expected(request.source, request.expect)
         if request.thread.key in self._threads:
             raise Conflict
         copy = _Thread(

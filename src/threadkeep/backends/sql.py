@@ -23,6 +23,7 @@ from threadkeep.engine.backend import (
     Commit,
     Drop,
     Duplicate,
+    Fork,
     Found,
     Have,
     Hit,
@@ -435,7 +436,11 @@ def _run_threads(work: Work, request: RunThreads) -> tuple[ThreadKey, ...]:
 
 
 def _commit(work: Work, request: Commit) -> None:
-    batch = request.batch
+    _make(work, request.batch)
+
+
+def _make(work: Work, batch: Batch) -> int:
+    """Make a batch; the thread's number."""
     values = work.dialect.thread_values(batch.thread)
     if batch.expect is None:
         made = work.one("new-thread", **values)
@@ -443,11 +448,13 @@ def _commit(work: Work, request: Commit) -> None:
         made = work.one("next-thread", **values, expect_epoch=batch.expect[0], expect_rev=batch.expect[1])
     if made is None:
         raise Conflict
+    number = int(made[0])
     if batch.ends:
-        _drop_all(work, made[0])
-        return
-    _remove(work, made[0], batch)
-    _add(work, made[0], batch)
+        _drop_all(work, number)
+    else:
+        _remove(work, number, batch)
+        _add(work, number, batch)
+    return number
 
 
 def _remove(work: Work, number: int, batch: Batch) -> None:
@@ -498,15 +505,29 @@ def _all_new(added: int, rows: Sequence[Any]) -> None:
         raise Conflict
 
 
-def _duplicate(work: Work, request: Duplicate) -> None:
-    there = work.thread(request.source, lock=True)
-    if there is None or (there[1].epoch, there[1].rev) != request.expect:
+def _expected(work: Work, key: ThreadKey, expect: tuple[int, int]) -> int:
+    """The number of a thread that must be as expected."""
+    there = work.thread(key, lock=True)
+    if there is None or (there[1].epoch, there[1].rev) != expect:
         raise Conflict
+    return there[0]
+
+
+def _fork(work: Work, request: Fork) -> None:
+    source = _expected(work, request.source, request.expect)
+    made = _make(work, request.batch)
+    work.many("copy-run", ({"thread": source, "target": made, **span(run)} for run in request.runs))
+    copied = sum(work.rows("held", thread=source, **span(run))[0][0] for run in request.runs)
+    work.rows("less-bytes", thread=made, freed=-int(copied))
+
+
+def _duplicate(work: Work, request: Duplicate) -> None:
+    source = _expected(work, request.source, request.expect)
     made = work.one("new-thread", **work.dialect.thread_values(request.thread))
     if made is None:
         raise Conflict
     for block in ("copy-items", "copy-checkpoints", "copy-writes", "copy-tags", "copy-runs"):
-        work.rows(block, thread=there[0], target=made[0])
+        work.rows(block, thread=source, target=made[0])
     for at, stored, tags in request.labels:
         work.rows("replace-item", thread=made[0], lane=at.lane, n=at.n, payload=stored)
         work.rows("gone-tags", thread=made[0], start=at.n, end=at.n + 1)
@@ -569,6 +590,7 @@ _VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
     RunThreads: _run_threads,
     Commit: _commit,
     Duplicate: _duplicate,
+    Fork: _fork,
     Drop: _drop,
     **sql_memories.VERBS,
 }

@@ -4,7 +4,7 @@ Every request is one round trip and sees, or makes, one consistent state. A back
 it decides nothing and decodes no state. A failure to reach the storage is raised, never answered as "empty".
 
     read     Load, Items, Scan, Ancestors, Survey, Catalogue, RunThreads
-    write    Commit, Duplicate, Drop        each atomic: all of it or nothing
+    write    Commit, Duplicate, Fork, Drop  each atomic: all of it or nothing
     wait     Pause
 """
 
@@ -221,6 +221,19 @@ class Duplicate(Request[None]):
     expect: tuple[int, int]
     thread: ThreadRow
     labels: tuple[tuple[ItemId, bytes, tuple[bytes, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fork(Request[None]):
+    """Make a new thread of a batch and of items of another thread, which are copied inside the database, ids and all.
+
+    Conflict if the source is not at `expect` or the thread exists. `batch.thread.bytes` does not count what is copied.
+    """
+
+    source: ThreadKey
+    expect: tuple[int, int]
+    runs: tuple[Run, ...]
+    batch: Batch
 
 
 @dataclass(frozen=True, slots=True)

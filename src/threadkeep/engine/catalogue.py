@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from threadkeep.engine import metadata as about
-from threadkeep.engine.backend import Catalogue, Listed, Load, Want
+from threadkeep.engine.backend import Catalogue, Items, Listed, Load, Want
+from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.records import unpack_labels, unpack_own
 from threadkeep.engine.status import STATUSES
 
@@ -83,6 +84,15 @@ async def _place_of(query: Catalogue, id: str) -> tuple[int | str, str, str]:
     if not named:
         raise ValueError(f"after={id!r}: there is no such thread (any more); page on with its ThreadInfo instead")
     return _cursor(named[-1], query.order)
+
+
+async def key_of(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
+    """The thread of that id and kind; of the kind that there is, if none is said. None if there is no such thread."""
+    keys = [ThreadKey(tenant, each, id) for each in (GRAPH, CUBE) if kind in (None, each)]
+    found = [key for key in keys if (await Items(key, ())).thread is not None]
+    if len(found) > 1:
+        raise ValueError(f"there are two threads {id!r}: say which, by kind={GRAPH!r} or kind={CUBE!r}")
+    return found[0] if found else None
 
 
 async def _own(listed: Listed, wanted: Mapping[str, Any]) -> dict[str, Any]:

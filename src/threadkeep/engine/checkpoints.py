@@ -14,14 +14,15 @@ is replaced, if its idx is negative), so a commit whose outcome got lost may be 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine import metadata
-from threadkeep.engine.backend import Commit, Found, Load, Loaded, Pause, Want
+from threadkeep.engine.backend import Batch, Commit, Found, Load, Loaded, Pause, Want
 from threadkeep.engine.codec import MSGPACK, Codec, unpack
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
@@ -30,7 +31,7 @@ from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.engine.staging import Known, Staging
 from threadkeep.engine.wire import LIST
 from threadkeep.errors import Conflict
-from threadkeep.plan import Outcome
+from threadkeep.plan import Outcome, Plan
 
 TRIES = 40
 
@@ -47,17 +48,39 @@ class State(NamedTuple):
     writes: list[tuple[str, str, Any]]
 
 
+class Staged(Protocol):
+    """What ops make of a thread, one after the other."""
+
+    head: Head
+
+    def take(self, op: Any) -> Outcome:
+        """Stage one op."""
+
+    def batch(self) -> Batch | None:
+        """The change as a whole, or None if there is none."""
+
+    def next_head(self, batch: Batch) -> Head:
+        """The head that the batch made."""
+
+
 async def write(heads: Heads, key: ThreadKey, ops: Sequence[Op]) -> list[Outcome]:
     """Make all these changes in one commit; one outcome each, in order. One op's bad value fails that op only."""
+    return await committed(heads, key, ops, partial(_read_what_is_needed, heads, key, ops))
+
+
+async def committed(
+    heads: Heads, key: ThreadKey, ops: Sequence[Any], stage: Callable[[Head | None], Plan[Staged]]
+) -> list[Outcome]:
+    """Stage ops on what is remembered of a thread, and commit them; on a Conflict, on what is there now."""
     head = heads.get(key)
     for attempt in range(TRIES):
-        staging = await _read_what_is_needed(heads, key, head, ops)
-        outcomes = [staging.take(op) for op in ops]
-        batch = staging.batch()
-        if batch is None:
-            heads.remember(staging.head)
-            return outcomes
         try:
+            staging = await stage(head)
+            outcomes = [staging.take(op) for op in ops]
+            batch = staging.batch()
+            if batch is None:
+                heads.remember(staging.head)
+                return outcomes
             await Commit(batch)
         except Conflict:
             heads.forget(key)
@@ -73,16 +96,16 @@ async def write(heads: Heads, key: ThreadKey, ops: Sequence[Op]) -> list[Outcome
     raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
 
 
-async def _read_what_is_needed(heads: Heads, key: ThreadKey, head: Head | None, ops: Sequence[Op]) -> Staging:
+async def _read_what_is_needed(heads: Heads, key: ThreadKey, ops: Sequence[Op], head: Head | None) -> Staging:
     wanted = _all_that_may_exist(ops) if head is None else _unknown(head, ops)
     if head is not None and not wanted:
         return Staging(head, {})
-    seen, loaded = await _load(heads, key, wanted, head)
+    seen, loaded = await load_some(heads, key, wanted, head)
     found = loaded.found or (Found(None, ()),) * len(wanted)
     return Staging(seen, {(w.ns, w.id or ""): _known(seen, f) for w, f in zip(wanted, found, strict=True)})
 
 
-async def _load(heads: Heads, key: ThreadKey, wanted: tuple[Want, ...], head: Head | None) -> tuple[Head, Loaded]:
+async def load_some(heads: Heads, key: ThreadKey, wanted: tuple[Want, ...], head: Head | None) -> tuple[Head, Loaded]:
     """Some checkpoints, without the items that the head has; read again if those may not be believed any more."""
     loaded = await Load(key, wanted, head.have() if head else None)
     if head is not None and not heads.is_current(head):
@@ -136,15 +159,15 @@ async def get(heads: Heads, codec: Codec, key: ThreadKey, ns: str, id: str | Non
 
 async def get_all(heads: Heads, codec: Codec, key: ThreadKey, wanted: tuple[Want, ...]) -> list[State]:
     """Several checkpoints of a thread; those that are not there are left out. One round trip."""
-    head, loaded = await _load(heads, key, wanted, heads.get(key))
+    head, loaded = await load_some(heads, key, wanted, heads.get(key))
     found = [(head.checkpoint(f.row), [head.task(row) for row in f.writes]) for f in loaded.found if f.row]
     heads.remember(remembering(head, [record for record, _ in reversed(found)]))
-    with _collector_resting():
+    with collector_resting():
         return [state(head, codec, record, tasks) for record, tasks in found]
 
 
 @contextmanager
-def _collector_resting() -> Iterator[None]:
+def collector_resting() -> Iterator[None]:
     """Decoding makes many objects that all stay; the cyclic collector would look at each of them several times for nothing.
 
     In a process with some objects of its own that took a third of the time of a page. It goes on if it was on before.

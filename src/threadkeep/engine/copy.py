@@ -15,7 +15,7 @@ from threadkeep.engine.backend import Duplicate, Items, Loaded, Pause, Survey
 from threadkeep.engine.checkpoints import TRIES, about, write
 from threadkeep.engine.codec import Codec, Parts, pack, unpack
 from threadkeep.engine.heads import Head, Heads
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.itemlog import SHARED, Item, ItemId
 from threadkeep.engine.ops import Put, PutWrites
 from threadkeep.engine.records import Record, Slot, TaskWrites
@@ -36,6 +36,8 @@ async def copy(heads: Heads, source: ThreadKey, target: ThreadKey, time: int, dr
         if loaded.thread is None:
             return
         try:
+            if there.thread is not None and target.kind == CUBE:
+                raise ValueError(f"there is a thread {target.id!r} already: two talks cannot become one")
             if there.thread is None:
                 await _duplicate(heads.seen(source, loaded, None), loaded, target, time, draw + attempt)
             else:

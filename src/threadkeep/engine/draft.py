@@ -72,7 +72,7 @@ class Draft:
         """
         if parts.size <= _INLINE and not parts.snapshot:
             return Slot(WHOLE, parts.tag, 1, False, _whole(parts))
-        lane = FIRST_CHANNEL + self.number(channel)
+        lane = self.lane(channel)
         if parts.kind == WHOLE:
             ids = self._place_whole(lane, parts.parts[0], early=early)
         else:
@@ -83,8 +83,16 @@ class Draft:
             ids = self._place_each(lane, parts.parts, list(self._pieces(old)) if old else [], early=early)
         return self._slot(parts, itemlog.join_runs(ids), like)
 
+    def append(self, lane: str, elements: Sequence[bytes]) -> tuple[ItemId, ...]:
+        """Put elements at the end of a lane without looking for them in the log."""
+        return tuple(self._store(self.lane(lane), list(elements)))
+
+    def lane(self, name: str) -> int:
+        """The lane of a name."""
+        return FIRST_CHANNEL + self.number(name)
+
     def _slot(self, parts: Parts, runs: tuple[Run, ...], like: Slot | None) -> Slot:
-        return self._spilled(Slot(parts.kind, parts.tag, len(parts.parts), parts.snapshot, None, runs), like)
+        return self.spilled(Slot(parts.kind, parts.tag, len(parts.parts), parts.snapshot, None, runs), like)
 
     def _beginning(self, old: Slot, parts: Sequence[bytes]) -> int:
         """How many elements the parent's list has, if the new one begins with all of them. Or 0."""
@@ -165,7 +173,7 @@ class Draft:
         """An item that holds these bytes: one whole element, or the inner part of one."""
         return self._by_content.get((lane, 0 if inner else 1, data)) or self.head.pool.find(lane, data, inner=inner)
 
-    def _spilled(self, slot: Slot, like: Slot | None) -> Slot:
+    def spilled(self, slot: Slot, like: Slot | None) -> Slot:
         """Move a long list of runs out of the row; the parent's run lists are shared while they are a prefix."""
         if like is not None and like.spill and slot.runs[: like.covered] == like.runs[: like.covered]:
             slot = slot._replace(spill=like.spill, covered=like.covered)

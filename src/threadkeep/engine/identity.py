@@ -14,6 +14,7 @@ GRAPH = "graph"
 CUBE = "cube"
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_HEX = re.compile(r"[0-9a-f]{32}")
 
 
 class ThreadKey(NamedTuple):
@@ -51,9 +52,11 @@ def from_bytes(data: bytes) -> str:
 
 
 def pack_id(text: str) -> bytes:
-    """An id as few bytes, unsortable: `u` and 16 bytes for a canonical UUID, else `s` and UTF-8."""
+    """An id as few bytes, unsortable: `u` or `h` and 16 bytes for a UUID with dashes or without, else `s` and UTF-8."""
     if len(text) == 36 and _UUID.fullmatch(text):
         return b"u" + bytes.fromhex(text.replace("-", ""))
+    if len(text) == 32 and _HEX.fullmatch(text):
+        return b"h" + bytes.fromhex(text)
     return b"s" + to_bytes(text)
 
 
@@ -61,4 +64,6 @@ def unpack_id(data: bytes) -> str:
     """The id that `pack_id` was given."""
     if data[:1] == b"u":
         return str(UUID(bytes=data[1:]))
+    if data[:1] == b"h":
+        return data[1:].hex()
     return from_bytes(data[1:])

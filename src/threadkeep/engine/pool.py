@@ -11,6 +11,7 @@ from typing import Any
 
 from threadkeep.engine import itemlog
 from threadkeep.engine.itemlog import RUN_LISTS, Item, ItemId, Run
+from threadkeep.engine.talks.ledger import Ledger
 from threadkeep.engine.wire import split_parts
 from threadkeep.errors import Corrupt
 
@@ -21,7 +22,8 @@ _OVERHEAD = 150
 class Pool:
     """Items at hand; also the run lists and shapes among them, unpacked.
 
-    `spans` has for each lane from where to where (not included) no item is missing; there may be others beside them.
+    `ledger` is what the events of a talk tell, with the runs that hold them. `spans` has for each lane from where to
+    where (not included) no item is missing; there may be others beside them.
     """
 
     def __init__(self, era: int = 0) -> None:
@@ -30,6 +32,7 @@ class Pool:
         self.run_lists: dict[int, tuple[Run, ...]] = {}
         self.shapes: dict[int, Any] = {}
         self.spans: dict[int, tuple[int, int]] = {}
+        self.ledger: tuple[tuple[Run, ...], Ledger] | None = None
         self.size = 0
         self._elements: dict[ItemId, int] = {}
         self._uneven: set[int] = set()
@@ -60,6 +63,19 @@ class Pool:
         except (KeyError, IndexError):
             return None
         return held
+
+    def slices(self, runs: Iterable[Run], size: int) -> Iterator[tuple[int, bytes]]:
+        """Some elements at a time, as their number and their bytes one after the other; KeyError if an item is not here."""
+        count, held = 0, list[bytes]()
+        for at in (at for run in runs for at in run.ids()):
+            elements = self._elements.get(at, 1)
+            if elements and count >= size:
+                yield count, b"".join(held)
+                count, held = 0, []
+            count += elements
+            held.append(self.lanes[at.lane][at.n])
+        if held:
+            yield count, b"".join(held)
 
     def _pieces(self, runs: Iterable[Run]) -> Iterator[tuple[ItemId, ...]]:
         """The items of each element; of a group, the one that holds it."""

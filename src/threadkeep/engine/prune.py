@@ -13,7 +13,7 @@ from threadkeep.engine import itemlog
 from threadkeep.engine.backend import Batch, Commit, Drop, Loaded, Pause, RunThreads, Survey
 from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.heads import Head, Heads
-from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.itemlog import NAMES, SHARED, Run
 from threadkeep.engine.records import CheckpointRow, Entry, Record, TaskWrites, ThreadRow, pack_writes, reseal
 from threadkeep.engine.status import of_checkpoint, of_writes, worse
@@ -277,6 +277,8 @@ def _counted(
     tops = [thread.records[place] for place in visible if place[0] == ""]
     top = max(tops, key=lambda record: record.row.id, default=None)
     status = of_checkpoint(top) if top else "idle"
+    if top and row.key.kind == CUBE and top.row.id == row.top:
+        status = row.status  # a talk's is not in its checkpoint alone
     for task in tasks:
         if top and (task.row.ns, task.row.checkpoint) == ("", top.row.id):
             status = worse(status, of_writes(entry.channel for entry in task.entries.values()))

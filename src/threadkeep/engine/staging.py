@@ -26,7 +26,7 @@ from threadkeep.engine.records import (
 from threadkeep.engine.status import of_checkpoint, of_writes, worse
 from threadkeep.plan import Failure, Outcome, Reply
 
-_STRIDE = 1 << 32
+STRIDE = 1 << 32
 """A revision is greater than the one before by at most this."""
 
 
@@ -186,7 +186,7 @@ class Staging:
         return Batch(
             expect=(before.epoch, before.rev) if before else None,
             thread=self._row._replace(
-                rev=self._row.rev + 1 + self._draw % _STRIDE, nexts=tuple(self._draft.nexts), bytes=added
+                rev=self._row.rev + 1 + self._draw % STRIDE, nexts=tuple(self._draft.nexts), bytes=added
             ),
             items=sealed,
             new_checkpoints=tuple(r.row for place, r in self._records.items() if place in self._new),

@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from threadkeep.engine import memories
-from threadkeep.engine.backend import Commit, Drop, Duplicate, Pause
+from threadkeep.engine.backend import Commit, Drop, Duplicate, Fork, Pause
 from threadkeep.errors import Closed
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, attempt, drive, result, resume
 from threadkeep.transports import forks
@@ -34,7 +34,7 @@ from threadkeep.transports.workers import Workers
 
 T = TypeVar("T")
 Together: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
-_WRITES = (Commit, Duplicate, Drop, *memories.WRITES)
+_WRITES = (Commit, Duplicate, Fork, Drop, *memories.WRITES)
 _WORKERS = 6
 _ENOUGH = 32
 """So many commits go out together even if more are on their way."""
@@ -180,14 +180,14 @@ class Runner:
         value: T = await done
         return value
 
-    def change(self, key: Hashable, together: Together, make: Callable[[], Any]) -> None:
-        """Make an op of an agent thread, here, and wait until it is committed."""
+    def change(self, key: Hashable, together: Together, make: Callable[[], Any]) -> Any:
+        """Make an op of an agent thread, here, and wait until it is committed; what it gives."""
         op = make()
-        self._wait(key, together, lambda tell: _Ticket(tell, op=op))
+        return self._wait(key, together, lambda tell: _Ticket(tell, op=op))
 
-    async def achange(self, key: Hashable, together: Together, make: Callable[[], Any]) -> None:
+    async def achange(self, key: Hashable, together: Together, make: Callable[[], Any]) -> Any:
         """The same for async callers; even making the op is a worker's work."""
-        await self._await(key, together, lambda tell: _Ticket(tell, op=make()))
+        return await self._await(key, together, lambda tell: _Ticket(tell, op=make()))
 
     def exclusive(self, key: Hashable, together: Together, make: Callable[[], Plan[T]]) -> T:
         """Have a plan driven that changes an agent thread, with no other change of that thread under way here."""

@@ -196,6 +196,10 @@ DELETE FROM tk_runs WHERE thread = :thread AND run = :run;
 -- copy-items: items of another thread
 INSERT INTO tk_items (thread, lane, n, payload) SELECT :target, lane, n, payload FROM tk_items WHERE thread = :thread;
 
+-- copy-run: a run of items of another thread
+INSERT INTO tk_items (thread, lane, n, payload)
+SELECT :target, lane, n, payload FROM tk_items WHERE thread = :thread AND lane = :lane AND n >= :start AND n < :end;
+
 -- copy-checkpoints: checkpoints of another thread
 INSERT INTO tk_checkpoints (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)
 SELECT :target, ns, id, parent, run, step, source, labels, time, hidden, refs, body

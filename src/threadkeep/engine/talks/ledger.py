@@ -1,0 +1,115 @@
+"""The ledger of a talk: which runs there were, and which messages came with which of them.
+
+It is a list of events that only grows, kept beside the messages. What it tells is all that appending, claiming and
+forking need to know, so that none of them reads a message:
+
+    claimed     a run begins
+    appended    messages of a run, or of none: their ids, and how many items of the log they took
+    completed   a run is done; runs are done in the order of these events
+
+A run is spelled out where it is first met and is a number afterwards, so events are read from the first on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ormsgpack
+
+from threadkeep.engine.identity import pack_id, unpack_id
+
+CLAIMED, APPENDED, COMPLETED = 0, 1, 2
+
+
+class Event(NamedTuple):
+    """Something that happened in a talk. `time` is milliseconds."""
+
+    kind: int
+    time: int
+    run: str | None
+    ids: tuple[str, ...] = ()
+    items: int = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """A run of an agent: when it last did something, and as the how manieth it was completed."""
+
+    number: int
+    touched: int = 0
+    completed: int | None = None
+
+
+class Ledger:
+    """What some events tell: the runs, those that are under way or broke off, and the ids of all messages."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.count = 0
+        self.runs: dict[str, Run] = {}
+        self.open: set[str] = set()
+        self.ids: set[str] = set()
+        self.messages = 0
+        self._completed = 0
+        for event in events:
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        """One more event."""
+        self.count += 1
+        if event.kind == APPENDED:
+            self.messages += len(event.ids)
+            self.ids.update(filter(None, event.ids))
+        if event.run is None:
+            return
+        run = self.runs.setdefault(event.run, Run(len(self.runs)))
+        run.touched = event.time
+        if event.kind == CLAIMED:
+            self.open.add(event.run)
+        elif event.kind == COMPLETED:
+            self.open.discard(event.run)
+            self._completed += 1
+            run.completed = self._completed
+
+    def is_completed(self, run: str | None) -> bool:
+        """Whether a run is done."""
+        found = self.runs.get(run) if run is not None else None
+        return found is not None and found.completed is not None
+
+    def pack(self, event: Event) -> bytes:
+        """An event as it is stored after those that this ledger has."""
+        run = self.runs.get(event.run) if event.run is not None else None
+        named = run.number if run else pack_id(event.run) if event.run is not None else None
+        body = [event.kind, event.time, named]
+        return ormsgpack.packb(body if event.kind != APPENDED else [*body, [*map(pack_id, event.ids)], event.items])
+
+
+def packed(events: Iterable[Event]) -> list[bytes]:
+    """Events from the first on, as they are stored."""
+    ledger, stored = Ledger(), []
+    for event in events:
+        stored.append(ledger.pack(event))
+        ledger.add(event)
+    return stored
+
+
+def unpacked(elements: Sequence[Sequence[Any]]) -> Iterator[Event]:
+    """Decoded elements, from the first on, as events."""
+    met: list[str] = []
+    for kind, time, named, *rest in elements:
+        if isinstance(named, bytes):
+            met.append(unpack_id(named))
+        run = met[named] if isinstance(named, int) else met[-1] if named is not None else None
+        ids, items = rest or ((), 0)
+        yield Event(kind, time, run, tuple(map(unpack_id, ids)), items)
+
+
+def until(events: Sequence[Event], run: str) -> list[Event] | None:
+    """The events of no run and of those that were completed up to this one; None if it is not completed."""
+    ledger = Ledger(events)
+    last = ledger.runs.get(run)
+    if last is None or last.completed is None:
+        return None
+    done = {name for name, each in ledger.runs.items() if each.completed and each.completed <= last.completed}
+    return [event for event in events if event.run is None or event.run in done]

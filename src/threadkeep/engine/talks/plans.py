@@ -1,0 +1,263 @@
+"""Changing a talk, reading it, and forking it.
+
+    write       Commit                  one round trip when warm; three when cold: Load, Items, Commit
+    load        Load                    one
+    fork        Load, Items, Items, Fork
+
+Nothing is decoded to append or to fork: both need the ledger only, which is remembered. Appending again is harmless
+where messages have ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from threadkeep.engine import itemlog, metadata
+from threadkeep.engine.backend import Batch, Fork, Items, Label, Pause, Want
+from threadkeep.engine.checkpoints import TRIES, about, committed, load_some, remembering
+from threadkeep.engine.codec import MSGPACK, pack
+from threadkeep.engine.draft import Draft
+from threadkeep.engine.heads import Head, Heads
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.itemlog import NAMES, SHARED, Run
+from threadkeep.engine.records import CheckpointRow, Record, Slot, ThreadRow
+from threadkeep.engine.talks.form import (
+    ANSWERS,
+    EVENTS,
+    EXTRA,
+    FOLDED,
+    MESSAGES,
+    PARENT,
+    PENDING,
+    after,
+    checkpoint,
+    elements,
+    events,
+    parts,
+    value,
+)
+from threadkeep.engine.talks.ledger import Event, Ledger, packed, until
+from threadkeep.engine.talks.ops import (
+    NO_THREAD,
+    NOT_COMPLETED,
+    THREAD_EXISTS,
+    Answer,
+    AnyOp,
+    Append,
+    Ask,
+    Claim,
+    Complete,
+    Forget,
+    Merge,
+    Refused,
+    Settle,
+)
+from threadkeep.engine.talks.staging import Staging
+from threadkeep.engine.wire import LIST
+from threadkeep.errors import Conflict
+from threadkeep.plan import Outcome
+
+T = TypeVar("T")
+_NEEDS: dict[type, tuple[str, ...]] = {
+    Append: (EVENTS,), Claim: (EVENTS,), Complete: (EVENTS,), Merge: (EXTRA,), Ask: (PENDING, EVENTS),
+    Settle: (PENDING, EVENTS), Answer: (ANSWERS,), Forget: (ANSWERS,),
+}  # fmt: skip
+"""The channels that an op reads; those who change what the thread's status tells read the ledger."""
+
+
+async def write(heads: Heads, key: ThreadKey, ops: Sequence[AnyOp]) -> list[Outcome]:
+    """Make all these changes in one commit; one outcome each, in order. One round trip when warm, three when cold."""
+    return await committed(heads, key, ops, partial(_staged, heads, key, ops))
+
+
+async def _staged(heads: Heads, key: ThreadKey, ops: Sequence[AnyOp], head: Head | None) -> Staging:
+    head, record = await _newest(heads, key, head)
+    if record is None:
+        return Staging(head, None, Ledger())
+    needs = {name for op in ops for name in _NEEDS[type(op)]}
+    if EVENTS not in needs:
+        return Staging(await _with_items(heads, head, record, needs), record, None)
+    remembered, head.pool.ledger = head.pool.ledger, None  # it comes back when what is added to it is committed
+    if remembered is not None and EVENTS in record.slots and remembered[0] == record.slots[EVENTS].runs:
+        return Staging(await _with_items(heads, head, record, needs - {EVENTS}), record, remembered[1])
+    head = await _with_items(heads, head, record, needs)
+    return Staging(head, record, Ledger(events(head, record)))
+
+
+async def _newest(heads: Heads, key: ThreadKey, head: Head | None) -> tuple[Head, Record | None]:
+    """The head, and its newest checkpoint, without items."""
+    if head is not None and head.row is None:
+        return head, None
+    record = head.recent.get(("", head.row.top or "")) if head is not None and head.row is not None else None
+    if head is not None and record is not None:
+        return head, record
+    head, loaded = await load_some(heads, key, (Want("", None, items=False),), head)
+    row = loaded.found[0].row if loaded.found else None
+    return head, head.checkpoint(row) if row is not None else None
+
+
+async def _with_items(heads: Heads, head: Head, record: Record, names: Iterable[str]) -> Head:
+    """The head with the items of these channels at hand."""
+    runs = [run for name in names if name in record.slots for run in record.slots[name].runs]
+    lacking = head.pool.lacking(runs)
+    if not lacking:
+        return head
+    loaded = await Items(head.key, lacking)
+    row = head.row
+    if row is None or loaded.thread is None or loaded.thread.epoch != row.epoch or not heads.is_current(head):
+        raise Conflict(f"{head.where} was pruned while it was read")
+    head.pool.fill(loaded.items, head.where)
+    return head
+
+
+class Talk(NamedTuple):
+    """A talk of one moment; its messages are built by whoever asked."""
+
+    messages: list[Any]
+    extra: dict[str, Any]
+    parent: str | None
+
+
+async def load(heads: Heads, key: ThreadKey, build: Callable[[list[Any]], list[T]]) -> Talk | None:
+    """A talk; `build` makes messages of their plain forms, some at a time. One round trip."""
+    head, record = await _whole(heads, key)
+    if record is None:
+        return None
+    messages = elements(head, record.slots[MESSAGES].runs, build) if MESSAGES in record.slots else []
+    return Talk(messages, value(head, record, EXTRA) or {}, about(head, record).get(PARENT))
+
+
+async def _whole(heads: Heads, key: ThreadKey) -> tuple[Head, Record | None]:
+    """The newest checkpoint of a talk and all its items."""
+    head, loaded = await load_some(heads, key, (Want("", None),), heads.get(key))
+    row = loaded.found[0].row if loaded.found else None
+    if row is None:
+        return head, None
+    record = head.checkpoint(row)
+    heads.remember(remembering(head, [record]))
+    return head, record
+
+
+async def snapshot(heads: Heads, key: ThreadKey, run: str, build: Callable[[list[Any]], list[T]]) -> list[T]:
+    """The messages of no run and of the runs that were completed up to this one. One round trip."""
+    head, record = await _whole(heads, key)
+    if record is None:
+        raise _no_thread(key)
+    return elements(head, _kept(record, events(head, record), run, key)[1], build)
+
+
+def _no_thread(key: ThreadKey) -> Refused:
+    return Refused(NO_THREAD, f"there is no thread {key.id!r}")
+
+
+def _kept(record: Record, told: Sequence[Event], run: str, key: ThreadKey) -> tuple[list[Event], tuple[Run, ...]]:
+    """What is left up to a run: events, and the runs of items that hold their messages."""
+    kept = until(told, run)
+    if kept is None:
+        raise Refused(NOT_COMPLETED, f"thread {key.id!r}: run {run!r} is not completed")
+    held = record.slots[MESSAGES].runs if MESSAGES in record.slots else ()
+    if len(kept) == len(told):
+        return kept, held
+    ids = (at for each in held for at in each.ids())
+    stay = set(map(id, kept))
+    taken = [(event, list(islice(ids, event.items))) for event in told]
+    return kept, itemlog.join_runs(at for event, items in taken if id(event) in stay for at in items)
+
+
+async def pending(heads: Heads, key: ThreadKey) -> tuple[dict[str, Any], str | None] | None:
+    """The question that waits, and its run."""
+    found = await _read(heads, key, PENDING)
+    return (found[0], found[1]) if found is not None else None
+
+
+async def answer(heads: Heads, key: ThreadKey, run: str, question: str) -> Any:
+    """An answer, or None."""
+    return ((await _read(heads, key, ANSWERS)) or {}).get(run, {}).get(question)
+
+
+async def _read(heads: Heads, key: ThreadKey, name: str) -> Any:
+    """A channel of the newest checkpoint as it is now. One round trip; two if it is large and not at hand."""
+    for attempt in range(TRIES):
+        head, loaded = await load_some(heads, key, (Want("", None, items=False),), heads.get(key))
+        row = loaded.found[0].row if loaded.found else None
+        if row is None:
+            return None
+        record = head.checkpoint(row)
+        try:
+            head = await _with_items(heads, head, record, (name,))
+        except Conflict:
+            await Pause(attempt)
+            continue
+        heads.remember(remembering(head, [record]))
+        return value(head, record, name)
+    raise Conflict(f"thread {key.id!r} was pruned by others at each of {TRIES} tries")
+
+
+async def fork(
+    heads: Heads, source: ThreadKey, target: ThreadKey, run: str, about: Any, *, time: int, draw: int
+) -> None:
+    """A new talk with what is left of another up to a run. Its messages are copied inside the database, unread.
+
+    Four round trips. `about` stands in its extra as `fork`, if it is given.
+    """
+    for attempt in range(TRIES):
+        head, record = await _newest(heads, source, None)
+        row = head.row
+        if record is None or row is None:
+            raise _no_thread(source)
+        if (await Items(target, ())).thread is not None:
+            raise Refused(THREAD_EXISTS, f"there is a thread {target.id!r} already")
+        try:
+            head = await _with_items(heads, head, record, (EVENTS, EXTRA))
+            forked = _forked(head, record, target, run, about, time, draw + attempt)
+            await Fork(source, (row.epoch, row.rev), *forked)
+        except Conflict:
+            await Pause(attempt)
+            continue
+        heads.forget(target)
+        return
+    raise Conflict(f"thread {source.id!r} or {target.id!r} was changed by others at each of {TRIES} tries")
+
+
+def _forked(
+    head: Head, record: Record, target: ThreadKey, run: str, about: Any, time: int, draw: int
+) -> tuple[tuple[Run, ...], Batch]:
+    """The items that a fork takes over, and what is new in it."""
+    assert head.row is not None
+    told = events(head, record)
+    kept, runs = _kept(record, told, run, head.key)
+    draft = Draft(head)
+    slots = {name: record.slots[name] for name in (MESSAGES, EVENTS, EXTRA) if name in record.slots}
+    if len(kept) != len(told):
+        messages = sum(len(event.ids) for event in kept)
+        slots[MESSAGES] = draft.spilled(Slot(LIST, MSGPACK, messages, False, None, runs), None)
+        items = draft.append(FOLDED, packed(kept))
+        slots[EVENTS] = Slot(LIST, MSGPACK, len(kept), False, None, itemlog.join_runs(items))
+    if about is not None:
+        extra = {**(value(head, record, EXTRA) or {}), "fork": about}
+        slots[EXTRA] = draft.place(EXTRA, parts(extra), slots.get(EXTRA))
+    labels = {PARENT: head.key.id}
+    label = draft.share(pack(labels))
+    row = CheckpointRow(
+        ns="", id=after(None), parent=None, run=run, step=None, source="fork", labels=label, time=time, hidden=False,
+        refs=(), body=b"",
+    )  # fmt: skip
+    row = checkpoint(row, slots, draft).row
+    sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in draft.new_items.items())
+    batch = Batch(
+        expect=None,
+        thread=ThreadRow(
+            target, draw, 0, tuple(draft.nexts), time, time, checkpoints=1, top=row.id, run=run, step=row.step,
+            source=row.source, labels=label, bytes=row.size + sum(len(stored) for _, stored in sealed),
+        ),
+        items=sealed,
+        new_checkpoints=(row,),
+        labels=(Label(label, metadata.tags(labels)),),
+        runs=(run,),
+    )  # fmt: skip
+    used = [Run(NAMES, 0, len(head.names)), Run(SHARED, label, 1), *row.refs]
+    used += [each for slot in slots.values() for each in slot.runs]
+    return itemlog.minus(itemlog.union(used), (Run(at.lane, at.n, 1) for at in draft.new_items)), batch

@@ -1,0 +1,281 @@
+"""Staging: ops taken into a draft of a talk one after the other, and the batch that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any
+
+from threadkeep.engine import itemlog, metadata
+from threadkeep.engine.backend import Batch, Label
+from threadkeep.engine.codec import MSGPACK, pack
+from threadkeep.engine.draft import Draft
+from threadkeep.engine.heads import Head
+from threadkeep.engine.itemlog import SHARED, ItemId
+from threadkeep.engine.records import CheckpointRow, Record, Slot, ThreadRow
+from threadkeep.engine.staging import STRIDE
+from threadkeep.engine.talks.form import (
+    ANSWERS,
+    EVENTS,
+    EXTRA,
+    FOLDED,
+    MESSAGES,
+    PENDING,
+    after,
+    checkpoint,
+    parts,
+    value,
+)
+from threadkeep.engine.talks.ledger import APPENDED, CLAIMED, COMPLETED, Event, Ledger
+from threadkeep.engine.talks.ops import (
+    CLAIMED_ALREADY,
+    COMPLETED_ALREADY,
+    NOT_CLAIMED,
+    Answer,
+    AnyOp,
+    Append,
+    Ask,
+    Claim,
+    Complete,
+    Forget,
+    Merge,
+    Message,
+    Refused,
+    Settle,
+)
+from threadkeep.engine.wire import LIST
+from threadkeep.plan import Failure, Outcome, Reply
+
+_FOLD_AT = 32
+"""So many items of events become one: a long ledger is read in few rows."""
+
+
+class Staging:
+    """The next state of a talk. `record` is its newest checkpoint; `ledger` is there if an op needs it."""
+
+    def __init__(self, head: Head, record: Record | None, ledger: Ledger | None) -> None:
+        self.head = head
+        self._draft = Draft(head)
+        self._row = head.row
+        self._ledger = ledger
+        self._before = record
+        self._at = record.row if record else None
+        self._slots = dict(record.slots) if record else {}
+        self._changed = False
+        self._values: dict[str, Any] = {}
+        self._records: dict[str, Record] = {}
+        self._new: set[str] = set()
+        self._labels: dict[int, Label] = {}
+        self._runs: dict[str, None] = {}
+        self._draw = 0
+
+    def take(self, op: AnyOp) -> Outcome:
+        """Stage one op; what can fail comes before any change."""
+        self._draw = op.draw
+        try:
+            return Reply(self._taken(op))
+        except Exception as error:  # noqa: BLE001 - the caller of that op gets it
+            return Failure(error)
+
+    def _taken(self, op: AnyOp) -> Any:
+        verbs: dict[type, Callable[[Any], Any]] = {
+            Append: self._append, Merge: self._merge, Ask: self._ask, Settle: self._settle, Answer: self._answer,
+            Forget: self._forget, Claim: self._claim, Complete: self._complete,
+        }  # fmt: skip
+        return verbs[type(op)](op)
+
+    def _append(self, op: Append) -> None:
+        ledger = self._known_ledger()
+        fresh: dict[str | int, Message] = {}
+        for n, each in enumerate(op.messages):
+            if not each.id:
+                fresh[n] = each
+            elif each.id not in ledger.ids:
+                fresh.setdefault(each.id, each)
+        done = sorted({each.run for each in fresh.values() if each.run is not None and ledger.is_completed(each.run)})
+        if done:
+            raise Refused(COMPLETED_ALREADY, f"{self.head.where}: append to completed run {', '.join(map(repr, done))}")
+        for group in _by_run(fresh.values()):
+            self._begin(op.time, group[0].run, anew=group[0].run is None and group[0].begins)
+            items = self._draft.append(MESSAGES, [each.data for each in group])
+            self._extend(MESSAGES, items, len(group))
+            self._tell(Event(APPENDED, op.time, group[0].run, tuple(each.id for each in group), len(items)))
+
+    def _merge(self, op: Merge) -> None:
+        extra = self._read(EXTRA) or {}
+        self._set(op.time, EXTRA, {**extra, **op.extra})
+
+    def _ask(self, op: Ask) -> None:
+        if op.pending is not None or self._read(PENDING) is not None:
+            self._set(op.time, PENDING, list(op.pending) if op.pending is not None else None)
+
+    def _settle(self, op: Settle) -> bool:
+        pending = self._read(PENDING)
+        if pending is None or pending[0].get("question_id") != op.question or pending[1] != op.run:
+            return False
+        self._set(op.time, PENDING, None)
+        return True
+
+    def _answer(self, op: Answer) -> None:
+        answers = self._read(ANSWERS) or {}
+        self._set(op.time, ANSWERS, {**answers, op.run: {**answers.get(op.run, {}), op.question: op.answer}})
+
+    def _forget(self, op: Forget) -> None:
+        answers = self._read(ANSWERS) or {}
+        held = answers.get(op.run, {})
+        gone = held.keys() if op.questions is None else held.keys() & set(op.questions)
+        if gone:
+            left = {question: answer for question, answer in held.items() if question not in gone}
+            others = {run: each for run, each in answers.items() if run != op.run}
+            self._set(op.time, ANSWERS, {**others, **({op.run: left} if left else {})} or None)
+
+    def _claim(self, op: Claim) -> None:
+        ledger = self._known_ledger()
+        if ledger.is_completed(op.run):
+            raise Refused(COMPLETED_ALREADY, f"{self.head.where}: run {op.run!r} was completed already")
+        if op.run in ledger.open and not (op.patience is not None and self._idle(op) >= op.patience):
+            raise Refused(CLAIMED_ALREADY, f"{self.head.where}: run {op.run!r} is under way")
+        self._begin(op.time, op.run)
+        self._tell(Event(CLAIMED, op.time, op.run))
+
+    def _idle(self, op: Claim) -> int:
+        return op.time - self._known_ledger().runs[op.run].touched
+
+    def _complete(self, op: Complete) -> None:
+        ledger = self._known_ledger()
+        if ledger.is_completed(op.run):
+            return
+        if op.run not in ledger.open:
+            raise Refused(NOT_CLAIMED, f"{self.head.where}: run {op.run!r} was not claimed")
+        self._begin(op.time, self._at.run if self._at else op.run)
+        self._tell(Event(COMPLETED, op.time, op.run))
+
+    def _known_ledger(self) -> Ledger:
+        if self._ledger is None:
+            raise AssertionError("the ledger was not read")
+        return self._ledger
+
+    def _read(self, name: str) -> Any:
+        if name not in self._values:
+            self._values[name] = value(self.head, self._before, name)
+        return self._values[name]
+
+    def _set(self, time: int, name: str, value: Any) -> None:
+        """Let a channel hold another value; None removes it."""
+        placed = parts(value) if value is not None else None  # may fail, before anything changes
+        self._begin(time, self._at.run if self._at else None)
+        self._values[name] = value
+        if placed is None:
+            self._slots.pop(name, None)
+        else:
+            self._slots[name] = self._draft.place(name, placed, self._slots.get(name))
+
+    def _tell(self, event: Event) -> None:
+        """Write an event into the ledger."""
+        ledger = self._known_ledger()
+        items = self._draft.append(EVENTS, [ledger.pack(event)])
+        ledger.add(event)
+        self._extend(EVENTS, items, 1)
+        self._fold()
+
+    def _extend(self, name: str, items: Iterable[ItemId], elements: int) -> None:
+        """Let a list channel go on with these items."""
+        slot = self._slots.get(name) or Slot(LIST, MSGPACK, 0, False, None)
+        grown = slot._replace(runs=itemlog.add_to_runs(slot.runs, items), elements=slot.elements + elements)
+        self._slots[name] = self._draft.spilled(grown, slot)
+
+    def _fold(self) -> None:
+        """Store the last events again, together, when they are many items."""
+        slot = self._slots[EVENTS]
+        tail = slot.runs[-1]
+        if tail.length < _FOLD_AT or tail.lane != self._draft.lane(EVENTS):
+            return
+        held = [self._draft.new_items.get(at) or self.head.pool.get(at) for at in tail.ids()]
+        elements = [item.data for item in held if item is not None and item.elements == 1]
+        if len(elements) == tail.length:
+            folded = self._draft.append(FOLDED, elements)
+            self._slots[EVENTS] = slot._replace(runs=itemlog.add_to_runs(slot.runs[:-1], folded))
+
+    def _begin(self, time: int, run: str | None, *, anew: bool = False) -> None:
+        """Change the newest checkpoint from here on, or begin another, if this is another run."""
+        if self._row is None:
+            self._row = ThreadRow(self.head.key, self._draw, -1, (), time, time)
+        if self._at is None or self._at.run != run or anew:
+            self._finish()
+            before = self._at
+            self._at = CheckpointRow(
+                ns="", id=after(before), parent=before.id if before else None, run=run, step=None,
+                source="run" if run is not None else "turn", labels=before.labels if before else self._label({}),
+                time=time, hidden=False, refs=(), body=b"",
+            )  # fmt: skip
+            self._new.add(self._at.id)
+            if run is not None:
+                self._runs[run] = None
+        self._at = self._at._replace(time=time)
+        self._changed = True
+
+    def _label(self, labels: dict[str, Any]) -> int:
+        n = self._draft.share(pack(labels))
+        if ItemId(SHARED, n) in self._draft.new_items:
+            self._labels[n] = Label(n, metadata.tags(labels))
+        return n
+
+    def _finish(self) -> None:
+        """Pack the checkpoint that was being changed."""
+        if self._at is None or not self._changed:
+            return
+        record = checkpoint(self._at, self._slots, self._draft)
+        self._records[record.row.id] = record
+        self._at, self._changed = record.row, False
+
+    def batch(self) -> Batch | None:
+        """The change as a whole, or None if there is none."""
+        self._finish()
+        if self._row is None or self._at is None or not self._records:
+            self._give_back()
+            return None
+        sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in self._draft.new_items.items())
+        rows = [record.row for record in self._records.values()]
+        before, at = self.head.row, self._at
+        replaced = self._before.row.size if self._before and self._before.row.id in self._records else 0
+        return Batch(
+            expect=(before.epoch, before.rev) if before else None,
+            thread=self._row._replace(
+                rev=self._row.rev + 1 + self._draw % STRIDE, nexts=tuple(self._draft.nexts), updated=at.time,
+                checkpoints=self._row.checkpoints + len(self._new), top=at.id, run=at.run, step=at.step,
+                source=at.source, labels=at.labels, status=self._status(),
+                bytes=sum(row.size for row in rows) - replaced + sum(len(stored) for _, stored in sealed),
+            ),
+            items=sealed,
+            new_checkpoints=tuple(row for row in rows if row.id in self._new),
+            changed_checkpoints=tuple(row for row in rows if row.id not in self._new),
+            labels=tuple(self._labels.values()),
+            runs=tuple(self._runs),
+        )  # fmt: skip
+
+    def _status(self) -> str:
+        """A question waits; a run is under way, or broke off; or neither."""
+        if PENDING in self._slots:
+            return "interrupted"
+        if self._ledger is not None:
+            return "pending" if self._ledger.open else "idle"
+        return self._row.status if self._row is not None else "idle"
+
+    def next_head(self, batch: Batch) -> Head:
+        """The head that the batch made."""
+        before, pool = self.head.row, self.head.pool
+        for at, item in self._draft.new_items.items():
+            pool.add(at, item)
+        self._give_back()
+        row = batch.thread._replace(bytes=(before.bytes if before else 0) + batch.thread.bytes)
+        return Head(self.head.key, row, tuple(self._draft.names), self.head.with_recent(self._records.values()), pool)
+
+    def _give_back(self) -> None:
+        """Have the ledger at hand for the next change."""
+        if self._ledger is not None and EVENTS in self._slots:
+            self.head.pool.ledger = (self._slots[EVENTS].runs, self._ledger)
+
+
+def _by_run(messages: Iterable[Message]) -> list[list[Message]]:
+    """Neighbours of the same run together."""
+    return [list(group) for _, group in groupby(messages, key=lambda each: each.run)]
