@@ -14,9 +14,12 @@ from threadkeep.transports.runner import Transport
 DURABILITIES = ("strict", "relaxed")
 GROUPS = ("all", "thread")
 ACCEPTED = (
-    "accepted are sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user@host/database, memory://"
-    " and a psycopg_pool.ConnectionPool"
+    "accepted are sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user@host/database,"
+    " valkey://host:port,host:port/, memory:// and a psycopg_pool.ConnectionPool"
 )
+_POSTGRES = ("postgresql", "postgres")
+_VALKEY = ("valkey", "valkeys", "redis", "rediss")
+_SCHEMES = ("memory", "sqlite", *_POSTGRES, *_VALKEY)
 _PIP = "pip install 'threadkeep[postgres]'"
 
 
@@ -38,26 +41,32 @@ class Server:
 
 def transport_for(url: Any, *, durability: str, timeout: float, read_only: bool, server: Server) -> Transport:
     """The transport of a URL. Nothing is opened yet."""
+    _check_options(durability, timeout, read_only)
+    if not isinstance(url, str):
+        if _is_pool(url):
+            return _postgres(url, server, durability=durability, timeout=timeout, read_only=read_only)
+        raise TypeError(f"a URL must be a str, not {type(url).__name__}; {ACCEPTED}")
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in _SCHEMES:
+        raise ValueError(f"cannot open {_without_password(url)!r}: {ACCEPTED}")
+    if scheme in _POSTGRES:
+        return _postgres(url, server, durability=durability, timeout=timeout, read_only=read_only)
+    if server.given():
+        raise ValueError(f"{', '.join(server.given())}: only for postgresql://")
+    if scheme in _VALKEY:
+        return _valkey(url, durability=durability, timeout=timeout, read_only=read_only)
+    if scheme == "memory":
+        return _memory(rest, read_only=read_only)
+    return _sqlite(rest, durability=durability, timeout=timeout, read_only=read_only)
+
+
+def _check_options(durability: Any, timeout: Any, read_only: Any) -> None:
     if durability not in DURABILITIES:
         raise ValueError(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}")
     if type(timeout) not in (int, float) or not 0 < timeout < 1e6:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     if not isinstance(read_only, bool):
         raise TypeError(f"read_only must be True or False, not {read_only!r}")
-    if not isinstance(url, str):
-        if _is_pool(url):
-            return _postgres(url, server, durability=durability, timeout=timeout, read_only=read_only)
-        raise TypeError(f"a URL must be a str, not {type(url).__name__}; {ACCEPTED}")
-    scheme, separator, rest = url.partition("://")
-    if separator and scheme in ("postgresql", "postgres"):
-        return _postgres(url, server, durability=durability, timeout=timeout, read_only=read_only)
-    if server.given():
-        raise ValueError(f"{', '.join(server.given())}: only for postgresql://")
-    if separator and scheme == "memory":
-        return _memory(rest, read_only=read_only)
-    if separator and scheme == "sqlite":
-        return _sqlite(rest, durability=durability, timeout=timeout, read_only=read_only)
-    raise ValueError(f"cannot open {_without_password(url)!r}: {ACCEPTED}")
 
 
 def _without_password(url: str) -> str:
@@ -119,6 +128,43 @@ def _postgres(where: Any, server: Server, *, durability: str, timeout: float, re
     return PostgresServer(where, Postgres(server.schema), options)
 
 
+def _valkey(url: str, *, durability: str, timeout: float, read_only: bool) -> Transport:
+    try:
+        from redis.connection import parse_url  # noqa: PLC0415
+    except ImportError as error:
+        raise ImportError("valkey:// and redis:// need redis-py: pip install 'threadkeep[valkey]'") from error
+    from threadkeep.backends.valkey import Valkey  # noqa: PLC0415
+    from threadkeep.transports.valkey import Options, ValkeyServer  # noqa: PLC0415
+
+    scheme, _, rest = url.partition("://")
+    base, _, query = rest.partition("?")
+    place, _, path = base.partition("/")
+    who, at, hosts = place.rpartition("@")
+    if path not in ("", "0"):
+        raise ValueError(
+            f"{_without_password(url)}: a cluster has no database but 0; prefix= keeps several Keeps apart"
+        )
+    said, theirs = _said_to_us(query, _VALKEY_OPTIONS)
+    prefix = said.get("prefix", "tk")
+    if not prefix or {"{", "}"} & set(prefix):
+        raise ValueError(f"prefix must be a name without braces, not {prefix!r}")
+    secure = scheme in ("rediss", "valkeys")
+    settings: dict[str, Any] = {}
+    addresses = []
+    parsed: Callable[[str], dict[str, Any]] = parse_url
+    for host in hosts.split(",") if hosts else ["localhost"]:
+        settings = parsed(f"{'rediss' if secure else 'redis'}://{who}{at}{host}/?{theirs}")
+        addresses.append((settings.pop("host", "localhost"), settings.pop("port", 6379)))
+        settings.pop("db", None)
+    if secure:
+        settings.pop("connection_class", None)
+        settings["ssl"] = True
+    replicas = said.get("replicas", 0 if durability == "relaxed" else None)
+    options = Options(tuple(addresses), settings, replicas, timeout, read_only)
+    kept = said.get("thread_ttl")
+    return ValkeyServer(Valkey(prefix, kept * 1000 if kept is not None else None), options)
+
+
 def _check(server: Server) -> None:
     _check_text("application_name", server.application_name)
     _check_text("schema", server.schema)
@@ -161,23 +207,39 @@ _OURS: Mapping[str, Callable[[str], Any]] = {
 }  # fmt: skip
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
+_VALKEY_OPTIONS: Mapping[str, Callable[[str], Any]] = {"prefix": str, "replicas": _count, "thread_ttl": _count}
+
+
 def _without_our_options(url: str) -> tuple[str, dict[str, Any]]:
     """The URL for libpq, and what its query says to us."""
-    base, question, query = url.partition("?")
+    base, _, query = url.partition("?")
+    said, rest = _said_to_us(query, _OURS)
+    return base + ("?" + rest if rest else ""), said
+
+
+def _said_to_us(query: str, ours: Mapping[str, Callable[[str], Any]]) -> tuple[dict[str, Any], str]:
+    """What a query says to us, and the rest of it."""
     said: dict[str, Any] = {}
     rest = []
-    for piece in query.split("&") if question else []:
+    for piece in query.split("&") if query else []:
         name, _, text = piece.partition("=")
-        if name not in _OURS:
+        if name not in ours:
             rest.append(piece)
             continue
         try:
-            value = _OURS[name](unquote(text))
+            value = ours[name](unquote(text))
         except (KeyError, ValueError) as error:
             raise ValueError(f"{name}={text} in the URL is not understood") from error
         if said.setdefault(name, value) != value:
             raise ValueError(f"{name} is said twice in the URL: {said[name]!r} and {value!r}")
-    return base + ("?" + "&".join(rest) if rest else ""), said
+    return said, "&".join(rest)
 
 
 def _said_once(server: Server, said: Mapping[str, Any]) -> Server:

@@ -60,7 +60,7 @@ class KeepCube:
         self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None
     ) -> None:
         """Let a question wait for a person's answer, instead of another that may wait; None: let none wait."""
-        pending = (_json(request.model_dump(mode="json")), run_id) if request is not None else None
+        pending = (_json(_of_model(request)), run_id) if request is not None else None
         await self._changing(thread_id, ops.Ask(pending, time=now(), draw=draw()))
 
     async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
@@ -166,7 +166,7 @@ class KeepCube:
 
 def _dumped(message: Any, types: Framework) -> dict[str, Any]:
     """The plain form of a message."""
-    dumped = message.model_dump(mode="json") if hasattr(message, "model_dump") else message
+    dumped = _of_model(message) if hasattr(message, "model_dump") else message
     if not isinstance(dumped, Mapping):
         raise TypeError(f"messages must be CubeLoop's, not {type(message).__name__}")
     if dumped.get("role") not in types.messages:
@@ -176,6 +176,16 @@ def _dumped(message: Any, types: Framework) -> dict[str, Any]:
     return dict(dumped)
 
 
+def _of_model(model: Any) -> Any:
+    """A model as a dict of JSON values. Pydantic's own JSON mode makes None of some infinite numbers."""
+    dumped = model.model_dump()
+    try:
+        json.dumps(dumped)
+    except (TypeError, ValueError):
+        return model.model_dump(mode="json")
+    return dumped
+
+
 def _json(value: Any) -> Any:
     """A JSON value of its own, as it will come back; models become dicts."""
     return json.loads(json.dumps(value, default=_plain))
@@ -183,5 +193,5 @@ def _json(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+        return _of_model(value)
     raise TypeError(f"{type(value).__name__} is not JSON: {value!r}")

@@ -24,6 +24,7 @@ from threadkeep.backends.sql import (
     Work,
     item_values,
     maybe_bytes,
+    only_adds,
     sense,
     tag_values,
     thread_row,
@@ -444,11 +445,6 @@ def _gone_values(batch: Batch) -> dict[str, Any]:
         "gone_tasks": [pack_id(task) for _, _, task in batch.gone_writes],
         "gone_runs": [pack_id(run) for run in batch.gone_runs],
     }
-
-
-def only_adds(batch: Batch) -> bool:
-    """Whether a batch can go into a statement with others."""
-    return not (batch.ends or batch.gone_checkpoints or batch.gone_writes or batch.gone_items or batch.gone_runs)
 
 
 def fits_one_statement(request: Request[Any]) -> bool:

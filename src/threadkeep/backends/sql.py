@@ -451,10 +451,16 @@ def _make(work: Work, batch: Batch) -> int:
     number = int(made[0])
     if batch.ends:
         _drop_all(work, number)
-    else:
+        return number
+    if not only_adds(batch):
         _remove(work, number, batch)
-        _add(work, number, batch)
+    _add(work, number, batch)
     return number
+
+
+def only_adds(batch: Batch) -> bool:
+    """Whether a batch removes nothing."""
+    return not (batch.ends or batch.gone_checkpoints or batch.gone_writes or batch.gone_items or batch.gone_runs)
 
 
 def _remove(work: Work, number: int, batch: Batch) -> None:
@@ -479,15 +485,20 @@ def _remove(work: Work, number: int, batch: Batch) -> None:
 
 def _add(work: Work, number: int, batch: Batch) -> None:
     dialect = work.dialect
-    work.many("new-items", item_values(number, batch))
-    _all_new(
-        work.many("new-checkpoints", dialect.checkpoint_values(number, batch.new_checkpoints)), batch.new_checkpoints
-    )
-    work.many("changed-checkpoints", dialect.checkpoint_values(number, batch.changed_checkpoints))
-    _all_new(work.many("new-writes", dialect.write_values(number, batch.new_writes)), batch.new_writes)
-    work.many("changed-writes", dialect.write_values(number, batch.changed_writes))
-    work.many("new-tags", tag_values(number, batch))
-    work.many("new-runs", ({"thread": number, "run": pack_id(run)} for run in batch.runs))
+    if batch.items:
+        work.many("new-items", item_values(number, batch))
+    if rows := batch.new_checkpoints:
+        _all_new(work.many("new-checkpoints", dialect.checkpoint_values(number, rows)), rows)
+    if batch.changed_checkpoints:
+        work.many("changed-checkpoints", dialect.checkpoint_values(number, batch.changed_checkpoints))
+    if tasks := batch.new_writes:
+        _all_new(work.many("new-writes", dialect.write_values(number, tasks)), tasks)
+    if batch.changed_writes:
+        work.many("changed-writes", dialect.write_values(number, batch.changed_writes))
+    if batch.labels:
+        work.many("new-tags", tag_values(number, batch))
+    if batch.runs:
+        work.many("new-runs", ({"thread": number, "run": pack_id(run)} for run in batch.runs))
 
 
 def item_values(number: int, batch: Batch) -> Iterator[dict[str, Any]]:

@@ -25,7 +25,7 @@ class Sqlite(SqlBackend):
 
     def pack_refs(self, runs: Iterable[Run]) -> bytes:
         """Runs as varints."""
-        return itemlog.pack_runs(runs)
+        return itemlog.pack_runs(tuple(runs))
 
     def prefilter(self, filter: Node) -> tuple[str, dict[str, Any]]:
         """SQLite's JSON functions on the stored text."""

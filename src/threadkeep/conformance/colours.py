@@ -27,26 +27,26 @@ THREADS = 16
 class Host:
     """An event loop in a thread. Its first task opens what was given, waits, and closes it again."""
 
-    def __init__(self, given: Any, kind: type) -> None:
+    def __init__(self, given: Any, kind: type, *, enters: bool = False) -> None:
         self._opening: Future[Any] = Future()
         self._closing: Future[None] = Future()
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
-        threading.Thread(target=self._run, args=(given, kind), daemon=True).start()
+        threading.Thread(target=self._run, args=(given, kind, enters), daemon=True).start()
         self.target = _in_time(self._opening, PATIENCE)
 
-    def _run(self, given: Any, kind: type) -> None:
+    def _run(self, given: Any, kind: type, enters: bool) -> None:  # noqa: FBT001 - threads call it with a tuple
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(self._live(given, kind))
+                runner.run(self._live(given, kind, enters=enters))
         except BaseException as problem:  # noqa: BLE001 - it is raised again, in the thread of the test
             (self._closing if self._opening.done() else self._opening).set_exception(problem)
         else:
             self._closing.set_result(None)
 
-    async def _live(self, given: Any, kind: type) -> None:
+    async def _live(self, given: Any, kind: type, *, enters: bool) -> None:
         async with AsyncExitStack() as stack:
-            self._opening.set_result(await _entered(given, kind, stack))
+            self._opening.set_result(await _entered(given, kind, stack, enters=enters))
             await self._over.wait()
 
     def wait(self, asked: Coroutine[Any, Any, Any], limit: float = PATIENCE) -> Any:
@@ -84,21 +84,29 @@ async def _outcome(method: Callable[..., Any], args: Sequence[Any], kwargs: dict
     return [found async for found in asked] if isinstance(asked, AsyncIterator) else await asked
 
 
-async def _entered(given: Any, kind: type, stack: AsyncExitStack) -> Any:
-    """The store or saver behind what a fixture gave: itself, a context manager of it, or a function that makes it."""
+async def _entered(given: Any, kind: type, stack: AsyncExitStack, *, enters: bool = False) -> Any:
+    """The store or saver behind what a fixture gave: itself, a context manager of it, or a function that makes it.
+
+    `enters` says that what is its own context manager is entered, unless it came out of another one.
+    """
     if inspect.isawaitable(given):
-        return await _entered(await given, kind, stack)
-    if isinstance(given, kind):
+        return await _entered(await given, kind, stack, enters=enters)
+    if _is(given, kind) and not (enters and hasattr(type(given), "__aenter__")):
         return given
     if hasattr(type(given), "__aenter__"):
         return await _entered(await stack.enter_async_context(given), kind, stack)
     if hasattr(type(given), "__enter__"):
         return await _entered(stack.enter_context(given), kind, stack)
     if callable(given):
-        return await _entered(given(), kind, stack)
+        return await _entered(given(), kind, stack, enters=enters)
     raise TypeError(
         f"the fixture gave {given!r}; give a {kind.__name__}, a context manager of one, or a function without arguments"
     )
+
+
+def _is(given: Any, kind: type) -> bool:
+    """Whether it is one of a kind; a class is none, also if the kind is a protocol and the class has all its methods."""
+    return not isinstance(given, type) and isinstance(given, kind)
 
 
 class Sync:
@@ -167,16 +175,23 @@ COLOURS: dict[str, type[Colour]] = {"sync": Sync, "async": Async}
 
 
 @contextmanager
-def opened(given: Any, kind: type, colour: str) -> Iterator[Colour]:
-    """What a fixture gave, open and in one colour. A sync context manager is entered in the thread of the test."""
+def hosted(given: Any, kind: type, *, enters: bool = False) -> Iterator[Host]:
+    """A loop with what a fixture gave, open. A sync context manager is entered in the thread of the test."""
     with ExitStack() as stack:
         if _is_sync_manager(given, kind):
             given = stack.enter_context(given)
-        host = Host(given, kind)
+        host = Host(given, kind, enters=enters)
         stack.callback(host.close)
+        yield host
+
+
+@contextmanager
+def opened(given: Any, kind: type, colour: str) -> Iterator[Colour]:
+    """What a fixture gave, open and in one colour."""
+    with hosted(given, kind) as host:
         yield COLOURS[colour](host.target, host)
 
 
 def _is_sync_manager(given: Any, kind: type) -> bool:
     made = type(given)
-    return not isinstance(given, kind) and hasattr(made, "__enter__") and not hasattr(made, "__aenter__")
+    return not _is(given, kind) and hasattr(made, "__enter__") and not hasattr(made, "__aenter__")

@@ -14,7 +14,12 @@ import pytest
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
-FIXTURES_NEED = {"my_ttl_store": "ttl", "my_text_store": "text", "my_embedding_store": "vectors"}
+FIXTURES_NEED = {
+    "my_ttl_store": "ttl",
+    "my_text_store": "text",
+    "my_embedding_store": "vectors",
+    "my_other_cube": "other_handles",
+}
 """A test that uses one of these fixtures is about a capability."""
 
 
@@ -48,26 +53,38 @@ def deviations() -> Mapping[str, str]:
 def colour(request: pytest.FixtureRequest, capabilities: Any, deviations: Mapping[str, str]) -> str:
     """In which colour a test runs, if it runs."""
     chosen: str = request.param
-    named = getattr(request.function, "needs", ())
-    used = [FIXTURES_NEED[name] for name in request.fixturenames if name in FIXTURES_NEED]
-    require(capabilities, f"{chosen}_verbs", *named, *used)
-    _expect(request, deviations)
+    require(capabilities, f"{chosen}_verbs")
+    _declare(request, capabilities, deviations, chosen)
     return chosen
 
 
-def _expect(request: pytest.FixtureRequest, deviations: Mapping[str, str]) -> None:
+@pytest.fixture
+def declared(request: pytest.FixtureRequest, capabilities: Any, deviations: Mapping[str, str]) -> None:
+    """Let a test of verbs that have one colour run, if it runs."""
+    _declare(request, capabilities, deviations, None)
+
+
+def _declare(
+    request: pytest.FixtureRequest, capabilities: Any, deviations: Mapping[str, str], chosen: str | None
+) -> None:
+    """Skip a test of what is absent, expect one to fail that is known to; a module may say what all its tests need."""
+    named = (*getattr(request.function, "needs", ()), *request.function.__globals__.get("NEEDS", ()))
+    used = [FIXTURES_NEED[name] for name in request.fixturenames if name in FIXTURES_NEED]
+    require(capabilities, *named, *used)
     unknown = [name for name in deviations if not hasattr(request.module, name.partition("[")[0])]
     if unknown:
         pytest.fail(f"deviations names tests that there are not: {', '.join(unknown)}")
-    for name in _names(request.node, request.param):
+    for name in _names(request.node, chosen):
         if name in deviations:
             request.applymarker(pytest.mark.xfail(reason=deviations[name], strict=True))
             return
 
 
-def _names(test: Any, colour: str) -> tuple[str, str, str]:
+def _names(test: Any, chosen: str | None) -> tuple[str, ...]:
     """How a test may be called: in one colour, as one case in both colours, or as a whole."""
-    case = "-".join(part for part in test.callspec.id.split("-") if part != colour)
+    if chosen is None:
+        return test.name, test.originalname
+    case = "-".join(part for part in test.callspec.id.split("-") if part != chosen)
     return test.name, f"{test.originalname}[{case}]", test.originalname
 
 

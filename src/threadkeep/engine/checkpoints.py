@@ -71,7 +71,10 @@ async def write(heads: Heads, key: ThreadKey, ops: Sequence[Op]) -> list[Outcome
 async def committed(
     heads: Heads, key: ThreadKey, ops: Sequence[Any], stage: Callable[[Head | None], Plan[Staged]]
 ) -> list[Outcome]:
-    """Stage ops on what is remembered of a thread, and commit them; on a Conflict, on what is there now."""
+    """Stage ops on what is remembered of a thread, and commit them; on a Conflict, on what is there now.
+
+    A Conflict may be with oneself, if the answer to a commit got lost: ops must know their own work again.
+    """
     head = heads.get(key)
     for attempt in range(TRIES):
         try:

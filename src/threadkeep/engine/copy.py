@@ -36,6 +36,8 @@ async def copy(heads: Heads, source: ThreadKey, target: ThreadKey, time: int, dr
         if loaded.thread is None:
             return
         try:
+            if there.thread is not None and draw <= there.thread.epoch < draw + attempt:
+                return  # the answer to an earlier try got lost
             if there.thread is not None and target.kind == CUBE:
                 raise ValueError(f"there is a thread {target.id!r} already: two talks cannot become one")
             if there.thread is None:

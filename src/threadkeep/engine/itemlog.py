@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import struct
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -239,7 +240,8 @@ def read_varints(data: bytes) -> Iterator[int]:
         yield number
 
 
-def pack_runs(runs: Iterable[Run]) -> bytes:
+@lru_cache(maxsize=1024)
+def pack_runs(runs: tuple[Run, ...]) -> bytes:
     """Runs in the clear, as varints: what must stay is known without reading, or decrypting, any state."""
     return b"".join([varint(number) for run in runs for number in run])
 
@@ -292,5 +294,17 @@ def union(runs: Iterable[Run]) -> list[Run]:
 
 def minus(stored: Iterable[Run], used: Iterable[Run]) -> tuple[Run, ...]:
     """What is stored but not used."""
-    keep = {at for run in used for at in run.ids()}
-    return join_runs(at for run in stored for at in run.ids() if at not in keep)
+    left: list[Run] = []
+    kept = union(used)
+    starts = [(run.lane, run.start) for run in kept]
+    for lane, start, length in union(stored):
+        at, end = start, start + length
+        first = max(bisect_right(starts, (lane, start)) - 1, 0)
+        for cut in kept[first : bisect_left(starts, (lane, end))]:
+            if cut.lane == lane and cut.start + cut.length > at:
+                if cut.start > at:
+                    left.append(Run(lane, at, cut.start - at))
+                at = cut.start + cut.length
+        if at < end:
+            left.append(Run(lane, at, end - at))
+    return tuple(left)

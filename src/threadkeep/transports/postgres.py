@@ -33,9 +33,8 @@ from threadkeep.backends.postgres import (
     Postgres,
     Statement,
     fits_one_statement,
-    only_adds,
 )
-from threadkeep.backends.sql import Row, Values
+from threadkeep.backends.sql import Row, Values, only_adds
 from threadkeep.engine.backend import Catalogue, Commit, Drop, Load, Scan, Survey
 from threadkeep.engine.memories import (
     Browse,

@@ -3,7 +3,7 @@
     messages    as they were given, in order
     events      the ledger
     extra       the dict that is merged into
-    pending     the question that a person has to answer, and its run
+    pending     the question that a person has to answer, and its run; or who settled it
     answers     by run and question
 
 All are JSON values, as msgpack.
@@ -75,6 +75,11 @@ def value(head: Head, record: Record | None, name: str) -> Any:
     )
 
 
+def is_settled(pending: Sequence[Any]) -> bool:
+    """Whether there is no question any more."""
+    return pending[0] is None
+
+
 def events(head: Head, record: Record) -> list[Event]:
     """The events of a talk, from the first on."""
     slot = record.slots.get(EVENTS)
@@ -82,7 +87,8 @@ def events(head: Head, record: Record) -> list[Event]:
         return []
     what = f"events of {head.where}"
     try:
-        return list(unpacked(unpack(header(LIST, slot.elements) + head.bytes_of(slot.runs), what)))
+        with collector_resting():
+            return list(unpacked(unpack(header(LIST, slot.elements) + head.bytes_of(slot.runs), what)))
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{what} do not make sense: {error!r}") from error
 

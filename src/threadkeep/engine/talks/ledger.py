@@ -7,7 +7,8 @@ forking need to know, so that none of them reads a message:
     appended    messages of a run, or of none: their ids, and how many items of the log they took
     completed   a run is done; runs are done in the order of these events
 
-A run is spelled out where it is first met and is a number afterwards, so events are read from the first on.
+A run is spelled out where it is first met and is a number afterwards, so events are read from the first on. Claims, and
+appended messages without an id, carry the random number of whoever made them: it is known again if the answer got lost.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Event(NamedTuple):
     run: str | None
     ids: tuple[str, ...] = ()
     items: int = 0
+    draw: int = 0
 
 
 @dataclass(slots=True)
@@ -43,14 +45,14 @@ class Run:
 
 
 class Ledger:
-    """What some events tell: the runs, those that are under way or broke off, and the ids of all messages."""
+    """What some events tell: the runs, those that are under way or broke off, the ids of all messages, and who was here."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.count = 0
         self.runs: dict[str, Run] = {}
         self.open: set[str] = set()
         self.ids: set[str] = set()
-        self.messages = 0
+        self.draws: set[int] = set()
         self._completed = 0
         for event in events:
             self.add(event)
@@ -58,9 +60,9 @@ class Ledger:
     def add(self, event: Event) -> None:
         """One more event."""
         self.count += 1
-        if event.kind == APPENDED:
-            self.messages += len(event.ids)
-            self.ids.update(filter(None, event.ids))
+        self.ids.update(filter(None, event.ids))
+        if event.draw:
+            self.draws.add(event.draw)
         if event.run is None:
             return
         run = self.runs.setdefault(event.run, Run(len(self.runs)))
@@ -81,8 +83,10 @@ class Ledger:
         """An event as it is stored after those that this ledger has."""
         run = self.runs.get(event.run) if event.run is not None else None
         named = run.number if run else pack_id(event.run) if event.run is not None else None
-        body = [event.kind, event.time, named]
-        return ormsgpack.packb(body if event.kind != APPENDED else [*body, [*map(pack_id, event.ids)], event.items])
+        body: list[Any] = [event.kind, event.time, named]
+        if event.kind == APPENDED:
+            body += ([*map(pack_id, event.ids)], event.items)
+        return ormsgpack.packb([*body, event.draw] if event.draw else body)
 
 
 def packed(events: Iterable[Event]) -> list[bytes]:
@@ -101,8 +105,9 @@ def unpacked(elements: Sequence[Sequence[Any]]) -> Iterator[Event]:
         if isinstance(named, bytes):
             met.append(unpack_id(named))
         run = met[named] if isinstance(named, int) else met[-1] if named is not None else None
-        ids, items = rest or ((), 0)
-        yield Event(kind, time, run, tuple(map(unpack_id, ids)), items)
+        ids, items = rest[:2] if kind == APPENDED else ((), 0)
+        draw = rest[-1] if len(rest) == (3 if kind == APPENDED else 1) else 0
+        yield Event(kind, time, run, tuple(map(unpack_id, ids)), items, draw)
 
 
 def until(events: Sequence[Event], run: str) -> list[Event] | None:

@@ -36,6 +36,7 @@ from threadkeep.engine.talks.form import (
     checkpoint,
     elements,
     events,
+    is_settled,
     parts,
     value,
 )
@@ -62,10 +63,10 @@ from threadkeep.plan import Outcome
 
 T = TypeVar("T")
 _NEEDS: dict[type, tuple[str, ...]] = {
-    Append: (EVENTS,), Claim: (EVENTS,), Complete: (EVENTS,), Merge: (EXTRA,), Ask: (PENDING, EVENTS),
-    Settle: (PENDING, EVENTS), Answer: (ANSWERS,), Forget: (ANSWERS,),
+    Append: (EVENTS, PENDING), Claim: (EVENTS, PENDING), Complete: (EVENTS, PENDING), Ask: (EVENTS, PENDING),
+    Settle: (EVENTS, PENDING), Merge: (EXTRA,), Answer: (ANSWERS,), Forget: (ANSWERS,),
 }  # fmt: skip
-"""The channels that an op reads; those who change what the thread's status tells read the ledger."""
+"""The channels that an op reads; the ledger and the question make the thread's status."""
 
 
 async def write(heads: Heads, key: ThreadKey, ops: Sequence[AnyOp]) -> list[Outcome]:
@@ -170,7 +171,7 @@ def _kept(record: Record, told: Sequence[Event], run: str, key: ThreadKey) -> tu
 async def pending(heads: Heads, key: ThreadKey) -> tuple[dict[str, Any], str | None] | None:
     """The question that waits, and its run."""
     found = await _read(heads, key, PENDING)
-    return (found[0], found[1]) if found is not None else None
+    return (found[0], found[1]) if found is not None and not is_settled(found) else None
 
 
 async def answer(heads: Heads, key: ThreadKey, run: str, question: str) -> Any:
@@ -204,11 +205,14 @@ async def fork(
     Four round trips. `about` stands in its extra as `fork`, if it is given.
     """
     for attempt in range(TRIES):
-        head, record = await _newest(heads, source, None)
+        head, record = await _newest(heads, source, heads.get(source) if not attempt else None)
         row = head.row
         if record is None or row is None:
             raise _no_thread(source)
-        if (await Items(target, ())).thread is not None:
+        there = (await Items(target, ())).thread
+        if there is not None and draw <= there.epoch < draw + attempt:
+            return  # the answer to an earlier try got lost
+        if there is not None:
             raise Refused(THREAD_EXISTS, f"there is a thread {target.id!r} already")
         try:
             head = await _with_items(heads, head, record, (EVENTS, EXTRA))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +23,7 @@ from threadkeep.engine.talks.form import (
     PENDING,
     after,
     checkpoint,
+    is_settled,
     parts,
     value,
 )
@@ -50,6 +51,12 @@ _FOLD_AT = 32
 """So many items of events become one: a long ledger is read in few rows."""
 
 
+_VERBS = {
+    Append: "_append", Merge: "_merge", Ask: "_ask", Settle: "_settle", Answer: "_answer", Forget: "_forget",
+    Claim: "_claim", Complete: "_complete",
+}  # fmt: skip
+
+
 class Staging:
     """The next state of a talk. `record` is its newest checkpoint; `ledger` is there if an op needs it."""
 
@@ -73,19 +80,14 @@ class Staging:
         """Stage one op; what can fail comes before any change."""
         self._draw = op.draw
         try:
-            return Reply(self._taken(op))
+            return Reply(getattr(self, _VERBS[type(op)])(op))
         except Exception as error:  # noqa: BLE001 - the caller of that op gets it
             return Failure(error)
 
-    def _taken(self, op: AnyOp) -> Any:
-        verbs: dict[type, Callable[[Any], Any]] = {
-            Append: self._append, Merge: self._merge, Ask: self._ask, Settle: self._settle, Answer: self._answer,
-            Forget: self._forget, Claim: self._claim, Complete: self._complete,
-        }  # fmt: skip
-        return verbs[type(op)](op)
-
     def _append(self, op: Append) -> None:
         ledger = self._known_ledger()
+        if op.draw in ledger.draws:
+            return
         fresh: dict[str | int, Message] = {}
         for n, each in enumerate(op.messages):
             if not each.id:
@@ -99,7 +101,8 @@ class Staging:
             self._begin(op.time, group[0].run, anew=group[0].run is None and group[0].begins)
             items = self._draft.append(MESSAGES, [each.data for each in group])
             self._extend(MESSAGES, items, len(group))
-            self._tell(Event(APPENDED, op.time, group[0].run, tuple(each.id for each in group), len(items)))
+            ids = tuple(each.id for each in group)
+            self._tell(Event(APPENDED, op.time, group[0].run, ids, len(items), 0 if all(ids) else op.draw))
 
     def _merge(self, op: Merge) -> None:
         extra = self._read(EXTRA) or {}
@@ -110,10 +113,13 @@ class Staging:
             self._set(op.time, PENDING, list(op.pending) if op.pending is not None else None)
 
     def _settle(self, op: Settle) -> bool:
+        """What is left says who settled it."""
         pending = self._read(PENDING)
+        if pending is not None and is_settled(pending):
+            return bool(pending[2] == op.draw)
         if pending is None or pending[0].get("question_id") != op.question or pending[1] != op.run:
             return False
-        self._set(op.time, PENDING, None)
+        self._set(op.time, PENDING, [None, None, op.draw])
         return True
 
     def _answer(self, op: Answer) -> None:
@@ -131,12 +137,14 @@ class Staging:
 
     def _claim(self, op: Claim) -> None:
         ledger = self._known_ledger()
+        if op.draw in ledger.draws:
+            return
         if ledger.is_completed(op.run):
             raise Refused(COMPLETED_ALREADY, f"{self.head.where}: run {op.run!r} was completed already")
         if op.run in ledger.open and not (op.patience is not None and self._idle(op) >= op.patience):
             raise Refused(CLAIMED_ALREADY, f"{self.head.where}: run {op.run!r} is under way")
         self._begin(op.time, op.run)
-        self._tell(Event(CLAIMED, op.time, op.run))
+        self._tell(Event(CLAIMED, op.time, op.run, draw=op.draw))
 
     def _idle(self, op: Claim) -> int:
         return op.time - self._known_ledger().runs[op.run].touched
@@ -255,11 +263,12 @@ class Staging:
 
     def _status(self) -> str:
         """A question waits; a run is under way, or broke off; or neither."""
-        if PENDING in self._slots:
+        if self._ledger is None:
+            return self._row.status if self._row is not None else "idle"
+        pending = self._read(PENDING)
+        if pending is not None and not is_settled(pending):
             return "interrupted"
-        if self._ledger is not None:
-            return "pending" if self._ledger.open else "idle"
-        return self._row.status if self._row is not None else "idle"
+        return "pending" if self._ledger.open else "idle"
 
     def next_head(self, batch: Batch) -> Head:
         """The head that the batch made."""

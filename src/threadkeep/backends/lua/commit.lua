@@ -1,0 +1,81 @@
+-- A batch of one thread, if the thread is as expected: 1, or 0. A ninth key is a new thread whose items were staged.
+-- ARGV: expect, version, row, bytes, updated, created, member, id, last, greatest, kept (milliseconds, or nothing), ends;
+-- then, each with its number before it: new rows and changed rows (field, place, value), items (field, value), gone
+-- rows (field), gone items (field), runs, gone runs.
+local expect, version, row, grown, updated, created, member, id, last, greatest, kept, ends = unpack(ARGV, 1, 12)
+local thread, order = KEYS[1], KEYS[2]
+if (redis.call('HGET', thread, 'v') or '') ~= expect then return 0 end
+
+at = 12
+for _ = 1, next_number() do
+  if expect ~= '' and redis.call('HEXISTS', thread, ARGV[at + 1]) == 1 then return 0 end
+  at = at + 3
+end
+if ends == '1' then
+  drop(member, id, last)
+  return 1
+end
+if expect == '' then
+  redis.call('UNLINK', thread, order)
+  if KEYS[9] and redis.call('EXISTS', KEYS[9]) == 1 then
+    redis.call('RENAME', KEYS[9], thread)
+    redis.call('PERSIST', thread)
+  end
+end
+
+local function forget_place(field)
+  redis.call('ZREM', order, field, 'h' .. field:sub(2))
+end
+
+at = 12
+for pass = 1, 2 do
+  for _ = 1, next_number() do
+    local field, place = next_one(), next_one()
+    if pass == 2 then forget_place(field) end
+    redis.call('HSET', thread, field, next_one())
+    redis.call('ZADD', order, 0, place)
+  end
+end
+for _ = 1, next_number() do
+  local field = next_one()
+  redis.call('HSET', thread, field, next_one())
+end
+for _ = 1, next_number() do
+  local field = next_one()
+  redis.call('HDEL', thread, field)
+  forget_place(field)
+end
+local freed = 0
+for _ = 1, next_number() do
+  local field = next_one()
+  freed = freed + redis.call('HSTRLEN', thread, field)
+  redis.call('HDEL', thread, field)
+end
+for _ = 1, next_number() do
+  local run = next_one()
+  redis.call('ZADD', order, 0, 'u' .. run)
+  redis.call('ZADD', KEYS[8], 0, run .. last)
+end
+for _ = 1, next_number() do
+  local run = next_one()
+  redis.call('ZREM', order, 'u' .. run)
+  redis.call('ZREM', KEYS[8], run .. last)
+end
+
+redis.call('HSET', thread, 'v', version, 'r', row)
+local size = redis.call('HINCRBY', thread, 'b', string.format('%d', tonumber(grown) - freed))
+redis.call('ZADD', KEYS[3], updated, member)
+redis.call('ZADD', KEYS[4], created, member)
+redis.call('ZADD', KEYS[5], size, member)
+redis.call('ZADD', KEYS[6], 0, id)
+local known = redis.call('HGET', thread, 'k')
+if greatest ~= '' and (not known or less(known, greatest)) then
+  if known then redis.call('ZREM', KEYS[7], known .. last) end
+  redis.call('ZADD', KEYS[7], 0, greatest .. last)
+  redis.call('HSET', thread, 'k', greatest)
+end
+if kept ~= '' then
+  redis.call('PEXPIRE', thread, kept)
+  redis.call('PEXPIRE', order, kept)
+end
+return 1

@@ -1,0 +1,52 @@
+-- What all scripts share. KEYS of one that changes a thread: thread, order, updated, created, bytes, ids, greatest, runs.
+-- A thread is a hash: v (epoch and rev), r (its row), b (bytes), k (its greatest checkpoint id), i… (items), c… and w…
+-- (rows of checkpoints and writes). Its order is a sorted set of places: c… and h… (visible and hidden checkpoints), w…
+-- (writes), u… (runs).
+local at = 0
+
+local function next_one()
+  at = at + 1
+  return ARGV[at]
+end
+
+local function next_number()
+  return tonumber(next_one())
+end
+
+-- Bytes are compared one by one: Lua's own comparison follows the server's locale.
+local function less(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = one:byte(i), other:byte(i)
+    if a ~= b then return a < b end
+  end
+  return #one < #other
+end
+
+-- The numbers in clear at the beginning of a row, and where they end.
+local function numbers(row)
+  local stop = row:find('\n', 1, true)
+  local found = {}
+  for number in row:sub(1, stop - 1):gmatch('%d+') do found[#found + 1] = tonumber(number) end
+  return found, stop
+end
+
+local function fetch(hash, fields)
+  local found = {}
+  for i = 1, #fields, 1000 do
+    local some = redis.call('HMGET', hash, unpack(fields, i, math.min(i + 999, #fields)))
+    for n = 1, #some do found[i + n - 1] = some[n] end
+  end
+  return found
+end
+
+-- A thread and all that tells of it. `member`, `id` and `last` are what it is called in the partition's sets.
+local function drop(member, id, last)
+  local greatest = redis.call('HGET', KEYS[1], 'k')
+  for _, run in ipairs(redis.call('ZRANGEBYLEX', KEYS[2], '[u', '(v')) do
+    redis.call('ZREM', KEYS[8], run:sub(2) .. last)
+  end
+  for i = 3, 5 do redis.call('ZREM', KEYS[i], member) end
+  redis.call('ZREM', KEYS[6], id)
+  if greatest then redis.call('ZREM', KEYS[7], greatest .. last) end
+  redis.call('UNLINK', KEYS[1], KEYS[2])
+end

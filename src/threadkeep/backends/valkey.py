@@ -1,0 +1,622 @@
+"""Valkey and Redis, one server or a cluster: requests as scripts on keys.
+
+A thread is a hash and a sorted set; the threads of a partition (one of 1,024, by a hash of the thread) are listed in
+sorted sets of that partition. All of them have the partition's name as their hash tag, so they are in one slot, and a
+commit is one script. What concerns many threads asks all partitions, and merges.
+
+    {partition}:t:…     a thread: row, version, items, rows of checkpoints and writes
+    {partition}:o:…     their order: checkpoints by namespace and id, writes by checkpoint, runs
+    {partition}:u:…     the threads of a tenant by time of change; c: of making; b: by bytes; n: by id
+    {partition}:g:…     by their greatest checkpoint id
+    {partition}:r:…     runs, and the threads that they left something in
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from heapq import merge
+from importlib.resources import files
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+import ormsgpack
+
+from threadkeep.engine import itemlog
+from threadkeep.engine.backend import (
+    Ancestors,
+    Batch,
+    Catalogue,
+    Commit,
+    Drop,
+    Duplicate,
+    Fork,
+    Found,
+    Have,
+    Hit,
+    Items,
+    Label,
+    Listed,
+    Load,
+    Loaded,
+    RunThreads,
+    Scan,
+    Survey,
+    Want,
+    refs_of,
+)
+from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
+from threadkeep.engine.itemlog import RUN_LISTS, SHARED, ItemId, Run
+from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.spaces import decode, encode
+from threadkeep.errors import Conflict
+from threadkeep.plan import Request
+
+PARTITIONS = 1024
+_AT_ONCE = 512
+"""So many items are read or copied with one script: a server does nothing else meanwhile."""
+_STAGED_FOR = 3_600_000
+"""Milliseconds that what is being copied may take to become a thread."""
+_SCRIPTS = ("commit", "drop", "load", "scan", "slice", "stage", "survey")
+_FEW = 4
+"""So many threads of each partition are asked for at first, when a page of all of them is wanted."""
+
+
+class Call(NamedTuple):
+    """A script (in small letters) or a command, its keys, and other arguments."""
+
+    name: str
+    keys: tuple[bytes, ...]
+    args: tuple[Any, ...] = ()
+
+
+class Session(Protocol):
+    """What executes calls. An error of one is raised."""
+
+    def call(self, call: Call) -> Any:
+        """Execute one."""
+
+    def calls(self, calls: Sequence[Call]) -> list[Any]:
+        """Execute several, side by side."""
+
+
+@lru_cache(maxsize=65536)
+def _partition(tenant: str, kind: str, id: str) -> int:
+    said = encode((tenant, kind, id))
+    return int.from_bytes(blake2b(said, digest_size=8).digest(), "big") % PARTITIONS
+
+
+def script(name: str) -> str:
+    """The text of a script."""
+    folder = files("threadkeep.backends").joinpath("lua")
+    return folder.joinpath("prelude.lua").read_text() + folder.joinpath(f"{name}.lua").read_text()
+
+
+class _Names(NamedTuple):
+    """What a thread is called: its keys, and its members in the partition's sets."""
+
+    keys: tuple[bytes, ...]
+    member: bytes
+    id: bytes
+    last: bytes
+
+
+class Valkey:
+    """A server or a cluster, below a prefix. `kept` is how long a thread is kept after its last change, in milliseconds."""
+
+    def __init__(self, prefix: str, kept: int | None = None) -> None:
+        self._prefix = to_bytes(prefix)
+        self._kept = str(kept) if kept is not None else ""
+        self._verbs: dict[type[Request[Any]], Callable[[Session, Any], Any]] = {
+            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
+            Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
+            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop,
+        }  # fmt: skip
+
+    def answer(self, session: Session, request: Request[Any]) -> Any:
+        """Execute one request."""
+        return self._verbs[type(request)](session, request)
+
+    def _key(self, partition: int, what: bytes, rest: bytes) -> bytes:
+        return b"%s{%03x}:%s:%s" % (self._prefix, partition, what, rest)
+
+    def names(self, key: ThreadKey) -> _Names:
+        """What a thread is called."""
+        partition = _partition(*key)
+        thread, tenant, kind = encode(key[:2]) + to_bytes(key.id), to_bytes(key.tenant), encode((key.kind,))
+        keys = [self._key(partition, what, thread) for what in (b"t", b"o")]
+        keys += [self._key(partition, what, tenant) for what in (b"u", b"c", b"b", b"n", b"g", b"r")]
+        id = to_bytes(key.id)
+        return _Names(tuple(keys), kind + id, encode((key.id,)) + to_bytes(key.kind), kind + id)
+
+    # --- reading a thread
+
+    def _load(self, session: Session, request: Load) -> Loaded:
+        return self._loaded(session, request.key, request.wanted, (), request.have)
+
+    def _items(self, session: Session, request: Items) -> Loaded:
+        return self._loaded(session, request.key, (), request.runs, request.have)
+
+    def _loaded(
+        self, session: Session, key: ThreadKey, wanted: Sequence[Want], runs: Sequence[Run], have: Have | None
+    ) -> Loaded:
+        """Rows of one moment and their items; again, if the thread was pruned before all items were here."""
+        while True:
+            told = session.call(self._load_call(key, wanted, have))
+            if not told:
+                return Loaded(None)
+            version, row, size, rows, fields, values = told
+            thread, found, items = thread_row(row, size), _found(rows), _filled(fields, values)
+            needed = [*runs, *(run for want, f in zip(wanted, found, strict=True) if want.items for run in refs_of(f))]
+            if any(run.lane == RUN_LISTS for run in needed):
+                lists = [(at, stored) for at, stored in items.items() if at.lane == RUN_LISTS]
+                needed += [run for at, stored in lists for run in itemlog.spilled(at, stored)]
+            believed = have if have is not None and have.epoch == thread.epoch else None
+            more = self._slices(session, key, version, _missing(itemlog.union(needed), items, believed))
+            if more is not None:
+                return Loaded(thread, found, items | more)
+
+    def _load_call(self, key: ThreadKey, wanted: Iterable[Want], have: Have | None) -> Call:
+        spans = have.items.spans if have is not None else {}
+        args: list[Any] = [have.epoch if have else "", have.names if have else 0, len(spans)]
+        for lane, (low, high) in spans.items():
+            args += (lane, low, high)
+        args.append(_AT_ONCE)
+        for want in wanted:
+            args += ("i", _place(want.ns, want.id)) if want.id is not None else ("l", _space(want.ns))
+            args.append(int(want.items))
+        return Call("load", self.names(key).keys[:2], tuple(args))
+
+    def _slices(
+        self, session: Session, key: ThreadKey, version: bytes, ids: Sequence[ItemId]
+    ) -> dict[ItemId, bytes] | None:
+        """Items, some at a time; None if the thread is of another epoch by now."""
+        found: dict[ItemId, bytes] = {}
+        for start in range(0, len(ids), _AT_ONCE):
+            fields = [_item(at) for at in ids[start : start + _AT_ONCE]]
+            now, values = session.call(Call("slice", self.names(key).keys[:1], tuple(fields)))
+            if now is None or now.partition(b":")[0] != version.partition(b":")[0]:
+                return None
+            found |= _filled(fields, values)
+        return found
+
+    def _ancestors(self, session: Session, request: Ancestors) -> Loaded:
+        args = ("", 0, 0, 0, "a", _place(request.ns, request.id), request.limit)
+        told = session.call(Call("load", self.names(request.key).keys[:2], args))
+        if not told:
+            return Loaded(None)
+        _, row, size, rows, fields, values = told
+        return Loaded(thread_row(row, size), _found(rows), _filled(fields, values))
+
+    def _survey(self, session: Session, request: Survey) -> Loaded:
+        return self._surveyed(session, request.key)[1]
+
+    def _surveyed(self, session: Session, key: ThreadKey) -> tuple[bytes, Loaded]:
+        told = session.call(Call("survey", self.names(key).keys[:2]))
+        if not told:
+            return b"", Loaded(None)
+        version, row, size, checkpoints, writes, fields, values, stored = told
+        found = {(each.ns, each.id): each for each in map(checkpoint_row, checkpoints)}
+        tasks: dict[tuple[str, str], list[WriteRow]] = {place: [] for place in found}
+        for each in map(write_row, writes):
+            tasks.setdefault((each.ns, each.checkpoint), []).append(each)
+        rows = tuple(Found(found.get(place), tuple(held)) for place, held in sorted(tasks.items()))
+        return version, Loaded(
+            thread_row(row, size), rows, _filled(fields, values), itemlog.join_runs(sorted(map(_item_id, stored)))
+        )
+
+    # --- changing a thread
+
+    def _commit(self, session: Session, request: Commit) -> None:
+        self.committed(session.call(self.commit_call(request.batch)))
+
+    @staticmethod
+    def committed(reply: Any) -> None:
+        """What a commit says of itself."""
+        if reply != 1:
+            raise Conflict
+
+    def commit_call(self, batch: Batch, staged: bytes | None = None) -> Call:
+        """A batch as a script. `staged` is where items of a new thread were put."""
+        row, names = batch.thread, self.names(batch.thread.key)
+        ids = [each.id for each in (*batch.new_checkpoints, *batch.changed_checkpoints)]
+        args: list[Any] = [
+            f"{batch.expect[0]}:{batch.expect[1]}" if batch.expect else "", f"{row.epoch}:{row.rev}", pack_thread(row),
+            row.bytes, row.updated, row.created, names.member, names.id, names.last,
+            encode((max(ids),)) if ids else "", self._kept, int(batch.ends),
+        ]  # fmt: skip
+        new, changed = (batch.new_checkpoints, batch.new_writes), (batch.changed_checkpoints, batch.changed_writes)
+        for checkpoints, writes in (new, changed):
+            args.append(len(checkpoints) + len(writes))
+            for each in checkpoints:
+                args += (_place(each.ns, each.id), _visible_place(each), pack_checkpoint(each))
+            for task in writes:
+                args += (_task(task), _task(task), pack_write(task))
+        _add(args, [piece for at, stored in batch.items for piece in (_item(at), stored)], each=2)
+        _add(
+            args,
+            [*(_place(*each) for each in batch.gone_checkpoints), *(_task_place(*each) for each in batch.gone_writes)],
+        )
+        _add(args, [_item(at) for run in batch.gone_items for at in run.ids()])
+        _add(args, [encode((run,)) for run in batch.runs])
+        _add(args, [encode((run,)) for run in batch.gone_runs])
+        return Call("commit", names.keys if staged is None else (*names.keys, staged), tuple(args))
+
+    def _drop(self, session: Session, request: Drop) -> None:
+        names = self.names(request.key)
+        session.call(Call("drop", names.keys, (names.member, names.id, names.last)))
+
+    def _duplicate(self, session: Session, request: Duplicate) -> None:
+        version, loaded = self._surveyed(session, request.source)
+        self._expect(loaded, request.expect)
+        replaced = {at: stored for at, stored, _ in request.labels}
+        rows = [f.row for f in loaded.found if f.row is not None]
+        writes = [row for f in loaded.found for row in f.writes]
+        runs = dict.fromkeys(run for run in (*(r.run for r in rows), *(w.run for w in writes)) if run is not None)
+        batch = Batch(
+            expect=None,
+            thread=request.thread,
+            items=tuple(replaced.items()),
+            new_checkpoints=tuple(rows),
+            new_writes=tuple(writes),
+            labels=tuple(Label(at.n, tags) for at, _, tags in request.labels),
+            runs=tuple(runs),
+        )
+        copied = [at for run in loaded.stored for at in run.ids() if at not in replaced]
+        self._copied(session, request.source, version, copied, batch)
+
+    def _fork(self, session: Session, request: Fork) -> None:
+        loaded = self._loaded(session, request.source, (), (), None)
+        self._expect(loaded, request.expect)
+        version = b"%d:" % request.expect[0]
+        ids = [at for run in request.runs for at in run.ids()]
+        self._copied(session, request.source, version, ids, request.batch, counted=True)
+
+    @staticmethod
+    def _expect(loaded: Loaded, expect: tuple[int, int]) -> None:
+        if loaded.thread is None or (loaded.thread.epoch, loaded.thread.rev) != expect:
+            raise Conflict
+
+    def _copied(
+        self,
+        session: Session,
+        source: ThreadKey,
+        version: bytes,
+        ids: Sequence[ItemId],
+        batch: Batch,
+        *,
+        counted: bool = False,
+    ) -> None:
+        """Copy items, unseen, some at a time; then make a thread of them and of a batch."""
+        target = batch.thread.key
+        staged = self._key(
+            _partition(*target), b"s", encode(target[:2]) + to_bytes(target.id) + b"%d" % batch.thread.epoch
+        )
+        size = 0
+        for start in range(0, len(ids), _AT_ONCE):
+            some = self._slices(session, source, version, ids[start : start + _AT_ONCE])
+            if some is None:
+                raise Conflict
+            size += sum(map(len, some.values()))
+            pieces = [piece for at, stored in some.items() for piece in (_item(at), stored)]
+            session.call(Call("stage", (staged,), (_STAGED_FOR, *pieces)))
+        thread = batch.thread._replace(bytes=batch.thread.bytes + size) if counted else batch.thread
+        self.committed(session.call(self.commit_call(batch._replace(thread=thread), staged)))
+
+    # --- many threads
+
+    def _run_threads(self, session: Session, request: RunThreads) -> tuple[ThreadKey, ...]:
+        kind = encode((request.kind,))
+        asked = [
+            Call("ZRANGEBYLEX", (self._key(partition, b"r", to_bytes(request.tenant)),), (b"[" + begin, b"(" + begin + b"\xff"))
+            for begin in (encode((run,)) + kind for run in request.runs)
+            for partition in range(PARTITIONS)
+        ]  # fmt: skip
+        begins = [len(encode((run,)) + kind) for run in request.runs for _ in range(PARTITIONS)]
+        found = zip(begins, session.calls(asked), strict=True)
+        ids = (from_bytes(member[begin:]) for begin, members in found for member in members)
+        return tuple(dict.fromkeys(ThreadKey(request.tenant, request.kind, id) for id in ids))
+
+    def _scan(self, session: Session, request: Scan) -> tuple[Hit, ...]:
+        if request.thread is not None:
+            key = ThreadKey(request.tenant, request.kind, request.thread)
+            return tuple(islice(_in_order(self._hits(session, request, [key])[0], request), request.limit))
+        return self._scan_all(session, request)
+
+    def _hits(self, session: Session, request: Scan, keys: Sequence[ThreadKey]) -> list[list[Hit]]:
+        """The first checkpoints of each thread that may be asked for."""
+        below = _below(request)
+        space = _space(request.ns) if request.ns is not None else b""
+        calls = [Call("scan", self.names(key).keys[:2], (space, below, request.limit + 1)) for key in keys]
+        return [
+            [Hit(key, checkpoint_row(row), held) for row, held in zip(rows, labels, strict=True)]
+            for key, (rows, labels) in zip(keys, session.calls(calls), strict=True)
+        ]
+
+    def _scan_all(self, session: Session, request: Scan) -> tuple[Hit, ...]:
+        """Checkpoints of all threads: those threads first whose greatest id is greatest."""
+        found: list[Hit] = []
+        opened = self._by_greatest(session, request)
+        step = max(request.limit, 16)
+        while some := list(islice(opened, step)):
+            for hits in self._hits(session, request, [key for _, key in some]):
+                found += hits
+            found = list(islice(_in_order(found, request), request.limit))
+            if len(found) >= request.limit and to_bytes(found[-1].row.id) > some[-1][0]:
+                break
+        return tuple(found)
+
+    def _by_greatest(self, session: Session, request: Scan) -> Iterator[tuple[bytes, ThreadKey]]:
+        """Threads of a kind with their greatest checkpoint id, descending."""
+        keys = [self._key(partition, b"g", to_bytes(request.tenant)) for partition in range(PARTITIONS)]
+        for member in _merged(
+            session, keys, lambda last: ("ZREVRANGEBYLEX", (b"(" + last if last else b"+", b"-")), reverse=True
+        ):
+            greatest, kind, id = _segments(member, 2)
+            if kind == request.kind:
+                yield to_bytes(greatest), ThreadKey(request.tenant, kind, id)
+
+    def _catalogue(self, session: Session, request: Catalogue) -> tuple[Listed, ...]:
+        threads = self._in_catalogue(session, request)
+        found: list[Listed] = []
+        while len(found) < request.limit:
+            some = list(islice(threads, max(request.limit - len(found), 16)))
+            if not some:
+                break
+            rows = session.calls([Call("HMGET", self.names(key).keys[:1], ("r", "b")) for key in some])
+            here = [thread_row(row, size) for row, size in rows if row is not None]
+            wanted = [row for row in here if request.status in (None, row.status)]
+            labels = session.calls(
+                [
+                    Call("HGET", self.names(row.key).keys[:1], (_item(ItemId(SHARED, row.labels or 0)),))
+                    for row in wanted
+                ]
+            )
+            found += [
+                Listed(row, held if row.labels is not None else None) for row, held in zip(wanted, labels, strict=True)
+            ]
+        return tuple(found[: request.limit])
+
+    def _in_catalogue(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
+        ordered = self._by_id(session, request) if request.order == "id" else self._by_number(session, request)
+        return (key for key in ordered if request.kind in (None, key.kind) and key.id.startswith(request.prefix))
+
+    def _by_id(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
+        keys = [self._key(partition, b"n", to_bytes(request.tenant)) for partition in range(PARTITIONS)]
+        begin = encode((request.prefix,))[:-2]
+        low = b"[" + begin
+        if request.after is not None:
+            _, kind, id = request.after
+            low = max(low, b"(" + encode((id,)) + to_bytes(kind), key=lambda bound: bound[1:])
+        ask = lambda last: ("ZRANGEBYLEX", (b"(" + last if last else low, b"(" + begin + b"\xff" if begin else b"+"))  # noqa: E731
+        for member in _merged(session, keys, ask):
+            id, kind = _segments(member, 1)
+            yield ThreadKey(request.tenant, kind, id)
+
+    def _by_number(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
+        what = {"updated": b"u", "created": b"c", "bytes": b"b"}[request.order]
+        keys = [self._key(partition, what, to_bytes(request.tenant)) for partition in range(PARTITIONS)]
+        high = request.after[0] if request.after is not None else "+inf"
+        after = (request.after[1], to_bytes(request.after[2])) if request.after is not None else None
+        for score, member in _ranked(session, keys, high):
+            kind, id = _segments(member, 1)
+            if after is None or score < float(high) or (kind, to_bytes(id)) > after:
+                yield ThreadKey(request.tenant, kind, id)
+
+
+def _merged(
+    session: Session,
+    keys: Sequence[bytes],
+    ask: Callable[[bytes], tuple[str, tuple[bytes, bytes]]],
+    *,
+    reverse: bool = False,
+) -> Iterator[bytes]:
+    """Members of sorted sets, in order over all of them; `ask` gives the command for those after a member, or for all."""
+
+    def call(key: bytes, last: bytes, limit: int) -> Call:
+        name, bounds = ask(last)
+        return Call(name, (key,), (*bounds, "LIMIT", 0, limit))
+
+    def one_by_one(key: bytes, some: list[bytes]) -> Iterator[bytes]:
+        limit = _FEW
+        while some:
+            yield from some
+            if len(some) < limit:
+                return
+            limit = min(4 * limit, _AT_ONCE)
+            some = session.call(call(key, some[-1], limit))
+
+    firsts = session.calls([call(key, b"", _FEW) for key in keys])
+    return merge(*(one_by_one(key, some) for key, some in zip(keys, firsts, strict=True) if some), reverse=reverse)
+
+
+def _ranked(session: Session, keys: Sequence[bytes], high: Any) -> Iterator[tuple[float, bytes]]:
+    """Members of sorted sets by score, descending from `high`, over all of them; those of one score in order."""
+
+    def call(key: bytes, start: int, limit: int) -> Call:
+        return Call("ZREVRANGEBYSCORE", (key,), (high, "-inf", "WITHSCORES", "LIMIT", start, limit))
+
+    def one_by_one(key: bytes, some: list[bytes]) -> Iterator[tuple[float, bytes]]:
+        start, limit, held = 0, _FEW, list[tuple[float, bytes]]()
+        while True:
+            held += [(float(score), member) for member, score in zip(some[::2], some[1::2], strict=True)]
+            is_all = len(some) < 2 * limit
+            ready = [each for each in held if is_all or each[0] > held[-1][0]]
+            yield from sorted(ready, key=_by_rank)
+            held = held[len(ready) :]
+            if is_all:
+                return
+            start, limit = start + limit, min(4 * limit, _AT_ONCE)
+            some = session.call(call(key, start, limit))
+
+    firsts = session.calls([call(key, 0, _FEW) for key in keys])
+    return merge(*(one_by_one(key, some) for key, some in zip(keys, firsts, strict=True) if some), key=_by_rank)
+
+
+def _by_rank(ranked: tuple[float, bytes]) -> tuple[float, bytes]:
+    return (-ranked[0], ranked[1])
+
+
+def _segments(member: bytes, count: int) -> tuple[str, ...]:
+    """Encoded segments, and the rest as it is."""
+    *encoded, rest = member.split(b"\x00\x01", count)
+    return (*(decode(each + b"\x00\x01")[0] for each in encoded), from_bytes(rest))
+
+
+def _below(request: Scan) -> bytes:
+    """The bound of ids that a scan asks for. With a NUL after it, the id itself is below it."""
+    bounds = [(to_bytes(request.before), b"")] if request.before is not None else []
+    bounds += [
+        (to_bytes(id), b"\x00") for id in (request.id, request.after[0] if request.after else None) if id is not None
+    ]
+    id, more = min(bounds, default=(b"", b""))
+    return id.replace(b"\x00", b"\x00\xff") + more
+
+
+def _in_order(hits: Iterable[Hit], request: Scan) -> Iterator[Hit]:
+    ordered = sorted(hits, key=lambda hit: (to_bytes(hit.key.id), to_bytes(hit.row.ns)))
+    ordered.sort(key=lambda hit: to_bytes(hit.row.id), reverse=True)
+    return (hit for hit in ordered if request.id in (None, hit.row.id) and _is_after(request.after, hit))
+
+
+def _is_after(after: tuple[str, str, str] | None, hit: Hit) -> bool:
+    if after is None or hit.row.id != after[0]:
+        return True
+    return (to_bytes(hit.key.id), to_bytes(hit.row.ns)) > (to_bytes(after[1]), to_bytes(after[2]))
+
+
+def _add(args: list[Any], values: Sequence[Any], *, each: int = 1) -> None:
+    """A list with its number before it."""
+    args.append(len(values) // each)
+    args += values
+
+
+def _space(ns: str) -> bytes:
+    """How the place of a checkpoint of a namespace begins."""
+    return b"c" + encode((ns,))
+
+
+def _place(ns: str, id: str) -> bytes:
+    """The field of a checkpoint; its place, if it is visible."""
+    return b"c" + encode((ns, id))[:-2]
+
+
+def _visible_place(row: CheckpointRow) -> bytes:
+    place = _place(row.ns, row.id)
+    return b"h" + place[1:] if row.hidden else place
+
+
+def _task_place(ns: str, checkpoint: str, task: str) -> bytes:
+    return b"w" + encode((ns, checkpoint)) + to_bytes(task)
+
+
+def _task(row: WriteRow) -> bytes:
+    return _task_place(row.ns, row.checkpoint, row.task)
+
+
+def _item(at: tuple[int, int]) -> bytes:
+    return b"i%d:%d" % at
+
+
+def _item_id(field: bytes) -> ItemId:
+    lane, _, n = field[1:].partition(b":")
+    return ItemId(int(lane), int(n))
+
+
+def _filled(fields: Sequence[bytes], values: Sequence[bytes | None]) -> dict[ItemId, bytes]:
+    return {_item_id(at): value for at, value in zip(fields, values, strict=True) if value is not None}
+
+
+def _missing(runs: Iterable[Run], items: dict[ItemId, bytes], have: Have | None) -> list[ItemId]:
+    ids = (at for run in runs for at in run.ids())
+    return [at for at in ids if at not in items and not (have is not None and have.items.has(at))]
+
+
+def _found(rows: Iterable[tuple[bytes | None, Sequence[bytes]]]) -> tuple[Found, ...]:
+    return tuple(
+        Found(checkpoint_row(row) if row is not None else None, tuple(map(write_row, writes))) for row, writes in rows
+    )
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return to_bytes(text) if text is not None else None
+
+
+def _text(data: bytes | None) -> str | None:
+    return from_bytes(data) if data is not None else None
+
+
+def pack_thread(row: ThreadRow) -> bytes:
+    """A thread's row, without its bytes. In clear, for scripts: how many names it has."""
+    texts = (row.top, row.run, row.source, row.status, row.early, row.early_status)
+    packed = ormsgpack.packb(
+        [*map(to_bytes, row.key), row.epoch, row.rev, row.nexts, row.created, row.updated, row.checkpoints, row.writes,
+         row.step, row.labels, row.lease, *map(_bytes, texts)]
+    )  # fmt: skip
+    return b"%d\n%s" % (row.nexts[0] if row.nexts else 0, packed)
+
+
+def thread_row(stored: bytes, size: bytes) -> ThreadRow:
+    """The row that `pack_thread` was given."""
+    tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, step, labels, lease, *texts = (
+        ormsgpack.unpackb(stored.partition(b"\n")[2])
+    )
+    top, run, source, status, early, early_status = map(_text, texts)
+    return ThreadRow(
+        key=ThreadKey(*map(from_bytes, (tenant, kind, id))), epoch=epoch, rev=rev, nexts=tuple(nexts), created=created,
+        updated=updated, checkpoints=checkpoints, writes=writes, bytes=int(size), top=top, run=run, step=step,
+        source=source, status=status or "idle", labels=labels, early=early, early_status=early_status, lease=lease,
+    )  # fmt: skip
+
+
+def pack_checkpoint(row: CheckpointRow) -> bytes:
+    """A checkpoint's row. In clear, for scripts: its labels and refs, and its parent's id, escaped, with its length."""
+    parent = encode((row.parent,))[:-2] if row.parent is not None else None
+    packed = ormsgpack.packb(
+        [to_bytes(row.ns), to_bytes(row.id), _bytes(row.run), row.step, _bytes(row.source), row.time, row.hidden, row.body]
+    )  # fmt: skip
+    said = (b"%d" % len(parent), parent) if parent is not None else (b"", b"")
+    return b"%s\n%s:%s%s" % (_numbers((row.labels, *_flat(row.refs))), *said, packed)
+
+
+def checkpoint_row(stored: bytes) -> CheckpointRow:
+    """The row that `pack_checkpoint` was given."""
+    numbers, _, rest = stored.partition(b"\n")
+    length, _, rest = rest.partition(b":")
+    end = int(length or 0)
+    parent = decode(rest[:end] + b"\x00\x01")[0] if length else None
+    labels, *refs = map(int, numbers.split(b","))
+    ns, id, run, step, source, time, hidden, body = ormsgpack.unpackb(rest[end:])
+    return CheckpointRow(
+        from_bytes(ns), from_bytes(id), parent, _text(run), step, _text(source), labels, time, hidden, _runs(refs), body
+    )
+
+
+def pack_write(row: WriteRow) -> bytes:
+    """A row of writes. In clear, for scripts: its refs."""
+    packed = ormsgpack.packb(
+        [*map(to_bytes, (row.ns, row.checkpoint, row.task, row.path)), _bytes(row.run), row.time, row.index, row.body]
+    )
+    return _numbers(_flat(row.refs)) + b"\n" + packed
+
+
+def write_row(stored: bytes) -> WriteRow:
+    """The row that `pack_write` was given."""
+    numbers, _, packed = stored.partition(b"\n")
+    ns, checkpoint, task, path, run, time, index, body = ormsgpack.unpackb(packed)
+    refs = _runs(list(map(int, numbers.split(b",")))) if numbers else ()
+    texts = (from_bytes(ns), from_bytes(checkpoint), from_bytes(task), from_bytes(path))
+    return WriteRow(*texts, _text(run), time, tuple(index), refs, body)
+
+
+def _numbers(numbers: Iterable[int]) -> bytes:
+    return b",".join([b"%d" % number for number in numbers])
+
+
+def _flat(runs: Iterable[Run]) -> list[int]:
+    return [number for run in runs for number in run]
+
+
+def _runs(flat: Sequence[int]) -> tuple[Run, ...]:
+    return tuple(Run(*flat[i : i + 3]) for i in range(0, len(flat), 3))

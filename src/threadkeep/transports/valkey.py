@@ -1,0 +1,389 @@
+"""Valkey and Redis: connections, slots, retries, waiting for replicas; redis-py's errors.
+
+Calls are routed by the slot of their first key and sent side by side, one connection a node. A script that the server
+does not know yet is sent as text. Redirections, failovers and lost connections are tried again until the time is up: all
+changes may be made twice, a commit that was made is then a Conflict. `WAIT` goes out on the connection of the changes,
+where it means them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
+from hashlib import sha1
+from itertools import starmap
+from typing import Any, NamedTuple
+
+from redis import Redis
+from redis import exceptions as errors
+from redis.cluster import ClusterNode, RedisCluster
+from redis.crc import key_slot
+
+from threadkeep.backends.valkey import Call, Valkey, script
+from threadkeep.engine.backend import Commit
+from threadkeep.errors import Closed, ReadOnly, Unavailable
+from threadkeep.plan import Outcome, Request, answer, attempt
+from threadkeep.transports import forks
+
+_LOST = (errors.ConnectionError, errors.TimeoutError, errors.RedisClusterException, OSError)
+_SOON = (errors.TryAgainError, errors.ClusterDownError, errors.BusyLoadingError, errors.ReadOnlyError)
+_SOON_TOO = ("NOREPLICAS", "MASTERDOWN", "LOADING", "UNBLOCKED", "FAILOVER")
+_HOPELESS = (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError)
+_SHORTEST, _LONGEST = 0.01, 0.25
+"""Seconds between tries."""
+_ANSWER = 5.0
+"""Seconds that a server has for an answer before it is given up, and another asked."""
+_WAITED = 4.0
+"""Of them, for its replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to reach the servers. `settings` are redis-py's; `replicas` None is 1 where there are any."""
+
+    hosts: tuple[tuple[str, int], ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    replicas: int | None = None
+    timeout: float = 30.0
+    read_only: bool = False
+
+
+class _Script(NamedTuple):
+    sha: str
+    text: str
+
+
+@cache
+def _script(name: str) -> _Script:
+    text = script(name)
+    return _Script(sha1(text.encode()).hexdigest(), text)  # noqa: S324 - so servers name scripts
+
+
+class _Node(NamedTuple):
+    """A primary, and how many replicas it has."""
+
+    client: Redis
+    replicas: int
+
+
+class _One:
+    """A single server."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        told: Any = client.info("replication")
+        self._node = _Node(client, int(told.get("connected_slaves", 0)))
+
+    def node(self, key: bytes) -> _Node:  # noqa: ARG002 - there is one
+        """Where a key is."""
+        return self._node
+
+    def refresh(self) -> None:
+        """Nothing moves."""
+
+    def moved(self, error: errors.AskError) -> None:
+        """Never."""
+
+    def asked(self, error: errors.AskError) -> _Node:
+        """Never."""
+        raise Unavailable(str(error)) from error
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._client.close()
+
+
+class _Cluster:
+    """A cluster, as far as redis-py knows it."""
+
+    def __init__(self, cluster: RedisCluster) -> None:
+        self._cluster = cluster
+
+    def node(self, key: bytes) -> _Node:
+        """Where a key is."""
+        slot = key_slot(key)
+        held = self._cluster.nodes_manager.slots_cache.get(slot)
+        if not held:
+            raise errors.SlotNotCoveredError(f"no server has slot {slot}")
+        return _Node(self._cluster.get_redis_connection(held[0]), len(held) - 1)
+
+    def refresh(self) -> None:
+        """Ask the servers who has what."""
+        self._cluster.nodes_manager.initialize()
+
+    def moved(self, error: errors.AskError) -> None:
+        """Remember where a slot is now."""
+        self._cluster.nodes_manager.move_slot(error)
+        if not self._cluster.nodes_manager.slots_cache.get(error.slot_id):
+            self.refresh()
+
+    def asked(self, error: errors.AskError) -> _Node:
+        """The server that is taking a slot over."""
+        find: Callable[[], Any] = partial(self._cluster.get_node, host=error.host, port=error.port)
+        node = find()
+        if node is None:
+            self.refresh()
+            node = find()
+        if node is None:
+            raise errors.ConnectionError(f"unknown server {error.node_addr}")
+        return _Node(self._cluster.get_redis_connection(node), 0)
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._cluster.close()
+
+
+class ValkeyServer:
+    """Executes requests on a server or a cluster."""
+
+    writers = 4
+    wants_vectors = False
+    on_loss: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, backend: Valkey, options: Options) -> None:
+        self._backend = backend
+        self._options = options
+        self.read_only = options.read_only
+        self._lock = threading.Lock()
+        self._servers: _One | _Cluster | None = None
+        self._closed = False
+        forks.watch(self)
+
+    def read(self, request: Request[Any]) -> Any:
+        """Execute a request that changes nothing."""
+        return self._backend.answer(_Session(self, durable=False), request)
+
+    def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
+        """Execute changes; commits side by side."""
+        if self.read_only:
+            raise ReadOnly
+        session = _Session(self, durable=True)
+        if not all(isinstance(request, Commit) for request in requests):
+            return [answer(lambda each: self._backend.answer(session, each), request) for request in requests]
+        calls = [self._backend.commit_call(request.batch) for request in requests if isinstance(request, Commit)]
+        return [attempt(lambda r=reply: self._backend.committed(_value(r))) for reply in self.send(calls, durable=True)]  # type: ignore[misc]
+
+    def setup(self) -> None:
+        """Reach the servers now."""
+        self.send([], durable=False)
+        self._reached()
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        with self._lock:
+            self._closed = True
+            if self._servers is not None:
+                self._servers.close()
+            self._servers = None
+
+    def before_fork(self) -> None:
+        """No fork while connections are being made."""
+        self._lock.acquire()
+
+    def after_fork(self, *, child: bool) -> None:
+        """The child makes connections of its own; the parent's are the parent's."""
+        if child:
+            self._servers = None
+        self._lock.release()
+
+    def send(self, calls: Sequence[Call], *, durable: bool) -> list[Any]:
+        """What each call gives, or the error that it ends with. Tried again until the time is up, then Unavailable."""
+        errands = waiting = [_Errand(call) for call in calls]
+        deadline, pause = time.monotonic() + self._options.timeout, _SHORTEST
+        while waiting:
+            last: Exception | None = None
+            try:
+                servers = self._reached()
+                self._exchange(servers, waiting, durable=durable)
+                waiting = [errand for errand in waiting if _is_to_be_sent_again(servers, errand)]
+                last = next((each.reply for each in waiting if isinstance(each.reply, (*_LOST, *_SOON))), None)
+            except _LOST as error:
+                last = error
+            if last is None:
+                continue
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the storage did not answer in time: {last}") from last
+            if isinstance(last, _LOST):
+                self._lost()
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+        return [errand.reply for errand in errands]
+
+    def _lost(self) -> None:
+        """Another server may be there now, which never had what this one acknowledged."""
+        self.on_loss()
+        with suppress(*_LOST):
+            self._reached().refresh()
+
+    def _reached(self) -> _One | _Cluster:
+        """The servers; found at first use."""
+        with self._lock:
+            if self._closed:
+                raise Closed
+            if self._servers is None:
+                self._servers = _found(self._options)
+            return self._servers
+
+    def _exchange(self, servers: _One | _Cluster, errands: Iterable[_Errand], *, durable: bool) -> None:
+        """Send errands to their servers, all at once, and collect the replies."""
+        rounds: dict[int, _Round] = {}
+        for errand in errands:
+            node = errand.node or servers.node(errand.call.keys[0])
+            replicas = self._replicas(node) if durable else 0
+            rounds.setdefault(id(node.client), _Round(node.client, replicas)).errands.append(errand)
+        for each in rounds.values():
+            each.send()
+        for each in rounds.values():
+            each.receive()
+
+    def _replicas(self, node: _Node) -> int:
+        wanted = self._options.replicas
+        return wanted if wanted is not None else min(node.replicas, 1)
+
+
+class _Session:
+    """Executes calls for the backend."""
+
+    def __init__(self, server: ValkeyServer, *, durable: bool) -> None:
+        self._server = server
+        self._durable = durable
+
+    def call(self, call: Call) -> Any:
+        """Execute one."""
+        return self.calls([call])[0]
+
+    def calls(self, calls: Sequence[Call]) -> list[Any]:
+        """Execute several, side by side."""
+        return [_value(reply) for reply in self._server.send(calls, durable=self._durable)]
+
+
+@dataclass(slots=True, eq=False)
+class _Errand:
+    """A call, where to it is sent, and what came back: a value or an error."""
+
+    call: Call
+    node: _Node | None = None
+    as_text: bool = False
+    reply: Any = None
+
+    def commands(self) -> list[tuple[Any, ...]]:
+        """What is sent; only the last reply counts."""
+        name, keys, args = self.call
+        if name.islower():
+            known = _script(name)
+            told = ("EVAL", known.text) if self.as_text else ("EVALSHA", known.sha)
+            command: tuple[Any, ...] = (*told, len(keys), *keys, *args)
+        else:
+            command = (name, *keys, *args)
+        return [("ASKING",), command] if self.node is not None else [command]
+
+
+class _Round:
+    """What goes to one server on one connection, and comes back."""
+
+    def __init__(self, client: Redis, replicas: int) -> None:
+        self.errands: list[_Errand] = []
+        self._client = client
+        self._replicas = replicas
+        self._connection: Any = None
+
+    def send(self) -> None:
+        """Send all; a failure is the reply to each."""
+        commands = [command for errand in self.errands for command in errand.commands()]
+        if self._replicas:
+            commands.append(("WAIT", self._replicas, int(_WAITED * 1000)))
+        try:
+            self._connection = self._client.connection_pool.get_connection()
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+        except _LOST as error:
+            self._fail(error, self.errands)
+
+    def receive(self) -> None:
+        """Collect all; after a failure nothing that comes is believed."""
+        if self._connection is None:
+            return
+        left = list(self.errands)
+        try:
+            for errand in self.errands:
+                for _ in errand.commands():
+                    errand.reply = self._read()
+                left.remove(errand)
+            if self._replicas:
+                self._check(self._read())
+        except _LOST as error:
+            self._fail(error, left or self.errands)
+        finally:
+            if self._connection is not None:
+                self._client.connection_pool.release(self._connection)
+
+    def _read(self) -> Any:
+        try:
+            return self._connection.read_response()
+        except errors.ResponseError as error:
+            return error
+
+    def _check(self, acknowledged: Any) -> None:
+        """Tell those who changed something if too few replicas have it."""
+        if isinstance(acknowledged, int) and acknowledged >= self._replicas:
+            return
+        for errand in self.errands:
+            if not isinstance(errand.reply, Exception):
+                errand.reply = Unavailable(
+                    f"written, but {acknowledged} of {self._replicas} replicas have acknowledged it: it may be lost"
+                )
+
+    def _fail(self, error: Exception, errands: Iterable[_Errand]) -> None:
+        for errand in errands:
+            errand.reply = error
+        if self._connection is not None:
+            self._connection.disconnect()
+
+
+def _is_to_be_sent_again(servers: _One | _Cluster, errand: _Errand) -> bool:
+    """Whether a reply says: elsewhere, in other words, or later."""
+    reply = errand.reply
+    errand.node = None
+    if isinstance(reply, errors.NoScriptError):
+        errand.as_text = True
+    elif isinstance(reply, errors.MovedError):
+        servers.moved(reply)
+    elif isinstance(reply, errors.AskError):
+        errand.node = servers.asked(reply)
+    elif isinstance(reply, errors.ResponseError) and str(reply).startswith(_SOON_TOO):
+        errand.reply = errors.TryAgainError(str(reply))
+    elif isinstance(reply, _HOPELESS) or not isinstance(reply, (*_LOST, *_SOON)):
+        return False
+    return True
+
+
+def _value(reply: Any) -> Any:
+    """A reply, or its error as ours."""
+    if isinstance(reply, errors.RedisError):
+        raise Unavailable(f"the storage refused: {reply}") from reply
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def _found(options: Options) -> _One | _Cluster:
+    """Connect: to a cluster, if the first server that answers is in one."""
+    settings = {"socket_timeout": _ANSWER, "socket_connect_timeout": 2.0, **options.settings, "protocol": 2}
+    last: Exception | None = None
+    for host, port in options.hosts:
+        client = Redis(host=host, port=port, **settings)
+        try:
+            told: Any = client.info("cluster")
+        except _LOST as error:
+            last = error
+            client.close()
+            continue
+        if not told.get("cluster_enabled"):
+            return _One(client)
+        client.close()
+        nodes: list[Any] = list(starmap(ClusterNode, options.hosts))
+        return _Cluster(RedisCluster(startup_nodes=nodes, require_full_coverage=False, **settings))
+    raise last or errors.ConnectionError("no host")
