@@ -18,6 +18,7 @@ from blockbuster import BlockBusterFunction, blockbuster_ctx
 
 import postgres
 import threadkeep
+import valkeys
 from colours import Async, Colour, Sync
 
 pytest.register_assert_rewrite("plays", "sameness", "trees")
@@ -36,6 +37,7 @@ BACKENDS = [
     Backend("memory", lambda folder, n: "memory://", lasting=False),
     Backend("sqlite", lambda folder, n: f"sqlite:///{folder / f'keep{n}.db'}", lasting=True),
     Backend("postgres", lambda folder, n: postgres.fresh_schema(postgres.shared()), lasting=True),
+    Backend("valkey", lambda folder, n: valkeys.shared().url(), lasting=True),
 ]
 
 # What blockbuster does not know: the calls of our drivers that wait for a disk or a server.

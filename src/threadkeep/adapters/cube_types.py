@@ -57,6 +57,10 @@ def _module(name: str) -> ModuleType | None:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             return None
         raise
+    except ImportError:
+        if name.startswith("cubepi."):  # 0.14 and later only say where they moved
+            return None
+        raise
 
 
 def _framework(name: str, base: ModuleType, providers: ModuleType) -> Framework:

@@ -41,9 +41,13 @@ _NOTHING = Embedded({}, {})
 class Index:
     """How values are found by queries."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, *, has_words: bool = True) -> None:
         given = _checked(config)
         self.search = given.get("search") or ("vector" if given.get("embed") is not None else "text")
+        if self.search in ("text", "hybrid") and not has_words:
+            if given.get("search"):
+                raise NotImplementedError(f"search={self.search!r}: there is no full text on this storage, only vectors")
+            self.search = "off"
         has_vectors = self.search in ("vector", "hybrid")
         self.dims: int | None = given.get("dims") if has_vectors else None
         self.measure = given.get("distance_type") or COSINE
@@ -55,7 +59,8 @@ class Index:
         """A query where there is nothing to compare it with is an error."""
         if self.search == "off":
             raise NotImplementedError(
-                "this store has neither vectors nor words (index={'search': 'off'}): give an embed, or text"
+                "this store has neither vectors nor words to compare a query with: give it an embed, or, where the"
+                " storage has full text, index={'search': 'text'}"
             )
 
     def texts(self, value: Mapping[str, Any], fields: Sequence[str] | None) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ class KeepStore(BaseStore):
 
     def __init__(self, desk: Desk, *, index: IndexConfig | None, ttl: TTLConfig | None) -> None:
         self._desk = desk
-        self._index = Index(index)
+        self._index = Index(index, has_words=desk.transport.has_words)
         self.index_config = index
         self.embeddings = self._index.embeddings
         self.ttl_config = _ttl(ttl)

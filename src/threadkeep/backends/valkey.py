@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from heapq import merge
-from importlib.resources import files
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import ormsgpack
 
+from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, Session, key_of, merged, merged_ranks
+from threadkeep.backends.valkey_memories import Memories
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import (
     Ancestors,
@@ -53,44 +53,14 @@ from threadkeep.engine.spaces import decode, encode
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request
 
-PARTITIONS = 1024
-_AT_ONCE = 512
-"""So many items are read or copied with one script: a server does nothing else meanwhile."""
 _STAGED_FOR = 3_600_000
 """Milliseconds that what is being copied may take to become a thread."""
-_SCRIPTS = ("commit", "drop", "load", "scan", "slice", "stage", "survey")
-_FEW = 4
-"""So many threads of each partition are asked for at first, when a page of all of them is wanted."""
-
-
-class Call(NamedTuple):
-    """A script (in small letters) or a command, its keys, and other arguments."""
-
-    name: str
-    keys: tuple[bytes, ...]
-    args: tuple[Any, ...] = ()
-
-
-class Session(Protocol):
-    """What executes calls. An error of one is raised."""
-
-    def call(self, call: Call) -> Any:
-        """Execute one."""
-
-    def calls(self, calls: Sequence[Call]) -> list[Any]:
-        """Execute several, side by side."""
 
 
 @lru_cache(maxsize=65536)
 def _partition(tenant: str, kind: str, id: str) -> int:
     said = encode((tenant, kind, id))
     return int.from_bytes(blake2b(said, digest_size=8).digest(), "big") % PARTITIONS
-
-
-def script(name: str) -> str:
-    """The text of a script."""
-    folder = files("threadkeep.backends").joinpath("lua")
-    return folder.joinpath("prelude.lua").read_text() + folder.joinpath(f"{name}.lua").read_text()
 
 
 class _Names(NamedTuple):
@@ -111,7 +81,7 @@ class Valkey:
         self._verbs: dict[type[Request[Any]], Callable[[Session, Any], Any]] = {
             Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
-            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop,
+            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, **Memories(self._prefix).verbs,
         }  # fmt: skip
 
     def answer(self, session: Session, request: Request[Any]) -> Any:
@@ -119,7 +89,7 @@ class Valkey:
         return self._verbs[type(request)](session, request)
 
     def _key(self, partition: int, what: bytes, rest: bytes) -> bytes:
-        return b"%s{%03x}:%s:%s" % (self._prefix, partition, what, rest)
+        return key_of(self._prefix, partition, what, rest)
 
     def names(self, key: ThreadKey) -> _Names:
         """What a thread is called."""
@@ -162,7 +132,7 @@ class Valkey:
         args: list[Any] = [have.epoch if have else "", have.names if have else 0, len(spans)]
         for lane, (low, high) in spans.items():
             args += (lane, low, high)
-        args.append(_AT_ONCE)
+        args.append(AT_ONCE)
         for want in wanted:
             args += ("i", _place(want.ns, want.id)) if want.id is not None else ("l", _space(want.ns))
             args.append(int(want.items))
@@ -173,8 +143,8 @@ class Valkey:
     ) -> dict[ItemId, bytes] | None:
         """Items, some at a time; None if the thread is of another epoch by now."""
         found: dict[ItemId, bytes] = {}
-        for start in range(0, len(ids), _AT_ONCE):
-            fields = [_item(at) for at in ids[start : start + _AT_ONCE]]
+        for start in range(0, len(ids), AT_ONCE):
+            fields = [_item(at) for at in ids[start : start + AT_ONCE]]
             now, values = session.call(Call("slice", self.names(key).keys[:1], tuple(fields)))
             if now is None or now.partition(b":")[0] != version.partition(b":")[0]:
                 return None
@@ -294,8 +264,8 @@ class Valkey:
             _partition(*target), b"s", encode(target[:2]) + to_bytes(target.id) + b"%d" % batch.thread.epoch
         )
         size = 0
-        for start in range(0, len(ids), _AT_ONCE):
-            some = self._slices(session, source, version, ids[start : start + _AT_ONCE])
+        for start in range(0, len(ids), AT_ONCE):
+            some = self._slices(session, source, version, ids[start : start + AT_ONCE])
             if some is None:
                 raise Conflict
             size += sum(map(len, some.values()))
@@ -350,7 +320,7 @@ class Valkey:
     def _by_greatest(self, session: Session, request: Scan) -> Iterator[tuple[bytes, ThreadKey]]:
         """Threads of a kind with their greatest checkpoint id, descending."""
         keys = [self._key(partition, b"g", to_bytes(request.tenant)) for partition in range(PARTITIONS)]
-        for member in _merged(
+        for member in merged(
             session, keys, lambda last: ("ZREVRANGEBYLEX", (b"(" + last if last else b"+", b"-")), reverse=True
         ):
             greatest, kind, id = _segments(member, 2)
@@ -390,7 +360,7 @@ class Valkey:
             _, kind, id = request.after
             low = max(low, b"(" + encode((id,)) + to_bytes(kind), key=lambda bound: bound[1:])
         ask = lambda last: ("ZRANGEBYLEX", (b"(" + last if last else low, b"(" + begin + b"\xff" if begin else b"+"))  # noqa: E731
-        for member in _merged(session, keys, ask):
+        for member in merged(session, keys, ask):
             id, kind = _segments(member, 1)
             yield ThreadKey(request.tenant, kind, id)
 
@@ -399,63 +369,10 @@ class Valkey:
         keys = [self._key(partition, what, to_bytes(request.tenant)) for partition in range(PARTITIONS)]
         high = request.after[0] if request.after is not None else "+inf"
         after = (request.after[1], to_bytes(request.after[2])) if request.after is not None else None
-        for score, member in _ranked(session, keys, high):
+        for score, member, _ in merged_ranks(session, keys, high):
             kind, id = _segments(member, 1)
             if after is None or score < float(high) or (kind, to_bytes(id)) > after:
                 yield ThreadKey(request.tenant, kind, id)
-
-
-def _merged(
-    session: Session,
-    keys: Sequence[bytes],
-    ask: Callable[[bytes], tuple[str, tuple[bytes, bytes]]],
-    *,
-    reverse: bool = False,
-) -> Iterator[bytes]:
-    """Members of sorted sets, in order over all of them; `ask` gives the command for those after a member, or for all."""
-
-    def call(key: bytes, last: bytes, limit: int) -> Call:
-        name, bounds = ask(last)
-        return Call(name, (key,), (*bounds, "LIMIT", 0, limit))
-
-    def one_by_one(key: bytes, some: list[bytes]) -> Iterator[bytes]:
-        limit = _FEW
-        while some:
-            yield from some
-            if len(some) < limit:
-                return
-            limit = min(4 * limit, _AT_ONCE)
-            some = session.call(call(key, some[-1], limit))
-
-    firsts = session.calls([call(key, b"", _FEW) for key in keys])
-    return merge(*(one_by_one(key, some) for key, some in zip(keys, firsts, strict=True) if some), reverse=reverse)
-
-
-def _ranked(session: Session, keys: Sequence[bytes], high: Any) -> Iterator[tuple[float, bytes]]:
-    """Members of sorted sets by score, descending from `high`, over all of them; those of one score in order."""
-
-    def call(key: bytes, start: int, limit: int) -> Call:
-        return Call("ZREVRANGEBYSCORE", (key,), (high, "-inf", "WITHSCORES", "LIMIT", start, limit))
-
-    def one_by_one(key: bytes, some: list[bytes]) -> Iterator[tuple[float, bytes]]:
-        start, limit, held = 0, _FEW, list[tuple[float, bytes]]()
-        while True:
-            held += [(float(score), member) for member, score in zip(some[::2], some[1::2], strict=True)]
-            is_all = len(some) < 2 * limit
-            ready = [each for each in held if is_all or each[0] > held[-1][0]]
-            yield from sorted(ready, key=_by_rank)
-            held = held[len(ready) :]
-            if is_all:
-                return
-            start, limit = start + limit, min(4 * limit, _AT_ONCE)
-            some = session.call(call(key, start, limit))
-
-    firsts = session.calls([call(key, 0, _FEW) for key in keys])
-    return merge(*(one_by_one(key, some) for key, some in zip(keys, firsts, strict=True) if some), key=_by_rank)
-
-
-def _by_rank(ranked: tuple[float, bytes]) -> tuple[float, bytes]:
-    return (-ranked[0], ranked[1])
 
 
 def _segments(member: bytes, count: int) -> tuple[str, ...]:

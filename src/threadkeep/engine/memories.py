@@ -82,9 +82,10 @@ class Recall(Request[tuple[MemoryRow | None, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class RecallNumbered(Request[dict[int, MemoryRow]]):
-    """Memories by number; those that are gone are missing."""
+    """Memories by number, all of them below a prefix; those that are gone are missing."""
 
     tenant: str
+    prefix: Space
     numbers: tuple[int, ...]
     now: int
 

@@ -232,7 +232,7 @@ async def _page(question: Question, ranking: Iterator[Scored]) -> list[Hit]:
         some = dict(islice(ranking, end - len(found) if is_sifted else max(end, _TRIED)))
         if not some:
             break
-        rows = await RecallNumbered(question.tenant, tuple(some), question.now)
+        rows = await RecallNumbered(question.tenant, question.prefix, tuple(some), question.now)
         hits = (_hit(rows[number], score) for number, score in some.items() if number in rows)
         found += [hit for hit in hits if matches(question.filter, hit.value)]
         tried += len(some)

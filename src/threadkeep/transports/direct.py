@@ -22,6 +22,7 @@ class Direct:
     """Executes requests one at a time, in the caller's thread. A forked child goes on with its own copy of the rows."""
 
     writers = 1
+    has_words = True
     wants_vectors = False
     on_loss: Callable[[], None] = staticmethod(lambda: None)
 

@@ -173,6 +173,7 @@ class PostgresServer:
     """A PostgreSQL server, or several of which one is the primary, that many threads and processes use at once."""
 
     writers = _WRITERS
+    has_words = True
     wants_vectors = False
     on_loss: Callable[[], None] = staticmethod(lambda: None)
 

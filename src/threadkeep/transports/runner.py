@@ -47,6 +47,8 @@ class Transport(Protocol):
     """How many callers of `write` there may be at once."""
     read_only: bool
     """Whether changes are refused."""
+    has_words: bool
+    """Whether memories can be found by their words."""
     wants_vectors: bool
     """Whether vectors will be stored; known before the first request."""
     on_loss: Callable[[], None]

@@ -54,6 +54,7 @@ class SqliteFile:
     """A SQLite file that several threads, and several processes, read and write."""
 
     writers = 1
+    has_words = True
     wants_vectors = False
     on_loss: Callable[[], None] = staticmethod(lambda: None)
 

@@ -23,7 +23,8 @@ from redis import exceptions as errors
 from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
 
-from threadkeep.backends.valkey import Call, Valkey, script
+from threadkeep.backends.valkey import Valkey
+from threadkeep.backends.valkey_calls import Call, script
 from threadkeep.engine.backend import Commit
 from threadkeep.errors import Closed, ReadOnly, Unavailable
 from threadkeep.plan import Outcome, Request, answer, attempt
@@ -141,6 +142,7 @@ class ValkeyServer:
     """Executes requests on a server or a cluster."""
 
     writers = 4
+    has_words = False
     wants_vectors = False
     on_loss: Callable[[], None] = staticmethod(lambda: None)
 

@@ -50,3 +50,20 @@ local function drop(member, id, last)
   if greatest then redis.call('ZREM', KEYS[7], greatest .. last) end
   redis.call('UNLINK', KEYS[1], KEYS[2])
 end
+
+-- A memory: created, updated, expires, how many vectors, ttl, row. Its number is 16 letters.
+local NUMBER = 16
+
+local function memory(memories, number)
+  local stored = redis.call('HGET', memories, number)
+  if not stored then return nil end
+  local stop = stored:find('\n', 1, true)
+  local told = {}
+  for piece in (stored:sub(1, stop - 1) .. ','):gmatch('([^,]*),') do told[#told + 1] = piece end
+  told[6] = stored:sub(stop + 1)
+  return told
+end
+
+local function lives(one, now)
+  return one[3] == '' or tonumber(one[3]) > now
+end
