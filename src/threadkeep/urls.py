@@ -162,7 +162,8 @@ def _valkey(url: str, *, durability: str, timeout: float, read_only: bool) -> Tr
     replicas = said.get("replicas", 0 if durability == "relaxed" else None)
     options = Options(tuple(addresses), settings, replicas, timeout, read_only)
     kept = said.get("thread_ttl")
-    return ValkeyServer(Valkey(prefix, kept * 1000 if kept is not None else None), options)
+    backend = Valkey(prefix, kept * 1000 if kept is not None else None, tidies=not read_only)
+    return ValkeyServer(backend, options)
 
 
 def _check(server: Server) -> None:

@@ -46,7 +46,9 @@ class Index:
         self.search = given.get("search") or ("vector" if given.get("embed") is not None else "text")
         if self.search in ("text", "hybrid") and not has_words:
             if given.get("search"):
-                raise NotImplementedError(f"search={self.search!r}: there is no full text on this storage, only vectors")
+                raise NotImplementedError(
+                    f"search={self.search!r}: there is no full text on this storage, only vectors"
+                )
             self.search = "off"
         has_vectors = self.search in ("vector", "hybrid")
         self.dims: int | None = given.get("dims") if has_vectors else None

@@ -53,7 +53,7 @@ _LARGE = 64 * 1024 * 1024
 _THREAD = itemgetter(1, 11, 18, 12, 2, 3, 13, 4, 5, 6, 7, 8, 14, 15, 9, 19, 20, 10, 16, 21, 17)
 _CHECKPOINT = itemgetter(11, 12, 13, 14, 9, 18, 10, 8, 7, 22, 15)
 _WRITES = itemgetter(11, 12, 13, 14, 15, 8, 18, 22, 16)
-_LANE, _N, _LENGTH, _PAYLOAD = 10, 1, 9, 11
+_LANE, _N, _LENGTH, _PAYLOAD, _LENGTHS = 10, 1, 9, 11, 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class Postgres(SqlBackend):
         for row in rows:
             what = row[0]
             if what == 3:
-                told.items[ItemId(row[_LANE], row[_N])] = row[_PAYLOAD]
+                told.items.update(_apart(row[_LANE], row[_LENGTHS], row[_PAYLOAD]))
             elif what == 0:
                 told.thread = thread_row(_THREAD(row))
             elif what == 1:
@@ -367,6 +367,14 @@ class Postgres(SqlBackend):
 def quoted(name: str) -> str:
     """A name as SQL has it."""
     return '"{}"'.format(name.replace('"', '""'))
+
+
+def _apart(lane: int, told: Sequence[int], joined: bytes) -> Iterator[tuple[ItemId, bytes]]:
+    """Items that came together; `told` are their numbers, then their lengths."""
+    count, at = len(told) // 2, 0
+    for n, length in zip(told[:count], told[count:], strict=True):
+        yield ItemId(lane, n), joined[at : at + length]
+        at += length
 
 
 _THREADS = {"known": "known", "made": "made", "shrunk": "known", "ended": "known"}

@@ -8,6 +8,7 @@ commit is one script. What concerns many threads asks all partitions, and merges
     {partition}:o:…     their order: checkpoints by namespace and id, writes by checkpoint, runs
     {partition}:u:…     the threads of a tenant by time of change; c: of making; b: by bytes; n: by id
     {partition}:g:…     by their greatest checkpoint id
+    {partition}:k:…     that id of each thread
     {partition}:r:…     runs, and the threads that they left something in
 """
 
@@ -75,8 +76,9 @@ class _Names(NamedTuple):
 class Valkey:
     """A server or a cluster, below a prefix. `kept` is how long a thread is kept after its last change, in milliseconds."""
 
-    def __init__(self, prefix: str, kept: int | None = None) -> None:
+    def __init__(self, prefix: str, kept: int | None = None, *, tidies: bool = True) -> None:
         self._prefix = to_bytes(prefix)
+        self._tidies = tidies
         self._kept = str(kept) if kept is not None else ""
         self._verbs: dict[type[Request[Any]], Callable[[Session, Any], Any]] = {
             Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
@@ -96,7 +98,7 @@ class Valkey:
         partition = _partition(*key)
         thread, tenant, kind = encode(key[:2]) + to_bytes(key.id), to_bytes(key.tenant), encode((key.kind,))
         keys = [self._key(partition, what, thread) for what in (b"t", b"o")]
-        keys += [self._key(partition, what, tenant) for what in (b"u", b"c", b"b", b"n", b"g", b"r")]
+        keys += [self._key(partition, what, tenant) for what in (b"u", b"c", b"b", b"n", b"g", b"r", b"k")]
         id = to_bytes(key.id)
         return _Names(tuple(keys), kind + id, encode((key.id,)) + to_bytes(key.kind), kind + id)
 
@@ -186,6 +188,10 @@ class Valkey:
         """What a commit says of itself."""
         if reply != 1:
             raise Conflict
+
+    def probe(self) -> Call:
+        """A call that changes nothing and finds nothing."""
+        return Call("EXISTS", (self._key(0, b"t", b""),))
 
     def commit_call(self, batch: Batch, staged: bytes | None = None) -> Call:
         """A batch as a script. `staged` is where items of a new thread were put."""
@@ -335,6 +341,7 @@ class Valkey:
             if not some:
                 break
             rows = session.calls([Call("HMGET", self.names(key).keys[:1], ("r", "b")) for key in some])
+            self._tidy(session, [key for key, (row, _) in zip(some, rows, strict=True) if row is None])
             here = [thread_row(row, size) for row, size in rows if row is not None]
             wanted = [row for row in here if request.status in (None, row.status)]
             labels = session.calls(
@@ -347,6 +354,12 @@ class Valkey:
                 Listed(row, held if row.labels is not None else None) for row, held in zip(wanted, labels, strict=True)
             ]
         return tuple(found[: request.limit])
+
+    def _tidy(self, session: Session, keys: Iterable[ThreadKey]) -> None:
+        """Forget threads that have expired."""
+        if self._tidies:
+            names = [self.names(key) for key in keys]
+            session.calls([Call("tidy", each.keys, (each.member, each.id, each.last)) for each in names])
 
     def _in_catalogue(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
         ordered = self._by_id(session, request) if request.order == "id" else self._by_number(session, request)

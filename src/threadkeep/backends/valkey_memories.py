@@ -108,12 +108,18 @@ class Memories:
         args: list[Any] = [request.now, part.name, int(request.expired), len(puts)]
         for row, vectors, _ in puts:
             space = encode(row.space)
-            args += (_number(request.tenant, row.place), space, row.updated, _maybe(row.expires), _maybe(row.ttl))
+            args += (
+                _number(request.tenant, row.place),
+                space + _OWN,
+                row.updated,
+                _maybe(row.expires),
+                _maybe(row.ttl),
+            )
             args += (ormsgpack.packb([space, to_bytes(row.key), to_bytes(row.value)]), len(vectors))
             args += (b"%d:%s%s" % (len(space), space, vector) for vector in vectors)
         args.append(len(gone))
         for place in gone:
-            args += (_number(request.tenant, place), encode(place.space))
+            args += (_number(request.tenant, place), encode(place.space) + _OWN)
         return Call("remember", part.keys, tuple(args))
 
     def _refresh(self, session: Session, request: Refresh) -> None:
@@ -218,7 +224,7 @@ class Memories:
 
     def _spaces(self, session: Session, request: Spaces) -> tuple[Space, ...]:
         begin = encode(request.prefix)
-        low = b"(" + encode(request.after) + b"\xff" if request.after is not None else b"[" + begin
+        low = b"(" + encode(request.after) + _OWN + b"\xff" if request.after is not None else b"[" + begin
         high = b"(" + begin + b"\xff" if begin else b"+"
         parts = self._parts(session, request.tenant, request.prefix)
         calls = [
@@ -277,6 +283,8 @@ class Memories:
         return PartChanges(part.first, at, tuple(changed), frozenset(map(_field, present)))
 
 
+_OWN = b"\x00\x00"
+"""Between a namespace and the numbers that are in it itself: they come before the namespaces below it."""
 _LETTERS = 16
 _HALF = 1 << 63
 

@@ -66,15 +66,15 @@ class Pool:
 
     def slices(self, runs: Iterable[Run], size: int) -> Iterator[tuple[int, bytes]]:
         """Some elements at a time, as their number and their bytes one after the other; KeyError if an item is not here."""
-        count, held = 0, list[bytes]()
-        for at in (at for run in runs for at in run.ids()):
-            elements = self._elements.get(at, 1)
-            if elements and count >= size:
-                yield count, b"".join(held)
-                count, held = 0, []
-            count += elements
-            held.append(self.lanes[at.lane][at.n])
-        if held:
+        for lane, start, length in runs:
+            items, count, held = self.lanes[lane], 0, list[bytes]()
+            for n in range(start, start + length):
+                elements = self._elements.get((lane, n), 1) if lane in self._uneven else 1  # type: ignore[call-overload]
+                if elements and count >= size:
+                    yield count, b"".join(held)
+                    count, held = 0, []
+                count += elements
+                held.append(items[n])
             yield count, b"".join(held)
 
     def _pieces(self, runs: Iterable[Run]) -> Iterator[tuple[ItemId, ...]]:
@@ -136,8 +136,23 @@ class Pool:
 
     def fill(self, stored: Mapping[ItemId, bytes], where: str) -> None:
         """Unseal what a read brought, but for what is here."""
+        lane, held, low, high = -1, dict[int, bytes](), 0, 0
         for at, data, elements in itemlog.unseal_items(stored, self.has, where):
-            self.add(at, Item(data, elements))
+            if elements != 1 or at[0] == RUN_LISTS or (at[0], 1) in self._contents:
+                self.add(at, Item(data, elements))
+                lane = -1
+                continue
+            if at[0] != lane:  # what `add` does, with its look-ups once a lane
+                lane, held = at[0], self.lanes.setdefault(at[0], {})
+                low, high = self.spans.get(lane, (at[1], at[1]))
+            n = at[1]
+            held[n] = data
+            if n == high:
+                high = n + 1
+            elif n == low - 1:
+                low = n
+            self.spans[lane] = (low, high)
+            self.size += len(data) + _OVERHEAD
 
     def lacking(self, runs: Iterable[Run]) -> tuple[Run, ...]:
         """What of these runs is not here."""

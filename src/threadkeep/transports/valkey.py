@@ -20,8 +20,10 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 from redis import exceptions as errors
+from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
+from redis.retry import Retry
 
 from threadkeep.backends.valkey import Valkey
 from threadkeep.backends.valkey_calls import Call, script
@@ -38,8 +40,10 @@ _SHORTEST, _LONGEST = 0.01, 0.25
 """Seconds between tries."""
 _ANSWER = 5.0
 """Seconds that a server has for an answer before it is given up, and another asked."""
-_WAITED = 4.0
-"""Of them, for its replicas."""
+_WAITED = 0.8
+"""How much of that time is for its replicas."""
+_CONNECTED = 2.0
+"""Seconds for a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,11 @@ class Options:
     replicas: int | None = None
     timeout: float = 30.0
     read_only: bool = False
+
+    @property
+    def answer(self) -> float:
+        """Seconds that a server has for an answer."""
+        return min(_ANSWER, self.timeout)
 
 
 class _Script(NamedTuple):
@@ -171,8 +180,7 @@ class ValkeyServer:
 
     def setup(self) -> None:
         """Reach the servers now."""
-        self.send([], durable=False)
-        self._reached()
+        _Session(self, durable=False).call(self._backend.probe())
 
     def close(self) -> None:
         """Let go of all connections."""
@@ -203,6 +211,8 @@ class ValkeyServer:
                 self._exchange(servers, waiting, durable=durable)
                 waiting = [errand for errand in waiting if _is_to_be_sent_again(servers, errand)]
                 last = next((each.reply for each in waiting if isinstance(each.reply, (*_LOST, *_SOON))), None)
+            except _HOPELESS as error:
+                raise Unavailable(f"the storage refused: {error}") from error
             except _LOST as error:
                 last = error
             if last is None:
@@ -236,7 +246,8 @@ class ValkeyServer:
         for errand in errands:
             node = errand.node or servers.node(errand.call.keys[0])
             replicas = self._replicas(node) if durable else 0
-            rounds.setdefault(id(node.client), _Round(node.client, replicas)).errands.append(errand)
+            patience = int(self._options.answer * _WAITED * 1000)
+            rounds.setdefault(id(node.client), _Round(node.client, replicas, patience)).errands.append(errand)
         for each in rounds.values():
             each.send()
         for each in rounds.values():
@@ -287,8 +298,9 @@ class _Errand:
 class _Round:
     """What goes to one server on one connection, and comes back."""
 
-    def __init__(self, client: Redis, replicas: int) -> None:
+    def __init__(self, client: Redis, replicas: int, patience: int) -> None:
         self.errands: list[_Errand] = []
+        self._patience = patience
         self._client = client
         self._replicas = replicas
         self._connection: Any = None
@@ -297,7 +309,7 @@ class _Round:
         """Send all; a failure is the reply to each."""
         commands = [command for errand in self.errands for command in errand.commands()]
         if self._replicas:
-            commands.append(("WAIT", self._replicas, int(_WAITED * 1000)))
+            commands.append(("WAIT", self._replicas, self._patience))
         try:
             self._connection = self._client.connection_pool.get_connection()
             self._connection.send_packed_command(self._connection.pack_commands(commands))
@@ -373,12 +385,16 @@ def _value(reply: Any) -> Any:
 
 def _found(options: Options) -> _One | _Cluster:
     """Connect: to a cluster, if the first server that answers is in one."""
-    settings = {"socket_timeout": _ANSWER, "socket_connect_timeout": 2.0, **options.settings, "protocol": 2}
+    limits = {"socket_timeout": options.answer, "socket_connect_timeout": min(options.answer, _CONNECTED)}
+    settings = {**limits, "retry": Retry(NoBackoff(), 0), **options.settings, "protocol": 2}
     last: Exception | None = None
     for host, port in options.hosts:
         client = Redis(host=host, port=port, **settings)
         try:
             told: Any = client.info("cluster")
+        except _HOPELESS:
+            client.close()
+            raise
         except _LOST as error:
             last = error
             client.close()

@@ -1,4 +1,4 @@
--- A batch of one thread, if the thread is as expected: 1, or 0. A ninth key is a new thread whose items were staged.
+-- A batch of one thread, if the thread is as expected: 1, or 0. A tenth key is a new thread whose items were staged.
 -- ARGV: expect, version, row, bytes, updated, created, member, id, last, greatest, kept (milliseconds, or nothing), ends;
 -- then, each with its number before it: new rows and changed rows (field, place, value), items (field, value), gone
 -- rows (field), gone items (field), runs, gone runs.
@@ -16,9 +16,9 @@ if ends == '1' then
   return 1
 end
 if expect == '' then
-  redis.call('UNLINK', thread, order)
-  if KEYS[9] and redis.call('EXISTS', KEYS[9]) == 1 then
-    redis.call('RENAME', KEYS[9], thread)
+  drop(member, id, last)
+  if KEYS[10] and redis.call('EXISTS', KEYS[10]) == 1 then
+    redis.call('RENAME', KEYS[10], thread)
     redis.call('PERSIST', thread)
   end
 end
@@ -68,14 +68,14 @@ redis.call('ZADD', KEYS[3], updated, member)
 redis.call('ZADD', KEYS[4], created, member)
 redis.call('ZADD', KEYS[5], size, member)
 redis.call('ZADD', KEYS[6], 0, id)
-local known = redis.call('HGET', thread, 'k')
+local known = redis.call('HGET', KEYS[9], member)
 if greatest ~= '' and (not known or less(known, greatest)) then
   if known then redis.call('ZREM', KEYS[7], known .. last) end
   redis.call('ZADD', KEYS[7], 0, greatest .. last)
-  redis.call('HSET', thread, 'k', greatest)
+  redis.call('HSET', KEYS[9], member, greatest)
 end
 if kept ~= '' then
   redis.call('PEXPIRE', thread, kept)
-  redis.call('PEXPIRE', order, kept)
+  redis.call('PEXPIRE', order, string.format('%.0f', 2 * kept + 86400000))
 end
 return 1

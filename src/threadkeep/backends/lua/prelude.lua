@@ -1,7 +1,7 @@
--- What all scripts share. KEYS of one that changes a thread: thread, order, updated, created, bytes, ids, greatest, runs.
--- A thread is a hash: v (epoch and rev), r (its row), b (bytes), k (its greatest checkpoint id), i… (items), c… and w…
--- (rows of checkpoints and writes). Its order is a sorted set of places: c… and h… (visible and hidden checkpoints), w…
--- (writes), u… (runs).
+-- What all scripts share. KEYS of one that changes a thread: thread, order, updated, created, bytes, ids, greatest, runs,
+-- and a hash of the greatest checkpoint id of each.
+-- A thread is a hash: v (epoch and rev), r (its row), b (bytes), i… (items), c… and w… (rows of checkpoints and writes).
+-- Its order is a sorted set of places: c… and h… (visible and hidden checkpoints), w… (writes), u… (runs).
 local at = 0
 
 local function next_one()
@@ -41,13 +41,14 @@ end
 
 -- A thread and all that tells of it. `member`, `id` and `last` are what it is called in the partition's sets.
 local function drop(member, id, last)
-  local greatest = redis.call('HGET', KEYS[1], 'k')
+  local greatest = redis.call('HGET', KEYS[9], member)
   for _, run in ipairs(redis.call('ZRANGEBYLEX', KEYS[2], '[u', '(v')) do
     redis.call('ZREM', KEYS[8], run:sub(2) .. last)
   end
   for i = 3, 5 do redis.call('ZREM', KEYS[i], member) end
   redis.call('ZREM', KEYS[6], id)
   if greatest then redis.call('ZREM', KEYS[7], greatest .. last) end
+  redis.call('HDEL', KEYS[9], member)
   redis.call('UNLINK', KEYS[1], KEYS[2])
 end
 

@@ -1,7 +1,7 @@
 -- Store and remove memories of one partition. KEYS: memories, expiry, spaces, times, vectors, changes, partitions.
 -- ARGV: now, the partition's name, whether only what has expired is removed; then, each with their number before them,
--- puts (number, space, updated, expires, ttl, row, its vectors with their number before them) and removed ones (number,
--- space). How many were removed.
+-- puts (number, how its place begins, updated, expires, ttl, row, its vectors with their number before them) and removed ones (number,
+-- how its place began). How many were removed.
 local memories, expiry, spaces, times, vectors, changes, partitions = unpack(KEYS)
 local now, name, only_expired = tonumber(next_one()), next_one(), next_one() == '1'
 local stored, lost, removed = false, false, 0

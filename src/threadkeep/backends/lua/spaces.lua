@@ -5,8 +5,8 @@ local found = {}
 while #found < limit do
   local first = redis.call('ZRANGEBYLEX', spaces, low, high, 'LIMIT', 0, 1)[1]
   if not first then break end
-  local space = first:sub(1, -NUMBER - 1)
-  low = '(' .. space .. '\255\255\255\255\255\255\255\255\255'
+  local space = first:sub(1, -NUMBER - 3)
+  low = '(' .. space .. '\0\0\255'
   for _, member in ipairs(redis.call('ZRANGEBYLEX', spaces, '[' .. first, low)) do
     local one = memory(memories, member:sub(-NUMBER))
     if one and lives(one, now) then

@@ -149,6 +149,7 @@ WITH items AS (DELETE FROM tk_items WHERE thread = :thread),
 DELETE FROM tk_threads WHERE thread = :thread;
 
 -- load: a thread's row (what = 0), wanted checkpoints (1), writes on them (2) and the items of both (3), of one moment
+-- Items come some hundred in a row, their numbers and lengths beside them: a row of its own for each costs more than the rest.
 WITH thread AS (
     SELECT * FROM tk_threads t WHERE {this-thread}
 ), wanted AS (
@@ -187,11 +188,13 @@ SELECT 2, at, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
        ns, checkpoint, task, path, run, body, NULL, entries, NULL, NULL, NULL, refs
 FROM wrote
 UNION ALL
-SELECT 3, i.n, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
-       i.payload, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT 3, min(i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
+       string_agg(i.payload, '' ORDER BY i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n)
 FROM lacking r
 JOIN tk_items i ON i.thread = :number AND i.lane = r.lane
-    AND i.n >= lower(r.span) AND i.n < upper(r.span);
+    AND i.n >= lower(r.span) AND i.n < upper(r.span)
+GROUP BY i.lane, i.n >> 8;
 
 -- survey: a thread's row (0), all its checkpoints (1) and writes (2), its names, run lists, labels and shapes (3), and runs
 -- of all its items (4), of one moment
@@ -211,7 +214,7 @@ SELECT 2, 0, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
 FROM tk_writes WHERE thread = :number
 UNION ALL
 SELECT 3, n, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, lane,
-       payload, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       payload, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ARRAY[n, length(payload)]
 FROM tk_items WHERE thread = :number AND lane <= 2
 UNION ALL
 SELECT 4, lower(span), NULL, NULL, NULL, NULL, NULL, NULL, NULL, upper(span) - lower(span), lane,
