@@ -81,6 +81,10 @@ async def committed(
             staging = await stage(head)
             outcomes = [staging.take(op) for op in ops]
             batch = staging.batch()
+            if batch is None and head is not None:  # nothing to do, as far as is remembered: nobody checks that
+                heads.forget(key)
+                head = None
+                continue
             if batch is None:
                 heads.remember(staging.head)
                 return outcomes

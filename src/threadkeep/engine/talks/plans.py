@@ -95,6 +95,11 @@ async def _newest(heads: Heads, key: ThreadKey, head: Head | None) -> tuple[Head
     record = head.recent.get(("", head.row.top or "")) if head is not None and head.row is not None else None
     if head is not None and record is not None:
         return head, record
+    return await _current(heads, key, head)
+
+
+async def _current(heads: Heads, key: ThreadKey, head: Head | None) -> tuple[Head, Record | None]:
+    """The same as they are now, whatever is remembered."""
     head, loaded = await load_some(heads, key, (Want("", None, items=False),), head)
     row = loaded.found[0].row if loaded.found else None
     return head, head.checkpoint(row) if row is not None else None
@@ -182,11 +187,9 @@ async def answer(heads: Heads, key: ThreadKey, run: str, question: str) -> Any:
 async def _read(heads: Heads, key: ThreadKey, name: str) -> Any:
     """A channel of the newest checkpoint as it is now. One round trip; two if it is large and not at hand."""
     for attempt in range(TRIES):
-        head, loaded = await load_some(heads, key, (Want("", None, items=False),), heads.get(key))
-        row = loaded.found[0].row if loaded.found else None
-        if row is None:
+        head, record = await _current(heads, key, heads.get(key))
+        if record is None:
             return None
-        record = head.checkpoint(row)
         try:
             head = await _with_items(heads, head, record, (name,))
         except Conflict:
@@ -205,7 +208,7 @@ async def fork(
     Four round trips. `about` stands in its extra as `fork`, if it is given.
     """
     for attempt in range(TRIES):
-        head, record = await _newest(heads, source, heads.get(source) if not attempt else None)
+        head, record = await _current(heads, source, heads.get(source))
         row = head.row
         if record is None or row is None:
             raise _no_thread(source)
