@@ -9,8 +9,8 @@ VENV := .venv
 RUN  := $(VENV)/bin/python
 PIP  := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 
-# What the demo and the examples need beside threadkeep: the graph, and the official saver to compare with.
-DEMO_NEEDS := "langgraph>=1.2,<2" "langgraph-checkpoint-sqlite>=3.1"
+# What the demo and the examples need beside threadkeep: the graph, the official saver to compare with, and CubeLoop.
+DEMO_NEEDS := "langgraph>=1.2,<2" "langgraph-checkpoint-sqlite>=3.1" "cubeloop>=0.15"
 
 EXAMPLES := $(filter-out examples/__init__.py,$(sort $(wildcard examples/*.py)))
 
@@ -19,7 +19,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-recall clean
+.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-cube bench-recall clean
 
 help:  ## this list
 	@echo "make ..."
@@ -58,6 +58,9 @@ bench-size: $(VENV)/.stamp  ## measure bytes on disk
 
 bench-store: $(VENV)/.stamp  ## measure the store beside the official ones
 	$(RUN) bench/store.py $(ARGS)
+
+bench-cube: $(VENV)/.stamp  ## measure CubeLoop's threads beside its own backends
+	$(RUN) bench/cube.py $(ARGS)
 
 bench-recall: $(VENV)/.bench  ## measure what vector search finds
 	$(RUN) bench/recall.py $(ARGS)

@@ -1,8 +1,9 @@
-"""The public suites, run as others run them: on threadkeep's savers, and on stores and savers that are known to deviate.
+"""The public suites, run as others run them: on threadkeep's savers, and on backends that are known to deviate.
 
 What `threadkeep.conformance` finds in the others is listed here test by test: a deviation that shows no more, or a new
 one, is a failure. The others run in a pytest of their own, without plugins for asyncio.
-threadkeep's store is in test_store_conformance.py: a file can have one suite, since they share names.
+threadkeep's store is in test_store_conformance.py, its checkpointer for CubeLoop in test_cube_conformance.py: a file can
+have one suite, since they share names.
 """
 
 from __future__ import annotations
@@ -11,17 +12,28 @@ import contextlib
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Self
 
+import psycopg
 import pytest
+from cubeloop.checkpointer.memory import MemoryCheckpointer
+from cubeloop.checkpointer.postgres import cubeloop_metadata
+from cubeloop.checkpointer.postgres.alembic_helpers import write_schema_version_op
+from cubeloop.checkpointer.sqlite import SQLiteCheckpointer
 from langgraph.store.base import BaseStore, GetOp
 from langgraph.store.memory import InMemoryStore
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
 
+import postgres
 import threadkeep
-from threadkeep.conformance import saver_suite, store_suite
-from threadkeep.conformance.colours import opened
+from threadkeep.conformance import cube_suite, saver_suite, store_suite
+from threadkeep.conformance.colours import hosted, opened
+from threadkeep.conformance.cube.talking import Checkpointer
 
 # --- threadkeep's savers: the suite finds the fixture `saver` in conftest.py, which has every backend
 from threadkeep.conformance.saver_suite import *  # noqa: F403
@@ -76,6 +88,23 @@ from langgraph.checkpoint.memory import InMemorySaver
 @pytest.fixture
 def saver():
     return InMemorySaver()
+
+@pytest.fixture
+def capabilities():
+    return Capabilities({lacking})
+
+@pytest.fixture
+def deviations():
+    return {deviations}
+"""
+CUBE = """
+import pytest
+from threadkeep.conformance.cube_suite import *
+{imported}
+
+@pytest.fixture
+def cube({asked}):
+    return {opened}
 
 @pytest.fixture
 def capabilities():
@@ -218,6 +247,170 @@ def test_in_memory_saver_lacks_what_it_is_declared_to_lack(tmp_path: Path) -> No
     assert "passed" not in run.stdout.splitlines()[-1]
 
 
+# --- MemoryCheckpointer
+
+OF_MEMORY_CHECKPOINTER = {
+    # what is given is held as it is, and given as it is
+    "test_what_is_done_to_a_message_after_its_append_is_not_kept": "the message itself is stored",
+    "test_what_is_done_to_a_message_that_load_gave_is_not_kept": "the stored message itself is given",
+    "test_what_is_done_to_extra_after_it_was_saved_is_not_kept": "the value itself is stored",
+    "test_what_is_done_to_extra_that_load_gave_is_not_kept": "the stored extra itself is given",
+    "test_what_is_done_to_a_request_is_not_kept": "the request itself is stored",
+    "test_what_is_done_to_a_request_that_was_loaded_is_not_kept": "the stored request itself is given",
+    "test_what_json_lacks_is_refused_in_extra_and_changes_nothing": "any object is stored",
+    "test_models_in_details_come_back_as_dicts": "models are stored as they are",
+    "test_a_model_comes_back_as_a_dict": "models are stored as they are",
+    "test_models_within_an_answer_come_back_as_dicts": "models are stored as they are",
+    "test_an_append_of_nothing_makes_no_thread": "it makes one",
+}
+MEMORY = "from cubeloop.checkpointer.memory import MemoryCheckpointer"
+
+
+def cube_text(opened: str, deviations: dict[str, str], *, imported: str = MEMORY, asked: str = "", lacking: str) -> str:
+    return CUBE.format(imported=imported, asked=asked, opened=opened, lacking=lacking, deviations=deviations)
+
+
+def test_memory_checkpointer_deviates_where_the_list_says(tmp_path: Path) -> None:
+    lacking = "dedup=False, other_handles=False"
+    assert_as_listed(suite_run(tmp_path, cube_text("MemoryCheckpointer()", OF_MEMORY_CHECKPOINTER, lacking=lacking)))
+
+
+def test_memory_checkpointer_lacks_what_it_is_declared_to_lack(tmp_path: Path) -> None:
+    text = cube_text("MemoryCheckpointer()", {}, lacking="other_handles=False")
+    run = suite_run(tmp_path, text, "-k", "stored_once or the_first_stays")
+    assert run.returncode == 1
+    assert "4 failed" in run.stdout.splitlines()[-1]
+    assert "passed" not in run.stdout.splitlines()[-1]
+
+
+# --- SQLiteCheckpointer
+
+OF_SQLITE_CHECKPOINTER = {
+    "test_a_cancelled_call_leaves_the_handle_usable[append]": "a transaction that was begun stays open for ever",
+    "test_a_cancelled_call_leaves_the_handle_usable[save_extra]": "a transaction that was begun stays open for ever",
+    "test_a_cancelled_append_is_stored_as_a_whole_or_not_at_all": "a transaction that was begun stays open for ever",
+    "test_a_snapshot_of_an_unknown_thread_is_an_error": "it is a RunNotCompletedError",
+}
+SQLITE = "from cubeloop.checkpointer.sqlite import SQLiteCheckpointer"
+
+
+def test_sqlite_checkpointer_deviates_where_the_list_says(tmp_path: Path) -> None:
+    text = cube_text(
+        "SQLiteCheckpointer(':memory:')",
+        OF_SQLITE_CHECKPOINTER,
+        imported=SQLITE,
+        lacking="dedup=False, other_handles=False",
+    )
+    assert_as_listed(suite_run(tmp_path, text))
+
+
+def test_two_handles_of_sqlite_checkpointer_are_tested(tmp_path: Path) -> None:
+    opened = "SQLiteCheckpointer(str(tmp_path / 'talks.db'))"
+    text = cube_text(opened, {}, imported=SQLITE, asked="tmp_path", lacking="dedup=False")
+    text += f"\n@pytest.fixture\ndef other_cube(tmp_path):\n    return {opened}\n"
+    run = suite_run(tmp_path, text, "-k", "handle and not usable")
+    assert_as_listed(run)
+    assert "8 passed" in run.stdout
+
+
+# --- PostgresCheckpointer
+
+OF_POSTGRES_CHECKPOINTER = {
+    # extra and metadata are jsonb, payloads are msgpack
+    "test_a_value_in_extra_comes_back_exactly[numbers]": "1e300 becomes an integer",
+    "test_a_value_in_extra_comes_back_exactly[minus zero]": "-0.0 becomes 0.0",
+    "test_a_value_in_extra_that_json_dislikes_comes_back_exactly_or_is_refused": "an error of the driver",
+    "test_a_value_in_a_message_comes_back_exactly[numbers]": "1e300 becomes an integer",
+    "test_a_value_in_a_message_comes_back_exactly[minus zero]": "-0.0 becomes 0.0",
+    "test_a_value_in_a_message_comes_back_exactly[ints of 64 bits and more]": "an OverflowError",
+    "test_a_value_in_a_message_comes_back_exactly[ints of a hundred digits]": "an OverflowError",
+    **{
+        f"test_a_value_in_a_message_that_json_dislikes_comes_back_exactly_or_is_refused[{case}]": "an error of the driver"
+        for case in ("NUL", "NUL in a name", "infinity", "NaN")
+    },
+    "test_a_thread_id_that_databases_dislike_is_kept_or_refused[NUL]": "an error of the driver",
+    "test_a_thread_id_that_databases_dislike_is_kept_or_refused[lone surrogate]": "an error of the driver",
+}
+A_RACE = "test_a_load_gives_messages_and_extra_of_one_moment"
+"""`load` reads messages and extra one after the other: it fails, but not each time."""
+
+
+def cubeloop_database() -> str:
+    """A database with CubeLoop's tables, which the program has to make; one partition is enough for tests."""
+    server, name = postgres.shared(), f"cube_{uuid.uuid4().hex}"
+    server.execute(f"CREATE DATABASE {name}")
+    made = [str(CreateTable(table).compile(dialect=postgresql.dialect())) for table in cubeloop_metadata.sorted_tables]
+    made += [
+        f"CREATE TABLE {table}_all PARTITION OF {table} FOR VALUES WITH (modulus 1, remainder 0)"
+        for table in ("cubepi_messages", "cubepi_runs")
+    ]
+    with psycopg.connect(server.url(name), autocommit=True) as connection:
+        for statement in [*made, write_schema_version_op()]:
+            connection.execute(statement.encode())
+    return server.url(name)
+
+
+def test_postgres_checkpointer_deviates_where_the_list_says(tmp_path: Path) -> None:
+    url = cubeloop_database()
+    text = cube_text(
+        f"PostgresCheckpointer({url!r}, max_pool_size=4)",
+        OF_POSTGRES_CHECKPOINTER,
+        imported="import psycopg\nfrom cubeloop.checkpointer.postgres import PostgresCheckpointer",
+        asked="emptied",
+        lacking="dedup=False",
+    )
+    text += f"""
+@pytest.fixture
+def other_cube():
+    return PostgresCheckpointer({url!r}, max_pool_size=4)
+
+@pytest.fixture
+def emptied():
+    with psycopg.connect({url!r}) as connection:
+        connection.execute("DELETE FROM cubepi_threads")
+"""
+    assert_as_listed(suite_run(tmp_path, text, "--deselect", f"test_it.py::{A_RACE}"))
+
+
+# --- a checkpointer of the first release
+
+THREE_VERBS = """
+import json
+from cubeloop.checkpointer.base import CheckpointData
+from cubeloop.providers.base import AssistantMessage, ToolResultMessage, UserMessage
+
+CLASSES = {"user": UserMessage, "assistant": AssistantMessage, "tool_result": ToolResultMessage}
+
+class Three:
+    def __init__(self):
+        self.threads = {}
+
+    async def load(self, thread_id):
+        if thread_id not in self.threads:
+            return None
+        messages, extra = self.threads[thread_id]
+        plain = [json.loads(each) for each in messages]
+        return CheckpointData([CLASSES[each["role"]].model_validate(each) for each in plain], json.loads(extra))
+
+    async def append(self, thread_id, messages):
+        given = [json.dumps(each.model_dump()) for each in messages]
+        if given:
+            self.threads.setdefault(thread_id, ([], "{}"))[0].extend(given)
+
+    async def save_extra(self, thread_id, extra):
+        messages, before = self.threads.get(thread_id, ([], "{}"))
+        self.threads[thread_id] = (messages, json.dumps(json.loads(before) | extra))
+"""
+
+
+def test_a_checkpointer_that_has_three_verbs_is_tested_on_them(tmp_path: Path) -> None:
+    lacking = "runs=False, forks=False, pending=False, answers=False, dedup=False, other_handles=False"
+    run = suite_run(tmp_path, cube_text("Three", {}, imported=THREE_VERBS, lacking=lacking))
+    assert_as_listed(run)
+    for name in ("runs", "forks", "pending", "answers", "dedup", "other_handles"):
+        assert f"the capability {name!r} is declared absent" in run.stdout
+
+
 # --- what is declared
 
 
@@ -242,6 +435,20 @@ def test_a_deviation_that_does_not_show_is_a_failure(tmp_path: Path, name: str, 
     assert said in run.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("test_a_message_comes_back_with_its_class_and_all_fields", "5 failed"),
+        ("test_a_message_comes_back_with_its_class_and_all_fields[tool result]", "1 failed, 4 passed"),
+    ],
+)
+def test_a_deviation_without_colours_that_does_not_show_is_a_failure(tmp_path: Path, name: str, said: str) -> None:
+    text = cube_text("MemoryCheckpointer()", {name: "so they say"}, lacking="")
+    run = suite_run(tmp_path, text, "-k", "with_its_class_and_all_fields")
+    assert run.returncode == 1
+    assert said in run.stdout
+
+
 def test_a_failed_assert_is_explained(tmp_path: Path) -> None:
     text = SAVER.format(lacking="", deviations={})
     run = suite_run(tmp_path, text, "-k", "json_types_apart and not async", "-vv")
@@ -253,6 +460,11 @@ def test_a_missing_embedding_store_is_a_failure_that_says_what_to_do(tmp_path: P
     text += "import pytest\n@pytest.fixture\ndef store():\n    return InMemoryStore()\n"
     run = suite_run(tmp_path, text, "-k", "nearest_comes_first")
     assert "give the fixture `embedding_store(index)`, or declare Capabilities(vectors=False)" in run.stdout
+
+
+def test_a_missing_other_cube_is_a_failure_that_says_what_to_do(tmp_path: Path) -> None:
+    run = suite_run(tmp_path, cube_text("MemoryCheckpointer()", {}, lacking=""), "-k", "another_handle_sees_a_fork")
+    assert "give the fixture `other_cube`, or declare Capabilities(other_handles=False)" in run.stdout
 
 
 # --- what a fixture may give
@@ -313,6 +525,44 @@ def test_an_error_on_opening_or_closing_reaches_the_test() -> None:
         pass
 
 
+@contextlib.asynccontextmanager
+async def managed_checkpointer() -> AsyncIterator[SQLiteCheckpointer]:
+    async with SQLiteCheckpointer(":memory:") as opened:
+        yield opened
+
+
+CUBES: dict[str, Callable[[], Any]] = {
+    "a checkpointer": MemoryCheckpointer,
+    "a class": lambda: MemoryCheckpointer,
+    "one that is its own context manager": lambda: SQLiteCheckpointer(":memory:"),
+    "a function of such a one": lambda: lambda: SQLiteCheckpointer(":memory:"),
+    "a context manager of such a one": managed_checkpointer,
+}
+
+
+@pytest.mark.parametrize("given", CUBES.values(), ids=CUBES.keys())
+def test_a_fixture_of_the_cube_suite_may_give(given: Callable[[], Any]) -> None:
+    with hosted(given(), Checkpointer, enters=True) as host:
+        host.wait(host.target.save_extra("t", {"n": 1}))
+        assert host.wait(host.target.load("t")).extra == {"n": 1}
+
+
+def test_a_checkpointer_is_entered_once_and_left() -> None:
+    entered: list[str] = []
+
+    class Counting(MemoryCheckpointer):
+        async def __aenter__(self) -> Self:
+            entered.append("in")
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            entered.append("out")
+
+    with hosted(Counting(), Checkpointer, enters=True):
+        assert entered == ["in"]
+    assert entered == ["in", "out"]
+
+
 # --- the package
 
 
@@ -320,22 +570,46 @@ def test_the_suites_give_their_tests_and_what_may_be_overridden_and_no_more() ->
     for suite in (store_suite, saver_suite):
         given = {name for name in suite.__all__ if not name.startswith("test_")}
         assert {"Capabilities", "capabilities", "deviations", "colour"} <= given
-        assert len(suite.TESTS) > 50
-        assert set(suite.__all__) == given | set(suite.TESTS)
-        assert "pytest" not in given
+        assert_complete(suite)
+    given = {name for name in cube_suite.__all__ if not name.startswith("test_")}
+    assert given == {"Capabilities", "capabilities", "declared", "deviations", "my_cube", "my_other_cube", "other_cube"}
+    assert_complete(cube_suite)
 
 
-def without_pytest(code: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", f"import sys; sys.modules['pytest'] = None\n{code}"]
+def assert_complete(suite: ModuleType) -> None:
+    given = {name for name in suite.__all__ if not name.startswith("test_")}
+    assert len(suite.TESTS) > 50
+    assert set(suite.__all__) == given | set(suite.TESTS)
+    assert "pytest" not in given
+
+
+def without(module: str, code: str) -> subprocess.CompletedProcess[str]:
+    hiding = f"""
+import importlib.util, sys
+sys.modules[{module!r}] = None
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == {module!r} else found(name, package)
+"""
+    command = [sys.executable, "-c", hiding + code]
     env = os.environ | {"PYTHONPATH": str(SOURCE)}
     return subprocess.run(command, env=env, timeout=PATIENCE, check=False, capture_output=True, text=True)
 
 
 def test_threadkeep_does_not_need_pytest() -> None:
-    run = without_pytest("import threadkeep; threadkeep.open('memory://').checkpointer")
+    run = without("pytest", "import threadkeep; threadkeep.open('memory://').checkpointer")
     assert run.returncode == 0, run.stderr
 
 
 def test_the_suites_say_that_pytest_is_missing() -> None:
-    run = without_pytest("import threadkeep.conformance.store_suite")
+    run = without("pytest", "import threadkeep.conformance.store_suite")
     assert "ImportError: threadkeep.conformance needs pytest" in run.stderr
+
+
+def test_the_other_suites_do_not_need_cubeloop() -> None:
+    run = without("cubeloop", "import threadkeep.conformance.store_suite, threadkeep.conformance.saver_suite")
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_cube_suite_says_that_cubeloop_is_missing() -> None:
+    run = without("cubeloop", "import threadkeep.conformance.cube_suite")
+    assert "ImportError: threadkeep.conformance.cube_suite needs CubeLoop" in run.stderr

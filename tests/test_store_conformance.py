@@ -9,6 +9,7 @@ import pytest
 
 import threadkeep
 from threadkeep.conformance.store_suite import *  # noqa: F403
+from threadkeep.conformance.store_suite import Capabilities
 
 
 @pytest.fixture
@@ -26,3 +27,8 @@ def embedding_store(fresh_url: Callable[[], str], index: Any) -> Iterator[thread
 def ttl_store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
     with threadkeep.open(fresh_url(), ttl={"refresh_on_read": True}) as keep:
         yield keep.store
+
+
+@pytest.fixture
+def capabilities(fresh_url: Callable[[], str]) -> Capabilities:
+    return Capabilities(text=not fresh_url().startswith("valkey:"))

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -73,11 +76,14 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start(**settings: str) -> Server:
+def start(program: Path | None = None, **settings: str) -> Server:
     """A server of one's own; it ends with the run."""
     port, folder = _free_port(), Path(tempfile.mkdtemp(prefix="valkey-"))
     given = _SETTINGS | {"port": str(port), "bind": "127.0.0.1", "dir": str(folder)} | settings
-    command = [str(get_binary_path()), *(word for name, value in given.items() for word in (f"--{name}", value))]
+    command = [
+        str(program or get_binary_path()),
+        *(word for name, value in given.items() for word in (f"--{name}", value)),
+    ]
     process = subprocess.Popen(command, stdout=(folder / "log").open("wb"), stderr=subprocess.STDOUT)
     server = Server(port, folder, process)
     atexit.register(server.stop)
@@ -122,14 +128,70 @@ class Cluster:
                     return next(each for each in self.servers if each.port == port)
         raise LookupError(slot)
 
+    def migrate(self, slot: int, pause: float = 0.0) -> None:
+        """Move a slot to the next primary, key by key, as redis-cli does it."""
+        source = self.primary_of(slot)
+        target = next(each for each in self.living_primaries() if each is not source)
+        ids = {each.port: each.client.execute_command("CLUSTER", "MYID").decode() for each in (source, target)}
+        target.client.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source.port])
+        source.client.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target.port])
+        while keys := source.client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1):
+            move: Any = ("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+            source.client.execute_command(*move)
+            time.sleep(pause)
+        for each in (target, source, *self.living_primaries()):
+            each.client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[target.port])
+
+    def living_primaries(self) -> list[Server]:
+        alive = [server for server in self.servers if server.process.poll() is None]
+        return [server for server in alive if server.client.execute_command("ROLE")[0] == b"master"]
+
     def is_well(self) -> bool:
         """Whether all that live agree that all slots are served."""
         alive = [server for server in self.servers if server.process.poll() is None]
-        return all(b"cluster_state:ok" in server.client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True) for server in alive)
+        return all(
+            b"cluster_state:ok" in server.client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True)
+            for server in alive
+        )
 
     def stop(self) -> None:
         for server in self.servers:
             server.stop()
+
+
+@contextmanager
+def listening(servers: Sequence[Server]) -> Iterator[list[tuple[str, ...]]]:
+    """What the servers are told meanwhile: who said it (an address, or `lua`), the command, its arguments as MONITOR quotes them."""
+    heard: list[tuple[str, ...]] = []
+    ends = [socket.create_connection(("127.0.0.1", server.port)) for server in servers]
+    for end in ends:
+        end.sendall(b"MONITOR\r\n")
+        assert end.recv(5) == b"+OK\r\n"
+    listeners = [threading.Thread(target=_listen, args=[end, heard], daemon=True) for end in ends]
+    for listener in listeners:
+        listener.start()
+    try:
+        yield heard
+    finally:
+        last = uuid.uuid4().hex
+        for server, end, listener in zip(servers, ends, listeners, strict=True):
+            server.client.echo(last)
+            listener.join(10)
+            end.close()
+        heard[:] = [told for told in heard if told[-1] != last]
+
+
+_TOLD = re.compile(r"\+[0-9.]+ \[\d+ ([^\]]*)\] (.*)\r\n", re.DOTALL)
+_WORD = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+
+
+def _listen(end: socket.socket, heard: list[tuple[str, ...]]) -> None:
+    for line in end.makefile(encoding="latin-1", newline="\r\n"):
+        if told := _TOLD.fullmatch(line):
+            words = tuple(_WORD.findall(told[2]))
+            heard.append((told[1], *words))
+            if words[0] == "ECHO":
+                return
 
 
 def fresh_prefix() -> str:
@@ -145,7 +207,6 @@ def fresh_cluster(primaries: int = 3, replicas: int = 2, **settings: str) -> Clu
     for n, server in enumerate(servers[:primaries]):
         low, high = n * _SLOTS // primaries, (n + 1) * _SLOTS // primaries - 1
         server.client.execute_command("CLUSTER", "ADDSLOTSRANGE", low, high)
-        server.client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", n + 1) if False else None
     until(lambda: all(_known(server) == len(servers) for server in servers), "an acquaintance of all servers")
     ids = [server.client.execute_command("CLUSTER", "MYID") for server in servers[:primaries]]
     for n, server in enumerate(servers[primaries:]):

@@ -1,0 +1,810 @@
+"""CubeLoop's own agents on `Keep.cube`: they go on in other Keeps, ask people, fork, and share the catalogue with graphs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cubeloop import Agent, AgentToolResult, tool
+from cubeloop.checkpointer.base import Checkpointer
+from cubeloop.checkpointer.exceptions import (
+    RunAlreadyClaimedError,
+    RunAlreadyCompletedError,
+    RunNotClaimedError,
+    RunNotCompletedError,
+    ThreadAlreadyExistsError,
+    ThreadNotFoundError,
+)
+from cubeloop.hitl import (
+    ApprovalPolicyMiddleware,
+    ApproveAnswer,
+    AskUser,
+    CheckpointedChannel,
+    ConfirmRequest,
+    HitlNoPendingRequest,
+    HitlRequest,
+    HitlStaleAnswer,
+    ask_user_tool,
+)
+from cubeloop.middleware import Middleware
+from cubeloop.providers.base import AssistantMessage, ImageContent, TextContent, ToolResultMessage, UserMessage
+from cubeloop.providers.faux import FauxProvider, faux_assistant_message, faux_tool_call
+
+import threadkeep
+from chains import Chain, config
+from colours import Colour
+from soundness import loose_ends
+from threadkeep import Keep
+from threadkeep.adapters import cube as adapter
+from threadkeep.backends.memory import Memory
+from threadkeep.keep import Desk
+from threadkeep.transports.direct import Direct
+
+
+def wrong_with(url: str) -> list[str]:
+    """What is wrong with the rows, where they can be seen."""
+    if url.startswith("sqlite"):
+        return loose_ends(Path(url.removeprefix("sqlite:///")))
+    return loose_ends(url) if url.startswith("postgres") else []
+
+
+class Place:
+    """Some storage that any number of Keeps may open, each as another process would."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._memory = Memory()
+        self._keeps: list[Keep] = []
+
+    def open(self, *, claim_timeout: float | None = None) -> Keep:
+        if self.url.startswith("memory"):
+            desk = Desk(Direct(self._memory), tenant="", cache_bytes=1 << 26)
+            self._keeps.append(Keep(desk, None, claim_timeout=claim_timeout))
+        else:
+            self._keeps.append(threadkeep.open(self.url, claim_timeout=claim_timeout))
+        return self._keeps[-1]
+
+    async def close(self) -> None:
+        for keep in self._keeps:
+            await keep.aclose()
+        assert await asyncio.to_thread(wrong_with, self.url) == []
+
+
+@pytest.fixture
+async def place(url: str) -> AsyncIterator[Place]:
+    made = Place(url)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Its only number is the time, in milliseconds."""
+    now = [1_800_000_000_000]
+    monkeypatch.setattr(adapter, "now", lambda: now[0])
+    return now
+
+
+def says(text: str) -> AssistantMessage:
+    return faux_assistant_message(text)
+
+
+def calls(name: str, id: str = "call", /, **arguments: Any) -> AssistantMessage:
+    return faux_assistant_message(faux_tool_call(name, arguments, id=id), stop_reason="tool_use")
+
+
+def agent_on(keep: Keep, *answers: AssistantMessage, thread: str = "t", **options: Any) -> Agent[Any]:
+    """An agent whose model gives these answers."""
+    provider = FauxProvider()
+    provider.set_responses(list(answers))
+    return Agent(model=provider.model("m"), checkpointer=keep.cube, thread_id=thread, **options)
+
+
+def user(text: str, id: str = "", run: str | None = None) -> UserMessage:
+    return UserMessage(content=[TextContent(text=text)], id=id, run_id=run)
+
+
+def told(messages: Any) -> list[tuple[str, str]]:
+    """Roles and texts."""
+    return [(each.role, "".join(getattr(part, "text", "") for part in each.content)) for each in messages]
+
+
+async def messages_of(keep: Keep, thread: str = "t") -> Any:
+    found = await keep.cube.load(thread)
+    assert found is not None
+    return found.messages
+
+
+async def statuses(keep: Keep) -> dict[str, str]:
+    return {info.id: info.status for info in await keep.athreads(kind="cube")}
+
+
+# --- agents
+
+
+async def test_a_fresh_agent_goes_on_with_the_history(place: Place) -> None:
+    keep = place.open()
+    assert isinstance(keep.cube, Checkpointer)
+    first = agent_on(keep, says("hello"))
+    await first.prompt("hi")
+    second = agent_on(keep, says("hello again"))
+    await second.prompt("hi again")
+    assert len(second.state.messages) == 4
+    assert await messages_of(keep) == second.state.messages
+    assert second.state.messages[:2] == first.state.messages
+
+
+async def test_a_fresh_agent_on_another_keep_goes_on_with_the_history(place: Place) -> None:
+    said = []
+    for turn in range(5):
+        agent = agent_on(place.open(), says(f"answer {turn}"))
+        await agent.prompt(f"question {turn}")
+        said += [("user", f"question {turn}"), ("assistant", f"answer {turn}")]
+        assert told(agent.state.messages) == said
+    assert await messages_of(place.open()) == agent.state.messages
+
+
+async def test_two_agents_on_two_threads_know_nothing_of_each_other(place: Place) -> None:
+    keep = place.open()
+    await asyncio.gather(*(agent_on(keep, says(f"to {n}"), thread=f"t{n}").prompt(f"of {n}") for n in range(8)))
+    for n in range(8):
+        assert told(await messages_of(keep, f"t{n}")) == [("user", f"of {n}"), ("assistant", f"to {n}")]
+
+
+async def test_tool_calls_and_their_results_come_back_as_they_were(place: Place) -> None:
+    @tool
+    async def look(where: str) -> AgentToolResult:
+        """Look somewhere."""
+        if where == "nowhere":
+            raise ValueError("there is nothing")
+        content = [TextContent(text=f"at {where}"), ImageContent(source="data:…", media_type="image/png")]
+        return AgentToolResult(content=content, details={"seen": [1, 2.5, None, {"deep": where}], "big": 1 << 70})
+
+    both = [faux_tool_call("look", {"where": each}, id=each) for each in ("home", "nowhere")]
+    answers = [faux_assistant_message(list(both), stop_reason="tool_use"), calls("look", "c", where="é\x00\u2028"), says("seen")]  # fmt: skip
+    agent = agent_on(place.open(), *answers, tools=[look])
+    await agent.prompt("look around")
+    found = await messages_of(place.open())
+    assert found == agent.state.messages
+    results = {each.tool_call_id: each for each in found if isinstance(each, ToolResultMessage)}
+    assert results.keys() == {"home", "nowhere", "c"}
+    assert results["home"].details == {"seen": [1, 2.5, None, {"deep": "home"}], "big": 1 << 70}
+    assert results["nowhere"].is_error
+    later = agent_on(place.open(), says("yes"), tools=[look])
+    await later.prompt("sure?")
+    assert later.state.messages[:-2] == found
+
+
+async def test_extra_that_middleware_sets_is_there_for_the_next_agent(place: Place) -> None:
+    class Counting(Middleware):
+        async def transform_context(self, messages: Any, *, ctx: Any, signal: Any = None) -> Any:
+            ctx.extra["asked"] = ctx.extra.get("asked", 0) + 1
+            ctx.extra["last"] = {"messages": len(messages)}
+            return messages
+
+    for turn in range(3):
+        agent = agent_on(place.open(), says("fine"), middleware=[Counting()])
+        await agent.prompt("count")
+        assert agent.state.extra == {"asked": turn + 1, "last": {"messages": 2 * turn + 1}}
+        found = await place.open().cube.load("t")
+        assert found is not None
+        assert found.extra == agent.state.extra
+
+
+async def test_a_prompt_that_is_cancelled_leaves_a_thread_that_goes_on(place: Place) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    task = asyncio.create_task(agent_on(place.open(), calls("wait"), tools=[wait]).prompt("wait"))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    agent = agent_on(place.open(), says("well"), tools=[wait])
+    await agent.prompt("and now?")
+    assert [each.role for each in agent.state.messages] == ["user", "assistant", "tool_result", "user", "assistant"]
+    assert await messages_of(place.open()) == agent.state.messages
+
+
+async def test_a_model_that_fails_leaves_a_thread_that_goes_on(place: Place) -> None:
+    await agent_on(place.open()).prompt("hi")  # the model has no answer
+    agent = agent_on(place.open(), says("hello"))
+    await agent.prompt("hi again")
+    assert told(agent.state.messages)[-2:] == [("user", "hi again"), ("assistant", "hello")]
+    assert await messages_of(place.open()) == agent.state.messages
+
+
+# --- runs
+
+
+async def test_a_prompt_claims_its_run_and_completes_it(place: Place) -> None:
+    keep, other = place.open(), place.open()
+    seen: list[Any] = []
+
+    @tool
+    async def claim() -> str:
+        """Claim the run that is under way."""
+        with pytest.raises(RunAlreadyClaimedError):
+            await other.cube.claim_run("t", "r")
+        seen.append(await statuses(other))
+        return "refused"
+
+    await agent_on(keep, calls("claim"), says("done"), tools=[claim]).prompt("go", run_id="r")
+    assert seen == [{"t": "pending"}]
+    assert await statuses(other) == {"t": "idle"}
+    for each in (keep, other, place.open()):
+        with pytest.raises(RunAlreadyCompletedError):
+            await agent_on(each, says("again")).prompt("go", run_id="r")
+        with pytest.raises(RunAlreadyCompletedError):
+            await each.cube.append("t", [user("late", run="r")])
+        await each.cube.mark_run_complete("t", "r")
+    assert len(await messages_of(keep)) == 4
+
+
+async def test_a_run_that_nobody_claimed_cannot_be_completed(place: Place) -> None:
+    keep = place.open()
+    with pytest.raises(RunNotClaimedError):
+        await keep.cube.mark_run_complete("t", "r")
+    assert await keep.athreads() == []
+    await keep.cube.append("t", [user("hi", run="r")])
+    with pytest.raises(RunNotClaimedError):
+        await keep.cube.mark_run_complete("t", "r")
+    await keep.cube.claim_run("t", "r")
+    await keep.cube.mark_run_complete("t", "r")
+
+
+async def test_a_run_that_broke_off_can_be_claimed_after_the_timeout_and_not_before(
+    place: Place, clock: list[int]
+) -> None:
+    await place.open().cube.claim_run("t", "r")
+    keep = place.open(claim_timeout=10)
+    clock[0] += 9_999
+    with pytest.raises(RunAlreadyClaimedError):
+        await keep.cube.claim_run("t", "r")
+    clock[0] += 1
+    await keep.cube.claim_run("t", "r")
+    with pytest.raises(RunAlreadyClaimedError):
+        await place.open(claim_timeout=10).cube.claim_run("t", "r")
+    clock[0] += 1_000_000
+    with pytest.raises(RunAlreadyClaimedError):
+        await place.open().cube.claim_run("t", "r")
+    await keep.cube.mark_run_complete("t", "r")
+    clock[0] += 1_000_000
+    with pytest.raises(RunAlreadyCompletedError):
+        await place.open(claim_timeout=10).cube.claim_run("t", "r")
+
+
+async def test_a_message_is_a_sign_of_life_of_its_run(place: Place, clock: list[int]) -> None:
+    keep, other = place.open(), place.open(claim_timeout=10)
+    await keep.cube.claim_run("t", "r")
+    for n in range(3):
+        clock[0] += 9_000
+        await keep.cube.append("t", [user(f"{n}", f"{n}", "r")])
+        await keep.cube.append("t", [user(f"of another {n}", f"o{n}", "another")])
+        with pytest.raises(RunAlreadyClaimedError):
+            await other.cube.claim_run("t", "r")
+    clock[0] += 9_000
+    await keep.cube.append("t", [user("of another", "o", "another")])
+    clock[0] += 1_000
+    await other.cube.claim_run("t", "r")
+    assert len(await messages_of(other)) == 7
+
+
+async def test_an_agent_that_crashed_is_followed_by_one_that_claims_its_run(place: Place, clock: list[int]) -> None:
+    crashed = place.open()
+    await crashed.cube.claim_run("t", "r")
+    await crashed.cube.append("t", [user("go", "1", "r")])
+    agent = agent_on(place.open(claim_timeout=10), says("done"))
+    with pytest.raises(RunAlreadyClaimedError):
+        await agent.prompt("go", run_id="r")
+    clock[0] += 10_000
+    await agent.prompt("go on", run_id="r")
+    assert told(await messages_of(place.open())) == [("user", "go"), ("user", "go on"), ("assistant", "done")]
+    assert await statuses(place.open()) == {"t": "idle"}
+
+
+# --- questions
+
+
+def asking(keep: Keep, *answers: AssistantMessage, run: str = "r", **options: Any) -> Agent[Any]:
+    """An agent that may ask people."""
+    channel = CheckpointedChannel(checkpointer=keep.cube, thread_id="t", run_id=run)
+    return agent_on(keep, *answers, tools=[ask_user_tool(channel)], channel=channel, **options)
+
+
+def asks(text: str, id: str = "call") -> AssistantMessage:
+    return calls("ask_user", id, questions=[{"key": "k", "prompt": text}])
+
+
+async def until_it_asks(agent: Agent[Any], work: Any) -> HitlRequest:
+    """Let an agent work until it asks somebody, and leave it there."""
+    assert agent.channel is not None
+    asked, done = asyncio.ensure_future(anext(agent.channel.subscribe())), asyncio.ensure_future(work)
+    await asyncio.wait([asked, done], return_when=asyncio.FIRST_COMPLETED)
+    await agent.detach()
+    await done
+    assert agent.state.last_outcome == "suspended"
+    return asked.result()
+
+
+async def test_a_question_is_answered_in_another_keep_and_the_run_goes_on_there(place: Place) -> None:
+    first = asking(place.open(), asks("which colour?"))
+    asked = await until_it_asks(first, first.prompt("paint", run_id="r"))
+    keep = place.open()
+    assert await statuses(keep) == {"t": "interrupted"}
+    assert await keep.cube.load_pending("t") == (asked, "r")
+    assert await keep.cube.load_pending_request("t") == asked
+    second = asking(keep, says("red it is"))
+    with pytest.raises(HitlStaleAnswer):
+        await second.respond(question_id="another", answer={"k": "blue"})
+    await second.respond(question_id=asked.question_id, answer={"k": "red"})
+    assert [each.role for each in second.state.messages] == ["user", "assistant", "tool_result", "assistant"]
+    assert '"red"' in told(second.state.messages)[2][1]
+    other = place.open()
+    assert await messages_of(other) == second.state.messages
+    assert await other.cube.load_pending("t") is None
+    assert await other.cube.load_hitl_answer("t", asked.question_id, run_id="r") is None
+    assert await statuses(other) == {"t": "idle"}
+    with pytest.raises(RunAlreadyCompletedError):
+        await other.cube.claim_run("t", "r")
+    with pytest.raises(HitlNoPendingRequest):
+        await asking(other).respond(answer={"k": "green"})
+
+
+async def test_one_question_after_the_other_is_answered_in_keep_after_keep(place: Place) -> None:
+    agent = asking(place.open(), asks("first?", "1"))
+    work = agent.prompt("go", run_id="r")
+    for turn in range(3):
+        await until_it_asks(agent, work)
+        agent = asking(place.open(), asks(f"next, after {turn}?", f"{turn + 2}") if turn < 2 else says("done"))
+        work = agent.respond(answer={"k": f"answer {turn}"})
+    await work
+    assert [each.role for each in agent.state.messages] == ["user", *["assistant", "tool_result"] * 3, "assistant"]
+    assert await messages_of(place.open()) == agent.state.messages
+
+
+async def test_answers_are_kept_for_a_tool_that_asks_again_from_its_beginning(place: Place) -> None:
+    def confirming(keep: Keep, *answers: AssistantMessage) -> Agent[Any]:
+        channel = CheckpointedChannel(checkpointer=keep.cube, thread_id="t", run_id="r", allow_inside_custom_tool=True)
+
+        @tool
+        async def launch() -> str:
+            """Launch, if that is confirmed twice."""
+            return f"{[await channel.confirm(f'{each}?') for each in ('sure', 'really', 'really')]}"
+
+        return agent_on(keep, *answers, tools=[launch], channel=channel)
+
+    agent = confirming(place.open(), calls("launch"))
+    asked = [await until_it_asks(agent, agent.prompt("launch", run_id="r"))]
+    for answer in (True, False):
+        agent = confirming(place.open())
+        asked.append(await until_it_asks(agent, agent.respond(answer=answer)))
+    assert [each.payload.prompt for each in asked if isinstance(each.payload, ConfirmRequest)] == ["sure?", "really?", "really?"]  # fmt: skip
+    cube = place.open().cube
+    ids = [each.question_id for each in asked]
+    assert [await cube.load_hitl_answer("t", each, run_id="r") for each in ids] == [True, False, None]
+    agent = confirming(place.open(), says("launched"))
+    await agent.respond(answer=True)
+    assert told(agent.state.messages)[2:] == [("tool_result", "[True, False, True]"), ("assistant", "launched")]
+    assert [await cube.load_hitl_answer("t", each, run_id="r") for each in ids] == [None] * 3
+
+
+@pytest.mark.parametrize("decision", ["approve", "edit", "deny"])
+async def test_a_tool_call_is_approved_in_another_keep(place: Place, decision: Any) -> None:
+    @tool
+    async def remove(name: str) -> str:
+        """Remove something."""
+        return f"removed {name}"
+
+    def careful(keep: Keep, *answers: AssistantMessage) -> Agent[Any]:
+        channel = CheckpointedChannel(checkpointer=keep.cube, thread_id="t", run_id="r")
+        policy = ApprovalPolicyMiddleware(channel, lambda _: AskUser())
+        return agent_on(keep, *answers, tools=[remove], middleware=[policy], channel=channel)
+
+    agent = careful(place.open(), calls("remove", name="all"))
+    asked = await until_it_asks(agent, agent.prompt("clean up", run_id="r"))
+    assert asked.question_id == "call"
+    agent = careful(place.open(), says("done"))
+    edited = {"name": "some"} if decision == "edit" else None
+    await agent.respond(answer=ApproveAnswer(decision=decision, edited_args=edited, reason="why not"))
+    result = (await messages_of(place.open()))[2]
+    assert result.is_error == (decision == "deny")
+    if decision != "deny":
+        assert told([result]) == [("tool_result", f"removed {'some' if edited else 'all'}")]
+
+
+async def test_a_question_is_dropped_in_another_keep_and_the_talk_is_closed(place: Place) -> None:
+    first = asking(place.open(), asks("which colour?"))
+    asked = await until_it_asks(first, first.prompt("paint", run_id="r"))
+    keep = place.open()
+    await keep.cube.save_hitl_answer("t", asked.question_id, {"k": "red"}, run_id="r")
+    await asking(keep).abort_pending("too late")
+    other = place.open()
+    found = await messages_of(other)
+    assert [each.role for each in found] == ["user", "assistant", "tool_result", "assistant"]
+    assert found[2].is_error
+    assert found[3].stop_reason == "aborted"
+    assert await other.cube.load_pending("t") is None
+    assert await other.cube.load_hitl_answer("t", asked.question_id, run_id="r") is None
+    assert await statuses(other) == {"t": "pending"}  # the run was claimed and is not complete
+    agent = agent_on(place.open(), says("hello"))
+    await agent.prompt("again")
+    assert agent.state.messages[:4] == found
+
+
+async def test_a_question_is_settled_by_its_id_and_run_only(place: Place) -> None:
+    agent = asking(place.open(), asks("which colour?"))
+    asked = await until_it_asks(agent, agent.prompt("paint", run_id="r"))
+    cube = place.open().cube
+    settle = cube.clear_pending_request_if_matches
+    assert not await settle("t", question_id="another", run_id="r")
+    assert not await settle("t", question_id=asked.question_id, run_id="another")
+    assert not await settle("u", question_id=asked.question_id, run_id="r")
+    assert await cube.load_pending("t") == (asked, "r")
+    assert await settle("t", question_id=asked.question_id, run_id="r")
+    assert not await settle("t", question_id=asked.question_id, run_id="r")
+    assert await place.open().cube.load_pending("t") is None
+    assert [info.id for info in await place.open().athreads()] == ["t"]
+
+
+# --- forks
+
+
+async def three_runs(keep: Keep) -> Agent[Any]:
+    """A thread with a message of no run, two completed runs, and one that broke off."""
+    await keep.cube.append("t", [user("before", "0")])
+    agent = agent_on(keep, says("one"), says("two"))
+    await agent.prompt("1", run_id="r1")
+    await agent.prompt("2", run_id="r2")
+    await keep.cube.claim_run("t", "r3")
+    await keep.cube.append("t", [user("3", "broken", "r3")])
+    await keep.cube.save_extra("t", {"note": {"a": 1}})
+    return agent
+
+
+UP_TO = {"r1": ["before", "1", "one"], "r2": ["before", "1", "one", "2", "two"]}
+
+
+@pytest.mark.parametrize("run", UP_TO)
+async def test_a_fork_has_what_was_said_up_to_a_run_and_goes_its_own_way(place: Place, run: str, call: Colour) -> None:
+    keep = place.open()
+    agent = await three_runs(keep)
+    await agent.fork("t", "f", after_run_id=run, metadata={"why": "try"})
+    found = await place.open().cube.load("f")
+    assert found is not None
+    assert [text for _, text in told(found.messages)] == UP_TO[run]
+    assert found.messages == agent.state.messages[: len(UP_TO[run])]
+    assert (found.extra, found.parent_thread_id) == ({"note": {"a": 1}, "fork": {"why": "try"}}, "t")
+    assert await call(keep, "delete", "t")
+    other = agent_on(place.open(), says("otherwise"), thread="f")
+    await other.prompt("and now?", run_id="r3")
+    assert [text for _, text in told(await messages_of(keep, "f"))] == [*UP_TO[run], "and now?", "otherwise"]
+    with pytest.raises(RunAlreadyCompletedError):
+        await keep.cube.claim_run("f", run)
+    await keep.cube.append("f", [user("before", "0")])  # it is there already
+    assert len(await messages_of(keep, "f")) == len(UP_TO[run]) + 2
+    await agent_on(keep, thread="f").fork("f", "g", after_run_id="r3")
+    assert await messages_of(place.open(), "g") == await messages_of(keep, "f")
+
+
+@pytest.mark.parametrize("run", UP_TO)
+async def test_a_probe_knows_what_was_said_up_to_a_run_and_leaves_no_trace(place: Place, run: str) -> None:
+    await three_runs(place.open())
+    keep = place.open()
+    before = await keep.cube.load("t")
+    seen: list[Any] = []
+
+    def look(messages: Any, *_: Any) -> AssistantMessage:
+        seen.extend(told(messages))
+        return says("probed")
+
+    result = await agent_on(keep, look).fork_once("t", "what if?", after_run_id=run)  # type: ignore[arg-type]
+    assert result.text == "probed"
+    assert [text for _, text in seen] == [*UP_TO[run], "what if?"]
+    assert [text for _, text in told(await keep.cube.snapshot("t", after_run_id=run))] == UP_TO[run]
+    assert await place.open().cube.load("t") == before
+    assert [info.id for info in await keep.athreads()] == ["t"]
+
+
+async def test_a_fork_needs_a_completed_run_a_source_and_a_new_thread(place: Place) -> None:
+    keep = place.open()
+    agent = await three_runs(keep)
+    await keep.cube.append("taken", [user("mine")])
+    for run in ("r3", "unknown"):
+        with pytest.raises(RunNotCompletedError):
+            await agent.fork("t", "f", after_run_id=run)
+        with pytest.raises(RunNotCompletedError):
+            await keep.cube.snapshot("t", after_run_id=run)
+    with pytest.raises(ThreadNotFoundError):
+        await agent.fork("nowhere", "f", after_run_id="r1")
+    with pytest.raises(ThreadNotFoundError):
+        await keep.cube.snapshot("nowhere", after_run_id="r1")
+    for target in ("taken", "t"):
+        with pytest.raises(ThreadAlreadyExistsError):
+            await agent.fork("t", target, after_run_id="r1")
+    assert {info.id for info in await keep.athreads()} == {"t", "taken"}
+    assert told(await messages_of(keep, "taken")) == [("user", "mine")]
+
+
+# --- both kinds of thread
+
+
+async def both(place: Place) -> Keep:
+    """A graph's thread and a talk of the same id."""
+    keep = place.open()
+    chain = Chain(keep.checkpointer, run="r")
+    for n in range(3):
+        await chain.aput({"messages": [f"message {each}" for each in range(n + 1)]})
+    await agent_on(keep, says("hello")).prompt("hi", run_id="r")
+    return keep
+
+
+async def test_the_catalogue_lists_threads_of_both_kinds_under_one_id(place: Place) -> None:
+    await both(place)
+    keep = place.open()
+    assert {(info.id, info.kind) for info in await keep.athreads()} == {("t", "graph"), ("t", "cube")}
+    for kind in ("graph", "cube"):
+        assert [info.kind for info in await keep.athreads(kind=kind)] == [kind]
+        assert [info.kind for info in await keep.athreads(kind=kind, prefix="t", order="id")] == [kind]
+    assert told(await messages_of(keep)) == [("user", "hi"), ("assistant", "hello")]
+    found = await keep.checkpointer.aget_tuple(config("t"))
+    assert found is not None
+
+
+@pytest.mark.parametrize("kind", ["graph", "cube"])
+async def test_deleting_a_thread_of_one_kind_leaves_the_other(place: Place, call: Colour, kind: str) -> None:
+    keep = await both(place)
+    assert await call(keep, "delete", "t", kind=kind)
+    other = "cube" if kind == "graph" else "graph"
+    assert [info.kind for info in await place.open().athreads()] == [other]
+    assert (await keep.cube.load("t") is None) == (kind == "cube")
+    assert (await keep.checkpointer.aget_tuple(config("t")) is None) == (kind == "graph")
+    assert not await call(keep, "delete", "t", kind=kind)
+    assert await call(keep, "delete", "t")
+    assert await place.open().athreads() == []
+
+
+async def test_deleting_a_graphs_thread_through_its_saver_leaves_the_talk(place: Place, call: Colour) -> None:
+    keep = await both(place)
+    before = await keep.cube.load("t")
+    await call(keep.checkpointer, "prune", ["t"])
+    await call(keep.checkpointer, "copy_thread", "t", "copy")
+    await call(keep.checkpointer, "delete_thread", "t")
+    assert await place.open().cube.load("t") == before
+    assert await place.open().cube.load("copy") is None
+    assert {(info.id, info.kind) for info in await keep.athreads()} == {("t", "cube"), ("copy", "graph")}
+    await call(keep.checkpointer, "delete_for_runs", ["r"])
+    assert await place.open().cube.load("t") == before
+    assert [(info.id, info.kind) for info in await keep.athreads()] == [("t", "cube")]
+
+
+@pytest.mark.parametrize("verb", ["delete", "prune", "copy"])
+async def test_an_id_of_both_kinds_needs_its_kind(place: Place, call: Colour, verb: str) -> None:
+    keep = await both(place)
+    more = ["copy"] if verb == "copy" else []
+    with pytest.raises(ValueError, match="kind"):
+        await call(keep, verb, "t", *more)
+    with pytest.raises(ValueError, match="kind"):
+        await call(keep, verb, "t", *more, kind="another")
+    assert len(await keep.athreads()) == 2
+    assert await call(keep, verb, "t", *more, kind="cube")
+    assert not await call(keep, verb, "nowhere", *more)
+
+
+# --- upkeep
+
+
+async def a_full_talk(place: Place) -> HitlRequest:
+    """Messages of runs and of none, extra, a question that waits, an answer, runs that are complete and under way."""
+    keep = place.open()
+    await three_runs(keep)
+    agent = asking(keep, asks("which colour?"), run="r4")
+    asked = await until_it_asks(agent, agent.prompt("paint", run_id="r4"))
+    await keep.cube.save_hitl_answer("t", "q", {"k": ["v"]}, run_id="r4")
+    await keep.cube.save_hitl_answer("t", "q", False)
+    return asked
+
+
+async def all_of(keep: Keep, thread: str) -> Any:
+    """All that a talk tells, but for its runs."""
+    cube = keep.cube
+    answers = [await cube.load_hitl_answer(thread, "q", run_id=run) for run in ("r4", None, "r1")]
+    snapshots = [await cube.snapshot(thread, after_run_id=run) for run in UP_TO]
+    return await cube.load(thread), await cube.load_pending(thread), answers, snapshots
+
+
+async def check_runs(keep: Keep, thread: str) -> None:
+    for run, error in {"r1": RunAlreadyCompletedError, "r2": RunAlreadyCompletedError, "r3": RunAlreadyClaimedError,
+                       "r4": RunAlreadyClaimedError}.items():  # fmt: skip
+        with pytest.raises(error):
+            await keep.cube.claim_run(thread, run)
+    before = await messages_of(keep, thread)
+    await keep.cube.append(thread, [user("again", each.id, each.run_id) for each in before])
+    assert await messages_of(keep, thread) == before
+    await keep.cube.mark_run_complete(thread, "r3")
+    assert len(await keep.cube.snapshot(thread, after_run_id="r3")) == 6
+
+
+async def test_pruning_a_talk_keeps_all_that_it_tells(place: Place, call: Colour) -> None:
+    asked = await a_full_talk(place)
+    keep = place.open()
+    before = await all_of(keep, "t")
+    assert before[1] == (asked, "r4")
+    assert [len(each) for each in before[3]] == [3, 5]
+    info = (await keep.athreads())[0]
+    assert info.checkpoints > 1
+    assert await call(keep, "prune", "t")
+    pruned = (await keep.athreads())[0]
+    assert pruned.checkpoints == 1
+    assert pruned.bytes <= info.bytes
+    assert pruned.status == info.status == "interrupted"
+    for each in (keep, place.open()):
+        assert await all_of(each, "t") == before
+    assert await call(keep, "prune", "t")
+    assert await all_of(keep, "t") == before
+    await check_runs(keep, "t")
+    second = asking(place.open(), says("red"), run="r4")
+    await second.respond(answer={"k": "red"})
+    assert await messages_of(place.open()) == second.state.messages
+
+
+async def test_a_copy_of_a_talk_has_all_that_it_tells_and_survives_it(place: Place, call: Colour) -> None:
+    await a_full_talk(place)
+    keep = place.open()
+    before = await all_of(keep, "t")
+    assert await call(keep, "copy", "t", "copy")
+    await check_runs(keep, "t")
+    assert await all_of(place.open(), "copy") == before
+    assert await statuses(keep) == {"t": "interrupted", "copy": "interrupted"}
+    assert await call(keep, "delete", "t")
+    for each in (keep, place.open()):
+        assert await all_of(each, "copy") == before
+    await check_runs(place.open(), "copy")
+    with pytest.raises(RunAlreadyClaimedError):
+        await keep.cube.claim_run("copy", "r4")
+
+
+async def test_a_talk_is_not_copied_onto_another(place: Place, call: Colour) -> None:
+    await a_full_talk(place)
+    keep = place.open()
+    await keep.cube.append("other", [user("mine")])
+    before = await all_of(keep, "t")
+    with pytest.raises(ValueError, match="other"):
+        await call(keep, "copy", "t", "other")
+    assert await call(keep, "copy", "t", "t")
+    assert await all_of(keep, "t") == before
+    assert told(await messages_of(keep, "other")) == [("user", "mine")]
+    await check_runs(keep, "t")
+
+
+async def test_a_talk_that_was_deleted_can_begin_anew(place: Place, call: Colour) -> None:
+    await a_full_talk(place)
+    keep, other = place.open(), place.open()
+    assert len(await messages_of(other)) == 8
+    assert await call(keep, "delete", "t")
+    for each in (keep, other):
+        assert await each.cube.load("t") is None
+        assert await each.cube.load_pending("t") is None
+        assert await each.cube.load_hitl_answer("t", "q") is None
+    agent = agent_on(other, says("hello"))
+    await agent.prompt("hi", run_id="r1")
+    assert told(await messages_of(keep)) == [("user", "hi"), ("assistant", "hello")]
+
+
+async def test_upkeep_of_a_talk_that_is_not_there_says_so(place: Place, call: Colour) -> None:
+    keep = place.open()
+    assert not await call(keep, "delete", "t", kind="cube")
+    assert not await call(keep, "prune", "t", kind="cube")
+    assert not await call(keep, "copy", "t", "u", kind="cube")
+    assert await keep.athreads() == []
+
+
+async def test_the_status_of_a_talk_follows_its_runs_and_questions(place: Place) -> None:
+    keep, other = place.open(), place.open()
+    cube = keep.cube
+    asked = HitlRequest(question_id="q", thread_id="t", payload=ConfirmRequest(prompt="?"), created_at=1.5)
+    steps: list[tuple[Callable[[], Any], str]] = [
+        (lambda: cube.append("t", [user("hi")]), "idle"),
+        (lambda: cube.claim_run("t", "r"), "pending"),
+        (lambda: cube.append("t", [user("hi", run="r")]), "pending"),
+        (lambda: cube.save_extra("t", {"a": 1}), "pending"),
+        (lambda: cube.save_pending_request("t", asked, run_id="r"), "interrupted"),
+        (lambda: cube.save_extra("t", {"a": 2}), "interrupted"),
+        (lambda: cube.claim_run("t", "s"), "interrupted"),
+        (lambda: other.cube.save_hitl_answer("t", "q", answer=True), "interrupted"),
+        (lambda: other.cube.save_pending_request("t", None), "pending"),
+        (lambda: cube.mark_run_complete("t", "r"), "pending"),
+        (lambda: other.cube.mark_run_complete("t", "s"), "idle"),
+        (lambda: cube.save_pending_request("t", asked, run_id="s"), "interrupted"),
+        (lambda: cube.clear_pending_request_if_matches("t", question_id="q", run_id="s"), "idle"),
+    ]
+    for step, status in steps:
+        await step()
+        assert await statuses(other) == {"t": status}
+        assert [info.id for info in await keep.athreads(status=status)] == ["t"]
+
+
+# --- what other Keeps did
+
+
+def sure(id: str = "q") -> HitlRequest:
+    return HitlRequest(question_id=id, thread_id="t", payload=ConfirmRequest(prompt="?"), created_at=1.5)
+
+
+async def completed(keep: Keep, run: str) -> None:
+    await keep.cube.claim_run("t", run)
+    await keep.cube.mark_run_complete("t", run)
+
+
+async def parents(keep: Keep, *threads: str) -> list[str | None]:
+    return [found.parent_thread_id if (found := await keep.cube.load(each)) else "not there" for each in threads]
+
+
+UNSEEN: dict[str, tuple[Callable[[Keep], Any], Callable[[Keep], Any], Callable[[Keep], Any], Any]] = {
+    "a question is withdrawn": (
+        lambda other: other.cube.save_pending_request("t", sure(), run_id="r"),
+        lambda keep: keep.cube.save_pending_request("t", None),
+        lambda other: other.cube.load_pending("t"),
+        None,
+    ),
+    "a question is settled": (
+        lambda other: other.cube.save_pending_request("t", sure(), run_id="r"),
+        lambda keep: keep.cube.clear_pending_request_if_matches("t", question_id="q", run_id="r"),
+        lambda other: other.cube.load_pending("t"),
+        None,
+    ),
+    "a run is completed": (
+        lambda other: other.cube.claim_run("t", "r"),
+        lambda keep: keep.cube.mark_run_complete("t", "r"),
+        statuses,
+        {"t": "idle"},
+    ),
+    "answers are dropped": (
+        lambda other: other.cube.save_hitl_answer("t", "q", answer=True),
+        lambda keep: keep.cube.clear_hitl_answers("t"),
+        lambda other: other.cube.load_hitl_answer("t", "q"),
+        None,
+    ),
+    "a message is added again": (
+        lambda other: other.adelete("t"),
+        lambda keep: keep.cube.append("t", [user("again", "1")]),
+        lambda other: messages_of(other),
+        [user("again", "1")],
+    ),
+    "a run is claimed again": (
+        lambda other: other.adelete("t"),
+        lambda keep: keep.cube.claim_run("t", "open"),
+        statuses,
+        {"t": "pending"},
+    ),
+    "a run is forked": (
+        lambda other: completed(other, "r"),
+        lambda keep: keep.cube.fork("t", "f", after_run_id="r"),
+        lambda other: parents(other, "t", "f"),
+        [None, "t"],
+    ),
+}
+"""What another Keep does unseen, what this one does then, and what is seen afterwards."""
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+async def test_what_another_keep_did_meanwhile_counts(place: Place, name: str) -> None:
+    unseen, then, seen, expected = UNSEEN[name]
+    keep, other = place.open(), place.open()
+    await keep.cube.claim_run("t", "open")
+    await keep.cube.append("t", [user("hi", "1")])
+    if "completed" in name:
+        await keep.cube.mark_run_complete("t", "open")
+    await unseen(other)
+    assert await then(keep) in (None, True)
+    assert await seen(other) == expected
+    assert await seen(keep) == expected

@@ -1,0 +1,709 @@
+"""Every talk gives the same answers: each random operation goes to all backends and to a model, and they must agree.
+
+Memory, SQLite and PostgreSQL, each with two Keeps that write the same storage in turn (the second has to forget most of
+what it saw, and claims runs again that did nothing for ten seconds) and a third that only reads. The clock stands still
+unless it is moved. `THREADKEEP_HYPOTHESIS=prove` looks longer.
+
+Then each verb crashes at each of its requests, before it is executed or after it: the talk is as it was before the verb
+or as it is after it, and doing the verb again ends where an undisturbed one ends. A transport may also take a change
+that was made for a Conflict, when its reply got lost: it is made once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from cubeloop.hitl.types import ApproveRequest, ConfirmRequest, HitlRequest
+from cubeloop.providers.base import AssistantMessage, Message, TextContent, ToolCall, ToolResultMessage, UserMessage
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+import lent
+from soundness import loose_ends, unused_items
+from test_crashes import NEVER, Crashing
+from test_crashes import World as CrashingWorld
+from threadkeep.adapters import cube as adapter
+from threadkeep.backends.memory import Memory
+from threadkeep.backends.sqlite import Sqlite
+from threadkeep.errors import Conflict, Unavailable
+from threadkeep.keep import Desk, Keep
+from threadkeep.plan import Failure, Outcome, Reply, Request
+from threadkeep.transports.direct import Direct
+from threadkeep.transports.runner import Transport
+from threadkeep.transports.sqlite import SqliteFile
+
+PROVING = os.environ.get("THREADKEEP_HYPOTHESIS") == "prove"
+THREADS = ["t", "t", "u", "v"]
+RUNS = ["r0", "r1", "r2"]
+QUESTIONS = ["q0", "q1"]
+IDS = ["", "", *(f"m{n}" for n in range(12))]
+CACHES = [1 << 26, 20_000, 1 << 26]
+TIMEOUTS = [None, 10.0, None]
+TEXTS = ["", "hi", "é\x00\u2028😀", "word " * 300, "long " * 30_000]
+JSON = [
+    None,
+    True,
+    0,
+    -1.5,
+    1 << 70,
+    "x",
+    "y" * 2000,
+    [],
+    {},
+    [1, [None, {"a": "b"}]],
+    {"k": {"deep": [1.0, 2]}, "": 0},
+]
+
+runs = st.sampled_from([None, *RUNS])
+texts = st.integers(0, 16).map(lambda n: TEXTS[n % 4 if n < 16 else 4])
+values = st.integers(0, len(JSON) - 1).map(JSON.__getitem__)
+extras = st.dictionaries(st.sampled_from(["a", "b", "fork", "é"]), values, max_size=3)
+contents = texts.map(lambda text: [TextContent(text=text)])
+messages = st.one_of(
+    st.builds(UserMessage, content=contents, id=st.sampled_from(IDS), run_id=runs, metadata=extras),
+    st.builds(AssistantMessage, content=contents, id=st.sampled_from(IDS), run_id=runs, timestamp=st.just(1.25)),
+    st.builds(
+        AssistantMessage,
+        content=st.just([ToolCall(id="c", name="n", arguments={"a": [1]})]),
+        id=st.sampled_from(IDS),
+        run_id=runs,
+    ),
+    st.builds(
+        ToolResultMessage,
+        content=contents,
+        tool_call_id=st.just("c"),
+        tool_name=st.just("n"),
+        details=values,
+        id=st.sampled_from(IDS),
+        run_id=runs,
+    ),
+)
+questions = st.builds(
+    HitlRequest,
+    question_id=st.sampled_from(QUESTIONS),
+    thread_id=st.sampled_from(["t", None]),
+    payload=st.one_of(
+        st.builds(ConfirmRequest, prompt=texts),
+        st.builds(ApproveRequest, tool_name=st.just("n"), tool_call_id=st.just("c"), args=extras),
+    ),
+    created_at=st.just(2.5),
+)
+
+
+# --- the model
+
+
+class Refused(Exception):
+    """What must be raised: one of these, by name."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+@dataclass
+class Talk:
+    """What a thread holds. `claimed` and `completed` are in order; `touched` is when a run last did something."""
+
+    messages: list[Message] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+    parent: str | None = None
+    pending: tuple[HitlRequest, str | None] | None = None
+    answers: dict[tuple[str | None, str], Any] = field(default_factory=dict)
+    claimed: list[str] = field(default_factory=list)
+    completed: list[str] = field(default_factory=list)
+    touched: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def status(self) -> str:
+        if self.pending is not None:
+            return "interrupted"
+        return "pending" if set(self.claimed) - set(self.completed) else "idle"
+
+    def until(self, run: str) -> list[Message]:
+        """The messages of no run and of the runs that were completed up to this one."""
+        done = self.completed[: self.completed.index(run) + 1]
+        return [each for each in self.messages if each.run_id is None or each.run_id in done]
+
+
+class Model:
+    """Talks as dicts and lists. Each verb is one of KeepCube's, or of Keep's."""
+
+    def __init__(self) -> None:
+        self.talks: dict[str, Talk] = {}
+        self.now = 1_800_000_000_000
+
+    def _new(self, thread: str) -> Talk:
+        return self.talks.setdefault(thread, Talk())
+
+    def _there(self, thread: str) -> Talk:
+        return self.talks.get(thread, Talk())
+
+    def load(self, thread: str) -> Any:
+        talk = self.talks.get(thread)
+        return (talk.messages, talk.extra, talk.parent) if talk else None
+
+    def append(self, thread: str, given: list[Message]) -> None:
+        talk = self._there(thread)
+        fresh: list[Message] = []
+        for each in given:
+            if not each.id or each.id not in {known.id for known in (*talk.messages, *fresh)}:
+                fresh.append(each)
+        if any(each.run_id in talk.completed for each in fresh):
+            raise Refused("RunAlreadyCompletedError")
+        if fresh:
+            self._new(thread).messages += fresh
+            self.talks[thread].touched |= {each.run_id: self.now for each in fresh if each.run_id is not None}
+
+    def save_extra(self, thread: str, extra: dict[str, Any]) -> None:
+        self._new(thread).extra.update(extra)
+
+    def save_pending_request(self, thread: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
+        if request is not None:
+            self._new(thread).pending = (request, run_id)
+        elif thread in self.talks:
+            self.talks[thread].pending = None
+
+    def load_pending(self, thread: str) -> Any:
+        return self._there(thread).pending
+
+    def load_pending_request(self, thread: str) -> Any:
+        pending = self._there(thread).pending
+        return pending[0] if pending else None
+
+    def clear_pending_request_if_matches(self, thread: str, *, question_id: str, run_id: str) -> bool:
+        pending = self._there(thread).pending
+        if pending is None or (pending[0].question_id, pending[1]) != (question_id, run_id):
+            return False
+        self.talks[thread].pending = None
+        return True
+
+    def save_hitl_answer(self, thread: str, question: str, answer: Any, *, run_id: str | None = None) -> None:
+        self._new(thread).answers[run_id, question] = answer
+
+    def load_hitl_answer(self, thread: str, question: str, *, run_id: str | None = None) -> Any:
+        return self._there(thread).answers.get((run_id, question))
+
+    def clear_hitl_answers(self, thread: str, questions: Any = None, *, run_id: str | None = None) -> None:
+        for run, question in list(self._there(thread).answers):
+            if run == run_id and (questions is None or question in questions):
+                del self.talks[thread].answers[run, question]
+
+    def claim_run(self, thread: str, run: str, *, timeout: float | None) -> None:
+        talk = self._there(thread)
+        if run in talk.completed:
+            raise Refused("RunAlreadyCompletedError")
+        if run in talk.claimed and (timeout is None or self.now - talk.touched[run] < timeout * 1000):
+            raise Refused("RunAlreadyClaimedError")
+        talk = self._new(thread)
+        talk.claimed.append(run)
+        talk.touched[run] = self.now
+
+    def mark_run_complete(self, thread: str, run: str) -> None:
+        talk = self._there(thread)
+        if run in talk.completed:
+            return
+        if run not in talk.claimed:
+            raise Refused("RunNotClaimedError")
+        talk.completed.append(run)
+
+    def snapshot(self, thread: str, *, after_run_id: str) -> list[Message]:
+        self._check(after_run_id, thread)
+        return self.talks[thread].until(after_run_id)
+
+    def fork(self, source: str, target: str, *, after_run_id: str, metadata: Any = None) -> None:
+        self._check(after_run_id, source, *(["ThreadAlreadyExistsError"] if target in self.talks else []))
+        talk = self.talks[source]
+        done = talk.completed[: talk.completed.index(after_run_id) + 1]
+        extra = deepcopy(talk.extra) | ({"fork": metadata} if metadata is not None else {})
+        self.talks[target] = Talk(talk.until(after_run_id), extra, source, claimed=list(done), completed=list(done))
+
+    def _check(self, run: str, source: str, *wrong: str) -> None:
+        """Raise if something is wrong; if several things are, any may be said."""
+        if source not in self.talks:
+            wrong += ("ThreadNotFoundError",)
+        elif run not in self.talks[source].completed:
+            wrong += ("RunNotCompletedError",)
+        if wrong:
+            raise Refused(*wrong)
+
+    def adelete(self, thread: str) -> bool:
+        return self.talks.pop(thread, None) is not None
+
+    def aprune(self, thread: str) -> bool:
+        return thread in self.talks
+
+    def acopy(self, source: str, target: str) -> bool:
+        if source in self.talks and target in self.talks and source != target:
+            raise Refused("ValueError")
+        if source in self.talks and source != target:
+            self.talks[target] = deepcopy(self.talks[source])
+        return source in self.talks
+
+    def catalogue(self) -> dict[str, Any]:
+        return {thread: (talk.status, len(talk.messages)) for thread, talk in self.talks.items()}
+
+
+# --- what is compared
+
+
+@dataclass
+class Store:
+    """One storage and the Keeps on it."""
+
+    name: str
+    open: Callable[[int], Keep]
+    place: Path | str | None
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        self.keeps = [self.open(which) for which in range(3)]
+
+    def reopen(self, which: int) -> None:
+        self.keeps[which].close()
+        self.keeps[which] = self.open(which)
+
+    async def do(self, which: int, verb: str, *args: Any, **kwargs: Any) -> Any:
+        """What a verb gives, as the model tells it, or the name of its error."""
+        keep = self.keeps[which]
+        face: Any = keep if hasattr(keep, verb) else keep.cube
+        try:
+            found = await getattr(face, verb)(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - compared by name
+            return type(error).__name__
+        return (found.messages, found.extra, found.parent_thread_id) if verb == "load" and found else found
+
+    async def catalogue(self) -> dict[str, Any]:
+        return {info.id: (info.status, info.step or 0) for info in await self.keeps[2].athreads()}
+
+    def close(self) -> None:
+        for keep in self.keeps:
+            keep.close()
+
+    def check_rows(self, pruned: str | None = None) -> None:
+        """No loose ends; nothing unused in a thread that was just pruned."""
+        if self.place is None or (isinstance(self.place, Path) and not self.place.exists()):
+            return
+        assert loose_ends(self.place, self.tenant) == [], self.name
+        if pruned is not None:
+            assert unused_items(self.place, pruned, self.tenant) == set(), self.name
+
+
+def stores(folder: Path) -> list[Store]:
+    tenant, memory = lent.fresh_tenant(), Memory()
+
+    def on(reach: Callable[[], Any], tenant: str = "") -> Callable[[int], Keep]:
+        return lambda which: Keep(
+            Desk(reach(), tenant=tenant, cache_bytes=CACHES[which]), None, claim_timeout=TIMEOUTS[which]
+        )
+
+    def file() -> Transport:
+        return SqliteFile(folder / "keep.db", Sqlite(), durability="relaxed", timeout=5)
+
+    return [
+        Store("memory", on(lambda: Direct(memory)), None),
+        Store("sqlite", on(file), folder / "keep.db"),
+        Store("postgres", on(lent.transport, tenant), lent.schema(), tenant),
+    ]
+
+
+keeps = st.sampled_from([0, 0, 1])
+threads = st.sampled_from(THREADS)
+
+
+class Agreement(RuleBasedStateMachine):
+    """All that can be done to talks, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.stores = stores(self.folder)
+        self.model = Model()
+        self.runner = asyncio.Runner()
+        self.clock = patch.object(adapter, "now", lambda: self.model.now)
+        self.clock.start()
+        self.touched: set[str] = set()
+        self.failed = False
+
+    def do(self, which: int, verb: str, *args: Any, model: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Do the same to all and compare what they say."""
+        expected = self.expected(verb, *args, **kwargs, **(model or {}))
+        for store in self.stores:
+            self.compare(store, (verb, args, kwargs), self.runner.run(store.do(which, verb, *args, **kwargs)), expected)
+
+    def expected(self, verb: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """What the model says; any of these will do."""
+        try:
+            return [getattr(self.model, verb)(*deepcopy(args), **deepcopy(kwargs))]
+        except Refused as refused:
+            return list(refused.names)
+
+    def compare(self, store: Store, call: Any, found: Any, expected: list[Any]) -> None:
+        if found not in expected:
+            self.failed = True
+            raise AssertionError(f"{store.name}: {call} gives {found!r:.2000}, not {expected!r:.2000}")
+
+    def ask_at_once(self, which: int, calls: Sequence[tuple[Any, ...]]) -> None:
+        """Ask all several things at the same time."""
+        expected = [self.expected(verb, *args, **kwargs) for verb, args, kwargs in calls]
+
+        async def asked(store: Store) -> list[Any]:
+            return await asyncio.gather(*(store.do(which, verb, *args, **kwargs) for verb, args, kwargs in calls))
+
+        for store in self.stores:
+            for call, found, wanted in zip(calls, self.runner.run(asked(store)), expected, strict=True):
+                self.compare(store, call, found, wanted)
+
+    def change(self, which: int, verb: str, thread: str, *args: Any, **kwargs: Any) -> None:
+        self.do(which, verb, thread, *args, **kwargs)
+        self.touched.add(thread)
+
+    # --- changes
+
+    @rule(which=keeps, thread=threads, given=st.lists(messages, max_size=4))
+    def append(self, which: int, thread: str, given: list[Message]) -> None:
+        self.change(which, "append", thread, given)
+
+    @rule(which=keeps, thread=threads, count=st.integers(30, 80), run=runs)
+    def append_one_by_one(self, which: int, thread: str, count: int, run: str | None) -> None:
+        for n in range(count if PROVING else count // 10):
+            self.change(which, "append", thread, [UserMessage(content=[TextContent(text=f"{n}")], run_id=run)])
+
+    @rule(which=keeps, thread=threads, extra=extras)
+    def save_extra(self, which: int, thread: str, extra: dict[str, Any]) -> None:
+        self.change(which, "save_extra", thread, extra)
+
+    @rule(which=keeps, thread=threads, question=st.one_of(st.none(), questions, questions), run=runs)
+    def save_pending_request(self, which: int, thread: str, question: HitlRequest | None, run: str | None) -> None:
+        self.change(which, "save_pending_request", thread, question, run_id=run)
+
+    @rule(which=keeps, thread=threads, question=st.sampled_from(QUESTIONS), run=st.sampled_from(RUNS))
+    def settle(self, which: int, thread: str, question: str, run: str) -> None:
+        pending = self.model.load_pending(thread)
+        if pending is not None and pending[1] is not None:
+            question, run = pending[0].question_id, pending[1] if run != "r2" else run
+        self.change(which, "clear_pending_request_if_matches", thread, question_id=question, run_id=run)
+
+    @rule(which=keeps, thread=threads, question=st.sampled_from(QUESTIONS), answer=values, run=runs)
+    def save_hitl_answer(self, which: int, thread: str, question: str, answer: Any, run: str | None) -> None:
+        self.change(which, "save_hitl_answer", thread, question, answer, run_id=run)
+
+    @rule(which=keeps, thread=threads, asked=st.one_of(st.none(), st.lists(st.sampled_from(QUESTIONS))), run=runs)
+    def clear_hitl_answers(self, which: int, thread: str, asked: Any, run: str | None) -> None:
+        self.change(which, "clear_hitl_answers", thread, asked, run_id=run)
+
+    @rule(which=keeps, thread=threads, run=st.sampled_from(RUNS))
+    def claim_run(self, which: int, thread: str, run: str) -> None:
+        self.change(which, "claim_run", thread, run, model={"timeout": TIMEOUTS[which]})
+
+    @rule(which=keeps, thread=threads, run=st.sampled_from(RUNS))
+    def mark_run_complete(self, which: int, thread: str, run: str) -> None:
+        self.change(which, "mark_run_complete", thread, run)
+
+    @rule(which=keeps, thread=threads, run=st.sampled_from(RUNS), given=st.lists(messages, min_size=1, max_size=3))
+    def a_whole_run(self, which: int, thread: str, run: str, given: list[Message]) -> None:
+        self.change(which, "claim_run", thread, run, model={"timeout": TIMEOUTS[which]})
+        self.change(which, "append", thread, [each.model_copy(update={"run_id": run}) for each in given])
+        self.change(which, "mark_run_complete", thread, run)
+
+    @rule(
+        which=keeps,
+        source=threads,
+        onto=threads,
+        run=st.sampled_from(RUNS),
+        about=st.sampled_from([None, {}, {"a": 1}]),
+    )
+    def fork(self, which: int, source: str, onto: str, run: str, about: Any) -> None:
+        done = self.model._there(source).completed
+        self.touched.add(onto)
+        self.change(which, "fork", source, onto, after_run_id=done[0] if done and run == "r0" else run, metadata=about)
+
+    @rule(which=keeps, source=threads, onto=threads)
+    def copy(self, which: int, source: str, onto: str) -> None:
+        self.touched.add(onto)
+        self.change(which, "acopy", source, onto)
+
+    @rule(which=keeps, thread=threads)
+    def prune(self, which: int, thread: str) -> None:
+        self.change(which, "aprune", thread)
+        for store in self.stores:
+            store.check_rows(pruned=thread)
+
+    @rule(which=keeps, thread=threads)
+    def delete(self, which: int, thread: str) -> None:
+        self.change(which, "adelete", thread)
+
+    @rule(which=keeps, thread=threads, count=st.integers(2, 8))
+    def many_at_once(self, which: int, thread: str, count: int) -> None:
+        """Whatever their order is, it is the same in the end."""
+        given = [UserMessage(content=[TextContent(text="one of many")])] * count
+        for n, each in enumerate(given):
+            self.model.append(thread, [each])
+            self.model.save_extra(thread, {f"many {n}": n})
+
+        async def together(store: Store) -> None:
+            cube = store.keeps[which].cube
+            appends = [cube.append(thread, [each]) for each in given]
+            await asyncio.gather(*appends, *(cube.save_extra(thread, {f"many {n}": n}) for n in range(count)))
+
+        for store in self.stores:
+            self.runner.run(together(store))
+        self.touched.add(thread)
+
+    @rule(which=st.integers(0, 2))
+    def reopen(self, which: int) -> None:
+        for store in self.stores:
+            store.reopen(which)
+
+    @rule(seconds=st.sampled_from([1, 5, 10]))
+    def let_time_pass(self, seconds: int) -> None:
+        self.model.now += seconds * 1000
+
+    # --- questions
+
+    @rule(which=st.integers(0, 2), thread=threads, run=st.sampled_from(RUNS))
+    def snapshot(self, which: int, thread: str, run: str) -> None:
+        self.do(which, "snapshot", thread, after_run_id=run)
+
+    @rule(which=st.integers(0, 2), thread=threads)
+    def load(self, which: int, thread: str) -> None:
+        self.do(which, "load", thread)
+
+    @invariant()
+    def changed_talks_read_the_same(self) -> None:
+        for thread in sorted(self.touched):
+            self.reads_the_same(thread)
+        self.touched.clear()
+
+    def reads_the_same(self, thread: str, *, snapshots: bool = False) -> None:
+        calls: list[Any] = [(verb, (thread,), {}) for verb in ("load", "load_pending", "load_pending_request")]
+        for run, question in itertools.product([None, *RUNS[:2]], QUESTIONS):
+            calls.append(("load_hitl_answer", (thread, question), {"run_id": run}))
+        calls += [("snapshot", (thread,), {"after_run_id": run}) for run in RUNS if snapshots]
+        self.ask_at_once(2, calls)
+
+    def teardown(self) -> None:
+        try:
+            if not self.failed:
+                self.everything_reads_the_same()
+        finally:
+            for store in self.stores:
+                store.close()
+            self.clock.stop()
+            self.runner.close()
+            shutil.rmtree(self.folder)
+
+    def everything_reads_the_same(self) -> None:
+        for thread in dict.fromkeys(THREADS):
+            self.reads_the_same(thread, snapshots=True)
+        for store in self.stores:
+            assert self.runner.run(store.catalogue()) == self.model.catalogue(), store.name
+            store.close()
+            store.check_rows()
+
+
+TestAgreement = Agreement.TestCase
+TestAgreement.settings = settings(
+    max_examples=400 if PROVING else 15,
+    stateful_step_count=60 if PROVING else 30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+
+
+# --- crashes
+
+ASKED = HitlRequest(question_id="q", thread_id="t", payload=ConfirmRequest(prompt="sure?"), created_at=2.5)
+
+
+def said(text: str, id: str = "", run: str | None = None) -> UserMessage:
+    return UserMessage(content=[TextContent(text=text)], id=id, run_id=run)
+
+
+async def past(keep: Keep) -> None:
+    cube = keep.cube
+    await asyncio.gather(  # begun in this order, and committed together
+        cube.append("t", [said("before", "1"), *(said(f"{n} " * 50, f"n{n}") for n in range(40))]),
+        cube.claim_run("t", "r1"),
+        cube.append("t", [said("first", "2", "r1"), said("without an id", run="r1")]),
+        cube.mark_run_complete("t", "r1"),
+        cube.save_extra("t", {"a": "x" * 2000, "b": [1]}),
+        cube.claim_run("t", "r2"),
+        cube.append("t", [said("second", "3", "r2")]),
+        cube.save_hitl_answer("t", "q", {"k": "v"}, run_id="r2"),
+        cube.save_pending_request("t", ASKED, run_id="r2"),
+    )
+
+
+VERBS: dict[str, Callable[[Keep], Awaitable[Any]]] = {
+    "append": lambda keep: keep.cube.append("t", [said("new", "4", "r2"), said("long " * 60_000, "5")]),
+    "append to a new thread": lambda keep: keep.cube.append("new", [said("new", "4")]),
+    "save_extra": lambda keep: keep.cube.save_extra("t", {"b": [2], "c": "y" * 3000}),
+    "save_pending_request": lambda keep: keep.cube.save_pending_request("t", None),
+    "settle": lambda keep: keep.cube.clear_pending_request_if_matches("t", question_id="q", run_id="r2"),
+    "save_hitl_answer": lambda keep: keep.cube.save_hitl_answer("t", "q2", ["z" * 900], run_id="r2"),
+    "clear_hitl_answers": lambda keep: keep.cube.clear_hitl_answers("t", run_id="r2"),
+    "claim_run": lambda keep: keep.cube.claim_run("t", "r3"),
+    "mark_run_complete": lambda keep: keep.cube.mark_run_complete("t", "r2"),
+    "fork": lambda keep: keep.cube.fork("t", "new", after_run_id="r1", metadata={"why": 1}),
+    "prune": lambda keep: keep.aprune("t"),
+    "copy": lambda keep: keep.acopy("t", "new"),
+    "delete": lambda keep: keep.adelete("t"),
+}
+ONCE = {"claim_run": "RunAlreadyClaimedError", "fork": "ThreadAlreadyExistsError", "copy": "ValueError"}
+"""What these say to somebody who does them again because the reply got lost."""
+
+REPEATED = {"prune", "delete"}
+"""These may be done again."""
+
+
+class World(CrashingWorld):
+    """A storage with a talk, and how to come back to it after a crash."""
+
+    def do(self, verb: Callable[[Keep], Awaitable[Any]]) -> Any:
+        async def work() -> Any:
+            return await verb(self.keep)
+
+        return asyncio.run(work())
+
+    def tale(self) -> dict[str, Any]:
+        """All that each talk tells, read from the beginning; checked for loose ends where that can be seen."""
+        if self.tenant:
+            assert loose_ends(lent.schema(), self.tenant) == []
+        elif self.path is not None:
+            assert loose_ends(self.path) == []
+        with Keep(Desk(self.reach(), tenant=self.tenant, cache_bytes=0), None) as reader:
+            return asyncio.run(_tale(reader))
+
+
+async def _tale(keep: Keep) -> dict[str, Any]:
+    told = {}
+    for info in await keep.athreads():
+        answers = [await keep.cube.load_hitl_answer(info.id, each, run_id="r2") for each in ("q", "q2")]
+        snapshots = []
+        for run in ("r1", "r2", "r3"):
+            try:
+                snapshots.append(len(await keep.cube.snapshot(info.id, after_run_id=run)))
+            except adapter.framework().errors["not completed"]:
+                snapshots.append(-1)
+        about = (info.status, info.step, info.checkpoints)
+        told[info.id] = (
+            about,
+            await keep.cube.load(info.id),
+            await keep.cube.load_pending(info.id),
+            answers,
+            snapshots,
+        )
+    return told
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], World]]:
+    made: list[World] = []
+
+    def make() -> World:
+        path = tmp_path / f"{len(made)}.db" if request.param == "sqlite" else None
+        made.append(World(path, lent.fresh_tenant() if request.param == "postgres" else ""))
+        made[-1].do(past)
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.transport.crash_at(NEVER, after=False)
+        world.close()
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_crash_at_any_request_leaves_a_talk_as_before_or_as_after(new_world: Callable[[], World], name: str) -> None:
+    verb, undisturbed, crashes = VERBS[name], new_world(), 0
+    before = undisturbed.tale()
+    undisturbed.do(verb)
+    final = undisturbed.tale()
+    for remembers, after in itertools.product((True, False), (False, True)):
+        for k in range(1, 20):
+            world = new_world()
+            if not remembers:
+                world.start()
+            world.transport.crash_at(k, after=after)
+            try:
+                world.do(verb)
+            except Unavailable:
+                crashes += 1
+            else:
+                assert not world.transport.crashed, "a crash was taken for a success"
+                assert world.tale() == final
+                break
+            seen = world.tale()
+            assert seen in (before, final)
+            if k % 2:
+                world.start()
+            try:
+                world.do(verb)
+            except Exception as error:
+                if seen != final or type(error).__name__ != ONCE.get(name):
+                    raise
+            assert world.tale() == final
+        else:
+            raise AssertionError("it never gets through")
+    assert crashes > 3
+
+
+class Losing(Crashing):
+    """A transport that loses the reply to its k-th change, after others may have changed something too."""
+
+    def __init__(self, inner: Transport, meanwhile: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.left = NEVER
+        self._meanwhile = meanwhile
+
+    def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
+        outcomes = super().write(requests)
+        self.left -= 1
+        if self.left:
+            return outcomes
+        self._meanwhile()
+        return [Failure(Conflict("the connection was lost")) if isinstance(each, Reply) else each for each in outcomes]
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "beside others"])
+@pytest.mark.parametrize("name", [*(name for name in VERBS if name not in REPEATED), "append without ids"])
+def test_a_change_whose_reply_was_lost_is_made_once(new_world: Callable[[], World], name: str, others: bool) -> None:
+    world, expected = new_world(), new_world()
+    verb = VERBS.get(name, lambda keep: keep.cube.append("t", [said("no id"), said("of a run", run="r2")]))
+
+    def meanwhile() -> None:
+        if others:
+            rival = Keep(Desk(world.reach(), tenant=world.tenant, cache_bytes=0), None)
+            asyncio.run(rival.cube.append("t", [said("of another", "other")]))
+            rival.close()
+
+    answer = expected.do(verb)
+    if others:
+        expected.do(lambda keep: keep.cube.append("t", [said("of another", "other")]))
+    losing = Losing(world.reach(), meanwhile)
+    with Keep(Desk(losing, tenant=world.tenant, cache_bytes=1 << 26), None) as keep:
+        asyncio.run(_loaded(keep))
+        losing.left = 1
+        assert asyncio.run(_done(verb, keep)) == answer
+        assert losing.left < 1
+    assert world.tale() == expected.tale()
+
+
+async def _loaded(keep: Keep) -> None:
+    await keep.cube.load("t")
+
+
+async def _done(verb: Callable[[Keep], Awaitable[Any]], keep: Keep) -> Any:
+    return await verb(keep)

@@ -1,0 +1,38 @@
+"""threadkeep's CubeLoop checkpointer against its own public suite, on every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import lent
+import threadkeep
+from threadkeep.adapters.cube import KeepCube
+from threadkeep.conformance.cube_suite import *  # noqa: F403
+from threadkeep.conformance.cube_suite import Capabilities
+
+
+@pytest.fixture
+def opening(url: str) -> Callable[[], threadkeep.Keep]:
+    """Opens a Keep on the data of the test. On PostgreSQL they are in one schema: to make one takes longer than a test."""
+    tenant = lent.fresh_tenant()
+    place = lent.schema() if url.startswith("postgresql:") else url
+    return lambda: threadkeep.open(place, tenant=tenant)
+
+
+@pytest.fixture
+def cube(opening: Callable[[], threadkeep.Keep]) -> Iterator[KeepCube]:
+    with opening() as keep:
+        yield keep.cube
+
+
+@pytest.fixture
+def other_cube(opening: Callable[[], threadkeep.Keep]) -> Iterator[KeepCube]:
+    with opening() as keep:
+        yield keep.cube
+
+
+@pytest.fixture
+def capabilities(url: str) -> Capabilities:
+    return Capabilities(other_handles=url != "memory://")  # each Keep in memory has data of its own

@@ -1,0 +1,674 @@
+"""Valkey as its own: slots, what is sent, URLs, one server and clusters, slots that move, expiry, large values, servers that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cubeloop.providers.base import TextContent, UserMessage
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.crc import key_slot
+
+import threadkeep
+import valkeys
+from chains import Chain, config, ids, values
+from colours import Colour
+from processes import run
+from threadkeep import errors
+from threadkeep.backends.valkey import Valkey
+from threadkeep.backends.valkey_memories import Memories
+from threadkeep.conformance.store.embedder import DIMS, embed
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.transports.valkey import ValkeyServer
+from threadkeep.urls import Server, transport_for
+from verbs import every_async_verb, every_verb
+from writers import Writers
+
+NEAR = {"dims": DIMS, "embed": embed, "fields": ["text"]}
+PATIENCE = 30
+
+
+@pytest.fixture
+def url() -> str:
+    """Here a URL is always one of Valkey."""
+    return valkeys.shared().url()
+
+
+@pytest.fixture
+def server() -> Iterator[valkeys.Server]:
+    """A server that may be frozen and killed."""
+    made = valkeys.start()
+    yield made
+    made.stop()
+
+
+def url_of(server: valkeys.Server, **options: Any) -> str:
+    return valkeys.Cluster([server]).url(**options)
+
+
+def reached(url: str, **options: Any) -> ValkeyServer:
+    """The transport of a URL; nothing is connected."""
+    chosen: Any = {"durability": "strict", "timeout": 30, "read_only": False} | options
+    transport = transport_for(url, **chosen, server=Server())
+    assert isinstance(transport, ValkeyServer)
+    return transport
+
+
+# --- slots
+
+texts = st.text(st.characters(), max_size=12) | st.sampled_from(["{", "}", "{a}b", "}{", "{}", "\x00", "\ud83d", ""])
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts, st.sampled_from(["graph", "cube"]), texts, texts)
+def test_all_keys_of_a_thread_and_of_its_partitions_indexes_are_in_one_slot(
+    tenant: str, kind: str, id: str, prefix: str
+) -> None:
+    backend = Valkey(prefix.replace("{", "").replace("}", "") or "tk")
+    names = backend.names(ThreadKey(tenant, kind, id))
+    assert len(set(names.keys)) == len(names.keys)
+    assert len(set(map(key_slot, names.keys))) == 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts, texts)
+def test_all_keys_of_a_partition_of_memories_are_in_one_slot(tenant: str, first: str) -> None:
+    part = Memories(b"tk")._part(tenant, first)
+    assert len(set(part.keys)) == len(part.keys)
+    assert len(set(map(key_slot, part.keys))) == 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(texts, st.sampled_from(["graph", "cube"]), texts), min_size=2, max_size=2, unique=True))
+def test_two_threads_share_no_key_of_their_own(two: list[tuple[str, str, str]]) -> None:
+    one, other = (set(Valkey("tk").names(ThreadKey(*each)).keys[:2]) for each in two)
+    assert not one & other
+
+
+# --- what is sent
+
+CONNECTING = {"INFO", "CLUSTER", "CLIENT", "COMMAND", "HELLO", "AUTH", "READONLY", "PING"}
+OURS = {
+    "EVAL", "EVALSHA", "WAIT", "ASKING", "EXISTS", "HGET", "HMGET", "ZRANGE", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZRANGEBYSCORE",
+    "ZREVRANGEBYSCORE", "ZMSCORE",
+}  # fmt: skip
+IN_SCRIPTS = {
+    "EXISTS", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE",
+    "RENAME", "UNLINK", "ZADD", "ZRANGE", "ZRANGEBYLEX", "ZREM", "ZREVRANGEBYLEX", "ZRANGEBYSCORE", "ZSCORE", "ZCARD",
+    "HSETNX", "HGETALL",
+}  # fmt: skip
+MANY_KEYS = {"UNLINK", "RENAME", "EXISTS"}
+
+
+def do_everything(url: str) -> None:
+    """Every verb of every face."""
+    with threadkeep.open(url, index=NEAR) as keep:
+        Chain(keep.checkpointer, "runs", run="r").put({"x": 1})
+        for verb in every_verb(keep).values():
+            verb()
+        Chain(keep.checkpointer).put({"messages": [f"{n} " * 40 for n in range(600)]})
+        keep.checkpointer.copy_thread("t", "long")
+        for order in ("id", "updated", "created", "bytes"):
+            keep.threads(order=order)
+        store = keep.store
+        for n in range(20):
+            store.put(("a", f"{n % 3}"), f"{n}", {"text": "apple", "n": n}, ttl=0.0001 if n % 5 == 0 else 10)
+        store.put(("a",), "0", {"text": "rain"})
+        store.get(("a", "1"), "1")
+        store.search(("a",), query="apple", filter={"n": {"$gt": 3}})
+        store.search(())
+        store.search(("a", "1"))
+        store.list_namespaces()
+        store.delete(("a", "1"), "1")
+        keep.sweep()
+        asyncio.run(_talk(keep))
+
+
+async def _talk(keep: threadkeep.Keep) -> None:
+    cube = keep.cube
+    await cube.claim_run("talk", "r")
+    await cube.append("talk", [UserMessage(content=[TextContent(text="hi")], run_id="r")])
+    await cube.save_extra("talk", {"a": 1})
+    await cube.mark_run_complete("talk", "r")
+    await cube.fork("talk", "other", after_run_id="r")
+    await cube.load("other")
+    await keep.aprune("talk")
+    await keep.adelete("other")
+
+
+def test_only_declared_keys_are_used_and_nothing_is_asked_that_managed_servers_refuse() -> None:
+    server = valkeys.shared_one()
+    prefix = valkeys.fresh_prefix()
+    with valkeys.listening([server]) as heard:
+        do_everything(url_of(server, prefix=prefix))
+    assert len(heard) > 1000
+    declared: set[str] = set()
+    scripts = 0
+    for who, name, *words in heard:
+        if who == "lua":
+            assert name.upper() in IN_SCRIPTS, name
+            used = words if name.upper() in MANY_KEYS else words[:1]
+            assert declared.issuperset(used), (name, used)
+        elif name in ("EVAL", "EVALSHA"):
+            declared, scripts = set(words[2 : 2 + int(words[1])]), scripts + 1
+            assert declared and all(key.startswith(prefix + "{") for key in declared)
+        else:
+            declared = set()
+            assert name.upper() in OURS | CONNECTING, name
+            assert name not in OURS - {"WAIT"} or words[0].startswith(prefix + "{")
+    assert scripts > 30
+
+
+def test_scripts_name_no_key_but_those_that_they_are_given() -> None:
+    """What the test above sees of each script, it says for every branch of it."""
+    for path in files("threadkeep.backends").joinpath("lua").iterdir():
+        text = re.sub(r"--.*", "", path.read_text())
+        given = {
+            name.strip() for names in re.findall(r"local ([\w, ]+) = [^\n]*KEYS", text) for name in names.split(",")
+        }
+        given |= set(re.findall(r"local function \w+\((\w+)", text))
+        for command, key in re.findall(r"redis\.call\(\s*'(\w+)',\s*([^,)]+)", text):
+            assert command in IN_SCRIPTS, (path.name, command)
+            assert key.startswith("KEYS[") or key in given, (path.name, key)
+        assert not re.search(r"redis\.pcall|loadstring|\bTIME\b|math\.random", text)
+
+
+async def test_no_verb_blocks_the_event_loop(url: str) -> None:
+    async with threadkeep.open(url) as keep:
+        for verb in every_async_verb(keep).values():
+            if asyncio.iscoroutine(asked := verb()):
+                await asked
+        await keep.store.aput(("a",), "k", {"x": 1})
+        assert [item.key for item in await keep.store.asearch(())] == ["k"]
+        await _talk(keep)
+
+
+# --- URLs
+
+
+def test_a_url_says_hosts_user_password_and_options() -> None:
+    options = reached(
+        "valkey://us%40er:p%3A%2F%40%25ss@one:7000,two,[::1]:7002/0?prefix=my%20app&replicas=2&socket_keepalive=true"
+    )._options
+    assert options.hosts == (("one", 7000), ("two", 6379), ("::1", 7002))
+    assert (options.settings["username"], options.settings["password"]) == ("us@er", "p:/@%ss")
+    assert options.settings["socket_keepalive"] is True
+    assert options.replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("durability", "query", "replicas"),
+    [("strict", "", None), ("relaxed", "", 0), ("relaxed", "?replicas=2", 2), ("strict", "?replicas=0", 0)],
+)
+def test_relaxed_waits_for_no_replica_unless_it_is_said(durability: str, query: str, replicas: int | None) -> None:
+    assert reached(f"valkey://localhost/{query}", durability=durability)._options.replicas == replicas
+
+
+@pytest.mark.parametrize(
+    ("scheme", "secure"), [("valkey", False), ("redis", False), ("valkeys", True), ("rediss", True)]
+)
+def test_an_s_at_the_end_of_the_scheme_is_tls(scheme: str, secure: bool) -> None:
+    assert reached(f"{scheme}://localhost/")._options.settings.get("ssl", False) is secure
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("valkey://localhost/1", "no database but 0"),
+        ("valkey://localhost/?db=1", "db"),
+        ("valkey://me:secret@localhost/1", "no database but 0"),
+        ("valkey://localhost/?prefix=a{b", "braces"),
+        ("valkey://localhost/?prefix=a%7Db", "braces"),
+        ("valkey://localhost/?prefix=", "prefix"),
+        ("valkey://localhost/?replicas=-1", "replicas=-1"),
+        ("valkey://localhost/?replicas=some", "replicas=some"),
+        ("valkey://localhost/?thread_ttl=never", "thread_ttl=never"),
+        ("valkey://localhost/?thread_ttl=0", "thread_ttl"),
+        ("valkey://localhost/?thread_ttl=99999999999999999", "thread_ttl"),
+        ("valkey://localhost/?replicas=1&replicas=2", "said twice"),
+        ("valkey://localhost/?replica=1", "replica"),
+        ("valkey://localhost:port/", "port"),
+        ("valkey://localhost:99999/", "99999|range"),
+    ],
+)
+def test_what_is_wrong_in_a_url_is_a_value_error_that_names_it(wrong: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"(?i){says}") as told:
+        threadkeep.open(wrong)
+    assert "secret" not in str(told.value)
+
+
+def test_options_of_postgres_are_refused() -> None:
+    with pytest.raises(ValueError, match="schema"):
+        threadkeep.open("valkey://localhost/", schema="a")
+
+
+def test_a_missing_driver_is_told_with_the_pip_line() -> None:
+    script = """
+import sys
+sys.modules["redis"] = sys.modules["redis.connection"] = None
+import threadkeep
+try:
+    threadkeep.open("valkey://localhost/")
+except ImportError as error:
+    print(error)
+"""
+    assert "pip install 'threadkeep[valkey]'" in run(script)
+
+
+def test_two_prefixes_on_one_cluster_do_not_see_each_other() -> None:
+    one, other = (valkeys.shared().url() for _ in range(2))
+    with threadkeep.open(one) as keep, threadkeep.open(other) as stranger:
+        Chain(keep.checkpointer, run="r").put({"x": 1})
+        keep.store.put(("a",), "k", {"x": 1})
+        assert stranger.checkpointer.get_tuple(config("t")) is None
+        assert (ids(stranger.checkpointer, None), stranger.threads(), stranger.store.search(())) == ([], [], [])
+        assert stranger.store.get(("a",), "k") is None
+        assert stranger.store.list_namespaces() == []
+        stranger.checkpointer.delete_thread("t")
+        stranger.checkpointer.delete_for_runs(["r"])
+        stranger.store.delete(("a",), "k")
+        assert values(keep.checkpointer) == {"x": 1}
+        assert keep.store.get(("a",), "k") is not None
+
+
+# --- one server
+
+
+@pytest.mark.parametrize("scheme", ["valkey", "redis"])
+def test_a_single_server_is_enough(scheme: str) -> None:
+    url = url_of(valkeys.shared_one()).replace("valkey:", f"{scheme}:")
+    do_everything(url)
+    with threadkeep.open(url) as keep:
+        assert [info.id for info in keep.threads(order="id")] == ["long", "t", "talk", "u"]
+
+
+def test_the_first_host_that_answers_is_enough() -> None:
+    place = f"127.0.0.1:1,127.0.0.1:{valkeys.shared_one().port}"
+    with threadkeep.open(f"valkey://{place}/?prefix={valkeys.fresh_prefix()}") as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+        assert values(keep.checkpointer) == {"x": 1}
+
+
+def test_one_host_of_a_cluster_is_enough() -> None:
+    cluster = valkeys.shared()
+    replica = valkeys.Cluster(cluster.servers[-1:]).url()
+    with threadkeep.open(replica) as keep:
+        for n in range(20):
+            Chain(keep.checkpointer, f"{n}").put({"x": n})
+        assert len(keep.threads()) == 20
+
+
+def test_scripts_that_a_server_has_forgotten_are_sent_again() -> None:
+    server = valkeys.shared_one()
+    with threadkeep.open(url_of(server)) as keep:
+        chain = Chain(keep.checkpointer)
+        for n in range(3):
+            server.client.script_flush()
+            chain.put({"n": n})
+            server.client.script_flush()
+            assert values(keep.checkpointer) == {"n": n}
+            server.client.script_flush()
+            assert ids(keep.checkpointer) == [f"{each:08}" for each in range(n, -1, -1)]
+
+
+def test_what_others_keep_in_the_server_stays() -> None:
+    server = valkeys.shared_one()
+    prefix = valkeys.fresh_prefix()
+    theirs = {f"{prefix}:own", f"{prefix}{{000}}", "plain"}
+    for key in theirs:
+        server.client.set(key, "theirs")
+    do_everything(url_of(server, prefix=prefix))
+    assert all(server.client.get(key) == b"theirs" for key in theirs)
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server of Debian's is installed")
+def test_redis_7_works() -> None:
+    server = valkeys.start(Path(shutil.which("redis-server") or ""))
+    try:
+        do_everything(url_of(server))
+    finally:
+        server.stop()
+
+
+# --- slots that move
+
+
+@pytest.fixture(scope="module")
+def moving() -> Iterator[valkeys.Cluster]:
+    """Two primaries that slots are moved between."""
+    made = valkeys.fresh_cluster(primaries=2, replicas=0)
+    yield made
+    made.stop()
+
+
+def slot_of(url: str, thread: str) -> int:
+    return key_slot(reached(url)._backend.names(ThreadKey("", "graph", thread)).keys[0])
+
+
+async def test_a_slot_may_move_between_two_calls(moving: valkeys.Cluster, call: Colour) -> None:
+    url = moving.url()
+    slot = slot_of(url, "t")
+    async with threadkeep.open(url) as keep, threadkeep.open(url) as reader:
+        chain = Chain(keep.checkpointer)
+        for n in range(4):
+            await call(keep.checkpointer, "put", *chain.next({"n": n}))
+            await asyncio.to_thread(moving.migrate, slot)
+            found = await call(reader.checkpointer, "get_tuple", config("t"))
+            assert found.checkpoint["channel_values"] == {"n": n}
+            assert [info.id for info in await call(reader, "threads")] == ["t"]
+
+
+def test_writers_and_readers_go_on_while_their_slots_move(moving: valkeys.Cluster) -> None:
+    """Keys go one by one, slowly: scripts meet MOVED, ASK and TRYAGAIN."""
+    url = moving.url()
+    with threadkeep.open(url) as keep, threadkeep.open(url) as reader:
+        with Writers(keep, threads=2, tasks=2) as writers:
+            writers.wait_for(8)
+            slots = {slot_of(url, name) for name in writers.told}
+            with reading(reader, list(writers.told), writers) as seen:
+                for slot in slots:
+                    moving.migrate(slot, pause=0.03)
+                writers.wait_for(20)
+        assert all(seen.values())
+    writers.check(url)
+
+
+@contextlib.contextmanager
+def reading(keep: threadkeep.Keep, names: list[str], writers: Writers) -> Iterator[dict[str, int]]:
+    """Somebody reads meanwhile: what was acknowledged before is there, whole."""
+    stop, seen, failed = threading.Event(), dict.fromkeys(names, 0), list[BaseException]()
+
+    def read() -> None:
+        try:
+            while not stop.is_set():
+                for name in names:
+                    told = writers.told[name][-1]
+                    found = keep.checkpointer.get_tuple(config(name))
+                    assert found is not None and found.checkpoint["id"] >= told
+                    assert keep.checkpointer.get_tuple(config(name, told)) is not None
+                    seen[name] += 1
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        thread.join(PATIENCE)
+    if failed:
+        raise failed[0]
+
+
+# --- threads that are kept for a while only
+
+
+def test_an_idle_thread_is_gone_after_its_time_and_a_busy_one_is_not() -> None:
+    url = url_of(valkeys.shared_one(), thread_ttl=1)
+    with threadkeep.open(url) as keep, threadkeep.open(url) as other:
+        busy = Chain(keep.checkpointer, "busy", run="r")
+        idle = Chain(keep.checkpointer, "idle", run="r")
+        idle.put({"x": 1})
+        asyncio.run(_talk(keep))
+        for n in range(4):
+            busy.put({"n": n})
+            time.sleep(0.4)
+        for each in (keep, other):
+            saver = each.checkpointer
+            assert saver.get_tuple(config("idle")) is None
+            assert saver.get_tuple(config("idle", "00000000")) is None
+            assert ids(saver, "idle") == []
+            assert asyncio.run(each.cube.load("talk")) is None
+            assert set(ids(saver, None)) == {f"{n:08}" for n in range(4)}
+            for order in ("id", "updated", "created", "bytes"):
+                assert [info.id for info in each.threads(order=order)] == ["busy"]
+            assert len(ids(saver, "busy")) == 4
+        keep.checkpointer.delete_for_runs(["r"])
+        assert ids(keep.checkpointer, None) == []
+
+
+def test_a_thread_that_expired_begins_anew() -> None:
+    url = url_of(valkeys.shared_one(), thread_ttl=1)
+    with threadkeep.open(url) as keep:
+        chain = Chain(keep.checkpointer, run="r")
+        chain.put({"log": ["a" * 900]}, id="5")
+        time.sleep(1.2)
+        chain.put({"log": ["a" * 900, "b"]}, id="4")
+        for saver in (keep.checkpointer, threadkeep.open(url).checkpointer):
+            assert ids(saver) == ids(saver, None) == ["4"]
+            assert values(saver) == {"log": ["a" * 900, "b"]}
+        assert [(info.id, info.checkpoints) for info in keep.threads()] == [("t", 1)]
+
+
+def test_threads_that_expired_leave_nothing_in_the_server() -> None:
+    server = valkeys.shared_one()
+    url = url_of(server, prefix=(prefix := valkeys.fresh_prefix()), thread_ttl=1)
+    with threadkeep.open(url) as keep:
+        for n in range(5):
+            Chain(keep.checkpointer, f"{n}", run="r").put({"x": 1})
+        time.sleep(1.2)
+        assert (keep.threads(), ids(keep.checkpointer, None)) == ([], [])
+        for order in ("id", "updated", "created", "bytes"):
+            keep.threads(order=order)
+        keep.checkpointer.delete_for_runs(["r"])
+    assert list(server.client.scan_iter(f"{prefix}{{*", count=10_000)) == []
+
+
+# --- large values
+
+
+def test_a_message_of_twenty_megabytes_comes_back_and_is_stored_in_pieces() -> None:
+    server = valkeys.shared_one()
+    prefix = valkeys.fresh_prefix()
+    long = "".join(f"{n:07} word " for n in range(1_700_000))
+    with threadkeep.open(url_of(server, prefix=prefix), cache_bytes=0) as keep:
+        Chain(keep.checkpointer).put({"messages": ["short", long, b"\x00" * 3_000_000]})
+        assert values(keep.checkpointer) == {"messages": ["short", long, b"\x00" * 3_000_000]}
+    (key,) = server.client.scan_iter(f"{prefix}{{*}}:t:*", count=10_000)
+    assert max(server.client.hstrlen(key, field) for field in server.client.hkeys(key)) <= 1 << 20
+
+
+def test_five_thousand_messages_are_read_in_slices(url: str) -> None:
+    messages = [f"message {n} " * 8 for n in range(5000)]
+    with threadkeep.open(url, cache_bytes=0) as keep:
+        chain = Chain(keep.checkpointer)
+        for end in (2500, 5000):
+            chain.put({"messages": messages[:end]})
+        with valkeys.listening(valkeys.shared().servers[:3]) as heard:
+            assert values(keep.checkpointer) == {"messages": messages}
+        asked = [len(words) for who, name, *words in heard if name == "EVALSHA" and who != "lua"]
+        assert len(asked) >= 3
+        assert max(asked) < 600
+        keep.checkpointer.copy_thread("t", "u")
+        assert values(keep.checkpointer, "u") == {"messages": messages}
+
+
+def test_a_memory_of_several_megabytes_comes_back(url: str) -> None:
+    with threadkeep.open(url) as keep:
+        keep.store.put(("a",), "k", {"text": "long " * 1_000_000})
+        assert keep.store.get(("a",), "k").value == {"text": "long " * 1_000_000}
+        assert len(keep.store.search(("a",))[0].value["text"]) == 5_000_000
+
+
+# --- servers that refuse, are gone, or do not answer
+
+QUESTIONS: dict[str, Callable[[threadkeep.Keep], Any]] = {
+    "get_tuple": lambda keep: keep.checkpointer.get_tuple(config("t")),
+    "list": lambda keep: list(keep.checkpointer.list(None)),
+    "threads": lambda keep: keep.threads(),
+    "put": lambda keep: Chain(keep.checkpointer).put({"x": 1}),
+    "store.get": lambda keep: keep.store.get(("a",), "k"),
+    "search": lambda keep: keep.store.search(()),
+    "load": lambda keep: asyncio.run(keep.cube.load("t")),
+    "setup": lambda keep: keep.setup(),
+}
+
+
+@cache
+def guarded() -> valkeys.Server:
+    """A server with a password, and a user who may only read."""
+    server = valkeys.start()
+    server.client.execute_command("ACL", "SETUSER", "app", "on", ">s3:c/r@t", "~*", "+@all")
+    server.client.execute_command("ACL", "SETUSER", "viewer", "on", ">see", "~*", "+@read", "+@connection", "+info")
+    server.client.execute_command("ACL", "SETUSER", "default", "off")
+    return server
+
+
+def guarded_url(who: str) -> str:
+    port = guarded().port
+    return f"valkey://{who}127.0.0.1:{port}/?prefix={valkeys.fresh_prefix()}"
+
+
+def test_a_user_and_a_password_may_stand_in_the_url() -> None:
+    with threadkeep.open(guarded_url("app:s3%3Ac%2Fr%40t@")) as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+        assert values(keep.checkpointer) == {"x": 1}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("who", ["app:wrong@", "", "nobody:x@"])
+def test_who_is_refused_is_told_so_at_once(who: str, question: str) -> None:
+    began = time.monotonic()
+    with threadkeep.open(guarded_url(who), timeout=20) as keep:
+        with pytest.raises(errors.Unavailable, match="(?i)password|auth|user") as told:
+            QUESTIONS[question](keep)
+    assert "in time" not in str(told.value)
+    assert time.monotonic() - began < 5
+
+
+def test_a_user_who_may_not_write_is_told_so() -> None:
+    with threadkeep.open(guarded_url("viewer:see@")) as keep:
+        with pytest.raises(errors.Unavailable, match="(?i)permission"):
+            Chain(keep.checkpointer).put({"x": 1})
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_port_where_nobody_listens_is_unavailable_in_time(question: str) -> None:
+    began = time.monotonic()
+    with threadkeep.open("valkey://127.0.0.1:1,127.0.0.1:2/", timeout=0.5) as keep:
+        with pytest.raises(errors.Unavailable):
+            QUESTIONS[question](keep)
+    assert 0.4 < time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["from the start", "later"])
+def test_a_frozen_server_is_unavailable_in_time_and_works_when_it_answers(server: valkeys.Server, before: bool) -> None:
+    with threadkeep.open(url_of(server), timeout=1) as keep:
+        if not before:
+            Chain(keep.checkpointer).put({"x": 1})
+        server.freeze()
+        for question in ("get_tuple", "put", "search"):
+            began = time.monotonic()
+            with pytest.raises(errors.Unavailable):
+                QUESTIONS[question](keep)
+            assert time.monotonic() - began < 3.5
+        server.thaw()
+        Chain(keep.checkpointer).put({"x": 2})
+        assert values(keep.checkpointer) == {"x": 2}
+
+
+def test_a_server_that_is_gone_is_never_an_empty_thread(server: valkeys.Server) -> None:
+    with threadkeep.open(url_of(server), timeout=0.5) as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+        keep.store.put(("a",), "k", {"x": 1})
+        server.kill()
+        for question in QUESTIONS.values():
+            with pytest.raises(errors.Unavailable):
+                question(keep)
+
+
+def test_too_few_replicas_are_told_loudly_and_in_time() -> None:
+    url = url_of(valkeys.shared_one(), replicas=1)
+    began = time.monotonic()
+    with threadkeep.open(url, timeout=1) as keep:
+        with pytest.raises(errors.Unavailable, match="0 of 1 replicas"):
+            Chain(keep.checkpointer).put({"x": 1})
+        with pytest.raises(errors.Unavailable, match="0 of 1 replicas"):
+            keep.store.put(("a",), "k", {"x": 1})
+    assert time.monotonic() - began < 5
+
+
+def test_strict_waits_for_a_replica_where_there_is_one_and_relaxed_does_not() -> None:
+    waited = {}
+    for durability in ("strict", "relaxed"):
+        with threadkeep.open(valkeys.shared().url(), durability=durability) as keep:
+            keep.setup()
+            with valkeys.listening(valkeys.shared().servers[:3]) as heard:
+                Chain(keep.checkpointer).put({"x": 1})
+                keep.store.put(("a",), "k", {"x": 1})
+        waited[durability] = sum(name == "WAIT" for _, name, *_ in heard)
+    assert waited == {"strict": 2, "relaxed": 0}
+
+
+def test_a_read_waits_for_no_replica() -> None:
+    with threadkeep.open(valkeys.shared().url(replicas=2)) as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+        with valkeys.listening(valkeys.shared().servers[:3]) as heard:
+            for question in ("get_tuple", "list", "threads", "search", "load"):
+                QUESTIONS[question](keep)
+        assert "WAIT" not in {name for _, name, *_ in heard}
+
+
+def test_a_server_that_is_full_is_unavailable_and_what_was_there_stays(server: valkeys.Server) -> None:
+    """A script that would need more memory is refused before it begins."""
+    with threadkeep.open(url_of(server), timeout=2) as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+        server.client.config_set("maxmemory", "1")
+        with pytest.raises(errors.Unavailable, match="OOM|memory"):
+            Chain(keep.checkpointer, "u").put({"x": 2})
+        assert values(keep.checkpointer) == {"x": 1}
+        assert [info.id for info in keep.threads()] == ["t"]
+        server.client.config_set("maxmemory", "0")
+        Chain(keep.checkpointer, "u").put({"x": 2})
+        assert [info.id for info in keep.threads(order="id")] == ["t", "u"]
+
+
+# --- fork
+
+FORK = """
+import os, sys, threading
+import threadkeep
+from chains import Chain, ids
+keep = threadkeep.open(sys.argv[1])
+chain = Chain(keep.checkpointer, "parent")
+chain.put({"x": 0})
+stop = threading.Event()
+def write():
+    while not stop.is_set():
+        chain.put({"x": chain.number})
+writer = threading.Thread(target=write)
+writer.start()
+children = []
+for n in range(4):
+    pid = os.fork()
+    if not pid:
+        for number in range(5):
+            Chain(keep.checkpointer, f"child {n}").put({"x": number}, id=f"{number}")
+        assert len(ids(keep.checkpointer, f"child {n}")) == 5
+        assert len(keep.threads()) >= 2
+        os._exit(0)
+    children.append(pid)
+codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+stop.set()
+writer.join()
+assert codes == [0] * 4, codes
+assert len(ids(keep.checkpointer, "parent")) == chain.number
+assert [len(ids(keep.checkpointer, f"child {n}")) for n in range(4)] == [5] * 4
+keep.close()
+"""
+
+
+def test_children_of_a_fork_make_connections_of_their_own(url: str) -> None:
+    run("import warnings; warnings.simplefilter('ignore')\n" + FORK, url)
