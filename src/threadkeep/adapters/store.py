@@ -308,7 +308,8 @@ def _space(namespace: Any) -> Space:
 
 def _place(namespace: Any, key: Any) -> Place:
     place = Place(_space(namespace), key if type(key) is str else as_id(key, "key"))
-    if "" in place.space or any("." in segment or "\x00" in segment for segment in place.space):
+    letters = "".join(place.space)
+    if "" in place.space or "." in letters or "\x00" in letters:
         validate_op_namespace(GetOp(*place))  # says what is wrong with it
     return place
 
@@ -322,7 +323,7 @@ def _check_index(index: Any) -> None:
 
 
 def _time(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
+    return _EPOCH + timedelta(0, 0, microseconds)
 
 
 def _item(hit: Hit) -> Item:

@@ -133,16 +133,16 @@ def _sweep(work: Work, request: Sweep) -> int:
 
 def _recall(work: Work, request: Recall) -> tuple[MemoryRow | None, ...]:
     numbers = [memory_number(request.tenant, place) for place in request.places]
-    rows = {row[0]: memory_row(row) for row in _fetched(work, request.tenant, numbers, request.now)}
-    found = map(rows.get, numbers)
-    return tuple([row if row and row[:2] == place else None for row, place in zip(found, request.places, strict=True)])
+    rows = map(memory_row, _fetched(work, request.tenant, numbers, request.now))
+    found = {row[:2]: row for row in rows}  # by place: what is there may be another memory with the same number
+    return tuple([found.get(place) for place in request.places])
 
 
 def _recall_numbered(work: Work, request: RecallNumbered) -> dict[int, MemoryRow]:
     return {row[0]: memory_row(row) for row in _fetched(work, request.tenant, request.numbers, request.now)}
 
 
-def _fetched(work: Work, tenant: str, numbers: Iterable[int], now: int) -> Iterator[Row]:
+def _fetched(work: Work, tenant: str, numbers: Sequence[int], now: int) -> list[Row]:
     return work.dialect.fetch_memories(work, {"tenant": to_bytes(tenant), "now": now}, numbers)
 
 
