@@ -280,7 +280,7 @@ def _place_of_put(op: PutOp) -> Place:
     if op.ttl is not None:
         _minutes(op.ttl)
     _check_index(op.index)
-    if op.value is not None and not isinstance(op.value, Mapping):
+    if type(op.value) is not dict and op.value is not None and not isinstance(op.value, Mapping):
         raise TypeError(f"value must be a dict, not {type(op.value).__name__}")
     return place
 
@@ -315,7 +315,7 @@ def _place(namespace: Any, key: Any) -> Place:
 
 
 def _are_str(given: Iterable[Any]) -> bool:
-    return all([isinstance(each, str) for each in given])
+    return all(isinstance(each, str) for each in given)
 
 
 def _check_index(index: Any) -> None:

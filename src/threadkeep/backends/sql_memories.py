@@ -53,7 +53,7 @@ def memory_values(tenant: str, memories: Iterable[Memory]) -> Iterator[dict[str,
     for memory in memories:
         space, key, value, created, updated, expires, ttl = memory.row
         yield {
-            "memory": memory_number(tenant, memory.row.place), "part": part_number(tenant, space[0]), "tenant": whose,
+            "memory": memory_number(tenant, Place(space, key)), "part": part_number(tenant, space[0]), "tenant": whose,
             "space": encode(space), "key": to_bytes(key), "created": created, "updated": updated, "expires": expires,
             "ttl": ttl, "value": value,
         }  # fmt: skip
