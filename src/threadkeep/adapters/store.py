@@ -135,21 +135,21 @@ class KeepStore(BaseStore):
     def _asked(self, ops: Iterable[Op]) -> _Asked:
         asked = _Asked([], {}, {}, {}, 0)
         total = 0
-        for n, given in enumerate(ops):
-            op = _checked(given)
+        for n, op in enumerate(ops):
             total += 1
             if isinstance(op, PutOp):
-                place = Place(op.namespace, op.key)
+                place = _place_of_put(op)
                 asked.puts.pop(place, None)
                 asked.puts[place] = op
             else:
-                asked.reads.append((n, op))
+                asked.reads.append((n, _checked_read(op)))
         for place, op in asked.puts.items():
             if op.value is None:
                 continue
-            asked.values[place] = values.dump(op.value)  # before its texts: it is refused, or copied, now
-            if op.index is not False:
-                asked.texts[place] = self._index.texts(op.value, op.index)
+            value = op.value if type(op.value) is dict else dict(op.value)
+            asked.values[place] = values.dump(value)  # before its texts: it is refused, or copied, now
+            if op.index is not False and self.embeddings is not None:
+                asked.texts[place] = self._index.texts(value, op.index)
         return asked._replace(total=total)
 
     async def _reading(self, asked: _Asked, embedded: Embedded, now: int) -> list[Any]:
@@ -183,12 +183,13 @@ class KeepStore(BaseStore):
 
     def _memory(self, place: Place, asked: _Asked, embedded: Embedded, now: int) -> Memory:
         op, value = asked.puts[place], asked.values[place]
-        expires = now + lifetime(op.ttl) if op.ttl is not None else None
-        row = MemoryRow(place.space, place.key, value, now, now, expires, op.ttl)
+        ttl = float(op.ttl) if op.ttl is not None else None
+        expires = now + lifetime(ttl) if ttl is not None else None
+        row = MemoryRow(place.space, place.key, value, now, now, expires, ttl)
         if op.index is False:
             return Memory(row)
         words = self._index.words(values.load(value), op.index) if self._index.has_words else ""
-        return Memory(row, tuple(embedded.texts[text] for text in asked.texts[place]), words)
+        return Memory(row, tuple([embedded.texts[text] for text in asked.texts.get(place, ())]), words)
 
     def _stale(self, asked: _Asked, hits: Sequence[Any], now: int) -> list[Place]:
         """What was read and lives longer for it; not what this batch stores anew."""
@@ -254,10 +255,8 @@ def _minutes(given: Any, what: str = "ttl") -> float:
     return float(given)
 
 
-def _checked(op: Op) -> Op:
+def _checked_read(op: Op) -> Op:
     """An operation with everything in its place, or the error."""
-    if isinstance(op, PutOp):
-        return _checked_put(op)
     if isinstance(op, GetOp):
         return op._replace(namespace=_space(op.namespace), key=as_id(op.key, "key"))
     if isinstance(op, SearchOp):
@@ -273,16 +272,17 @@ def _checked(op: Op) -> Op:
     return op._replace(limit=_some(op.limit, "limit"), offset=_some(op.offset, "offset"))
 
 
-def _checked_put(op: PutOp) -> PutOp:
-    space, ttl = _space(op.namespace), _minutes(op.ttl) if op.ttl is not None else None
-    op = op._replace(namespace=space, key=as_id(op.key, "key"), ttl=ttl)
-    _check_index(op.index)
-    if not space:
+def _place_of_put(op: PutOp) -> Place:
+    """Where something is put, or the error if it cannot be; no copy is made of what a batch may have a hundred of."""
+    place = _place(op.namespace, op.key)
+    if not place.space:
         raise InvalidNamespaceError("a namespace has at least one segment")
-    validate_op_namespace(op)
-    if op.value is not None and not isinstance(op.value, Mapping):
+    if op.ttl is not None:
+        _minutes(op.ttl)
+    _check_index(op.index)
+    if type(op.value) is not dict and op.value is not None and not isinstance(op.value, Mapping):
         raise TypeError(f"value must be a dict, not {type(op.value).__name__}")
-    return op if op.value is None else op._replace(value=dict(op.value))
+    return place
 
 
 def _some(value: Any, what: str) -> int:
@@ -301,28 +301,30 @@ def _space(namespace: Any) -> Space:
         raise InvalidNamespaceError(f"a namespace is a tuple of str, not {type(namespace).__name__}: {namespace!r}")
     if _STR.issuperset(map(type, namespace)):
         return tuple(namespace)
-    if not all(isinstance(segment, str) for segment in namespace):
+    if not _are_str(namespace):
         raise InvalidNamespaceError(f"the segments of a namespace are str: {namespace!r}")
     return tuple(map(str, namespace))
 
 
 def _place(namespace: Any, key: Any) -> Place:
     place = Place(_space(namespace), key if type(key) is str else as_id(key, "key"))
-    if "" in place.space or any("." in segment or "\x00" in segment for segment in place.space):
+    letters = "".join(place.space)
+    if "" in place.space or "." in letters or "\x00" in letters:
         validate_op_namespace(GetOp(*place))  # says what is wrong with it
     return place
 
 
+def _are_str(given: Iterable[Any]) -> bool:
+    return all(isinstance(each, str) for each in given)
+
+
 def _check_index(index: Any) -> None:
-    fits = (
-        index is None or index is False or (isinstance(index, (list, tuple)) and all(isinstance(f, str) for f in index))
-    )
-    if not fits:
+    if not (index is None or index is False or (isinstance(index, (list, tuple)) and _are_str(index))):
         raise TypeError(f"index must be False or a list of fields, not {index!r}")
 
 
 def _time(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
+    return _EPOCH + timedelta(0, 0, microseconds)
 
 
 def _item(hit: Hit) -> Item:

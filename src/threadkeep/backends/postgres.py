@@ -164,9 +164,9 @@ class Postgres(SqlBackend):
         if ids:
             yield from work.rows("writes", thread=number, ns=ns, ids=list(ids))
 
-    def fetch_memories(self, work: Work, values: Values, numbers: Iterable[int]) -> Iterator[Row]:
+    def fetch_memories(self, work: Work, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Memories by number, in one statement."""
-        yield from work.rows("memories", **values, memories=list(numbers))
+        return work.rows("memories", **values, memories=numbers)
 
     def prefilter(self, filter: Node) -> tuple[str, dict[str, Any]]:
         """PostgreSQL's JSON operators on the stored text."""

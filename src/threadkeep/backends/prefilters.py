@@ -204,6 +204,14 @@ class Place:
         """Of a number: it is one of these, which are below 2**53."""
         raise NotImplementedError
 
+    def may_be(self, sign: str, operand: float) -> Sql:  # noqa: ARG002
+        """True wherever a number compares so, and quicker than to ask for certain."""
+        return TRUE
+
+    def once(self, test: Callable[[Place], Sql]) -> Sql:
+        """A test that names what is here more than once."""
+        return test(self)
+
     def leads_to(self, inside: Place, other: Place) -> Place:
         """`inside` if something is here, else the other."""
         return self.of(_fill("CASE WHEN {} THEN {} ELSE {} END", self.is_there(), inside.json, other.json))
@@ -223,6 +231,10 @@ class Place:
     def is_true(self) -> Sql:
         """Of a bool."""
         return _fill(self.TRUTH, self.value)
+
+    def is_text(self, operand: str, *, wanted: bool) -> Sql:
+        """It is this str, as it is stored; or it is not, if that is wanted."""
+        return _asked(self.is_a("str"), Test(self.text("=", operand)), wanted=wanted)
 
     def text(self, sign: str, operand: str) -> Sql:
         """Of a str: it compares so with this one, both as they are stored."""
@@ -297,15 +309,29 @@ class SqlitePlace(Place):
         if abs(operand) > sys.float_info.max:
             return _UNDECIDED
         near, fits = float(operand), isinstance(operand, int) and -(1 << 63) <= operand < 1 << 63
-        margin = abs(near) * 1e-12 + 1e-300
-        doubt = _fill("{} BETWEEN {} AND {}", self.value, self.given(near - margin), self.given(near + margin))
+        low, high = _around(near)
+        doubt = _fill("{} BETWEEN {} AND {}", self.value, self.given(low), self.given(high))
         if fits or operand == near:
             doubt = _fill("typeof({}) = 'real' AND {}", self.value, doubt)
         return Test(_fill(f"{{}} {sign} {{}}", self.value, self.given(operand if fits else near)), doubt)
 
+    def may_be(self, sign: str, operand: float) -> Sql:
+        """One look at the value in place of three. Text, and JSON's true and false as 1 and 0, pass too."""
+        if abs(operand) > sys.float_info.max:
+            return TRUE
+        low, high = _around(float(operand))
+        limit, sign = (low, ">=") if sign in (">", ">=") else (high, "<=")
+        return _fill(f"coalesce({{}} {sign} {{}}, FALSE)", self.value, self.given(limit))
+
     def numbers(self, operands: list[int]) -> Test:
         """Of a number: it is one of these; any float is in doubt."""
         return Test(self.one_of(operands), _fill("typeof({}) = 'real'", self.value))
+
+
+def _around(near: float) -> tuple[float, float]:
+    """Between these are all numbers that SQLite may take for this one."""
+    margin = abs(near) * 1e-12 + 1e-300
+    return near - margin, near + margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +372,18 @@ class PostgresPlace(Place):
         """Of a list: the test is true for one of its elements. Anything else has none, in whatever order it is asked."""
         elements = _fill("CASE WHEN {} THEN {} END", self.is_a("list"), self.json)
         return _fill("EXISTS (SELECT 1 FROM json_array_elements({}) AS tk_element(value) WHERE {})", elements, test)
+
+    def once(self, test: Callable[[Place], Sql]) -> Sql:
+        """From a subquery: `->` parses the whole value each time that it is asked."""
+        asked = test(self.of(Sql("tk_found.json")))
+        if asked in (TRUE, FALSE):
+            return asked
+        return _fill("(SELECT {} FROM (SELECT {} AS json OFFSET 0) AS tk_found)", asked, self.json)
+
+    def is_text(self, operand: str, *, wanted: bool) -> Sql:
+        """`values.dump` writes each str in one way only, so what is written there tells all, type included."""
+        said = _fill("coalesce(({})::text = {}, FALSE)", self.json, self.given(dumps(operand)))
+        return said if wanted else _fill("NOT ({})", said)
 
     def number(self, sign: str, operand: float) -> Test:
         """Decimals are compared. Those of floats are in the order of the floats, but beyond 2**53 they differ from them."""
@@ -392,7 +430,11 @@ def _field(node: Field, place: Place, *, wanted: bool) -> Sql:
     if node.key.count(".") > _MOST_DOTS:
         return TRUE
     found = _found(place, node.key)
-    return _sql(node.node, found, wanted=wanted) if len(found.json.params) <= _MOST_OF_A_PLACE else TRUE
+    if len(found.json.params) > _MOST_OF_A_PLACE:
+        return TRUE
+    if isinstance(node.node, Equal) and isinstance(node.node.operand, str):
+        return _sql(node.node, found, wanted=wanted)
+    return found.once(lambda there: _sql(node.node, there, wanted=wanted))
 
 
 def _found(place: Place, key: str) -> Place:
@@ -436,7 +478,7 @@ def _is_bool(operand: bool, place: Place, *, wanted: bool) -> Sql:  # noqa: FBT0
 
 
 def _is_text(operand: str, place: Place, *, wanted: bool) -> Sql:
-    return _asked(place.is_a("str"), Test(place.text("=", escape(operand))), wanted=wanted)
+    return place.is_text(escape(operand), wanted=wanted)
 
 
 def _is_number(operand: float, place: Place, *, wanted: bool) -> Sql:
@@ -478,7 +520,8 @@ def _among(node: Among, place: Place, *, wanted: bool) -> Sql:
 def _compare(node: Compare, place: Place, *, wanted: bool) -> Sql:
     sign, operand = _SIGNS[node.name], node.operand
     if not isinstance(operand, str):
-        return _asked(place.is_a("number"), place.number(sign, operand), wanted=wanted)
+        surely = _asked(place.is_a("number"), place.number(sign, operand), wanted=wanted)
+        return _all([place.may_be(sign, operand), surely]) if wanted else surely
     if escape(operand) != operand:
         return _asked(place.is_a("str"), _UNDECIDED, wanted=wanted)
     return _asked(place.is_a("str"), Test(place.text(sign, operand), place.has(_MARK)), wanted=wanted)

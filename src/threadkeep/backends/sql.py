@@ -99,12 +99,11 @@ class SqlBackend(ABC):
         for id in ids:
             yield from work.rows("writes", thread=number, ns=ns, id=id)
 
-    def fetch_memories(self, work: Work, values: Values, numbers: Iterable[int]) -> Iterator[Row]:
+    def fetch_memories(self, work: Work, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Memories by number."""
-        wanted = list(numbers)
-        if len(wanted) == 1:
-            return iter(work.rows("memory", **values, memory=wanted[0]))
-        return iter(work.rows("memories", **values, memories=json.dumps(wanted)))
+        if len(numbers) == 1:
+            return work.rows("memory", **values, memory=numbers[0])
+        return work.rows("memories", **values, memories=json.dumps(numbers))
 
     def remember_in(self, work: Work, request: Remember) -> int:
         """Store and remove memories; how many were removed."""

@@ -49,10 +49,13 @@ def numbered(tenant: str, place: Place) -> dict[str, Any]:
 
 def memory_values(tenant: str, memories: Iterable[Memory]) -> Iterator[dict[str, Any]]:
     """Memories as values."""
-    for row, *_ in memories:
-        yield numbered(tenant, row.place) | {
-            "space": encode(row.space), "key": to_bytes(row.key), "created": row.created, "updated": row.updated,
-            "expires": row.expires, "ttl": row.ttl, "value": row.value,
+    whose = to_bytes(tenant)
+    for memory in memories:
+        space, key, value, created, updated, expires, ttl = memory.row
+        yield {
+            "memory": memory_number(tenant, Place(space, key)), "part": part_number(tenant, space[0]), "tenant": whose,
+            "space": encode(space), "key": to_bytes(key), "created": created, "updated": updated, "expires": expires,
+            "ttl": ttl, "value": value,
         }  # fmt: skip
 
 
@@ -72,16 +75,24 @@ def remember(work: Work, request: Remember) -> int:
     """Store and remove memories, statement by statement; how many were removed. Nobody else writes meanwhile."""
     gone = _forget(work, request.tenant, [numbered(request.tenant, place) for place in request.gone])
     values = list(memory_values(request.tenant, request.puts))
+    last = _last(work)
     if work.many("put-memories", values) != len(values):
         raise Conflict
-    _put_vectors(work, request, values)
+    all_new = _last(work) - last == len(values)  # then there is nothing to remove beside them
+    _put_vectors(work, request, values, all_new=all_new)
     told = ((value["memory"], memory.words) for value, memory in zip(values, request.puts, strict=True))
-    work.dialect.put_words(work, list(told))
+    work.dialect.put_words(work, [each for each in told if each[1] or not all_new])
     return gone
 
 
-def _put_vectors(work: Work, request: Remember, values: Sequence[dict[str, Any]]) -> None:
+def _last(work: Work) -> int:
+    return int(work.rows("last-memory")[0][0])
+
+
+def _put_vectors(work: Work, request: Remember, values: Sequence[dict[str, Any]], *, all_new: bool) -> None:
     """Vectors beside memories that were stored: new ones replace old ones, of which there may have been more."""
+    if all_new and not any(memory.vectors for memory in request.puts):
+        return
     seqs = {
         first: _tell(work, request.tenant, first, stored=1)
         for first in dict.fromkeys(memory.row.space[0] for memory in request.puts if memory.vectors)
@@ -95,7 +106,7 @@ def _put_vectors(work: Work, request: Remember, values: Sequence[dict[str, Any]]
         for place, memory in zip(places, request.puts, strict=True)
         for n, vector in enumerate(memory.vectors)
     )
-    lost = work.many("less-vectors", places)
+    lost = work.many("less-vectors", places) if not all_new else 0
     work.many("put-vectors", vectors)
     for first in dict.fromkeys(memory.row.space[0] for memory in request.puts) if lost else ():
         _tell(work, request.tenant, first, lost=1)
@@ -133,16 +144,16 @@ def _sweep(work: Work, request: Sweep) -> int:
 
 def _recall(work: Work, request: Recall) -> tuple[MemoryRow | None, ...]:
     numbers = [memory_number(request.tenant, place) for place in request.places]
-    rows = {row[0]: memory_row(row) for row in _fetched(work, request.tenant, numbers, request.now)}
-    found = map(rows.get, numbers)
-    return tuple([row if row and row[:2] == place else None for row, place in zip(found, request.places, strict=True)])
+    rows = map(memory_row, _fetched(work, request.tenant, numbers, request.now))
+    found = {row[:2]: row for row in rows}  # by place: what is there may be another memory with the same number
+    return tuple([found.get(place) for place in request.places])
 
 
 def _recall_numbered(work: Work, request: RecallNumbered) -> dict[int, MemoryRow]:
     return {row[0]: memory_row(row) for row in _fetched(work, request.tenant, request.numbers, request.now)}
 
 
-def _fetched(work: Work, tenant: str, numbers: Iterable[int], now: int) -> Iterator[Row]:
+def _fetched(work: Work, tenant: str, numbers: Sequence[int], now: int) -> list[Row]:
     return work.dialect.fetch_memories(work, {"tenant": to_bytes(tenant), "now": now}, numbers)
 
 

@@ -72,15 +72,23 @@ def _before_any(segments: Space) -> Space:
 
 def memory_number(tenant: str, place: Place) -> int:
     """64 bits of a hash. The row has the place too: were two the same, the second could not be stored."""
-    return _hash(to_bytes(tenant), encode(place.space), to_bytes(place.key))
+    return _hash(_before_key(tenant, place.space) + _sized(to_bytes(place.key)))
 
 
 @lru_cache(maxsize=4096)
 def part_number(tenant: str, first: str) -> int:
     """The number of a partition."""
-    return _hash(to_bytes(tenant), to_bytes(first))
+    return _hash(_sized(to_bytes(tenant)) + _sized(to_bytes(first)))
 
 
-def _hash(*parts: bytes) -> int:
-    said = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
+@lru_cache(maxsize=4096)
+def _before_key(tenant: str, space: Space) -> bytes:
+    return _sized(to_bytes(tenant)) + _sized(encode(space))
+
+
+def _sized(part: bytes) -> bytes:
+    return len(part).to_bytes(4, "big") + part
+
+
+def _hash(said: bytes) -> int:
     return int.from_bytes(blake2b(said, digest_size=8).digest(), "big", signed=True)

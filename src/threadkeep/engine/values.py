@@ -45,10 +45,13 @@ def dump(value: Any) -> str:
 
 def load(text: str) -> dict[str, Any]:
     """The value that `dump` was given; ValueError if it is none."""
-    value: dict[str, Any] = _DECODER.decode(text)
+    value, end = _DECODER.raw_decode(text)
+    if end != len(text):
+        value = _DECODER.decode(text)  # there may be spaces after it, if others wrote it
     if type(value) is not dict:
         raise ValueError(f"a {type(value).__name__} in place of a dict")
-    return _mapped(value, _unescape) if "\\u0001" in text else value
+    loaded: dict[str, Any] = _mapped(value, _unescape) if "\\u0001" in text else value
+    return loaded
 
 
 def escape(text: str) -> str:

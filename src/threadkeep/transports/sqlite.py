@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -29,25 +30,29 @@ from threadkeep.transports import forks
 T = TypeVar("T")
 _IDLE_READERS = 8
 _PAGES_GIVEN_BACK, _WORTH_SHRINKING = 4096, 8  # at least an eighth of the file must be free
+_CACHE = 8192
+"""Kilobytes of the file that a connection may have at hand. With SQLite's 2,000 a search that looks at the values of ten
+thousand memories (4 MB) takes twice as long, because it reads all of their pages again."""
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
-_ONE_STATEMENT = (Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded)
+_ONE_STATEMENT = frozenset((Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded))
 """Reads that see one moment without a transaction around them."""
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
 class _Session:
-    """A connection inside a transaction, as the backend sees it."""
+    """A connection inside a transaction, as the backend sees it. It has one cursor, for one thread at a time."""
 
     def __init__(self, connection: apsw.Connection) -> None:
-        self._connection = connection
+        self.connection = connection
+        self._execute = connection.cursor().execute
 
     def rows(self, sql: str, values: Mapping[str, Any]) -> list[Row]:
-        return self._connection.execute(sql, values).fetchall()
+        return self._execute(sql, values).fetchall()
 
     def many(self, sql: str, values: Sequence[Mapping[str, Any]]) -> int:
-        before = self._connection.total_changes()
-        self._connection.executemany(sql, values)
-        return self._connection.total_changes() - before
+        before = self.connection.total_changes()
+        self.connection.executemany(sql, values)
+        return self.connection.total_changes() - before
 
 
 class SqliteFile:
@@ -72,7 +77,7 @@ class SqliteFile:
 
     def _start(self) -> None:
         self._writer: apsw.Connection | None = None
-        self._readers: list[apsw.Connection] = []
+        self._readers: list[_Session] = []
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._active = 0
@@ -81,26 +86,24 @@ class SqliteFile:
     def setup(self) -> None:
         """Make or migrate the schema now instead of at first use."""
         with self._busy():
-            if self.read_only:
-                self._give_back(self._borrowed())
-                return
-            self._open_writer()
+            if not self.read_only:
+                self._open_writer()
+            elif not self._readers:
+                self._readers.append(_Session(self._new_reader()))
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request in a read transaction of its own."""
-        self._begin()
+        reader = self._begin_reading()
         try:
-            connection = self._borrowed()
-            try:
-                if isinstance(request, _ONE_STATEMENT):
-                    return self._answer(connection, request)
-                return _in_transaction(connection, "BEGIN", lambda: self._answer(connection, request))
-            finally:
-                self._give_back(connection)
+            if reader is None:
+                reader = _Session(self._new_reader())
+            if type(request) in _ONE_STATEMENT:
+                return self._backend.answer(reader, request)
+            return _in_transaction(reader.connection, "BEGIN", partial(self._backend.answer, reader, request))
         except apsw.Error as error:
             raise self._translated(error) from error
         finally:
-            self._end()
+            self._end(reader)
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; one that fails is undone alone. Durable when this returns (strict)."""
@@ -145,7 +148,7 @@ class SqliteFile:
             self._changed.notify_all()
 
     def _close_all(self) -> None:
-        connections = [*self._readers, *([self._writer] if self._writer else [])]
+        connections = [*(reader.connection for reader in self._readers), *([self._writer] if self._writer else [])]
         self._readers, self._writer = [], None
         for connection in connections:
             connection.close()
@@ -163,15 +166,30 @@ class SqliteFile:
 
     def _begin(self) -> None:
         with self._lock:
-            if self._resting:
-                self._changed.wait_for(lambda: not self._resting)
-            if self._closed:
-                raise Closed
-            self._active += 1
+            self._count_in()
 
-    def _end(self) -> None:
+    def _begin_reading(self) -> _Session | None:
+        """Begin, with a connection for reading if one is at hand; the lock is taken once for both."""
+        with self._lock:
+            self._count_in()
+            return self._readers.pop() if self._readers else None
+
+    def _count_in(self) -> None:
+        if self._resting:
+            self._changed.wait_for(lambda: not self._resting)
+        if self._closed:
+            raise Closed
+        self._active += 1
+
+    def _end(self, reader: _Session | None = None) -> None:
+        """It is done. The connection that it read from is kept for the next, unless there are enough."""
+        if reader is not None and len(self._readers) >= _IDLE_READERS:
+            reader.connection.close()
+            reader = None
         with self._lock:
             self._active -= 1
+            if reader is not None:
+                self._readers.append(reader)
             if self._resting or self._closed:
                 self._changed.notify_all()
 
@@ -196,20 +214,6 @@ class SqliteFile:
             return Failure(error if isinstance(error, ThreadkeepError) else Conflict())
         connection.execute("RELEASE one")
         return Reply(reply)
-
-    def _borrowed(self) -> apsw.Connection:
-        """A connection for reading."""
-        with self._lock:
-            connection = self._readers.pop() if self._readers else None
-        return self._new_reader() if connection is None else connection
-
-    def _give_back(self, connection: apsw.Connection) -> None:
-        with self._lock:
-            keep = len(self._readers) < _IDLE_READERS
-            if keep:
-                self._readers.append(connection)
-        if not keep:
-            connection.close()
 
     def _new_reader(self) -> apsw.Connection:
         """A connection to a file that has our schema; a writer makes it where it is missing."""
@@ -246,7 +250,7 @@ class SqliteFile:
         self._path = self._path.absolute()
         connection = self._connect_reading() if self.read_only else apsw.Connection(str(self._path))
         connection.set_busy_timeout(int(self._timeout * 1000))
-        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
+        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}; PRAGMA cache_size = -{_CACHE}")
         return connection
 
     def _connect_reading(self) -> apsw.Connection:

@@ -122,6 +122,9 @@ memory, field
 -- bigint: whole numbers
 INTEGER
 
+-- last-memory: the number of the memory that came last; each new one gets the next, and one that is replaced keeps its own
+SELECT coalesce(max(n), 0) FROM tk_memories;
+
 -- memories-in-order: without a prefix, by time; nothing is sorted
 tk_memories m INDEXED BY tk_memories_updated
 
