@@ -8,6 +8,7 @@ from typing import Any
 
 import postgres
 import threadkeep
+import valkeys
 from threadkeep.keep import Desk, Keep
 from threadkeep.transports.runner import Transport
 
@@ -17,7 +18,7 @@ class Lent:
 
     def __init__(self, transport: Transport) -> None:
         self.writers, self.read, self.write = transport.writers, transport.read, transport.write
-        self.setup = transport.setup
+        self.setup, self.has_words = transport.setup, transport.has_words
 
     def close(self) -> None:
         """Not ours."""
@@ -34,13 +35,20 @@ def schema() -> str:
     return postgres.fresh_schema(postgres.shared())
 
 
+@cache
+def cluster() -> str:
+    """The same on Valkey: a prefix."""
+    return valkeys.shared().url()
+
+
 def fresh_tenant() -> str:
     return uuid.uuid4().hex
 
 
-def transport(group: str | None = None) -> Lent:
-    return Lent(_lender(schema(), group)._desk.transport)
+def transport(group: str | None = None, *, url: str | None = None) -> Lent:
+    """To the schema, or to the cluster."""
+    return Lent(_lender(url or schema(), group)._desk.transport)
 
 
-def keep(tenant: str, *, cache_bytes: int = 1 << 26, group: str | None = None) -> Any:
-    return Keep(Desk(transport(group), tenant=tenant, cache_bytes=cache_bytes), None)
+def keep(tenant: str, *, cache_bytes: int = 1 << 26, group: str | None = None, url: str | None = None) -> Any:
+    return Keep(Desk(transport(group, url=url), tenant=tenant, cache_bytes=cache_bytes), None)

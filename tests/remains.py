@@ -1,4 +1,4 @@
-"""What the tables of a SQLite file or a PostgreSQL schema hold of memories, and what of it should not be there any more."""
+"""What a SQLite file, a PostgreSQL schema or a prefix on Valkey holds of memories, and what of it should not be there any more."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import apsw
 import psycopg
 
+import valkeys
+from threadkeep.backends.valkey_memories import _HALF, _row, _vector
 from threadkeep.engine.identity import from_bytes
 from threadkeep.engine.spaces import Place, decode
 
@@ -33,7 +35,9 @@ class Held(NamedTuple):
 
 def held(where: Path | str, tenant: str = "") -> Held:
     """All that is there, expired or not."""
-    return _of_file(where, tenant) if isinstance(where, Path) else _of_schema(where, tenant)
+    if isinstance(where, Path):
+        return _of_file(where, tenant)
+    return _of_prefix(where, tenant) if where.startswith("valkey:") else _of_schema(where, tenant)
 
 
 def left_behind(where: Path | str, tenant: str = "") -> list[str]:
@@ -62,6 +66,29 @@ def _of_file(path: Path, tenant: str) -> Held:
                 f"WHERE coalesce(m.tenant, {whose}) = {whose}"
             )
             return Held(*_rows(ask, "tk_", whose), {row[0] for row in words})
+
+
+def _of_prefix(url: str, tenant: str) -> Held:
+    """What tells of the memories beside their rows is checked at once."""
+    found = Held({}, {}, set())
+    there = valkeys.stored(url)
+    for key, stored in there.items():
+        if key[4:6] != b"m:" or decode(key[6:])[0] != tenant:
+            continue
+        rows = {number: _row(each) for number, each in stored.items()}
+        sets: Any = {what: there.get(key[:4] + what + key[5:], {}) for what in (b"e", b"s", b"d", b"w", b"v")}
+        assert {name[-16:] for name in sets[b"s"]} == set(rows) and len(sets[b"s"]) == len(rows), key
+        assert sets[b"d"] == {number: row.updated for number, row in rows.items()}, key
+        assert sets[b"e"] == {number: row.expires for number, row in rows.items() if row.expires is not None}, key
+        assert key[6:] in there[key[:4] + b"p:"], key
+        found.places.update({int(number, 16) - _HALF: row.place for number, row in rows.items()})
+    for key, stored in there.items():
+        if key[4:6] == b"v:" and decode(key[6:])[0] == tenant:
+            fields = {field: value for field, value in stored.items() if b":" in field}
+            assert set(there.get(key[:4] + b"w" + key[5:], {})) == set(fields), key
+            for vector in sorted(_vector(field, value) for field, value in fields.items()):
+                found.vectors.setdefault(vector.memory, {})[vector.field] = _numbers(vector.vector)
+    return found
 
 
 def _of_schema(url: str, tenant: str) -> Held:

@@ -1,4 +1,4 @@
-"""Whether a SQLite file or a PostgreSQL schema is sound, told from its rows alone: nothing refers to what is not there, and the counts are right."""
+"""Whether a SQLite file, a PostgreSQL schema or a prefix on Valkey is sound, told from its rows alone: nothing refers to what is not there, and the counts are right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,29 @@ import apsw
 import psycopg
 from psycopg.rows import dict_row
 
-from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, pack_runs, read_varints, spilled, unpack_runs
+import valkeys
+from threadkeep.backends.valkey import (
+    Valkey,
+    _item_id,
+    _task,
+    _visible_place,
+    checkpoint_row,
+    thread_row,
+    write_row,
+)
+from threadkeep.engine.identity import to_bytes
+from threadkeep.engine.itemlog import (
+    NAMES,
+    RUN_LISTS,
+    SHARED,
+    ItemId,
+    pack_runs,
+    read_varints,
+    spilled,
+    unpack_runs,
+    varint,
+)
+from threadkeep.engine.spaces import encode
 
 
 class Rows(NamedTuple):
@@ -35,7 +57,7 @@ def unused_items(path: Path | str, thread: str, tenant: str = "") -> set[ItemId]
 
 
 def _threads(path: Path | str, tenant: str = "") -> Iterator[Rows]:
-    owned, threads = _of_file(path) if isinstance(path, Path) else _of_schema(path, tenant)
+    owned, threads = _of_file(path) if isinstance(path, Path) else _of_server(path, tenant)
     known = {thread["thread"] for thread in threads}
     assert all(set(rows) <= known for rows in owned.values()), "rows of a thread that is not there"
     for thread in threads:
@@ -44,6 +66,73 @@ def _threads(path: Path | str, tenant: str = "") -> Iterator[Rows]:
 
 
 OWNED = ("items", "checkpoints", "writes")
+
+
+def _of_server(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], list[dict[str, Any]]]:
+    return _of_prefix(url, tenant) if url.startswith("valkey:") else _of_schema(url, tenant)
+
+
+def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], list[dict[str, Any]]]:
+    """Threads are numbered here; what tells of them beside their rows is checked at once."""
+    there = {key: value for key, value in valkeys.stored(url).items() if _whose(key) == to_bytes(tenant)}
+    owned: dict[str, dict[int, list[dict[str, Any]]]] = {table: {} for table in OWNED}
+    threads = []
+    for number, (key, fields) in enumerate([each for each in there.items() if each[0][4:6] == b"t:"]):
+        row = thread_row(fields[b"r"], fields[b"b"])
+        checkpoints = [checkpoint_row(value) for field, value in fields.items() if field[:1] == b"c"]
+        writes = [write_row(value) for field, value in fields.items() if field[:1] == b"w"]
+        _check_places(key, fields, there.pop(key.replace(b":t:", b":o:", 1), {}), checkpoints, writes)
+        _check_told(key, row, there, checkpoints, writes)
+        threads.append(
+            {"thread": number, "id": to_bytes(row.key.id), "nexts": b"".join(map(varint, row.nexts)), "labels": row.labels,
+             "bytes": row.bytes, "checkpoints": row.checkpoints, "writes": row.writes}
+        )  # fmt: skip
+        items = [(_item_id(field), value) for field, value in fields.items() if field[:1] == b"i"]
+        owned["items"][number] = [{"lane": at.lane, "n": at.n, "payload": value} for at, value in items]
+        owned["checkpoints"][number] = [
+            {"refs": pack_runs(each.refs), "labels": each.labels, "body": each.body, "id": to_bytes(each.id), "hidden": each.hidden}
+            for each in checkpoints
+        ]  # fmt: skip
+        owned["writes"][number] = [
+            {"refs": pack_runs(each.refs), "body": each.body, "task": b"s" + to_bytes(each.task), "entries": ",".join(map(str, each.index))}
+            for each in writes
+        ]  # fmt: skip
+    left = {key: value for key, value in there.items() if key[4:6] not in (b"t:", *_OF_MEMORIES) and value}
+    assert not left, f"told of threads that are not there: {left}"
+    return owned, threads
+
+
+_OF_MEMORIES = (b"m:", b"e:", b"s:", b"d:", b"v:", b"w:", b"p:")
+
+
+def _whose(key: bytes) -> bytes:
+    """The tenant that a key is of."""
+    what, name = key[4:5], key[6:]
+    return name.split(b"\0\1")[0].replace(b"\0\xff", b"\0") if what in (b"t", b"o") else name
+
+
+def _check_places(key: bytes, fields: Any, order: Any, checkpoints: list[Any], writes: list[Any]) -> None:
+    """The order of a thread has a place for each of its rows, and for each run that left one."""
+    places = {_visible_place(each) for each in checkpoints} | {_task(each) for each in writes}
+    runs = {b"u" + encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}
+    assert set(order) == places | runs, key
+    assert {field for field in fields if field[:1] in (b"c", b"w")} == {b"c" + p[1:] if p[:1] == b"h" else p for p in places}
+
+
+def _check_told(key: bytes, row: Any, there: dict[bytes, Any], checkpoints: list[Any], writes: list[Any]) -> None:
+    """The sets of the partition tell of the thread what its row says. What was found is taken out."""
+    names = Valkey("").names(row.key)
+    sets = [there[key[:4] + what + b":" + to_bytes(row.key.tenant)] for what in (b"u", b"c", b"b", b"n")]
+    told = [each.pop(name, None) for each, name in zip(sets, (*[names.member] * 3, names.id), strict=True)]
+    assert told == [row.updated, row.created, row.bytes, 0], key
+    runs = {encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}
+    for run in runs:
+        assert there[key[:4] + b"r:" + to_bytes(row.key.tenant)].pop(run + names.last) == 0, key
+    greatest = there.get(key[:4] + b"k:" + to_bytes(row.key.tenant), {}).pop(names.member, None)
+    if checkpoints:
+        assert greatest is not None and greatest >= max(encode((each.id,)) for each in checkpoints), key
+    if greatest is not None:
+        assert there[key[:4] + b"g:" + to_bytes(row.key.tenant)].pop(greatest + names.last) == 0, key
 
 
 def _of_schema(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], list[dict[str, Any]]]:

@@ -1,8 +1,8 @@
 """Every saver gives the same answers: each random operation goes to all of them and to a model, and they must agree.
 
-Memory, SQLite and PostgreSQL, sync and async, each with two Keeps that write the same storage in turn (what one remembers of a
-thread must not survive what the other does to it) and a third that only reads. `THREADKEEP_HYPOTHESIS=prove` looks
-longer.
+Memory, SQLite and PostgreSQL, sync and async, and Valkey in fewer examples, each with two Keeps that write the same
+storage in turn (what one remembers of a thread must not survive what the other does to it) and a third that only reads.
+`THREADKEEP_HYPOTHESIS=prove` looks longer.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Store:
     """One storage and the Keeps on it. Its colour is how it is called unless asked otherwise."""
 
     def __init__(
-        self, name: str, open: Callable[[int], Keep], *, is_async: bool, path: Path | None = None, tenant: str = ""
+        self, name: str, open: Callable[[int], Keep], *, is_async: bool, path: Path | str | None = None, tenant: str = ""
     ) -> None:
         self.name = name
         self._path = path
@@ -112,14 +112,12 @@ class Store:
         self._keeps = [open(which) for which in range(3)]
 
     def loose_ends(self) -> list[str]:
-        if self._tenant:
-            return loose_ends(lent.schema(), self._tenant)
-        return loose_ends(self._path) if self._path and self._path.exists() else []
+        if self._path is None or (isinstance(self._path, Path) and not self._path.exists()):
+            return []
+        return loose_ends(self._path, self._tenant)
 
     def unused_items(self, thread: str) -> set[ItemId]:
-        if self._tenant:
-            return unused_items(lent.schema(), thread, self._tenant)
-        return unused_items(self._path, thread) if self._path else set()
+        return unused_items(self._path, thread, self._tenant) if self._path else set()
 
     def reopen(self, which: int) -> None:
         self._keeps[which].close()
@@ -183,27 +181,38 @@ def stores(folder: Path) -> list[Store]:
         url = f"sqlite:///{folder / name}"
         return lambda which: threadkeep.open(url, durability="relaxed", cache_bytes=CACHES[which])
 
-    def on_server(tenant: str, group: str | None) -> Callable[[int], Keep]:
-        return lambda which: lent.keep(tenant, cache_bytes=CACHES[which], group=group)
-
     tenants = [lent.fresh_tenant() for _ in range(2)]
     return [
         Store("memory sync", in_memory(), is_async=False),
         Store("memory async", in_memory(), is_async=True),
         Store("sqlite sync", in_file("sync.db"), is_async=False, path=folder / "sync.db"),
         Store("sqlite async", in_file("async.db"), is_async=True, path=folder / "async.db"),
-        Store("postgres sync", on_server(tenants[0], None), is_async=False, tenant=tenants[0]),
-        Store("postgres async", on_server(tenants[1], "thread"), is_async=True, tenant=tenants[1]),
+        on_server("postgres sync", lent.schema(), tenants[0], None, is_async=False),
+        on_server("postgres async", lent.schema(), tenants[1], "thread", is_async=True),
     ]
+
+
+def on_server(name: str, url: str, tenant: str, group: str | None = None, *, is_async: bool) -> Store:
+    def opened(which: int) -> Keep:
+        return lent.keep(tenant, cache_bytes=CACHES[which], group=group, url=url)
+
+    return Store(name, opened, is_async=is_async, path=url, tenant=tenant)
+
+
+def on_valkey(folder: Path) -> list[Store]:
+    """Alone, in fewer examples: what asks for all threads asks all partitions."""
+    return [on_server("valkey", lent.cluster(), lent.fresh_tenant(), is_async=False)]
 
 
 class Agreement(RuleBasedStateMachine):
     """Ids grow with the steps, but for those that are put in between or again."""
 
+    stores_in = staticmethod(stores)
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.stores = stores(self.folder)
+        self.stores = self.stores_in(self.folder)
         self.model = Model()
         self.live: dict[tuple[str, str, str], dict[str, Any]] = {}  # the objects as the graph holds them
         self.known: dict[tuple[str, str, str], None] = {}
@@ -488,6 +497,12 @@ class Agreement(RuleBasedStateMachine):
             assert store.loose_ends() == [], store.name
 
 
+class ValkeyAgreement(Agreement):
+    """The same on Valkey."""
+
+    stores_in = staticmethod(on_valkey)
+
+
 TestAgreement = Agreement.TestCase
 TestAgreement.settings = settings(
     max_examples=600 if PROVING else 20,
@@ -496,3 +511,5 @@ TestAgreement.settings = settings(
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
+TestValkeyAgreement = ValkeyAgreement.TestCase
+TestValkeyAgreement.settings = settings(TestAgreement.settings, max_examples=200 if PROVING else 8)

@@ -39,6 +39,7 @@ class Crashing:
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
+        self.has_words = inner.has_words
         self._left = NEVER
         self._executes = False
         self.crashed = False
@@ -74,7 +75,7 @@ class Crashing:
 class World:
     """A storage, and how to come back to it after a crash."""
 
-    def __init__(self, path: Path | None, tenant: str = "") -> None:
+    def __init__(self, path: Path | str | None, tenant: str = "") -> None:
         self.path = path
         self.tenant = tenant
         self._memory = Memory()
@@ -88,8 +89,8 @@ class World:
 
     def reach(self) -> Transport:
         """A new transport to the same rows."""
-        if self.tenant:
-            return lent.transport()
+        if isinstance(self.path, str):
+            return lent.transport(url=self.path)
         if self.path is None:
             return Direct(self._memory)
         return SqliteFile(self.path, Sqlite(), durability="relaxed", timeout=5)
@@ -103,10 +104,7 @@ class World:
 
     def tale(self) -> dict[str, Any]:
         """All that each thread holds, read from the beginning; checked for loose ends where that can be seen."""
-        if self.tenant:
-            assert loose_ends(lent.schema(), self.tenant) == []
-        elif self.path is not None:
-            assert loose_ends(self.path) == []
+        self.check()
         reader = Keep(Desk(self.reach(), tenant=self.tenant, cache_bytes=0), None)
         tale = {info.id: [(info.checkpoints, info.writes, info.status)] for info in reader.threads()}
         for found in reader.checkpointer.list(None):
@@ -116,9 +114,21 @@ class World:
         reader.close()
         return tale
 
+    def check(self) -> None:
+        if self.path is not None:
+            assert loose_ends(self.path, self.tenant) == []
+
     def close(self) -> None:
         for keep in self._keeps:
             keep.close()
+
+
+def place_of(backend: str, file: Path) -> tuple[Path | str | None, str]:
+    """Where a world is, and its tenant: those on servers share a schema or prefix."""
+    shared = {"postgres": lent.schema, "valkey": lent.cluster}
+    if backend in shared:
+        return shared[backend](), lent.fresh_tenant()
+    return file if backend == "sqlite" else None, ""
 
 
 def told(found: Any) -> Any:

@@ -1,6 +1,6 @@
 """Every talk gives the same answers: each random operation goes to all backends and to a model, and they must agree.
 
-Memory, SQLite and PostgreSQL, each with two Keeps that write the same storage in turn (the second has to forget most of
+Memory, SQLite and PostgreSQL, and Valkey in fewer examples, each with two Keeps that write the same storage in turn (the second has to forget most of
 what it saw, and claims runs again that did nothing for ten seconds) and a third that only reads. The clock stands still
 unless it is moved. `THREADKEEP_HYPOTHESIS=prove` looks longer.
 
@@ -32,7 +32,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import lent
 from soundness import loose_ends, unused_items
-from test_crashes import NEVER, Crashing
+from test_crashes import NEVER, Crashing, place_of
 from test_crashes import World as CrashingWorld
 from threadkeep.adapters import cube as adapter
 from threadkeep.backends.memory import Memory
@@ -303,11 +303,6 @@ class Store:
 def stores(folder: Path) -> list[Store]:
     tenant, memory = lent.fresh_tenant(), Memory()
 
-    def on(reach: Callable[[], Any], tenant: str = "") -> Callable[[int], Keep]:
-        return lambda which: Keep(
-            Desk(reach(), tenant=tenant, cache_bytes=CACHES[which]), None, claim_timeout=TIMEOUTS[which]
-        )
-
     def file() -> Transport:
         return SqliteFile(folder / "keep.db", Sqlite(), durability="relaxed", timeout=5)
 
@@ -318,6 +313,17 @@ def stores(folder: Path) -> list[Store]:
     ]
 
 
+def on(reach: Callable[[], Any], tenant: str = "") -> Callable[[int], Keep]:
+    return lambda which: Keep(
+        Desk(reach(), tenant=tenant, cache_bytes=CACHES[which]), None, claim_timeout=TIMEOUTS[which]
+    )
+
+
+def on_valkey(folder: Path) -> list[Store]:
+    tenant = lent.fresh_tenant()
+    return [Store("valkey", on(lambda: lent.transport(url=lent.cluster()), tenant), lent.cluster(), tenant)]
+
+
 keeps = st.sampled_from([0, 0, 1])
 threads = st.sampled_from(THREADS)
 
@@ -325,10 +331,12 @@ threads = st.sampled_from(THREADS)
 class Agreement(RuleBasedStateMachine):
     """All that can be done to talks, in any order."""
 
+    stores_in = staticmethod(stores)
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.stores = stores(self.folder)
+        self.stores = self.stores_in(self.folder)
         self.model = Model()
         self.runner = asyncio.Runner()
         self.clock = patch.object(adapter, "now", lambda: self.model.now)
@@ -513,6 +521,12 @@ class Agreement(RuleBasedStateMachine):
             store.check_rows()
 
 
+class ValkeyAgreement(Agreement):
+    """The same on Valkey."""
+
+    stores_in = staticmethod(on_valkey)
+
+
 TestAgreement = Agreement.TestCase
 TestAgreement.settings = settings(
     max_examples=400 if PROVING else 15,
@@ -521,6 +535,8 @@ TestAgreement.settings = settings(
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
+TestValkeyAgreement = ValkeyAgreement.TestCase
+TestValkeyAgreement.settings = settings(TestAgreement.settings, max_examples=150 if PROVING else 8)
 
 
 # --- crashes
@@ -580,10 +596,7 @@ class World(CrashingWorld):
 
     def tale(self) -> dict[str, Any]:
         """All that each talk tells, read from the beginning; checked for loose ends where that can be seen."""
-        if self.tenant:
-            assert loose_ends(lent.schema(), self.tenant) == []
-        elif self.path is not None:
-            assert loose_ends(self.path) == []
+        self.check()
         with Keep(Desk(self.reach(), tenant=self.tenant, cache_bytes=0), None) as reader:
             return asyncio.run(_tale(reader))
 
@@ -609,13 +622,12 @@ async def _tale(keep: Keep) -> dict[str, Any]:
     return told
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "valkey"])
 def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], World]]:
     made: list[World] = []
 
     def make() -> World:
-        path = tmp_path / f"{len(made)}.db" if request.param == "sqlite" else None
-        made.append(World(path, lent.fresh_tenant() if request.param == "postgres" else ""))
+        made.append(World(*place_of(request.param, tmp_path / f"{len(made)}.db")))
         made[-1].do(past)
         return made[-1]
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -224,6 +225,27 @@ def _known(server: Server) -> int:
 def _replicas(server: Server) -> int:
     told: Any = server.client.info("replication")
     return int(told["connected_slaves"])
+
+
+def stored(url: str) -> dict[bytes, Any]:
+    """All that is stored below the prefix of a URL, by what its key has after the hash tag: hashes and sorted sets as dicts."""
+    place, _, query = url.partition("://")[2].partition("/?")
+    prefix = parse_qs(query)["prefix"][0]
+    found: dict[bytes, Any] = {}
+    for port in (int(host.rpartition(":")[2]) for host in place.split(",")):
+        client = Redis(host="127.0.0.1", port=port, socket_timeout=10)
+        told: Any = client.execute_command("ROLE")
+        keys = list(client.scan_iter(f"{prefix}{{*", count=100_000)) if told[0] == b"master" else []
+        pipe = client.pipeline(transaction=False)
+        for key in keys:
+            pipe.type(key)
+        kinds = pipe.execute() if keys else []
+        for key, kind in zip(keys, kinds, strict=True):
+            pipe.hgetall(key) if kind == b"hash" else pipe.zrange(key, 0, -1, withscores=True)
+        for key, value in zip(keys, pipe.execute() if keys else [], strict=True):
+            found[key.partition(b"}:")[0].partition(b"{")[2] + b":" + key.partition(b"}:")[2]] = dict(value)
+        client.close()
+    return found
 
 
 @cache

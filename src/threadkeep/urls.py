@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -145,6 +146,7 @@ def _valkey(url: str, *, durability: str, timeout: float, read_only: bool) -> Tr
             f"{_without_password(url)}: a cluster has no database but 0; prefix= keeps several Keeps apart"
         )
     said, theirs = _said_to_us(query, _VALKEY_OPTIONS)
+    _check_known(theirs)
     prefix = said.get("prefix", "tk")
     if not prefix or {"{", "}"} & set(prefix):
         raise ValueError(f"prefix must be a name without braces, not {prefix!r}")
@@ -215,7 +217,25 @@ def _count(text: str) -> int:
     return number
 
 
-_VALKEY_OPTIONS: Mapping[str, Callable[[str], Any]] = {"prefix": str, "replicas": _count, "thread_ttl": _count}
+def _seconds(text: str) -> int:
+    number = int(text)
+    if not 0 < number < _MOST_SECONDS:
+        raise ValueError(text)
+    return number
+
+
+_MOST_SECONDS = 100 * 366 * 24 * 3600
+_VALKEY_OPTIONS: Mapping[str, Callable[[str], Any]] = {"prefix": str, "replicas": _count, "thread_ttl": _seconds}
+
+
+def _check_known(query: str) -> None:
+    """Refuse what redis-py would drop, or stumble over at first use."""
+    from redis import Redis  # noqa: PLC0415
+
+    known = signature(Redis.__init__).parameters.keys() - {"self", "host", "port", "db"}
+    for name in (piece.partition("=")[0] for piece in query.split("&") if piece):
+        if name not in known:
+            raise ValueError(f"{name} in the URL is not known: {', '.join(_VALKEY_OPTIONS)}, or an option of redis-py")
 
 
 def _without_our_options(url: str) -> tuple[str, dict[str, Any]]:

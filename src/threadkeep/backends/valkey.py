@@ -202,6 +202,9 @@ class Valkey:
             row.bytes, row.updated, row.created, names.member, names.id, names.last,
             encode((max(ids),)) if ids else "", self._kept, int(batch.ends),
         ]  # fmt: skip
+        gone = [_place(*each) for each in batch.gone_checkpoints]
+        _add(args, [*gone, *(_task_place(*each) for each in batch.gone_writes)])
+        _add(args, [_item(at) for run in batch.gone_items for at in run.ids()])
         new, changed = (batch.new_checkpoints, batch.new_writes), (batch.changed_checkpoints, batch.changed_writes)
         for checkpoints, writes in (new, changed):
             args.append(len(checkpoints) + len(writes))
@@ -210,11 +213,6 @@ class Valkey:
             for task in writes:
                 args += (_task(task), _task(task), pack_write(task))
         _add(args, [piece for at, stored in batch.items for piece in (_item(at), stored)], each=2)
-        _add(
-            args,
-            [*(_place(*each) for each in batch.gone_checkpoints), *(_task_place(*each) for each in batch.gone_writes)],
-        )
-        _add(args, [_item(at) for run in batch.gone_items for at in run.ids()])
         _add(args, [encode((run,)) for run in batch.runs])
         _add(args, [encode((run,)) for run in batch.gone_runs])
         return Call("commit", names.keys if staged is None else (*names.keys, staged), tuple(args))

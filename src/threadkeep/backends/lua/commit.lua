@@ -1,12 +1,16 @@
 -- A batch of one thread, if the thread is as expected: 1, or 0. A tenth key is a new thread whose items were staged.
 -- ARGV: expect, version, row, bytes, updated, created, member, id, last, greatest, kept (milliseconds, or nothing), ends;
--- then, each with its number before it: new rows and changed rows (field, place, value), items (field, value), gone
--- rows (field), gone items (field), runs, gone runs.
+-- then, each with its number before it: gone rows (field), gone items (field), new rows and changed rows (field, place,
+-- value), items (field, value), runs, gone runs.
+-- A full server refuses the first write of a script if that needs memory, and no later one. So what frees comes first, if
+-- there is something, and what is new begins with a write that can be refused.
 local expect, version, row, grown, updated, created, member, id, last, greatest, kept, ends = unpack(ARGV, 1, 12)
 local thread, order = KEYS[1], KEYS[2]
 if (redis.call('HGET', thread, 'v') or '') ~= expect then return 0 end
 
 at = 12
+at = at + next_number()
+at = at + next_number()
 for _ = 1, next_number() do
   if expect ~= '' and redis.call('HEXISTS', thread, ARGV[at + 1]) == 1 then return 0 end
   at = at + 3
@@ -16,6 +20,7 @@ if ends == '1' then
   return 1
 end
 if expect == '' then
+  redis.call('ZADD', KEYS[6], 0, id)
   drop(member, id, last)
   if KEYS[10] and redis.call('EXISTS', KEYS[10]) == 1 then
     redis.call('RENAME', KEYS[10], thread)
@@ -28,18 +33,6 @@ local function forget_place(field)
 end
 
 at = 12
-for pass = 1, 2 do
-  for _ = 1, next_number() do
-    local field, place = next_one(), next_one()
-    if pass == 2 then forget_place(field) end
-    redis.call('HSET', thread, field, next_one())
-    redis.call('ZADD', order, 0, place)
-  end
-end
-for _ = 1, next_number() do
-  local field = next_one()
-  redis.call('HSET', thread, field, next_one())
-end
 for _ = 1, next_number() do
   local field = next_one()
   redis.call('HDEL', thread, field)
@@ -50,6 +43,18 @@ for _ = 1, next_number() do
   local field = next_one()
   freed = freed + redis.call('HSTRLEN', thread, field)
   redis.call('HDEL', thread, field)
+end
+for pass = 1, 2 do
+  for _ = 1, next_number() do
+    local field, place = next_one(), next_one()
+    redis.call('HSET', thread, field, next_one())
+    if pass == 2 then forget_place(field) end
+    redis.call('ZADD', order, 0, place)
+  end
+end
+for _ = 1, next_number() do
+  local field = next_one()
+  redis.call('HSET', thread, field, next_one())
 end
 for _ = 1, next_number() do
   local run = next_one()

@@ -3,6 +3,7 @@
 local thread, order = KEYS[1], KEYS[2]
 local space, below, limit = ARGV[1], ARGV[2], ARGV[3]
 
+if redis.call('HEXISTS', thread, 'v') == 0 then return {{}, {}} end
 local places = {}
 local function add(begin)
   local high = below == '' and begin .. '\255' or begin .. below
