@@ -19,7 +19,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-cube bench-recall clean
+.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-cube bench-valkey bench-recall clean
 
 help:  ## this list
 	@echo "make ..."
@@ -61,6 +61,9 @@ bench-store: $(VENV)/.stamp  ## measure the store beside the official ones
 
 bench-cube: $(VENV)/.stamp  ## measure CubeLoop's threads beside its own backends
 	$(RUN) bench/cube.py $(ARGS)
+
+bench-valkey: $(VENV)/.stamp  ## measure a cluster: beside PostgreSQL, and what it costs
+	$(RUN) bench/cluster.py $(ARGS)
 
 bench-recall: $(VENV)/.bench  ## measure what vector search finds
 	$(RUN) bench/recall.py $(ARGS)

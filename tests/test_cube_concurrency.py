@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,7 @@ async def test_the_loop_goes_on_while_many_messages_are_loaded(url: str) -> None
         for n in range(0, count, 1000):
             await keep.cube.append("t", list(many[n : n + 1000]))
         for _ in range(4):
-            async with threadkeep.open(url) if not url.startswith("memory") else keep as reader:
+            async with nullcontext(keep) if url.startswith("memory") else threadkeep.open(url) as reader:
                 shares.append(await _longest_gap(reader, count))
                 if shares[-1] < 0.4:
                     break
