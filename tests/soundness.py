@@ -116,7 +116,9 @@ def _check_places(key: bytes, fields: Any, order: Any, checkpoints: list[Any], w
     places = {_visible_place(each) for each in checkpoints} | {_task(each) for each in writes}
     runs = {b"u" + encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}
     assert set(order) == places | runs, key
-    assert {field for field in fields if field[:1] in (b"c", b"w")} == {b"c" + p[1:] if p[:1] == b"h" else p for p in places}
+    assert {field for field in fields if field[:1] in (b"c", b"w")} == {
+        b"c" + p[1:] if p[:1] == b"h" else p for p in places
+    }
 
 
 def _check_told(key: bytes, row: Any, there: dict[bytes, Any], checkpoints: list[Any], writes: list[Any]) -> None:

@@ -101,7 +101,13 @@ class Store:
     """One storage and the Keeps on it. Its colour is how it is called unless asked otherwise."""
 
     def __init__(
-        self, name: str, open: Callable[[int], Keep], *, is_async: bool, path: Path | str | None = None, tenant: str = ""
+        self,
+        name: str,
+        open: Callable[[int], Keep],
+        *,
+        is_async: bool,
+        path: Path | str | None = None,
+        tenant: str = "",
     ) -> None:
         self.name = name
         self._path = path

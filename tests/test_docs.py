@@ -21,6 +21,7 @@ from typing import NamedTuple
 import pytest
 
 import threadkeep
+from threadkeep.adapters.cube import KeepCube
 from threadkeep.backends.blocks import read_blocks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,7 +77,7 @@ def script(page: Path) -> str:
 
 @pytest.mark.parametrize("page", having("python"))
 def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:
-    file = tmp_path / f"{page.stem}.py"
+    file = tmp_path / f"page_{page.stem}.py"
     file.write_text(script(page), "utf-8")
     run = subprocess.run(
         [sys.executable, file.name], cwd=tmp_path, timeout=PATIENCE, check=False,
@@ -170,6 +171,8 @@ PUBLIC = {
     "Keep": [name for name in vars(threadkeep.Keep) if not name.startswith("_")],
     "Keep.threads": [name for name in inspect.signature(threadkeep.Keep.threads).parameters if name != "self"],
     "KeepSaver": [name for name in vars(threadkeep.KeepSaver) if not name.startswith("_")],
+    "KeepStore": [name for name in vars(threadkeep.KeepStore) if not name.startswith("_")],
+    "KeepCube": [name for name in vars(KeepCube) if not name.startswith("_")],
     "ThreadInfo": [field.name for field in dataclasses.fields(threadkeep.ThreadInfo)],
     "errors": [name for name, held in vars(threadkeep.errors).items() if inspect.isclass(held)],
 }

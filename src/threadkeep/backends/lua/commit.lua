@@ -6,26 +6,29 @@
 -- there is something, and what is new begins with a write that can be refused.
 local expect, version, row, grown, updated, created, member, id, last, greatest, kept, ends = unpack(ARGV, 1, 12)
 local thread, order = KEYS[1], KEYS[2]
-if (redis.call('HGET', thread, 'v') or '') ~= expect then return 0 end
+local before, size = unpack(redis.call('HMGET', thread, 'v', 'b'))
+if (before or '') ~= expect then return 0 end
 
 at = 12
 at = at + next_number()
 at = at + next_number()
 for _ = 1, next_number() do
-  if expect ~= '' and redis.call('HEXISTS', thread, ARGV[at + 1]) == 1 then return 0 end
+  if before and redis.call('HEXISTS', thread, ARGV[at + 1]) == 1 then return 0 end
   at = at + 3
 end
 if ends == '1' then
   drop(member, id, last)
   return 1
 end
-if expect == '' then
+if not before then
   redis.call('ZADD', KEYS[6], 0, id)
   drop(member, id, last)
   if KEYS[10] and redis.call('EXISTS', KEYS[10]) == 1 then
     redis.call('RENAME', KEYS[10], thread)
     redis.call('PERSIST', thread)
   end
+  redis.call('ZADD', KEYS[4], created, member)
+  redis.call('ZADD', KEYS[6], 0, id)
 end
 
 local function forget_place(field)
@@ -38,42 +41,44 @@ for _ = 1, next_number() do
   redis.call('HDEL', thread, field)
   forget_place(field)
 end
-local freed = 0
+size = (tonumber(size) or 0) + tonumber(grown)
 for _ = 1, next_number() do
   local field = next_one()
-  freed = freed + redis.call('HSTRLEN', thread, field)
+  size = size - redis.call('HSTRLEN', thread, field)
   redis.call('HDEL', thread, field)
 end
+
+-- Each call is sent to the replicas by itself: few with many values are better than many.
+local values, places, changed = {'v', version, 'r', row, 'b', string.format('%.0f', size)}, {}, {}
 for pass = 1, 2 do
   for _ = 1, next_number() do
-    local field, place = next_one(), next_one()
-    redis.call('HSET', thread, field, next_one())
-    if pass == 2 then forget_place(field) end
-    redis.call('ZADD', order, 0, place)
+    local field = next_one()
+    places[#places + 1], places[#places + 2] = 0, next_one()
+    values[#values + 1], values[#values + 2] = field, next_one()
+    if pass == 2 then changed[#changed + 1] = field end
   end
 end
-for _ = 1, next_number() do
-  local field = next_one()
-  redis.call('HSET', thread, field, next_one())
-end
+for _ = 1, 2 * next_number() do values[#values + 1] = next_one() end
+for i = 1, #values, 1000 do redis.call('HSET', thread, unpack(values, i, math.min(i + 999, #values))) end
+for _, field in ipairs(changed) do forget_place(field) end
+
+local runs = {}
 for _ = 1, next_number() do
   local run = next_one()
-  redis.call('ZADD', order, 0, 'u' .. run)
-  redis.call('ZADD', KEYS[8], 0, run .. last)
+  places[#places + 1], places[#places + 2] = 0, 'u' .. run
+  runs[#runs + 1], runs[#runs + 2] = 0, run .. last
 end
+for i = 1, #places, 1000 do redis.call('ZADD', order, unpack(places, i, math.min(i + 999, #places))) end
+for i = 1, #runs, 1000 do redis.call('ZADD', KEYS[8], unpack(runs, i, math.min(i + 999, #runs))) end
 for _ = 1, next_number() do
   local run = next_one()
   redis.call('ZREM', order, 'u' .. run)
   redis.call('ZREM', KEYS[8], run .. last)
 end
 
-redis.call('HSET', thread, 'v', version, 'r', row)
-local size = redis.call('HINCRBY', thread, 'b', string.format('%d', tonumber(grown) - freed))
 redis.call('ZADD', KEYS[3], updated, member)
-redis.call('ZADD', KEYS[4], created, member)
 redis.call('ZADD', KEYS[5], size, member)
-redis.call('ZADD', KEYS[6], 0, id)
-local known = redis.call('HGET', KEYS[9], member)
+local known = greatest ~= '' and redis.call('HGET', KEYS[9], member)
 if greatest ~= '' and (not known or less(known, greatest)) then
   if known then redis.call('ZREM', KEYS[7], known .. last) end
   redis.call('ZADD', KEYS[7], 0, greatest .. last)
