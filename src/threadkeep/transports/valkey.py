@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from redis import Redis
 from redis import exceptions as errors
 from redis.backoff import NoBackoff
-from redis.cluster import ClusterNode, RedisCluster
+from redis.cluster import ClusterNode, NodesManager
 from redis.crc import key_slot
 from redis.retry import Retry
 
@@ -108,43 +108,53 @@ class _One:
 
 
 class _Cluster:
-    """A cluster, as far as redis-py knows it."""
+    """A cluster, as far as redis-py knows it. Its own client asks a server for all commands first, which takes longest."""
 
-    def __init__(self, cluster: RedisCluster) -> None:
-        self._cluster = cluster
+    def __init__(self, nodes: NodesManager) -> None:
+        self._nodes = nodes
 
     def node(self, key: bytes) -> _Node:
         """Where a key is."""
         slot = key_slot(key)
-        held = self._cluster.nodes_manager.slots_cache.get(slot)
+        held = self._nodes.slots_cache.get(slot)
         if not held:
             raise errors.SlotNotCoveredError(f"no server has slot {slot}")
-        return _Node(self._cluster.get_redis_connection(held[0]), len(held) - 1)
+        return _Node(self._client(held[0]), len(held) - 1)
+
+    def _client(self, node: Any) -> Redis:
+        if node.redis_connection is None:
+            connect: Callable[[list[Any]], None] = self._nodes.create_redis_connections
+            connect([node])
+        client: Redis = node.redis_connection
+        return client
 
     def refresh(self) -> None:
         """Ask the servers who has what."""
-        self._cluster.nodes_manager.initialize()
+        self._nodes.initialize()
 
     def moved(self, error: errors.AskError) -> None:
         """Remember where a slot is now."""
-        self._cluster.nodes_manager.move_slot(error)
-        if not self._cluster.nodes_manager.slots_cache.get(error.slot_id):
+        if error.slot_id in self._nodes.slots_cache:
+            self._nodes.move_slot(error)
+        else:
             self.refresh()
 
     def asked(self, error: errors.AskError) -> _Node:
         """The server that is taking a slot over."""
-        find: Callable[[], Any] = partial(self._cluster.get_node, host=error.host, port=error.port)
+        find: Callable[[], Any] = partial(self._nodes.get_node, error.host, error.port)
         node = find()
         if node is None:
             self.refresh()
             node = find()
         if node is None:
             raise errors.ConnectionError(f"unknown server {error.node_addr}")
-        return _Node(self._cluster.get_redis_connection(node), 0)
+        return _Node(self._client(node), 0)
 
     def close(self) -> None:
         """Let go of all connections."""
-        self._cluster.close()
+        for node in list(self._nodes.nodes_cache.values()):
+            if node.redis_connection is not None:
+                node.redis_connection.close()
 
 
 class ValkeyServer:
@@ -386,10 +396,10 @@ def _value(reply: Any) -> Any:
 def _found(options: Options) -> _One | _Cluster:
     """Connect: to a cluster, if the first server that answers is in one."""
     limits = {"socket_timeout": options.answer, "socket_connect_timeout": min(options.answer, _CONNECTED)}
-    settings = {**limits, "retry": Retry(NoBackoff(), 0), **options.settings, "protocol": 2}
+    settings: dict[str, Any] = {**limits, **options.settings, "protocol": 2}
     last: Exception | None = None
     for host, port in options.hosts:
-        client = Redis(host=host, port=port, **settings)
+        client = Redis(host=host, port=port, retry=Retry(NoBackoff(), 0), **settings)
         try:
             told: Any = client.info("cluster")
         except _HOPELESS:
@@ -403,5 +413,5 @@ def _found(options: Options) -> _One | _Cluster:
             return _One(client)
         client.close()
         nodes: list[Any] = list(starmap(ClusterNode, options.hosts))
-        return _Cluster(RedisCluster(startup_nodes=nodes, require_full_coverage=False, **settings))
+        return _Cluster(NodesManager(startup_nodes=nodes, require_full_coverage=False, **settings))
     raise last or errors.ConnectionError("no host")
