@@ -155,18 +155,18 @@ class Memories:
         return found
 
     def _recall(self, session: Session, request: Recall) -> tuple[MemoryRow | None, ...]:
-        parts = [self._part(request.tenant, place.space[0]) if place.space else None for place in request.places]
+        """What is in one partition is read at one moment."""
+        wanted: dict[str, list[bytes]] = {}
+        for place in request.places:
+            if place.space:
+                wanted.setdefault(place.space[0], []).append(_number(request.tenant, place))
         calls = [
-            Call("HGET", (part.keys[_MEMORIES],), (_number(request.tenant, place),))
-            for part, place in zip(parts, request.places, strict=True)
-            if part is not None
+            Call("HMGET", (self._part(request.tenant, first).keys[_MEMORIES],), tuple(numbers))
+            for first, numbers in wanted.items()
         ]
-        stored = iter(session.calls(calls))
-        rows = [_row(each) if part is not None and (each := next(stored)) is not None else None for part in parts]
-        return tuple(
-            row if row is not None and row.place == place and _lives(row, request.now) else None
-            for row, place in zip(rows, request.places, strict=True)
-        )
+        stored = (each for told in session.calls(calls) for each in told if each is not None)
+        living = {row.place: row for row in map(_row, stored) if _lives(row, request.now)}
+        return tuple(living.get(place) for place in request.places)
 
     def _recall_numbered(self, session: Session, request: RecallNumbered) -> dict[int, MemoryRow]:
         names = [_name(number) for number in request.numbers]
