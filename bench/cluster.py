@@ -1,6 +1,6 @@
 """What a cluster costs and carries: beside threadkeep's own PostgreSQL, and by the servers' own accounts.
 
-    python bench/cluster.py [--threads 2000]
+    python bench/cluster.py [--threads 2000]      (make bench-valkey)
 
 The cluster is 3 x (1 + 2) valkey-server processes on this machine. A change is acknowledged when the primary and one
 replica have it in memory; PostgreSQL acknowledges after fsync. Neither number is the other's: they are two promises.
@@ -12,13 +12,14 @@ import argparse
 import asyncio
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from rich.console import Console
 
 import threadkeep
@@ -31,6 +32,8 @@ import postgres
 import valkeys
 
 TURNS, CROWD, ROUNDS = 2, 200, 5
+LONG, LONG_SHARE = 12, 10
+"""Turns of longer threads, and how many fewer of them there are."""
 AT_ONCE = 100
 PAGES = 9
 NAMES = ("PostgreSQL", "Valkey")
@@ -75,30 +78,33 @@ async def fill(saver: Saver, calls: list[Call], threads: range) -> None:
         await asyncio.gather(*(areplay(saver, calls, thread=f"thread-{n}") for n in some))
 
 
-async def costs(keep: threadkeep.Keep, cluster: valkeys.Cluster, calls: list[Call], threads: int) -> Iterator[Row]:
-    """Of threads in the primaries' own words, and of listing them."""
+async def costs(keep: threadkeep.Keep, cluster: valkeys.Cluster, turns: int, threads: range) -> list[Row]:
+    """Of threads of so many turns, in the primaries' own words."""
+    calls = list(chain.from_iterable(record(turns)))
     before = Account.of(cluster)
-    await fill(keep.checkpointer, calls, range(threads))
+    await fill(keep.checkpointer, calls, threads)
     after = Account.of(cluster)
-    puts = threads * sum(call.method == "put" for call in calls)
-    each = threads * TURNS
-    rows = [
-        Row("primaries' CPU time", "ms a turn", {"Valkey": (after.cpu - before.cpu) * 1e3 / each}),
-        Row("commands, replication included", "a turn", {"Valkey": (after.commands - before.commands) / each}),
+    count, each = len(threads), len(threads) * turns
+    whole = sum(len(JsonPlusSerializer().dumps_typed(call.rest[0])[1]) for call in calls if call.method == "put")
+    return [
+        Row(f"threads of {turns} turns: primaries' CPU time", "ms a turn", {"Valkey": (after.cpu - before.cpu) * 1e3 / each}),
+        Row("commands that primaries execute, in scripts too", "a turn", {"Valkey": (after.commands - before.commands) / each}),
         Row("received by primaries", "KB a turn", {"Valkey": (after.received - before.received) / 1e3 / each}),
-        Row("memory of primaries", "KB a thread", {"Valkey": (after.memory - before.memory) / 1e3 / threads}),
-        Row("memory of primaries", "bytes a checkpoint", {"Valkey": (after.memory - before.memory) / puts}),
-        Row("threadkeep's own count", "KB a thread", {"Valkey": statistics.mean([t.bytes for t in await keep.athreads(limit=100)]) / 1e3}),
+        Row("memory of primaries", "KB a thread", {"Valkey": (after.memory - before.memory) / 1e3 / count}),
+        Row("whole checkpoints, as other savers store them", "KB a thread", {"Valkey": whole / 1e3}),
     ]  # fmt: skip
+
+
+async def listing(keep: threadkeep.Keep, cluster: valkeys.Cluster) -> list[Row]:
+    """A page of all threads, from all partitions."""
     before, taken = Account.of(cluster), []
     for _ in range(PAGES):
         start = perf_counter()
         await keep.athreads(limit=50)
         taken.append(perf_counter() - start)
-    after = Account.of(cluster)
-    rows.append(Row(f"a page of {threads} threads", "ms", {"Valkey": statistics.median(taken) * 1e3}))
-    rows.append(Row("its CPU time in primaries", "ms", {"Valkey": (after.cpu - before.cpu) * 1e3 / PAGES}))
-    return iter(rows)
+    cpu = (Account.of(cluster).cpu - before.cpu) * 1e3 / PAGES
+    figures = (("the first page of keep.threads()", statistics.median(taken) * 1e3), ("its CPU time in primaries", cpu))
+    return [Row(what, "ms", {"Valkey": figure}) for what, figure in figures]
 
 
 async def main(threads: int) -> None:
@@ -112,7 +118,9 @@ async def main(threads: int) -> None:
             rates = rows[0].figures
             console.print(f"Valkey carries {rates['Valkey'] / rates['PostgreSQL']:.1f}x the supersteps of PostgreSQL")
         async with threadkeep.open(cluster.url("costs")) as keep:
-            rows += await costs(keep, cluster, calls, threads)
+            rows += await costs(keep, cluster, TURNS, range(threads))
+            rows += await costs(keep, cluster, LONG, range(threads, threads + threads // LONG_SHARE))
+            rows += await listing(keep, cluster)
     report(console, NAMES, rows)
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from hashlib import sha1
+from inspect import signature
 from itertools import starmap
 from typing import Any, NamedTuple
 
@@ -38,12 +39,13 @@ _SOON_TOO = ("NOREPLICAS", "MASTERDOWN", "LOADING", "UNBLOCKED", "FAILOVER")
 _HOPELESS = (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError)
 _SHORTEST, _LONGEST = 0.01, 0.25
 """Seconds between tries."""
-_ANSWER = 5.0
+_ANSWER = 3.0
 """Seconds that a server has for an answer before it is given up, and another asked."""
 _WAITED = 0.8
 """How much of that time is for its replicas."""
 _CONNECTED = 2.0
 """Seconds for a connection."""
+_CAN_BE_LAST = "last_failed_node_name" in signature(NodesManager.initialize).parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class _One:
         """Where a key is."""
         return self._node
 
-    def refresh(self) -> None:
+    def refresh(self, silent: str | None = None) -> None:
         """Nothing moves."""
 
     def moved(self, error: errors.AskError) -> None:
@@ -128,9 +130,12 @@ class _Cluster:
         client: Redis = node.redis_connection
         return client
 
-    def refresh(self) -> None:
-        """Ask the servers who has what."""
-        self._nodes.initialize()
+    def refresh(self, silent: str | None = None) -> None:
+        """Ask the servers who has what, last of all the one that gave no answer."""
+        if silent is not None and _CAN_BE_LAST:
+            self._nodes.initialize(last_failed_node_name=silent)
+        else:
+            self._nodes.initialize()
 
     def moved(self, error: errors.AskError) -> None:
         """Remember where a slot is now."""
@@ -170,6 +175,8 @@ class ValkeyServer:
         self._options = options
         self.read_only = options.read_only
         self._lock = threading.Lock()
+        self._at_rest = threading.Condition(self._lock)
+        self._active = 0
         self._servers: _One | _Cluster | None = None
         self._closed = False
         forks.watch(self)
@@ -193,12 +200,26 @@ class ValkeyServer:
         _Session(self, durable=False).call(self._backend.probe())
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Let what is under way finish, and let go of all connections."""
         with self._lock:
             self._closed = True
+            self._at_rest.wait_for(lambda: not self._active, self._options.timeout)
             if self._servers is not None:
                 self._servers.close()
             self._servers = None
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise Closed
+            self._active += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._active -= 1
+                self._at_rest.notify_all()
 
     def before_fork(self) -> None:
         """No fork while connections are being made."""
@@ -207,11 +228,15 @@ class ValkeyServer:
     def after_fork(self, *, child: bool) -> None:
         """The child makes connections of its own; the parent's are the parent's."""
         if child:
-            self._servers = None
+            self._servers, self._active = None, 0
         self._lock.release()
 
     def send(self, calls: Sequence[Call], *, durable: bool) -> list[Any]:
         """What each call gives, or the error that it ends with. Tried again until the time is up, then Unavailable."""
+        with self._under_way():
+            return self._sent(calls, durable=durable)
+
+    def _sent(self, calls: Sequence[Call], *, durable: bool) -> list[Any]:
         errands = waiting = [_Errand(call) for call in calls]
         deadline, pause = time.monotonic() + self._options.timeout, _SHORTEST
         while waiting:
@@ -230,23 +255,23 @@ class ValkeyServer:
             if time.monotonic() > deadline:
                 raise Unavailable(f"the storage did not answer in time: {last}") from last
             if isinstance(last, _LOST):
-                self._lost()
+                self._lost(next((each.silent for each in waiting if each.silent), None))
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
         return [errand.reply for errand in errands]
 
-    def _lost(self) -> None:
+    def _lost(self, silent: str | None) -> None:
         """Another server may be there now, which never had what this one acknowledged."""
         self.on_loss()
         with suppress(*_LOST):
-            self._reached().refresh()
+            self._reached().refresh(silent)
 
     def _reached(self) -> _One | _Cluster:
         """The servers; found at first use."""
         with self._lock:
-            if self._closed:
-                raise Closed
             if self._servers is None:
+                if self._closed:
+                    raise Closed
                 self._servers = _found(self._options)
             return self._servers
 
@@ -292,6 +317,8 @@ class _Errand:
     node: _Node | None = None
     as_text: bool = False
     reply: Any = None
+    silent: str | None = None
+    """The server that gave no answer."""
 
     def commands(self) -> list[tuple[Any, ...]]:
         """What is sent; only the last reply counts."""
@@ -361,8 +388,9 @@ class _Round:
                 )
 
     def _fail(self, error: Exception, errands: Iterable[_Errand]) -> None:
+        said = self._client.connection_pool.connection_kwargs
         for errand in errands:
-            errand.reply = error
+            errand.reply, errand.silent = error, f"{said.get('host')}:{said.get('port')}"
         if self._connection is not None:
             self._connection.disconnect()
 
