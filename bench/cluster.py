@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import statistics
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from time import perf_counter
@@ -28,8 +30,8 @@ from rounds import Row, amedians, report
 from workload import Saver
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-import postgres
-import valkeys
+postgres: Any = importlib.import_module("postgres")
+valkeys: Any = importlib.import_module("valkeys")
 
 TURNS, CROWD, ROUNDS = 2, 200, 5
 LONG, LONG_SHARE = 12, 10
@@ -49,7 +51,7 @@ class Account:
     received: int
 
     @classmethod
-    def of(cls, cluster: valkeys.Cluster) -> Account:
+    def of(cls, cluster: Any) -> Account:
         told: list[Mapping[str, Any]] = [server.client.info("all") for server in cluster.servers[: cluster.primaries]]
         return cls(
             cpu=sum(each["used_cpu_user"] + each["used_cpu_sys"] for each in told),
@@ -66,7 +68,7 @@ async def crowd(savers: Mapping[str, Saver], calls: list[Call]) -> Row:
     async def talk(saver: Saver) -> None:
         await asyncio.gather(*(areplay(saver, calls, thread=f"crowd-{next(numbers)}") for _ in range(CROWD)))
 
-    taken = await amedians({name: lambda saver=saver: talk(saver) for name, saver in savers.items()}, ROUNDS)
+    taken = await amedians({name: partial(talk, saver) for name, saver in savers.items()}, ROUNDS)
     steps = CROWD * sum(call.method == "put" for call in calls)
     rates = {name: steps / (milliseconds / 1e3) for name, milliseconds in taken.items()}
     return Row(f"{CROWD} async threads, {TURNS} turns each", "supersteps/s", rates, rate=True)
@@ -78,7 +80,7 @@ async def fill(saver: Saver, calls: list[Call], threads: range) -> None:
         await asyncio.gather(*(areplay(saver, calls, thread=f"thread-{n}") for n in some))
 
 
-async def costs(keep: threadkeep.Keep, cluster: valkeys.Cluster, turns: int, threads: range) -> list[Row]:
+async def costs(keep: threadkeep.Keep, cluster: Any, turns: int, threads: range) -> list[Row]:
     """Of threads of so many turns, in the primaries' own words."""
     calls = list(chain.from_iterable(record(turns)))
     before = Account.of(cluster)
@@ -95,7 +97,7 @@ async def costs(keep: threadkeep.Keep, cluster: valkeys.Cluster, turns: int, thr
     ]  # fmt: skip
 
 
-async def listing(keep: threadkeep.Keep, cluster: valkeys.Cluster) -> list[Row]:
+async def listing(keep: threadkeep.Keep, cluster: Any) -> list[Row]:
     """A page of all threads, from all partitions."""
     before, taken = Account.of(cluster), []
     for _ in range(PAGES):

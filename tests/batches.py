@@ -21,6 +21,13 @@ INDEX: Any = {"dims": DIMS, "embed": embed, "fields": FIELDS, "search": "hybrid"
 NEAR: Any = {**INDEX, "search": "vector"}
 WORDS: Any = {"search": "text", "fields": FIELDS}
 HOME = ("home",)
+
+
+def index_for(url: str) -> Any:
+    """Vectors, and words too where the backend of a URL has them."""
+    return NEAR if url.startswith("valkey:") else INDEX
+
+
 TEXTS = ["apple", "pear plum", "rain", "snow and wind", "sea"]
 PARTS = 4
 
@@ -79,11 +86,17 @@ def check_mixed(url: str, store: threadkeep.KeepStore, names: Sequence[str], rou
 # --- one writer, whose batches replace each other
 
 
-def whole(n: int) -> list[PutOp]:
-    """Overwrites in several partitions, with more vectors and with fewer; one memory comes, one goes."""
+def atomic_spaces(url: str) -> list[tuple[str, ...]]:
+    """Namespaces that a batch changes at one moment: of several partitions, but on Valkey of one."""
+    return [("part", f"{k}") if url.startswith("valkey:") else (f"part {k}",) for k in range(PARTS)]
+
+
+def whole(n: int, url: str = "") -> list[PutOp]:
+    """Overwrites in several namespaces, with more vectors and with fewer; one memory comes, one goes."""
     more = {"more": f"plum {n}"} if n % 2 else {}
-    over = [PutOp((f"part {k}",), "k", {"text": f"apple w{n}", "n": n, **more}) for k in range(PARTS)]
-    ops = [*over, PutOp(("part 0",), f"k{n}", {"text": f"rain w{n}", "n": n}), PutOp(("part 0",), f"k{n - 1}", None)]
+    first, *_ = spaces = atomic_spaces(url)
+    over = [PutOp(space, "k", {"text": f"apple w{n}", "n": n, **more}) for space in spaces]
+    ops = [*over, PutOp(first, f"k{n}", {"text": f"rain w{n}", "n": n}), PutOp(first, f"k{n - 1}", None)]
     return ops if n % 2 else ops[::-1]
 
 

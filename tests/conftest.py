@@ -26,18 +26,20 @@ pytest.register_assert_rewrite("plays", "sameness", "trees")
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """How to get a fresh, empty URL of one backend, and whether its data outlives the Keep that wrote it."""
+    """How to get a fresh, empty URL of one backend; whether its data outlives the Keep that wrote it; what it has."""
 
     name: str
     fresh: Callable[[Path, int], str]
     lasting: bool
+    words: bool = True
+    tables: bool = True
 
 
 BACKENDS = [
-    Backend("memory", lambda folder, n: "memory://", lasting=False),
+    Backend("memory", lambda folder, n: "memory://", lasting=False, tables=False),
     Backend("sqlite", lambda folder, n: f"sqlite:///{folder / f'keep{n}.db'}", lasting=True),
     Backend("postgres", lambda folder, n: postgres.fresh_schema(postgres.shared()), lasting=True),
-    Backend("valkey", lambda folder, n: valkeys.shared().url(), lasting=True),
+    Backend("valkey", lambda folder, n: valkeys.shared().url(), lasting=True, words=False, tables=False),
 ]
 
 # What blockbuster does not know: the calls of our drivers that wait for a disk or a server.
@@ -71,6 +73,18 @@ def url(fresh_url: Callable[[], str]) -> str:
 @pytest.fixture(params=[backend for backend in BACKENDS if backend.lasting], ids=lambda backend: backend.name)
 def lasting_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A URL that may be opened again, on each backend whose data outlives the Keep."""
+    return _fresh_urls(request.param, tmp_path)()
+
+
+@pytest.fixture(params=[backend for backend in BACKENDS if backend.words], ids=lambda backend: backend.name)
+def worded_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A URL where memories are found by their words."""
+    return _fresh_urls(request.param, tmp_path)()
+
+
+@pytest.fixture(params=[backend for backend in BACKENDS if backend.tables], ids=lambda backend: backend.name)
+def tables_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A URL where nothing can be read before tables are made."""
     return _fresh_urls(request.param, tmp_path)()
 
 

@@ -81,8 +81,10 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
         row = thread_row(fields[b"r"], fields[b"b"])
         checkpoints = [checkpoint_row(value) for field, value in fields.items() if field[:1] == b"c"]
         writes = [write_row(value) for field, value in fields.items() if field[:1] == b"w"]
-        _check_places(key, fields, there.pop(key.replace(b":t:", b":o:", 1), {}), checkpoints, writes)
-        _check_told(key, row, there, checkpoints, writes)
+        order = set(there.pop(key.replace(b":t:", b":o:", 1), {}))
+        _check_places(key, fields, order, [*map(_visible_place, checkpoints), *map(_task, writes)])
+        assert order >= {b"u" + encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}, key
+        _check_told(key, row, there, order, checkpoints)
         threads.append(
             {"thread": number, "id": to_bytes(row.key.id), "nexts": b"".join(map(varint, row.nexts)), "labels": row.labels,
              "bytes": row.bytes, "checkpoints": row.checkpoints, "writes": row.writes}
@@ -111,24 +113,20 @@ def _whose(key: bytes) -> bytes:
     return name.split(b"\0\1")[0].replace(b"\0\xff", b"\0") if what in (b"t", b"o") else name
 
 
-def _check_places(key: bytes, fields: Any, order: Any, checkpoints: list[Any], writes: list[Any]) -> None:
-    """The order of a thread has a place for each of its rows, and for each run that left one."""
-    places = {_visible_place(each) for each in checkpoints} | {_task(each) for each in writes}
-    runs = {b"u" + encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}
-    assert set(order) == places | runs, key
-    assert {field for field in fields if field[:1] in (b"c", b"w")} == {
-        b"c" + p[1:] if p[:1] == b"h" else p for p in places
-    }
+def _check_places(key: bytes, fields: Any, order: set[bytes], places: list[bytes]) -> None:
+    """The order of a thread has a place for each of its rows."""
+    assert {place for place in order if place[:1] != b"u"} == set(places), key
+    rows = {b"c" + place[1:] if place[:1] == b"h" else place for place in places}
+    assert {field for field in fields if field[:1] in (b"c", b"w")} == rows, key
 
 
-def _check_told(key: bytes, row: Any, there: dict[bytes, Any], checkpoints: list[Any], writes: list[Any]) -> None:
+def _check_told(key: bytes, row: Any, there: dict[bytes, Any], order: set[bytes], checkpoints: list[Any]) -> None:
     """The sets of the partition tell of the thread what its row says. What was found is taken out."""
     names = Valkey("").names(row.key)
     sets = [there[key[:4] + what + b":" + to_bytes(row.key.tenant)] for what in (b"u", b"c", b"b", b"n")]
     told = [each.pop(name, None) for each, name in zip(sets, (*[names.member] * 3, names.id), strict=True)]
     assert told == [row.updated, row.created, row.bytes, 0], key
-    runs = {encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}
-    for run in runs:
+    for run in (place[1:] for place in order if place[:1] == b"u"):
         assert there[key[:4] + b"r:" + to_bytes(row.key.tenant)].pop(run + names.last) == 0, key
     greatest = there.get(key[:4] + b"k:" + to_bytes(row.key.tenant), {}).pop(names.member, None)
     if checkpoints:

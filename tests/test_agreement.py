@@ -518,4 +518,4 @@ TestAgreement.settings = settings(
     print_blob=True,
 )
 TestValkeyAgreement = ValkeyAgreement.TestCase
-TestValkeyAgreement.settings = settings(TestAgreement.settings, max_examples=200 if PROVING else 8)
+TestValkeyAgreement.settings = settings(TestAgreement.settings, max_examples=200 if PROVING else 5)

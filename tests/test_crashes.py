@@ -209,8 +209,7 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     made: list[World] = []
 
     def make() -> World:
-        path = tmp_path / f"{len(made)}.db" if request.param == "sqlite" else None
-        world = World(path, lent.fresh_tenant() if request.param == "postgres" else "")
+        world = World(*place_of(request.param, tmp_path / f"{len(made)}.db"))
         made.append(world)
         for step in PAST:
             do(world, step)
@@ -254,3 +253,11 @@ def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
         do(world, VERBS[name])
         assert world.tale() == final
     assert 0 < crashes < 20
+
+
+@pytest.mark.parametrize("new_world", ["valkey"], indirect=True)
+@pytest.mark.parametrize("name", VERBS)
+def test_the_same_on_valkey_where_nothing_is_remembered_and_replies_are_lost(
+    new_world: Callable[[], World], name: str
+) -> None:
+    test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(new_world, name, after=True, remembers=False)

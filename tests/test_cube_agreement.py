@@ -640,10 +640,13 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
 @pytest.mark.parametrize("name", VERBS)
 def test_a_crash_at_any_request_leaves_a_talk_as_before_or_as_after(new_world: Callable[[], World], name: str) -> None:
     verb, undisturbed, crashes = VERBS[name], new_world(), 0
+    ways = [*itertools.product((True, False), (False, True))]
+    if undisturbed.path == lent.cluster():
+        ways = ways[-1:]  # the others cost time and show nothing that is Valkey's own
     before = undisturbed.tale()
     undisturbed.do(verb)
     final = undisturbed.tale()
-    for remembers, after in itertools.product((True, False), (False, True)):
+    for remembers, after in ways:
         for k in range(1, 20):
             world = new_world()
             if not remembers:
@@ -669,7 +672,7 @@ def test_a_crash_at_any_request_leaves_a_talk_as_before_or_as_after(new_world: C
             assert world.tale() == final
         else:
             raise AssertionError("it never gets through")
-    assert crashes > 3
+    assert crashes >= len(ways)
 
 
 class Losing(Crashing):

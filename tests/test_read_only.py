@@ -87,21 +87,21 @@ def test_a_reader_sees_what_a_writer_does_meanwhile(written: str) -> None:
         assert reader.checkpointer.get_tuple(config("t")) is None
 
 
-def test_a_database_without_our_tables_is_unavailable_and_stays_so(lasting_url: str) -> None:
-    with threadkeep.open(lasting_url, read_only=True) as keep:
+def test_a_database_without_our_tables_is_unavailable_and_stays_so(tables_url: str) -> None:
+    with threadkeep.open(tables_url, read_only=True) as keep:
         for _ in range(2):
             for ask in every_verb(keep).values():
                 with pytest.raises((errors.Unavailable, errors.ReadOnly)):
                     ask()
             with pytest.raises(errors.Unavailable):
                 keep.setup()
-        with threadkeep.open(lasting_url) as writer:
+        with threadkeep.open(tables_url) as writer:
             Chain(writer.checkpointer).put({"x": 1})
         assert values(keep.checkpointer) == {"x": 1}
 
 
-async def test_a_database_without_our_tables_is_unavailable_for_async_callers(lasting_url: str) -> None:
-    async with threadkeep.open(lasting_url, read_only=True) as keep:
+async def test_a_database_without_our_tables_is_unavailable_for_async_callers(tables_url: str) -> None:
+    async with threadkeep.open(tables_url, read_only=True) as keep:
         for ask in every_async_verb(keep).values():
             with pytest.raises((errors.Unavailable, errors.ReadOnly)):
                 await ask()

@@ -2,7 +2,8 @@
 
 Memory, SQLite and PostgreSQL, each with four Keeps on the same storage: two that find by vectors and by words (on
 PostgreSQL the second lets pgvector rank, since it may hold nothing), one that knows vectors only, one that knows words
-only. Any of them reads and writes, in either colour; the clock stands still unless it is moved.
+only. Any of them reads and writes, in either colour; the clock stands still unless it is moved. Valkey, in fewer
+examples, has no words: three of its Keeps know vectors, the last knows nothing.
 
 The peer is LangGraph's InMemoryStore, where it is right. Where it is not, `Peer` does it; these are the exceptions:
 
@@ -97,6 +98,7 @@ KINDS: list[dict[str, Any]] = [
     {**NEAR, "search": "vector"},
     {"search": "text", "fields": FIELDS},
 ]
+WITHOUT_WORDS: list[dict[str, Any]] = [{**NEAR, "search": "vector"}] * 3 + [{"search": "off"}]
 FIRST, RANKED, NEAREST, WORDED = range(4)
 """The Keeps of each storage; the second may hold no vectors."""
 BUDGETS = [1 << 26, 0, 1 << 26, 1 << 26]
@@ -184,7 +186,7 @@ class Peer:
         if op.value is not None:
             self.store.batch([op if "embed" in index else op._replace(index=False)])
             expires = None if op.ttl is None else now + int(op.ttl * MINUTE)
-            words = _words(op) if index["search"] != "vector" else frozenset()
+            words = _words(op) if index["search"] in ("text", "hybrid") else frozenset()
             self.lives[place] = Life(life.created if life else now, now, expires, op.ttl, words)
 
     def refresh(self, place: Place, now: int) -> None:
@@ -281,9 +283,15 @@ class Storage:
     """One storage and the Keeps on it."""
 
     def __init__(
-        self, name: str, reach: Callable[[], Transport], *, where: Path | str | None, tenant: str = ""
+        self,
+        name: str,
+        reach: Callable[[], Transport],
+        *,
+        where: Path | str | None,
+        tenant: str = "",
+        kinds: Sequence[Any] = KINDS,
     ) -> None:
-        self.name, self.tenant = name, tenant
+        self.name, self.tenant, self._kinds = name, tenant, kinds
         self._reach, self._where = reach, where
         self._runner = asyncio.Runner()
         self._keeps = [self._open(which) for which in range(len(KINDS))]
@@ -291,7 +299,7 @@ class Storage:
 
     def _open(self, which: int) -> Keep:
         desk = Desk(self._reach(), tenant=self.tenant, cache_bytes=BUDGETS[which])
-        return Keep(desk, None, index=KINDS[which])
+        return Keep(desk, None, index=self._kinds[which])
 
     def reopen(self, which: int) -> None:
         self._keeps[which].close()
@@ -338,8 +346,17 @@ def storages(folder: Path) -> list[Storage]:
     ]
 
 
+def on_valkey(folder: Path) -> list[Storage]:
+    url, tenant = lent.cluster(), lent.fresh_tenant()
+    reach = lambda: lent.transport(url=url)
+    return [Storage("valkey", reach, where=url, tenant=tenant, kinds=WITHOUT_WORDS)]
+
+
 class Agreement(RuleBasedStateMachine):
     """Time is what the machine says."""
+
+    storages_in = staticmethod(storages)
+    kinds = KINDS
 
     def __init__(self) -> None:
         super().__init__()
@@ -347,7 +364,7 @@ class Agreement(RuleBasedStateMachine):
         self.clock = patch.object(keeping, "now_exactly", lambda: self.now)
         self.clock.start()
         self.folder = Path(tempfile.mkdtemp())
-        self.storages = storages(self.folder)
+        self.storages = self.storages_in(self.folder)
         self.peer = Peer()
         self.touched = False
         self.failed = False
@@ -362,7 +379,7 @@ class Agreement(RuleBasedStateMachine):
     @rule(ops=batches, which=st.integers(0, 3), is_async=st.booleans(), later=st.sampled_from([0, 0, 1, 1000]))
     def batch(self, ops: list[Any], which: int, is_async: bool, later: int) -> None:
         self.now += later
-        expected = self.peer.batch(ops, KINDS[which], self.now)
+        expected = self.peer.batch(ops, self.kinds[which], self.now)
         for storage in self.storages:
             found = [told(each) for each in storage.batch(which, ops, is_async=is_async)]
             self.agree(found, expected, f"{storage.name} at {which}: {ops}")
@@ -372,7 +389,7 @@ class Agreement(RuleBasedStateMachine):
     def one(self, op: Any, which: int, is_async: bool) -> None:
         if isinstance(op, ListNamespacesOp) and len({each.match_type for each in op.match_conditions}) == 1:
             op = op._replace(match_conditions=op.match_conditions[:1])  # the verb takes one of each kind
-        (expected,) = self.peer.batch([op], KINDS[which], self.now)
+        (expected,) = self.peer.batch([op], self.kinds[which], self.now)
         for storage in self.storages:
             found = told(storage.one(which, op, is_async=is_async))
             self.agree(found, expected, f"{storage.name} at {which}: {op}")
@@ -456,7 +473,7 @@ class Agreement(RuleBasedStateMachine):
         if self.touched:
             self.touched = False
             ops = [SearchOp((), limit=ALL, refresh_ttl=False), ListNamespacesOp(limit=ALL)]
-            expected = self.peer.batch(ops, KINDS[NEAREST], self.now)
+            expected = self.peer.batch(ops, self.kinds[NEAREST], self.now)
             for storage in self.storages:
                 found = [told(each) for each in storage.batch(NEAREST, ops)]
                 self.agree(found, expected, f"{storage.name}: everything")
@@ -506,6 +523,14 @@ def _pages(storage: Storage, which: int, op: SearchOp, step: int) -> Iterator[An
             return
 
 
+class ValkeyAgreement(Agreement):
+    """The same on Valkey, but for words."""
+
+    storages_in = staticmethod(on_valkey)
+    kinds = WITHOUT_WORDS
+    find_by_words = None  # type: ignore[assignment]
+
+
 TestStoreAgreement = Agreement.TestCase
 TestStoreAgreement.settings = settings(
     max_examples=500 if PROVING else 20,
@@ -514,3 +539,5 @@ TestStoreAgreement.settings = settings(
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
+TestValkeyAgreement = ValkeyAgreement.TestCase
+TestValkeyAgreement.settings = settings(TestStoreAgreement.settings, max_examples=150 if PROVING else 6)

@@ -311,9 +311,9 @@ def wanted(tool: str, /, **args: Any) -> AIMessage:
 
 
 @pytest.fixture
-def word_keep(url: str) -> Iterator[threadkeep.Keep]:
+def word_keep(worded_url: str) -> Iterator[threadkeep.Keep]:
     """Queries are answered by words: no embedding is needed."""
-    with threadkeep.open(url) as opened:
+    with threadkeep.open(worded_url) as opened:
         yield opened
 
 

@@ -211,7 +211,8 @@ def fresh_cluster(primaries: int = 3, replicas: int = 2, **settings: str) -> Clu
     until(lambda: all(_known(server) == len(servers) for server in servers), "an acquaintance of all servers")
     ids = [server.client.execute_command("CLUSTER", "MYID") for server in servers[:primaries]]
     for n, server in enumerate(servers[primaries:]):
-        server.client.execute_command("CLUSTER", "REPLICATE", ids[n % primaries])
+        follow = lambda: server.client.execute_command("CLUSTER", "REPLICATE", ids[n % primaries])
+        until(follow, "a replica")  # names come after the first handshake
     cluster = Cluster(servers, primaries)
     until(lambda: cluster.is_well() and all(_replicas(s) == replicas for s in servers[:primaries]), "a cluster")
     return cluster

@@ -1,0 +1,273 @@
+"""A cluster of three primaries with two replicas each, whose servers are killed, frozen and left behind, and whose slots move.
+
+Writers of checkpoints, talks and memories go on all the time, with `replicas=1`. Whatever was acknowledged must be there
+afterwards, once and whole, and every writer must get on. `THREADKEEP_FAULT_RUNS` is how often each fault happens;
+`THREADKEEP_FAULT_REPORT` names a file that each run adds a line of JSON to; `THREADKEEP_FAULT_REPLICAS=0` is the control:
+nobody waits for a replica, and runs are expected to fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from cubeloop.providers.base import TextContent, UserMessage
+from redis.crc import key_slot
+
+import threadkeep
+import valkeys
+from chains import Chain, config
+from threadkeep.backends.valkey import Valkey
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.errors import Unavailable
+
+RUNS = int(os.environ.get("THREADKEEP_FAULT_RUNS", "20"))
+REPLICAS = os.environ.get("THREADKEEP_FAULT_REPLICAS", "1")
+REPORT = os.environ.get("THREADKEEP_FAULT_REPORT")
+PATIENCE = 90
+SAVERS, TALKS, SHELVES = 6, 3, 3
+
+
+def text(n: int) -> str:
+    return f"{n} " * (300 if n % 10 == 0 else 5)
+
+
+def log(n: int) -> list[str]:
+    return [text(each) for each in range(max(0, n - 9), n + 1)]
+
+
+class Writer(threading.Thread):
+    """Writes one thing after the other; what fails is not tried again. Knows what was tried, and what was acknowledged when."""
+
+    def __init__(self, name: str, write: Callable[[int], None]) -> None:
+        super().__init__(daemon=True, name=name)
+        self.tried = 0
+        self.told: dict[int, float] = {}
+        self.failed: list[str] = []
+        self.broke: BaseException | None = None
+        self._write = write
+        self._stop_it = threading.Event()
+
+    def run(self) -> None:
+        while not self._stop_it.is_set():
+            n, self.tried = self.tried, self.tried + 1
+            try:
+                self._write(n)
+                self.told[n] = time.monotonic()
+            except Unavailable as error:
+                self.failed.append(str(error))
+            except BaseException as error:
+                self.broke = error
+                return
+
+    def stop(self) -> None:
+        self._stop_it.set()
+        self.join(PATIENCE)
+        assert not self.is_alive(), f"{self.name} hangs"
+
+    def outage(self) -> float:
+        """The longest time between two acknowledgements."""
+        times = list(self.told.values())
+        return max((later - time for time, later in zip(times, times[1:], strict=False)), default=0.0)
+
+
+class Writers:
+    """All writers on one Keep."""
+
+    def __init__(self, keep: threadkeep.Keep) -> None:
+        self.savers = [Writer(f"s{n}", self._saver(keep, f"s{n}")) for n in range(SAVERS)]
+        self.talks = [Writer(f"c{n}", self._talk(keep, f"c{n}")) for n in range(TALKS)]
+        self.shelves = [Writer(f"m{n}", self._shelf(keep, f"m{n}")) for n in range(SHELVES)]
+        self.all = [*self.savers, *self.talks, *self.shelves]
+
+    def _saver(self, keep: threadkeep.Keep, name: str) -> Callable[[int], None]:
+        chain = Chain(keep.checkpointer, name)
+        return lambda n: None if chain.put({"log": log(n)}, id=f"{n:08}") else None
+
+    def _talk(self, keep: threadkeep.Keep, name: str) -> Callable[[int], None]:
+        loop = asyncio.new_event_loop()
+        said = lambda n: UserMessage(content=[TextContent(text=text(n))], id=f"{n}")
+        return lambda n: loop.run_until_complete(keep.cube.append(name, [said(n)]))
+
+    def _shelf(self, keep: threadkeep.Keep, name: str) -> Callable[[int], None]:
+        return lambda n: keep.store.put((name,), f"{n}", {"text": text(n)})
+
+    def __enter__(self) -> Self:
+        for writer in self.all:
+            writer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self.all:
+            writer.stop()
+
+    def go_on(self, more: int) -> None:
+        """Until each of them got so many more acknowledged."""
+        wanted = {writer: len(writer.told) + more for writer in self.all}
+        deadline = time.monotonic() + PATIENCE
+        while behind := [each.name for each in self.all if len(each.told) < wanted[each] and each.broke is None]:
+            assert time.monotonic() < deadline, f"{behind} do not get on"
+            time.sleep(0.02)
+
+    def check(self, url: str) -> None:
+        """Nothing that was acknowledged is lost, nothing is there twice, and all that is there is whole."""
+        for writer in self.all:
+            if writer.broke is not None:
+                raise writer.broke
+        with threadkeep.open(url) as keep:
+            for writer in self.savers:
+                found = [
+                    (each.checkpoint["id"], each.checkpoint["channel_values"]["log"])
+                    for each in keep.checkpointer.list(config(writer.name))
+                ]
+                self._compare(writer, {int(id): held == log(int(id)) for id, held in found}, len(found))
+            for writer in self.talks:
+                talk: Any = asyncio.run(keep.cube.load(writer.name))
+                said = {int(each.id): each.content[0].text == text(int(each.id)) for each in talk.messages}
+                self._compare(writer, said, len(talk.messages))
+                assert list(said) == sorted(said)
+            for writer in self.shelves:
+                items = keep.store.search((writer.name,), limit=1_000_000)
+                kept = {int(each.key): each.value == {"text": text(int(each.key))} for each in items}
+                self._compare(writer, kept, len(items))
+
+    def _compare(self, writer: Writer, found: dict[int, bool], count: int) -> None:
+        lost = sorted(writer.told.keys() - found.keys())
+        assert not lost, f"{writer.name} lost {len(lost)} of {len(writer.told)}: {lost[:10]}"
+        assert count == len(found), f"{writer.name} has something twice"
+        assert all(found.values()), f"{writer.name} has something that was never written"
+        assert found.keys() <= set(range(writer.tried))
+
+
+@pytest.fixture
+def cluster() -> Iterator[valkeys.Cluster]:
+    made = valkeys.fresh_cluster(**{"min-replicas-to-write": REPLICAS, "cluster-node-timeout": "1000"})
+    yield made
+    made.stop()
+
+
+def slot_of(prefix: str, thread: str) -> int:
+    return key_slot(Valkey(prefix).names(ThreadKey("", "graph", thread)).keys[0])
+
+
+def kill(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, run: int) -> None:
+    victim.kill()
+
+
+def freeze(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, run: int) -> None:
+    """Its replicas take over; later it wakes up, and still believes that it is a primary."""
+    victim.freeze()
+    writers.go_on(5)
+    victim.thaw()
+
+
+def lag(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, run: int) -> None:
+    """One replica is behind when the primary dies, and wakes up in time for the election, or a little later."""
+    behind = next(each for each in cluster.servers if each is not victim and primary_port(each) == victim.port)
+    behind.freeze()
+    time.sleep(1)
+    victim.kill()
+    time.sleep(run % 5 * 0.5)
+    behind.thaw()
+
+
+def cut_off(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, run: int) -> None:
+    """Both replicas lose the primary, which lives on for a second and dies: what it took meanwhile, nobody else has.
+
+    In every second run nothing but `WAIT` tells the writers.
+    """
+    if run % 2:
+        victim.client.config_set("min-replicas-to-write", 0)
+    replicas = [each for each in cluster.servers if each is not victim and primary_port(each) == victim.port]
+    for replica in replicas:
+        replica.freeze()
+    victim.client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+    time.sleep(1)
+    victim.kill()
+    for replica in replicas:
+        replica.thaw()
+
+
+def primary_port(server: valkeys.Server) -> int | None:
+    role: Any = server.client.execute_command("ROLE")
+    return role[2] if role[0] == b"slave" else None
+
+
+def reshard(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, run: int) -> None:
+    """The slots of all writers of checkpoints go to another primary, key by key."""
+    for writer in writers.savers:
+        cluster.migrate(slot_of("p", writer.name), pause=0.01)
+
+
+FAULTS = {
+    "kill -9 of a primary": kill,
+    "a frozen primary": freeze,
+    "a lagging replica": lag,
+    "replicas that are cut off": cut_off,
+    "slots that move": reshard,
+}
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_nothing_acknowledged_is_lost_and_all_writers_go_on(cluster: valkeys.Cluster, fault: str, run: int) -> None:
+    url = cluster.url("p", replicas=REPLICAS)
+    victim = cluster.primary_of(slot_of("p", f"s{run % SAVERS}"))
+    with threadkeep.open(url) as keep, Writers(keep) as writers:
+        writers.go_on(10)
+        before = {writer: len(writer.told) for writer in writers.all}
+        FAULTS[fault](cluster, victim, writers, run)
+        writers.go_on(10)
+        time.sleep(0.5)
+        writers.go_on(5)
+    for server in cluster.servers:
+        server.thaw()
+    report(fault, run, writers)
+    assert all(len(writer.told) > before[writer] for writer in writers.all)
+    writers.check(url)
+
+
+def test_nothing_is_acknowledged_while_no_replica_has_it(cluster: valkeys.Cluster) -> None:
+    victim = cluster.primary_of(slot_of("p", "t"))
+    behind = [each for each in cluster.servers if each is not victim and primary_port(each) == victim.port]
+    with threadkeep.open(cluster.url("p", replicas=1), timeout=2) as keep:
+        Chain(keep.checkpointer).put({"x": 1}, id="1")
+        for replica in behind:
+            replica.freeze()
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="0 of 1 replicas"):
+                Chain(keep.checkpointer).put({"x": 2}, id="2")
+        for replica in behind:
+            replica.thaw()
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                Chain(keep.checkpointer).put({"x": 2}, id="2")
+                break
+            except Unavailable:
+                assert time.monotonic() < deadline
+        found = [each.checkpoint["channel_values"] for each in keep.checkpointer.list(config("t"))]
+        assert found == [{"x": 2}, {"x": 1}]
+
+
+def report(fault: str, run: int, writers: Writers) -> None:
+    failed = [error for writer in writers.all for error in writer.failed]
+    told = {
+        "fault": fault,
+        "run": run,
+        "acknowledged": sum(len(writer.told) for writer in writers.all),
+        "failed": len(failed),
+        "outage": round(max(writer.outage() for writer in writers.all), 2),
+        "errors": sorted(set(failed))[:3],
+    }
+    print(told)
+    if REPORT:
+        with Path(REPORT).open("a") as file:
+            file.write(json.dumps(told) + "\n")
