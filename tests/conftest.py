@@ -6,6 +6,7 @@ A new backend is one line in `BACKENDS`. Nothing here stands in for a database: 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,30 @@ BACKENDS = [
     Backend("postgres", lambda folder, n: postgres.fresh_schema(postgres.shared()), lasting=True),
     Backend("valkey", lambda folder, n: valkeys.shared().url(), lasting=True, words=False, tables=False),
 ]
+
+# The cluster is the slowest. `make test` runs on it what is its own, the suites, and what asks all partitions; `make prove`
+# runs everything.
+ON_THE_CLUSTER = {
+    "test_agreement.py", "test_catalogue.py", "test_conformance.py", "test_cube_conformance.py", "test_listing.py",
+    "test_store_agreement.py", "test_store_conformance.py", "test_upkeep.py", "test_valkey.py",
+}  # fmt: skip
+EVERYTHING = os.environ.get("THREADKEEP_EVERYTHING") == "1"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, and count, what only `make prove` runs."""
+    if EVERYTHING:
+        return
+    left = [item for item in items if item.get_closest_marker("long") or _is_left_to_prove(item)]
+    config.hook.pytest_deselected(items=left)
+    gone = set(left)
+    items[:] = [item for item in items if item not in gone]
+
+
+def _is_left_to_prove(item: pytest.Item) -> bool:
+    on_the_cluster = "valkey" in item.name.partition("[")[2] or "Valkey" in item.nodeid
+    return on_the_cluster and item.path.name not in ON_THE_CLUSTER
+
 
 # What blockbuster does not know: the calls of our drivers that wait for a disk or a server.
 DRIVER_CALLS = [

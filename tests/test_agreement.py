@@ -511,7 +511,7 @@ class ValkeyAgreement(Agreement):
 
 TestAgreement = Agreement.TestCase
 TestAgreement.settings = settings(
-    max_examples=600 if PROVING else 20,
+    max_examples=600 if PROVING else 10,
     stateful_step_count=60 if PROVING else 30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -275,6 +275,7 @@ def test_memory_checkpointer_deviates_where_the_list_says(tmp_path: Path) -> Non
     assert_as_listed(suite_run(tmp_path, cube_text("MemoryCheckpointer()", OF_MEMORY_CHECKPOINTER, lacking=lacking)))
 
 
+@pytest.mark.long
 def test_memory_checkpointer_lacks_what_it_is_declared_to_lack(tmp_path: Path) -> None:
     text = cube_text("MemoryCheckpointer()", {}, lacking="other_handles=False")
     run = suite_run(tmp_path, text, "-k", "stored_once or the_first_stays")
@@ -304,6 +305,7 @@ def test_sqlite_checkpointer_deviates_where_the_list_says(tmp_path: Path) -> Non
     assert_as_listed(suite_run(tmp_path, text))
 
 
+@pytest.mark.long
 def test_two_handles_of_sqlite_checkpointer_are_tested(tmp_path: Path) -> None:
     opened = "SQLiteCheckpointer(str(tmp_path / 'talks.db'))"
     text = cube_text(opened, {}, imported=SQLITE, asked="tmp_path", lacking="dedup=False")
@@ -350,6 +352,7 @@ def cubeloop_database() -> str:
     return server.url(name)
 
 
+@pytest.mark.long
 def test_postgres_checkpointer_deviates_where_the_list_says(tmp_path: Path) -> None:
     url = cubeloop_database()
     text = cube_text(
