@@ -43,11 +43,10 @@ BACKENDS = [
     Backend("valkey", lambda folder, n: valkeys.shared().url(), lasting=True, words=False, tables=False),
 ]
 
-# The cluster is the slowest. `make test` runs on it what is its own, the suites, and what asks all partitions; `make prove`
-# runs everything.
+# The cluster is the slowest. `make test` runs on it what is its own, the suites and the models; `make prove` everything.
 ON_THE_CLUSTER = {
-    "test_agreement.py", "test_catalogue.py", "test_conformance.py", "test_cube_conformance.py", "test_listing.py",
-    "test_store_agreement.py", "test_store_conformance.py", "test_upkeep.py", "test_valkey.py",
+    "test_agreement.py", "test_conformance.py", "test_cube_conformance.py", "test_store_agreement.py",
+    "test_store_conformance.py", "test_valkey.py",
 }  # fmt: skip
 EVERYTHING = os.environ.get("THREADKEEP_EVERYTHING") == "1"
 

@@ -208,6 +208,7 @@ SQLITE_LACKS = (
 )
 
 
+@pytest.mark.long
 def test_sqlite_store_deviates_where_the_list_says(tmp_path: Path) -> None:
     text = STORE.format(
         imported="from functools import partial\nfrom langgraph.store.sqlite import SqliteStore",
@@ -218,6 +219,7 @@ def test_sqlite_store_deviates_where_the_list_says(tmp_path: Path) -> None:
     assert_as_listed(suite_run(tmp_path, text))
 
 
+@pytest.mark.long
 def test_a_store_that_is_bound_to_its_loop_is_tested_in_both_colours(tmp_path: Path) -> None:
     text = STORE.format(
         imported="from functools import partial\nfrom langgraph.store.sqlite.aio import AsyncSqliteStore",
@@ -241,6 +243,7 @@ def test_in_memory_saver_deviates_where_the_list_says(tmp_path: Path) -> None:
     assert_as_listed(suite_run(tmp_path, SAVER.format(lacking=lacking, deviations=OF_IN_MEMORY_SAVER)))
 
 
+@pytest.mark.long
 def test_in_memory_saver_lacks_what_it_is_declared_to_lack(tmp_path: Path) -> None:
     run = suite_run(tmp_path, SAVER.format(lacking="", deviations={}), "-k", "copy or prune or run_left or all_threads")
     assert run.returncode == 1
@@ -270,6 +273,7 @@ def cube_text(opened: str, deviations: dict[str, str], *, imported: str = MEMORY
     return CUBE.format(imported=imported, asked=asked, opened=opened, lacking=lacking, deviations=deviations)
 
 
+@pytest.mark.long
 def test_memory_checkpointer_deviates_where_the_list_says(tmp_path: Path) -> None:
     lacking = "dedup=False, other_handles=False"
     assert_as_listed(suite_run(tmp_path, cube_text("MemoryCheckpointer()", OF_MEMORY_CHECKPOINTER, lacking=lacking)))

@@ -566,7 +566,7 @@ def test_who_is_refused_is_told_so_at_once(who: str, question: str) -> None:
         with pytest.raises(errors.Unavailable, match="(?i)password|auth|user") as told:
             QUESTIONS[question](keep)
     assert "in time" not in str(told.value)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_a_user_who_may_not_write_is_told_so() -> None:
@@ -581,7 +581,7 @@ def test_a_port_where_nobody_listens_is_unavailable_in_time(question: str) -> No
     with threadkeep.open("valkey://127.0.0.1:1,127.0.0.1:2/", timeout=0.5) as keep:
         with pytest.raises(errors.Unavailable):
             QUESTIONS[question](keep)
-    assert 0.4 < time.monotonic() - began < 3
+    assert time.monotonic() - began < PATIENCE
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["from the start", "later"])
@@ -594,7 +594,7 @@ def test_a_frozen_server_is_unavailable_in_time_and_works_when_it_answers(server
             began = time.monotonic()
             with pytest.raises(errors.Unavailable):
                 QUESTIONS[question](keep)
-            assert time.monotonic() - began < 3.5
+            assert time.monotonic() - began < PATIENCE
         server.thaw()
         Chain(keep.checkpointer).put({"x": 2})
         assert values(keep.checkpointer) == {"x": 2}
@@ -618,7 +618,7 @@ def test_too_few_replicas_are_told_loudly_and_in_time() -> None:
             Chain(keep.checkpointer).put({"x": 1})
         with pytest.raises(errors.Unavailable, match="0 of 1 replicas"):
             keep.store.put(("a",), "k", {"x": 1})
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_strict_waits_for_a_replica_where_there_is_one_and_relaxed_does_not() -> None:

@@ -58,7 +58,6 @@ _STAGED_FOR = 3_600_000
 """Milliseconds that what is being copied may take to become a thread."""
 
 
-@lru_cache(maxsize=65536)
 def _partition(tenant: str, kind: str, id: str) -> int:
     said = encode((tenant, kind, id))
     return int.from_bytes(blake2b(said, digest_size=8).digest(), "big") % PARTITIONS
@@ -71,6 +70,16 @@ class _Names(NamedTuple):
     member: bytes
     id: bytes
     last: bytes
+
+
+@lru_cache(maxsize=4096)
+def _names(prefix: bytes, key: ThreadKey) -> _Names:
+    partition = _partition(*key)
+    thread, tenant, kind = encode(key[:2]) + to_bytes(key.id), to_bytes(key.tenant), encode((key.kind,))
+    keys = [key_of(prefix, partition, what, thread) for what in (b"t", b"o")]
+    keys += [key_of(prefix, partition, what, tenant) for what in (b"u", b"c", b"b", b"n", b"g", b"r", b"k")]
+    id = to_bytes(key.id)
+    return _Names(tuple(keys), kind + id, encode((key.id,)) + to_bytes(key.kind), kind + id)
 
 
 class Valkey:
@@ -95,12 +104,7 @@ class Valkey:
 
     def names(self, key: ThreadKey) -> _Names:
         """What a thread is called."""
-        partition = _partition(*key)
-        thread, tenant, kind = encode(key[:2]) + to_bytes(key.id), to_bytes(key.tenant), encode((key.kind,))
-        keys = [self._key(partition, what, thread) for what in (b"t", b"o")]
-        keys += [self._key(partition, what, tenant) for what in (b"u", b"c", b"b", b"n", b"g", b"r", b"k")]
-        id = to_bytes(key.id)
-        return _Names(tuple(keys), kind + id, encode((key.id,)) + to_bytes(key.kind), kind + id)
+        return _names(self._prefix, key)
 
     # --- reading a thread
 

@@ -165,7 +165,7 @@ class _Cluster:
 class ValkeyServer:
     """Executes requests on a server or a cluster."""
 
-    writers = 4
+    writers = 2
     has_words = False
     wants_vectors = False
     on_loss: Callable[[], None] = staticmethod(lambda: None)
@@ -360,7 +360,7 @@ class _Round:
         left = list(self.errands)
         try:
             for errand in self.errands:
-                for _ in errand.commands():
+                for _ in range(1 if errand.node is None else 2):  # ASKING has a reply too
                     errand.reply = self._read()
                 left.remove(errand)
             if self._replicas:
