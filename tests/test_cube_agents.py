@@ -808,3 +808,27 @@ async def test_what_another_keep_did_meanwhile_counts(place: Place, name: str) -
     assert await then(keep) in (None, True)
     assert await seen(other) == expected
     assert await seen(keep) == expected
+
+
+# --- ids that are no text
+
+
+async def test_a_question_that_is_named_by_a_number_is_answered_by_it_and_by_its_text(url: str) -> None:
+    async with threadkeep.open(url) as keep:
+        await keep.cube.save_hitl_answer("t", 5, "yes", run_id=7)  # type: ignore[arg-type]
+        assert await keep.cube.load_hitl_answer("t", 5, run_id=7) == "yes"  # type: ignore[arg-type]
+        assert await keep.cube.load_hitl_answer("t", "5", run_id="7") == "yes"
+        await keep.cube.clear_hitl_answers("t", [5], run_id=7)  # type: ignore[list-item, arg-type]
+        assert await keep.cube.load_hitl_answer("t", "5", run_id="7") is None
+        with pytest.raises(TypeError, match="question_ids"):
+            await keep.cube.clear_hitl_answers("t", "5")
+        with pytest.raises(TypeError, match="question_id"):
+            await keep.cube.save_hitl_answer("t", None, "yes")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="HitlRequest"):
+            await keep.cube.save_pending_request("t", {"question_id": "q"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [-1, "1", True, float("nan")])
+def test_a_claim_timeout_that_is_no_time_is_refused(seconds: object) -> None:
+    with pytest.raises(ValueError, match="claim_timeout"):
+        threadkeep.open("memory://", claim_timeout=seconds)  # type: ignore[arg-type]

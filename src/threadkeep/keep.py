@@ -466,8 +466,8 @@ def open(
         cache_bytes=as_count(cache_bytes, "cache_bytes"),
     )
     serializer = KeepSerializer(allowed_types=allowed_types) if serde is None else serde
-    if claim_timeout is not None and not claim_timeout >= 0:
-        raise ValueError(f"claim_timeout must not be negative: {claim_timeout}")
+    if claim_timeout is not None and (type(claim_timeout) not in (int, float) or not claim_timeout >= 0):
+        raise ValueError(f"claim_timeout must be a number of seconds that is not negative, not {claim_timeout!r}")
     opened = Keep(desk, serializer, index=index, ttl=ttl, claim_timeout=claim_timeout)
     if index is not None or ttl is not None:
         _ = opened.store  # what is wrong with them is said now

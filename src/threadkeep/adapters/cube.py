@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep.adapters.cube_types import Framework, framework
-from threadkeep.engine.identity import CUBE, ThreadKey, as_id
+from threadkeep.engine.identity import CUBE, ThreadKey, as_id, as_ids
 from threadkeep.engine.talks import ops, plans
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.keep import Desk, draw, now
@@ -60,7 +60,9 @@ class KeepCube:
         self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None
     ) -> None:
         """Let a question wait for a person's answer, instead of another that may wait; None: let none wait."""
-        pending = (_json(_of_model(request)), run_id) if request is not None else None
+        if request is not None and not hasattr(request, "model_dump"):
+            raise TypeError(f"request must be a HitlRequest or None, not {type(request).__name__}")
+        pending = (_json(_of_model(request)), _maybe_id(run_id)) if request is not None else None
         await self._changing(thread_id, ops.Ask(pending, time=now(), draw=draw()))
 
     async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
@@ -78,29 +80,30 @@ class KeepCube:
 
     async def clear_pending_request_if_matches(self, thread_id: str, *, question_id: str, run_id: str) -> bool:
         """Let no question wait, if the one that does has this id and run; whether it had."""
-        op = ops.Settle(question_id, run_id, time=now(), draw=draw())
+        op = ops.Settle(as_id(question_id, "question_id"), as_id(run_id, "run_id"), time=now(), draw=draw())
         return bool(await self._changing(thread_id, op))
 
     async def save_hitl_answer(
         self, thread_id: str, question_id: str, answer: StructuredValue, *, run_id: str | None = None
     ) -> None:
         """Keep the answer to a question, for when the run goes on."""
-        op = ops.Answer(run_id or "", question_id, _json(answer), time=now(), draw=draw())
+        question = as_id(question_id, "question_id")
+        op = ops.Answer(_maybe_id(run_id) or "", question, _json(answer), time=now(), draw=draw())
         await self._changing(thread_id, op)
 
     async def load_hitl_answer(
         self, thread_id: str, question_id: str, *, run_id: str | None = None
     ) -> StructuredValue | None:
         """The answer to a question, or None."""
-        read = lambda key: plans.answer(self._desk.heads, key, run_id or "", question_id)  # noqa: E731
-        return await self._reading(thread_id, read)
+        run, question = _maybe_id(run_id) or "", as_id(question_id, "question_id")
+        return await self._reading(thread_id, lambda key: plans.answer(self._desk.heads, key, run, question))
 
     async def clear_hitl_answers(
         self, thread_id: str, question_ids: Iterable[str] | None = None, *, run_id: str | None = None
     ) -> None:
         """Drop the answers of a run: to these questions, or to all."""
-        questions = None if question_ids is None else list(question_ids)
-        await self._changing(thread_id, ops.Forget(run_id or "", questions, time=now(), draw=draw()))
+        questions = None if question_ids is None else as_ids(question_ids, "question_ids")
+        await self._changing(thread_id, ops.Forget(_maybe_id(run_id) or "", questions, time=now(), draw=draw()))
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
         """Begin a run; RunAlreadyClaimedError or RunAlreadyCompletedError if it was begun before."""
@@ -113,8 +116,8 @@ class KeepCube:
 
     async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
         """The messages of no run, and of the runs that were completed up to this one. One round trip."""
-        read = lambda key: plans.snapshot(self._desk.heads, key, after_run_id, self._messages)  # noqa: E731
-        return await self._reading(thread_id, read)
+        run = as_id(after_run_id, "after_run_id")
+        return await self._reading(thread_id, lambda key: plans.snapshot(self._desk.heads, key, run, self._messages))
 
     async def fork(
         self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
@@ -124,13 +127,12 @@ class KeepCube:
         It takes the extra along, with `metadata` as its `fork`. Messages are copied inside the database, not read; the
         new thread survives the old one.
         """
-        source, target = (
-            self._key(each, name) for each, name in ((src_thread_id, "src_thread_id"), (new_thread_id, "new_thread_id"))
-        )
-        about = _json(metadata)
-        plan = lambda: plans.fork(  # noqa: E731
-            self._desk.heads, source, target, as_id(after_run_id, "after_run_id"), about, time=now(), draw=draw()
-        )
+        source, target = self._key(src_thread_id, "src_thread_id"), self._key(new_thread_id, "new_thread_id")
+        run, about = as_id(after_run_id, "after_run_id"), _json(metadata)
+
+        def plan() -> Plan[None]:
+            return plans.fork(self._desk.heads, source, target, run, about, time=now(), draw=draw())
+
         await self._translated(source, self._desk.aexclusive(target, plan))
 
     def _key(self, thread_id: str, name: str = "thread_id") -> ThreadKey:
@@ -174,6 +176,10 @@ def _dumped(message: Any, types: Framework) -> dict[str, Any]:
             f"the role of a message must be one of {', '.join(types.messages)}, not {dumped.get('role')!r}"
         )
     return dict(dumped)
+
+
+def _maybe_id(run_id: Any) -> str | None:
+    return as_id(run_id, "run_id") if run_id is not None else None
 
 
 def _of_model(model: Any) -> Any:
