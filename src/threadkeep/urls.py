@@ -20,6 +20,7 @@ ACCEPTED = (
 )
 _POSTGRES = ("postgresql", "postgres")
 _VALKEY = ("valkey", "valkeys", "redis", "rediss")
+_SECURE = ("valkeys:", "rediss:")
 _SCHEMES = ("memory", "sqlite", *_POSTGRES, *_VALKEY)
 _PIP = "pip install 'threadkeep[postgres]'"
 
@@ -137,35 +138,33 @@ def _valkey(url: str, *, durability: str, timeout: float, read_only: bool) -> Tr
     from threadkeep.backends.valkey import Valkey  # noqa: PLC0415
     from threadkeep.transports.valkey import Options, ValkeyServer  # noqa: PLC0415
 
-    scheme, _, rest = url.partition("://")
-    base, _, query = rest.partition("?")
+    base, _, query = url.partition("://")[2].partition("?")
     place, _, path = base.partition("/")
-    who, at, hosts = place.rpartition("@")
     if path not in ("", "0"):
-        raise ValueError(
-            f"{_without_password(url)}: a cluster has no database but 0; prefix= keeps several Keeps apart"
-        )
+        told = _without_password(url)
+        raise ValueError(f"{told}: a cluster has no database but 0; prefix= keeps several Keeps apart")
     said, theirs = _said_to_us(query, _VALKEY_OPTIONS)
     _check_known(theirs)
-    prefix = said.get("prefix", "tk")
+    prefix, kept = said.get("prefix", "tk"), said.get("thread_ttl")
     if not prefix or {"{", "}"} & set(prefix):
         raise ValueError(f"prefix must be a name without braces, not {prefix!r}")
-    secure = scheme in ("rediss", "valkeys")
-    settings: dict[str, Any] = {}
-    addresses = []
-    parsed: Callable[[str], dict[str, Any]] = parse_url
-    for host in hosts.split(",") if hosts else ["localhost"]:
-        settings = parsed(f"{'rediss' if secure else 'redis'}://{who}{at}{host}/?{theirs}")
-        addresses.append((settings.pop("host", "localhost"), settings.pop("port", 6379)))
-        settings.pop("db", None)
-    if secure:
-        settings.pop("connection_class", None)
-        settings["ssl"] = True
+    hosts, settings = _addressed(place, theirs, parse_url, secure=url.startswith(_SECURE))
     replicas = said.get("replicas", 0 if durability == "relaxed" else None)
-    options = Options(tuple(addresses), settings, replicas, timeout, read_only)
-    kept = said.get("thread_ttl")
     backend = Valkey(prefix, kept * 1000 if kept is not None else None, tidies=not read_only)
-    return ValkeyServer(backend, options)
+    return ValkeyServer(backend, Options(hosts, settings, replicas, timeout, read_only))
+
+
+def _addressed(
+    place: str, query: str, parse: Callable[[str], dict[str, Any]], *, secure: bool
+) -> tuple[tuple[tuple[str, int], ...], dict[str, Any]]:
+    """The hosts that a URL names, and what redis-py reads out of the rest of it."""
+    who, at, hosts = place.rpartition("@")
+    scheme = "rediss" if secure else "redis"
+    each = [parse(f"{scheme}://{who}{at}{host}/?{query}") for host in hosts.split(",")]
+    addresses = tuple((one.get("host", "localhost"), one.get("port", 6379)) for one in each)
+    ours = ("host", "port", "db", "connection_class")
+    settings = {name: value for name, value in each[0].items() if name not in ours}
+    return addresses, settings | ({"ssl": True} if secure else {})
 
 
 def _check(server: Server) -> None:

@@ -233,10 +233,30 @@ def _forked(
     head: Head, record: Record, target: ThreadKey, run: str, about: Any, time: int, draw: int
 ) -> tuple[tuple[Run, ...], Batch]:
     """The items that a fork takes over, and what is new in it."""
-    assert head.row is not None
+    draft, labels = Draft(head), {PARENT: head.key.id}
+    slots = _forked_slots(head, record, run, about, draft)
+    label = draft.share(pack(labels))
+    row = CheckpointRow(
+        ns="", id=after(None), parent=None, run=run, step=None, source="fork", labels=label, time=time, hidden=False,
+        refs=(), body=b"",
+    )  # fmt: skip
+    row = checkpoint(row, slots, draft).row
+    sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in draft.new_items.items())
+    thread = ThreadRow(
+        target, draw, 0, tuple(draft.nexts), time, time, checkpoints=1, top=row.id, run=run, step=row.step,
+        source=row.source, labels=label, bytes=row.size + sum(len(stored) for _, stored in sealed),
+    )  # fmt: skip
+    tagged = (Label(label, metadata.tags(labels)),)
+    batch = Batch(None, thread, items=sealed, new_checkpoints=(row,), labels=tagged, runs=(run,))
+    used = [Run(NAMES, 0, len(head.names)), Run(SHARED, label, 1), *row.refs]
+    used += [each for slot in slots.values() for each in slot.runs]
+    return itemlog.minus(itemlog.union(used), (Run(at.lane, at.n, 1) for at in draft.new_items)), batch
+
+
+def _forked_slots(head: Head, record: Record, run: str, about: Any, draft: Draft) -> dict[str, Slot]:
+    """What a fork holds: the messages and events up to a run, and the extra."""
     told = events(head, record)
     kept, runs = _kept(record, told, run, head.key)
-    draft = Draft(head)
     slots = {name: record.slots[name] for name in (MESSAGES, EVENTS, EXTRA) if name in record.slots}
     if len(kept) != len(told):
         messages = sum(len(event.ids) for event in kept)
@@ -246,25 +266,4 @@ def _forked(
     if about is not None:
         extra = {**(value(head, record, EXTRA) or {}), "fork": about}
         slots[EXTRA] = draft.place(EXTRA, parts(extra), slots.get(EXTRA))
-    labels = {PARENT: head.key.id}
-    label = draft.share(pack(labels))
-    row = CheckpointRow(
-        ns="", id=after(None), parent=None, run=run, step=None, source="fork", labels=label, time=time, hidden=False,
-        refs=(), body=b"",
-    )  # fmt: skip
-    row = checkpoint(row, slots, draft).row
-    sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in draft.new_items.items())
-    batch = Batch(
-        expect=None,
-        thread=ThreadRow(
-            target, draw, 0, tuple(draft.nexts), time, time, checkpoints=1, top=row.id, run=run, step=row.step,
-            source=row.source, labels=label, bytes=row.size + sum(len(stored) for _, stored in sealed),
-        ),
-        items=sealed,
-        new_checkpoints=(row,),
-        labels=(Label(label, metadata.tags(labels)),),
-        runs=(run,),
-    )  # fmt: skip
-    used = [Run(NAMES, 0, len(head.names)), Run(SHARED, label, 1), *row.refs]
-    used += [each for slot in slots.values() for each in slot.runs]
-    return itemlog.minus(itemlog.union(used), (Run(at.lane, at.n, 1) for at in draft.new_items)), batch
+    return slots
