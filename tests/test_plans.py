@@ -479,10 +479,10 @@ MAY_IMPORT = {
     "engine": {"engine", "plan", "errors"},
     "backends": {"backends", "engine", "plan", "errors"},
     "transports": {"transports", "backends", "engine", "plan", "errors"},
-    "adapters": {"adapters", "engine", "keep", "plan", "errors"},
+    "adapters": {"adapters", "engine", "desk", "keep", "plan", "errors"},
 }
 ONLY_IN = {
-    "asyncio": ("transports/", "keep.py"),
+    "asyncio": ("transports/", "desk.py"),
     "threading": ("transports/",),
     "concurrent": ("transports/",),
     "apsw": ("transports/",),

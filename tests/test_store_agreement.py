@@ -51,7 +51,7 @@ from langgraph.store.memory import InMemoryStore
 
 import lent
 import remains
-from threadkeep import keep as keeping
+from threadkeep import desk
 from threadkeep.backends.memory import Memory
 from threadkeep.backends.sqlite import Sqlite
 from threadkeep.conformance.store.embedder import DIMS, UNEMBEDDABLE, embed
@@ -361,7 +361,7 @@ class Agreement(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_800_000_000_000_000
-        self.clock = patch.object(keeping, "now_exactly", lambda: self.now)
+        self.clock = patch.object(desk, "now_exactly", lambda: self.now)
         self.clock.start()
         self.folder = Path(tempfile.mkdtemp())
         self.storages = self.storages_in(self.folder)

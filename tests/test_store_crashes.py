@@ -32,7 +32,7 @@ from killing import kill, start
 from test_crashes import NEVER, Crashing, place_of
 from test_postgres import blocked, execute, fresh_name
 from test_postgres_faults import again_and_again, connections, end_backends
-from threadkeep import keep as keeping
+from threadkeep import desk
 from threadkeep.backends.memory import Memory
 from threadkeep.backends.sqlite import Sqlite
 from threadkeep.conformance.store.embedder import DIMS, embed
@@ -53,7 +53,7 @@ AWAY = ("away", "b")
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Its only number is the time."""
     now = [1_800_000_000_000_000]
-    monkeypatch.setattr(keeping, "now_exactly", lambda: now[0])
+    monkeypatch.setattr(desk, "now_exactly", lambda: now[0])
     return now
 
 

@@ -21,8 +21,7 @@ from chains import Chain, values
 from colours import Async, Colour
 from processes import run, run_together
 from test_postgres import execute, schema_of
-from threadkeep import KeepStore
-from threadkeep import keep as keeping
+from threadkeep import KeepStore, desk
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, Unavailable
 from threadkeep.transports import postgres as on_postgres
@@ -37,7 +36,7 @@ SOON = 0.0005
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Its only number is the time."""
     now = [1_800_000_000_000_000]
-    monkeypatch.setattr(keeping, "now_exactly", lambda: now[0])
+    monkeypatch.setattr(desk, "now_exactly", lambda: now[0])
     return now
 
 

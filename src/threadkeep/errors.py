@@ -4,6 +4,7 @@
     ├── Closed          the Keep was closed; open a new one
     ├── Conflict        another writer changed the thread first (retried inside; seen only when retries end)
     ├── Corrupt         stored bytes do not fit their checksum, or a reference has no target
+    ├── Missing         there is no such thread or checkpoint; a LookupError too
     ├── ReadOnly        the Keep was opened with read_only=True and cannot change anything
     ├── SchemaTooNew    the database was written by a newer threadkeep
     └── Unavailable     the storage could not be reached, locked or written in time
@@ -31,6 +32,10 @@ class Conflict(ThreadkeepError):
 
 class Corrupt(ThreadkeepError):
     """Stored bytes do not fit their checksum, or a reference has no target."""
+
+
+class Missing(ThreadkeepError, LookupError):
+    """There is no such thread or checkpoint."""
 
 
 class ReadOnly(ThreadkeepError):

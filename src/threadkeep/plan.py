@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Request(Generic[T]):
@@ -45,8 +46,8 @@ class Failure:
 Outcome: TypeAlias = Reply | Failure
 
 
-def resume(plan: Plan[Any], outcome: Outcome) -> Request[Any] | Outcome:
-    """Step a plan once: its next request, or how it ended. A new plan is started with `Reply()`."""
+def resume(plan: Generator[S, Any, Any] | Coroutine[S, Any, Any], outcome: Outcome) -> S | Outcome:
+    """Step a plan, or other work, once: what it asks for next, or how it ended. It is started with `Reply()`."""
     try:
         if isinstance(outcome, Failure):
             return plan.throw(outcome.error)

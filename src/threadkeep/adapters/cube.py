@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep.adapters.cube_types import Framework, framework
+from threadkeep.desk import Desk, draw, now
 from threadkeep.engine.identity import CUBE, ThreadKey, as_id, as_ids
 from threadkeep.engine.talks import ops, plans
 from threadkeep.errors import Corrupt, Unavailable
-from threadkeep.keep import Desk, draw, now
 from threadkeep.plan import Plan
 
 if TYPE_CHECKING:

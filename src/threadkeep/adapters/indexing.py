@@ -19,9 +19,9 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
+from threadkeep.desk import run_apart
 from threadkeep.engine.vectors import COSINE, MEASURES, packed
 from threadkeep.engine.words import leaves, words_of
-from threadkeep.keep import run_apart
 
 _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config"}
 _SEARCHES = ("vector", "text", "hybrid", "off")

@@ -26,13 +26,14 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from threadkeep import keep
 from threadkeep.adapters.configs import Place, before_id, config_of, place, run_of, stored_metadata
 from threadkeep.adapters.opened import Opened
+from threadkeep.desk import Desk, as_count, draw, now
 from threadkeep.engine import checkpoints, copy, history, prune
 from threadkeep.engine.checkpoints import State
 from threadkeep.engine.codec import Codec
 from threadkeep.engine.gate import gated
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_id, as_ids
 from threadkeep.engine.ops import Put, PutWrites
-from threadkeep.keep import Desk, OpenOptions, as_count, draw, now
+from threadkeep.keep import OpenOptions
 
 
 class KeepSaver(BaseCheckpointSaver[Any]):

@@ -28,16 +28,18 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
+from threadkeep import desk as clock
 from threadkeep import keep
 from threadkeep.adapters.indexing import Embedded, Index
 from threadkeep.adapters.opened import Opened
+from threadkeep.desk import Desk, as_count
 from threadkeep.engine import filters, remembering, values
 from threadkeep.engine.identity import as_id
 from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.engine.remembering import Hit, Question, lifetime, worth_refreshing
 from threadkeep.engine.spaces import Pattern, Place, Space
 from threadkeep.errors import ReadOnly
-from threadkeep.keep import Desk, OpenOptions, as_count
+from threadkeep.keep import OpenOptions
 from threadkeep.plan import Plan
 
 T = TypeVar("T")
@@ -94,7 +96,7 @@ class KeepStore(BaseStore):
         """Reads, which see what was there before, then puts, all or none of them. One commit."""
         asked = self._asked(ops)
         embedded = self._index.embed(chain.from_iterable(asked.texts.values()), asked.queries())
-        now = keep.now_exactly()
+        now = clock.now_exactly()
         hits = self._desk.runner.run(self._reading(asked, embedded, now))
         if asked.changes:
             self._desk.apart(lambda: self._storing(asked, embedded, now))
@@ -108,7 +110,7 @@ class KeepStore(BaseStore):
         """The same for async callers."""
         asked = self._asked(ops)
         embedded = await self._index.aembed(chain.from_iterable(asked.texts.values()), asked.queries())
-        now = keep.now_exactly()
+        now = clock.now_exactly()
         hits = await self._desk.runner.arun(lambda: self._reading(asked, embedded, now)) if asked.reads else []
         if asked.changes:
             await self._desk.aapart(lambda: self._storing(asked, embedded, now))
@@ -120,7 +122,7 @@ class KeepStore(BaseStore):
 
     def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """One memory, if it is there; without what a batch needs, since reading is what stores do most."""
-        now = keep.now_exactly()
+        now = clock.now_exactly()
         hit = self._desk.runner.run(remembering.get_one(self._desk.tenant, _place(namespace, key), now))
         if (
             hit is not None

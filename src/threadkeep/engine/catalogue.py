@@ -12,6 +12,7 @@ from threadkeep.engine.backend import Catalogue, Items, Listed, Load, Want
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.records import unpack_labels, unpack_own
 from threadkeep.engine.status import STATUSES
+from threadkeep.errors import Missing
 
 ORDERS = ("updated", "created", "bytes", "id")
 _SLICE, _PAGE = 256, 10_000
@@ -84,6 +85,21 @@ async def _place_of(query: Catalogue, id: str) -> tuple[int | str, str, str]:
     if not named:
         raise ValueError(f"after={id!r}: there is no such thread (any more); page on with its ThreadInfo instead")
     return _cursor(named[-1], query.order)
+
+
+async def thread(tenant: str, id: str, kind: str | None) -> ThreadInfo | None:
+    """One thread, of the kind that there is if none is said."""
+    key = await key_of(tenant, id, kind)
+    row = (await Items(key, ())).thread if key is not None else None
+    return _info(Listed(row, None)) if row is not None else None
+
+
+async def known(tenant: str, id: str, kind: str | None) -> ThreadKey:
+    """The same as `key_of`, but Missing if there is no such thread."""
+    key = await key_of(tenant, id, kind)
+    if key is None:
+        raise Missing(f"there is no thread {id!r}")
+    return key
 
 
 async def key_of(tenant: str, id: str, kind: str | None) -> ThreadKey | None:

@@ -10,39 +10,30 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from threadkeep.engine import itemlog
-from threadkeep.engine.backend import Batch, Commit, Drop, Loaded, Pause, RunThreads, Survey
+from threadkeep.engine.backend import Batch, Commit, Drop, Pause, RunThreads, Survey
 from threadkeep.engine.checkpoints import TRIES
-from threadkeep.engine.heads import Head, Heads
+from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.itemlog import NAMES, SHARED, Run
 from threadkeep.engine.records import CheckpointRow, Entry, Record, TaskWrites, ThreadRow, pack_writes, reseal
 from threadkeep.engine.status import of_checkpoint, of_writes, worse
+from threadkeep.engine.survey import Place, Whole, whole
 from threadkeep.errors import Conflict
 
 KEEP_LATEST = "keep_latest"
 STRATEGIES = (KEEP_LATEST, "delete", "delete_all")
 
-_Place = tuple[str, str]
 _TaskPlace = tuple[str, str, str]
-
-
-class _Thread(NamedTuple):
-    """A whole thread without its state: checkpoints by (ns, id), and the writes on each place."""
-
-    head: Head
-    records: dict[_Place, Record]
-    tasks: dict[_Place, list[TaskWrites]]
-    stored: tuple[Run, ...]
 
 
 class _Verdict(NamedTuple):
     """What shall be left: visible checkpoints, and which writes of which place (an entry may still be needed)."""
 
-    visible: set[_Place]
-    stays: Callable[[_Place, Entry], bool]
+    visible: set[Place]
+    stays: Callable[[Place, Entry], bool]
 
 
-Judge = Callable[[_Thread], _Verdict]
+Judge = Callable[[Whole], _Verdict]
 
 
 async def prune(heads: Heads, key: ThreadKey, strategy: str, draw: int) -> None:
@@ -72,7 +63,7 @@ async def delete_runs(heads: Heads, key: ThreadKey, runs: frozenset[str], draw: 
 
 async def _judge(heads: Heads, key: ThreadKey, judge: Judge, draw: int, runs: frozenset[str] = frozenset()) -> None:
     for attempt in range(TRIES):
-        thread = _surveyed(heads, key, await Survey(key))
+        thread = whole(heads, key, await Survey(key))
         if thread is None:
             return
         batch = _batch(thread, judge(thread), draw + attempt, runs)
@@ -90,21 +81,7 @@ async def _judge(heads: Heads, key: ThreadKey, judge: Judge, draw: int, runs: fr
     raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
 
 
-def _surveyed(heads: Heads, key: ThreadKey, loaded: Loaded) -> _Thread | None:
-    if loaded.thread is None:
-        return None
-    head = heads.seen(key, loaded, None)
-    records: dict[_Place, Record] = {}
-    tasks: dict[_Place, list[TaskWrites]] = {}
-    for found in loaded.found:
-        if found.row is not None:
-            records[(found.row.ns, found.row.id)] = head.checkpoint(found.row)
-        for row in found.writes:
-            tasks.setdefault((row.ns, row.checkpoint), []).append(head.task(row))
-    return _Thread(head, records, tasks, loaded.stored)
-
-
-def _keep_latest(thread: _Thread) -> _Verdict:
+def _keep_latest(thread: Whole) -> _Verdict:
     """The latest of each namespace; that of a subgraph call goes with the root checkpoint that it belongs to.
 
     Writes without a checkpoint stay: theirs may be on its way.
@@ -124,16 +101,16 @@ def _belongs(record: Record, latest: Mapping[str, str]) -> bool:
     return root is None or "" not in latest or root == latest[""]
 
 
-def _without_runs(thread: _Thread, runs: frozenset[str]) -> _Verdict:
+def _without_runs(thread: Whole, runs: frozenset[str]) -> _Verdict:
     visible = {place for place, r in thread.records.items() if not r.row.hidden and r.row.run not in runs}
     gone = {place for place, r in thread.records.items() if r.row.run in runs}
     return _Verdict(visible, lambda place, entry: place not in gone and entry.origin[1] not in runs)
 
 
-def _needed(thread: _Thread, visible: set[_Place]) -> dict[_Place, set[str]]:
+def _needed(thread: Whole, visible: set[Place]) -> dict[Place, set[str]]:
     """The ancestors that survivors' delta channels are rebuilt from, with the channels that they serve."""
     deltas = _delta_channels(thread)
-    needed: dict[_Place, set[str]] = {}
+    needed: dict[Place, set[str]] = {}
     for survivor in visible:
         place, walked = survivor, {survivor}
         looking = deltas[place] - thread.records[place].slots.keys()
@@ -147,11 +124,11 @@ def _needed(thread: _Thread, visible: set[_Place]) -> dict[_Place, set[str]]:
     return needed
 
 
-def _delta_channels(thread: _Thread) -> dict[_Place, frozenset[str]]:
+def _delta_channels(thread: Whole) -> dict[Place, frozenset[str]]:
     """The delta channels of each checkpoint: metadata counts them, there or before, or a snapshot of them is held."""
-    known: dict[_Place, frozenset[str]] = {}
+    known: dict[Place, frozenset[str]] = {}
     for start in thread.records:
-        path: dict[_Place, None] = {}
+        path: dict[Place, None] = {}
         place = start
         while place in thread.records and place not in known and place not in path:
             path[place] = None
@@ -169,11 +146,11 @@ def _own_delta_channels(record: Record) -> frozenset[str]:
     return frozenset((*(name for names in counted for name in names), *held))
 
 
-def _parent(record: Record) -> _Place:
+def _parent(record: Record) -> Place:
     return (record.row.ns, record.row.parent or "")
 
 
-def _batch(thread: _Thread, verdict: _Verdict, draw: int, runs: frozenset[str]) -> Batch | None:
+def _batch(thread: Whole, verdict: _Verdict, draw: int, runs: frozenset[str]) -> Batch | None:
     """The change that leaves what the verdict says, or None if all of it is there and nothing else."""
     row = thread.head.row
     assert row is not None
@@ -210,7 +187,7 @@ def _at(task: TaskWrites) -> _TaskPlace:
     return (task.row.ns, task.row.checkpoint, task.row.task)
 
 
-def _writes_left(thread: _Thread, verdict: _Verdict, needed: Mapping[_Place, set[str]]) -> dict[_TaskPlace, TaskWrites]:
+def _writes_left(thread: Whole, verdict: _Verdict, needed: Mapping[Place, set[str]]) -> dict[_TaskPlace, TaskWrites]:
     """The writes that the verdict leaves, and those that delta channels are rebuilt from, whoever made them."""
     left = {}
     for place, rows in thread.tasks.items():
@@ -226,7 +203,7 @@ def _writes_left(thread: _Thread, verdict: _Verdict, needed: Mapping[_Place, set
     return left
 
 
-def _left(thread: _Thread, place: _Place, stay: set[_Place], *, hidden: bool) -> CheckpointRow:
+def _left(thread: Whole, place: Place, stay: set[Place], *, hidden: bool) -> CheckpointRow:
     """A row that stays; it forgets a parent that goes, but not one that never was there."""
     row = thread.records[place].row
     parent = _parent(thread.records[place])
@@ -235,7 +212,7 @@ def _left(thread: _Thread, place: _Place, stay: set[_Place], *, hidden: bool) ->
     return row if changed == row else reseal(row, changed, thread.head.where)
 
 
-def _rewritten(thread: _Thread, left: Mapping[_TaskPlace, TaskWrites]) -> dict[_TaskPlace, TaskWrites]:
+def _rewritten(thread: Whole, left: Mapping[_TaskPlace, TaskWrites]) -> dict[_TaskPlace, TaskWrites]:
     """Tasks of which some writes went and some stay."""
     numbers = {name: n for n, name in enumerate(thread.head.names)}
     names = thread.head.reading()._replace(number=numbers.__getitem__)
@@ -246,7 +223,7 @@ def _rewritten(thread: _Thread, left: Mapping[_TaskPlace, TaskWrites]) -> dict[_
     }
 
 
-def _unused(thread: _Thread, stay: set[_Place], tasks: list[TaskWrites]) -> tuple[Run, ...]:
+def _unused(thread: Whole, stay: set[Place], tasks: list[TaskWrites]) -> tuple[Run, ...]:
     """The items that no row refers to after this. Names stay: their numbers are counted on."""
     records = [thread.records[place] for place in stay]
     used = [run for record in records for run in record.row.refs]
@@ -257,9 +234,9 @@ def _unused(thread: _Thread, stay: set[_Place], tasks: list[TaskWrites]) -> tupl
 
 
 def _grown(
-    thread: _Thread,
+    thread: Whole,
     changed: list[CheckpointRow],
-    gone: tuple[_Place, ...],
+    gone: tuple[Place, ...],
     rewritten: Mapping[_TaskPlace, TaskWrites],
     gone_writes: tuple[_TaskPlace, ...],
 ) -> int:
@@ -271,7 +248,7 @@ def _grown(
 
 
 def _counted(
-    thread: _Thread, row: ThreadRow, visible: set[_Place], tasks: list[TaskWrites], draw: int, grown: int
+    thread: Whole, row: ThreadRow, visible: set[Place], tasks: list[TaskWrites], draw: int, grown: int
 ) -> ThreadRow:
     """The thread row after this, in a new epoch; the catalogue's columns are told anew."""
     tops = [thread.records[place] for place in visible if place[0] == ""]
@@ -291,7 +268,7 @@ def _counted(
     )  # fmt: skip
 
 
-def _early(thread: _Thread, top: str, tasks: list[TaskWrites]) -> tuple[str | None, str | None]:
+def _early(thread: Whole, top: str, tasks: list[TaskWrites]) -> tuple[str | None, str | None]:
     """The greatest checkpoint after the top that has writes but is not there, and the status that they give."""
     waiting = [
         t for t in tasks if t.row.ns == "" and t.row.checkpoint > top and ("", t.row.checkpoint) not in thread.records

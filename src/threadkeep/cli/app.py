@@ -1,0 +1,124 @@
+"""The application, the options that every command has, and what becomes of errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from rich.console import Console
+
+import threadkeep
+from threadkeep.errors import Missing, ThreadkeepError
+
+_SUBJECTS = ("time",)
+"""The files with commands, in the order of --help."""
+_FILE = "sqlite:///"
+_NOT_UNDERSTOOD: Any = typer.BadParameter.__mro__[2]
+"""Click's ClickException: newer Typers have a Click of their own."""
+NO, WRONG, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
+
+app = typer.Typer(
+    name="threadkeep",
+    help="Look into the threads and memories of AI agents, go back in time, prune, check and move them.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Url: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--url", envvar="THREADKEEP_URL", show_default=False, help="The storage: a URL as for threadkeep.open, or an SQLite file."),
+]  # fmt: skip
+Tenant: TypeAlias = Annotated[str, typer.Option("--tenant", envvar="THREADKEEP_TENANT", help="Whose threads.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; change nothing.")]
+Kind: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--kind", help="graph (LangGraph) or cube (CubeLoop), where both have a thread of that id."),
+]
+Namespace: TypeAlias = Annotated[str, typer.Option("--ns", help="The namespace of a subgraph; the root's is empty.")]
+
+
+@contextmanager
+def opened(
+    url: str | None, tenant: str, *, read_only: bool = False, may_be_new: bool = False
+) -> Iterator[threadkeep.Keep]:
+    """The Keep that a command works on: read-only where it only looks. An SQLite file is made only if it `may_be_new`."""
+    where = as_url(url)
+    if where.startswith(_FILE) and not may_be_new and not Path(where.removeprefix(_FILE)).exists():
+        raise ValueError(f"there is no file {where.removeprefix(_FILE)}")
+    with threadkeep.open(where, tenant=tenant, read_only=read_only) as keep:
+        yield keep
+
+
+def as_url(url: str | None) -> str:
+    """A URL, or the path of an SQLite file as one."""
+    if not url:
+        raise ValueError("say which storage: --url URL, or the environment variable THREADKEEP_URL")
+    return url if "://" in url else _FILE + url
+
+
+def sure(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed, unless --yes was said; without a terminal that is needed."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ValueError(f"{question} Say --yes, or --dry-run to see what would happen.")
+    typer.confirm(question, abort=True)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command and end the process with its exit code."""
+    sys.exit(run(args))
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code."""
+    for subject in _SUBJECTS:
+        import_module(f"threadkeep.cli.{subject}")
+    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    try:
+        return int(app(args=args, prog_name="threadkeep", standalone_mode=False) or 0)
+    except (typer.Abort, KeyboardInterrupt):
+        errors.print("interrupted")
+        return INTERRUPTED
+    except _NOT_UNDERSTOOD as error:
+        error.show()
+        return WRONG
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read, has read enough
+        return 0
+    except Missing as error:
+        errors.print(f"error: {error}")
+        return NO
+    except ThreadkeepError as error:
+        errors.print(f"error: {error}")
+        return UNREACHABLE
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        errors.print(f"error: {error}")
+        return WRONG
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - Typer's signature
+    if wanted:
+        typer.echo(f"threadkeep {threadkeep.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Look into the threads and memories of AI agents, go back in time, prune, check and move them."""

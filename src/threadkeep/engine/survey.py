@@ -1,0 +1,146 @@
+"""A whole thread without its state: every checkpoint and write, what nodes wrote them, and finding a checkpoint by name.
+
+What looks at a thread, judges it or branches it starts here. One round trip; no value is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from threadkeep.engine.backend import Items, Loaded, Survey
+from threadkeep.engine.heads import Head, Heads
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.itemlog import Run, union
+from threadkeep.engine.plain import plain_parts
+from threadkeep.engine.records import Record, Slot, TaskWrites
+from threadkeep.errors import Conflict, Missing
+
+Place = tuple[str, str]
+"""Namespace and id of a checkpoint."""
+LATEST = "latest"
+_BACK = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
+_PULL, _PUSH = "__pregel_pull", "__pregel_push"
+
+
+class Whole(NamedTuple):
+    """A thread: checkpoints by (ns, id), and the writes on each place. `stored` are the items that there are."""
+
+    head: Head
+    records: dict[Place, Record]
+    tasks: dict[Place, list[TaskWrites]]
+    stored: tuple[Run, ...]
+
+    @property
+    def key(self) -> ThreadKey:
+        """Which thread."""
+        return self.head.key
+
+    def visible(self, ns: str | None = None) -> list[Record]:
+        """The checkpoints that are not hidden, of a namespace or of all, oldest first."""
+        found = [r for r in self.records.values() if not r.row.hidden and ns in (None, r.row.ns)]
+        return sorted(found, key=lambda record: (record.row.id, record.row.ns))
+
+
+def whole(heads: Heads, key: ThreadKey, loaded: Loaded) -> Whole | None:
+    """What a Survey told; None if there is no such thread. Corrupt if a row cannot be read."""
+    if loaded.thread is None:
+        return None
+    head = heads.seen(key, loaded, None)
+    records: dict[Place, Record] = {}
+    tasks: dict[Place, list[TaskWrites]] = {}
+    for found in loaded.found:
+        if found.row is not None:
+            records[(found.row.ns, found.row.id)] = head.checkpoint(found.row)
+        for row in found.writes:
+            tasks.setdefault((row.ns, row.checkpoint), []).append(head.task(row))
+    return Whole(head, records, tasks, loaded.stored)
+
+
+async def survey(heads: Heads, key: ThreadKey) -> Whole:
+    """A thread as a whole; Missing if there is none. One round trip."""
+    found = whole(heads, key, await Survey(key))
+    if found is None:
+        raise Missing(f"there is no thread {key.id!r}")
+    return found
+
+
+def find(thread: Whole, ref: str | None, ns: str = "") -> Record:
+    """The checkpoint that somebody means: an id, the only one that begins so, `latest` (or None), each with `~2`: two before.
+
+    Missing if there is none, ValueError if there are several. An id that is spelled out wins.
+    """
+    ref = ref or LATEST
+    exact = thread.records.get((ns, ref))
+    if exact is not None:
+        return exact
+    if (back := _BACK.fullmatch(ref)) is not None:
+        return _before(thread, find(thread, back["ref"], ns), int(back["steps"]))
+    visible = thread.visible(ns)
+    named = visible[-1:] if ref == LATEST else [record for record in visible if record.row.id.startswith(ref)]
+    if len(named) == 1:
+        return named[0]
+    where = f"thread {thread.key.id!r}" + (f", namespace {ns!r}" if ns else "")
+    if not named:
+        raise Missing(f"there is no checkpoint {ref!r} in {where}")
+    raise ValueError(f"{len(named)} checkpoints of {where} begin with {ref!r}: say more of the id")
+
+
+def _before(thread: Whole, record: Record, steps: int) -> Record:
+    for _ in range(steps):
+        parent = thread.records.get((record.row.ns, record.row.parent or ""))
+        if parent is None:
+            raise Missing(f"checkpoint {record.row.id!r} has no {steps} before it in thread {thread.key.id!r}")
+        record = parent
+    return record
+
+
+def lineage(thread: Whole, record: Record) -> Iterator[Record]:
+    """A checkpoint and its ancestors, nearest first; a cycle ends it."""
+    met: set[str] = set()
+    found: Record | None = record
+    while found is not None and found.row.id not in met:
+        met.add(found.row.id)
+        yield found
+        found = thread.records.get((record.row.ns, found.row.parent or ""))
+
+
+async def with_items(heads: Heads, thread: Whole, slots: Iterable[Slot]) -> Whole:
+    """The thread with what these slots refer to at hand. One round trip; none if all is there.
+
+    Conflict if the thread was pruned since it was surveyed: survey it again.
+    """
+    head = thread.head
+    lacking = head.pool.lacking(union(run for slot in slots for run in slot.runs))
+    if not lacking:
+        return thread
+    loaded = await Items(thread.key, lacking)
+    same = loaded.thread is not None and head.row is not None and loaded.thread.epoch == head.row.epoch
+    if not (same and heads.is_current(head)):
+        raise Conflict(f"thread {thread.key.id!r} was pruned while it was read")
+    head.pool.fill(loaded.items, head.where)
+    return thread
+
+
+def value_of(head: Head, slot: Slot, what: str) -> Any:
+    """What a slot holds, as plain data; its items must be at hand."""
+    if slot.inline is not None:
+        return plain_parts(0, slot.tag, 1, slot.inline, what=what)
+    return plain_parts(slot.kind, slot.tag, slot.elements, head.bytes_of(slot.runs), what=what)
+
+
+def node_of(path: str, sends: Iterable[Any] = ()) -> str | None:
+    """The node that a task ran, told by its path; of a Send, the one that the pending send of its number names.
+
+    `sends` is the plain value of the checkpoint's pending sends. None for what a path does not tell: writes of
+    update_state before LangGraph 1.0, tasks of the functional API.
+    """
+    parts = path.removeprefix("~").split(", ")
+    if parts[0] == _PULL and len(parts) > 1:
+        return parts[1]
+    if parts[0] == _PUSH and len(parts) > 1 and parts[1].isdigit():
+        known = list(sends)
+        send = known[int(parts[1])] if int(parts[1]) < len(known) else None
+        return str(send["node"]) if isinstance(send, dict) and "node" in send else None
+    return None
