@@ -125,10 +125,8 @@ class Valkey:
             version, row, size, rows, fields, values = told
             thread, found, items = thread_row(row, size), _found(rows), _filled(fields, values)
             needed = [*runs, *(run for want, f in zip(wanted, found, strict=True) if want.items for run in refs_of(f))]
-            if any(run.lane == RUN_LISTS for run in needed):
-                lists = [(at, stored) for at, stored in items.items() if at.lane == RUN_LISTS]
-                needed += [run for at, stored in lists for run in itemlog.spilled(at, stored)]
             believed = have if have is not None and have.epoch == thread.epoch else None
+            needed += _spilled(needed, items, believed)
             more = self._slices(session, key, version, _missing(itemlog.union(needed), items, believed))
             if more is not None:
                 return Loaded(thread, found, items | more)
@@ -458,6 +456,13 @@ def _item_id(field: bytes) -> ItemId:
 
 def _filled(fields: Sequence[bytes], values: Sequence[bytes | None]) -> dict[ItemId, bytes]:
     return {_item_id(at): value for at, value in zip(fields, values, strict=True) if value is not None}
+
+
+def _spilled(runs: Iterable[Run], items: dict[ItemId, bytes], have: Have | None) -> list[Run]:
+    """The runs in the run lists among these: those that came along, and those that the asker has."""
+    known = have.items.run_lists if have is not None else {}
+    lists = [at for run in runs if run.lane == RUN_LISTS for at in run.ids()]
+    return [run for at in lists for run in (itemlog.spilled(at, items[at]) if at in items else known.get(at.n, ()))]
 
 
 def _missing(runs: Iterable[Run], items: dict[ItemId, bytes], have: Have | None) -> list[ItemId]:

@@ -81,10 +81,15 @@ def main(args: Sequence[str] | None = None) -> None:
     sys.exit(run(args))
 
 
-def run(args: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code."""
+def register() -> None:
+    """Have all commands known to the application."""
     for subject in _SUBJECTS:
         import_module(f"threadkeep.cli.{subject}")
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code."""
+    register()
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     try:
         return int(app(args=args, prog_name="threadkeep", standalone_mode=False) or 0)
