@@ -41,9 +41,9 @@ from threadkeep.engine.spaces import part_number
 from threadkeep.engine.vectors import numpy
 from threadkeep.plan import Request
 
-SCHEMA_VERSION = 2
-_HOUR = 22
-"""`hour` is `updated` without its last 22 bits: 70 minutes."""
+SCHEMA_VERSION = 3
+_TICK = 8
+"""`tick` is `updated` without its last 8 bits: a quarter of a second."""
 _NAME = re.compile(r"\btk_(schema|threads|items|checkpoints|writes|tags|runs|memories|vectors|parts)\b|\{schema\}")
 _VALUE = re.compile(r"(?<!:):([a-z_0-9]+)(?:::([a-z]+)\[\])?")
 _LARGE = 64 * 1024 * 1024
@@ -135,7 +135,7 @@ class Postgres(SqlBackend):
 
     def thread_values(self, row: ThreadRow) -> dict[str, Any]:
         """A thread's row as values."""
-        return super().thread_values(row) | {"hour": row.updated >> _HOUR}
+        return super().thread_values(row) | {"tick": row.updated >> _TICK}
 
     def checkpoint_values(self, number: int, rows: Iterable[CheckpointRow]) -> Iterator[dict[str, Any]]:
         """Checkpoints as values, without NULLs."""

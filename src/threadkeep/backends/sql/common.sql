@@ -41,11 +41,11 @@ LEFT JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
 WHERE c.hidden = 0 AND {conditions}
 ORDER BY c.id DESC, t.id, c.ns LIMIT :limit;
 
--- catalogue: threads in an order
+-- catalogue: threads in an order; labels are looked up for those of the page only
 SELECT {thread-columns}, l.payload
-FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
-WHERE {conditions}
-ORDER BY {order} LIMIT :limit;
+FROM (SELECT t.* FROM tk_threads t WHERE {conditions} ORDER BY {order} LIMIT :limit) t
+LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
+ORDER BY {order};
 
 -- thread-columns: a thread's row, in the order in which it is read
 t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes, t.top,
