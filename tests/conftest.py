@@ -17,6 +17,7 @@ import psycopg_pool
 import pytest
 from blockbuster import BlockBusterFunction, blockbuster_ctx
 
+import lent
 import postgres
 import threadkeep
 import valkeys
@@ -113,8 +114,10 @@ def tables_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def keep(url: str) -> Iterator[threadkeep.Keep]:
-    with threadkeep.open(url) as opened:
+def keep(request: pytest.FixtureRequest, url: str) -> Iterator[threadkeep.Keep]:
+    """A Keep that sees nothing of other tests. A test that asks for the URL too finds there what it holds."""
+    asked = inspect.signature(request.function).parameters.keys() & {"url", "fresh_url"}
+    with threadkeep.open(url) if asked else lent.opened(url) as opened:
         yield opened
 
 
