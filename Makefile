@@ -38,7 +38,7 @@ test: $(VENV)/.stamp  ## the tests
 prove: $(VENV)/.stamp  ## the longer proofs: crashes, many processes, model checking
 	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)
 	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -k "valkey or Valkey" $(ARGS)
-	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -m long $(ARGS)
+	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -m "long or sampled" $(ARGS)
 	THREADKEEP_HYPOTHESIS=prove $(RUN) -m pytest tests/test_agreement.py tests/test_store_agreement.py tests/test_cube_agreement.py -q $(ARGS)
 
 lint: $(VENV)/.stamp  ## ruff: rules and format

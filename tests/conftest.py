@@ -17,6 +17,7 @@ import psycopg_pool
 import pytest
 from blockbuster import BlockBusterFunction, blockbuster_ctx
 
+import lent
 import postgres
 import threadkeep
 import valkeys
@@ -55,7 +56,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out, and count, what only `make prove` runs."""
     if EVERYTHING:
         return
-    left = [item for item in items if item.get_closest_marker("long") or _is_left_to_prove(item)]
+    left = [
+        item
+        for item in items
+        if item.get_closest_marker("long") or _is_left_to_prove(item) or _is_beyond_the_sample(item)
+    ]
     config.hook.pytest_deselected(items=left)
     gone = set(left)
     items[:] = [item for item in items if item not in gone]
@@ -64,6 +69,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_left_to_prove(item: pytest.Item) -> bool:
     on_the_cluster = "valkey" in item.name.partition("[")[2] or "Valkey" in item.nodeid
     return on_the_cluster and item.path.name not in ON_THE_CLUSTER
+
+
+def _is_beyond_the_sample(item: pytest.Item) -> bool:
+    """Of a test that is `sampled(n)`, memory has all combinations of parameters, any other backend every n-th.
+
+    Those of two backends are not the same ones: what n parameters or colours multiply is tried somewhere.
+    """
+    marker, called = item.get_closest_marker("sampled"), getattr(item, "callspec", None)
+    if marker is None or called is None:
+        return False
+    given = [value.name if isinstance(value, Backend) else value for value in called.params.values()]
+    return "memory" not in given and sum(called.indices.values()) % marker.args[0] != 0
 
 
 # What blockbuster does not know: the calls of our drivers that wait for a disk or a server.
@@ -113,8 +130,10 @@ def tables_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def keep(url: str) -> Iterator[threadkeep.Keep]:
-    with threadkeep.open(url) as opened:
+def keep(request: pytest.FixtureRequest, url: str) -> Iterator[threadkeep.Keep]:
+    """A Keep that sees nothing of other tests. A test that asks for the URL too finds there what it holds."""
+    asked = inspect.signature(request.function).parameters.keys() & {"url", "fresh_url"}
+    with threadkeep.open(url) if asked else lent.opened(url) as opened:
         yield opened
 
 

@@ -32,7 +32,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import lent
 from soundness import loose_ends, unused_items
-from test_crashes import NEVER, Crashing, place_of
+from test_crashes import NEVER, WAYS, Crashing, place_of
 from test_crashes import World as CrashingWorld
 from threadkeep.adapters import cube as adapter
 from threadkeep.backends.memory import Memory
@@ -637,10 +637,13 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
         world.close()
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("name", VERBS)
-def test_a_crash_at_any_request_leaves_a_talk_as_before_or_as_after(new_world: Callable[[], World], name: str) -> None:
+def test_a_crash_at_any_request_leaves_a_talk_as_before_or_as_after(
+    new_world: Callable[[], World], name: str, ways: list[tuple[bool, bool]]
+) -> None:
     verb, undisturbed, crashes = VERBS[name], new_world(), 0
-    ways = [*itertools.product((True, False), (False, True))]
     if undisturbed.path == lent.cluster():
         ways = ways[-1:]  # the others cost time and show nothing that is Valkey's own
     before = undisturbed.tale()

@@ -87,6 +87,7 @@ def values(found: Mapping[str, Any], channel: str) -> list[Any]:
     return [value for _, _, value in found[channel]["writes"]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
 async def test_history_is_the_base_walk_and_what_in_memory_saver_says(
     saver: threadkeep.KeepSaver, call: Colour, tree: list[Step]

@@ -23,7 +23,7 @@ from psycopg.rows import dict_row
 import postgres
 import threadkeep
 from chains import Chain, config, ids, values
-from processes import run, run_together
+from processes import run, run_forked, run_together
 from test_concurrency import in_loop, in_threads
 from threadkeep import errors
 from threadkeep.backends.postgres import SCHEMA_VERSION
@@ -602,7 +602,7 @@ with psycopg_pool.ConnectionPool(sys.argv[1], min_size=1, open=True) as pool:
 
 
 def test_a_lent_pool_is_not_used_in_a_forked_child() -> None:
-    run(FORKED, postgres.shared().url(), fresh_name())
+    run_forked(FORKED, postgres.shared().url(), fresh_name())
 
 
 # --- what PostgreSQL cannot hold, and what it can

@@ -38,7 +38,7 @@ from batches import (
     where,
     whole,
 )
-from processes import finish, run, run_together, start
+from processes import finish, fork, run_forked, run_together
 from test_concurrency import in_loop, in_threads
 from test_postgres import blocked
 from threadkeep.conformance.store.embedder import embed
@@ -291,7 +291,7 @@ class Servant:
     """Another process that does to the storage what it is told."""
 
     def __init__(self, url: str) -> None:
-        self._process = start(SERVANT, url)
+        self._process = fork(SERVANT, url)
 
     def __call__(self, verb: str, key: str, text: str) -> str:
         """Do something, then search for the text; what was found first."""
@@ -379,7 +379,7 @@ with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
 
 
 def test_a_reader_never_sees_half_a_batch_of_another_process(lasting_url: str) -> None:
-    writer = start(WRITER, lasting_url)
+    writer = fork(WRITER, lasting_url)
     try:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "1\n"
@@ -587,7 +587,7 @@ keep.close()
 
 
 def test_a_store_may_be_forked(url: str) -> None:
-    run(FORK, url)
+    run_forked(FORK, url)
 
 
 def test_a_search_and_its_batch_are_answered_from_one_call(store: threadkeep.KeepStore) -> None:
