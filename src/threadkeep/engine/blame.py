@@ -18,6 +18,7 @@ from threadkeep.engine.paths import Path, Token, is_message, message_id, resolve
 from threadkeep.engine.records import Entry, Record, TaskWrites
 from threadkeep.engine.steps import Reading, Step, Written, fetch, in_order, read, sends_of
 from threadkeep.engine.survey import find, lineage
+from threadkeep.engine.talks.form import after
 from threadkeep.engine.wire import LIST
 from threadkeep.errors import Missing
 
@@ -65,10 +66,17 @@ async def blame(heads: Heads, key: ThreadKey, path: Path, ref: str | None, ns: s
         return Blame(
             thread=key.id, kind=key.kind, ns=ns, checkpoint=record.row.id, path=written(at), value=value,
             step=reading.step(born), origin=written(origin), write=found,
-            oldest=parent is None and born.row.source != _INPUT,
+            oldest=parent is None and not _begins(reading, born),
         )  # fmt: skip
 
     return await read(heads, key, told)
+
+
+def _begins(reading: Reading, record: Record) -> bool:
+    """Whether a thread begins with a checkpoint: nothing was before it that could have been removed."""
+    if reading.is_talk:
+        return record.row.id == after(None) and record.row.source not in _BY_HAND
+    return record.row.source == _INPUT
 
 
 def _named(reading: Reading, record: Record) -> str:
@@ -93,18 +101,18 @@ def _traced(reading: Reading, past: list[Record], at: Path) -> tuple[Record, Pat
     return born, at
 
 
-def _earlier(reading: Reading, after: Record, before: Record, at: Path) -> Path | None:
+def _earlier(reading: Reading, later: Record, before: Record, at: Path) -> Path | None:
     """Where in the checkpoint before the same value stood; None if it did not."""
     channel = str(at[0])
-    if reading.is_unchanged(after, before, channel) or _begins_alike(reading, after, before, at):
+    if reading.is_unchanged(later, before, channel) or _begins_alike(reading, later, before, at):
         return at
-    new, old = reading.value(after, channel), reading.value(before, channel)
+    new, old = reading.value(later, channel), reading.value(before, channel)
     return _followed(new, old, at)
 
 
-def _begins_alike(reading: Reading, after: Record, before: Record, at: Path) -> bool:
+def _begins_alike(reading: Reading, later: Record, before: Record, at: Path) -> bool:
     """Whether two lists have the same elements up to the one that the path names, told by their bytes."""
-    slots = [record.slots.get(str(at[0])) for record in (after, before)]
+    slots = [record.slots.get(str(at[0])) for record in (later, before)]
     if len(at) < 2 or not isinstance(at[1], int) or any(s is None or s.kind != LIST or s.inline for s in slots):
         return False
     new, old = (reading.thread.head.pool.elements(slot.runs) if slot else None for slot in slots)

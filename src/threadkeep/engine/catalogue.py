@@ -76,7 +76,7 @@ async def threads(
     while len(found) < query.limit:
         size = _SLICE if contains else min(_SLICE if wanted else _PAGE, query.limit)
         listed = await replace(query, limit=size)
-        near = [one for one in listed if contains.casefold() in one.row.key.id.casefold()]
+        near = [one for one in listed if not contains or contains.casefold() in one.row.key.id.casefold()]
         found += [_info(one) for one in near if _matches(one, await _own(one, wanted), wanted)]
         if len(listed) < size:
             break

@@ -21,7 +21,7 @@ from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.records import Record, Slot
 from threadkeep.engine.steps import Reading, Step, Written, fetch, is_internal, read, sends_of, write_slots
-from threadkeep.engine.survey import find, is_short_for
+from threadkeep.engine.survey import find
 from threadkeep.engine.talks import plainly
 from threadkeep.errors import Missing
 
@@ -167,12 +167,16 @@ def _hung(steps: list[Step]) -> tuple[dict[str, tuple[str, ...]], dict[str, dict
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Ids as short as `find` takes them for one each: their last characters, equally many, at least 8."""
+    """Ids as short as `find` takes each for the only one: their last characters, equally many, at least 8.
+
+    An id that is short anyway stands as it is.
+    """
     every = set(ids)
-    for length in range(_SHORTEST, max(map(len, every), default=0)):
-        short = {id: id if len(id) <= _WHOLE else id[-length:] for id in every}
-        if all(sum(is_short_for(end, id) for id in every) == 1 for end in short.values()):
-            return short
+    long = [id for id in every if len(id) > _WHOLE]
+    for length in range(_SHORTEST, max(map(len, long), default=0)):
+        ends, begins = Counter(id[-length:] for id in every), Counter(id[:length] for id in every)
+        if all(ends[id[-length:]] == 1 and begins[id[-length:]] <= (id[:length] == id[-length:]) for id in long):
+            return {id: id[-length:] if len(id) > _WHOLE else id for id in every}
     return {id: id for id in every}
 
 
