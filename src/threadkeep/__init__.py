@@ -9,14 +9,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import errors
+from threadkeep.engine.blame import Blame
 from threadkeep.engine.catalogue import ThreadInfo
+from threadkeep.engine.comparing import Change
+from threadkeep.engine.diffs import ChannelDiff, Diff
+from threadkeep.engine.looking import Shown, Tree
+from threadkeep.engine.steps import Step, Written
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
-__all__ = ["Keep", "KeepSaver", "KeepStore", "ThreadInfo", "errors", "open"]
+__all__ = [
+    "Blame",
+    "Change",
+    "ChannelDiff",
+    "Diff",
+    "Keep",
+    "KeepSaver",
+    "KeepStore",
+    "Shown",
+    "Step",
+    "ThreadInfo",
+    "Tree",
+    "Written",
+    "errors",
+    "open",
+]
 __version__ = "0.1.0"
 
 

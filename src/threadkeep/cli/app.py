@@ -14,9 +14,10 @@ import typer
 from rich.console import Console
 
 import threadkeep
+from threadkeep.cli.output import clean
 from threadkeep.errors import Missing, ThreadkeepError
 
-_SUBJECTS = ("time",)
+_SUBJECTS = ("look", "memories", "time")
 """The files with commands, in the order of --help."""
 _FILE = "sqlite:///"
 _NOT_UNDERSTOOD: Any = typer.BadParameter.__mro__[2]
@@ -103,13 +104,13 @@ def run(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read, has read enough
         return 0
     except Missing as error:
-        errors.print(f"error: {error}")
+        errors.print(clean(f"error: {error}"))
         return NO
     except ThreadkeepError as error:
-        errors.print(f"error: {error}")
+        errors.print(clean(f"error: {error}"))
         return UNREACHABLE
     except (ValueError, TypeError, OSError, ImportError) as error:
-        errors.print(f"error: {error}")
+        errors.print(clean(f"error: {error}"))
         return WRONG
 
 

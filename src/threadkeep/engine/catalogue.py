@@ -63,15 +63,21 @@ def _cursor(info: ThreadInfo, order: str) -> tuple[int | str, str, str]:
     return (_milliseconds(value) if isinstance(value, datetime) else value, info.kind, info.id)
 
 
-async def threads(query: Catalogue, wanted: Mapping[str, Any], after: str | None) -> list[ThreadInfo]:
-    """A page of the catalogue. One round trip, one more to find `after` by its id, more if the filter is not indexed."""
+async def threads(
+    query: Catalogue, wanted: Mapping[str, Any], after: str | None, contains: str = ""
+) -> list[ThreadInfo]:
+    """A page of the catalogue. One round trip, one more to find `after` by its id, more if the filter is not indexed.
+
+    Nothing indexes what ids contain, so that reads on until the page is full or all were seen.
+    """
     if after is not None:
         query = replace(query, after=await _place_of(query, after))
     found: list[ThreadInfo] = []
     while len(found) < query.limit:
-        size = min(_SLICE if wanted else _PAGE, query.limit)
+        size = _SLICE if contains else min(_SLICE if wanted else _PAGE, query.limit)
         listed = await replace(query, limit=size)
-        found += [_info(one) for one in listed if _matches(one, await _own(one, wanted), wanted)]
+        near = [one for one in listed if not contains or contains.casefold() in one.row.key.id.casefold()]
+        found += [_info(one) for one in near if _matches(one, await _own(one, wanted), wanted)]
         if len(listed) < size:
             break
         query = replace(query, after=_cursor(_info(listed[-1]), query.order))

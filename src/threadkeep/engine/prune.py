@@ -109,7 +109,7 @@ def _without_runs(thread: Whole, runs: frozenset[str]) -> _Verdict:
 
 def _needed(thread: Whole, visible: set[Place]) -> dict[Place, set[str]]:
     """The ancestors that survivors' delta channels are rebuilt from, with the channels that they serve."""
-    deltas = _delta_channels(thread)
+    deltas = delta_channels(thread)
     needed: dict[Place, set[str]] = {}
     for survivor in visible:
         place, walked = survivor, {survivor}
@@ -124,7 +124,7 @@ def _needed(thread: Whole, visible: set[Place]) -> dict[Place, set[str]]:
     return needed
 
 
-def _delta_channels(thread: Whole) -> dict[Place, frozenset[str]]:
+def delta_channels(thread: Whole) -> dict[Place, frozenset[str]]:
     """The delta channels of each checkpoint: metadata counts them, there or before, or a snapshot of them is held."""
     known: dict[Place, frozenset[str]] = {}
     for start in thread.records:

@@ -67,7 +67,7 @@ async def survey(heads: Heads, key: ThreadKey) -> Whole:
 
 
 def find(thread: Whole, ref: str | None, ns: str = "") -> Record:
-    """The checkpoint that somebody means: an id, the only one that begins so, `latest` (or None), each with `~2`: two before.
+    """The checkpoint that somebody means: an id, the only one that begins or ends so, `latest` (or None), each with `~2`: two before.
 
     Missing if there is none, ValueError if there are several. An id that is spelled out wins.
     """
@@ -78,13 +78,18 @@ def find(thread: Whole, ref: str | None, ns: str = "") -> Record:
     if (back := _BACK.fullmatch(ref)) is not None:
         return _before(thread, find(thread, back["ref"], ns), int(back["steps"]))
     visible = thread.visible(ns)
-    named = visible[-1:] if ref == LATEST else [record for record in visible if record.row.id.startswith(ref)]
+    named = visible[-1:] if ref == LATEST else [record for record in visible if _is_short_for(ref, record.row.id)]
     if len(named) == 1:
         return named[0]
     where = f"thread {thread.key.id!r}" + (f", namespace {ns!r}" if ns else "")
     if not named:
         raise Missing(f"there is no checkpoint {ref!r} in {where}")
-    raise ValueError(f"{len(named)} checkpoints of {where} begin with {ref!r}: say more of the id")
+    raise ValueError(f"{len(named)} checkpoints of {where} begin or end with {ref!r}: say more of the id")
+
+
+def _is_short_for(ref: str, id: str) -> bool:
+    """Whether somebody may mean this id: it begins so, or ends so, since ids made at about the same time begin alike."""
+    return id.startswith(ref) or id.endswith(ref)
 
 
 def _before(thread: Whole, record: Record, steps: int) -> Record:
