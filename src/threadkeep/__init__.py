@@ -9,14 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import errors
+from threadkeep.engine.audit import Activity, Share, TracedWrite
+from threadkeep.engine.backend import Storage
 from threadkeep.engine.catalogue import ThreadInfo
+from threadkeep.engine.sizes import ChannelSize, Sizes, Stats, ThreadSize
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
-__all__ = ["Keep", "KeepSaver", "KeepStore", "ThreadInfo", "errors", "open"]
+__all__ = [
+    "Activity", "ChannelSize", "Keep", "KeepSaver", "KeepStore", "Share", "Sizes", "Stats", "Storage", "ThreadInfo",
+    "ThreadSize", "TracedWrite", "errors", "open",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 
