@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import errors
+from threadkeep.engine.audit import Activity, Share, TracedWrite
+from threadkeep.engine.backend import Storage
 from threadkeep.engine.blame import Blame
 from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.comparing import Change
 from threadkeep.engine.diffs import ChannelDiff, Diff
 from threadkeep.engine.looking import Shown, Tree
+from threadkeep.engine.sizes import ChannelSize, Sizes, Stats, ThreadSize
 from threadkeep.engine.steps import Step, Written
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
 
@@ -21,22 +24,7 @@ if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
-__all__ = [
-    "Blame",
-    "Change",
-    "ChannelDiff",
-    "Diff",
-    "Keep",
-    "KeepSaver",
-    "KeepStore",
-    "Shown",
-    "Step",
-    "ThreadInfo",
-    "Tree",
-    "Written",
-    "errors",
-    "open",
-]
+__all__ = ["Activity", "Blame", "Change", "ChannelDiff", "ChannelSize", "Diff", "Keep", "KeepSaver", "KeepStore", "Share", "Shown", "Sizes", "Stats", "Step", "Storage", "ThreadInfo", "ThreadSize", "TracedWrite", "Tree", "Written", "errors", "open"]  # fmt: skip
 __version__ = "0.1.0"
 
 

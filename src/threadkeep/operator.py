@@ -10,15 +10,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from threadkeep import desk as clock
+from threadkeep import rounds
 from threadkeep.desk import Desk, as_count, draw, now
-from threadkeep.engine import blame, catalogue, copy, diffs, looking, paths, prune, remembering
+from threadkeep.engine import audit, blame, catalogue, copy, diffs, looking, paths, prune, remembering
+from threadkeep.engine.audit import Activity, TracedWrite
 from threadkeep.engine.blame import Blame
 from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.diffs import Diff
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
 from threadkeep.engine.looking import Shown, Tree
+from threadkeep.engine.sizes import Sizes, Stats
 from threadkeep.engine.steps import Step
+from threadkeep.moments import Moment, as_moment
 from threadkeep.plan import Plan
+from threadkeep.work import Tell, Work
 
 T = TypeVar("T")
 _Change: TypeAlias = tuple[ThreadKey, Callable[[], Plan[None]]]
@@ -91,10 +96,7 @@ class Operator:
     def _query(
         self, limit: int, after: Any, prefix: str, metadata: Any, status: str | None, order: str, kind: str | None
     ) -> tuple[Any, Mapping[str, Any], str | None]:
-        if metadata is not None and not (
-            isinstance(metadata, Mapping) and all(isinstance(key, str) for key in metadata)
-        ):
-            raise TypeError(f"metadata must be a dict with str keys, not {metadata!r}")
+        metadata = _checked_metadata(metadata)
         query = catalogue.query(
             self._desk.tenant, limit=as_count(limit, "limit"), after=after, prefix=as_id(prefix, "prefix"),
             metadata=metadata, status=status, order=order, kind=_checked_kind(kind),
@@ -289,6 +291,135 @@ class Operator:
         """A plan about a thread that must be there."""
         return _in_thread(self._desk.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind), make)
 
+    # -- Audit --
+
+    def trace(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        ns: str = "",
+        kind: str | None = None,
+        values: bool = False,
+    ) -> list[TracedWrite]:
+        """Who wrote what on a checkpoint: what ran from it and became its child. By time, path, task and idx.
+
+        `checkpoint_id` is an id, the beginning of one, `latest` (which None means too) or `latest~2`; Missing if there is
+        none. With `values`, each write has its value as plain data. Writes do not exist in a CubeLoop thread: there, it
+        is the messages that this checkpoint has and its parent has not, `task` is their run, `idx` their place in
+        the talk.
+        """
+        return self._desk.runner.run(self._tracing(thread_id, checkpoint_id, ns, kind, values=values))
+
+    async def atrace(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        ns: str = "",
+        kind: str | None = None,
+        values: bool = False,
+    ) -> list[TracedWrite]:
+        """The same for async callers."""
+        return await self._desk.runner.arun(lambda: self._tracing(thread_id, checkpoint_id, ns, kind, values=values))
+
+    def activity(
+        self,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        prefix: str = "",
+        ns: str | None = None,
+        kind: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        on_progress: Tell | None = None,
+    ) -> Activity:
+        """Writes and bytes by node and channel, over all threads that match: at or after `since`, before `until`.
+
+        Both are aware datetimes, timedeltas before now, or text: `7d`, `2026-04-01`. Threads that did not change since
+        are not read. `ns` None is all namespaces, "" the root's, a subgraph's name all calls of it. In CubeLoop threads
+        each message counts as a write of no node to the channel `messages`. One thread is read at a time; one that is
+        changed meanwhile is counted as it is when its turn comes.
+        """
+        return self._desk.work(self._acting(since, until, prefix, ns, kind, metadata), on_progress)
+
+    async def aactivity(
+        self,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        prefix: str = "",
+        ns: str | None = None,
+        kind: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        on_progress: Tell | None = None,
+    ) -> Activity:
+        """The same for async callers."""
+        return await self._desk.awork(self._acting(since, until, prefix, ns, kind, metadata), on_progress)
+
+    def sizes(
+        self,
+        *,
+        thread_id: str | None = None,
+        prefix: str = "",
+        kind: str | None = None,
+        limit: int = 20,
+        on_progress: Tell | None = None,
+    ) -> Sizes:
+        """What threads take: by thread (the `limit` largest), channel and kind, and against what they hold.
+
+        One thread, or all whose ids begin with `prefix`. Rows are read and items measured, one thread at a time.
+        """
+        return self._desk.work(self._weighing(thread_id, prefix, kind, limit), on_progress)
+
+    async def asizes(
+        self,
+        *,
+        thread_id: str | None = None,
+        prefix: str = "",
+        kind: str | None = None,
+        limit: int = 20,
+        on_progress: Tell | None = None,
+    ) -> Sizes:
+        """The same for async callers."""
+        return await self._desk.awork(self._weighing(thread_id, prefix, kind, limit), on_progress)
+
+    def stats(self, *, on_progress: Tell | None = None) -> Stats:
+        """Threads and memories of this tenant in numbers, from their rows; and what the storage takes."""
+        return self._desk.work(rounds.stats(self._desk.tenant, clock.now_exactly()), on_progress)
+
+    async def astats(self, *, on_progress: Tell | None = None) -> Stats:
+        """The same for async callers."""
+        return await self._desk.awork(rounds.stats(self._desk.tenant, clock.now_exactly()), on_progress)
+
+    async def _tracing(
+        self, thread_id: str, checkpoint_id: str | None, ns: str, kind: str | None, *, values: bool
+    ) -> list[TracedWrite]:
+        id, space = as_id(thread_id, "thread_id"), as_id(ns, "ns")
+        ref = None if checkpoint_id is None else as_id(checkpoint_id, "checkpoint_id")
+        key = await catalogue.known(self._desk.tenant, id, _checked_kind(kind))
+        return await audit.trace(self._desk.heads, key, ref, space, values=values)
+
+    def _acting(
+        self, since: Moment | None, until: Moment | None, prefix: str, ns: str | None, kind: str | None, metadata: Any
+    ) -> Work[Activity]:
+        time = now()
+        space = None if ns is None else as_id(ns, "ns")
+        asked = audit.Asked(as_moment(since, "since", time), as_moment(until, "until", time), space)
+        begin = as_id(prefix, "prefix")
+        return rounds.activity(
+            self._desk.heads, self._desk.tenant, begin, _checked_kind(kind), _checked_metadata(metadata), asked
+        )
+
+    def _weighing(self, thread_id: str | None, prefix: str, kind: str | None, limit: int) -> Work[Sizes]:
+        heads, tenant, most = self._desk.heads, self._desk.tenant, as_count(limit, "limit")
+        begin, one_kind = as_id(prefix, "prefix"), _checked_kind(kind)
+        if thread_id is None:
+            return rounds.sizes_of_all(heads, tenant, begin, one_kind, most)
+        if begin:
+            raise ValueError("say thread_id or prefix, not both")
+        return rounds.sizes_of_one(heads, tenant, as_id(thread_id, "thread_id"), one_kind, most)
+
 
 async def _in_thread(tenant: str, id: str, kind: str | None, make: Callable[[ThreadKey], Plan[T]]) -> T:
     return await make(await catalogue.known(tenant, id, kind))
@@ -296,6 +427,12 @@ async def _in_thread(tenant: str, id: str, kind: str | None, make: Callable[[Thr
 
 def _reference(ref: str | None, what: str) -> str | None:
     return None if ref is None else as_id(ref, what)
+
+
+def _checked_metadata(metadata: Any) -> Mapping[str, Any] | None:
+    if metadata is not None and not (isinstance(metadata, Mapping) and all(isinstance(key, str) for key in metadata)):
+        raise TypeError(f"metadata must be a dict with str keys, not {metadata!r}")
+    return metadata
 
 
 def _checked_kind(kind: str | None) -> str | None:

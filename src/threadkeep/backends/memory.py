@@ -18,6 +18,7 @@ from threadkeep.engine.backend import (
     Commit,
     Drop,
     Duplicate,
+    Footprint,
     Fork,
     Found,
     Have,
@@ -26,13 +27,15 @@ from threadkeep.engine.backend import (
     Listed,
     Load,
     Loaded,
+    Measure,
+    Measured,
     RunThreads,
     Scan,
     Survey,
     refs_of,
 )
 from threadkeep.engine.identity import ThreadKey, to_bytes
-from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run, join_runs, spilled, union
+from threadkeep.engine.itemlog import BEGINNING, NAMES, RUN_LISTS, SHARED, ItemId, Run, join_runs, spilled, union
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request
@@ -62,7 +65,8 @@ class Memory:
         self._verbs: dict[type[Request[Any]], Callable[[Any], Any]] = {
             Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
-            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, **Remembered().verbs,
+            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, Measure: self._measure,
+            Footprint: lambda _: None, **Remembered().verbs,
         }  # fmt: skip
 
     def answer(self, request: Request[Any]) -> Any:
@@ -81,6 +85,13 @@ class Memory:
     def _items(self, request: Items) -> Loaded:
         thread = self._threads.get(request.key)
         return Loaded(thread.row, (), _sent(thread, (), request.runs, request.have)) if thread else Loaded(None)
+
+    def _measure(self, request: Measure) -> Measured:
+        thread = self._threads.get(request.key)
+        if thread is None:
+            return Measured(None)
+        held = ((at, thread.items[at]) for run in request.runs for at in run.ids() if at in thread.items)
+        return Measured(thread.row, tuple((*at, len(stored), stored[:BEGINNING]) for at, stored in held))
 
     def _ancestors(self, request: Ancestors) -> Loaded:
         thread = self._threads.get(request.key)

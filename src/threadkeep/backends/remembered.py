@@ -11,6 +11,7 @@ from typing import Any
 from threadkeep.engine.filters import matches
 from threadkeep.engine.memories import (
     Browse,
+    Count,
     Expired,
     IndexVectors,
     Matching,
@@ -59,7 +60,8 @@ class Remembered:
         self.verbs: dict[type[Request[Any]], Callable[[Any], Any]] = {
             Remember: self._remember, Refresh: self._refresh, Sweep: self._sweep, Recall: self._recall,
             RecallNumbered: self._recall_numbered, Browse: self._browse, Spaces: self._spaces,
-            Matching: self._matching, Expired: self._expired, Worded: self._worded, VectorChanges: self._changes, IndexVectors: lambda _: None,
+            Matching: self._matching, Expired: self._expired, Worded: self._worded, VectorChanges: self._changes, Count: self._count,
+            IndexVectors: lambda _: None,
         }  # fmt: skip
 
     def _of(self, tenant: str) -> _Tenant:
@@ -112,6 +114,9 @@ class Remembered:
     def _spaces(self, request: Spaces) -> tuple[Space, ...]:
         spaces = {row.space for row in self._of(request.tenant).living(request.prefix, request.now)}
         return tuple(sorted(s for s in spaces if request.after is None or s > request.after))[: request.limit]
+
+    def _count(self, request: Count) -> int:
+        return sum(1 for _ in self._of(request.tenant).living((), request.now))
 
     def _matching(self, request: Matching) -> frozenset[int]:
         rows = self._of(request.tenant).living(request.prefix, request.now)

@@ -31,6 +31,8 @@ from threadkeep.engine.backend import (
     Listed,
     Load,
     Loaded,
+    Measure,
+    Measured,
     RunThreads,
     Scan,
     Survey,
@@ -38,7 +40,7 @@ from threadkeep.engine.backend import (
 )
 from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
-from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run
+from threadkeep.engine.itemlog import BEGINNING, NAMES, RUN_LISTS, SHARED, ItemId, Run
 from threadkeep.engine.memories import Remember
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict, Corrupt
@@ -93,6 +95,11 @@ class SqlBackend(ABC):
         """These items as (lane, n, payload)."""
         for run in runs:
             yield from work.rows("items", thread=number, **span(run))
+
+    def fetch_lengths(self, work: Work, number: int, runs: Iterable[Run]) -> Iterator[Row]:
+        """Of these items (lane, n, stored length, beginning)."""
+        for run in runs:
+            yield from work.rows("lengths", thread=number, beginning=BEGINNING, **span(run))
 
     def fetch_writes(self, work: Work, number: int, ns: bytes, ids: Sequence[bytes]) -> Iterator[Row]:
         """The writes on these checkpoints."""
@@ -268,6 +275,13 @@ def _items(work: Work, request: Items) -> Loaded:
     if there is None:
         return Loaded(None)
     return Loaded(there[1], (), _sent(work, *there, (), request.runs, request.have))
+
+
+def _measure(work: Work, request: Measure) -> Measured:
+    there = work.thread(request.key)
+    if there is None:
+        return Measured(None)
+    return Measured(there[1], tuple(work.dialect.fetch_lengths(work, there[0], request.runs)))
 
 
 def _ancestors(work: Work, request: Ancestors) -> Loaded:
@@ -593,6 +607,7 @@ def thread_row(row: Row) -> ThreadRow:
 _VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
     Load: _load,
     Items: _items,
+    Measure: _measure,
     Ancestors: _ancestors,
     Survey: _survey,
     Scan: _scan,

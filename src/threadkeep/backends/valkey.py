@@ -41,6 +41,8 @@ from threadkeep.engine.backend import (
     Listed,
     Load,
     Loaded,
+    Measure,
+    Measured,
     RunThreads,
     Scan,
     Survey,
@@ -48,7 +50,7 @@ from threadkeep.engine.backend import (
     refs_of,
 )
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
-from threadkeep.engine.itemlog import RUN_LISTS, SHARED, ItemId, Run
+from threadkeep.engine.itemlog import BEGINNING, RUN_LISTS, SHARED, ItemId, Run
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.spaces import decode, encode
 from threadkeep.errors import Conflict
@@ -92,7 +94,8 @@ class Valkey:
         self._verbs: dict[type[Request[Any]], Callable[[Session, Any], Any]] = {
             Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
-            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, **Memories(self._prefix).verbs,
+            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, Measure: self._measure,
+            **Memories(self._prefix).verbs,
         }  # fmt: skip
 
     def answer(self, session: Session, request: Request[Any]) -> Any:
@@ -154,6 +157,22 @@ class Valkey:
                 return None
             found |= _filled(fields, values)
         return found
+
+    def _measure(self, session: Session, request: Measure) -> Measured:
+        """Some items at a time; again, if the thread was pruned before all were measured."""
+        fields = [_item(at) for run in request.runs for at in run.ids()]
+        while True:
+            slices = [
+                session.call(Call("measure", self.names(request.key).keys[:1], (BEGINNING, *fields[start : start + AT_ONCE])))
+                for start in range(0, max(len(fields), 1), AT_ONCE)
+            ]  # fmt: skip
+            if any(not told for told in slices):
+                return Measured(None)
+            if len({told[0].partition(b":")[0] for told in slices}) == 1:
+                break
+        items = (each for told in slices for each in told[3])
+        _, row, size, _ = slices[0]
+        return Measured(thread_row(row, size), tuple((*_item_id(at), length, begin) for at, length, begin in items))
 
     def _ancestors(self, session: Session, request: Ancestors) -> Loaded:
         args = ("", 0, 0, 0, "a", _place(request.ns, request.id), request.limit)

@@ -22,6 +22,7 @@ from threadkeep.engine.filters import matches
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories import (
     Browse,
+    Count,
     Expired,
     IndexVectors,
     Matching,
@@ -67,7 +68,7 @@ class Memories:
             Remember: self._remember, Refresh: self._refresh, Sweep: self._sweep, Recall: self._recall,
             RecallNumbered: self._recall_numbered, Browse: self._browse, Spaces: self._spaces,
             Matching: self._matching, Expired: self._expired, Worded: self._worded, VectorChanges: self._changes,
-            IndexVectors: lambda *_: None,
+            Count: self._count, IndexVectors: lambda *_: None,
         }  # fmt: skip
 
     def _part(self, tenant: str, first: str) -> _Part:
@@ -239,6 +240,13 @@ class Memories:
         return tuple(sorted(space for space in found if request.after is None or space > request.after))[
             : request.limit
         ]
+
+    def _count(self, session: Session, request: Count) -> int:
+        """All that are stored, but for those that have expired."""
+        parts = self._parts(session, request.tenant)
+        stored = session.calls([Call("HLEN", (part.keys[_MEMORIES],)) for part in parts])
+        over = session.calls([Call("ZCOUNT", (part.keys[_EXPIRY],), ("-inf", request.now)) for part in parts])
+        return int(sum(stored) - sum(over))
 
     def _matching(self, session: Session, request: Matching) -> frozenset[int]:
         living = self._living(session, request.tenant, request.prefix, request.now)

@@ -6,22 +6,25 @@ What looks at a thread, judges it or branches it starts here. One round trip; no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
-from threadkeep.engine.backend import Items, Loaded, Survey
+from threadkeep.engine.backend import Items, Loaded, Pause, Survey
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run, union
 from threadkeep.engine.plain import plain_parts
 from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.errors import Conflict, Missing
+from threadkeep.plan import Plan
 
 Place = tuple[str, str]
 """Namespace and id of a checkpoint."""
 LATEST = "latest"
 _BACK = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
-_PULL, _PUSH = "__pregel_pull", "__pregel_push"
+_PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
+TRIES = 40
+T = TypeVar("T")
 
 
 class Whole(NamedTuple):
@@ -141,11 +144,26 @@ def node_of(path: str, sends: Iterable[Any] = ()) -> str | None:
     `sends` is the plain value of the checkpoint's pending sends. None for what a path does not tell: writes of
     update_state before LangGraph 1.0, tasks of the functional API.
     """
-    parts = path.removeprefix("~").split(", ")
-    if parts[0] == _PULL and len(parts) > 1:
-        return parts[1]
-    if parts[0] == _PUSH and len(parts) > 1 and parts[1].isdigit():
+    if path.startswith(_PULL):
+        return path.removeprefix(_PULL)
+    number = path.removeprefix(_PUSH).partition(", ")[0]
+    if is_of_send(path) and number.isdigit():
         known = list(sends)
-        send = known[int(parts[1])] if int(parts[1]) < len(known) else None
+        send = known[int(number)] if int(number) < len(known) else None
         return str(send["node"]) if isinstance(send, dict) and "node" in send else None
     return None
+
+
+def is_of_send(path: str) -> bool:
+    """Whether a task came from a pending send, or from a call of the functional API."""
+    return path.startswith(_PUSH)
+
+
+async def steadily(key: ThreadKey, read: Callable[[], Plan[T]]) -> T:
+    """What a plan reads of a thread in several steps; again, if the thread was pruned in between."""
+    for attempt in range(TRIES):
+        try:
+            return await read()
+        except Conflict:
+            await Pause(attempt)
+    raise Conflict(f"thread {key.id!r} was pruned by others at each of {TRIES} tries")

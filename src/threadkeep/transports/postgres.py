@@ -29,15 +29,17 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 
 from threadkeep.backends.pgvector import can_index
 from threadkeep.backends.postgres import (
+    READABLE,
     SCHEMA_VERSION,
     Postgres,
     Statement,
     fits_one_statement,
 )
 from threadkeep.backends.sql import Row, Values, only_adds
-from threadkeep.engine.backend import Catalogue, Commit, Drop, Load, Scan, Survey
+from threadkeep.engine.backend import Catalogue, Commit, Drop, Footprint, Load, Scan, Survey
 from threadkeep.engine.memories import (
     Browse,
+    Count,
     Expired,
     IndexVectors,
     Matching,
@@ -55,7 +57,9 @@ from threadkeep.transports import arrays, forks
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_ONE_STATEMENT = (Scan, Catalogue, Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded)
+_ONE_STATEMENT = (
+    Scan, Catalogue, Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded, Count, Footprint,
+)  # fmt: skip
 _READING, _WRITING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN"
 _BY_KEYS = """SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
 set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true)"""
@@ -453,9 +457,10 @@ class PostgresServer:
         return connection.session
 
     def _prepare_schema(self, session: _Session) -> None:
-        if self._version(session) < SCHEMA_VERSION:
-            if self._options.read_only:
-                raise Unavailable("there are no tables of threadkeep; open it once without read_only=True")
+        version = self._version(session)
+        if version < READABLE and self._options.read_only:
+            raise Unavailable("there are no tables of threadkeep, or old ones; open it once without read_only=True")
+        if version < SCHEMA_VERSION and not self._options.read_only:
             try:
                 session.transaction(_WRITING, lambda: self._migrate(session))
             except _SET_UP_BY_OTHERS as error:

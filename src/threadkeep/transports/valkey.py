@@ -28,7 +28,7 @@ from redis.retry import Retry
 
 from threadkeep.backends.valkey import Valkey
 from threadkeep.backends.valkey_calls import Call, script
-from threadkeep.engine.backend import Commit
+from threadkeep.engine.backend import Commit, Footprint, Storage
 from threadkeep.errors import Closed, ReadOnly, Unavailable
 from threadkeep.plan import Outcome, Request, answer, attempt
 from threadkeep.transports import forks
@@ -94,6 +94,10 @@ class _One:
         """Where a key is."""
         return self._node
 
+    def primaries(self) -> list[_Node]:
+        """All servers that have something of their own."""
+        return [self._node]
+
     def refresh(self, silent: str | None = None) -> None:
         """Nothing moves."""
 
@@ -129,6 +133,11 @@ class _Cluster:
             connect([node])
         client: Redis = node.redis_connection
         return client
+
+    def primaries(self) -> list[_Node]:
+        """All servers that have slots."""
+        held = {nodes[0].name: nodes for nodes in list(self._nodes.slots_cache.values()) if nodes}
+        return [_Node(self._client(nodes[0]), len(nodes) - 1) for nodes in held.values()]
 
     def refresh(self, silent: str | None = None) -> None:
         """Ask the servers who has what, last of all the one that gave no answer."""
@@ -183,6 +192,8 @@ class ValkeyServer:
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
+        if isinstance(request, Footprint):
+            return self._footprint()
         return self._backend.answer(_Session(self, durable=False), request)
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
@@ -259,6 +270,21 @@ class ValkeyServer:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
         return [errand.reply for errand in errands]
+
+    def _footprint(self) -> Storage:
+        """What the primaries have in memory, of others too. Tried again until the time is up, then Unavailable."""
+        deadline = time.monotonic() + self._options.timeout
+        with self._under_way():
+            while True:
+                try:
+                    return _storage(self._reached().primaries())
+                except _LOST as error:
+                    if time.monotonic() > deadline:
+                        raise Unavailable(f"the storage did not answer in time: {error}") from error
+                except errors.RedisError as error:
+                    raise Unavailable(f"the storage refused: {error}") from error
+                self._lost(None)
+                time.sleep(_LONGEST)
 
     def _lost(self, silent: str | None) -> None:
         """Another server may be there now, which never had what this one acknowledged."""
@@ -410,6 +436,17 @@ def _is_to_be_sent_again(servers: _One | _Cluster, errand: _Errand) -> bool:
     elif isinstance(reply, _HOPELESS) or not isinstance(reply, (*_LOST, *_SOON)):
         return False
     return True
+
+
+def _storage(primaries: Iterable[_Node]) -> Storage:
+    """What servers say of themselves."""
+    parts, keys = dict[str, int](), 0
+    for client, _ in primaries:
+        said = client.connection_pool.connection_kwargs
+        told: Any = client.info("memory")
+        parts[f"{said.get('host')}:{said.get('port')}"] = int(told["used_memory"])
+        keys += int(client.dbsize())
+    return Storage("valkey", sum(parts.values()), parts, keys=keys)
 
 
 def _value(reply: Any) -> Any:

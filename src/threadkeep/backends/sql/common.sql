@@ -30,6 +30,10 @@ SELECT {write-columns} FROM tk_writes w WHERE w.thread = :thread ORDER BY w.ns, 
 -- items: a run of items
 SELECT lane, n, payload FROM tk_items WHERE thread = :thread AND lane = :lane AND n >= :start AND n < :end;
 
+-- lengths: how long the items of a run are, and how they begin
+SELECT lane, n, length(payload), substr(payload, 1, CAST(:beginning AS integer)) FROM tk_items
+WHERE thread = :thread AND lane = :lane AND n >= :start AND n < :end;
+
 -- item-ids: which items a thread has
 SELECT lane, n FROM tk_items WHERE thread = :thread ORDER BY lane, n;
 
