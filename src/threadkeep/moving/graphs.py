@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from threadkeep.desk import draw, now
 from threadkeep.engine.backend import Scan, Want
 from threadkeep.engine.checkpoints import about, load_some, write
 from threadkeep.engine.codec import Codec, Parts, pack, unpack
@@ -22,7 +23,7 @@ from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.engine.wire import WHOLE, header
 from threadkeep.moving.foreign import Checkpoint, Counted, Found, Graphs, Place, Write, time_of
 from threadkeep.moving.rows import joined
-from threadkeep.moving.tally import Tally, draw, now
+from threadkeep.moving.tally import Tally
 from threadkeep.plan import Failure, Outcome
 from threadkeep.work import Aside, Change, Progress, Read, Work
 

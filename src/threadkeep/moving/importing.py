@@ -5,7 +5,7 @@ It may be ended at any point and begun again: what is here is not brought in twi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ class Target:
 
     tenant: str
     heads: Heads
-    index: Indexing
+    index: Callable[[], Indexing]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +103,4 @@ def _movers(
         assert source.talks is not None
         yield CubeThread(source.talks, id, ThreadKey(target.tenant, CUBE, id), target.heads, tally)
     if source.memories is not None and wish.is_all:
-        yield Shelf(source.memories, target.tenant, target.index, tally)
+        yield Shelf(source.memories, target.tenant, target.index(), tally)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
+from threadkeep.desk import now_exactly
 from threadkeep.engine.memories import Memory, MemoryRow, Recall
 from threadkeep.engine.remembering import remember
 from threadkeep.engine.values import load
 from threadkeep.moving.foreign import Memories, Remembered, UnreadableError
-from threadkeep.moving.tally import Tally, now
+from threadkeep.moving.tally import Tally
 from threadkeep.work import Aside, Change, Progress, Read, Work
 
 _AT_ONCE = 200
@@ -76,7 +77,7 @@ class Shelf:
         for each in some:
             if isinstance(each, UnreadableError):
                 self.tally.differs(f"{each}, left out")
-            elif each.row.expires is not None and each.row.expires <= _now():
+            elif each.row.expires is not None and each.row.expires <= now_exactly():
                 self.tally.skipped += 1
             else:
                 living.append(each)
@@ -94,7 +95,7 @@ class Shelf:
     def _stored(self, wanted: Sequence[Remembered], *, takes_over: bool) -> Work[None]:
         if wanted:
             memories = yield Aside(lambda: list(self._indexed(wanted, takes_over=takes_over)))
-            yield Change(None, lambda: remember(self.tenant, memories, (), _now()))
+            yield Change(None, lambda: remember(self.tenant, memories, (), now_exactly()))
             self.tally.memories += len(wanted)
             self.tally.bytes += sum(len(each.row.value) for each in wanted)
 
@@ -122,8 +123,5 @@ class Shelf:
 
 
 async def _recalled(tenant: str, rows: Sequence[MemoryRow]) -> tuple[MemoryRow | None, ...]:
-    return await Recall(tenant, tuple(row.place for row in rows), _now()) if rows else ()
+    return await Recall(tenant, tuple(row.place for row in rows), now_exactly()) if rows else ()
 
-
-def _now() -> int:
-    return now() * 1000

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from threadkeep.desk import draw, now
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.talks import ops, plans
 from threadkeep.engine.talks.form import packed
 from threadkeep.moving.foreign import Message, Run, Talk, Talks, UnreadableError
-from threadkeep.moving.tally import Tally, draw, now
+from threadkeep.moving.tally import Tally
 from threadkeep.plan import result
 from threadkeep.work import Aside, Change, Progress, Read, Work
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from dataclasses import dataclass, field
 
 _TOLD = 1000
@@ -66,12 +64,3 @@ class Tally:
             (*self.differences, *more), kinds,
         )  # fmt: skip
 
-
-def draw() -> int:
-    """A random number for an epoch."""
-    return secrets.randbits(62)
-
-
-def now() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
