@@ -19,7 +19,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-cube bench-valkey bench-recall clean
+.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-cube bench-valkey bench-recall bench-import clean
 
 help:  ## this list
 	@echo "make ..."
@@ -66,6 +66,9 @@ bench-cube: $(VENV)/.stamp  ## measure CubeLoop's threads beside its own backend
 
 bench-valkey: $(VENV)/.stamp  ## measure a cluster: beside PostgreSQL, and what it costs
 	$(RUN) bench/cluster.py $(ARGS)
+
+bench-import: $(VENV)/.stamp  ## measure an import of 100,000 checkpoints
+	$(RUN) bench/moving.py $(ARGS)
 
 bench-recall: $(VENV)/.bench  ## measure what vector search finds
 	$(RUN) bench/recall.py $(ARGS)

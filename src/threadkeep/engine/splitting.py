@@ -37,8 +37,8 @@ class Splitter:
             return Parts(WHOLE, tag, [data])
         try:
             parts, at = self.take(place, data, 0)
-        except (IndexError, RecursionError):
-            at = -1
+        except (IndexError, RecursionError) as error:
+            raise ValueError("its bytes are no msgpack") from error
         if at != len(data):
             raise ValueError("its bytes are no msgpack")
         return parts

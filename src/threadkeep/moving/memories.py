@@ -124,4 +124,3 @@ class Shelf:
 
 async def _recalled(tenant: str, rows: Sequence[MemoryRow]) -> tuple[MemoryRow | None, ...]:
     return await Recall(tenant, tuple(row.place for row in rows), now_exactly()) if rows else ()
-

@@ -72,9 +72,7 @@ def _of_object(given: Any, kind: str | None) -> list[Source]:
 
     found = langgraph_memory.source_of(given)
     if found is None:
-        raise TypeError(
-            f"a source is a path, a URL, an InMemorySaver or an InMemoryStore, not {type(given).__name__}"
-        )
+        raise TypeError(f"a source is a path, a URL, an InMemorySaver or an InMemoryStore, not {type(given).__name__}")
     if kind not in (None, MEMORY):
         raise ValueError(f"an {type(given).__name__} is of the kind {MEMORY}, not {kind}")
     return [found]

@@ -32,7 +32,7 @@ class Body(NamedTuple):
 
 
 def unpacked(data: bytes) -> Any:
-    """msgpack decoded; what stands for an object of a class stays what it is, an extension."""
+    """What is msgpack, decoded; what stands for an object of a class stays what it is, an extension."""
     return ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)
 
 

@@ -196,7 +196,7 @@ def _differences(talk: Talk, here: plans.Overview, *, is_continued: bool) -> Ite
         if run.id not in here.ledger.runs or (run.order is not None and not here.ledger.is_completed(run.id)):
             yield f"run {run.id!r} differs"
     ours = [run.id for run in talk.runs if run.order is not None and here.ledger.is_completed(run.id)]
-    if sorted(ours, key=lambda id: here.ledger.runs[id].completed or 0) != _in_order(talk, ours):
+    if sorted(ours, key=lambda run: here.ledger.runs[run].completed or 0) != _in_order(talk, ours):
         yield "its runs were completed in another order"
     if here.parent != talk.parent:
         yield f"its parent is {here.parent!r}, not {talk.parent!r}"

@@ -63,4 +63,3 @@ class Tally:
             self.threads, self.checkpoints, self.writes, self.messages, self.memories, self.skipped, self.bytes,
             (*self.differences, *more), kinds,
         )  # fmt: skip
-

@@ -211,9 +211,7 @@ class Staging:
             folded = self._draft.append(FOLDED, elements)
             self._slots[EVENTS] = slot._replace(runs=itemlog.add_to_runs(slot.runs[:-1], folded))
 
-    def _begin(
-        self, time: int, run: str | None, *, anew: bool = False, labels: dict[str, Any] | None = None
-    ) -> None:
+    def _begin(self, time: int, run: str | None, *, anew: bool = False, labels: dict[str, Any] | None = None) -> None:
         """Change the newest checkpoint from here on, or begin another, if this is another run."""
         if self._row is None:
             self._row = ThreadRow(self.head.key, self._draw, -1, (), time, time)

@@ -1,9 +1,9 @@
 """CubeLoop's PostgresCheckpointer, and CubePi's: schema versions 1 to 5.
 
-    cubepi_threads        extra, parent; pending_request since 2, its run_id since 3
-    cubepi_messages       msgpack each, metadata as JSON beside it; run_id since 4
-    cubepi_runs           since 4
-    cubepi_hitl_answers   since 5
+cubepi_threads        extra, parent; pending_request since 2, its run_id since 3
+cubepi_messages       msgpack each, metadata as JSON beside it; run_id since 4
+cubepi_runs           since 4
+cubepi_hitl_answers   since 5
 """
 
 from __future__ import annotations

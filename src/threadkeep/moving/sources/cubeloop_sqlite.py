@@ -1,10 +1,10 @@
 """CubeLoop's SQLiteCheckpointer, and CubePi's of every release.
 
-    messages                  JSON each, in the order of their ids; run_id since 0.8
-    thread_extra              parent_thread_id since 0.8
-    thread_pending_request    since 0.3; run_id since 0.6
-    thread_hitl_answers       since 0.13
-    runs                      since 0.8
+messages                  JSON each, in the order of their ids; run_id since 0.8
+thread_extra              parent_thread_id since 0.8
+thread_pending_request    since 0.3; run_id since 0.6
+thread_hitl_answers       since 0.13
+runs                      since 0.8
 """
 
 from __future__ import annotations

@@ -48,11 +48,13 @@ class SavedThreads:
 
     def __init__(self, saver: InMemorySaver) -> None:
         self._saver = saver
-        self._ids = {as_id(thread, "thread_id"): thread for thread in [*saver.storage, *(at[0] for at in saver.writes)]}
+        self._ids: dict[str, Any] = {
+            as_id(thread, "thread_id"): thread for thread in [*saver.storage, *(at[0] for at in saver.writes)]
+        }
 
     def count(self, thread: str | None) -> int:
         """How many checkpoints there are."""
-        threads = list(self._saver.storage) if thread is None else [self._ids.get(thread)]
+        threads: list[Any] = list(self._saver.storage) if thread is None else [self._ids.get(thread)]
         return sum(len(space) for each in threads for space in self._saver.storage.get(each, {}).values())
 
     def threads(self) -> list[str]:
@@ -61,7 +63,7 @@ class SavedThreads:
 
     def places(self, thread: str) -> dict[Place, bool]:
         """Where a thread has something; by id, so that parents come first."""
-        spaces = self._saver.storage.get(self._ids.get(thread), {})
+        spaces: dict[str, Any] = self._saver.storage.get(self._ids.get(thread, ""), {})
         found = {Place(ns, id): True for ns, space in spaces.items() for id in space}
         alone = {place: False for place in self.counted(thread) if place not in found}
         return dict(sorted((found | alone).items(), key=lambda each: (each[0].id, each[0].ns)))
@@ -116,7 +118,7 @@ def _split_once(splitter: Splitter, cache: dict[Any, _Held], place: Any, version
     """A value as parts; the last of each channel is at hand, since most checkpoints have it too."""
     held = cache.get(place)
     if held is None or held.version != version or held.data is not stored[1]:
-        cache[place] = held = _Held(version, stored[1], encoded(splitter, *stored, place))
+        cache[place] = held = _Held(version, stored[1], encoded(splitter, stored[0], stored[1], place))
     return held.parts
 
 

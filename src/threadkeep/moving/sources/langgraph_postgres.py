@@ -231,9 +231,7 @@ def _groups(
     yield group
 
 
-def _checkpoint(
-    splitter: Splitter, row: _Row, blobs: Mapping[_Blob, Parts | None], *, shallow: bool
-) -> Checkpoint:
+def _checkpoint(splitter: Splitter, row: _Row, blobs: Mapping[_Blob, Parts | None], *, shallow: bool) -> Checkpoint:
     given, ns = row.checkpoint, row.place.ns
     if not isinstance(given, dict):
         raise UnreadableError("it is no JSON object")
@@ -310,5 +308,3 @@ class StoredMemories:
 def _vector(text: str) -> bytes:
     numbers = [float(number) for number in text.strip("[]").split(",")]
     return packed_vector(numbers, len(numbers))
-
-

@@ -1,9 +1,9 @@
 """langgraph-checkpoint-sqlite: SqliteSaver, AsyncSqliteSaver and their stores, every schema that was released.
 
-    checkpoints   one row each, the whole checkpoint in a blob: msgpack, or JSON of the first versions
-    writes        task_path since 3.1
-    store         expires_at and ttl_minutes since 2.0.8
-    store_vectors float32, little-endian, as sqlite-vec takes them
+checkpoints   one row each, the whole checkpoint in a blob: msgpack, or JSON of the first versions
+writes        task_path since 3.1
+store         expires_at and ttl_minutes since 2.0.8
+store_vectors float32, little-endian, as sqlite-vec takes them
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class SavedThreads:
         if not self._has_writes:
             return
         query = (
-            f"SELECT task_id, {self._path}, idx, channel, type, value FROM writes"  # noqa: S608 - one of two names
+            f"SELECT task_id, {self._path}, idx, channel, type, value FROM writes"
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? ORDER BY task_id, idx"
         )
         for task, path, idx, channel, tag, value in self._rows.all(query, (thread, *place)):
@@ -150,7 +150,7 @@ class StoredMemories:
     def rows(self) -> Iterator[Remembered | UnreadableError]:
         """All of them."""
         query = (
-            f"SELECT prefix, key, value, created_at, updated_at, {self._ttl} FROM store"  # noqa: S608 - one of two texts
+            f"SELECT prefix, key, value, created_at, updated_at, {self._ttl} FROM store"
             f" WHERE (prefix, key) > (?, ?) ORDER BY prefix, key LIMIT {_PAGE}"
         )
         for row in self._rows.paged(query, lambda last: last[:2], ("", "")):
@@ -161,5 +161,3 @@ class StoredMemories:
             return ()
         query = "SELECT embedding FROM store_vectors WHERE prefix = ? AND key = ? ORDER BY field_name"
         return tuple(bytes(vector) for (vector,) in self._rows.all(query, (prefix, key)) if vector is not None)
-
-
