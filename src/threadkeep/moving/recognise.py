@@ -25,11 +25,11 @@ _POSTGRES = ("postgresql://", "postgres://")
 _OWN_TABLES = {"tk_threads", "tk_items"}
 
 
-class OwnError(Exception):
+class OwnError(ValueError):
     """What was given is threadkeep's own: `kind` says whether it is a database or an exported file."""
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(kind)
+    def __init__(self, name: str, kind: str) -> None:
+        super().__init__(f"{name} is threadkeep's own ({kind}), not a source of others")
         self.kind = kind
 
 
@@ -84,7 +84,7 @@ def _of_file(path: Path, kind: str | None) -> list[Source]:
     with path.open("rb") as file:
         magic = file.read(16)
     if kind == OWN_EXPORT or (kind is None and magic.startswith(_ZSTD_MAGIC)):
-        raise OwnError(OWN_EXPORT)
+        raise OwnError(str(path), OWN_EXPORT)
     if magic and not magic.startswith(_SQLITE_MAGIC):
         raise ValueError(f"{path} is neither an SQLite database nor an export of threadkeep")
     from threadkeep.moving.sources import cubeloop_sqlite, langgraph_sqlite  # noqa: PLC0415 - they import the driver
@@ -145,7 +145,7 @@ def _chosen(
     if not found or kind == OWN_DATABASE:
         close()
         if kind in (None, OWN_DATABASE) and tables.keys() >= _OWN_TABLES:
-            raise OwnError(OWN_DATABASE)
+            raise OwnError(name, OWN_DATABASE)
         raise ValueError(_unknown(name, kind, [named for named, each in held.items() if each.known]))
     found[-1] = _closing(found[-1], close)
     return found

@@ -11,6 +11,7 @@ What a checkpoint of before version 4 has to send stands in the writes of its pa
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -71,10 +72,10 @@ class SavedThreads:
         self._shallow = "checkpoint_id" not in rows.tables["checkpoints"]
         columns = rows.tables.get("checkpoint_writes", set())
         self._has_writes = bool(columns)
-        self._path = "task_path" if "task_path" in columns else "''"
+        self._path = "task_path" if "task_path" in columns else "''::text"
         self._id = "checkpoint ->> 'id'" if self._shallow else "checkpoint_id"
         self._parent = "NULL::text" if self._shallow else "parent_checkpoint_id"
-        self._version = "''" if self._shallow else "version"
+        self._version = "''::text" if self._shallow else "version"
 
     def count(self, thread: str | None) -> int:
         """How many checkpoints there are."""
@@ -242,10 +243,9 @@ def _checkpoint(splitter: Splitter, row: _Row, blobs: Mapping[_Blob, Parts | Non
         parts = blobs.get(_Blob(ns, name, "" if shallow else str(version)))
         if parts is not None:
             values[name] = parts
-    rest = {key: value for key, value in given.items() if key not in _KNOWN}
     return Checkpoint(
         row.parent or None, {key: given[key] for key in _KNOWN[:-1] if key in given}, held, seen, values,
-        (MSGPACK, packed(rest)) if rest else None, metadata(row.metadata),
+        _rest(given), metadata(row.metadata),
     )  # fmt: skip
 
 
@@ -259,6 +259,19 @@ def _as_list(rows: Sequence[tuple[str, bytes]]) -> Parts | None:
     if tags == {JSON}:
         return Parts(WHOLE, JSON, [b"[" + b",".join(elements) + b"]"])
     raise UnreadableError(f"what it has to send is stored as {', '.join(sorted(tags))}")
+
+
+def _rest(given: Mapping[str, Any]) -> tuple[str, bytes] | None:
+    """The remainder of a checkpoint. At first its sends were in it, as a tag and base64; then they are read so."""
+    pending = given.get(_PENDING)
+    if isinstance(pending, list) and len(pending) == 2 and pending[0] in (MSGPACK, JSON):
+        tag, text = pending
+        try:
+            return _with_pending(given, Parts(WHOLE, tag, [base64.b64decode(text, validate=True)]))
+        except (ValueError, TypeError) as error:
+            raise UnreadableError(f"what it has to send cannot be read: {error}") from error
+    rest = {key: value for key, value in given.items() if key not in _KNOWN}
+    return (MSGPACK, packed(rest)) if rest else None
 
 
 def _with_pending(given: Mapping[str, Any], sends: Parts | None) -> tuple[str, bytes]:
