@@ -19,7 +19,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-cube bench-valkey bench-threads bench-recall clean
+.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-cube bench-valkey bench-threads bench-recall bench-import clean
 
 help:  ## this list
 	@echo "make ..."
@@ -69,6 +69,9 @@ bench-valkey: $(VENV)/.stamp  ## measure a cluster: beside PostgreSQL, and what 
 
 bench-threads: $(VENV)/.stamp  ## measure a page of the catalogue among 100,000 threads
 	$(RUN) bench/catalogue.py $(ARGS)
+
+bench-import: $(VENV)/.stamp  ## measure an import of 100,000 checkpoints
+	$(RUN) bench/moving.py $(ARGS)
 
 bench-recall: $(VENV)/.bench  ## measure what vector search finds
 	$(RUN) bench/recall.py $(ARGS)

@@ -21,7 +21,7 @@ from threadkeep.errors import Closed, ReadOnly
 from threadkeep.plan import Failure, Outcome, Plan, Reply, attempt, result, resume
 from threadkeep.transports.runner import Runner, Transport
 from threadkeep.transports.sweeper import Sweeper, Sweeping, in_background, run_apart
-from threadkeep.work import Progress, Read, Step, Tell, Work
+from threadkeep.work import Aside, Progress, Read, Step, Tell, Work
 
 __all__ = ["Desk", "as_count", "draw", "now", "now_exactly", "run_apart"]
 T = TypeVar("T")
@@ -110,6 +110,8 @@ class Desk:
             return tell(*step) if tell else None
         if isinstance(step, Read):
             return self.runner.run(step.make())
+        if isinstance(step, Aside):
+            return step.make()
         return self.exclusive(step.key, step.make) if step.key else self.apart(step.make)
 
     async def awork(self, work: Work[T], tell: Tell | None = None) -> T:
@@ -128,6 +130,8 @@ class Desk:
             return tell(*step) if tell else None
         if isinstance(step, Read):
             return await self.runner.arun(step.make)
+        if isinstance(step, Aside):
+            return await _aside(step.make)
         return await (self.aexclusive(step.key, step.make) if step.key else self.aapart(step.make))
 
     def see_to_index(self) -> None:
@@ -182,6 +186,16 @@ def _in_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+async def _aside(make: Callable[[], T]) -> T:
+    """Do something that blocks in another thread. Who is cancelled waits for its end: nothing is closed under its feet."""
+    doing = asyncio.get_running_loop().run_in_executor(None, make)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait([doing])
+        raise
 
 
 async def _no_ops(ops: Sequence[Any]) -> list[Outcome]:

@@ -66,6 +66,9 @@ class Keep(Operator):
             self._cube = KeepCube(self._desk, claim_timeout=self._claim_timeout)
         return self._cube
 
+    def _indexing(self) -> Any:
+        return self.store.indexing
+
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""
         return self._desk.setup()

@@ -22,6 +22,8 @@ from threadkeep.engine.looking import Shown, Tree
 from threadkeep.engine.sizes import Sizes, Stats
 from threadkeep.engine.steps import Step
 from threadkeep.moments import Moment, as_moment
+from threadkeep.moving.importing import Target, Wish, importing
+from threadkeep.moving.tally import Imported
 from threadkeep.plan import Plan
 from threadkeep.work import Tell, Work
 
@@ -419,6 +421,57 @@ class Operator:
         if begin:
             raise ValueError("say thread_id or prefix, not both")
         return rounds.sizes_of_one(heads, tenant, as_id(thread_id, "thread_id"), one_kind, most)
+
+    # -- Moving house --
+
+    def import_from(
+        self,
+        source: Any,
+        *,
+        kind: str | None = None,
+        thread_id: str | None = None,
+        prefix: str = "",
+        verify: bool = True,
+        dry_run: bool = False,
+        on_progress: Tell | None = None,
+    ) -> Imported:
+        """Bring in what another saver, store or checkpointer kept: of a file, a postgresql:// URL, or an object in memory.
+
+        Its kind is recognised, unless `kind` says it. `thread_id` or `prefix` choose threads; memories come only without
+        them. Nothing in the source changes, and nothing that is here is overwritten. `verify` reads both sides again
+        and compares; `dry_run` only counts. What broke off goes on when it is called again. ValueError for what is not
+        known, FileNotFoundError, Unavailable if a server cannot be reached, Missing if there is no such thread.
+        """
+        return self._desk.work(self._importing(source, kind, thread_id, prefix, verify, dry_run), on_progress)
+
+    async def aimport_from(
+        self,
+        source: Any,
+        *,
+        kind: str | None = None,
+        thread_id: str | None = None,
+        prefix: str = "",
+        verify: bool = True,
+        dry_run: bool = False,
+        on_progress: Tell | None = None,
+    ) -> Imported:
+        """The same for async callers; the source is read in another thread."""
+        return await self._desk.awork(self._importing(source, kind, thread_id, prefix, verify, dry_run), on_progress)
+
+    def _importing(
+        self, source: Any, kind: Any, thread_id: Any, prefix: Any, verify: Any, dry_run: Any
+    ) -> Work[Imported]:
+        if thread_id is not None and prefix:
+            raise ValueError("say thread_id or prefix, not both")
+        wish = Wish(
+            source, kind, as_id(thread_id, "thread_id") if thread_id is not None else None, as_id(prefix, "prefix"),
+            verify=bool(verify), dry_run=bool(dry_run),
+        )  # fmt: skip
+        return importing(wish, Target(self._desk.tenant, self._desk.heads, self._indexing))
+
+    def _indexing(self) -> Any:
+        """How memories are indexed."""
+        raise NotImplementedError
 
 
 async def _in_thread(tenant: str, id: str, kind: str | None, make: Callable[[ThreadKey], Plan[T]]) -> T:

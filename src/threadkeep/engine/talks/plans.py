@@ -34,6 +34,7 @@ from threadkeep.engine.talks.form import (
     PENDING,
     after,
     checkpoint,
+    count,
     elements,
     events,
     is_settled,
@@ -45,6 +46,7 @@ from threadkeep.engine.talks.ops import (
     NO_THREAD,
     NOT_COMPLETED,
     THREAD_EXISTS,
+    Adopt,
     Answer,
     AnyOp,
     Append,
@@ -64,7 +66,7 @@ from threadkeep.plan import Outcome
 T = TypeVar("T")
 _NEEDS: dict[type, tuple[str, ...]] = {
     Append: (EVENTS, PENDING), Claim: (EVENTS, PENDING), Complete: (EVENTS, PENDING), Ask: (EVENTS, PENDING),
-    Settle: (EVENTS, PENDING), Merge: (EXTRA,), Answer: (ANSWERS,), Forget: (ANSWERS,),
+    Settle: (EVENTS, PENDING), Adopt: (EVENTS, PENDING), Merge: (EXTRA,), Answer: (ANSWERS,), Forget: (ANSWERS,),
 }  # fmt: skip
 """The channels that an op reads; the ledger and the question make the thread's status."""
 
@@ -145,6 +147,34 @@ async def _whole(heads: Heads, key: ThreadKey) -> tuple[Head, Record | None]:
     record = head.checkpoint(row)
     heads.remember(remembering(head, [record]))
     return head, record
+
+
+class Overview(NamedTuple):
+    """A talk without its messages: how many there are, what the ledger tells, and the rest as it is held."""
+
+    messages: int
+    ledger: Ledger
+    extra: dict[str, Any] | None
+    pending: tuple[dict[str, Any], str | None] | None
+    answers: dict[str, dict[str, Any]]
+    parent: str | None
+
+
+async def overview(heads: Heads, key: ThreadKey) -> Overview | None:
+    """A talk without its messages; None if there is no such thread. Two round trips."""
+    head, record = await _current(heads, key, None)
+    if record is None:
+        return None
+    head = await _with_items(heads, head, record, (EVENTS, EXTRA, PENDING, ANSWERS))
+    asked = value(head, record, PENDING)
+    return Overview(
+        count(record.slots, MESSAGES),
+        Ledger(events(head, record)),
+        value(head, record, EXTRA),
+        (asked[0], asked[1]) if asked is not None and not is_settled(asked) else None,
+        value(head, record, ANSWERS) or {},
+        about(head, record).get(PARENT),
+    )
 
 
 async def snapshot(heads: Heads, key: ThreadKey, run: str, build: Callable[[list[Any]], list[T]]) -> list[T]:
