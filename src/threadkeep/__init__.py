@@ -9,14 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import errors
+from threadkeep.engine.branch import Branch
 from threadkeep.engine.catalogue import ThreadInfo
+from threadkeep.engine.retention import Policy, Pruned, PrunedThread, Swept
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
-__all__ = ["Keep", "KeepSaver", "KeepStore", "ThreadInfo", "errors", "open"]
+__all__ = [
+    "Branch", "Keep", "KeepSaver", "KeepStore", "Policy", "Pruned", "PrunedThread", "Swept", "ThreadInfo", "errors", "open",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 

@@ -29,6 +29,7 @@ from threadkeep.engine.backend import (
     RunThreads,
     Scan,
     Survey,
+    Weigh,
     refs_of,
 )
 from threadkeep.engine.identity import ThreadKey, to_bytes
@@ -60,7 +61,8 @@ class Memory:
     def __init__(self) -> None:
         self._threads: dict[ThreadKey, _Thread] = {}
         self._verbs: dict[type[Request[Any]], Callable[[Any], Any]] = {
-            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
+            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Weigh: self._weigh,
+            Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
             Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, **Remembered().verbs,
         }  # fmt: skip
@@ -104,6 +106,12 @@ class Memory:
         places = dict.fromkeys([*thread.checkpoints, *thread.writes])
         found = tuple(thread.found(*place) for place in sorted(places))
         return Loaded(thread.row, found, _sent(thread, found, (), None), join_runs(sorted(thread.items)))
+
+    def _weigh(self, request: Weigh) -> tuple[ThreadRow | None, int]:
+        thread = self._threads.get(request.key)
+        if thread is None:
+            return None, 0
+        return thread.row, sum(len(thread.items.get(at, b"")) for run in request.runs for at in run.ids())
 
     def _scan(self, request: Scan) -> tuple[Hit, ...]:
         hits = [hit for key, thread in self._threads.items() for hit in _hits(request, key, thread)]

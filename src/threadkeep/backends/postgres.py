@@ -151,13 +151,12 @@ class Postgres(SqlBackend):
         """These items, in one statement."""
         spans = list(runs)
         if spans:
-            yield from work.rows(
-                "items",
-                thread=number,
-                lanes=[run.lane for run in spans],
-                starts=[run.start for run in spans],
-                ends=[run.start + run.length for run in spans],
-            )
+            yield from work.rows("items", thread=number, **_spans(spans))
+
+    def weigh(self, work: Work, number: int, runs: Iterable[Run]) -> int:
+        """The bytes of these items, in one statement."""
+        spans = list(runs)
+        return int(work.rows("held-all", thread=number, **_spans(spans))[0][0]) if spans else 0
 
     def fetch_writes(self, work: Work, number: int, ns: bytes, ids: Sequence[bytes]) -> Iterator[Row]:
         """The writes on these checkpoints, in one statement."""
@@ -439,6 +438,14 @@ _LAST_PLACE, _MOST_PLACES = 16383, 255
 
 def _has_run_lists(found: Found) -> bool:
     return any(run.lane == RUN_LISTS for run in refs_of(found))
+
+
+def _spans(runs: Sequence[Run]) -> dict[str, list[int]]:
+    return {
+        "lanes": [run.lane for run in runs],
+        "starts": [run.start for run in runs],
+        "ends": [run.start + run.length for run in runs],
+    }
 
 
 def _gone_values(batch: Batch) -> dict[str, Any]:

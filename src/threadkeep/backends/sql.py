@@ -34,6 +34,7 @@ from threadkeep.engine.backend import (
     RunThreads,
     Scan,
     Survey,
+    Weigh,
     refs_of,
 )
 from threadkeep.engine.filters import Node
@@ -98,6 +99,10 @@ class SqlBackend(ABC):
         """The writes on these checkpoints."""
         for id in ids:
             yield from work.rows("writes", thread=number, ns=ns, id=id)
+
+    def weigh(self, work: Work, number: int, runs: Iterable[Run]) -> int:
+        """The bytes of these items."""
+        return sum(int(work.rows("held", thread=number, **span(run))[0][0]) for run in runs)
 
     def fetch_memories(self, work: Work, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Memories by number."""
@@ -315,6 +320,11 @@ def _survey(work: Work, request: Survey) -> Loaded:
     return Loaded(there[1], found, _sent(work, *there, found, (), None), stored)
 
 
+def _weigh(work: Work, request: Weigh) -> tuple[ThreadRow | None, int]:
+    there = work.thread(request.key)
+    return (there[1], work.dialect.weigh(work, there[0], request.runs)) if there is not None else (None, 0)
+
+
 def _sent(
     work: Work, number: int, row: ThreadRow, found: Sequence[Found], runs: Iterable[Run], have: Have | None
 ) -> dict[ItemId, bytes]:
@@ -474,12 +484,12 @@ def _remove(work: Work, number: int, batch: Batch) -> None:
             for ns, id, task in batch.gone_writes
         ),
     )
-    freed = sum(work.rows("held", thread=number, **span(run))[0][0] for run in batch.gone_items)
+    freed = work.dialect.weigh(work, number, batch.gone_items)
     work.many("gone-items", ({"thread": number, **span(run)} for run in batch.gone_items))
     work.many("gone-tags", ({"thread": number, **span(run)} for run in batch.gone_items if run.lane == SHARED))
     work.many("gone-runs", ({"thread": number, "run": pack_id(run)} for run in batch.gone_runs))
     if freed:
-        work.rows("less-bytes", thread=number, freed=int(freed))
+        work.rows("less-bytes", thread=number, freed=freed)
 
 
 def _add(work: Work, number: int, batch: Batch) -> None:
@@ -527,8 +537,7 @@ def _fork(work: Work, request: Fork) -> None:
     source = _expected(work, request.source, request.expect)
     made = _make(work, request.batch)
     work.many("copy-run", ({"thread": source, "target": made, **span(run)} for run in request.runs))
-    copied = sum(work.rows("held", thread=source, **span(run))[0][0] for run in request.runs)
-    work.rows("less-bytes", thread=made, freed=-int(copied))
+    work.rows("less-bytes", thread=made, freed=-work.dialect.weigh(work, source, request.runs))
 
 
 def _duplicate(work: Work, request: Duplicate) -> None:
@@ -595,6 +604,7 @@ _VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
     Items: _items,
     Ancestors: _ancestors,
     Survey: _survey,
+    Weigh: _weigh,
     Scan: _scan,
     Catalogue: _catalogue,
     RunThreads: _run_threads,

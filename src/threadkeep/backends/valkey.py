@@ -45,6 +45,7 @@ from threadkeep.engine.backend import (
     Scan,
     Survey,
     Want,
+    Weigh,
     refs_of,
 )
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
@@ -90,7 +91,8 @@ class Valkey:
         self._tidies = tidies
         self._kept = str(kept) if kept is not None else ""
         self._verbs: dict[type[Request[Any]], Callable[[Session, Any], Any]] = {
-            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
+            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Weigh: self._weigh,
+            Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
             Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, **Memories(self._prefix).verbs,
         }  # fmt: skip
@@ -181,6 +183,13 @@ class Valkey:
         return version, Loaded(
             thread_row(row, size), rows, _filled(fields, values), itemlog.join_runs(sorted(map(_item_id, stored)))
         )
+
+    def _weigh(self, session: Session, request: Weigh) -> tuple[ThreadRow | None, int]:
+        fields = [_item(at) for run in request.runs for at in run.ids()]
+        slices = [fields[start : start + AT_ONCE] for start in range(0, len(fields), AT_ONCE)]
+        calls = [Call("weigh", self.names(request.key).keys[:1], tuple(some)) for some in slices]
+        size = sum(map(int, session.calls(calls)))
+        return self._loaded(session, request.key, (), (), None).thread, size  # of that epoch: none was gone before
 
     # --- changing a thread
 

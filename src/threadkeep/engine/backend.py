@@ -3,7 +3,7 @@
 Every request is one round trip and sees, or makes, one consistent state. A backend answers each of them with rows;
 it decides nothing and decodes no state. A failure to reach the storage is raised, never answered as "empty".
 
-    read     Load, Items, Scan, Ancestors, Survey, Catalogue, RunThreads
+    read     Load, Items, Scan, Ancestors, Survey, Weigh, Catalogue, RunThreads
     write    Commit, Duplicate, Fork, Drop  each atomic: all of it or nothing
     wait     Pause
 """
@@ -101,6 +101,14 @@ class Survey(Request[Loaded]):
     """
 
     key: ThreadKey
+
+
+@dataclass(frozen=True, slots=True)
+class Weigh(Request[tuple[ThreadRow | None, int]]):
+    """The thread's row, and how many bytes these items hold; those that are not there hold none."""
+
+    key: ThreadKey
+    runs: tuple[Run, ...]
 
 
 @dataclass(frozen=True, slots=True)
