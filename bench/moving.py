@@ -107,7 +107,9 @@ def unequal(source: Path, target: str, shape: Shape, sample: int) -> int:
     wrong = 0
     with SqliteSaver.from_conn_string(str(source)) as theirs, threadkeep.open(target) as keep:
         for _ in range(sample):
-            thread = {"configurable": {"thread_id": f"thread-{random.randrange(shape.threads)}", "checkpoint_ns": ""}}
+            thread: Any = {
+                "configurable": {"thread_id": f"thread-{random.randrange(shape.threads)}", "checkpoint_ns": ""}
+            }
             row = theirs.conn.execute(
                 "SELECT checkpoint_id FROM checkpoints WHERE thread_id = ? LIMIT 1 OFFSET ?",
                 (thread["configurable"]["thread_id"], random.randrange(shape.each)),

@@ -12,10 +12,12 @@ from threadkeep import errors
 from threadkeep.engine.audit import Activity, Share, TracedWrite
 from threadkeep.engine.backend import Storage
 from threadkeep.engine.blame import Blame
+from threadkeep.engine.branch import Branch
 from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.comparing import Change
 from threadkeep.engine.diffs import ChannelDiff, Diff
 from threadkeep.engine.looking import Shown, Tree
+from threadkeep.engine.retention import Policy, Pruned, PrunedThread, Swept
 from threadkeep.engine.sizes import ChannelSize, Sizes, Stats, ThreadSize
 from threadkeep.engine.steps import Step, Written
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
@@ -24,7 +26,35 @@ if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
-__all__ = ["Activity", "Blame", "Change", "ChannelDiff", "ChannelSize", "Diff", "Keep", "KeepSaver", "KeepStore", "Share", "Shown", "Sizes", "Stats", "Step", "Storage", "ThreadInfo", "ThreadSize", "TracedWrite", "Tree", "Written", "errors", "open"]  # fmt: skip
+__all__ = [
+    "Activity",
+    "Blame",
+    "Branch",
+    "Change",
+    "ChannelDiff",
+    "ChannelSize",
+    "Diff",
+    "Keep",
+    "KeepSaver",
+    "KeepStore",
+    "Policy",
+    "Pruned",
+    "PrunedThread",
+    "Share",
+    "Shown",
+    "Sizes",
+    "Stats",
+    "Step",
+    "Storage",
+    "Swept",
+    "ThreadInfo",
+    "ThreadSize",
+    "TracedWrite",
+    "Tree",
+    "Written",
+    "errors",
+    "open",
+]
 __version__ = "0.1.0"
 
 

@@ -6,25 +6,29 @@ involved, in `moving/`. The command line (`cli/`) says the same words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from threadkeep import branching, rounds, sweeping
 from threadkeep import desk as clock
-from threadkeep import rounds
 from threadkeep.desk import Desk, as_count, draw, now
-from threadkeep.engine import audit, blame, catalogue, copy, diffs, looking, paths, prune, remembering
+from threadkeep.engine import audit, blame, catalogue, copy, diffs, looking, paths, prune
 from threadkeep.engine.audit import Activity, TracedWrite
 from threadkeep.engine.blame import Blame
+from threadkeep.engine.branch import Branch
 from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.diffs import Diff
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
 from threadkeep.engine.looking import Shown, Tree
+from threadkeep.engine.retention import Policy, Pruned, Swept
 from threadkeep.engine.sizes import Sizes, Stats
 from threadkeep.engine.steps import Step
 from threadkeep.moments import Moment, as_moment
 from threadkeep.moving.importing import Target, Wish, importing
 from threadkeep.moving.tally import Imported
 from threadkeep.plan import Plan
+from threadkeep.policies import Retention, policies
 from threadkeep.work import Tell, Work
 
 T = TypeVar("T")
@@ -35,16 +39,9 @@ _Change: TypeAlias = tuple[ThreadKey, Callable[[], Plan[None]]]
 class Operator:
     """What a person, or a program in their place, does with all threads of a Keep. Its subclass is the Keep."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, retention: Sequence[Policy] = ()) -> None:
         self._desk = desk
-
-    def sweep(self) -> int:
-        """Remove what has expired; how many memories it were."""
-        return self._desk.apart(lambda: remembering.sweep(clock.now_exactly()))
-
-    async def asweep(self) -> int:
-        """The same for async callers."""
-        return await self._desk.aapart(lambda: remembering.sweep(clock.now_exactly()))
+        self._retention = tuple(retention)
 
     def threads(
         self,
@@ -126,19 +123,8 @@ class Operator:
         """The same for async callers."""
         return await self._achange(source_thread_id, kind, self._copying(target_thread_id))
 
-    def prune(self, thread_id: str, *, kind: str | None = None) -> bool:
-        """Keep only the latest checkpoint of each namespace, and what it needs; whether the thread was there."""
-        return self._change(thread_id, kind, self._pruning)
-
-    async def aprune(self, thread_id: str, *, kind: str | None = None) -> bool:
-        """The same for async callers."""
-        return await self._achange(thread_id, kind, self._pruning)
-
     def _deleting(self, key: ThreadKey) -> _Change:
         return key, lambda: prune.delete(self._desk.heads, key)
-
-    def _pruning(self, key: ThreadKey) -> _Change:
-        return key, lambda: prune.prune(self._desk.heads, key, prune.KEEP_LATEST, draw())
 
     def _copying(self, target_thread_id: str) -> Callable[[ThreadKey], _Change]:
         id = as_id(target_thread_id, "target_thread_id")
@@ -472,6 +458,120 @@ class Operator:
     def _indexing(self) -> Any:
         """How memories are indexed."""
         raise NotImplementedError
+
+    # -- Time --
+
+    def rollback(
+        self, thread_id: str, checkpoint_id: str, *, ns: str = "", kind: str | None = None, dry_run: bool = False
+    ) -> Branch:
+        """Go back to a checkpoint: a new branch with its state, which is the latest from now on. Nothing is removed.
+
+        `checkpoint_id` may be a unique beginning of an id, or `latest~2`; of a CubeLoop thread also a run that was
+        completed. Done again before something went on from there, it is the same branch. Missing if there is no such
+        thread or checkpoint. Four round trips.
+        """
+        return self._desk.work(self._rolling_back(thread_id, checkpoint_id, ns, kind, dry_run=dry_run))
+
+    async def arollback(
+        self, thread_id: str, checkpoint_id: str, *, ns: str = "", kind: str | None = None, dry_run: bool = False
+    ) -> Branch:
+        """The same for async callers."""
+        return await self._desk.awork(self._rolling_back(thread_id, checkpoint_id, ns, kind, dry_run=dry_run))
+
+    def fork(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        to: str | None = None,
+        ns: str = "",
+        kind: str | None = None,
+    ) -> Branch:
+        """Go on from a checkpoint (the latest, if none is said) in one more branch, or `to` a new thread.
+
+        A new thread begins with that checkpoint, its ancestors and their writes. ValueError if there is a thread `to`.
+        """
+        return self._desk.work(self._forking(thread_id, checkpoint_id, to, ns, kind))
+
+    async def afork(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        to: str | None = None,
+        ns: str = "",
+        kind: str | None = None,
+    ) -> Branch:
+        """The same for async callers."""
+        return await self._desk.awork(self._forking(thread_id, checkpoint_id, to, ns, kind))
+
+    def _rolling_back(self, thread_id: Any, ref: Any, ns: Any, kind: str | None, *, dry_run: bool) -> Work[Branch]:
+        place = (as_id(thread_id, "thread_id"), as_id(ref, "checkpoint_id"), as_id(ns, "ns"), _checked_kind(kind))
+        return branching.rolling_back(self._desk, *place, dry_run=dry_run)
+
+    def _forking(self, thread_id: Any, ref: Any, to: Any, ns: Any, kind: str | None) -> Work[Branch]:
+        wanted = as_id(ref, "checkpoint_id") if ref is not None else None
+        target = as_id(to, "to") if to is not None else None
+        place = (as_id(thread_id, "thread_id"), wanted, as_id(ns, "ns"), _checked_kind(kind))
+        return branching.forking(self._desk, *place, to=target)
+
+    # -- Retention --
+
+    def prune(
+        self,
+        thread_id: str | None = None,
+        *,
+        policy: Retention = None,
+        dry_run: bool = False,
+        kind: str | None = None,
+        on_progress: Tell | None = None,
+    ) -> Pruned:
+        """Let go of checkpoints that a policy does not keep, in one thread or in all; without one, of all but the latest.
+
+        `dry_run` says exactly what would go, and how many bytes come back. `kind` is needed where both kinds have this
+        id. Missing if there is no such thread; ValueError with neither a thread nor a policy. Each thread is a commit.
+        """
+        return self._desk.work(self._pruning(thread_id, policy, kind, dry_run=dry_run), on_progress)
+
+    async def aprune(
+        self,
+        thread_id: str | None = None,
+        *,
+        policy: Retention = None,
+        dry_run: bool = False,
+        kind: str | None = None,
+        on_progress: Tell | None = None,
+    ) -> Pruned:
+        """The same for async callers."""
+        return await self._desk.awork(self._pruning(thread_id, policy, kind, dry_run=dry_run), on_progress)
+
+    def _pruning(self, thread_id: Any, policy: Retention, kind: str | None, *, dry_run: bool) -> Work[Pruned]:
+        given = policies(policy, "policy") if policy is not None else None
+        if thread_id is None and given is None:
+            raise ValueError("say which thread, or by which policy: prune without either would be for every thread")
+        if thread_id is None:
+            return sweeping.pruning(self._desk, given or (), kind=_checked_kind(kind), dry_run=dry_run)
+        id = as_id(thread_id, "thread_id")
+        return sweeping.pruning_one(self._desk, id, given, kind=_checked_kind(kind), dry_run=dry_run)
+
+    def sweep(self, *, dry_run: bool = False, on_progress: Tell | None = None) -> Swept:
+        """Remove memories that have expired, of all tenants, and what the policies of this Keep do not keep."""
+        return self._desk.work(sweeping.sweeping(self._desk, self._retention, dry_run=dry_run), on_progress)
+
+    async def asweep(self, *, dry_run: bool = False, on_progress: Tell | None = None) -> Swept:
+        """The same for async callers."""
+        return await self._desk.awork(sweeping.sweeping(self._desk, self._retention, dry_run=dry_run), on_progress)
+
+    def start_sweeping(self, minutes: float = 5.0) -> Any:
+        """Sweep every so many minutes, in a thread, until this Keep is closed or the future that this gives is cancelled."""
+        if type(minutes) not in (int, float) or not minutes > 0:
+            raise ValueError(f"minutes must be a number above 0, not {minutes!r}")
+        self._desk.upkeep = partial(sweeping.sweep_once, policies=self._retention)
+        return self._desk.start_upkeep(minutes)
+
+    def stop_sweeping(self, timeout: float | None = None) -> Any:
+        """Stop that; whether it has stopped. Inside an event loop it gives something to await."""
+        return self._desk.stop_upkeep(timeout)
 
 
 async def _in_thread(tenant: str, id: str, kind: str | None, make: Callable[[ThreadKey], Plan[T]]) -> T:

@@ -63,7 +63,8 @@ class Memory:
     def __init__(self) -> None:
         self._threads: dict[ThreadKey, _Thread] = {}
         self._verbs: dict[type[Request[Any]], Callable[[Any], Any]] = {
-            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
+            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey,
+            Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
             Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, Measure: self._measure,
             Footprint: lambda _: None, **Remembered().verbs,

@@ -164,6 +164,11 @@ class Postgres(SqlBackend):
         if spans:
             yield from work.rows("lengths", thread=number, beginning=BEGINNING, **_spans(spans))
 
+    def weigh(self, work: Work, number: int, runs: Iterable[Run]) -> int:
+        """The bytes of these items, in one statement."""
+        spans = list(runs)
+        return int(work.rows("held-all", thread=number, **_spans(spans))[0][0]) if spans else 0
+
     def fetch_writes(self, work: Work, number: int, ns: bytes, ids: Sequence[bytes]) -> Iterator[Row]:
         """The writes on these checkpoints, in one statement."""
         if ids:
@@ -453,6 +458,14 @@ def _has_run_lists(found: Found) -> bool:
     return any(run.lane == RUN_LISTS for run in refs_of(found))
 
 
+def _spans(runs: Sequence[Run]) -> dict[str, list[int]]:
+    return {
+        "lanes": [run.lane for run in runs],
+        "starts": [run.start for run in runs],
+        "ends": [run.start + run.length for run in runs],
+    }
+
+
 def _gone_values(batch: Batch) -> dict[str, Any]:
     return {
         "gone_lanes": [run.lane for run in batch.gone_items],
@@ -470,12 +483,3 @@ def _gone_values(batch: Batch) -> dict[str, Any]:
 def fits_one_statement(request: Request[Any]) -> bool:
     """Whether a change is not too much for one statement."""
     return isinstance(request, Commit) and sum(len(stored) for _, stored in request.batch.items) <= _LARGE
-
-
-def _spans(runs: Sequence[Run]) -> dict[str, list[int]]:
-    """Runs as values."""
-    return {
-        "lanes": [run.lane for run in runs],
-        "starts": [run.start for run in runs],
-        "ends": [run.start + run.length for run in runs],
-    }

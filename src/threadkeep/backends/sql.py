@@ -106,6 +106,10 @@ class SqlBackend(ABC):
         for id in ids:
             yield from work.rows("writes", thread=number, ns=ns, id=id)
 
+    def weigh(self, work: Work, number: int, runs: Iterable[Run]) -> int:
+        """The bytes of these items."""
+        return sum(int(work.rows("held", thread=number, **span(run))[0][0]) for run in runs)
+
     def fetch_memories(self, work: Work, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Memories by number."""
         if len(numbers) == 1:
@@ -488,12 +492,12 @@ def _remove(work: Work, number: int, batch: Batch) -> None:
             for ns, id, task in batch.gone_writes
         ),
     )
-    freed = sum(work.rows("held", thread=number, **span(run))[0][0] for run in batch.gone_items)
+    freed = work.dialect.weigh(work, number, batch.gone_items)
     work.many("gone-items", ({"thread": number, **span(run)} for run in batch.gone_items))
     work.many("gone-tags", ({"thread": number, **span(run)} for run in batch.gone_items if run.lane == SHARED))
     work.many("gone-runs", ({"thread": number, "run": pack_id(run)} for run in batch.gone_runs))
     if freed:
-        work.rows("less-bytes", thread=number, freed=int(freed))
+        work.rows("less-bytes", thread=number, freed=freed)
 
 
 def _add(work: Work, number: int, batch: Batch) -> None:
@@ -541,8 +545,7 @@ def _fork(work: Work, request: Fork) -> None:
     source = _expected(work, request.source, request.expect)
     made = _make(work, request.batch)
     work.many("copy-run", ({"thread": source, "target": made, **span(run)} for run in request.runs))
-    copied = sum(work.rows("held", thread=source, **span(run))[0][0] for run in request.runs)
-    work.rows("less-bytes", thread=made, freed=-int(copied))
+    work.rows("less-bytes", thread=made, freed=-work.dialect.weigh(work, source, request.runs))
 
 
 def _duplicate(work: Work, request: Duplicate) -> None:

@@ -92,7 +92,8 @@ class Valkey:
         self._tidies = tidies
         self._kept = str(kept) if kept is not None else ""
         self._verbs: dict[type[Request[Any]], Callable[[Session, Any], Any]] = {
-            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
+            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey,
+            Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
             Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, Measure: self._measure,
             **Memories(self._prefix).verbs,

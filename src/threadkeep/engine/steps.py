@@ -21,8 +21,8 @@ from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.paths import message_id
 from threadkeep.engine.plain import TYPE, jsonable, type_of
-from threadkeep.engine.prune import delta_channels
 from threadkeep.engine.records import Entry, Record, Slot, TaskWrites
+from threadkeep.engine.remains import delta_channels
 from threadkeep.engine.survey import Place, Whole, lineage, node_of, survey, value_of, with_items
 from threadkeep.engine.talks import plainly
 from threadkeep.errors import Conflict

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from threadkeep.engine.backend import Items, Loaded, Pause, Survey
+from threadkeep.engine.checkpoints import about
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run, union
@@ -21,6 +22,8 @@ from threadkeep.plan import Plan
 Place = tuple[str, str]
 """Namespace and id of a checkpoint."""
 LATEST = "latest"
+FORKED_FROM = "forked_from"
+"""The metadata of a branch that a rollback or a fork made: which checkpoint it began at."""
 _BACK = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
 _PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
 TRIES = 40
@@ -39,6 +42,10 @@ class Whole(NamedTuple):
     def key(self) -> ThreadKey:
         """Which thread."""
         return self.head.key
+
+    def about(self, record: Record) -> dict[str, Any]:
+        """A checkpoint's metadata."""
+        return about(self.head, record)
 
     def visible(self, ns: str | None = None) -> list[Record]:
         """The checkpoints that are not hidden, of a namespace or of all, oldest first."""
@@ -112,6 +119,21 @@ def lineage(thread: Whole, record: Record) -> Iterator[Record]:
         met.add(found.row.id)
         yield found
         found = thread.records.get((record.row.ns, found.row.parent or ""))
+
+
+def forked_from(thread: Whole, record: Record) -> str | None:
+    """The checkpoint that a branch began at, if a rollback or a fork made it."""
+    named = thread.about(record).get(FORKED_FROM)
+    return named if isinstance(named, str) else None
+
+
+def children(thread: Whole) -> dict[Place, set[str]]:
+    """The checkpoints that came after each one, hidden ones too; a branch comes after the one that it began at."""
+    found: dict[Place, set[str]] = {}
+    for (ns, id), record in thread.records.items():
+        for before in {record.row.parent, forked_from(thread, record)} - {None, id}:
+            found.setdefault((ns, before or ""), set()).add(id)
+    return found
 
 
 async def with_items(heads: Heads, thread: Whole, slots: Iterable[Slot]) -> Whole:

@@ -150,6 +150,11 @@ SELECT i.lane, i.n, length(i.payload), substr(i.payload, 1, CAST(:beginning AS i
 FROM unnest(:lanes::integer[], :starts::integer[], :ends::integer[]) AS r (lane, lo, hi)
 JOIN tk_items i ON i.thread = :thread AND i.lane = r.lane AND i.n >= r.lo AND i.n < r.hi;
 
+-- held-all: bytes of runs of items
+SELECT coalesce(sum(length(i.payload)), 0)
+FROM unnest(:lanes::integer[], :starts::integer[], :ends::integer[]) AS r (lane, lo, hi)
+JOIN tk_items i ON i.thread = :thread AND i.lane = r.lane AND i.n >= r.lo AND i.n < r.hi;
+
 -- writes: the writes on some checkpoints
 SELECT {write-columns} FROM tk_writes w WHERE w.thread = :thread AND w.ns = :ns AND w.checkpoint = ANY (:ids::bytea[]);
 

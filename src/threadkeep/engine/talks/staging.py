@@ -70,6 +70,7 @@ class Staging:
         self._before = record
         self._at = record.row if record else None
         self._slots = dict(record.slots) if record else {}
+        self._own = record.own if record else {}
         self._changed = False
         self._values: dict[str, Any] = {}
         self._records: dict[str, Record] = {}
@@ -223,6 +224,7 @@ class Staging:
                 source="run" if run is not None else "turn", labels=before.labels if before else self._label(labels or {}),
                 time=time, hidden=False, refs=(), body=b"",
             )  # fmt: skip
+            self._own = {}
             self._new.add(self._at.id)
             if run is not None:
                 self._runs[run] = None
@@ -239,7 +241,7 @@ class Staging:
         """Pack the checkpoint that was being changed."""
         if self._at is None or not self._changed:
             return
-        record = checkpoint(self._at, self._slots, self._draft)
+        record = checkpoint(self._at, self._slots, self._draft, self._own)
         self._records[record.row.id] = record
         self._at, self._changed = record.row, False
 
