@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
+from unicodedata import category
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -70,7 +71,12 @@ def text(cell: Any) -> str:
         return ""
     if isinstance(cell, datetime):
         return moment(cell)
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else visible(str(cell))
+
+
+def visible(said: str) -> str:
+    """Text of users with what a terminal would obey, or cannot show, escaped: control characters, lone surrogates."""
+    return "".join(c.encode("unicode_escape").decode() if category(c) in ("Cc", "Cf", "Cs") else c for c in said)
 
 
 def moment(time: datetime) -> str:
@@ -103,4 +109,4 @@ def bar(title: str, *, hidden: bool = False) -> Iterator[Tell]:
         TextColumn("{task.fields[what]}", markup=False), console=stderr, transient=True, disable=hidden or not stderr.is_terminal,
     ) as drawn:  # fmt: skip
         task = drawn.add_task(title, total=None, what="")
-        yield lambda done, total, what: drawn.update(task, completed=done, total=total, what=what)
+        yield lambda done, total, what: drawn.update(task, completed=done, total=total, what=visible(what))
