@@ -534,10 +534,10 @@ def test_a_port_where_nobody_listens_is_unavailable() -> None:
 
 
 DAMAGE = {
-    "a table is gone": "drop table {s}.tk_items",
+    "a table is gone": "drop table {s}.tk_items cascade",
     "all tables are gone": "drop schema {s} cascade",
     "a column is gone": "alter table {s}.tk_threads drop column rev",
-    "a column has another type": "alter table {s}.tk_checkpoints alter column step type text",
+    "a column has another type": "drop view {s}.tk_v_checkpoints; alter table {s}.tk_checkpoints alter column step type text",
     "a column has a rule of its own": "alter table {s}.tk_writes add check (false) not valid",
     "a table may not be read": "alter table {s}.tk_threads owner to {role}; set role {role}; revoke all on {s}.tk_threads from {role}",
 }

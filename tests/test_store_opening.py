@@ -22,6 +22,7 @@ from colours import Async, Colour
 from processes import run, run_together
 from test_postgres import execute, schema_of
 from threadkeep import KeepStore, desk
+from threadkeep.backends.sqlite import SCHEMA_VERSION
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, Unavailable
 from threadkeep.transports import postgres as on_postgres
@@ -454,7 +455,7 @@ def test_an_older_database_gets_memories_and_keeps_its_threads(old_url: str, fir
         keep.store.put(HOME, "k", {"text": "apple"})
         assert keys(keep.store.search(HOME, query="apple")) == ["k"]
         assert values(keep.checkpointer) == {"log": ["before"]}
-    assert version(old_url) == 2
+    assert version(old_url) == SCHEMA_VERSION
     with threadkeep.open(old_url, read_only=True, index=INDEX) as keep:
         assert keys(keep.store.search(HOME, query="apple")) == ["k"]
 
@@ -476,7 +477,7 @@ def test_an_older_database_is_upgraded_by_many_processes_at_once(old_url: str) -
     with threadkeep.open(old_url, index=INDEX) as keep:
         assert sorted(keys(keep.store.search(HOME))) == names
         assert values(keep.checkpointer) == {"log": ["before"]}
-    assert version(old_url) == 2
+    assert version(old_url) == SCHEMA_VERSION
 
 
 def test_an_older_database_that_may_only_be_read_is_unavailable_and_left_alone(old_url: str) -> None:

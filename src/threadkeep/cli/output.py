@@ -136,4 +136,4 @@ def bar(title: str, *, hidden: bool = False) -> Iterator[Tell]:
         TextColumn("{task.fields[what]}", markup=False), console=stderr, transient=True, disable=hidden or not stderr.is_terminal,
     ) as drawn:  # fmt: skip
         task = drawn.add_task(title, total=None, what="")
-        yield lambda done, total, what: drawn.update(task, completed=done, total=total, what=what)
+        yield lambda done, total, what: drawn.update(task, completed=done, total=total, what=line(what))

@@ -21,6 +21,7 @@ from threadkeep.engine.itemlog import FIRST_CHANNEL, Run, full_length, minus, un
 from threadkeep.engine.records import Slot, TaskWrites
 from threadkeep.engine.status import STATUSES
 from threadkeep.engine.survey import Whole, steadily, survey
+from threadkeep.engine.wire import WHOLE, header
 from threadkeep.errors import Conflict
 
 KINDS = ("state", "writes", "checkpoint_rows", "write_rows", "shared", "unused")
@@ -239,7 +240,10 @@ def _channels(thread: Whole, lanes: Lanes) -> Iterator[ChannelSize]:
 
 
 def _full(slot: Slot, lanes: Lanes) -> int:
-    return len(slot.inline) if slot.inline is not None else lanes.full(slot.runs)
+    """The encoded length of a value; one in parts has a header before them."""
+    if slot.inline is not None:
+        return len(slot.inline)
+    return lanes.full(slot.runs) + (len(header(slot.kind, slot.elements)) if slot.kind != WHOLE else 0)
 
 
 @dataclass(slots=True)
