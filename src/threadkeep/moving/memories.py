@@ -6,6 +6,7 @@ an index. Memories that have expired stay where they are.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -117,9 +118,15 @@ class Shelf:
     def _compared(self, rows: Sequence[MemoryRow]) -> Work[None]:
         here = yield Read(lambda: _recalled(self.tenant, rows))
         for row, held in zip(rows, here, strict=True):
-            if held is None or (held.value, held.updated, held.ttl) != (row.value, row.updated, row.ttl):
+            if held is None or not _is_same(held, row):
                 what = "is not here" if held is None else "differs"
                 self.tally.differs(f"memory {row.key!r} of {'.'.join(row.space)!r}: {what}")
+
+
+def _is_same(held: MemoryRow, row: MemoryRow) -> bool:
+    """Whether a memory is as it was in the source; the order of its keys does not count, databases change it."""
+    values = [json.dumps(load(each.value), sort_keys=True) for each in (held, row)]
+    return values[0] == values[1] and (held.updated, held.ttl) == (row.updated, row.ttl)
 
 
 async def _recalled(tenant: str, rows: Sequence[MemoryRow]) -> tuple[MemoryRow | None, ...]:
