@@ -18,6 +18,12 @@ EXAMPLES := $(filter-out examples/__init__.py,$(sort $(wildcard examples/*.py)))
 DEEP := $(addprefix tests/test_,$(addsuffix .py,agreement store_agreement cube_agreement delta_history delta_upkeep \
 	store_prefilters store_values))
 
+# Tests make thousands of small databases: in memory, where there is room for them.
+ROOM := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 6000000 2>/dev/null && echo TMPDIR=/dev/shm)
+
+# They start hundreds of processes, which would each compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Options for the command underneath: make test ARGS="-k fork -x"
 ARGS ?=
 
@@ -37,7 +43,7 @@ examples: $(VENV)/.demo  ## run every example
 	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(RUN) $$example; done
 
 test: $(VENV)/.stamp  ## the tests
-	$(RUN) -m pytest -n auto $(ARGS)
+	$(ROOM) $(RUN) -m pytest -n auto --dist worksteal $(ARGS)
 
 prove: $(VENV)/.stamp  ## the longer proofs: crashes, many processes, model checking
 	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)
