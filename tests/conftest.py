@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,6 +136,16 @@ def keep(request: pytest.FixtureRequest, url: str) -> Iterator[threadkeep.Keep]:
     asked = inspect.signature(request.function).parameters.keys() & {"url", "fresh_url"}
     with threadkeep.open(url) if asked else lent.opened(url) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module", params=BACKENDS, ids=lambda backend: backend.name)
+def standing(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], threadkeep.Keep]]:
+    """Gives an empty Keep at each call, for what many tests of a file read and none of them changes."""
+    urls = _fresh_urls(request.param, tmp_path_factory.mktemp("standing"))
+    with ExitStack() as closing:
+        yield lambda: closing.enter_context(lent.opened(urls()))
 
 
 @pytest.fixture

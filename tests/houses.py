@@ -31,7 +31,9 @@ APP = "app_that_is_gone"
 
 class State(TypedDict, total=False):
     messages: Annotated[list[AnyMessage], add_messages]
-    log: Annotated[list[str], DeltaChannel(lambda state, writes: [*state, *(x for w in writes for x in w)], snapshot_frequency=3)]
+    log: Annotated[
+        list[str], DeltaChannel(lambda state, writes: [*state, *(x for w in writes for x in w)], snapshot_frequency=3)
+    ]
     done: Annotated[list[int], operator.add]
     count: int
     table: dict[str, Any]
@@ -159,7 +161,9 @@ class Database:
     def __init__(self) -> None:
         self.url = postgres.fresh_schema(postgres.shared())
         self.schema = re.search(r"schema=([^&]+)", self.url)[1]  # type: ignore[index]
-        self.libpq = self.url.replace(f"schema={self.schema}", "options=" + quote(f"-csearch_path={self.schema},public"))
+        self.libpq = self.url.replace(
+            f"schema={self.schema}", "options=" + quote(f"-csearch_path={self.schema},public")
+        )
         self.execute(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')
 
     def execute(self, sql: Any, values: Any = None) -> list[Any]:

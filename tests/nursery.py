@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 _IMPORTED = (
-    "apsw", "asyncio", "chains", "multiprocessing", "numpy", "psycopg_pool", "threadkeep.adapters.cube",
+    "apsw", "asyncio", "chains", "cubeloop", "langchain_core.messages", "langgraph.graph", "langgraph.prebuilt",
+    "langgraph.store.memory", "multiprocessing", "numpy", "psycopg_pool", "threadkeep.adapters.cube",
     "threadkeep.adapters.saver", "threadkeep.adapters.store", "threadkeep.transports.postgres",
     "threadkeep.transports.sqlite", "threadkeep.transports.valkey",
 )  # fmt: skip
@@ -33,9 +34,10 @@ class Forked(subprocess.Popen[Any]):
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         """What Popen does where it forks and executes; `rest` is its, with the ends of the pipes in the middle."""
-        ends = rest[9], rest[12], rest[14]
+        cwd, ends = rest[4], (rest[9], rest[12], rest[14])
         script, *given = args
-        wanted = {"script": script, "args": given, "environ": dict(os.environ), "path": paths(), "cwd": os.getcwd()}
+        where = str(cwd or Path.cwd())
+        wanted = {"script": script, "args": given, "environ": dict(os.environ), "path": paths(), "cwd": where}
         standard = [2 if end == -1 else end for end in ends]
         self.pid = _fork(json.dumps(wanted).encode(), standard)
         self._child_created = True

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import lent
+from proving import PROVING
 from soundness import loose_ends, unused_items
 from test_crashes import NEVER, WAYS, Crashing, place_of
 from test_crashes import World as CrashingWorld
@@ -44,7 +44,6 @@ from threadkeep.transports.direct import Direct
 from threadkeep.transports.runner import Transport
 from threadkeep.transports.sqlite import SqliteFile
 
-PROVING = os.environ.get("THREADKEEP_HYPOTHESIS") == "prove"
 THREADS = ["t", "t", "u", "v"]
 RUNS = ["r0", "r1", "r2"]
 QUESTIONS = ["q0", "q1"]

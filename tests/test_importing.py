@@ -278,7 +278,7 @@ def test_it_takes_as_little_room_as_if_the_graph_had_run_here(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "value",
     [
-        [], [1], [None, "a", {"b": [1.5]}], (1, 2), list(range(100)), {}, {"a": 1}, {n: "x" * 50 for n in range(40)},
+        [], [1], [None, "a", {"b": [1.5]}], (1, 2), list(range(100)), {}, {"a": 1}, dict.fromkeys(range(40), "x" * 50),
         {"k": "x" * 3000, "l": [1]}, "text", b"bytes", 1, None, [{"deep": [{"er": {"x": n}}]} for n in range(70_000)],
     ],
     ids=lambda value: repr(value)[:20],
@@ -442,7 +442,10 @@ def test_a_difference_is_found_and_named(source: Path, empty: threadkeep.Keep) -
     empty.import_from(source)
     serde = JsonPlusSerializer()
     with sqlite3.connect(source) as connection:
-        ids = [id for (id,) in connection.execute("SELECT checkpoint_id FROM checkpoints WHERE thread_id = 'chat' ORDER BY 1")]
+        ids = [
+            id
+            for (id,) in connection.execute("SELECT checkpoint_id FROM checkpoints WHERE thread_id = 'chat' ORDER BY 1")
+        ]
         (data,) = connection.execute("SELECT checkpoint FROM checkpoints WHERE checkpoint_id = ?", ids[-1:]).fetchone()
         changed = serde.loads_typed(("msgpack", data))
         changed["channel_values"]["count"] = 77

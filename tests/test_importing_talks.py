@@ -52,14 +52,14 @@ async def talked(saver: Any) -> None:
         await saver.claim_run("talk", run)
         await saver.append("talk", [said("user", f"question {run}", id=f"u-{run}", run_id=run)])
     for run in ("two", "one", "three"):
-        await saver.append("talk", [said("assistant", f"answer {run} " * 50, run_id=run), said("tool", "42", run_id=run)])
+        await saver.append(
+            "talk", [said("assistant", f"answer {run} " * 50, run_id=run), said("tool", "42", run_id=run)]
+        )
         if run != "three":
             await saver.mark_run_complete("talk", run)
     await saver.append("talk", [said("user", "again", id="u-one"), said("user", "no id")])
     await saver.save_extra("talk", {"mood": "good", "nested": {"list": [1, 2.5, None]}, "long": "x" * 3000})
-    request = HitlRequest(
-        question_id="q1", thread_id="talk", created_at=1.5e9, payload=ConfirmRequest(prompt="sure?")
-    )
+    request = HitlRequest(question_id="q1", thread_id="talk", created_at=1.5e9, payload=ConfirmRequest(prompt="sure?"))
     await saver.save_pending_request("talk", request, run_id="three")
     await saver.save_hitl_answer("talk", "q0", {"decision": "approve"}, run_id="three")
     await saver.save_hitl_answer("talk", "q0", "yes")
@@ -174,7 +174,11 @@ async def test_the_first_tables_of_cubepi_in_postgres_have_less_and_are_read() -
     async with PostgresCheckpointer(_for_asyncpg(database)) as theirs, threadkeep.open("memory://") as keep:
         await theirs.append("talk", [said("user", "hello", metadata={"a": 1}), said("assistant", "hi")])
         expected = await theirs.load("talk")
-        for table, column in (("cubepi_threads", "pending_request"), ("cubepi_threads", "run_id"), ("cubepi_messages", "run_id")):
+        for table, column in (
+            ("cubepi_threads", "pending_request"),
+            ("cubepi_threads", "run_id"),
+            ("cubepi_messages", "run_id"),
+        ):
             await asyncio.to_thread(database.execute, f"ALTER TABLE {table} DROP COLUMN {column}")
         await asyncio.to_thread(database.execute, "DROP TABLE cubepi_runs, cubepi_hitl_answers")
         assert (await keep.aimport_from(database.url)).differences == ()
@@ -243,7 +247,10 @@ def _in_utc(time: datetime) -> datetime:
 
 def assert_same_ranking(ours: Any, theirs: Any) -> None:
     ranked = [
-        [(item.namespace, item.key, pytest.approx(item.score, abs=1e-6)) for item in store.search(("users",), query="aaa", limit=4)]
+        [
+            (item.namespace, item.key, pytest.approx(item.score, abs=1e-6))
+            for item in store.search(("users",), query="aaa", limit=4)
+        ]
         for store in (ours, theirs)
     ]
     assert ranked[0] == ranked[1]
@@ -255,7 +262,9 @@ def with_vectors(store: SqliteStore) -> None:
     for item in store.search((), limit=100):
         if item.key == "likes":
             row = (".".join(item.namespace), item.key, "text", serialize_float32(embed([item.value["text"]])[0]))
-            store.conn.execute("INSERT INTO store_vectors (prefix, key, field_name, embedding) VALUES (?, ?, ?, ?)", row)
+            store.conn.execute(
+                "INSERT INTO store_vectors (prefix, key, field_name, embedding) VALUES (?, ?, ?, ?)", row
+            )
 
 
 def test_memories_in_sqlite_come_with_their_times_and_vectors(url: str, tmp_path: Path) -> None:
@@ -343,5 +352,3 @@ def test_the_first_tables_of_the_store_have_no_ttl_and_are_read(tmp_path: Path) 
         item = keep.store.get(("a", "b"), "k")
         assert item is not None and item.value == {"n": 1}
         assert datetime.now(UTC) - item.created_at < timedelta(minutes=1)
-
-

@@ -269,6 +269,20 @@ def test_a_migration_is_recorded_once(url: str) -> None:
     assert execute(f"select version from {schema_of(url)}.tk_schema") == VERSIONS
 
 
+def test_a_database_from_before_ticks_is_listed_in_order(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("threadkeep.transports.postgres.SCHEMA_VERSION", 2)
+        with threadkeep.open(url) as keep:
+            keep.setup()
+    row = "epoch, rev, created, updated, hour, checkpoints, writes, bytes, tenant, kind, id, nexts, status"
+    for n in (2, 3, 1):
+        values = f"1, 1, {n}, {n * 1000}, 0, 1, 0, 10, '', 'graph', convert_to('t{n}', 'UTF8'), '', 'idle'"
+        execute(f"insert into {schema_of(url)}.tk_threads (thread, {row}, run) values ({n}, {values}, '')")
+    with threadkeep.open(url) as keep:
+        assert [each.id for each in keep.threads()] == ["t3", "t2", "t1"]
+    assert execute(f"select tick from {schema_of(url)}.tk_threads order by 1") == [(3,), (7,), (11,)]
+
+
 SET_UP = """
 import sys
 import threadkeep

@@ -20,8 +20,10 @@ from chains import Chain
 from conftest import BACKENDS
 from test_postgres import schema_of
 from test_store_opening import version
+from threadkeep.backends import postgres as postgres_backend
+from threadkeep.backends import sqlite as sqlite_backend
 from threadkeep.backends.blocks import read_blocks
-from threadkeep.backends.sqlite import READABLE, SCHEMA_VERSION
+from threadkeep.backends.sqlite import SCHEMA_VERSION
 from threadkeep.engine.identity import to_bytes
 from threadkeep.transports import postgres as on_postgres
 from threadkeep.transports import sqlite as on_sqlite
@@ -191,15 +193,16 @@ def test_no_id_makes_a_view_fail(tables_url: str) -> None:
 def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
     tables_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    readable = (sqlite_backend if tables_url.startswith("sqlite") else postgres_backend).READABLE
     with monkeypatch.context() as patch:
-        patch.setattr(on_sqlite, "SCHEMA_VERSION", READABLE)
-        patch.setattr(on_postgres, "SCHEMA_VERSION", READABLE)
+        patch.setattr(on_sqlite, "SCHEMA_VERSION", readable)
+        patch.setattr(on_postgres, "SCHEMA_VERSION", readable)
         with threadkeep.open(tables_url) as keep:
             live(keep, "thread_001")
     with threadkeep.open(tables_url, read_only=True) as keep:
         told = keep.sizes(thread_id="thread_001")
         assert keep.stats().threads == 1
-    assert version(tables_url) == READABLE
+    assert version(tables_url) == readable
     with threadkeep.open(tables_url) as keep:
         keep.setup()
         assert keep.sizes(thread_id="thread_001") == told
@@ -209,7 +212,7 @@ def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
 
 def test_the_views_of_postgresql_keep_to_what_spread_databases_have() -> None:
     own = read_blocks("postgres_views.sql")
-    sql = own["schema-3"]
+    sql = own["schema-4"]
     assert re.findall(r"CREATE VIEW (\w+)", sql) == [
         f"tk_v_{name}" for name in ("threads", "checkpoints", "writes", "sizes", "activity")
     ]

@@ -12,7 +12,7 @@ from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 READABLE = 2
 """The oldest schema that can be read as it is: later ones only added views."""
 

@@ -20,7 +20,10 @@ CASE WHEN substr({it}.payload, 1, 1) = x'00' THEN {text substr({it}.payload, 6)}
 -- moment: milliseconds as text that sorts by time
 strftime('%Y-%m-%d %H:%M:%f', {it} / 1000.0, 'unixepoch')
 
--- schema-3: views
+-- schema-3: nothing; PostgreSQL gets its column `tick`
+SELECT 1;
+
+-- schema-4: views
 CREATE VIEW tk_v_threads AS
 SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, t.status, t.checkpoints, t.writes, t.bytes,
        {moment t.created} AS created, {moment t.updated} AS updated, {text t.top} AS checkpoint, {packed t.run} AS run, t.step,
