@@ -8,7 +8,7 @@ find         Items or Scan for each way to read what was said
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from threadkeep.errors import Missing
 
 _SHORTEST, _WHOLE = 8, 12
 _MENTIONED = 3
-_AT = "@"
+_AT, _START, _JOIN = "@", "__start__", "join:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,11 @@ async def show(heads: Heads, key: ThreadKey, ref: str | None, ns: str) -> Shown:
     async def told(reading: Reading) -> Shown:
         record = find(reading.thread, ref, ns)
         await fetch(heads, reading, _all_slots(reading, record))
+        waiting = tuple(_next(reading, record))
         return Shown(
             step=reading.step(record),
-            status=_status(reading, record),
-            next=tuple(_next(reading, record)),
+            status=_status(reading, record, waiting),
+            next=waiting,
             values={name: reading.value(record, name) for name in reading.names(record)},
             delta=() if reading.is_talk else tuple(reading.rebuilt(record)),
             writes=tuple(reading.written(record)),
@@ -109,31 +110,55 @@ def _all_slots(reading: Reading, record: Record) -> list[Slot]:
     return held + write_slots(reading.tasks(record))
 
 
-def _status(reading: Reading, record: Record) -> str:
+def _status(reading: Reading, record: Record, next: Iterable[str]) -> str:
     """What the thread's status is, or would be, with this checkpoint as the newest."""
     if reading.is_talk:
         return plainly.status(reading.thread.head, record)
-    found = status.of_checkpoint(record)
+    found = "pending" if next else status.of_checkpoint(record)
     for task in reading.tasks(record):
         found = status.worse(found, status.of_writes(entry.channel for entry in task.entries.values()))
     return found
 
 
-def _next(reading: Reading, record: Record) -> Iterator[str]:
-    """The nodes to run: those that are sent to first, as LangGraph has it."""
-    triggers = [] if reading.is_talk else status.triggers(record)
+def _next(reading: Reading, record: Record) -> list[str]:
+    """The nodes to run, without those that are done if nothing came after this checkpoint yet."""
+    if reading.is_talk:
+        return []
     done = Counter[str | None]()
     if not _has_child(reading, record):
         finished = (task for task in reading.tasks(record) if any(idx >= 0 for idx in task.entries))
         done.update(reading.node(record, task.row.path) for task in finished)
-    sent = [str(send["node"]) for send in reading.sends(record) if isinstance(send, Mapping) and "node" in send]
-    waiting = sent if TASKS in triggers else []
-    waiting += sorted(status.triggered(channel) for channel in triggers if channel != TASKS)
-    for node in waiting:
+    waiting = []
+    for node in _triggered(reading, record):
         if done[node]:
             done[node] -= 1
         else:
-            yield node
+            waiting.append(node)
+    return waiting
+
+
+def _triggered(reading: Reading, record: Record) -> list[str]:
+    """The nodes that a checkpoint lets run: those that are sent to first, then by name, as LangGraph has it."""
+    triggers = status.triggers(record)
+    sent = reading.sends(record) if TASKS in triggers else []
+    named = {_starter(reading, record) if name == _START else status.triggered(name) for name in triggers} - {TASKS}
+    joins = [name for name in record.slots if name.startswith(_JOIN)]
+    named |= {node for name in joins if (node := _joined(name, reading.value(record, name))) is not None}
+    return [str(send["node"]) for send in sent if isinstance(send, Mapping) and "node" in send] + sorted(named)
+
+
+def _starter(reading: Reading, record: Record) -> str:
+    """The node that takes the input; in the functional API it has a name of its own, which checkpoints after it tell."""
+    others = (one.seen for one in reading.thread.records.values() if one.row.ns == record.row.ns)
+    return next((node for seen in others for node, versions in seen.items() if _START in versions), _START)
+
+
+def _joined(channel: str, came: Any) -> str | None:
+    """The node that waits for several others, `join:one+other:node`, if all of them came."""
+    starts, colon, node = channel.removeprefix(_JOIN).rpartition(":")
+    if not (colon and isinstance(came, list)):
+        return None
+    return node if came and len("+".join(map(str, came))) == len(starts) else None
 
 
 def _has_child(reading: Reading, record: Record) -> bool:
