@@ -16,7 +16,7 @@ from rich.console import Console
 import threadkeep
 from threadkeep.errors import Missing, ThreadkeepError
 
-_SUBJECTS = ("time",)
+_SUBJECTS = ("time", "retention")
 """The files with commands, in the order of --help."""
 _FILE = "sqlite:///"
 _NOT_UNDERSTOOD: Any = typer.BadParameter.__mro__[2]
@@ -50,13 +50,18 @@ Namespace: TypeAlias = Annotated[str, typer.Option("--ns", help="The namespace o
 
 @contextmanager
 def opened(
-    url: str | None, tenant: str, *, read_only: bool = False, may_be_new: bool = False
+    url: str | None,
+    tenant: str,
+    *,
+    read_only: bool = False,
+    may_be_new: bool = False,
+    retention: Sequence[threadkeep.Policy] = (),
 ) -> Iterator[threadkeep.Keep]:
     """The Keep that a command works on: read-only where it only looks. An SQLite file is made only if it `may_be_new`."""
     where = as_url(url)
     if where.startswith(_FILE) and not may_be_new and not Path(where.removeprefix(_FILE)).exists():
         raise ValueError(f"there is no file {where.removeprefix(_FILE)}")
-    with threadkeep.open(where, tenant=tenant, read_only=read_only) as keep:
+    with threadkeep.open(where, tenant=tenant, read_only=read_only, retention=retention) as keep:
         yield keep
 
 
