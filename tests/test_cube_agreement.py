@@ -240,8 +240,10 @@ class Model:
     def adelete(self, thread: str) -> bool:
         return self.talks.pop(thread, None) is not None
 
-    def aprune(self, thread: str) -> bool:
-        return thread in self.talks
+    def aprune(self, thread: str) -> int:
+        if thread not in self.talks:
+            raise Refused("Missing")
+        return 1
 
     def acopy(self, source: str, target: str) -> bool:
         if source in self.talks and target in self.talks and source != target:
@@ -281,6 +283,8 @@ class Store:
             found = await getattr(face, verb)(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - compared by name
             return type(error).__name__
+        if verb == "aprune":
+            return found.looked_at
         return (found.messages, found.extra, found.parent_thread_id) if verb == "load" and found else found
 
     async def catalogue(self) -> dict[str, Any]:
@@ -574,10 +578,16 @@ VERBS: dict[str, Callable[[Keep], Awaitable[Any]]] = {
     "mark_run_complete": lambda keep: keep.cube.mark_run_complete("t", "r2"),
     "fork": lambda keep: keep.cube.fork("t", "new", after_run_id="r1", metadata={"why": 1}),
     "prune": lambda keep: keep.aprune("t"),
+    "roll back to a run": lambda keep: keep.arollback("t", "r1"),
+    "roll back to a checkpoint": lambda keep: keep.arollback("t", "0000000001"),
+    "fork from a checkpoint": lambda keep: keep.afork("t", "0000000001", to="new"),
     "copy": lambda keep: keep.acopy("t", "new"),
     "delete": lambda keep: keep.adelete("t"),
 }
-ONCE = {"claim_run": "RunAlreadyClaimedError", "fork": "ThreadAlreadyExistsError", "copy": "ValueError"}
+ONCE = {
+    "claim_run": "RunAlreadyClaimedError", "fork": "ThreadAlreadyExistsError", "copy": "ValueError",
+    "fork from a checkpoint": "ValueError",
+}  # fmt: skip
 """What these say to somebody who does them again because the reply got lost."""
 
 REPEATED = {"prune", "delete"}

@@ -320,9 +320,9 @@ class Storage:
         found: list[Any] = self.batch(which, [op], is_async=is_async)[0]
         return found
 
-    def sweep(self, which: int, *, is_async: bool) -> int:
+    def sweep(self, which: int, *, is_async: bool) -> int | None:
         keep = self._keeps[which]
-        return self._runner.run(keep.asweep()) if is_async else keep.sweep()
+        return (self._runner.run(keep.asweep()) if is_async else keep.sweep()).memories
 
     def close(self) -> None:
         for keep in self._keeps:

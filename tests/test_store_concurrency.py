@@ -235,7 +235,7 @@ def test_a_sweep_leaves_what_came_to_life_while_it_waited(rivals: Rivals, saved:
     change = "expires = expires + 1000000000" if saved == "by a read" else "expires = NULL, ttl = NULL"
     holder.execute(f"UPDATE {rivals.name}.tk_memories SET {change} WHERE key = 'k'".encode())
     swept: list[int] = []
-    rivals.go(lambda: swept.append(rivals.keeps[1].sweep()))
+    rivals.go(lambda: swept.append(rivals.keeps[1].sweep().memories))
     holder.commit()
     rivals.finish()
     holder.close()
@@ -494,7 +494,7 @@ async def test_no_call_blocks_the_event_loop(url: str) -> None:
     await store.adelete(HOME, "k1")
     assert await store.alist_namespaces() == [HOME]
     assert await store.sweep_ttl() == 1
-    assert await keep.asweep() == 0
+    assert (await keep.asweep()).memories == 0
     assert await store.stop_ttl_sweeper() is True
     await keep.aclose()
 
@@ -568,7 +568,7 @@ if not pid:
         store.put(HOME, "child", {"text": "apple"})
         assert found() == ["both", "child"], found()
         store.put(HOME, "over", {"text": "apple"}, ttl=0)
-        assert keep.sweep() == 1
+        assert keep.sweep().memories == 1
         assert store.stop_ttl_sweeper() is True
         keep.close()
     except BaseException:

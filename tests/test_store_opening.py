@@ -243,7 +243,7 @@ def test_a_sweep_of_very_many_goes_in_small_commits(lasting_url: str, clock: lis
     with threadkeep.open(lasting_url, index={"search": "off"}) as keep:
         keep.store.batch([PutOp(HOME, f"k{n}", {}, ttl=1) for n in range(2500)])
         clock[0] += 2 * MINUTE
-        assert keep.sweep() == 2500
+        assert keep.sweep().memories == 2500
     assert remains.held(where(lasting_url)).places == {}
 
 
@@ -323,7 +323,7 @@ def test_a_sweep_that_fails_is_logged_and_the_next_one_comes(
             keep.store.start_ttl_sweeper(SOON)
             assert failed.wait(5)
             time.sleep(0.1)
-        assert keep.sweep() == 0, "the second sweep had it"
+        assert keep.sweep().memories == 0, "the second sweep had it"
 
 
 def test_no_sweeper_starts_on_a_closed_keep(url: str) -> None:
@@ -413,7 +413,7 @@ def test_tenants_do_not_see_each_other(lasting_url: str, clock: list[int]) -> No
     keeps["one"].store.delete(HOME, "k")
     assert keeps["two"].store.get(HOME, "k") is not None
     clock[0] += 2 * MINUTE
-    assert keeps["two"].sweep() == 3, "sweeping is for all"
+    assert keeps["two"].sweep().memories == 3, "sweeping is for all"
     for tenant in texts:
         assert remains.left_behind(where(lasting_url), tenant) == []
         keeps[tenant].close()

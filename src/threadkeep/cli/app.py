@@ -17,7 +17,7 @@ import threadkeep
 from threadkeep.cli.output import clean
 from threadkeep.errors import Missing, ThreadkeepError
 
-_SUBJECTS = ("look", "memories", "audit", "time", "moving")
+_SUBJECTS = ("look", "memories", "audit", "time", "retention", "moving")
 """The files with commands, in the order of --help."""
 _FILE = "sqlite:///"
 _NOT_UNDERSTOOD: Any = typer.BadParameter.__mro__[2]
@@ -51,13 +51,18 @@ Namespace: TypeAlias = Annotated[str, typer.Option("--ns", help="The namespace o
 
 @contextmanager
 def opened(
-    url: str | None, tenant: str, *, read_only: bool = False, may_be_new: bool = False
+    url: str | None,
+    tenant: str,
+    *,
+    read_only: bool = False,
+    may_be_new: bool = False,
+    retention: Sequence[threadkeep.Policy] = (),
 ) -> Iterator[threadkeep.Keep]:
     """The Keep that a command works on: read-only where it only looks. An SQLite file is made only if it `may_be_new`."""
     where = as_url(url)
     if where.startswith(_FILE) and not may_be_new and not Path(where.removeprefix(_FILE)).exists():
         raise ValueError(f"there is no file {where.removeprefix(_FILE)}")
-    with threadkeep.open(where, tenant=tenant, read_only=read_only) as keep:
+    with threadkeep.open(where, tenant=tenant, read_only=read_only, retention=retention) as keep:
         yield keep
 
 
