@@ -11,12 +11,22 @@ from typing import TYPE_CHECKING, Any
 from threadkeep import errors
 from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
+from threadkeep.moving.converting import Converted, convert
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
-__all__ = ["Keep", "KeepSaver", "KeepStore", "ThreadInfo", "errors", "open"]
+__all__ = [
+    "Converted",
+    "Keep",
+    "KeepSaver",
+    "KeepStore",
+    "ThreadInfo",
+    "convert",
+    "errors",
+    "open",
+]
 __version__ = "0.1.0"
 
 
