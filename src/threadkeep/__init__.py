@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING, Any
 from threadkeep import errors
 from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
-from threadkeep.moving.converting import Converted, convert
+from threadkeep.moving.bringing import Brought
+from threadkeep.moving.converting import Converted, aconvert, convert
+from threadkeep.moving.exporting import Exported
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
 __all__ = [
+    "Brought",
     "Converted",
+    "Exported",
     "Keep",
     "KeepSaver",
     "KeepStore",
     "ThreadInfo",
+    "aconvert",
     "convert",
     "errors",
     "open",

@@ -56,8 +56,7 @@ def digest_of(loaded: Loaded) -> Work[Digest]:
     assert loaded.thread is not None
     digest, slices = Digest(), Slices(loaded.thread, loaded.stored)
     while slices:
-        found = yield from slices.next()
-        digest.add(sorted(found.items()))
+        digest.add((yield from slices.next()))
     return digest
 
 

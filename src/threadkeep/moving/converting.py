@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep import keep as keeping
-from threadkeep.desk import Desk, draw, now, now_exactly
-from threadkeep.engine import copy, metadata
+from threadkeep.desk import Desk, aside, draw, now_exactly
+from threadkeep.engine import metadata
 from threadkeep.engine.backend import Batch, Label, Loaded, Pause
 from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.identity import CUBE, ThreadKey
@@ -31,8 +31,9 @@ from threadkeep.moving import choosing, remembering
 from threadkeep.moving.choosing import Chosen, chosen
 from threadkeep.moving.comparing import Digest, digest_of, places, row_of, same_rows, same_thread, surveyed
 from threadkeep.moving.making import Making, Slices, bytes_of_rows, hidden, is_unfinished, is_untouched
+from threadkeep.moving.merging import merged, removed
 from threadkeep.plan import Failure, Outcome, Reply, attempt, result, resume
-from threadkeep.work import Change, Progress, Read, Step, Tell, Work
+from threadkeep.work import Progress, Read, Step, Tell, Work
 
 T = TypeVar("T")
 Both: TypeAlias = Generator[Any, Any, T]
@@ -90,6 +91,28 @@ def convert(
             raise ValueError("source and target are the same Keep")
         house = _House(one, other, of, verify=verify and not dry_run, dry_run=dry_run)
         return _carried_out(house.work(), house.source, on_progress)
+
+
+async def aconvert(
+    source: str | Keep,
+    target: str | Keep,
+    *,
+    thread_id: Any = None,
+    prefix: str = "",
+    kind: str | None = None,
+    memories: bool | None = None,
+    verify: bool = True,
+    dry_run: bool = False,
+    tenant: str = "",
+    on_progress: Tell | None = None,
+) -> Converted:
+    """The same for async callers; in a thread, where `on_progress` is called too."""
+    return await aside(
+        lambda: convert(
+            source, target, thread_id=thread_id, prefix=prefix, kind=kind, memories=memories, verify=verify,
+            dry_run=dry_run, tenant=tenant, on_progress=on_progress,
+        )
+    )  # fmt: skip
 
 
 @contextmanager
@@ -193,7 +216,7 @@ class _House:
             return (yield from self._copied(loaded, target, COPIED))
         if is_unfinished(found) or is_untouched(found.thread):
             if not self.dry_run:
-                yield from _at(self.target, _removed(self.target, found))
+                yield from _at(self.target, removed(self.target, found))
             return (yield from self._copied(loaded, target, COPIED if is_unfinished(found) else RENEWED))
         if key.kind == CUBE:
             self.differing.append(f"{key.kind} {key.id}: the target has another talk of this id; it was left alone")
@@ -223,8 +246,7 @@ class _House:
         making = Making(self.target.heads, target, row.created, row.updated, draw())
         slices, digest = Slices(row, loaded.stored), Digest()
         while slices:
-            found = yield from slices.next()
-            items = sorted(found.items())
+            items = yield from slices.next()
             digest.add(items)
             yield from _at(self.target, making.add(items, row.nexts))
         batch = _rows(self.source, loaded, target)
@@ -253,7 +275,7 @@ class _House:
         beside = hidden(target)
         old = yield from _at(self.target, surveyed(beside))
         if old.thread is not None:
-            yield from _at(self.target, _removed(self.target, old))
+            yield from _at(self.target, removed(self.target, old))
         yield from self._made(loaded, beside)
         yield from _at(self.target, merged(self.target, beside, target))
         if self.verify:
@@ -313,21 +335,6 @@ async def _vectors(tenant: str, first: str) -> dict[int, tuple[bytes, ...]]:
         for row in change.changed:
             found.setdefault(row.memory, {})[row.field] = row.vector
     return {number: tuple(fields[n] for n in sorted(fields)) for number, fields in found.items()}
-
-
-def _removed(desk: Desk, loaded: Loaded) -> Work[None]:
-    """Remove a thread that is as it was surveyed."""
-    row = loaded.thread
-    assert row is not None
-    yield from Making(desk.heads, row.key, row.created, row.updated, row.epoch, row).abandon()
-
-
-def merged(desk: Desk, beside: ThreadKey, target: ThreadKey) -> Work[None]:
-    """Add to a thread what another has that nobody sees, and remove that."""
-    yield Change(target, lambda: copy.copy(desk.heads, beside, target, now(), draw(), keeps_times=True))
-    found = yield from surveyed(beside)
-    if found.thread is not None:
-        yield from _removed(desk, found)
 
 
 def _rows(desk: Desk, loaded: Loaded, target: ThreadKey) -> Batch:

@@ -17,7 +17,7 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import NAMES, ItemId, Run
 from threadkeep.engine.pool import Pool
 from threadkeep.engine.records import ThreadRow
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, Corrupt
 from threadkeep.work import Change, Read, Work
 
 SLICE = 4 * 1024 * 1024
@@ -123,16 +123,19 @@ class Slices:
     def __bool__(self) -> bool:
         return bool(self._left)
 
-    def next(self) -> Work[dict[ItemId, bytes]]:
-        """Some more items. Conflict if the thread was pruned or removed since: its items may be others."""
+    def next(self) -> Work[list[tuple[ItemId, bytes]]]:
+        """Some more items, in the order of the runs. Conflict if the thread was pruned or removed since: its items may be others."""
         runs, row = self._some(), self._thread
         names = row.nexts[NAMES] if row.nexts else 0
         loaded = yield Read(lambda: _read(Items(row.key, runs, Have(row.epoch, names, Pool()))))
         if loaded.thread is None or loaded.thread.epoch != row.epoch:
             raise Conflict(f"thread {row.key.id!r} was pruned while it was read")
-        wanted = {at for run in runs for at in run.ids()}
-        found = {at: stored for at, stored in loaded.items.items() if at in wanted}
-        size = sum(map(len, found.values()))
+        try:
+            found = [(at, loaded.items[at]) for run in runs for at in run.ids()]
+        except KeyError as error:
+            lane, n = error.args[0]
+            raise Corrupt(f"item {lane}:{n} of thread {row.key.id!r} is referred to but not there") from error
+        size = sum(len(stored) for _, stored in found)
         self._count = max(_FEWEST, min(_MOST, SLICE * len(found) // size if size else _MOST))
         return found
 
