@@ -21,6 +21,9 @@ from threadkeep.engine.retention import Policy, Pruned, PrunedThread, Swept
 from threadkeep.engine.sizes import ChannelSize, Sizes, Stats, ThreadSize
 from threadkeep.engine.steps import Step, Written
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
+from threadkeep.moving.bringing import Brought
+from threadkeep.moving.converting import Converted, aconvert, convert
+from threadkeep.moving.exporting import Exported
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
@@ -30,10 +33,13 @@ __all__ = [
     "Activity",
     "Blame",
     "Branch",
+    "Brought",
     "Change",
     "ChannelDiff",
     "ChannelSize",
+    "Converted",
     "Diff",
+    "Exported",
     "Keep",
     "KeepSaver",
     "KeepStore",
@@ -52,6 +58,8 @@ __all__ = [
     "TracedWrite",
     "Tree",
     "Written",
+    "aconvert",
+    "convert",
     "errors",
     "open",
 ]

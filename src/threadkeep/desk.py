@@ -23,7 +23,7 @@ from threadkeep.transports.runner import Runner, Transport
 from threadkeep.transports.sweeper import Sweeper, Sweeping, in_background, run_apart
 from threadkeep.work import Aside, Progress, Read, Step, Tell, Work
 
-__all__ = ["Desk", "as_count", "draw", "now", "now_exactly", "run_apart"]
+__all__ = ["Desk", "as_count", "aside", "draw", "now", "now_exactly", "run_apart"]
 T = TypeVar("T")
 _SWEEP_MINUTES = 5.0
 
@@ -188,6 +188,14 @@ class Desk:
             self.runner.run(_setup(self.transport))
             return _Done()
         return asyncio.ensure_future(self.runner.arun(lambda: _setup(self.transport)))
+
+
+async def aside(work: Callable[[], T]) -> T:
+    """Do something that reads or writes files in a thread of its own, beside the event loop.
+
+    A cancelled caller leaves it to finish.
+    """
+    return await asyncio.to_thread(work)
 
 
 def _sweep(desk: weakref.ref[Desk]) -> int:

@@ -6,13 +6,15 @@ involved, in `moving/`. The command line (`cli/`) says the same words.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from threadkeep import branching, rounds, sweeping
 from threadkeep import desk as clock
-from threadkeep.desk import Desk, as_count, draw, now
+from threadkeep.desk import Desk, as_count, aside, draw, now
 from threadkeep.engine import audit, blame, catalogue, copy, diffs, looking, paths, prune
 from threadkeep.engine.audit import Activity, TracedWrite
 from threadkeep.engine.blame import Blame
@@ -21,11 +23,17 @@ from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.diffs import Diff
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
 from threadkeep.engine.looking import Shown, Tree
+from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.engine.retention import Policy, Pruned, Swept
 from threadkeep.engine.sizes import Sizes, Stats
 from threadkeep.engine.steps import Step
 from threadkeep.moments import Moment, as_moment
+from threadkeep.moving import portable
+from threadkeep.moving.bringing import Bringing, Brought
+from threadkeep.moving.choosing import chosen
+from threadkeep.moving.exporting import Export, Exported
 from threadkeep.moving.importing import Target, Wish, importing
+from threadkeep.moving.redacting import Redaction
 from threadkeep.moving.tally import Imported
 from threadkeep.plan import Plan
 from threadkeep.policies import Retention, policies
@@ -573,6 +581,97 @@ class Operator:
         """Stop that; whether it has stopped. Inside an event loop it gives something to await."""
         return self._desk.stop_upkeep(timeout)
 
+    # -- Moving --
+
+    def export(
+        self,
+        file: portable.Where,
+        *,
+        thread_id: str | Sequence[str] | None = None,
+        prefix: str = "",
+        kind: str | None = None,
+        memories: bool | None = None,
+        redact: bool = False,
+        on_progress: Tell | None = None,
+    ) -> Exported:
+        """Write threads and memories into a portable file: a path, or a binary file that is open for writing.
+
+        All threads, or one or some by their ids, or those whose ids begin with `prefix`, of one kind or both. Memories
+        belong to no thread: unless it is said, they go along with all threads only. `redact` replaces what people
+        wrote. A path is written whole or not at all; it is compressed, unless its name ends in .jsonl. Each thread is
+        as of one moment.
+        """
+        of = chosen(thread_id, prefix, kind, memories=memories)
+        about = {"made": _moment(), "by": "threadkeep", "tenant": "" if redact else self._desk.tenant}
+        redacting = Redaction(secrets.token_bytes(32)) if redact else None
+        with portable.writing(file) as out:
+            return self._desk.work(Export(self._desk, of, out, redacting).work(about), on_progress)
+
+    async def aexport(
+        self,
+        file: portable.Where,
+        *,
+        thread_id: str | Sequence[str] | None = None,
+        prefix: str = "",
+        kind: str | None = None,
+        memories: bool | None = None,
+        redact: bool = False,
+        on_progress: Tell | None = None,
+    ) -> Exported:
+        """The same for async callers; in a thread, where `on_progress` is called too."""
+        return await aside(
+            lambda: self.export(
+                file, thread_id=thread_id, prefix=prefix, kind=kind, memories=memories, redact=redact,
+                on_progress=on_progress,
+            )
+        )  # fmt: skip
+
+    def import_portable(
+        self,
+        file: portable.Where,
+        *,
+        thread_id: str | Sequence[str] | None = None,
+        prefix: str = "",
+        kind: str | None = None,
+        memories: bool | None = None,
+        partial: bool = False,
+        on_progress: Tell | None = None,
+    ) -> Brought:
+        """Bring threads and memories of a portable file here: a path, or a binary file that is open for reading.
+
+        What is here stays: a thread gets the checkpoints that it has not, a talk that differs is told of in
+        `differing`. Repeating it is harmless, and goes on where it was interrupted. Each thread is read again and
+        compared with the file. A file that is cut off, or is not as it was written, is a ValueError; threads that were
+        whole before that are here then. With `partial` a file may be cut off.
+        """
+        of = chosen(thread_id, prefix, kind, memories=memories)
+        with portable.reading(file) as lines:
+            work = Bringing(self._desk, lines, of, self._index_memories, partial).work()
+            return self._desk.work(work, on_progress)
+
+    async def aimport_portable(
+        self,
+        file: portable.Where,
+        *,
+        thread_id: str | Sequence[str] | None = None,
+        prefix: str = "",
+        kind: str | None = None,
+        memories: bool | None = None,
+        partial: bool = False,
+        on_progress: Tell | None = None,
+    ) -> Brought:
+        """The same for async callers; in a thread, where `on_progress` is called too."""
+        return await aside(
+            lambda: self.import_portable(
+                file, thread_id=thread_id, prefix=prefix, kind=kind, memories=memories, partial=partial,
+                on_progress=on_progress,
+            )
+        )  # fmt: skip
+
+    def _index_memories(self, rows: Sequence[MemoryRow]) -> list[Memory]:
+        """Memories that come from elsewhere, with what this Keep's store finds them by."""
+        raise NotImplementedError
+
 
 async def _in_thread(tenant: str, id: str, kind: str | None, make: Callable[[ThreadKey], Plan[T]]) -> T:
     return await make(await catalogue.known(tenant, id, kind))
@@ -592,3 +691,7 @@ def _checked_kind(kind: str | None) -> str | None:
     if kind not in (None, GRAPH, CUBE):
         raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {kind!r}")
     return kind
+
+
+def _moment() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -112,6 +112,7 @@ class Memories:
             args += (
                 _number(request.tenant, row.place),
                 space + _OWN,
+                row.created,
                 row.updated,
                 _maybe(row.expires),
                 _maybe(row.ttl),

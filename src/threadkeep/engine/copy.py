@@ -24,10 +24,13 @@ from threadkeep.errors import Conflict
 from threadkeep.plan import result
 
 
-async def copy(heads: Heads, source: ThreadKey, target: ThreadKey, time: int, draw: int) -> None:
+async def copy(
+    heads: Heads, source: ThreadKey, target: ThreadKey, time: int, draw: int, *, keeps_times: bool = False
+) -> None:
     """Copy all checkpoints and writes; nothing happens if there is no source, or if it is the target.
 
-    Three round trips onto a new thread; onto an existing one the source's items are read and written too.
+    Three round trips onto a new thread; onto an existing one the source's items are read and written too. What is
+    added there has the time of now, or its own if it `keeps_times`.
     """
     if source == target:
         return
@@ -43,7 +46,7 @@ async def copy(heads: Heads, source: ThreadKey, target: ThreadKey, time: int, dr
             if there.thread is None:
                 await _duplicate(heads.seen(source, loaded, None), loaded, target, time, draw + attempt)
             else:
-                await _merge(heads, source, loaded, target, there, time, draw)
+                await _merge(heads, source, loaded, target, there, None if keeps_times else time, draw)
         except Conflict:
             await Pause(attempt)
             continue
@@ -75,7 +78,7 @@ def about_target(about: dict[str, Any], source: ThreadKey, target: ThreadKey) ->
 
 
 async def _merge(
-    heads: Heads, source: ThreadKey, loaded: Loaded, target: ThreadKey, there: Loaded, time: int, draw: int
+    heads: Heads, source: ThreadKey, loaded: Loaded, target: ThreadKey, there: Loaded, time: int | None, draw: int
 ) -> None:
     head = heads.seen(source, loaded, None)
     have = {(f.row.ns, f.row.id) for f in there.found if f.row is not None}
@@ -99,13 +102,14 @@ def _parents_first(records: Iterable[Record], have: set[tuple[str, str]]) -> lis
     return sorted((r for r in records if (r.row.ns, r.row.id) not in have), key=lambda r: (r.row.ns, r.row.id))
 
 
-def _put_again(head: Head, record: Record, target: ThreadKey, time: int, draw: int) -> Put:
-    """A put of what is stored: encoded already."""
+def _put_again(head: Head, record: Record, target: ThreadKey, time: int | None, draw: int) -> Put:
+    """A put of what is stored: encoded already. Of its own time if none is given."""
     row = record.row
     checkpoint = {**record.fields, "id": row.id, "channel_versions": record.versions, "versions_seen": record.seen}
     op = Put(
         codec=Codec(None), ns=row.ns, parent=row.parent, checkpoint=checkpoint,
-        given_metadata=about_target(about(head, record), head.key, target), new_versions={}, time=time, draw=draw,
+        given_metadata=about_target(about(head, record), head.key, target), new_versions={},
+        time=row.time if time is None else time, draw=draw,
         hidden=row.hidden, only_new=True,
     )  # fmt: skip
     op.values = dict.fromkeys(record.slots)
@@ -114,12 +118,12 @@ def _put_again(head: Head, record: Record, target: ThreadKey, time: int, draw: i
     return op
 
 
-def _writes_again(head: Head, task: TaskWrites, time: int, draw: int) -> Iterator[PutWrites]:
+def _writes_again(head: Head, task: TaskWrites, time: int | None, draw: int) -> Iterator[PutWrites]:
     row = task.row
     for idx, entry in task.entries.items():
-        path, run, _ = entry.origin
-        writes = [(idx, entry.channel, _parts(head, entry.slot))]
-        yield PutWrites(row.ns, row.checkpoint, row.task, path, run, writes, time, draw, only_new=True)
+        path, run, own = entry.origin
+        writes, at = [(idx, entry.channel, _parts(head, entry.slot))], own if time is None else time
+        yield PutWrites(row.ns, row.checkpoint, row.task, path, run, writes, at, draw, only_new=True)
 
 
 def _parts(head: Head, slot: Slot) -> Parts:

@@ -129,7 +129,7 @@ class Staging:
         self._bytes += row.size - (before.row.size if before else 0)
         self._records[place] = record
         more = (not row.hidden) - (before is not None and not before.row.hidden)
-        thread = thread._replace(checkpoints=thread.checkpoints + more, updated=row.time)
+        thread = thread._replace(checkpoints=thread.checkpoints + more, updated=max(thread.updated, row.time))
         on_top = row.ns == "" and not row.hidden and (thread.top is None or row.id >= thread.top)
         self._row = self._with_top(thread, record) if on_top else thread
 
@@ -168,7 +168,7 @@ class Staging:
         self._bytes += row.size - (before.row.size if before else 0)
         self._count_run(op.run)
         more = len(entries) - (len(before.entries) if before else 0)
-        self._row = _with_writes(thread._replace(writes=thread.writes + more, updated=op.time), op)
+        self._row = _with_writes(thread._replace(writes=thread.writes + more, updated=max(thread.updated, op.time)), op)
 
     def _known_task(self, op: PutWrites) -> TaskWrites | None:
         known = self._known.get((op.ns, op.checkpoint))

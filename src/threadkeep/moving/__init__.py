@@ -1,4 +1,6 @@
-"""Moving house: bringing in what other savers, stores and checkpointers have kept.
+"""Moving house: bringing in what others have kept, writing threads and memories into a file, and from one Keep to another.
+
+From others:
 
     recognise.py    what a path, a URL or an object is, and the source for it
     sources/        one file a source: reads rows, changes nothing, runs no code that a row names
@@ -9,5 +11,13 @@
     talks.py        CubeLoop's threads, likewise
     memories.py     memories, likewise
 
-Drivers are imported in `sources/` only, on use. A source blocks; `work.Aside` keeps it away from event loops.
+Between Keeps:
+
+    portable.py     the file: its lines, read and written
+    exporting.py    a Keep into a file        redacting.py   without what people wrote
+    bringing.py     a file into a Keep
+    converting.py   a Keep into another
+
+Everything here is long work (`threadkeep.work`): it may be interrupted between any two steps, and begun again. Drivers are
+imported in `sources/` only, on use. A source blocks; `work.Aside` keeps it away from event loops.
 """

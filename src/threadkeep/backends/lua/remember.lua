@@ -1,6 +1,6 @@
 -- Store and remove memories of one partition. KEYS: memories, expiry, spaces, times, vectors, changes, partitions.
 -- ARGV: now, the partition's name, whether only what has expired is removed; then, each with their number before them,
--- puts (number, how its place begins, updated, expires, ttl, row, its vectors with their number before them) and removed ones (number,
+-- puts (number, how its place begins, created, updated, expires, ttl, row, its vectors with their number before them) and removed ones (number,
 -- how its place began). How many were removed.
 local memories, expiry, spaces, times, vectors, changes, partitions = unpack(KEYS)
 local now, name, only_expired = tonumber(next_one()), next_one(), next_one() == '1'
@@ -16,9 +16,10 @@ end
 
 local puts = {}
 for _ = 1, next_number() do
-  local number, space, updated, expires, ttl, row = next_one(), next_one(), next_one(), next_one(), next_one(), next_one()
+  local number, space, created, updated = next_one(), next_one(), next_one(), next_one()
+  local expires, ttl, row = next_one(), next_one(), next_one()
   local before = memory(memories, number)
-  local created = before and lives(before, now) and before[1] or updated
+  if before and lives(before, now) then created = before[1] end
   local count = next_number()
   redis.call('HSET', memories, number, table.concat({created, updated, expires, count, ttl}, ',') .. '\n' .. row)
   redis.call('ZADD', spaces, 0, space .. number)

@@ -1,0 +1,119 @@
+"""Commands that take threads elsewhere: export into a portable file, convert from one storage to another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+import threadkeep
+from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened
+from threadkeep.cli.output import answer, bar, line, size
+
+_Prefix = Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")]
+_Kind = Annotated[str | None, typer.Option("--kind", help="Only graph (LangGraph) or cube (CubeLoop).")]
+_Memories = Annotated[
+    bool | None,
+    typer.Option(
+        "--memories/--no-memories", help="With memories, or without.", show_default="with, if all threads are meant"
+    ),
+]
+
+
+@app.command()
+def export(
+    threads: Annotated[
+        list[str] | None, typer.Argument(metavar="[THREAD]...", help="Ids of threads; else all.")
+    ] = None,
+    *,
+    output: Annotated[str, typer.Option("--output", "-o", help="The file; - is the standard output.")],
+    prefix: _Prefix = "",
+    kind: _Kind = None,
+    memories: _Memories = None,
+    redact: Annotated[bool, typer.Option("--redact", help="Replace what people wrote: for bug reports.")] = False,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Write threads and memories into one portable file, compressed unless its name ends in .jsonl."""
+    where = sys.stdout.buffer if output == "-" else output
+    if json and output == "-":
+        raise ValueError("--json and --output - both write to the standard output: choose one")
+    with opened(url, tenant, read_only=True) as keep, bar("exporting") as tell:
+        done = keep.export(
+            where, thread_id=threads or None, prefix=prefix, kind=kind, memories=memories, redact=redact,
+            on_progress=tell,
+        )  # fmt: skip
+    if output == "-":
+        return
+    told = (
+        f"exported {_counted(done.threads, 'thread')} and {_counted(done.memories, 'memory', 'memories')} to {output}"
+    )
+    more = f"{done.checkpoints:,} checkpoints, {done.writes:,} writes; {size(done.bytes)} before compression"
+    note = ["texts, numbers and names were replaced; look into the file before you send it"] if redact else []
+    answer(done, [line(told), more, *note], as_json=json)
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Where threads are: a URL, or an SQLite file.")],
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="Where they shall be; it may be new.")] = None,
+    *,
+    thread: Annotated[list[str] | None, typer.Option("--thread", help="Only this thread; may be repeated.")] = None,
+    prefix: _Prefix = "",
+    kind: _Kind = None,
+    memories: _Memories = None,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Read both sides again and compare.")] = True,
+    dry_run: DryRun = False,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> int:
+    """Bring threads and memories from one storage to another, as they are stored.
+
+    With one URL only, that is TARGET, and SOURCE is --url. Repeat the command to go on after an interruption, or to
+    bring what is new. Exit code 1 if both sides differ in the end.
+    """
+    there, here = (source, target) if target is not None else (url, source)
+    with opened(there, tenant, read_only=True) as one, _target(here, tenant, dry_run=dry_run) as other:
+        with bar("converting") as tell:
+            done = threadkeep.convert(
+                one, other, thread_id=thread or None, prefix=prefix, kind=kind, memories=memories, verify=verify,
+                dry_run=dry_run, on_progress=tell,
+            )  # fmt: skip
+    answer(done, map(line, _told(done)), as_json=json)
+    return NO if done.differing else 0
+
+
+@contextmanager
+def _target(url: str | None, tenant: str, *, dry_run: bool) -> Iterator[threadkeep.Keep]:
+    """Where threads shall be. A dry run makes no file: where there is none, nothing is there."""
+    try:
+        with opened(url, tenant, read_only=dry_run, may_be_new=not dry_run) as keep:
+            yield keep
+            return
+    except ValueError:
+        if not dry_run or "://" in as_url(url).partition("sqlite:///")[2]:
+            raise
+
+
+def _told(done: threadkeep.Converted) -> Iterator[str]:
+    """What a conversion did, line by line."""
+    would = "would be " if done.dry_run else ""
+    yield f"{_counted(done.threads, 'thread')}, {_counted(done.memories, 'memory', 'memories')} {would}brought over"
+    told = {
+        f"{would}copied": done.copied, "the same on both sides": done.same,
+        f"{would}made anew, for the source has changed": done.renewed,
+        f"{would}merged into threads of the target": done.merged,
+    }  # fmt: skip
+    yield from (f"  {count:,} {what}" for what, count in told.items() if count)
+    if done.verified and not done.differing:
+        yield "both sides were compared and are the same"
+    yield from (f"differs: {each}" for each in done.differing)
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
