@@ -10,11 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from threadkeep import desk as clock
+from threadkeep import upkeep
 from threadkeep.desk import Desk, as_count, draw, now
-from threadkeep.engine import catalogue, copy, prune, remembering
+from threadkeep.engine import catalogue, copy, prune, remembering, verify
 from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
+from threadkeep.engine.verify import Verified
 from threadkeep.plan import Plan
+from threadkeep.upkeep import Compacted
+from threadkeep.work import Read, Tell, Work
 
 _Change: TypeAlias = tuple[ThreadKey, Callable[[], Plan[None]]]
 """A thread, and the plan that changes it."""
@@ -148,6 +152,59 @@ class Operator:
         if key is not None:
             await self._desk.aexclusive(*change(key))
         return key is not None
+
+    # -- Health --
+
+    def verify(
+        self,
+        thread_id: str | None = None,
+        *,
+        prefix: str = "",
+        kind: str | None = None,
+        on_progress: Tell | None = None,
+    ) -> Verified:
+        """Check what is stored: every checksum, reference, parent, value and count; of one thread, some, or all there is.
+
+        Problems are collected, never raised; nothing is changed. Without any argument the memories and the storage
+        itself are checked too. `on_progress` is called with (done, total, what) before each thread.
+        """
+        return self._desk.work(self._verifying(thread_id, prefix, kind), on_progress)
+
+    async def averify(
+        self,
+        thread_id: str | None = None,
+        *,
+        prefix: str = "",
+        kind: str | None = None,
+        on_progress: Tell | None = None,
+    ) -> Verified:
+        """The same for async callers."""
+        return await self._desk.awork(self._verifying(thread_id, prefix, kind), on_progress)
+
+    def _verifying(self, thread_id: str | None, prefix: str, kind: str | None) -> Work[Verified]:
+        prefix, kind = as_id(prefix, "prefix"), _checked_kind(kind)
+        if thread_id is None:
+            vectors = self._desk.vectors
+            return upkeep.verifying(self._desk.tenant, prefix, kind, vectors.dims if vectors is not None else None)
+        if prefix:
+            raise ValueError("say a thread or a prefix, not both")
+        return self._verifying_one(as_id(thread_id, "thread_id"), kind)
+
+    def _verifying_one(self, id: str, kind: str | None) -> Work[Verified]:
+        key = yield Read(lambda: verify.known(self._desk.tenant, id, kind))
+        return (yield from upkeep.verifying_thread(key))
+
+    def compact(self, *, on_progress: Tell | None = None) -> Compacted:
+        """Free items that nothing refers to, then have the storage give space back that it does not need.
+
+        Harmless beside others; SQLite is `Unavailable`, with nothing changed, while others read or write it for longer
+        than `timeout`.
+        """
+        return self._desk.work(upkeep.compacting(self._desk.heads, self._desk.tenant, draw), on_progress)
+
+    async def acompact(self, *, on_progress: Tell | None = None) -> Compacted:
+        """The same for async callers."""
+        return await self._desk.awork(upkeep.compacting(self._desk.heads, self._desk.tenant, draw), on_progress)
 
     def _key_of(self, thread_id: str, kind: str | None) -> Plan[ThreadKey | None]:
         return catalogue.key_of(self._desk.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind))

@@ -18,7 +18,7 @@ SCHEMA_VERSION = 2
 class Sqlite(SqlBackend):
     """SQLite, statement by statement: its statements cost microseconds."""
 
-    files = ("common.sql", "memories.sql", "sqlite.sql")
+    files = ("common.sql", "memories.sql", "health.sql", "sqlite.sql")
 
     def number(self, key: ThreadKey) -> None:
         """Not known before the thread is made."""

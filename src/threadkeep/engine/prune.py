@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from threadkeep.engine import itemlog
-from threadkeep.engine.backend import Batch, Commit, Drop, Pause, RunThreads, Survey
+from threadkeep.engine.backend import Batch, Commit, Drop, Items, Pause, RunThreads, Survey
 from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, ThreadKey
@@ -61,21 +61,48 @@ async def delete_runs(heads: Heads, key: ThreadKey, runs: frozenset[str], draw: 
     await _judge(heads, key, lambda thread: _without_runs(thread, runs), draw, runs)
 
 
-async def _judge(heads: Heads, key: ThreadKey, judge: Judge, draw: int, runs: frozenset[str] = frozenset()) -> None:
+class Freed(NamedTuple):
+    """How many items were freed, and the thread's stored bytes before and after."""
+
+    items: int
+    before: int
+    after: int
+
+
+async def free(heads: Heads, key: ThreadKey, draw: int) -> Freed:
+    """Free what nothing refers to, and nothing else. Two round trips; four if there is something."""
+    row = (await Items(key, ())).thread
+    batch = await _judge(heads, key, _keep_all, draw) if row is not None else None
+    if row is None or batch is None:
+        return Freed(0, row.bytes if row is not None else 0, row.bytes if row is not None else 0)
+    left = (await Items(key, ())).thread
+    return Freed(sum(run.length for run in batch.gone_items), row.bytes, left.bytes if left is not None else 0)
+
+
+def _keep_all(thread: Whole) -> _Verdict:
+    """All that is visible, and all writes but those on hidden checkpoints that serve nothing any more."""
+    hidden = {place for place, record in thread.records.items() if record.row.hidden}
+    return _Verdict(thread.records.keys() - hidden, lambda place, _: place not in hidden)
+
+
+async def _judge(
+    heads: Heads, key: ThreadKey, judge: Judge, draw: int, runs: frozenset[str] = frozenset()
+) -> Batch | None:
+    """Make the change that a verdict demands; what it was, None if nothing had to be done."""
     for attempt in range(TRIES):
         thread = whole(heads, key, await Survey(key))
         if thread is None:
-            return
+            return None
         batch = _batch(thread, judge(thread), draw + attempt, runs)
         if batch is None:
-            return
+            return None
         heads.forget(key)
         try:
             await Commit(batch)
         except Conflict:
             await Pause(attempt)
         else:
-            return
+            return batch
         finally:
             heads.forget(key)
     raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
