@@ -9,14 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import errors
+from threadkeep.doctor import Finding
 from threadkeep.engine.catalogue import ThreadInfo
+from threadkeep.engine.repair import Repaired
+from threadkeep.engine.sight import Problem
+from threadkeep.engine.verify import Verified
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
+from threadkeep.upkeep import Compacted
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
-__all__ = ["Keep", "KeepSaver", "KeepStore", "ThreadInfo", "errors", "open"]
+__all__ = [
+    "Compacted", "Finding", "Keep", "KeepSaver", "KeepStore", "Problem", "Repaired", "ThreadInfo", "Verified", "errors",
+    "open",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 

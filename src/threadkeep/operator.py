@@ -7,14 +7,19 @@ involved, in `moving/`. The command line (`cli/`) says the same words.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from threadkeep import desk as clock
-from threadkeep import upkeep
+from threadkeep import doctor, upkeep
 from threadkeep.desk import Desk, as_count, draw, now
-from threadkeep.engine import catalogue, copy, prune, remembering, verify
+from threadkeep.doctor import Finding
+from threadkeep.engine import catalogue, copy, prune, remembering, repair, verify
 from threadkeep.engine.catalogue import ThreadInfo
+from threadkeep.engine.health import Facts
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
+from threadkeep.engine.rebuilding import Replay
+from threadkeep.engine.repair import Repaired, Wish
 from threadkeep.engine.verify import Verified
 from threadkeep.plan import Plan
 from threadkeep.upkeep import Compacted
@@ -26,6 +31,9 @@ _Change: TypeAlias = tuple[ThreadKey, Callable[[], Plan[None]]]
 
 class Operator:
     """What a person, or a program in their place, does with all threads of a Keep. Its subclass is the Keep."""
+
+    _serde: Any
+    """The Keep's serializer."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -191,8 +199,73 @@ class Operator:
         return self._verifying_one(as_id(thread_id, "thread_id"), kind)
 
     def _verifying_one(self, id: str, kind: str | None) -> Work[Verified]:
-        key = yield Read(lambda: verify.known(self._desk.tenant, id, kind))
+        key = yield Read(lambda: self._known(id, kind))
         return (yield from upkeep.verifying_thread(key))
+
+    def repair(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        ns: str = "",
+        graph: Any = None,
+        dry_run: bool = False,
+        kind: str | None = None,
+    ) -> Repaired:
+        """Rebuild a damaged checkpoint as a new branch, from what is left of it, its ancestors and the stored writes.
+
+        Without `checkpoint_id` the newest one, if it does not verify; an older one must be named, since the branch becomes
+        the latest. With a compiled LangGraph `graph` its own channels
+        take the writes in, else the default merge does (lists are added up, dicts merged, else the last value counts).
+        Nothing is overwritten or removed; what it had to assume stands in the answer. `Corrupt` if nothing is left.
+        """
+        key = self._desk.runner.run(self._known(thread_id, kind))
+        return self._desk.exclusive(key, self._repairing(key, checkpoint_id, ns, graph, dry_run=dry_run))
+
+    async def arepair(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        ns: str = "",
+        graph: Any = None,
+        dry_run: bool = False,
+        kind: str | None = None,
+    ) -> Repaired:
+        """The same for async callers."""
+        key = await self._desk.runner.arun(lambda: self._known(thread_id, kind))
+        return await self._desk.aexclusive(key, self._repairing(key, checkpoint_id, ns, graph, dry_run=dry_run))
+
+    def _known(self, thread_id: str, kind: str | None) -> Plan[ThreadKey]:
+        return verify.known(self._desk.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind))
+
+    def _repairing(
+        self, key: ThreadKey, checkpoint_id: str | None, ns: str, graph: Any, *, dry_run: bool
+    ) -> Callable[[], Plan[Repaired]]:
+        from langgraph.checkpoint.base.id import uuid6  # noqa: PLC0415 - it imports LangChain
+
+        ref = as_id(checkpoint_id, "checkpoint_id") if checkpoint_id is not None else None
+        if key.kind == CUBE and (ns or graph is not None):
+            raise ValueError(f"thread {key.id!r} is CubeLoop's: it has neither namespaces nor a graph")
+        replay = self._replaying(graph) if graph is not None else None
+        wish = Wish(ref, as_id(ns, "ns"), str(uuid6()), now(), datetime.now(UTC).isoformat(), draw(), dry_run)
+        return lambda: repair.repair(self._desk.heads, key, wish, replay)
+
+    def _replaying(self, graph: Any) -> Callable[[], Replay]:
+        from threadkeep.adapters.replaying import GraphReplay  # noqa: PLC0415 - it imports LangGraph
+
+        saver = getattr(graph, "checkpointer", None)
+        replay = GraphReplay(graph, getattr(saver, "serde", None) or self._serde)
+        return lambda: replay
+
+    def doctor(self) -> list[Finding]:
+        """What is to know of the storage and how it is used, with a verdict and advice on each fact. Nothing is changed."""
+        return doctor.findings(self._desk.runner.run(verify.asked(Facts())), tenant=self._desk.tenant)
+
+    async def adoctor(self) -> list[Finding]:
+        """The same for async callers."""
+        facts = await self._desk.runner.arun(lambda: verify.asked(Facts()))
+        return doctor.findings(facts, tenant=self._desk.tenant)
 
     def compact(self, *, on_progress: Tell | None = None) -> Compacted:
         """Free items that nothing refers to, then have the storage give space back that it does not need.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from threadkeep.engine import prune
-from threadkeep.engine.health import CATALOGUE, DATABASE, Compact, InspectMemories, Present, Roster, Sound
 from threadkeep.engine.heads import Heads
+from threadkeep.engine.health import CATALOGUE, DATABASE, Compact, InspectMemories, Present, Roster, Sound
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.sight import Problem
 from threadkeep.engine.verify import Verified, asked, counted, memory_problems, storage_problems, thread_examined

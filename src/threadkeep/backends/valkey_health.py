@@ -24,7 +24,6 @@ from threadkeep.engine.health import (
     loosely,
 )
 from threadkeep.engine.identity import ThreadKey, to_bytes
-from threadkeep.engine.itemlog import ItemId
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.spaces import decode, encode, memory_number
 from threadkeep.plan import Request

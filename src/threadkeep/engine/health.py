@@ -90,7 +90,7 @@ class MemorySeen(NamedTuple):
     number: int
     place: Place | None
     value: str
-    vectors: Mapping[int, int] = {}  # noqa: RUF012 - never changed
+    vectors: Mapping[int, int] = {}
     wrong: tuple[str, ...] = ()
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from threadkeep.engine import metadata
 from threadkeep.engine.codec import Codec, Parts, pack
+from threadkeep.engine.records import Slot
 
 FIELDS = ("v", "ts", "updated_channels")
 _STATE = ("channel_values", "channel_versions", "versions_seen", "id")
@@ -43,7 +44,8 @@ class Put:
     rest: tuple[str, bytes] | None = None
     about: metadata.Split = field(init=False)
     labels: bytes = b""
-    encoded: dict[str, Parts] = field(default_factory=dict)
+    encoded: dict[str, Parts | Slot] = field(default_factory=dict)
+    """Values that were encoded, or that the thread holds already."""
 
     def __post_init__(self) -> None:
         given = self.checkpoint

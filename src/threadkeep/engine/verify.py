@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from threadkeep.engine import itemlog, metadata
 from threadkeep.engine.backend import Have, Items, Pause
-from threadkeep.engine.health import CATALOGUE, DATABASE, INDEX, MEMORY, Inspect, MemoriesSeen, MemorySeen, Unsound
 from threadkeep.engine.heads import Head
+from threadkeep.engine.health import (
+    CATALOGUE,
+    DATABASE,
+    INDEX,
+    MEMORY,
+    Inspect,
+    Inspected,
+    MemoriesSeen,
+    MemorySeen,
+    Unsound,
+)
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.itemlog import FIRST_CHANNEL, ItemId, Run
 from threadkeep.engine.plain import plain_parts
@@ -79,9 +90,13 @@ async def examined(key: ThreadKey) -> Sight | None:
 def counted(sight: Sight) -> tuple[int, int, int, int, int]:
     """What was looked at in a thread: it, its checkpoints, writes and items, and their bytes."""
     found = sight.found
-    size = sum(size for _, _, size in found.stored) + sum(row.size for row in (*found.checkpoints, *found.writes))
+    size = sum(size for _, _, size in found.stored) + _rows_size(found)
     writes = sum(len(row.index) // 3 for row in found.writes)
     return int(found.is_there), len(found.checkpoints), writes, len(found.stored), size
+
+
+def _rows_size(found: Inspected) -> int:
+    return sum(row.size for row in found.checkpoints) + sum(row.size for row in found.writes)
 
 
 # --- items
@@ -96,11 +111,15 @@ async def _items_are_read(sight: Sight) -> bool:
     for pieces in values.unfinished():
         held: dict[ItemId, bytes] = {}
         wanted = [(*at, 0) for piece in pieces for at in piece.ids]
-        if not await _slice_is_read(sight, wanted, lambda at, item, held=held: held.update({at: item.data})):  # type: ignore[misc]
+        if not await _slice_is_read(sight, wanted, partial(_hold, held)):
             return False
         for piece in pieces:
             values.finish(piece, held)
     return True
+
+
+def _hold(held: dict[ItemId, bytes], at: ItemId, item: itemlog.Item) -> None:
+    held[at] = item.data
 
 
 def _slices(stored: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
@@ -270,19 +289,13 @@ def _judge(sight: Sight) -> None:
 
 def _find_missing(sight: Sight) -> None:
     stored = itemlog.join_runs((lane, n) for lane, n, _ in sight.found.stored)
-    used = [run for row in (*sight.found.checkpoints, *sight.found.writes) if _is_read(sight, row) for run in row.refs]
+    used = [run for record in sight.records.values() for run in record.row.refs]
+    used += [run for tasks in sight.tasks.values() for task in tasks for run in task.row.refs]
     used += [run for _, _, _, slot in sight.slots() for run in slot.runs]
     used += [Run(itemlog.SHARED, record.row.labels, 1) for record in sight.records.values()]
     for run in itemlog.minus(used, stored):
         for at in run.ids():
             sight.bad.setdefault(at, (MISSING_ITEM, f"item {at.lane}:{at.n} of {sight.where} is not there"))
-
-
-def _is_read(sight: Sight, row: Any) -> bool:
-    """Whether the references of a row can be believed."""
-    if hasattr(row, "task"):
-        return (row.ns, row.checkpoint, row.task) not in sight.broken_writes
-    return (row.ns, row.id) not in sight.broken
 
 
 def _tell_item(
@@ -345,7 +358,7 @@ def _judge_counts(sight: Sight, row: ThreadRow) -> None:
             )
     if found.odd:
         return
-    size = sum(size for _, _, size in found.stored) + sum(each.size for each in (*found.checkpoints, *found.writes))
+    size = sum(size for _, _, size in found.stored) + _rows_size(found)
     counts = {
         "checkpoints": sum(not each.hidden for each in found.checkpoints),
         "writes": sum(len(each.index) // 3 for each in found.writes),

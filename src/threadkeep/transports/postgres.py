@@ -115,6 +115,11 @@ class _Session:
         self._cursor.adapters.register_dumper(int, Int8BinaryDumper)  # one type for all of them, one plan
         arrays.register(self._cursor.adapters)
 
+    @property
+    def pid(self) -> int:
+        """The process on the server, as it was told."""
+        return self._connection.info.backend_pid
+
     def rows(self, sql: str, values: Values | None = None) -> list[Row]:
         text, names = self._spelled(sql)
         self._cursor.execute(text, _in_order(names, values or {}))

@@ -22,7 +22,10 @@ _SETTINGS = (
 
 
 class Session(Protocol):
-    """A connection that answers statements."""
+    """A connection that answers statements. `pid` is the process that it was told to have on the server."""
+
+    @property
+    def pid(self) -> int: ...
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows."""
@@ -54,6 +57,7 @@ def facts(
         "connections": session.rows("SELECT count(*) FROM pg_catalog.pg_stat_activity")[0][0],
         "standby": bool(session.rows("SELECT pg_catalog.pg_is_in_recovery()")[0][0]),
         "pgvector": backend.pgvector,
+        "pooler": "PgBouncer or the like" if _pid(session) != session.pid else None,
         "round_trip": took,
         "skew": clock - (before + took / 2),
         "tables": _tables(session, schema),
@@ -64,6 +68,11 @@ def facts(
         "memories": session.rows("SELECT count(*) FROM tk_memories")[0][0],
         **pool,
     }
+
+
+def _pid(session: Session) -> int:
+    """The process that really answers: a pooler tells another one."""
+    return int(session.rows("SELECT pg_catalog.pg_backend_pid()::bigint")[0][0])
 
 
 def _setting(session: Session, name: str) -> str:

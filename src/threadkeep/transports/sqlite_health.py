@@ -93,9 +93,9 @@ def compact(connection: apsw.Connection, path: Path) -> tuple[int, int]:
     """
     before = _size(path)
     connection.execute("INSERT INTO tk_words (tk_words) VALUES ('optimize')")
+    connection.execute("PRAGMA optimize").fetchall()
     connection.execute("VACUUM")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    connection.execute("PRAGMA optimize").fetchall()
     return before, _size(path)
 
 

@@ -68,7 +68,8 @@ def _config(client: Redis, name: str) -> str | None:
 
 
 def _cluster_state(client: Redis) -> str:
-    told: Any = client.execute_command("CLUSTER INFO")
+    ask: Any = client.execute_command
+    told = ask("CLUSTER INFO")
     if isinstance(told, dict):
         return str(told.get("cluster_state"))
     text = told.decode() if isinstance(told, bytes) else str(told)
