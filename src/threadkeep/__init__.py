@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import errors
+from threadkeep.doctor import Finding
 from threadkeep.engine.audit import Activity, Share, TracedWrite
 from threadkeep.engine.backend import Storage
 from threadkeep.engine.blame import Blame
@@ -17,13 +18,17 @@ from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.comparing import Change
 from threadkeep.engine.diffs import ChannelDiff, Diff
 from threadkeep.engine.looking import Shown, Tree
+from threadkeep.engine.repair import Repaired
 from threadkeep.engine.retention import Policy, Pruned, PrunedThread, Swept
+from threadkeep.engine.sight import Problem
 from threadkeep.engine.sizes import ChannelSize, Sizes, Stats, ThreadSize
 from threadkeep.engine.steps import Step, Written
+from threadkeep.engine.verify import Verified
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
 from threadkeep.moving.bringing import Brought
 from threadkeep.moving.converting import Converted, aconvert, convert
 from threadkeep.moving.exporting import Exported
+from threadkeep.upkeep import Compacted
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
@@ -37,15 +42,19 @@ __all__ = [
     "Change",
     "ChannelDiff",
     "ChannelSize",
+    "Compacted",
     "Converted",
     "Diff",
     "Exported",
+    "Finding",
     "Keep",
     "KeepSaver",
     "KeepStore",
     "Policy",
+    "Problem",
     "Pruned",
     "PrunedThread",
+    "Repaired",
     "Share",
     "Shown",
     "Sizes",
@@ -57,6 +66,7 @@ __all__ = [
     "ThreadSize",
     "TracedWrite",
     "Tree",
+    "Verified",
     "Written",
     "aconvert",
     "convert",

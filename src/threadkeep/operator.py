@@ -12,21 +12,26 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from threadkeep import branching, rounds, sweeping
+from threadkeep import branching, doctor, rounds, sweeping, upkeep
 from threadkeep import desk as clock
 from threadkeep.desk import Desk, as_count, aside, draw, now
-from threadkeep.engine import audit, blame, catalogue, copy, diffs, looking, paths, prune
+from threadkeep.doctor import Finding
+from threadkeep.engine import audit, blame, catalogue, copy, diffs, looking, paths, prune, repair, verify
 from threadkeep.engine.audit import Activity, TracedWrite
 from threadkeep.engine.blame import Blame
 from threadkeep.engine.branch import Branch
 from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.diffs import Diff
+from threadkeep.engine.health import Facts
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
 from threadkeep.engine.looking import Shown, Tree
 from threadkeep.engine.memories import Memory, MemoryRow
+from threadkeep.engine.rebuilding import Replay
+from threadkeep.engine.repair import Repaired
 from threadkeep.engine.retention import Policy, Pruned, Swept
 from threadkeep.engine.sizes import Sizes, Stats
 from threadkeep.engine.steps import Step
+from threadkeep.engine.verify import Verified
 from threadkeep.moments import Moment, as_moment
 from threadkeep.moving import portable
 from threadkeep.moving.bringing import Bringing, Brought
@@ -37,7 +42,8 @@ from threadkeep.moving.redacting import Redaction
 from threadkeep.moving.tally import Imported
 from threadkeep.plan import Plan
 from threadkeep.policies import Retention, policies
-from threadkeep.work import Tell, Work
+from threadkeep.upkeep import Compacted
+from threadkeep.work import Read, Tell, Work
 
 T = TypeVar("T")
 _Change: TypeAlias = tuple[ThreadKey, Callable[[], Plan[None]]]
@@ -46,6 +52,9 @@ _Change: TypeAlias = tuple[ThreadKey, Callable[[], Plan[None]]]
 
 class Operator:
     """What a person, or a program in their place, does with all threads of a Keep. Its subclass is the Keep."""
+
+    _serde: Any
+    """The Keep's serializer."""
 
     def __init__(self, desk: Desk, retention: Sequence[Policy] = ()) -> None:
         self._desk = desk
@@ -671,6 +680,124 @@ class Operator:
     def _index_memories(self, rows: Sequence[MemoryRow]) -> list[Memory]:
         """Memories that come from elsewhere, with what this Keep's store finds them by."""
         raise NotImplementedError
+
+    # -- Health --
+
+    def verify(
+        self,
+        thread_id: str | None = None,
+        *,
+        prefix: str = "",
+        kind: str | None = None,
+        on_progress: Tell | None = None,
+    ) -> Verified:
+        """Check what is stored: every checksum, reference, parent, value and count; of one thread, some, or all there is.
+
+        Problems are collected, never raised; nothing is changed. Without any argument the memories and the storage
+        itself are checked too. `on_progress` is called with (done, total, what) before each thread.
+        """
+        return self._desk.work(self._verifying(thread_id, prefix, kind), on_progress)
+
+    async def averify(
+        self,
+        thread_id: str | None = None,
+        *,
+        prefix: str = "",
+        kind: str | None = None,
+        on_progress: Tell | None = None,
+    ) -> Verified:
+        """The same for async callers."""
+        return await self._desk.awork(self._verifying(thread_id, prefix, kind), on_progress)
+
+    def _verifying(self, thread_id: str | None, prefix: str, kind: str | None) -> Work[Verified]:
+        prefix, kind = as_id(prefix, "prefix"), _checked_kind(kind)
+        if thread_id is None:
+            vectors = self._desk.vectors
+            return upkeep.verifying(self._desk.tenant, prefix, kind, vectors.dims if vectors is not None else None)
+        if prefix:
+            raise ValueError("say a thread or a prefix, not both")
+        return self._verifying_one(as_id(thread_id, "thread_id"), kind)
+
+    def _verifying_one(self, id: str, kind: str | None) -> Work[Verified]:
+        key = yield Read(lambda: self._known(id, kind))
+        return (yield from upkeep.verifying_thread(key))
+
+    def repair(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        ns: str = "",
+        graph: Any = None,
+        dry_run: bool = False,
+        kind: str | None = None,
+    ) -> Repaired:
+        """Rebuild a damaged checkpoint as a new branch, from what is left of it, its ancestors and the stored writes.
+
+        Without `checkpoint_id` the newest one, if it does not verify; an older one must be named, since the branch becomes
+        the latest. With a compiled LangGraph `graph` its own channels
+        take the writes in, else the default merge does (lists are added up, dicts merged, else the last value counts).
+        Nothing is overwritten or removed; what it had to assume stands in the answer. `Corrupt` if nothing is left.
+        """
+        key = self._desk.runner.run(self._known(thread_id, kind))
+        return self._desk.exclusive(key, self._repairing(key, checkpoint_id, ns, graph, dry_run=dry_run))
+
+    async def arepair(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        ns: str = "",
+        graph: Any = None,
+        dry_run: bool = False,
+        kind: str | None = None,
+    ) -> Repaired:
+        """The same for async callers."""
+        key = await self._desk.runner.arun(lambda: self._known(thread_id, kind))
+        return await self._desk.aexclusive(key, self._repairing(key, checkpoint_id, ns, graph, dry_run=dry_run))
+
+    def _known(self, thread_id: str, kind: str | None) -> Plan[ThreadKey]:
+        return verify.known(self._desk.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind))
+
+    def _repairing(
+        self, key: ThreadKey, checkpoint_id: str | None, ns: str, graph: Any, *, dry_run: bool
+    ) -> Callable[[], Plan[Repaired]]:
+        from langgraph.checkpoint.base.id import uuid6  # noqa: PLC0415 - it imports LangChain
+
+        ref = as_id(checkpoint_id, "checkpoint_id") if checkpoint_id is not None else None
+        if key.kind == CUBE and (ns or graph is not None):
+            raise ValueError(f"thread {key.id!r} is CubeLoop's: it has neither namespaces nor a graph")
+        replay = self._replaying(graph) if graph is not None else None
+        wish = repair.Wish(ref, as_id(ns, "ns"), str(uuid6()), now(), datetime.now(UTC).isoformat(), draw(), dry_run)
+        return lambda: repair.repair(self._desk.heads, key, wish, replay)
+
+    def _replaying(self, graph: Any) -> Callable[[], Replay]:
+        from threadkeep.adapters.replaying import GraphReplay  # noqa: PLC0415 - it imports LangGraph
+
+        saver = getattr(graph, "checkpointer", None)
+        replay = GraphReplay(graph, getattr(saver, "serde", None) or self._serde)
+        return lambda: replay
+
+    def doctor(self) -> list[Finding]:
+        """What is to know of the storage and how it is used, with a verdict and advice on each fact. Nothing is changed."""
+        return doctor.findings(self._desk.runner.run(verify.asked(Facts())), tenant=self._desk.tenant)
+
+    async def adoctor(self) -> list[Finding]:
+        """The same for async callers."""
+        facts = await self._desk.runner.arun(lambda: verify.asked(Facts()))
+        return doctor.findings(facts, tenant=self._desk.tenant)
+
+    def compact(self, *, on_progress: Tell | None = None) -> Compacted:
+        """Free items that nothing refers to, then have the storage give space back that it does not need.
+
+        Harmless beside others; SQLite is `Unavailable`, with nothing changed, while others read or write it for longer
+        than `timeout`.
+        """
+        return self._desk.work(upkeep.compacting(self._desk.heads, self._desk.tenant, draw), on_progress)
+
+    async def acompact(self, *, on_progress: Tell | None = None) -> Compacted:
+        """The same for async callers."""
+        return await self._desk.awork(upkeep.compacting(self._desk.heads, self._desk.tenant, draw), on_progress)
 
 
 async def _in_thread(tenant: str, id: str, kind: str | None, make: Callable[[ThreadKey], Plan[T]]) -> T:

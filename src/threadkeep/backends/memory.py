@@ -34,6 +34,7 @@ from threadkeep.engine.backend import (
     Survey,
     refs_of,
 )
+from threadkeep.engine.health import Compact, Inspect, Inspected, Present, Roster, Sound
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.itemlog import BEGINNING, NAMES, RUN_LISTS, SHARED, ItemId, Run, join_runs, spilled, union
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
@@ -68,6 +69,7 @@ class Memory:
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
             Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, Measure: self._measure,
             Footprint: lambda _: None, **Remembered().verbs,
+            Roster: self._roster, Inspect: self._inspect, Sound: lambda _: (), Compact: lambda _: (0, 0),
         }  # fmt: skip
 
     def answer(self, request: Request[Any]) -> Any:
@@ -179,6 +181,27 @@ class Memory:
 
     def _drop(self, request: Drop) -> None:
         self._threads.pop(request.key, None)
+
+    def _roster(self, request: Roster) -> tuple[Present, ...]:
+        ours = [key for key in self._threads if key.tenant == request.tenant and request.kind in (None, key.kind)]
+        wanted = [(to_bytes(key.id), key.kind, key.id) for key in ours if key.id.startswith(request.prefix)]
+        left = [each for each in sorted(wanted) if request.after is None or each[:2] > request.after]
+        return tuple(Present(kind, id, (raw, kind)) for raw, kind, id in left[: request.limit])
+
+    def _inspect(self, request: Inspect) -> Inspected:
+        thread = self._threads.get(request.key)
+        if thread is None:
+            return Inspected()
+        return Inspected(
+            is_there=True,
+            thread=thread.row,
+            checkpoints=tuple(thread.checkpoints.values()),
+            writes=tuple(row for rows in thread.writes.values() for row in rows.values()),
+            items={at: stored for at, stored in thread.items.items() if at.lane <= SHARED},
+            stored=tuple(sorted((at.lane, at.n, len(stored)) for at, stored in thread.items.items())),
+            tags=frozenset((n, tag) for n, tags in thread.tags.items() for tag in tags),
+            runs=frozenset(thread.runs),
+        )
 
 
 def _sent(thread: _Thread, found: Iterable[Found], runs: Iterable[Run], have: Have | None) -> dict[ItemId, bytes]:

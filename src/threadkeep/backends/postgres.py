@@ -91,7 +91,10 @@ class _Told:
 class Postgres(SqlBackend):
     """PostgreSQL, in a schema or in the one that the server chooses."""
 
-    files = ("common.sql", "memories.sql", "postgres.sql", "postgres_memories.sql", "postgres_views.sql")
+    files = (
+        "common.sql", "memories.sql", "health.sql", "postgres.sql", "postgres_memories.sql", "postgres_health.sql",
+        "postgres_views.sql",
+    )  # fmt: skip
     drops = ("drop-all",)
 
     def __init__(self, schema: str | None = None) -> None:

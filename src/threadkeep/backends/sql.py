@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
-from threadkeep.backends import sql_memories
+from threadkeep.backends import sql_health, sql_memories
 from threadkeep.backends.blocks import read_blocks
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import (
@@ -621,6 +621,7 @@ _VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
     Fork: _fork,
     Drop: _drop,
     **sql_memories.VERBS,
+    **sql_health.VERBS,
 }
 
 

@@ -20,7 +20,7 @@ READABLE = 2
 class Sqlite(SqlBackend):
     """SQLite, statement by statement: its statements cost microseconds."""
 
-    files = ("common.sql", "memories.sql", "sqlite.sql", "sqlite_views.sql")
+    files = ("common.sql", "memories.sql", "health.sql", "sqlite.sql", "sqlite_views.sql")
 
     def number(self, key: ThreadKey) -> None:
         """Not known before the thread is made."""

@@ -17,7 +17,7 @@ import threadkeep
 from threadkeep.cli.output import clean
 from threadkeep.errors import Missing, ThreadkeepError
 
-_SUBJECTS = ("look", "memories", "audit", "time", "retention", "moving", "exporting")
+_SUBJECTS = ("look", "memories", "audit", "time", "retention", "health", "moving", "exporting")
 """The files with commands, in the order of --help."""
 _FILE = "sqlite:///"
 _NOT_UNDERSTOOD: Any = typer.BadParameter.__mro__[2]

@@ -78,12 +78,15 @@ def convert(
     bring what is new. Exit code 1 if both sides differ in the end.
     """
     there, here = (source, target) if target is not None else (url, source)
-    with opened(there, tenant, read_only=True) as one, _target(here, tenant, dry_run=dry_run) as other:
-        with bar("converting") as tell:
-            done = threadkeep.convert(
-                one, other, thread_id=thread or None, prefix=prefix, kind=kind, memories=memories, verify=verify,
-                dry_run=dry_run, on_progress=tell,
-            )  # fmt: skip
+    with (
+        opened(there, tenant, read_only=True) as one,
+        _target(here, tenant, dry_run=dry_run) as other,
+        bar("converting") as tell,
+    ):
+        done = threadkeep.convert(
+            one, other, thread_id=thread or None, prefix=prefix, kind=kind, memories=memories, verify=verify,
+            dry_run=dry_run, on_progress=tell,
+        )  # fmt: skip
     answer(done, map(line, _told(done)), as_json=json)
     return NO if done.differing else 0
 

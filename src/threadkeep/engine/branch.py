@@ -180,7 +180,7 @@ def _about(thread: Whole, target: Record) -> dict[str, Any]:
 
 def _parent(thread: Whole, target: Record) -> str | None:
     place = (target.row.ns, target.row.id)
-    elsewhere = delta_channels(thread)[place] - target.slots.keys()
+    elsewhere = delta_channels(thread.records)[place] - target.slots.keys()
     return target.row.parent if elsewhere else target.row.id
 
 

@@ -190,7 +190,7 @@ def unseal_item(at: ItemId, stored: bytes, where: str) -> Item:
     try:
         return unseal(stored, _item_seed(at), "it")
     except Corrupt as error:
-        raise Corrupt(f"item {at.lane}:{at.n} of {where}: {error}") from error
+        raise Corrupt(f"item {at.lane}:{at.n} of {where}{str(error).removeprefix('it')}") from error
 
 
 def unseal_items(

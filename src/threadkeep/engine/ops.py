@@ -45,7 +45,8 @@ class Put:
     rest: tuple[str, bytes] | None = None
     about: metadata.Split = field(init=False)
     labels: bytes = b""
-    encoded: dict[str, Parts] = field(default_factory=dict)
+    encoded: dict[str, Parts | Slot] = field(default_factory=dict)
+    """Values that were encoded, or that the thread holds already."""
 
     def __post_init__(self) -> None:
         given = self.checkpoint

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from threadkeep.engine.backend import Batch, Commit, Drop, Measure, Pause, RunThreads, Survey
+from threadkeep.engine.backend import Batch, Commit, Drop, Items, Measure, Pause, RunThreads, Survey
 from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import ThreadKey
@@ -115,18 +115,45 @@ async def _commit(heads: Heads, batch: Batch) -> None:
         heads.forget(batch.thread.key)
 
 
-async def _judged(heads: Heads, key: ThreadKey, judge: Judge, draw: int, runs: frozenset[str] = frozenset()) -> None:
+class Freed(NamedTuple):
+    """How many items were freed, and the thread's stored bytes before and after."""
+
+    items: int
+    before: int
+    after: int
+
+
+async def free(heads: Heads, key: ThreadKey, draw: int) -> Freed:
+    """Free what nothing refers to, and nothing else. Two round trips; four if there is something."""
+    row = (await Items(key, ())).thread
+    batch = await _judged(heads, key, _keep_all, draw) if row is not None else None
+    if row is None or batch is None:
+        return Freed(0, row.bytes if row is not None else 0, row.bytes if row is not None else 0)
+    left = (await Items(key, ())).thread
+    return Freed(sum(run.length for run in batch.gone_items), row.bytes, left.bytes if left is not None else 0)
+
+
+def _keep_all(thread: Whole) -> Verdict:
+    """All that is visible, and all writes but those on hidden checkpoints that serve nothing any more."""
+    hidden = {place for place, record in thread.records.items() if record.row.hidden}
+    return Verdict(thread.records.keys() - hidden, lambda place, _: place not in hidden)
+
+
+async def _judged(
+    heads: Heads, key: ThreadKey, judge: Judge, draw: int, runs: frozenset[str] = frozenset()
+) -> Batch | None:
+    """Make the change that a verdict demands; what it was, None if nothing had to be done."""
     for attempt in range(TRIES):
         thread = whole(heads, key, await Survey(key))
         batch = _batch(thread, remains(thread, judge(thread)), draw + attempt, runs) if thread is not None else None
         if batch is None:
-            return
+            return None
         try:
             await _commit(heads, batch)
         except Conflict:
             await Pause(attempt)
         else:
-            return
+            return batch
     raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
 
 

@@ -47,7 +47,7 @@ def remains(thread: Whole, verdict: Verdict) -> Remains:
 
 def _needed(thread: Whole, visible: set[Place]) -> dict[Place, set[str]]:
     """The ancestors that survivors' delta channels are rebuilt from, with the channels that they serve."""
-    deltas = delta_channels(thread)
+    deltas = delta_channels(thread.records)
     needed: dict[Place, set[str]] = {}
     for survivor in visible:
         place, walked = survivor, {survivor}
@@ -62,18 +62,18 @@ def _needed(thread: Whole, visible: set[Place]) -> dict[Place, set[str]]:
     return needed
 
 
-def delta_channels(thread: Whole) -> dict[Place, frozenset[str]]:
+def delta_channels(records: Mapping[Place, Record]) -> dict[Place, frozenset[str]]:
     """The delta channels of each checkpoint: metadata counts them, there or before, or a snapshot of them is held."""
     known: dict[Place, frozenset[str]] = {}
-    for start in thread.records:
+    for start in records:
         path: dict[Place, None] = {}
         place = start
-        while place in thread.records and place not in known and place not in path:
+        while place in records and place not in known and place not in path:
             path[place] = None
-            place = _parent(thread.records[place])
+            place = _parent(records[place])
         names = known.get(place, frozenset())
         for passed in reversed(path):
-            names |= _own_delta_channels(thread.records[passed])
+            names |= _own_delta_channels(records[passed])
             known[passed] = names
     return known
 

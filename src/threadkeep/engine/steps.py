@@ -108,7 +108,7 @@ class Reading:
     @cached_property
     def deltas(self) -> dict[Place, frozenset[str]]:
         """The delta channels of each checkpoint."""
-        return delta_channels(self.thread)
+        return delta_channels(self.thread.records)
 
     def parent(self, record: Record) -> Record | None:
         """The checkpoint before, if it is there."""

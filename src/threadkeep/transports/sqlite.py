@@ -22,10 +22,11 @@ import apsw
 from threadkeep.backends.sql import Row
 from threadkeep.backends.sqlite import READABLE, SCHEMA_VERSION, Sqlite
 from threadkeep.engine.backend import Commit, Drop, Footprint, Storage
+from threadkeep.engine.health import Compact, Facts, Sound, Unsound
 from threadkeep.engine.memories import Browse, Count, Expired, Matching, Recall, RecallNumbered, Spaces, Worded
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
-from threadkeep.plan import Failure, Outcome, Reply, Request
-from threadkeep.transports import forks
+from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, result
+from threadkeep.transports import forks, sqlite_health
 
 T = TypeVar("T")
 _IDLE_READERS = 8
@@ -101,16 +102,26 @@ class SqliteFile:
                 return _footprint(self._path, reader.connection)
             if type(request) in _ONE_STATEMENT:
                 return self._backend.answer(reader, request)
+            if isinstance(request, Facts):
+                return sqlite_health.facts(reader.connection, self._path, self._durability)
+            if isinstance(request, Sound):
+                return self._sound(reader)
             return _in_transaction(reader.connection, "BEGIN", partial(self._backend.answer, reader, request))
         except apsw.Error as error:
             raise self._translated(error) from error
         finally:
             self._end(reader)
 
+    def _sound(self, reader: _Session) -> tuple[Unsound, ...]:
+        loose = partial(self._backend.answer, reader, Sound())
+        return sqlite_health.sound(reader.connection, loose)
+
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; one that fails is undone alone. Durable when this returns (strict)."""
         if self.read_only:
             raise ReadOnly
+        if any(isinstance(request, Compact) for request in requests):
+            return [attempt(partial(self._apart, request)) for request in requests]
         with self._busy():
             connection = self._open_writer()
             if len(requests) == 1:
@@ -122,6 +133,13 @@ class SqliteFile:
             if any(map(_frees, requests)):
                 _shrink(connection, self._timeout)
             return done
+
+    def _apart(self, request: Request[Any]) -> Any:
+        """One change, beside no other: what cannot be in a transaction is not."""
+        if not isinstance(request, Compact):
+            return result(self.write([request])[0])
+        with self._busy():
+            return sqlite_health.compact(self._open_writer(), self._path)
 
     def close(self) -> None:
         """Close all connections; the last one to close tidies up the write-ahead log."""

@@ -29,9 +29,11 @@ from redis.retry import Retry
 from threadkeep.backends.valkey import Valkey
 from threadkeep.backends.valkey_calls import Call, script
 from threadkeep.engine.backend import Commit, Footprint, Storage
+from threadkeep.engine.health import Facts
 from threadkeep.errors import Closed, ReadOnly, Unavailable
 from threadkeep.plan import Outcome, Request, answer, attempt
-from threadkeep.transports import forks
+from threadkeep.transports import forks, valkey_health
+from threadkeep.transports.valkey_health import Primary
 
 _LOST = (errors.ConnectionError, errors.TimeoutError, errors.RedisClusterException, OSError)
 _SOON = (errors.TryAgainError, errors.ClusterDownError, errors.BusyLoadingError, errors.ReadOnlyError)
@@ -90,13 +92,16 @@ class _One:
         told: Any = client.info("replication")
         self._node = _Node(client, int(told.get("connected_slaves", 0)))
 
+    def primaries(self) -> list[Primary]:
+        """The server."""
+        return [Primary(_name(self._client), self._client, self._node.replicas)]
+
+    def covered(self) -> None:
+        """There are no slots."""
+
     def node(self, key: bytes) -> _Node:  # noqa: ARG002 - there is one
         """Where a key is."""
         return self._node
-
-    def primaries(self) -> list[_Node]:
-        """All servers that have something of their own."""
-        return [self._node]
 
     def refresh(self, silent: str | None = None) -> None:
         """Nothing moves."""
@@ -119,6 +124,15 @@ class _Cluster:
     def __init__(self, nodes: NodesManager) -> None:
         self._nodes = nodes
 
+    def primaries(self) -> list[Primary]:
+        """The servers that have slots."""
+        held = {nodes[0].name: nodes for nodes in list(self._nodes.slots_cache.values()) if nodes}
+        return [Primary(name, self._client(nodes[0]), len(nodes) - 1) for name, nodes in sorted(held.items())]
+
+    def covered(self) -> int:
+        """How many slots some server has."""
+        return sum(bool(nodes) for nodes in self._nodes.slots_cache.values())
+
     def node(self, key: bytes) -> _Node:
         """Where a key is."""
         slot = key_slot(key)
@@ -133,11 +147,6 @@ class _Cluster:
             connect([node])
         client: Redis = node.redis_connection
         return client
-
-    def primaries(self) -> list[_Node]:
-        """All servers that have slots."""
-        held = {nodes[0].name: nodes for nodes in list(self._nodes.slots_cache.values()) if nodes}
-        return [_Node(self._client(nodes[0]), len(nodes) - 1) for nodes in held.values()]
 
     def refresh(self, silent: str | None = None) -> None:
         """Ask the servers who has what, last of all the one that gave no answer."""
@@ -194,7 +203,21 @@ class ValkeyServer:
         """Execute a request that changes nothing."""
         if isinstance(request, Footprint):
             return self._footprint()
+        if isinstance(request, Facts):
+            return self._facts()
         return self._backend.answer(_Session(self, durable=False), request)
+
+    def _facts(self) -> Mapping[str, Any]:
+        self.setup()
+        with self._under_way():
+            servers = self._reached()
+            try:
+                told = valkey_health.facts(
+                    servers.primaries(), slots=servers.covered(), replicas_wanted=self._options.replicas
+                )
+            except (*_LOST, errors.RedisError) as error:
+                raise Unavailable(f"the storage did not answer: {error}") from error
+        return {**told, "read_only": self.read_only, "expires": self._backend.expires}
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes; commits side by side."""
@@ -414,9 +437,8 @@ class _Round:
                 )
 
     def _fail(self, error: Exception, errands: Iterable[_Errand]) -> None:
-        said = self._client.connection_pool.connection_kwargs
         for errand in errands:
-            errand.reply, errand.silent = error, f"{said.get('host')}:{said.get('port')}"
+            errand.reply, errand.silent = error, _name(self._client)
         if self._connection is not None:
             self._connection.disconnect()
 
@@ -438,15 +460,19 @@ def _is_to_be_sent_again(servers: _One | _Cluster, errand: _Errand) -> bool:
     return True
 
 
-def _storage(primaries: Iterable[_Node]) -> Storage:
+def _storage(primaries: Iterable[Primary]) -> Storage:
     """What servers say of themselves."""
     parts, keys = dict[str, int](), 0
-    for client, _ in primaries:
-        said = client.connection_pool.connection_kwargs
+    for name, client, _ in primaries:
         told: Any = client.info("memory")
-        parts[f"{said.get('host')}:{said.get('port')}"] = int(told["used_memory"])
+        parts[name] = int(told["used_memory"])
         keys += int(client.dbsize())
     return Storage("valkey", sum(parts.values()), parts, keys=keys)
+
+
+def _name(client: Redis) -> str:
+    said = client.connection_pool.connection_kwargs
+    return f"{said.get('host')}:{said.get('port')}"
 
 
 def _value(reply: Any) -> Any:
