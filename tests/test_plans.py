@@ -485,7 +485,7 @@ ONLY_IN = {
     "asyncio": ("transports/", "desk.py"),
     "threading": ("transports/",),
     "concurrent": ("transports/",),
-    "apsw": ("transports/",),
+    "apsw": ("transports/", "moving/sources/"),
     "sqlite3": (),
 }
 IMPURE = {"time", "random", "secrets", "os", "socket", "asyncio", "threading"}

@@ -98,10 +98,9 @@ def run(args: Sequence[str] | None = None) -> int:
     register()
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     try:
-        return int(app(args=args, prog_name="threadkeep", standalone_mode=False) or 0)
+        code = int(app(args=args, prog_name="threadkeep", standalone_mode=False) or 0)
     except (typer.Abort, KeyboardInterrupt):
-        errors.print("interrupted")
-        return INTERRUPTED
+        code = INTERRUPTED
     except _NOT_UNDERSTOOD as error:
         error.show()
         return WRONG
@@ -117,6 +116,9 @@ def run(args: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OSError, ImportError) as error:
         errors.print(clean(f"error: {error}"))
         return WRONG
+    if code == INTERRUPTED:
+        errors.print("interrupted; what was done stays done")
+    return code
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - Typer's signature

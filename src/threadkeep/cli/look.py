@@ -12,7 +12,7 @@ from rich.text import Text
 
 import threadkeep
 from threadkeep.cli import chat, drawing
-from threadkeep.cli.app import Json, Kind, Namespace, Tenant, Url, app, opened
+from threadkeep.cli.app import NO, Json, Kind, Namespace, Tenant, Url, app, opened
 from threadkeep.cli.output import STATUS_STYLES, answer, as_json_text, brief, line, moment, size, table
 from threadkeep.engine.comparing import ADDED, REMOVED
 from threadkeep.engine.looking import short_ids
@@ -174,16 +174,17 @@ def diff(
     c: Annotated[str | None, typer.Argument(metavar="[C]", help="After THREAD and a checkpoint: another.")] = None,
     *,
     ns: Annotated[str | None, typer.Option("--ns", help="The namespace of a subgraph; the root's is empty.")] = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if something differs.")] = False,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:  # fmt: skip
-    """Tell what differs between two checkpoints: diff A B, or diff THREAD A B. Exit code 1 if something does."""
+    """Tell what differs between two checkpoints: diff A B, or diff THREAD A B."""
     with opened(url, tenant, read_only=True) as keep:
         found = _between(keep, a, b, ns, kind) if c is None else keep.diff(a, b, c, ns=ns or "", kind=kind)
     answer(found, _differing(found), as_json=json)
-    return 1 if found.channels else 0
+    return NO if exit_code and found.channels else 0
 
 
 def _between(keep: threadkeep.Keep, a: str, b: str, ns: str | None, kind: str | None) -> threadkeep.Diff:
