@@ -268,7 +268,9 @@ def test_text_of_users_does_not_steer_the_terminal(tmp_path: Path, command: Comm
             ]
             chain = Chain(keep.checkpointer, id)
             chain.put({"messages": said, text or "none": {text: [text]}}, id=text or "none", source="loop", who=text)
-            at = chain.put({"messages": said[1:], text or "none": {text: text + "!"}}, id=f"{text or 'none'}!", forked_from=text)
+            at = chain.put(
+                {"messages": said[1:], text or "none": {text: text + "!"}}, id=f"{text or 'none'}!", forked_from=text
+            )
             keep.checkpointer.put_writes(at, [(text, text), ("__error__", text)], text, f"~__pregel_pull, {text}")
         keep.store.put(("users", "\x1b[31m"), "\x1b]0;x\x07", {"\x1b": "\x9b31m[red]"})
     command("--version", url=file)

@@ -255,7 +255,8 @@ def _blamed(found: threadkeep.Blame) -> Iterator[RenderableType]:
     if step.run is not None:
         told.append(("run", line(step.run)))
     if write is not None:
-        told += [("node", line(write.node or "-")), ("task", line(write.task)), ("write", f"{write.idx} on {line(step.parent or '-')}")]  # fmt: skip
+        by = "update_state" if step.source == "update" else "-"
+        told += [("node", line(write.node or by)), ("task", line(write.task)), ("write", f"{write.idx} on {line(step.parent or '-')}")]  # fmt: skip
         told.append(("written", moment(write.time)))
     else:
         told.append(("write", _without_write(found)))
