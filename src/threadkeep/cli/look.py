@@ -82,7 +82,7 @@ def _listed(found: list[threadkeep.ThreadInfo], limit: int) -> Iterator[Renderab
 @app.command()
 def show(
     thread: _Thread,
-    checkpoint: Annotated[str | None, typer.Argument(metavar="[CHECKPOINT]", help=_CHECKPOINT)] = None,
+    checkpoint: Annotated[str | None, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT)] = None,
     *,
     state: Annotated[bool, typer.Option("--state", help="The state as JSON.")] = False,
     channel: Annotated[str | None, typer.Option("--channel", metavar="NAME", help="One channel, as JSON.")] = None,
@@ -170,8 +170,8 @@ def _logged(found: list[threadkeep.Step], *, metadata: bool) -> Iterator[Rendera
 @app.command()
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="THREAD (its latest), THREAD@CHECKPOINT, or a checkpoint's id.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The same; or, after THREAD, its first checkpoint.")],
-    c: Annotated[str | None, typer.Argument(metavar="[C]", help="After THREAD and a checkpoint: another.")] = None,
+    b: Annotated[str, typer.Argument(metavar="B", help="The same; with C, a checkpoint of THREAD.")],
+    c: Annotated[str | None, typer.Argument(metavar="C", help="After THREAD and a checkpoint of it: another.")] = None,
     *,
     ns: Annotated[str | None, typer.Option("--ns", help="The namespace of a subgraph; the root's is empty.")] = None,
     kind: Kind = None,
