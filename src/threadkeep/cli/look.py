@@ -121,7 +121,7 @@ def _written(shown: threadkeep.Shown) -> Iterator[RenderableType]:
         return
     short = short_ids(write.task for write in shown.writes)
     cells = (
-        (write.node, short[write.task], write.idx, write.channel, brief(as_json_text(write.value), 120), write.time)
+        (write.node, short[write.task], write.idx, write.channel, chat.in_a_line(write.value, 120), write.time)
         for write in shown.writes
     )
     columns = ("node", "task", "idx", "channel", "value", "time")
@@ -247,7 +247,7 @@ def blame(
 
 
 def _blamed(found: threadkeep.Blame) -> Iterator[RenderableType]:
-    yield Text(line(found.path), "bold").append(": ", "not bold").append_text(_value(found.value))
+    yield Text().append(line(found.path), "bold").append(": ").append_text(_value(found.value))
     step, write = found.step, found.write
     told = [("appeared in", line(step.id)), ("step", f"{step.step} ({step.source})"), ("time", moment(step.time))]
     if found.origin != found.path:
