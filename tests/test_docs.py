@@ -193,6 +193,20 @@ PUBLIC = {
     "KeepStore": [name for name in vars(threadkeep.KeepStore) if not name.startswith("_")],
     "KeepCube": [name for name in vars(KeepCube) if not name.startswith("_")],
     "ThreadInfo": [field.name for field in dataclasses.fields(threadkeep.ThreadInfo)],
+    "Look": [
+        field.name
+        for told in (
+            threadkeep.Step,
+            threadkeep.Written,
+            threadkeep.Shown,
+            threadkeep.Tree,
+            threadkeep.Diff,
+            threadkeep.ChannelDiff,
+            threadkeep.Change,
+            threadkeep.Blame,
+        )
+        for field in dataclasses.fields(told)
+    ],
     "errors": [name for name, held in vars(threadkeep.errors).items() if inspect.isclass(held)],
 }
 

@@ -402,6 +402,19 @@ async def test_moved_elements_are_followed(keep: threadkeep.Keep) -> None:
     assert (await both(keep, "blame", "t", "ids[id=new]")).step.id == "2"
 
 
+async def test_writes_of_nodes_and_of_updates_are_not_mixed_up(keep: threadkeep.Keep) -> None:
+    graph = PLAYS["one run"].build(keep.checkpointer)
+    await graph.ainvoke({"foo": "", "bar": ["in"]}, THREAD, interrupt_before=["node_b"])
+    stopped = await graph.aget_state(THREAD)
+    await graph.aupdate_state(THREAD, {"foo": "b", "bar": ["by hand"]}, as_node="node_b")
+    by_hand = await both(keep, "blame", "1", "foo")
+    assert (by_hand.value, by_hand.step.source, by_hand.write.node) == ("b", "update", None)
+    assert by_hand.write.value == "b" and (await both(keep, "blame", "1", "bar[-1]")).write.value == ["by hand"]
+    await graph.ainvoke(None, stopped.config)
+    by_node = await both(keep, "blame", "1", "foo")
+    assert (by_node.value, by_node.step.source, by_node.write.node) == ("b", "loop", "node_b")
+
+
 def test_what_is_unchanged_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "keep.db"
     with threadkeep.open(f"sqlite:///{file}") as keep:

@@ -58,6 +58,13 @@ def is_chat(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(is_message, value))
 
 
+def in_a_line(value: Any, width: int) -> str:
+    """A value, cut; of messages, who says what."""
+    if is_chat(value):
+        return brief("; ".join(clean(text.plain) for message in value for text in said(message)), width)
+    return brief(as_json_text(value), width)
+
+
 def _chat(name: str, messages: list[Any]) -> Iterator[Text]:
     yield Text()
     if name != "messages":

@@ -82,7 +82,7 @@ def _listed(found: list[threadkeep.ThreadInfo], limit: int) -> Iterator[Renderab
 @app.command()
 def show(
     thread: _Thread,
-    checkpoint: Annotated[str | None, typer.Argument(metavar="[CHECKPOINT]", help=_CHECKPOINT)] = None,
+    checkpoint: Annotated[str | None, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT)] = None,
     *,
     state: Annotated[bool, typer.Option("--state", help="The state as JSON.")] = False,
     channel: Annotated[str | None, typer.Option("--channel", metavar="NAME", help="One channel, as JSON.")] = None,
@@ -121,7 +121,7 @@ def _written(shown: threadkeep.Shown) -> Iterator[RenderableType]:
         return
     short = short_ids(write.task for write in shown.writes)
     cells = (
-        (write.node, short[write.task], write.idx, write.channel, brief(as_json_text(write.value), 120), write.time)
+        (write.node, short[write.task], write.idx, write.channel, chat.in_a_line(write.value, 120), write.time)
         for write in shown.writes
     )
     columns = ("node", "task", "idx", "channel", "value", "time")
@@ -170,8 +170,8 @@ def _logged(found: list[threadkeep.Step], *, metadata: bool) -> Iterator[Rendera
 @app.command()
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="THREAD (its latest), THREAD@CHECKPOINT, or a checkpoint's id.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The same; or, after THREAD, its first checkpoint.")],
-    c: Annotated[str | None, typer.Argument(metavar="[C]", help="After THREAD and a checkpoint: another.")] = None,
+    b: Annotated[str, typer.Argument(metavar="B", help="The same; with C, a checkpoint of THREAD.")],
+    c: Annotated[str | None, typer.Argument(metavar="C", help="After THREAD and a checkpoint of it: another.")] = None,
     *,
     ns: Annotated[str | None, typer.Option("--ns", help="The namespace of a subgraph; the root's is empty.")] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if something differs.")] = False,
@@ -248,7 +248,7 @@ def blame(
 
 
 def _blamed(found: threadkeep.Blame) -> Iterator[RenderableType]:
-    yield Text(line(found.path), "bold").append(": ", "not bold").append_text(_value(found.value))
+    yield Text().append(line(found.path), "bold").append(": ").append_text(_value(found.value))
     step, write = found.step, found.write
     told = [("appeared in", line(step.id)), ("step", f"{step.step} ({step.source})"), ("time", moment(step.time))]
     if found.origin != found.path:
@@ -256,7 +256,8 @@ def _blamed(found: threadkeep.Blame) -> Iterator[RenderableType]:
     if step.run is not None:
         told.append(("run", line(step.run)))
     if write is not None:
-        told += [("node", line(write.node or "-")), ("task", line(write.task)), ("write", f"{write.idx} on {line(step.parent or '-')}")]  # fmt: skip
+        by = "update_state" if step.source == "update" else "-"
+        told += [("node", line(write.node or by)), ("task", line(write.task)), ("write", f"{write.idx} on {line(step.parent or '-')}")]  # fmt: skip
         told.append(("written", moment(write.time)))
     else:
         told.append(("write", _without_write(found)))

@@ -22,7 +22,7 @@ _WIDTH = 200
 def memories(
     namespace: Annotated[
         str | None,
-        typer.Argument(metavar="[NAMESPACE]", help="Its segments with / between them; a / or \\ inside one as \\/ and \\\\."),
+        typer.Argument(metavar="NAMESPACE", help="Its segments with / between them; a / or \\ inside one as \\/ and \\\\."),
     ] = None,
     *,
     query: Annotated[str | None, typer.Option("--query", help="What to search for by words.")] = None,

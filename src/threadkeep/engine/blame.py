@@ -143,21 +143,25 @@ def _candidates(reading: Reading, parent: Record | None, channel: str) -> list[_
 
 
 def _chosen(reading: Reading, parent: Record | None, writes: list[_Write], born: tuple[Record, Path]) -> Written | None:
-    """The write that brought the value; of several that may have, the last.
+    """The write that brought the value; of several that may have, the last. None if none is stored.
 
-    Without a match: the last of all, since a reducer may have made something else of it. But an update made by hand is
-    a child of the same checkpoint as what its tasks made: their writes are not its own.
+    Without a match it is the last of all, since a reducer may have made something else of it.
     """
-    if parent is None or not writes:
+    if parent is None:
         return None
-    made = [reading.one_written(parent, *one) for one in reversed(writes)]
     record, at = born
+    made = _of_its_kind(record, [reading.one_written(parent, *one) for one in reversed(writes)])
     whole = reading.value(record, str(at[0]))
     found = [one for one in made if _has_at(one.value, whole, at)]
     found += [one for value in _on_the_way(whole, at) for one in made if _brought(one.value, value)]
-    if found:
-        return found[0]
-    return None if record.row.source in _BY_HAND else made[0]
+    return next(iter(found or made), None)
+
+
+def _of_its_kind(record: Record, writes: list[Written]) -> list[Written]:
+    """Of the writes on a parent, those of nodes or those of update_state: its children by both are brothers."""
+    if record.row.source in _BY_HAND:
+        return [write for write in writes if write.node is None]
+    return [write for write in writes if write.node is not None] or writes
 
 
 def _has_at(given: Any, whole: Any, at: Path) -> bool:
