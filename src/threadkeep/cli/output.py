@@ -21,6 +21,9 @@ from threadkeep.engine.plain import jsonable
 from threadkeep.work import Tell
 
 STATUS_STYLES = {"idle": "green", "pending": "yellow", "interrupted": "magenta", "error": "red"}
+_OBEYED = ("Cc", "Cs")
+_TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""What lets text run in the other direction."""
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -75,8 +78,8 @@ def text(cell: Any) -> str:
 
 
 def visible(said: str) -> str:
-    """Text of users with what a terminal would obey, or cannot show, escaped: control characters, lone surrogates."""
-    return "".join(c.encode("unicode_escape").decode() if category(c) in ("Cc", "Cf", "Cs") else c for c in said)
+    """Text of users with what a terminal would obey, or cannot show, escaped: controls, lone surrogates."""
+    return "".join(c.encode("unicode_escape").decode() if category(c) in _OBEYED or c in _TURNS else c for c in said)
 
 
 def moment(time: datetime) -> str:
