@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Send
 
 import threadkeep
 from chains import Chain
@@ -119,6 +121,20 @@ def test_writes_that_wait_for_their_checkpoint_are_traced_by_its_id(keep: Keep) 
     assert (found.task, found.node, found.channel, found.value) == ("task", "node", "log", "b")
     with pytest.raises(errors.Missing):
         keep.trace("early", "9999")
+
+
+def test_sends_of_old_checkpoints_name_their_nodes(keep: Keep) -> None:
+    sends = [Send("first", 1), Send("second", {"a": "b" * 300})]
+    saved = empty_checkpoint() | {"id": "00000001", "v": 3, "pending_sends": sends}
+    at = keep.checkpointer.put({"configurable": {"thread_id": "old", "checkpoint_ns": ""}}, saved, {"step": 0}, {})
+    for n in range(3):
+        keep.checkpointer.put_writes(at, [("log", n)], f"task {n}", f"~__pregel_push, {n:010}")
+    assert {each.task: each.node for each in keep.trace("old")} == {
+        "task 0": "first",
+        "task 1": "second",
+        "task 2": None,
+    }
+    assert {one.node for one in keep.activity().by_node} == {"first", "second", None}
 
 
 def test_a_trace_of_a_talk_has_the_messages_of_each_run(seen: Keep) -> None:
