@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Send
 
 import threadkeep
 from chains import Chain
@@ -119,6 +121,20 @@ def test_writes_that_wait_for_their_checkpoint_are_traced_by_its_id(keep: Keep) 
     assert (found.task, found.node, found.channel, found.value) == ("task", "node", "log", "b")
     with pytest.raises(errors.Missing):
         keep.trace("early", "9999")
+
+
+def test_sends_of_old_checkpoints_name_their_nodes(keep: Keep) -> None:
+    sends = [Send("first", 1), Send("second", {"a": "b" * 300})]
+    saved = empty_checkpoint() | {"id": "00000001", "v": 3, "pending_sends": sends}
+    at = keep.checkpointer.put({"configurable": {"thread_id": "old", "checkpoint_ns": ""}}, saved, {"step": 0}, {})
+    for n in range(3):
+        keep.checkpointer.put_writes(at, [("log", n)], f"task {n}", f"~__pregel_push, {n:010}")
+    assert {each.task: each.node for each in keep.trace("old")} == {
+        "task 0": "first",
+        "task 1": "second",
+        "task 2": None,
+    }
+    assert {one.node for one in keep.activity().by_node} == {"first", "second", None}
 
 
 def test_a_trace_of_a_talk_has_the_messages_of_each_run(seen: Keep) -> None:
@@ -295,7 +311,6 @@ def test_sizes_add_up_to_the_byte_whatever_was_done(keep: Keep) -> None:
     chain = Chain(saver, "long", run="r1")
     chain.put({"log": [f"{n} " * 100 for n in range(700)], "blob": "ü" * 700_000})
     at = chain.put({"log": [f"{n} " * 100 for n in range(0, 700, 2)], "blob": "ü" * 700_000})
-    Chain(saver, "long", run="r2").number = 9
     saver.put_writes(at, [("log", ["only written " * 100]), ("note", 1)], "task")
     before = check_sums(keep)
     assert before.by_kind["writes"] > 0 < before.by_kind["write_rows"]
@@ -303,6 +318,7 @@ def test_sizes_add_up_to_the_byte_whatever_was_done(keep: Keep) -> None:
     saver.delete_for_runs(["r1"])
     keep.copy("fan", "copy")
     keep.copy("talk", "talk 2")
+    asyncio.run(keep.cube.fork("talk", "talk 3", after_run_id="r1"))
     check_sums(keep)
     keep.prune("fan")
     keep.prune("talk")
@@ -311,7 +327,7 @@ def test_sizes_add_up_to_the_byte_whatever_was_done(keep: Keep) -> None:
     assert keep.sizes(limit=0).by_thread == []
     one = keep.sizes(thread_id="copy")
     assert (one.threads, one.by_thread) == (1, keep.sizes(prefix="copy").by_thread)
-    assert keep.sizes(kind="cube").threads == 2
+    assert keep.sizes(kind="cube").threads == 3
 
 
 def test_logical_bytes_are_those_of_every_value_and_write_as_it_was_encoded(seen: Keep) -> None:

@@ -20,7 +20,7 @@ from threadkeep.errors import Missing
 from threadkeep.plan import Plan
 from threadkeep.work import Progress, Read, Work
 
-_PAGE, _SPACES = 256, 1000
+_PAGE, _SPACES = 2048, 1000
 
 
 def over_threads(

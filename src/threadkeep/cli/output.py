@@ -106,11 +106,6 @@ def text(cell: Any) -> str:
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else line(str(cell))
 
 
-def shown(text: str) -> str:
-    """Text of users, with what a terminal would obey escaped."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
 def moment(time: datetime) -> str:
     """A time, in UTC, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S")

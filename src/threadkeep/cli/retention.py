@@ -14,7 +14,7 @@ from rich.console import RenderableType
 import threadkeep
 from threadkeep import Policy, Pruned, Swept
 from threadkeep.cli.app import DryRun, Json, Kind, Tenant, Url, Yes, app, opened, sure
-from threadkeep.cli.output import answer, bar, shown, size, table
+from threadkeep.cli.output import answer, bar, line, size, table
 from threadkeep.policies import read
 
 _Config = Annotated[
@@ -142,7 +142,7 @@ def _pruned_lines(pruned: Pruned) -> Iterable[RenderableType]:
     if pruned.threads:
         columns = ("thread", "kind", "", "checkpoints", "hidden", "writes", "bytes")
         rows = [
-            (shown(each.id), each.kind, "dropped" if each.dropped else "", len(each.checkpoints), len(each.hidden), each.writes, size(each.bytes))
+            (line(each.id), each.kind, "dropped" if each.dropped else "", len(each.checkpoints), len(each.hidden), each.writes, size(each.bytes))
             for each in pruned.threads
         ]  # fmt: skip
         yield table(columns, rows, right=("checkpoints", "hidden", "writes", "bytes"))

@@ -8,7 +8,7 @@ import typer
 
 from threadkeep import Branch
 from threadkeep.cli.app import DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, sure
-from threadkeep.cli.output import answer, as_plain, shown
+from threadkeep.cli.output import answer, as_plain, line
 from threadkeep.errors import Missing
 
 _Thread = Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")]
@@ -77,7 +77,7 @@ def rollback(
     with opened(url, tenant, read_only=dry_run) as keep:
         made = keep.rollback(thread, checkpoint, ns=ns, kind=kind, dry_run=dry_run)
     verb = "would go back" if dry_run else "went back"
-    lines = [f"{shown(thread)} {verb} to {_where(made)}", *_lines(made)]
+    lines = [f"{line(thread)} {verb} to {_where(made)}", *_lines(made)]
     answer({**as_plain(made), "dry_run": dry_run}, lines, as_json=json)
 
 
@@ -96,13 +96,13 @@ def fork(
     """Go on from a checkpoint, or from the latest, in one more branch; or, with --to, in a new thread."""
     with opened(url, tenant) as keep:
         made = keep.fork(thread, checkpoint, to=to, ns=ns, kind=kind)
-    where = f"to thread {shown(to)}" if to is not None else "in one more branch"
-    answer(made, [f"forked {shown(thread)} {where} from {_where(made)}", *_lines(made)], as_json=json)
+    where = f"to thread {line(to)}" if to is not None else "in one more branch"
+    answer(made, [f"forked {line(thread)} {where} from {_where(made)}", *_lines(made)], as_json=json)
 
 
 def _where(made: Branch) -> str:
-    return shown(made.forked_from) + (f" of namespace {shown(made.ns)}" if made.ns else "")
+    return line(made.forked_from) + (f" of namespace {line(made.ns)}" if made.ns else "")
 
 
 def _lines(made: Branch) -> list[str]:
-    return [f"  checkpoint  {shown(made.id)}", f"  parent      {shown(made.parent or '-')}"]
+    return [f"  checkpoint  {line(made.id)}", f"  parent      {line(made.parent or '-')}"]

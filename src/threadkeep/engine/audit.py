@@ -127,13 +127,20 @@ class _Sends(dict[Place, list[Any]]):
 
 async def _sends(thread: Whole, places: Iterable[Place]) -> _Sends:
     """The pending sends of some checkpoints, read some at a time. What is no list of sends tells nothing."""
-    slots = {place: thread.records[place].slots.get(SENDS) for place in places if place in thread.records}
-    wanted = [(place, slot) for place, slot in slots.items() if slot is not None]
-    found = _Sends()
+    records = {place: thread.records[place] for place in places if place in thread.records}
+    wanted = [(place, record.slots[SENDS]) for place, record in records.items() if SENDS in record.slots]
+    found = _Sends({place: _old_sends(record) for place, record in records.items() if SENDS not in record.slots})
     for group in _groups(wanted):
         held = await _decoded(thread, [slot for _, slot in group])
         found.update({place: value for (place, _), value in zip(group, held, strict=True) if isinstance(value, list)})
     return found
+
+
+def _old_sends(record: Record) -> list[Any]:
+    """Those of a checkpoint before LangGraph 0.5, which had a key of its own for them."""
+    rest = plain(*record.rest, what=f"checkpoint {record.row.id!r}") if record.rest is not None else None
+    sends = rest.get("pending_sends") if isinstance(rest, dict) else None
+    return sends if isinstance(sends, list) else []
 
 
 def _groups(wanted: Iterable[tuple[Place, Slot]]) -> Iterator[list[tuple[Place, Slot]]]:

@@ -230,8 +230,11 @@ def _channels(thread: Whole, lanes: Lanes) -> Iterator[ChannelSize]:
     for entry in (entry for task in _tasks(thread) for entry in task.entries.values()):
         writes[entry.channel] += 1
         written[entry.channel] += entry.size
+    held: dict[int, list[Run]] = {}
+    for run in thread.stored:
+        held.setdefault(run.lane, []).append(run)
     for n, name in enumerate(thread.head.names):
-        runs = [run for run in thread.stored if run.lane == FIRST_CHANNEL + n]
+        runs = held.get(FIRST_CHANNEL + n, [])
         told = ChannelSize(
             name, lanes.count(runs), lanes.stored(runs), writes[name], written[name], state[name], latest[name]
         )

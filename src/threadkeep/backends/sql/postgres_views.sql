@@ -1,5 +1,6 @@
 -- Views for people who ask the database themselves; threadkeep never reads them. Ids are text, times are timestamps, channels
--- have their names. `number` is the thread's number in the tables: a condition on it is quick, one on text reads everything.
+-- have their names. `number` is the thread's number in the tables: a condition on it is quick, but in tk_v_sizes,
+-- which adds up everything first; one on text reads all threads.
 -- Every join is by thread first; nothing but what common databases have, no JSON and no functions of our own.
 
 -- text: bytes as text; what no text can hold, a NUL or a lone surrogate, in hexadecimal digits after \x
@@ -30,16 +31,16 @@ SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thr
        t.source
 FROM tk_threads t;
 CREATE VIEW tk_v_checkpoints AS
-SELECT c.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
+SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
        {packed c.parent} AS parent, {packed c.run} AS run, c.step, c.source, {moment c.time} AS time, c.hidden <> 0 AS hidden,
        length(c.body) AS body_bytes
-FROM tk_checkpoints c JOIN tk_threads t ON t.thread = c.thread;
+FROM tk_checkpoints c JOIN tk_v_threads t ON t.number = c.thread;
 CREATE VIEW tk_v_writes AS
-SELECT w.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, {text w.ns} AS ns,
+SELECT t.number, t.tenant, t.kind, t.thread, {text w.ns} AS ns,
        {text w.checkpoint} AS checkpoint, {packed w.task} AS task,
        CASE WHEN substr(w.path, 1, 16) = CAST('~__pregel_pull, ' AS bytea) THEN {text substr(w.path, 17)} END AS node,
        {text w.path} AS path, w.idx, {name i} AS channel, w.bytes, {moment w.time} AS time, {packed w.run} AS run
-FROM ({entries}) w JOIN tk_threads t ON t.thread = w.thread
+FROM ({entries}) w JOIN tk_v_threads t ON t.number = w.thread
 LEFT JOIN tk_items i ON i.thread = w.thread AND i.lane = 0 AND i.n = w.n;
 CREATE VIEW tk_v_sizes AS
 WITH held AS (
@@ -59,9 +60,9 @@ WITH held AS (
     SELECT t.thread, 'rows', NULL, 0, t.bytes - CAST(coalesce(sum(h.stored), 0) AS bigint), 0, 0
     FROM tk_threads t LEFT JOIN held h ON h.thread = t.thread GROUP BY t.thread, t.bytes
 )
-SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, p.part, p.channel, p.items, p.stored,
+SELECT p.thread AS number, t.tenant, t.kind, t.thread, p.part, p.channel, p.items, p.stored,
        p.writes, p.written
-FROM parts p JOIN tk_threads t ON t.thread = p.thread;
+FROM parts p JOIN tk_v_threads t ON t.number = p.thread;
 CREATE VIEW tk_v_activity AS
 SELECT number, tenant, kind, thread, ns, CAST(time AT TIME ZONE 'UTC' AS date) AS day, node, channel, count(*) AS writes,
        CAST(sum(bytes) AS bigint) AS bytes, CAST(avg(bytes) AS double precision) AS average

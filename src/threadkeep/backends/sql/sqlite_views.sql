@@ -1,5 +1,6 @@
 -- Views for people who ask the database themselves; threadkeep never reads them. Ids are text, times are UTC, channels have
--- their names. `number` is the thread's number in the tables: a condition on it is quick, one on text reads everything.
+-- their names. `number` is the thread's number in the tables: a condition on it is quick, but in tk_v_sizes,
+-- which adds up everything first; one on text reads all threads.
 
 -- text: bytes as text; what no text can hold, a NUL or a lone surrogate, in hexadecimal digits after \x
 -- GLOB takes a lone surrogate for U+FFFD; the characters that are, or are taken for, U+FFFD themselves are left out before.
@@ -30,17 +31,17 @@ SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thr
        t.source
 FROM tk_threads t;
 CREATE VIEW tk_v_checkpoints AS
-SELECT c.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
+SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
        {packed c.parent} AS parent, {packed c.run} AS run, c.step, c.source, {moment c.time} AS time, c.hidden,
        length(c.body) AS body_bytes
-FROM tk_checkpoints c JOIN tk_threads t ON t.thread = c.thread;
+FROM tk_checkpoints c JOIN tk_v_threads t ON t.number = c.thread;
 CREATE VIEW tk_v_writes AS
-SELECT w.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, {text w.ns} AS ns,
+SELECT t.number, t.tenant, t.kind, t.thread, {text w.ns} AS ns,
        {text w.checkpoint} AS checkpoint, {packed w.task} AS task,
        CASE WHEN substr(w.path, 1, 16) = CAST('~__pregel_pull, ' AS BLOB) THEN {text substr(w.path, 17)} END AS node,
        {text w.path} AS path, e.value AS idx, {name i} AS channel,
        json_extract(w.entries, '$[' || (e.key + 2) || ']') AS bytes, {moment w.time} AS time, {packed w.run} AS run
-FROM tk_writes w JOIN tk_threads t ON t.thread = w.thread JOIN json_each(w.entries) e ON e.key % 3 = 0
+FROM tk_writes w JOIN tk_v_threads t ON t.number = w.thread JOIN json_each(w.entries) e ON e.key % 3 = 0
 LEFT JOIN tk_items i ON i.thread = w.thread AND i.lane = 0 AND i.n = json_extract(w.entries, '$[' || (e.key + 1) || ']');
 CREATE VIEW tk_v_sizes AS
 WITH held AS (
@@ -58,12 +59,12 @@ WITH held AS (
     UNION ALL
     SELECT thread, 'shared', NULL, sum(items), sum(stored), 0, 0 FROM held WHERE lane < 3 GROUP BY thread
     UNION ALL
-    SELECT t.thread, 'rows', NULL, 0, t.bytes - coalesce((SELECT sum(h.stored) FROM held h WHERE h.thread = t.thread), 0), 0, 0
-    FROM tk_threads t
+    SELECT t.thread, 'rows', NULL, 0, t.bytes - coalesce(sum(h.stored), 0), 0, 0
+    FROM tk_threads t LEFT JOIN held h ON h.thread = t.thread GROUP BY t.thread, t.bytes
 )
-SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, p.part, p.channel, p.items, p.stored,
+SELECT p.thread AS number, t.tenant, t.kind, t.thread, p.part, p.channel, p.items, p.stored,
        p.writes, p.written
-FROM parts p JOIN tk_threads t ON t.thread = p.thread;
+FROM parts p JOIN tk_v_threads t ON t.number = p.thread;
 CREATE VIEW tk_v_activity AS
 SELECT number, tenant, kind, thread, ns, date(time) AS day, node, channel, count(*) AS writes, sum(bytes) AS bytes,
        avg(bytes) AS average
