@@ -1,11 +1,11 @@
-"""Rollback and fork as work: which thread is meant, then the branch. Both kinds of threads."""
+"""Rollback, fork and tag as work: which thread is meant, then the change. Both kinds of threads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from threadkeep.desk import Desk, draw, now_exactly
-from threadkeep.engine import branch, catalogue
+from threadkeep.engine import branch, catalogue, tag
 from threadkeep.engine.branch import Branch, Moment
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.talks import branches as talks
@@ -39,6 +39,14 @@ def forking(desk: Desk, id: str, ref: str | None, ns: str, kind: str | None, *, 
         return made
     made = yield Change(key, _beside(desk, key, ref, ns))
     return made
+
+
+def tagging(desk: Desk, id: str, ref: str, ns: str, kind: str | None, *, name: str | None) -> Work[str]:
+    """Tag a checkpoint, or take its tag away."""
+    key: ThreadKey = yield Read(lambda: catalogue.known(desk.tenant, id, kind))
+    _check_namespace(key, ns)
+    tagged: str = yield Change(key, lambda: tag.tag(desk.heads, key, ref, ns, name, draw()))
+    return tagged
 
 
 def _to(desk: Desk, key: ThreadKey, ref: str | None, target: ThreadKey) -> Callable[[], Plan[Branch]]:

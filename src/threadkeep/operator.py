@@ -534,6 +534,24 @@ class Operator:
 
     # -- Retention --
 
+    def tag(
+        self, thread_id: str, checkpoint_id: str, name: str | None, *, ns: str = "", kind: str | None = None
+    ) -> str:
+        """Give a checkpoint a tag (metadata `tag`), so that policies keep it; None takes it away. The checkpoint's id."""
+        return self._desk.work(self._tagging(thread_id, checkpoint_id, name, ns, kind))
+
+    async def atag(
+        self, thread_id: str, checkpoint_id: str, name: str | None, *, ns: str = "", kind: str | None = None
+    ) -> str:
+        """The same for async callers."""
+        return await self._desk.awork(self._tagging(thread_id, checkpoint_id, name, ns, kind))
+
+    def _tagging(self, thread_id: Any, ref: Any, name: Any, ns: Any, kind: str | None) -> Work[str]:
+        if name is not None and not (isinstance(name, str) and name):
+            raise TypeError(f"name must be a str that is not empty, or None, not {name!r}")
+        place = (as_id(thread_id, "thread_id"), as_id(ref, "checkpoint_id"), as_id(ns, "ns"), _checked_kind(kind))
+        return branching.tagging(self._desk, *place, name=name)
+
     def prune(
         self,
         thread_id: str | None = None,

@@ -1,4 +1,4 @@
-"""Commands that let go of what is old: prune, sweep."""
+"""Commands that let go of what is old: prune, sweep; and tag, so that something stays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import RenderableType
 
 import threadkeep
 from threadkeep import Policy, Pruned, Swept
-from threadkeep.cli.app import DryRun, Json, Kind, Tenant, Url, Yes, app, opened, sure
+from threadkeep.cli.app import DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, sure
 from threadkeep.cli.output import answer, bar, line, size, table
 from threadkeep.policies import read
 
@@ -25,9 +25,7 @@ _Selecting = tuple[str, str | None, Sequence[str], str | None]
 
 @app.command()
 def prune(
-    threads: Annotated[
-        list[str] | None, typer.Argument(metavar="[THREAD]...", help="Ids of threads; all, if none.")
-    ] = None,
+    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="Ids of threads; all, if none.")] = None,
     *,
     keep_last: Annotated[
         int | None, typer.Option("--keep-last", metavar="N", help="Keep the last N checkpoints of each namespace.")
@@ -188,3 +186,27 @@ def _swept_lines(swept: Swept) -> Iterable[RenderableType]:
         yield from _pruned_lines(swept.pruned)
     elif swept.memories is None:
         yield "no policies: nothing to remove (a dry run does not count expired memories)"
+
+
+@app.command()
+def tag(
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")],
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="Its id, a beginning of it, latest, or latest~2.")
+    ],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The tag.")] = None,
+    *,
+    remove: Annotated[bool, typer.Option("--remove", help="Take its tag away.")] = False,
+    ns: Namespace = "",
+    kind: Kind = None,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Tag a checkpoint, so that no policy removes it."""
+    if (name is None) != remove:
+        raise ValueError("say a NAME, or --remove")
+    with opened(url, tenant) as keep:
+        id = keep.tag(thread, checkpoint, name, ns=ns, kind=kind)
+    said = f"tagged {line(id)} {line(name)}" if name is not None else f"{line(id)} has no tag"
+    answer({"thread": thread, "ns": ns, "id": id, "tag": name}, [said], as_json=json)

@@ -84,7 +84,7 @@ def rollback(
 @app.command()
 def fork(
     thread: _Thread,
-    checkpoint: Annotated[str | None, typer.Argument(metavar="[CHECKPOINT]", help=_CHECKPOINT_HELP)] = None,
+    checkpoint: Annotated[str | None, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT_HELP)] = None,
     *,
     to: Annotated[str | None, typer.Option("--to", metavar="THREAD", help="The id of a new thread to fork to.")] = None,
     ns: Namespace = "",
