@@ -480,7 +480,7 @@ MAY_IMPORT = {
     "backends": {"backends", "engine", "plan", "errors"},
     "transports": {"transports", "backends", "engine", "plan", "errors"},
     "adapters": {"adapters", "engine", "desk", "keep", "plan", "errors"},
-    "moving": {"moving", "engine", "desk", "plan", "work", "errors"},
+    "moving": {"moving", "engine", "desk", "keep", "plan", "work", "errors"},
 }
 ONLY_IN = {
     "asyncio": ("transports/", "desk.py"),
