@@ -28,6 +28,7 @@ from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as 
 from threadkeep.moving.bringing import Brought
 from threadkeep.moving.converting import Converted, aconvert, convert
 from threadkeep.moving.exporting import Exported
+from threadkeep.moving.tally import Imported
 from threadkeep.upkeep import Compacted
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ __all__ = [
     "Diff",
     "Exported",
     "Finding",
+    "Imported",
     "Keep",
     "KeepSaver",
     "KeepStore",

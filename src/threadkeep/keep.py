@@ -76,7 +76,7 @@ class Keep(Operator):
         return self._cube
 
     def _indexing(self) -> Any:
-        return self.store.indexing
+        return self.store._index  # noqa: SLF001 - nobody else needs it
 
     @property
     def _embeds(self) -> bool:

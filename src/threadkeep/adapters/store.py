@@ -88,11 +88,6 @@ class KeepStore(BaseStore):
         inspect.signature(keep.open).bind(url, **options)  # an option that there is not is a TypeError here, not later
         return Opened(partial(keep.open, url, **options), lambda opened: opened.store)
 
-    @property
-    def indexing(self) -> Index:
-        """What of a value a query can find."""
-        return self._index
-
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""
         return self._desk.setup()

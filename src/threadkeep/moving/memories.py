@@ -90,7 +90,7 @@ class Shelf:
         return [
             each
             for each, held in zip(some, here, strict=True)
-            if held is None or (held.updated < each.row.updated and held[2:] != each.row[2:])
+            if held is None or (held.updated <= each.row.updated and not _is_same(held, each.row))
         ]
 
     def _stored(self, wanted: Sequence[Remembered], *, takes_over: bool) -> Work[None]:
