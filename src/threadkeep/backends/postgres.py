@@ -431,7 +431,8 @@ def _in_order(request: Remember) -> tuple[list[_Put], list[dict[str, Any]]]:
 
 _Put: TypeAlias = tuple[dict[str, Any], Memory]
 _MEMORY_COLUMNS = {
-    "spaces": "space", "keys": "key", "expires": "expires", "values": "value",
+    "spaces": "space", "keys": "key", "created": "created", "updated": "updated", "expires": "expires",
+    "values": "value",
 }  # fmt: skip
 _ARRAY_HEADER = 20
 _LAST_PLACE, _MOST_PLACES = 16383, 255

@@ -16,7 +16,7 @@ from rich.console import Console
 import threadkeep
 from threadkeep.errors import Missing, ThreadkeepError
 
-_SUBJECTS = ("time",)
+_SUBJECTS = ("time", "exporting")
 """The files with commands, in the order of --help."""
 _FILE = "sqlite:///"
 _NOT_UNDERSTOOD: Any = typer.BadParameter.__mro__[2]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import threadkeep
 from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened
-from threadkeep.cli.output import answer, bar, printable, size
+from threadkeep.cli.output import answer, bar, size
 
 _Prefix = Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")]
 _Kind = Annotated[str | None, typer.Option("--kind", help="Only graph (LangGraph) or cube (CubeLoop).")]
@@ -25,7 +27,7 @@ _Memories = Annotated[
 
 @app.command()
 def export(
-    threads: Annotated[list[str] | None, typer.Argument(metavar="[THREAD]...", help="Ids of threads; else all.")] = None,
+    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="Ids of threads; else all.")] = None,
     *,
     output: Annotated[str, typer.Option("--output", "-o", help="The file; - is the standard output.")],
     prefix: _Prefix = "",
@@ -40,17 +42,20 @@ def export(
     where = sys.stdout.buffer if output == "-" else output
     if json and output == "-":
         raise ValueError("--json and --output - both write to the standard output: choose one")
-    with opened(url, tenant, read_only=True) as keep, bar("exporting") as tell:
+    gone = "nothing was written" if output != "-" else "what was written is not whole"
+    with opened(url, tenant, read_only=True) as keep, _saying(gone), bar("exporting") as tell:
         done = keep.export(
             where, thread_id=threads or None, prefix=prefix, kind=kind, memories=memories, redact=redact,
             on_progress=tell,
         )  # fmt: skip
     if output == "-":
         return
-    told = f"exported {_counted(done.threads, 'thread')} and {_counted(done.memories, 'memory', 'memories')} to {output}"
+    told = (
+        f"exported {_counted(done.threads, 'thread')} and {_counted(done.memories, 'memory', 'memories')} to {output}"
+    )
     more = f"{done.checkpoints:,} checkpoints, {done.writes:,} writes; {size(done.bytes)} before compression"
     note = ["texts, numbers and names were replaced; look into the file before you send it"] if redact else []
-    answer(done, [printable(told), more, *note], as_json=json)
+    answer(done, [_shown(told), more, *note], as_json=json)
 
 
 @app.command()
@@ -74,38 +79,52 @@ def convert(
     bring what is new. Exit code 1 if both sides differ in the end.
     """
     there, here = (source, target) if target is not None else (url, source)
-    with opened(there, tenant, read_only=True) as one, _target(here, tenant, dry_run=dry_run) as other:
-        with bar("converting") as tell:
-            done = threadkeep.convert(
-                one, other, thread_id=thread or None, prefix=prefix, kind=kind, memories=memories, verify=verify,
-                dry_run=dry_run, on_progress=tell,
-            )  # fmt: skip
-    answer(done, map(printable, _told(done)), as_json=json)
+    with (
+        opened(there, tenant, read_only=True) as one,
+        _target(here, tenant, dry_run=dry_run) as other,
+        _saying("what was brought over stays; the same command goes on"),
+        bar("converting") as tell,
+    ):
+        done = threadkeep.convert(
+            one, other, thread_id=thread or None, prefix=prefix, kind=kind, memories=memories, verify=verify,
+            dry_run=dry_run, on_progress=tell,
+        )  # fmt: skip
+    answer(done, map(_shown, _told(done)), as_json=json)
     return NO if done.differing else 0
 
 
 @contextmanager
 def _target(url: str | None, tenant: str, *, dry_run: bool) -> Iterator[threadkeep.Keep]:
-    """Where threads shall be. A dry run makes no file: where there is none, nothing is there."""
+    """Where threads shall be. A dry run makes no file: where there is none yet, nothing is there."""
+    file = as_url(url).removeprefix("sqlite:///")
+    is_new = "://" not in file and not Path(file).exists()
+    if dry_run and is_new:
+        url = "memory://"
+    with opened(url, tenant, read_only=dry_run, may_be_new=not dry_run) as keep:
+        yield keep
+
+
+@contextmanager
+def _saying(what: str) -> Iterator[None]:
+    """Say what an interruption leaves behind."""
     try:
-        with opened(url, tenant, read_only=dry_run, may_be_new=not dry_run) as keep:
-            yield keep
-            return
-    except ValueError:
-        if not dry_run or "://" in as_url(url).partition("sqlite:///")[2]:
-            raise
+        yield
+    except KeyboardInterrupt:
+        typer.echo(what, err=True)
+        raise
 
 
 def _told(done: threadkeep.Converted) -> Iterator[str]:
     """What a conversion did, line by line."""
     would = "would be " if done.dry_run else ""
-    yield f"{_counted(done.threads, 'thread')}, {_counted(done.memories, 'memory', 'memories')} {would}brought over"
+    yield f"{_counted(done.threads, 'thread')}, of which"
     told = {
         f"{would}copied": done.copied, "the same on both sides": done.same,
         f"{would}made anew, for the source has changed": done.renewed,
         f"{would}merged into threads of the target": done.merged,
     }  # fmt: skip
-    yield from (f"  {count:,} {what}" for what, count in told.items() if count)
+    yield from (f"  {count:,} {what}" for what, count in told.items() if count or what.endswith("copied"))
+    yield f"{_counted(done.memories, 'memory', 'memories')} {would}brought over"
     if done.verified and not done.differing:
         yield "both sides were compared and are the same"
     yield from (f"differs: {each}" for each in done.differing)
@@ -113,3 +132,9 @@ def _told(done: threadkeep.Converted) -> Iterator[str]:
 
 def _counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _shown(text: str) -> str:
+    """A text for a terminal: control characters, and what has no UTF-8, are escaped."""
+    escaped = re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: ascii(found[0])[1:-1], text)
+    return escaped.encode("utf-8", "backslashreplace").decode()

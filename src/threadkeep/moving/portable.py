@@ -118,9 +118,10 @@ class Line(NamedTuple):
         if type(value) is not dict or _ODD not in value:
             return value
         try:
-            return unpack(self.inner(value).data(_ODD), "it")
-        except (ThreadkeepError, RecursionError) as error:
+            (found,) = unpack(self.inner(value).data(_ODD), "it")
+        except (ThreadkeepError, RecursionError, TypeError, ValueError) as error:
             raise self.wrong(f"a value cannot be decoded: {error}") from error
+        return found
 
 
 def brief(value: Any) -> str:
@@ -130,8 +131,8 @@ def brief(value: Any) -> str:
 
 
 def exact(value: Any) -> Any:
-    """A value as JSON, or as msgpack in it where JSON would lose something."""
-    return value if _is_json(value) else {_ODD: chars(pack(value))}
+    """A value as JSON, or as the msgpack of a list with only that in it, where JSON would lose something."""
+    return value if _is_json(value) else {_ODD: chars(pack([value]))}
 
 
 def _is_json(value: Any, deepest: int = 100) -> bool:
