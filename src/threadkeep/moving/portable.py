@@ -450,7 +450,7 @@ class _Raw(io.RawIOBase):
 
 
 def _lines(file: Any) -> Iterator[Line]:
-    source, number = _plain(file), 0
+    source, number, has_sums = _plain(file), 0, False
     while True:
         number += 1
         try:
@@ -466,6 +466,9 @@ def _lines(file: Any) -> Iterator[Line]:
         line = _parsed(number, raw)
         if number == 1:
             _check_header(line)
+            has_sums = "crc" in line.said
+        if has_sums and "crc" not in line.said:
+            raise line.wrong("it has no checksum, although the first line has one")
         yield line
 
 
