@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,9 +26,7 @@ _Memories = Annotated[
 
 @app.command()
 def export(
-    threads: Annotated[
-        list[str] | None, typer.Argument(metavar="[THREAD]...", help="Ids of threads; else all.")
-    ] = None,
+    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="Ids of threads; else all.")] = None,
     *,
     output: Annotated[str, typer.Option("--output", "-o", help="The file; - is the standard output.")],
     prefix: _Prefix = "",
@@ -42,7 +41,8 @@ def export(
     where = sys.stdout.buffer if output == "-" else output
     if json and output == "-":
         raise ValueError("--json and --output - both write to the standard output: choose one")
-    with opened(url, tenant, read_only=True) as keep, bar("exporting") as tell:
+    gone = "nothing was written" if output != "-" else "what was written is not whole"
+    with opened(url, tenant, read_only=True) as keep, _saying(gone), bar("exporting") as tell:
         done = keep.export(
             where, thread_id=threads or None, prefix=prefix, kind=kind, memories=memories, redact=redact,
             on_progress=tell,
@@ -81,6 +81,7 @@ def convert(
     with (
         opened(there, tenant, read_only=True) as one,
         _target(here, tenant, dry_run=dry_run) as other,
+        _saying("what was brought over stays; the same command goes on"),
         bar("converting") as tell,
     ):
         done = threadkeep.convert(
@@ -93,26 +94,36 @@ def convert(
 
 @contextmanager
 def _target(url: str | None, tenant: str, *, dry_run: bool) -> Iterator[threadkeep.Keep]:
-    """Where threads shall be. A dry run makes no file: where there is none, nothing is there."""
+    """Where threads shall be. A dry run makes no file: where there is none yet, nothing is there."""
+    file = as_url(url).removeprefix("sqlite:///")
+    is_new = "://" not in file and not Path(file).exists()
+    if dry_run and is_new:
+        url = "memory://"
+    with opened(url, tenant, read_only=dry_run, may_be_new=not dry_run) as keep:
+        yield keep
+
+
+@contextmanager
+def _saying(what: str) -> Iterator[None]:
+    """Say what an interruption leaves behind."""
     try:
-        with opened(url, tenant, read_only=dry_run, may_be_new=not dry_run) as keep:
-            yield keep
-            return
-    except ValueError:
-        if not dry_run or "://" in as_url(url).partition("sqlite:///")[2]:
-            raise
+        yield
+    except KeyboardInterrupt:
+        typer.echo(what, err=True)
+        raise
 
 
 def _told(done: threadkeep.Converted) -> Iterator[str]:
     """What a conversion did, line by line."""
     would = "would be " if done.dry_run else ""
-    yield f"{_counted(done.threads, 'thread')}, {_counted(done.memories, 'memory', 'memories')} {would}brought over"
+    yield f"{_counted(done.threads, 'thread')}, of which"
     told = {
         f"{would}copied": done.copied, "the same on both sides": done.same,
         f"{would}made anew, for the source has changed": done.renewed,
         f"{would}merged into threads of the target": done.merged,
     }  # fmt: skip
-    yield from (f"  {count:,} {what}" for what, count in told.items() if count)
+    yield from (f"  {count:,} {what}" for what, count in told.items() if count or what.endswith("copied"))
+    yield f"{_counted(done.memories, 'memory', 'memories')} {would}brought over"
     if done.verified and not done.differing:
         yield "both sides were compared and are the same"
     yield from (f"differs: {each}" for each in done.differing)

@@ -118,9 +118,10 @@ class Line(NamedTuple):
         if type(value) is not dict or _ODD not in value:
             return value
         try:
-            return unpack(self.inner(value).data(_ODD), "it")
-        except (ThreadkeepError, RecursionError) as error:
+            (found,) = unpack(self.inner(value).data(_ODD), "it")
+        except (ThreadkeepError, RecursionError, TypeError, ValueError) as error:
             raise self.wrong(f"a value cannot be decoded: {error}") from error
+        return found
 
 
 def brief(value: Any) -> str:
@@ -130,8 +131,8 @@ def brief(value: Any) -> str:
 
 
 def exact(value: Any) -> Any:
-    """A value as JSON, or as msgpack in it where JSON would lose something."""
-    return value if _is_json(value) else {_ODD: chars(pack(value))}
+    """A value as JSON, or as the msgpack of a list with only that in it, where JSON would lose something."""
+    return value if _is_json(value) else {_ODD: chars(pack([value]))}
 
 
 def _is_json(value: Any, deepest: int = 100) -> bool:
@@ -449,7 +450,7 @@ class _Raw(io.RawIOBase):
 
 
 def _lines(file: Any) -> Iterator[Line]:
-    source, number = _plain(file), 0
+    source, number, has_sums = _plain(file), 0, False
     while True:
         number += 1
         try:
@@ -465,6 +466,9 @@ def _lines(file: Any) -> Iterator[Line]:
         line = _parsed(number, raw)
         if number == 1:
             _check_header(line)
+            has_sums = "crc" in line.said
+        if has_sums and "crc" not in line.said:
+            raise line.wrong("it has no checksum, although the first line has one")
         yield line
 
 

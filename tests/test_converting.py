@@ -1,0 +1,391 @@
+"""Converting: what one Keep holds, another holds afterwards, on every pair of backends; interrupted, killed, repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cubeloop.providers.base import TextContent, UserMessage
+from langchain_core.messages import HumanMessage
+from langgraph.types import Command
+
+import households
+import threadkeep
+from conftest import BACKENDS, Backend
+from processes import finish, start
+from soundness import loose_ends
+from threadkeep.cli.app import run
+from threadkeep.errors import Missing, ReadOnly
+from trees import Put, Wrote, grow
+
+
+@cache
+def house() -> threadkeep.Keep:
+    """A Keep with one of everything, to be looked at only."""
+    keep = threadkeep.open("memory://")
+    households.furnish(keep)
+    return keep
+
+
+@cache
+def furniture() -> dict[str, Any]:
+    return households.inventory(house())
+
+
+@pytest.fixture
+def open_on(tmp_path: Path) -> Iterator[Callable[[Backend], threadkeep.Keep]]:
+    opened: list[threadkeep.Keep] = []
+
+    def opening(backend: Backend) -> threadkeep.Keep:
+        opened.append(threadkeep.open(backend.fresh(tmp_path, len(opened))))
+        return opened[-1]
+
+    yield opening
+    for keep in opened:
+        keep.close()
+
+
+def new() -> threadkeep.Keep:
+    return threadkeep.open("memory://")
+
+
+@pytest.mark.parametrize("target", BACKENDS, ids=lambda backend: f"to-{backend.name}")
+@pytest.mark.parametrize("source", BACKENDS, ids=lambda backend: backend.name)
+def test_all_is_the_same_on_another_backend_and_goes_on_there(
+    source: Backend, target: Backend, open_on: Callable[[Backend], threadkeep.Keep]
+) -> None:
+    one, other = open_on(source), open_on(target)
+    threadkeep.convert(house(), one)
+    done = threadkeep.convert(one, other)
+    assert (done.threads, done.copied, done.memories, done.differing) == (11, 11, 72, ())
+    assert households.inventory(other) == furniture()
+    again = threadkeep.convert(one, other)
+    assert (again.same, again.copied, again.renewed, again.memories, again.differing) == (11, 0, 0, 0, ())
+    answered = households.NESTED(other.checkpointer).invoke(Command(resume="Ana"), households.thread("nested"))
+    assert answered["said"][-1] == "heard Ana"
+    talked = households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
+    assert talked["messages"][-3].content == "on"
+
+
+@pytest.mark.parametrize("backend", [each for each in BACKENDS if each.lasting], ids=lambda backend: backend.name)
+def test_rows_items_and_index_are_sound_after_a_conversion(backend: Backend, tmp_path: Path) -> None:
+    url = backend.fresh(tmp_path, 1)
+    threadkeep.convert(house(), url)
+    assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
+    with threadkeep.open(url) as keep:
+        found = keep.threads(metadata={"customer_email": "ana@example.org"})
+        assert [info.id for info in found] == ["chat"]
+        keep.checkpointer.delete_for_runs(["run-2"])  # runs are known
+        assert [each.checkpoint["id"] for each in keep.checkpointer.list(households.thread("private-thread"))] == [
+            "c2",
+            "c0",
+        ]
+
+
+def test_what_changed_in_the_source_is_brought_by_the_next_conversion() -> None:
+    one, other = new(), new()
+    threadkeep.convert(house(), one)
+    threadkeep.convert(one, other)
+    asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text="later")])]))
+    one.checkpointer.prune(["chat"])
+    one.store.put(("users",), "short", {"text": "newer"})
+    done = threadkeep.convert(one, other)
+    assert (done.renewed, done.same, done.memories, done.differing) == (2, 9, 1, ())
+    assert households.inventory(other) == households.inventory(one)
+
+
+def test_a_thread_that_went_on_in_the_target_gets_what_it_lacks_and_keeps_its_own() -> None:
+    one, other = new(), new()
+    grow(one.checkpointer, "t", [Put("c0", None, {"a": ["first"]}), Put("c1", "c0", {"a": ["first", "second"]})])
+    threadkeep.convert(one, other)
+    grow(other.checkpointer, "t", [Put("c2", "c1", {"a": ["the target's"]}), Wrote("c1", "mine", (("a", "kept"),))])
+    grow(one.checkpointer, "t", [Put("c2", "c1", {"a": ["the source's"]}), Put("c3", "c2", {"a": ["new"]})])
+    times = {each.id: each.time for each in _checkpoints(one)}
+    done = threadkeep.convert(one, other)
+    assert (done.merged, done.differing) == (1, ())
+    values = {each.checkpoint["id"]: each.checkpoint["channel_values"]["a"] for each in other.checkpointer.list(None)}
+    assert values == {"c3": ["new"], "c2": ["the target's"], "c1": ["first", "second"], "c0": ["first"]}
+    assert {each.id: each.time for each in _checkpoints(other)}["c3"] == times["c3"]
+    assert other.checkpointer.get_tuple(trees_config("c1")).pending_writes == [("mine", "a", "kept")]
+
+
+def _checkpoints(keep: threadkeep.Keep) -> list[Any]:
+    from threadkeep.engine import survey
+
+    whole = keep._desk.runner.run(survey.survey(keep._desk.heads, keep._desk.key("graph", "t")))
+    return [record.row for record in whole.records.values()]
+
+
+def trees_config(id: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": id}}
+
+
+def test_a_talk_that_went_on_in_the_target_is_left_alone_and_told_of() -> None:
+    one, other = new(), new()
+    asyncio.run(one.cube.append("t", [UserMessage(content=[TextContent(text="a")])]))
+    grow(one.checkpointer, "graph", [Put("c0", None, {"a": 1})])
+    asyncio.run(other.cube.append("t", [UserMessage(content=[TextContent(text="b")])]))
+    done = threadkeep.convert(one, other)
+    assert (done.threads, done.copied) == (2, 1)
+    assert [each.partition(":")[0] for each in done.differing] == ["cube t"]
+    assert asyncio.run(other.cube.load("t")).messages[0].content[0].text == "b"
+
+
+def test_some_threads_or_none_with_memories_or_without_only_in_words() -> None:
+    def moved(**options: Any) -> tuple[list[str], int]:
+        other = new()
+        done = threadkeep.convert(house(), other, **options)
+        assert done.memories == len(other.store.search((), limit=1000))
+        return [info.id for info in other.threads(order="id")], done.memories
+
+    assert moved(thread_id="fan") == (["fan"], 0)
+    assert moved(thread_id=["talk", "fan"], memories=True) == (["fan", "talk"], 72)
+    assert moved(prefix="p") == (["private-thread", "pruned"], 0)
+    assert moved(kind="cube") == (["forked", "talk"], 0)
+    other = new()
+    would = threadkeep.convert(house(), other, dry_run=True)
+    assert (would.copied, would.memories, would.dry_run, other.threads()) == (11, 72, True, [])
+    with pytest.raises(Missing, match="nobody"):
+        threadkeep.convert(house(), other, thread_id="nobody")
+    with pytest.raises(ValueError, match="not both"):
+        threadkeep.convert(house(), other, thread_id="a", prefix="b")
+    with pytest.raises(ValueError, match="kind"):
+        threadkeep.convert(house(), other, kind="other")
+    with pytest.raises(ValueError, match="same Keep"):
+        threadkeep.convert(other, other)
+
+
+def test_tenants_stay_apart(tmp_path: Path) -> None:
+    url, target = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
+    for tenant in ("", "x"):
+        with threadkeep.open(url, tenant=tenant) as keep:
+            grow(keep.checkpointer, f"of {tenant}", [Put("c0", None, {"a": 1})])
+    assert threadkeep.convert(url, target, tenant="x").threads == 1
+    with threadkeep.open(target) as ours, threadkeep.open(target, tenant="x") as theirs:
+        assert (ours.threads(), [info.id for info in theirs.threads()]) == ([], ["of x"])
+        moved = threadkeep.convert(theirs, ours)  # from one tenant to another
+        assert (moved.copied, [info.id for info in ours.threads()]) == (1, ["of x"])
+
+
+def test_vectors_go_along_where_the_target_has_no_model_and_are_made_anew_where_it_has(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        asked.extend(texts)
+        return [[float(len(text)), 1.0] for text in texts]
+
+    index = {"dims": 2, "embed": embed, "fields": ["text"]}
+    source, target = (f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db"))
+    with threadkeep.open(source, index=index) as keep:
+        keep.store.put(("n",), "long", {"text": "x" * 50})
+        keep.store.put(("n",), "short", {"text": "x"})
+    asked.clear()
+    threadkeep.convert(source, target)
+    assert asked == []
+    with threadkeep.open(target, index=index) as keep:
+        assert [item.key for item in keep.store.search(("n",), query="x" * 50)] == ["long", "short"]
+    asked.clear()
+    with threadkeep.open("memory://", index=index) as keep:
+        threadkeep.convert(source, keep)
+        assert sorted(asked) == ["x", "x" * 50]
+        assert [item.key for item in keep.store.search(("n",), query="x" * 50)] == ["long", "short"]
+
+
+async def test_an_event_loop_is_not_blocked_by_a_conversion_an_export_or_an_import(tmp_path: Path) -> None:
+    source, target = (f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db"))
+    async with threadkeep.open(source) as one, threadkeep.open(target) as other:
+        await one.cube.append("t", [UserMessage(content=[TextContent(text="a")])])
+        assert (await threadkeep.aconvert(one, other)).copied == 1
+        assert (await one.aexport(tmp_path / "file.tk")).threads == 1
+        assert (await other.aimport_portable(tmp_path / "file.tk")).differing == ()
+
+
+def test_the_source_is_only_read_and_a_read_only_target_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    threadkeep.convert(house(), url, thread_id="fan")
+    before = (tmp_path / "a.db").read_bytes()
+    threadkeep.convert(url, new())
+    assert (tmp_path / "a.db").read_bytes() == before
+    with threadkeep.open(url, read_only=True) as keep, pytest.raises(ReadOnly):
+        threadkeep.convert(house(), keep, thread_id="chat")
+
+
+# -- interrupted
+
+_LARGE = 5_000_000
+
+
+def _fill(path: Path) -> None:
+    """Many threads, and one that takes several commits."""
+    chance = random.Random(1)
+    with threadkeep.open(f"sqlite:///{path}", durability="relaxed") as keep:
+        grow(keep.checkpointer, "m large", [Put(f"c{n}", None, {"a": [chance.randbytes(_LARGE)]}) for n in range(3)])
+        for n in range(60):
+            grow(keep.checkpointer, f"t{n:02}", [Put("c0", None, {"a": [chance.randbytes(500), n]})])
+            grow(keep.checkpointer, f"a{n:02}", [Put("c0", None, {"a": n})])
+
+
+def test_a_conversion_that_is_killed_or_interrupted_is_ended_by_the_same_command(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.db", tmp_path / "b.db"
+    _fill(source)
+    command = [sys.executable, "-m", "threadkeep", "convert", str(source), str(target)]
+    chance = random.Random(2)
+    for sign in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
+        before = _count(target)
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while child.poll() is None and _count(target) == before:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.15))
+        child.send_signal(sign)
+        _, err = child.communicate()
+        assert loose_ends(target) == []
+        if child.returncode:
+            assert child.returncode == (-signal.SIGKILL if sign == signal.SIGKILL else 130), err
+        if child.returncode == 130:
+            assert b"the same command goes on" in err
+    assert finish(start("from threadkeep.cli import main; main()", *command[3:])).endswith("are the same\n")
+    assert loose_ends(target) == []
+    with threadkeep.open(f"sqlite:///{source}") as one, threadkeep.open(f"sqlite:///{target}") as other:
+        assert len(other.threads(limit=1000)) == 121
+        assert households.inventory(other) == households.inventory(one)
+
+
+def _count(path: Path) -> int:
+    if not path.exists():
+        return 0
+    try:
+        with threadkeep.open(f"sqlite:///{path}", read_only=True) as keep:
+            return len(keep.threads(limit=1000))
+    except threadkeep.errors.ThreadkeepError:
+        return 0
+
+
+def test_a_thread_of_which_a_part_was_brought_is_not_there_for_a_graph_and_is_made_anew() -> None:
+    one, other = new(), new()
+    chance = random.Random(3)
+    grow(one.checkpointer, "t", [Put("c0", None, {"a": [chance.randbytes(400_000) for _ in range(30)]})])
+    seen = []
+
+    def stop(*progress: Any) -> None:
+        seen.append(progress)
+
+    transport = other._desk.transport
+    write = transport.write
+
+    def fail_third(requests: Any) -> Any:
+        fail_third.count += 1
+        if fail_third.count == 3:
+            raise KeyboardInterrupt
+        return write(requests)
+
+    fail_third.count = 0
+    transport.write = fail_third
+    with pytest.raises(KeyboardInterrupt):
+        threadkeep.convert(one, other, on_progress=stop)
+    transport.write = write
+    assert [(info.id, info.checkpoints) for info in other.threads()] == [("t", 0)]
+    assert other.checkpointer.get_tuple(households.thread("t")) is None
+    assert threadkeep.convert(one, other).copied == 1
+    assert households.inventory(other) == households.inventory(one)
+    assert seen[0] == (0, 1, "t")
+
+
+def test_a_source_that_changes_while_it_is_read_is_read_again() -> None:
+    one, other = new(), new()
+    chance = random.Random(4)
+    grow(one.checkpointer, "t", [Put(f"c{n}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
+    read, count = one._desk.transport.read, 0
+
+    def prune_meanwhile(request: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 6:
+            one._desk.transport.read = read
+            one.checkpointer.prune(["t"])
+        return read(request)
+
+    one._desk.transport.read = prune_meanwhile
+    done = threadkeep.convert(one, other)
+    assert (count, done.copied + done.renewed, done.differing) == (6, 1, ())
+    assert households.inventory(other) == households.inventory(one)
+
+
+# -- the command
+
+
+def test_the_command_converts_says_so_and_tells_of_differences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = tmp_path / "a.db", tmp_path / "b.db"
+    threadkeep.convert(house(), f"sqlite:///{one}")
+    assert run(["convert", str(one), str(other), "--dry-run"]) == 0
+    assert "11 would be copied" in capsys.readouterr().out
+    assert not other.exists()
+    assert run(["convert", str(one), str(other), "--prefix", "p", "--no-verify"]) == 0
+    assert capsys.readouterr().out == "2 threads, of which\n  2 copied\n0 memories brought over\n"
+    assert run(["convert", str(other), "--url", str(one), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["threads"], told["copied"], told["same"], told["memories"], told["verified"]) == (11, 9, 2, 72, True)
+    with threadkeep.open(f"sqlite:///{other}") as keep:
+        asyncio.run(keep.cube.append("talk", [UserMessage(content=[TextContent(text="on")])]))
+    assert run(["convert", str(one), str(other)]) == 1
+    assert "differs: cube talk: the target has another talk" in capsys.readouterr().out
+    assert run(["convert", str(tmp_path / "none.db"), str(other)]) == 2
+    assert run(["convert", str(one), str(other), "--thread", "none"]) == 1
+    assert "there is no thread 'none'" in capsys.readouterr().err
+
+
+# -- large
+
+_HEAVY = r"""
+import os, random, resource, sys
+import threadkeep
+sys.path.insert(0, {tests!r})
+from trees import Put, grow
+
+verb, source, target = sys.argv[1:]
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+with threadkeep.open("memory://") as small:
+    grow(small.checkpointer, "t", [Put("c0", None, {{"a": [1]}})])
+    threadkeep.convert(small, "memory://")
+    small.export(os.devnull)
+before = peak()
+if verb == "convert":
+    print(threadkeep.convert("sqlite:///" + source, "sqlite:///" + target).differing)
+elif verb == "export":
+    threadkeep.open("sqlite:///" + source).export(target)
+else:
+    print(threadkeep.open("sqlite:///" + target).import_portable(source).differing)
+print(peak() - before)
+"""
+
+
+@pytest.mark.long
+def test_a_large_thread_takes_little_memory(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    source = tmp_path / "a.db"
+    with threadkeep.open(f"sqlite:///{source}", durability="relaxed") as keep:
+        for n in range(50):
+            values = {"a": [chance.randbytes(100_000) for _ in range(10)], "b": list(range(n))}
+            grow(keep.checkpointer, "t", [Put(f"c{n:02}", f"c{n - 1:02}" if n else None, values)])
+    assert source.stat().st_size > 50_000_000
+    script = _HEAVY.format(tests=str(Path(__file__).parent))
+    steps = [("convert", source, "b.db"), ("export", source, "c.tk"), ("import", tmp_path / "c.tk", "d.db")]
+    for verb, where, target in steps:
+        *told, grown = finish(start(script, verb, where, tmp_path / target)).splitlines()
+        assert set(told) <= {"()"}
+        assert int(grown) < 200, verb
+    with threadkeep.open(f"sqlite:///{tmp_path / 'd.db'}") as keep, threadkeep.open(f"sqlite:///{source}") as first:
+        assert len(list(keep.checkpointer.list(None))) == 50
+        last = households.thread("t")
+        assert keep.checkpointer.get_tuple(last) == first.checkpointer.get_tuple(last)
