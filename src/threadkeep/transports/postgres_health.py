@@ -25,7 +25,8 @@ class Session(Protocol):
     """A connection that answers statements. `pid` is the process that it was told to have on the server."""
 
     @property
-    def pid(self) -> int: ...
+    def pid(self) -> int:
+        """That process."""
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows."""
