@@ -249,25 +249,25 @@ class InHashes(Damager):
             self.client.zrem(key, self.names.member)
 
 
-def opener(url: str) -> Callable[[threadkeep.Keep, str], Damager]:
+def opener(url: str) -> Callable[..., Damager]:
     """What gives the rows of a thread at a URL."""
     if url.startswith("memory"):
         return InDicts
     if url.startswith("sqlite"):
         connection = apsw.Connection(url.removeprefix("sqlite:///"))
         connection.set_busy_timeout(10_000)
-        return lambda _, id: InTables(
-            lambda sql, values: connection.execute(sql, dict(values)).fetchall(), Sqlite(), id
+        return lambda _, id, kind=GRAPH: InTables(
+            lambda sql, values: connection.execute(sql, dict(values)).fetchall(), Sqlite(), id, kind
         )
     if url.startswith("valkey"):
         place, _, query = url.partition("://")[2].partition("/?")
         host, _, port = place.split(",")[0].partition(":")
         client = RedisCluster(startup_nodes=[ClusterNode(host, int(port))])
         prefix = parse_qs(query)["prefix"][0]
-        return lambda _, id: InHashes(client, prefix, id)
+        return lambda _, id, kind=GRAPH: InHashes(client, prefix, id, kind)
     schema = parse_qs(urlsplit(url).query)["schema"][0]
     base = url.partition("?")[0]
-    return lambda _, id: InTables(on_server(base, schema), Postgres(schema), id)
+    return lambda _, id, kind=GRAPH: InTables(on_server(base, schema), Postgres(schema), id, kind)
 
 
 def on_server(base: str, schema: str) -> Callable[[str, Mapping[str, Any]], list[Any]]:
