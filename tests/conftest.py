@@ -47,8 +47,9 @@ BACKENDS = [
 
 # The cluster is the slowest. `make test` runs on it what is its own, the suites and the models; `make prove` everything.
 ON_THE_CLUSTER = {
-    "test_agreement.py", "test_audit.py", "test_cli.py", "test_conformance.py", "test_cube_conformance.py", "test_store_agreement.py",
-    "test_store_conformance.py", "test_valkey.py",
+    "test_agreement.py", "test_audit.py", "test_cli.py", "test_conformance.py", "test_cube_conformance.py",
+    "test_doctor.py", "test_repair.py", "test_store_agreement.py", "test_store_conformance.py", "test_valkey.py",
+    "test_verify.py",
 }  # fmt: skip
 EVERYTHING = os.environ.get("THREADKEEP_EVERYTHING") == "1"
 

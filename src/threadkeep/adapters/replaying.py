@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from langgraph.checkpoint.serde.base import maybe_add_typed_methods
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine.codec import Codec, Parts
 from threadkeep.engine.rebuilding import State, Value, Written, next_version
@@ -35,7 +34,7 @@ class GraphReplay:
         held = MISSING if base is None else self._decoded(name, base)
         channel = spec.from_checkpoint(held)
         channel.update([self._decoded(name, write) for write in writes])
-        value = channel.get() if isinstance(held, _DeltaSnapshot) else channel.checkpoint()
+        value = channel.get() if _is_delta(spec) and channel.is_available() else channel.checkpoint()
         return None if value is MISSING else self._codec.encode(value)
 
     def step(self, state: State, held: Mapping[str, Parts], writes: Sequence[Written]) -> State:

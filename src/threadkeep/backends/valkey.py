@@ -110,7 +110,7 @@ class Valkey:
         """Execute one request. A row that cannot be read is Corrupt."""
         try:
             return self._verbs[type(request)](session, request)
-        except (IndexError, KeyError, AttributeError, TypeError, ValueError) as error:
+        except (IndexError, KeyError, AttributeError, TypeError, ValueError, Corrupt) as error:
             key = getattr(request, "key", None)
             whose = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread or a memory"
             raise Corrupt(f"a row of {whose} does not make sense: {error!r}") from error

@@ -30,6 +30,7 @@ from threadkeep.errors import Conflict, Corrupt
 _Known = tuple[str, str, int, Entry]
 _TASK = "~__pregel_pu"
 """How the path of a task begins: pull or push."""
+_SEVERAL = 2
 _BRANCH, _START, _JOIN = "branch:to:", "__start__", "join:"
 _NO_CHANNELS = frozenset(
     {INTERRUPT, ERROR, RESUME, "__no_writes__", "__pregel_push", "__return__", "__error_source_node__"}
@@ -218,18 +219,19 @@ class Rebuilder:
     def _of_child(self, known: list[_Known], place: Place, child: Place) -> list[_Known]:
         """Of the writes on a checkpoint with several children, those that were there when this one was made.
 
-        What update_state wrote has no task's path; one that it made took in nothing else.
+        What update_state writes is stored for delta channels only, and has no task's path.
         """
         row = self._rows.get(child)
         siblings = [each for each in self._rows.values() if (each.ns, each.parent) == place]
-        if row is None or len(siblings) < 2:
+        if row is not None and row.source == "update":
+            self.assume(f"{child[1]} was made by update_state, whose values are not stored as writes: they are missing")
+        if row is None or len(siblings) < _SEVERAL:
             return known
         self.assume(
             f"{place[1]} has {len(siblings)} children: writes on it that came after {row.id} are not counted as its own"
         )
         early = [each for each in known if each[3].origin[2] <= row.time]
-        updates = [each for each in early if not each[0].startswith(_TASK)]
-        return updates if row.source == "update" and updates else early
+        return [each for each in early if not each[0].startswith(_TASK)] if row.source == "update" else early
 
     # --- rebuilding
 

@@ -26,7 +26,7 @@ class Session(Protocol):
 
     @property
     def pid(self) -> int:
-        """The process on the server."""
+        """That process."""
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows."""

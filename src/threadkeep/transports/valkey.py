@@ -30,7 +30,7 @@ from threadkeep.backends.valkey import Valkey
 from threadkeep.backends.valkey_calls import Call, script
 from threadkeep.engine.backend import Commit, Footprint, Storage
 from threadkeep.engine.health import Facts
-from threadkeep.errors import Closed, ReadOnly, Unavailable
+from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
 from threadkeep.plan import Outcome, Request, answer, attempt
 from threadkeep.transports import forks, valkey_health
 from threadkeep.transports.valkey_health import Primary
@@ -476,7 +476,9 @@ def _name(client: Redis) -> str:
 
 
 def _value(reply: Any) -> Any:
-    """A reply, or its error as ours."""
+    """A reply, or its error as ours. A script that stumbles has met a row that makes no sense."""
+    if isinstance(reply, errors.ResponseError) and "attempt to " in str(reply):
+        raise Corrupt(f"a stored row does not make sense: {reply}") from reply
     if isinstance(reply, errors.RedisError):
         raise Unavailable(f"the storage refused: {reply}") from reply
     if isinstance(reply, Exception):
