@@ -19,6 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 import lookers
 import threadkeep
 from chains import Chain
+from threadkeep.cli import chat
 from threadkeep.cli.app import run
 from threadkeep.cli.drawing import ASCII, UNICODE, rows
 from threadkeep.cli.memories import joined, segments
@@ -179,6 +180,24 @@ def what_is_said_to_people(command: Command, log: list[threadkeep.Step]) -> None
     listed = command("threads", "--limit", "1", "--sort", "id").out
     assert "error" in listed and "--after broken" in listed
     assert "work" in command("show", "fan", "latest~2", "--writes").out
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ({"role": "user", "content": "hi"}, ["user: hi"]),
+        ({"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "b"}]}, ["assistant: a\nb"]),
+        ({"role": "assistant", "content": [{"type": "tool_call", "name": "f", "arguments": {"x": 1}}]}, ["assistant:", '  calls f {"x": 1}']),
+        ({"role": "tool_result", "tool_name": "f", "content": [], "is_error": True}, ["tool_result f failed:"]),
+        ({"$type": "x.AIMessage", "content": [{"type": "tool_use", "name": "f", "input": {}}], "tool_calls": [{"name": "f", "args": {"y": 2}}]}, ["ai:", '  calls f {"y": 2}']),
+        ({"$type": "x.ToolMessage", "type": "tool", "name": "f", "status": "error", "content": "no"}, ["tool f failed: no"]),
+        ({"$type": "x.HumanMessageChunk", "content": {"odd": 1}}, ['human: {"odd": 1}']),
+        ({"$type": "x.AIMessage", "content": None, "tool_calls": "odd"}, ["ai:"]),
+        ({"role": 5, "content": 5}, ["?: 5"]),
+    ],
+)  # fmt: skip
+def test_messages_of_all_kinds_are_told(message: dict[str, Any], told: list[str]) -> None:
+    assert [text.plain for text in chat.said(message)] == told
 
 
 # --- trees

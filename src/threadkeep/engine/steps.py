@@ -29,6 +29,8 @@ from threadkeep.errors import Conflict
 
 T = TypeVar("T")
 _INTERNAL = ("__", "branch:", "join:")
+_HELD = ("__root__", "__end__", "__previous__")
+"""Channels that hold what the application gave: a state that is no dict, and what the functional API returned and saved."""
 _PUSH = "__pregel_push"
 _OVERWRITE, _REMOVE, _ALL = "langgraph.types.Overwrite", "RemoveMessage", "__remove_all__"
 
@@ -81,7 +83,7 @@ class Written:
 
 def is_internal(channel: str) -> bool:
     """Whether a channel is LangGraph's own and not of the state that the application has."""
-    return channel.startswith(_INTERNAL)
+    return channel.startswith(_INTERNAL) and channel not in _HELD
 
 
 def moment(milliseconds: int) -> datetime:
