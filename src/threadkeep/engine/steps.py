@@ -96,6 +96,7 @@ class Reading:
 
     def __init__(self, thread: Whole) -> None:
         self.thread = thread
+        self._sends: dict[Place, list[Any]] = {}
 
     @property
     def key(self) -> ThreadKey:
@@ -179,8 +180,11 @@ class Reading:
 
     def sends(self, record: Record) -> list[Any]:
         """The pending sends of a checkpoint."""
-        found = self.value(record, TASKS) if TASKS in record.slots else []
-        return found if isinstance(found, list) else []
+        place = (record.row.ns, record.row.id)
+        if place not in self._sends:
+            found = self.value(record, TASKS) if TASKS in record.slots else []
+            self._sends[place] = found if isinstance(found, list) else []
+        return self._sends[place]
 
     def node(self, record: Record, path: str) -> str | None:
         """The node of a task that wrote on a checkpoint."""
