@@ -107,6 +107,12 @@ def test_commands_say_what_the_verbs_say(lasting_url: str, command: Command) -> 
     ):  # fmt: skip
         said = command("diff", *args, "--json")
         assert (said.code, said.json) == (1, deep), args
+    inner = [step for step in command("log", "fan", "--json").json if step["ns"]]
+    for args, code in (
+        (("show", "fan", inner[1]["id"][-8:]), 0), (("blame", "fan", "done[0]", "--checkpoint", inner[1]["id"][-8:]), 0),
+        (("diff", "fan", inner[1]["id"], inner[0]["id"]), 1), (("diff", f"fan@{inner[1]['id'][-8:]}", inner[0]["id"]), 1),
+    ):  # fmt: skip
+        assert command(*args).code == code, args
     same = command("diff", "chat", "chat")
     assert (same.code, "no differences" in same.out) == (0, True)
     assert command("diff", "talk", "talk2").code == 1

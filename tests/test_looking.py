@@ -297,6 +297,7 @@ async def checkpoints_are_found_by_name(keep: threadkeep.Keep) -> None:
     assert await both(keep, "find", log[3].id) == log[3]
     (inner, *_) = [step for step in await keep.alog("fan") if step.ns] or [log[3]]
     assert await both(keep, "find", inner.id) == inner
+    assert await both(keep, "find", f"{inner.thread}@{inner.id[-8:]}") == inner
     await keep.acopy("chat", "me@example.com")
     assert (await both(keep, "find", "me@example.com")).thread == "me@example.com"
     assert (await both(keep, "find", "me@example.com@latest~1")).step == 4
