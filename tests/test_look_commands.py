@@ -116,12 +116,18 @@ def test_commands_say_what_the_verbs_say(lasting_url: str, command: Command) -> 
     same = command("diff", "chat", "chat")
     assert (same.code, "no differences" in same.out) == (0, True)
     assert command("diff", "talk", "talk2").code == 1
-    memories_are_listed(command)
+    memories_are_listed(command, has_words=not lasting_url.startswith("valkey"))
     wrong_input_is_said(command, log)
     what_is_said_to_people(command, log)
 
 
-def memories_are_listed(command: Command) -> None:
+def memories_are_listed(command: Command, *, has_words: bool) -> None:
+    asked = command("memories", "users", "--query", "pizza", "--json")
+    if has_words:
+        assert [(each["value"]["n"], each["score"] > 0) for each in asked.json] == [(1, True)]
+        assert "score" in command("memories", "--query", "pizza").out
+    else:
+        assert asked.code == 2 and "--query" in asked.err
     spaces = command("memories", "--json").json
     assert spaces == [
         {"namespace": ["a/b", "c\\d"], "memories": 1}, {"namespace": ["users", "ann"], "memories": 1},
