@@ -98,10 +98,10 @@ def test_two_threads_share_no_key_of_their_own(two: list[tuple[str, str, str]]) 
 
 # --- what is sent
 
-CONNECTING = {"INFO", "CLUSTER", "CLIENT", "COMMAND", "HELLO", "AUTH", "READONLY", "PING"}
+CONNECTING = {"INFO", "DBSIZE", "CLUSTER", "CLIENT", "COMMAND", "HELLO", "AUTH", "READONLY", "PING"}
 OURS = {
     "EVAL", "EVALSHA", "WAIT", "ASKING", "EXISTS", "HGET", "HMGET", "ZRANGE", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZRANGEBYSCORE",
-    "ZREVRANGEBYSCORE", "ZMSCORE",
+    "ZREVRANGEBYSCORE", "ZMSCORE", "HLEN", "ZCOUNT",
 }  # fmt: skip
 IN_SCRIPTS = {
     "EXISTS", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE",
