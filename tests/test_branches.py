@@ -66,7 +66,9 @@ def test_the_rollback_of_seed_003_is_one_row_and_stores_nothing_again(url: str) 
     with threadkeep.open(url) as keep:
         chain = Chain(keep.checkpointer, run="run")
         for n, id in enumerate(SEED):
-            chain.put({"messages": [f"message {m} " * 40 for m in range(n + 1)], "files": {"f": "x" * 900}}, id=id, user="u")
+            chain.put(
+                {"messages": [f"message {m} " * 40 for m in range(n + 1)], "files": {"f": "x" * 900}}, id=id, user="u"
+            )
         before = keep.thread("t")
         branch = keep.rollback("t", "ckpt_005")
         assert (branch.id, branch.parent, branch.forked_from) == ("ckpt_007", "ckpt_005", "ckpt_005")
@@ -152,7 +154,7 @@ async def test_a_fork_in_the_middle_leaves_out_what_came_after(url: str, call: C
         await call(keep, "delete", "1")
         state = await call(graph, "get_state", at("2"))
         assert (state.values, state.next, state.interrupts) == (waiting.values, waiting.next, ())
-        assert len([each for each in await call.every(keep.checkpointer, "list", at("2"))]) == 2
+        assert len(await call.every(keep.checkpointer, "list", at("2"))) == 2
         await call(graph, "invoke", None, at("2"))
         done = await call(graph, "invoke", Command(resume="second"), at("2"))
         assert done["said"][-1] == "heard second"
@@ -272,9 +274,7 @@ def test_a_new_id_is_greater_than_all_and_of_their_kind(greatest: str, expected:
     assert fresh_id(UUIDS[0], Moment(1_800_000_000_000_000, 5)).endswith("-6000-8000-000000000005")
 
 
-async def test_a_clock_that_went_back_changes_nothing(
-    url: str, call: Colour, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_clock_that_went_back_changes_nothing(url: str, call: Colour, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(branching, "now_exactly", lambda: 1_000_000)
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)
