@@ -23,6 +23,7 @@ import pytest
 import threadkeep
 from threadkeep.adapters.cube import KeepCube
 from threadkeep.backends.blocks import read_blocks
+from threadkeep.operator import Operator
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]
@@ -174,6 +175,11 @@ PUBLIC = {
     "KeepStore": [name for name in vars(threadkeep.KeepStore) if not name.startswith("_")],
     "KeepCube": [name for name in vars(KeepCube) if not name.startswith("_")],
     "ThreadInfo": [field.name for field in dataclasses.fields(threadkeep.ThreadInfo)],
+    "Operator": [name for name in vars(Operator) if not name.startswith("_")],
+    **{
+        kind.__name__: [field.name for field in dataclasses.fields(kind)]
+        for kind in (threadkeep.Branch, threadkeep.Policy, threadkeep.Pruned, threadkeep.PrunedThread, threadkeep.Swept)
+    },
     "errors": [name for name, held in vars(threadkeep.errors).items() if inspect.isclass(held)],
 }
 
