@@ -119,6 +119,10 @@ def do_everything(url: str) -> None:
             verb()
         Chain(keep.checkpointer).put({"messages": [f"{n} " * 40 for n in range(600)]})
         keep.checkpointer.copy_thread("t", "long")
+        keep.rollback("t", "latest")
+        keep.fork("t", to="forked")
+        keep.tag("t", "latest", "kept")
+        keep.prune(policy=threadkeep.Policy(keep_last=1), dry_run=True)
         for order in ("id", "updated", "created", "bytes"):
             keep.threads(order=order)
         store = keep.store
