@@ -14,12 +14,22 @@ DEMO_NEEDS := "langgraph>=1.2,<2" "langgraph-checkpoint-sqlite>=3.1" "cubeloop>=
 
 EXAMPLES := $(filter-out examples/__init__.py,$(sort $(wildcard examples/*.py)))
 
+# Tests that look for counterexamples, which `make prove` has look longer.
+DEEP := $(addprefix tests/test_,$(addsuffix .py,agreement store_agreement cube_agreement delta_history delta_upkeep \
+	store_prefilters store_values))
+
+# Tests make thousands of small databases: in memory, where there is room for them.
+ROOM := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 6000000 2>/dev/null && echo TMPDIR=/dev/shm)
+
+# They start hundreds of processes, which would each compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Options for the command underneath: make test ARGS="-k fork -x"
 ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-cube bench-valkey bench-recall clean
+.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-cube bench-valkey bench-threads bench-recall bench-import clean
 
 help:  ## this list
 	@echo "make ..."
@@ -33,13 +43,13 @@ examples: $(VENV)/.demo  ## run every example
 	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(RUN) $$example; done
 
 test: $(VENV)/.stamp  ## the tests
-	$(RUN) -m pytest -n auto $(ARGS)
+	$(ROOM) $(RUN) -m pytest -n auto --dist worksteal $(ARGS)
 
 prove: $(VENV)/.stamp  ## the longer proofs: crashes, many processes, model checking
 	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)
 	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -k "valkey or Valkey" $(ARGS)
-	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -m long $(ARGS)
-	THREADKEEP_HYPOTHESIS=prove $(RUN) -m pytest tests/test_agreement.py tests/test_store_agreement.py tests/test_cube_agreement.py -q $(ARGS)
+	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -m "long or sampled" $(ARGS)
+	THREADKEEP_HYPOTHESIS=prove $(RUN) -m pytest $(DEEP) -q $(ARGS)
 
 lint: $(VENV)/.stamp  ## ruff: rules and format
 	$(RUN) -m ruff check $(ARGS)
@@ -66,6 +76,12 @@ bench-cube: $(VENV)/.stamp  ## measure CubeLoop's threads beside its own backend
 
 bench-valkey: $(VENV)/.stamp  ## measure a cluster: beside PostgreSQL, and what it costs
 	$(RUN) bench/cluster.py $(ARGS)
+
+bench-threads: $(VENV)/.stamp  ## measure a page of the catalogue among 100,000 threads
+	$(RUN) bench/catalogue.py $(ARGS)
+
+bench-import: $(VENV)/.stamp  ## measure an import of 100,000 checkpoints
+	$(RUN) bench/moving.py $(ARGS)
 
 bench-recall: $(VENV)/.bench  ## measure what vector search finds
 	$(RUN) bench/recall.py $(ARGS)

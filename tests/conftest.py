@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import psycopg_pool
 import pytest
 from blockbuster import BlockBusterFunction, blockbuster_ctx
 
+import lent
 import postgres
 import threadkeep
 import valkeys
@@ -45,8 +47,9 @@ BACKENDS = [
 
 # The cluster is the slowest. `make test` runs on it what is its own, the suites and the models; `make prove` everything.
 ON_THE_CLUSTER = {
-    "test_agreement.py", "test_conformance.py", "test_cube_conformance.py", "test_store_agreement.py",
-    "test_store_conformance.py", "test_valkey.py",
+    "test_agreement.py", "test_audit.py", "test_cli.py", "test_conformance.py", "test_cube_conformance.py",
+    "test_doctor.py", "test_repair.py", "test_store_agreement.py", "test_store_conformance.py", "test_valkey.py",
+    "test_verify.py",
 }  # fmt: skip
 EVERYTHING = os.environ.get("THREADKEEP_EVERYTHING") == "1"
 
@@ -55,7 +58,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out, and count, what only `make prove` runs."""
     if EVERYTHING:
         return
-    left = [item for item in items if item.get_closest_marker("long") or _is_left_to_prove(item)]
+    left = [
+        item
+        for item in items
+        if item.get_closest_marker("long") or _is_left_to_prove(item) or _is_beyond_the_sample(item)
+    ]
     config.hook.pytest_deselected(items=left)
     gone = set(left)
     items[:] = [item for item in items if item not in gone]
@@ -64,6 +71,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_left_to_prove(item: pytest.Item) -> bool:
     on_the_cluster = "valkey" in item.name.partition("[")[2] or "Valkey" in item.nodeid
     return on_the_cluster and item.path.name not in ON_THE_CLUSTER
+
+
+def _is_beyond_the_sample(item: pytest.Item) -> bool:
+    """Of a test that is `sampled(n)`, memory has all combinations of parameters, any other backend every n-th.
+
+    Those of two backends are not the same ones: what n parameters or colours multiply is tried somewhere.
+    """
+    marker, called = item.get_closest_marker("sampled"), getattr(item, "callspec", None)
+    if marker is None or called is None:
+        return False
+    given = [value.name if isinstance(value, Backend) else value for value in called.params.values()]
+    return "memory" not in given and sum(called.indices.values()) % marker.args[0] != 0
 
 
 # What blockbuster does not know: the calls of our drivers that wait for a disk or a server.
@@ -113,9 +132,21 @@ def tables_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def keep(url: str) -> Iterator[threadkeep.Keep]:
-    with threadkeep.open(url) as opened:
+def keep(request: pytest.FixtureRequest, url: str) -> Iterator[threadkeep.Keep]:
+    """A Keep that sees nothing of other tests. A test that asks for the URL too finds there what it holds."""
+    asked = inspect.signature(request.function).parameters.keys() & {"url", "fresh_url"}
+    with threadkeep.open(url) if asked else lent.opened(url) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module", params=BACKENDS, ids=lambda backend: backend.name)
+def standing(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], threadkeep.Keep]]:
+    """Gives an empty Keep at each call, for what many tests of a file read and none of them changes."""
+    urls = _fresh_urls(request.param, tmp_path_factory.mktemp("standing"))
+    with ExitStack() as closing:
+        yield lambda: closing.enter_context(lent.opened(urls()))
 
 
 @pytest.fixture

@@ -1,186 +1,188 @@
-"""A Keep with one of everything: threads that real graphs left, talks, memories; and all that can be read of one."""
+"""Sources for imports, written by the real savers: graphs that were left in every state a thread can be in."""
 
 from __future__ import annotations
 
-import asyncio
+import base64
+import gzip
+import json
+import operator
+import re
 import sys
-import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import make_dataclass
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, TypedDict
+from urllib.parse import quote
 
-from cubeloop.hitl.types import ConfirmRequest, HitlRequest
-from cubeloop.providers.base import AssistantMessage, TextContent, ToolCall, ToolResultMessage, UserMessage
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph.types import Command
+import psycopg
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Send, interrupt
 
-import threadkeep
-from plays import chat, fan, nested, two_questions
-from test_delta_graphs import build as delta_graph
-from threadkeep.engine import survey
-from threadkeep.engine.identity import GRAPH
-from trees import Put, Wrote, grow
+import postgres
 
-SECRETS = [
-    "Kilimanjaro", "password-1234", "ana@example.org", "Grüße 🦜", "customer_email", "4929-0000-1111", "blue moon",
-    "Zanzibar", "secret-user", "favourite-colour", "weather_in_oslo_argument", "private-thread",
-]  # fmt: skip
-"""Words that people wrote, or called things by."""
-CONTINUED = {"configurable": {"thread_id": "chat"}}
+DATA = Path(__file__).parent / "data"
+APP = "app_that_is_gone"
 
 
-def _answers(state: Any) -> dict[str, Any]:
-    n = len(state["messages"])
-    call = {
-        "name": "weather",
-        "args": {"customer_email": "ana@example.org", "q": "weather_in_oslo_argument"},
-        "id": f"c{n}",
-    }
-    return {
-        "messages": [
-            AIMessage(f"answer {n} about Kilimanjaro", id=f"ai{n}", tool_calls=[call]),
-            ToolMessage("Zanzibar", tool_call_id=f"c{n}", name="weather", id=f"tool{n}"),
-        ]
-    }
-
-
-CHAT = chat(_answers)
-NESTED = nested()
-
-
-def furnish(keep: threadkeep.Keep) -> None:
-    """Put one of everything into a Keep."""
-    saver = keep.checkpointer
-    named = {"customer_email": "ana@example.org"}
-    for n, text in enumerate(["Grüße 🦜", "blue moon " * 300, "again"]):
-        CHAT(saver).invoke(
-            {"messages": [HumanMessage(text, id=f"h{n}")]},
-            {**CONTINUED, "metadata": {**named, "rank": 70_000 + n}, "run_id": None},
-        )
-    old = list(CHAT(saver).get_state_history(CONTINUED))[3]
-    CHAT(saver).invoke({"messages": [HumanMessage("a fork", id="f")]}, {**old.config, "metadata": named})
-    NESTED(saver).invoke({"said": ["Kilimanjaro"]}, thread("nested"))
-    two_questions(saver).invoke({"said": []}, thread("questions"))
-    two_questions(saver).invoke(Command(resume={_first(saver): "password-1234"}), thread("questions"))
-    fan(lambda task: {"done": [task["n"]]})(saver).invoke({"items": [3, 1, 2]}, thread("fan"))
-    _deltas(saver)
-    _by_hand(saver)
-    asyncio.run(_talk(keep.cube))
-    _remember(keep.store)
-
-
-def thread(id: str) -> dict[str, Any]:
-    return {"configurable": {"thread_id": id}}
-
-
-def _first(saver: Any) -> str:
-    return two_questions(saver).get_state(thread("questions")).tasks[0].interrupts[0].id
-
-
-def _deltas(saver: Any) -> None:
-    graph = delta_graph(saver, frequency=3)
-    for n in range(5):
-        graph.invoke({"messages": [HumanMessage(f"Zanzibar {n}", id=f"human{n}")]}, thread("delta"))
-    saver.copy_thread("delta", "pruned")
-    saver.prune(["pruned"])  # hidden rows
-
-
-def _by_hand(saver: Any) -> None:
-    """What a graph seldom leaves: string versions, unknown keys, early writes, odd metadata, classes that are gone."""
-    module = types.ModuleType("gone_module")
-    gone = make_dataclass("Gone", ["wish"], namespace={"__module__": "gone_module"})
-    module.Gone = gone
-    sys.modules["gone_module"] = module
-    versions = {"a": "00000000000000000000000000000003.0.5", "b": 7}
-    checkpoint = {
-        "v": 4, "id": "9-by-hand", "ts": "2026-01-01T00:00:00+00:00", "updated_channels": ["a"], "pending_sends": [],
-        "channel_values": {"a": gone("secret-user"), "b": {"customer_email": "blue moon " * 60_000, "n": {1: b"bytes", (1, 2): 5.5}}},
-        "channel_versions": versions, "versions_seen": {"node": {"a": versions["a"]}}, "unknown": {"k": ["blue moon"]},
-    }  # fmt: skip
-    config = {"configurable": {"thread_id": "by hand", "checkpoint_ns": ""}}
-    metadata = {"source": "update", "step": -1, "odd": b"\x00\xff", "note": "password-1234", "tags": ["a", 1.5, None]}
-    saver.put(config, checkpoint, metadata, versions)
-    del sys.modules["gone_module"]
-    early = {"configurable": {"thread_id": "by hand", "checkpoint_ns": "", "checkpoint_id": "A-is-to-come"}}
-    saver.put_writes(
-        early, [("a", "Kilimanjaro"), ("__interrupt__", ["4929-0000-1111"])], "task", "~__pregel_pull, node"
-    )
-    tree = [Put("c0", None, {"a": list(range(300))}, run="run-1"), Wrote("c0", "t", (("b", 1),), run="run-2"),
-            Put("c1", "c0", {"a": [*range(5), *range(100, 300)]}, run="run-2"), Put("c2", "c0", {"b": "z"})]  # fmt: skip
-    grow(saver, "private-thread", tree)
-    messages = [{"id": f"m{n}", "text": f"{n} " * 200} for n in range(120)]
-    for n in range(6):  # many runs: run lists
-        grow(saver, "many runs", [Put(f"c{n}", f"c{n - 1}" if n else None, {"a": messages[n :: 2 + n % 3]})])
-
-
-async def _talk(cube: Any) -> None:
-    await cube.claim_run("talk", "run-é")
-    said = UserMessage(
-        content=[TextContent(text="Kilimanjaro " * 100)], run_id="run-é", id="m1", metadata={"customer_email": 1}
-    )
-    call = ToolCall(id="c1", name="weather", arguments={"q": "weather_in_oslo_argument"})
-    await cube.append("talk", [said, AssistantMessage(content=[call], run_id="run-é", id="m2")])
-    result = ToolResultMessage(
-        tool_call_id="c1", tool_name="weather", content=[TextContent(text="Zanzibar")], run_id="run-é"
-    )
-    await cube.append("talk", [result])
-    await cube.mark_run_complete("talk", "run-é")
-    await cube.save_extra("talk", {"customer_email": "ana@example.org", "large": 2**70, "lone": "\ud800 blue moon"})
-    await cube.claim_run("talk", "6f1c2d1e-2b7a-4c3d-9e8f-0a1b2c3d4e5f")
-    await cube.append(
-        "talk", [UserMessage(content=[TextContent(text="more")], metadata={"lone": "\ud800", "n": 2**70})]
-    )
-    ask = HitlRequest(question_id="q1", thread_id="talk", payload=ConfirmRequest(prompt="blue moon?", details={"favourite-colour": 1}), created_at=1_700_000_000.5, timeout_seconds=None)  # fmt: skip
-    await cube.save_pending_request("talk", ask, run_id="6f1c2d1e-2b7a-4c3d-9e8f-0a1b2c3d4e5f")
-    await cube.save_hitl_answer("talk", "q0", {"favourite-colour": "Zanzibar"}, run_id="run-é")
-    await cube.fork("talk", "forked", after_run_id="run-é")
-
-
-def _remember(store: Any) -> None:
-    store.put(
-        ("users", "secret-user"), "favourite-colour", {"is": "blue moon", "deep": {"customer_email": [1, 2.5, "x"]}}
-    )
-    store.put(("users", "secret-user"), "favourite-colour", {"is": "blue moon", "times": 70_001})
-    store.put(("users",), "short", {"text": "Kilimanjaro", "nul": "\0 and \ud800"}, ttl=600)
-    for n in range(70):
-        store.put(("notes", str(n % 3)), f"n{n}", {"n": n})
-
-
-def inventory(keep: threadkeep.Keep) -> dict[str, Any]:
-    """All that can be read of a Keep, times and hidden rows too."""
-    found: dict[str, Any] = {}
-    for info in keep.threads(order="id", limit=1000):
-        found[f"{info.kind} {info.id}"] = {
-            "told": (info.checkpoints, info.writes, info.created, info.updated, info.step, info.source, info.status),
-            "rows": _rows(keep, info),
-            "state": _graph(keep, info.id) if info.kind == GRAPH else asyncio.run(_talked(keep.cube, info.id)),
-        }
-    items = keep.store.search((), limit=1000)
-    found["memories"] = [(i.namespace, i.key, i.value, i.created_at, i.updated_at) for i in items]
-    return found
-
-
-def _rows(keep: threadkeep.Keep, info: Any) -> Any:
-    desk = keep._desk
-    whole = desk.runner.run(survey.survey(desk.heads, desk.key(info.kind, info.id)))
-    rows = {p: (r.row.parent, r.row.run, r.row.time, r.row.hidden, r.row.step) for p, r in whole.records.items()}
-    tasks = [(t.row.ns, t.row.checkpoint, t.row.task, i, e.channel, e.origin, e.size)
-             for each in whole.tasks.values() for t in each for i, e in t.entries.items()]  # fmt: skip
-    return rows, sorted(tasks)
-
-
-def _graph(keep: threadkeep.Keep, id: str) -> Any:
-    saver = keep.checkpointer
-    listed = [repr(each) for each in saver.list(thread(id))]
-    by_id = [saver.get_tuple(each.config) for each in saver.list(thread(id), limit=2)]
-    deltas = [
-        saver.get_delta_channel_history(config=each.config, channels=["messages", "log", "a"])
-        for each in saver.list(thread(id), limit=3)
+class State(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+    log: Annotated[
+        list[str], DeltaChannel(lambda state, writes: [*state, *(x for w in writes for x in w)], snapshot_frequency=3)
     ]
-    return listed, list(map(repr, by_id)), repr(deltas)
+    done: Annotated[list[int], operator.add]
+    count: int
+    table: dict[str, Any]
+    note: Any
+    picture: bytes
+    answer: str
 
 
-async def _talked(cube: Any, id: str) -> Any:
-    data = await cube.load(id)
-    answers = await cube.load_hitl_answer(id, "q0", run_id="run-é")
-    snapshot = await cube.snapshot(id, after_run_id="run-é")
-    return repr(data), await cube.load_pending(id), answers, repr(snapshot)
+@contextmanager
+def application() -> Iterator[type]:
+    """A class of a module that is there only here."""
+    module = ModuleType(APP)
+    note = make_dataclass("Note", [("text", str), ("stars", int)], namespace={"__module__": APP})
+    module.Note = note  # type: ignore[attr-defined]
+    sys.modules[APP] = module
+    try:
+        yield note
+    finally:
+        del sys.modules[APP]
+
+
+def answer(state: Any) -> dict[str, Any]:
+    n = len(state["messages"])
+    note = getattr(sys.modules.get(APP), "Note", None)
+    return {
+        "messages": [AIMessage(f"answer {n} " + "of some length " * 20, id=f"ai{n}")],
+        "log": [f"answered {n}"], "count": n, "table": {f"row {k}": f"{n} " * 30 for k in range(20)},
+        "note": note(f"note {n}", n) if note else None, "picture": bytes(range(256)),
+    }  # fmt: skip
+
+
+def ask(state: Any) -> dict[str, Any]:
+    return {"answer": interrupt({"question": "go on?"})}
+
+
+def work(piece: Any) -> dict[str, Any]:
+    return {"done": [piece["n"] * 10]}
+
+
+def chat(saver: Any) -> Any:
+    builder = StateGraph(State)
+    builder.add_node("respond", answer)
+    builder.add_node("work", work)
+    builder.add_edge(START, "respond")
+    builder.add_conditional_edges("respond", lambda state: [Send("work", {"n": n}) for n in (1, 2)], ["work"])
+    return builder.compile(checkpointer=saver, interrupt_before=["work"])
+
+
+def asking(saver: Any) -> Any:
+    inner = StateGraph(State)
+    inner.add_node("respond", answer)
+    inner.add_node("ask", ask)
+    inner.add_edge(START, "respond")
+    inner.add_edge("respond", "ask")
+    builder = StateGraph(State)
+    builder.add_node("inner", inner.compile())
+    builder.add_node("after", answer)
+    builder.add_edge(START, "inner")
+    builder.add_edge("inner", "after")
+    return builder.compile(checkpointer=saver)
+
+
+def at(thread: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread}, "metadata": {"user": "u1"}}
+
+
+def question(n: int) -> dict[str, Any]:
+    return {"messages": [HumanMessage(f"question {n}", id=f"q{n}")]}
+
+
+def lived_in(saver: Any, *, turns: int = 3) -> None:
+    """Three threads: one that stopped before its sends, one that was asked in a subgraph, one that was answered."""
+    with application():
+        for n in range(turns):
+            chat(saver).invoke(question(n), at("chat"))
+            if n < turns - 1:
+                chat(saver).invoke(None, at("chat"))
+        asking(saver).invoke(question(0), at("asked"))
+        asking(saver).invoke(question(0), at("answered"))
+        asking(saver).invoke(Command(resume="yes"), at("answered"))
+
+
+async def alived_in(saver: Any) -> None:
+    with application():
+        await chat(saver).ainvoke(question(0), at("achat"))
+        await asking(saver).ainvoke(question(0), at("aasked"))
+
+
+def ended(saver: Any, thread: str) -> Any:
+    """What comes of a thread that goes on."""
+    graph, given = (chat(saver), None) if "chat" in thread else (asking(saver), Command(resume="yes"))
+    values = graph.invoke(given, at(thread))
+    return {name: value for name, value in values.items() if name != "note"}, graph.get_state(at(thread)).next
+
+
+def told(saver: Any, thread: str) -> list[Any]:
+    """All that a saver says of a thread."""
+    found = saver.list({"configurable": {"thread_id": thread}})
+    return sorted(found, key=lambda each: (each.checkpoint["id"], each.config["configurable"]["checkpoint_ns"]))
+
+
+def assert_same(ours: Any, theirs: Any, threads: list[str]) -> None:
+    for thread in threads:
+        expected = told(theirs, thread)
+        assert expected, f"there is no thread {thread}"
+        assert told(ours, thread) == expected
+        for each in expected:
+            found = ours.get_tuple(each.config)
+            assert found == each
+            assert repr(_sorted(found.checkpoint)) == repr(_sorted(each.checkpoint))
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value, key=repr)}
+    return [_sorted(each) for each in value] if isinstance(value, list) else value
+
+
+# --- databases
+
+
+class Database:
+    """An empty schema: its URL as threadkeep takes it, and as libpq does."""
+
+    def __init__(self) -> None:
+        self.url = postgres.fresh_schema(postgres.shared())
+        self.schema = re.search(r"schema=([^&]+)", self.url)[1]  # type: ignore[index]
+        self.libpq = self.url.replace(
+            f"schema={self.schema}", "options=" + quote(f"-csearch_path={self.schema},public")
+        )
+        self.execute(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')
+
+    def execute(self, sql: Any, values: Any = None) -> list[Any]:
+        with psycopg.connect(self.libpq, autocommit=True) as connection:
+            found = connection.execute(sql, values)
+            return found.fetchall() if found.description else []
+
+    def restored(self, name: str) -> Database:
+        """With the rows that an old release wrote."""
+        for table, held in json.loads(gzip.decompress((DATA / f"{name}.postgres.json.gz").read_bytes())).items():
+            self.execute(f"CREATE TABLE {table} (" + ", ".join(map(" ".join, held["columns"])) + ")")
+            for row in held["rows"]:
+                values = [base64.b64decode(each["base64"]) if isinstance(each, dict) else each for each in row]
+                self.execute(f"INSERT INTO {table} VALUES (" + ", ".join(["%s"] * len(row)) + ")", values)
+        return self
+
+
+def old_file(name: str, folder: Path) -> Path:
+    """A file that an old release wrote."""
+    path = folder / f"{name}.db"
+    path.write_bytes(gzip.decompress((DATA / f"{name}.sqlite.gz").read_bytes()))
+    return path

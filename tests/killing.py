@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import nursery
 import threadkeep
 from model import place_config
 from soundness import loose_ends
@@ -93,9 +92,8 @@ os.write(1, f"{n}\n".encode())
 
 
 def start(script: str, *args: Any) -> subprocess.Popen[bytes]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", script, *map(str, args)], stdin=pipe, stdout=pipe, env=env)
+    return nursery.Forked([script, *map(str, args)], stdin=pipe, stdout=pipe)
 
 
 def kill(child: subprocess.Popen[bytes]) -> str:

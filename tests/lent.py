@@ -9,6 +9,7 @@ from typing import Any
 import postgres
 import threadkeep
 import valkeys
+from threadkeep.engine.gate import KeepSerializer
 from threadkeep.keep import Desk, Keep
 from threadkeep.transports.runner import Transport
 
@@ -18,15 +19,18 @@ class Lent:
 
     def __init__(self, transport: Transport) -> None:
         self.writers, self.read, self.write = transport.writers, transport.read, transport.write
-        self.setup, self.has_words = transport.setup, transport.has_words
+        self.setup, self.has_words, self.read_only = transport.setup, transport.has_words, transport.read_only
+        self.wants_vectors = transport.wants_vectors
 
     def close(self) -> None:
         """Not ours."""
 
 
 @cache
-def _lender(url: str, group: str | None) -> Keep:
-    return threadkeep.open(url, group=group)
+def _lender(url: str, group: str | None, *, vectors: bool = False) -> Keep:
+    opened = threadkeep.open(url, group=group)
+    opened._desk.transport.wants_vectors = vectors
+    return opened
 
 
 @cache
@@ -52,3 +56,22 @@ def transport(group: str | None = None, *, url: str | None = None) -> Lent:
 
 def keep(tenant: str, *, cache_bytes: int = 1 << 26, group: str | None = None, url: str | None = None) -> Any:
     return Keep(Desk(transport(group, url=url), tenant=tenant, cache_bytes=cache_bytes), None)
+
+
+def place(url: str) -> str | None:
+    """What the tests of this process share on the server of that URL; None where there is no server."""
+    shared = {"postgresql": schema, "valkey": cluster}.get(url.partition(":")[0])
+    return shared() if shared else None
+
+
+def opened(url: str, *, tenant: str | None = None, index: Any = None, ttl: Any = None) -> Keep:
+    """A Keep as `threadkeep.open` gives it, of which no other test sees anything; on a server, a tenant of what is shared.
+
+    For tests that look at neither tables nor set-up nor closing. Keeps that name the same tenant see the same there.
+    """
+    shared = place(url)
+    if shared is None:
+        return threadkeep.open(url, tenant=tenant or "", index=index, ttl=ttl)
+    transport = Lent(_lender(shared, None, vectors=index is not None)._desk.transport)
+    desk = Desk(transport, tenant=tenant or fresh_tenant(), cache_bytes=128 * 1024 * 1024)
+    return Keep(desk, KeepSerializer(allowed_types=()), index=index, ttl=ttl)

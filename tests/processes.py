@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
+
+import nursery
 
 PATIENCE = 120
 """Seconds after which a process counts as hanging."""
@@ -15,16 +16,21 @@ PATIENCE = 120
 
 def start(script: str, *args: Any, flags: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     """Start a script with this interpreter and this import path."""
-    paths = [str(Path(__file__).parent), *(path for path in sys.path if path)]
     return subprocess.Popen(
         [sys.executable, *flags, "-c", script, *map(str, args)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(nursery.paths())},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+def fork(script: str, *args: Any) -> subprocess.Popen[str]:
+    """The same from the nursery, at once: for scripts that are not about imports, or how an interpreter begins and ends."""
+    pipe = subprocess.PIPE
+    return nursery.Forked([script, *map(str, args)], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -45,13 +51,18 @@ def run(script: str, *args: Any, flags: tuple[str, ...] = ()) -> str:
     return finish(start(script, *args, flags=flags))
 
 
+def run_forked(script: str, *args: Any) -> str:
+    """The same from the nursery."""
+    return finish(fork(script, *args))
+
+
 def run_together(script: str, arguments: list[tuple[Any, ...]]) -> list[str]:
     """Run one process for each set of arguments; all have imported everything before any of them goes on.
 
     The script calls `together()` where it is ready.
     """
     wait = "import sys\ndef together():\n    print('ready', flush=True)\n    sys.stdin.readline()\n"
-    running = [start(wait + script, *each) for each in arguments]
+    running = [fork(wait + script, *each) for each in arguments]
     for process in running:
         assert process.stdout is not None
         if process.stdout.readline() != "ready\n":

@@ -14,11 +14,11 @@ from psycopg.rows import dict_row
 import valkeys
 from threadkeep.backends.valkey import (
     Valkey,
-    _item_id,
     _task,
-    _visible_place,
     checkpoint_row,
+    item_id,
     thread_row,
+    visible_place,
     write_row,
 )
 from threadkeep.engine.identity import to_bytes
@@ -82,14 +82,14 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
         checkpoints = [checkpoint_row(value) for field, value in fields.items() if field[:1] == b"c"]
         writes = [write_row(value) for field, value in fields.items() if field[:1] == b"w"]
         order = set(there.pop(key.replace(b":t:", b":o:", 1), {}))
-        _check_places(key, fields, order, [*map(_visible_place, checkpoints), *map(_task, writes)])
+        _check_places(key, fields, order, [*map(visible_place, checkpoints), *map(_task, writes)])
         assert order >= {b"u" + encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}, key
         _check_told(key, row, there, order, checkpoints)
         threads.append(
             {"thread": number, "id": to_bytes(row.key.id), "nexts": b"".join(map(varint, row.nexts)), "labels": row.labels,
              "bytes": row.bytes, "checkpoints": row.checkpoints, "writes": row.writes}
         )  # fmt: skip
-        items = [(_item_id(field), value) for field, value in fields.items() if field[:1] == b"i"]
+        items = [(item_id(field), value) for field, value in fields.items() if field[:1] == b"i"]
         owned["items"][number] = [{"lane": at.lane, "n": at.n, "payload": value} for at, value in items]
         owned["checkpoints"][number] = [
             {"refs": pack_runs(each.refs), "labels": each.labels, "body": each.body, "id": to_bytes(each.id), "hidden": each.hidden}

@@ -8,7 +8,6 @@ storage in turn (what one remembers of a thread must not survive what the other 
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ import lent
 import threadkeep
 from evolution import CHANNELS, elements, evolve_long
 from model import Model, place_config
+from proving import PROVING
 from soundness import loose_ends, unused_items
 from threadkeep import ThreadInfo
 from threadkeep.backends.memory import Memory
@@ -33,7 +33,6 @@ from threadkeep.engine.itemlog import ItemId
 from threadkeep.keep import Desk, Keep
 from threadkeep.transports.direct import Direct
 
-PROVING = os.environ.get("THREADKEEP_HYPOTHESIS") == "prove"
 THREADS = ["t", "thread-u", "v"]
 NAMESPACES = ["", "", "", "child:1", "child:2|x:3"]
 RUNS = ["run-1", "run-2", "00000000-0000-4000-8000-000000000003"]

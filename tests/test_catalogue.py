@@ -98,8 +98,12 @@ def test_writes_before_any_checkpoint_make_a_thread(keep: threadkeep.Keep) -> No
 # --- orders and pages
 
 
-@pytest.fixture
-def many(keep: threadkeep.Keep) -> threadkeep.Keep:
+@pytest.fixture(scope="module")
+def many(standing: Callable[[], threadkeep.Keep]) -> threadkeep.Keep:
+    return filled(standing())
+
+
+def filled(keep: threadkeep.Keep) -> threadkeep.Keep:
     """Threads whose orders all differ, some of them at the same moment."""
     chains = [Chain(keep.checkpointer, id) for id in ("m", "z", "A", "🦜", "a%", "a_", "b", "é", "aa", "a")]
     for number, chain in enumerate(chains):
@@ -156,7 +160,8 @@ def test_pages_of_a_filter_add_up_to_the_filtered_whole(keep: threadkeep.Keep, o
         assert paged == whole
 
 
-def test_a_page_goes_on_after_a_thread_that_is_gone(many: threadkeep.Keep) -> None:
+def test_a_page_goes_on_after_a_thread_that_is_gone(keep: threadkeep.Keep) -> None:
+    many = filled(keep)
     whole = many.threads(order="id")
     many.checkpointer.delete_thread(whole[3].id)
     assert many.threads(order="id", after=whole[3]) == whole[4:]
@@ -195,11 +200,17 @@ async def test_athreads_gives_what_threads_gives(keep: threadkeep.Keep, call: Co
 IDS = ["a", "a%", "a%b", "a_", "a_b", "axb", "A", "a\0", "a\0b", "a\0c", "a\x01", "🦜", "🦜1", "🦜🦜", "é", "e\u0301", "a*", "a[b]", "a'b", 'a"b', "a\\b", " a", "a\n"]  # fmt: skip
 
 
-@pytest.mark.parametrize("prefix", ["", *IDS, "zzz", "\0", "a%%", "__"])
-def test_a_prefix_is_literal(keep: threadkeep.Keep, prefix: str) -> None:
+@pytest.fixture(scope="module")
+def named(standing: Callable[[], threadkeep.Keep]) -> threadkeep.Keep:
+    keep = standing()
     for id in IDS:
         keep.checkpointer.put_writes(config(id, "1"), [("x", 1)], "task")
-    assert names(keep.threads(prefix=prefix, order="id")) == sorted(id for id in IDS if id.startswith(prefix))
+    return keep
+
+
+@pytest.mark.parametrize("prefix", ["", *IDS, "zzz", "\0", "a%%", "__"])
+def test_a_prefix_is_literal(named: threadkeep.Keep, prefix: str) -> None:
+    assert names(named.threads(prefix=prefix, order="id")) == sorted(id for id in IDS if id.startswith(prefix))
 
 
 METADATA: dict[str, dict[str, Any]] = {
@@ -228,10 +239,17 @@ FOUND: dict[str, tuple[Any, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(FOUND))
-def test_a_metadata_filter_compares_by_json_type(keep: threadkeep.Keep, name: str) -> None:
+@pytest.fixture(scope="module")
+def described(standing: Callable[[], threadkeep.Keep]) -> threadkeep.Keep:
+    keep = standing()
     for thread, given in METADATA.items():
         Chain(keep.checkpointer, thread).put({}, **given)
+    return keep
+
+
+@pytest.mark.parametrize("name", list(FOUND))
+def test_a_metadata_filter_compares_by_json_type(described: threadkeep.Keep, name: str) -> None:
+    keep = described
     wanted, found = FOUND[name]
     assert set(names(keep.threads(metadata={"key": wanted}))) == found
     assert set(names(keep.threads(metadata={"key": wanted, "source": "loop", "step": 0}))) == found

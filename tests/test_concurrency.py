@@ -15,7 +15,7 @@ import pytest
 
 import threadkeep
 from chains import Chain, config, ids, values
-from processes import run, run_together
+from processes import run, run_forked, run_together
 from threadkeep import errors
 from threadkeep.engine.backend import Items
 from verbs import every, every_async_verb
@@ -436,7 +436,7 @@ keep.close()
 
 def test_an_interrupted_main_thread_does_not_stop_the_others(url: str) -> None:
     """Ctrl-C may come at any moment; work of others that the main thread has in its hands must not be lost."""
-    run(INTERRUPTED, url)
+    run_forked(INTERRUPTED, url)
 
 
 # --- using the saver while it lists
@@ -718,11 +718,11 @@ TIDIER = """
 import sys, time
 import threadkeep
 from chains import Chain, config
-url, role = sys.argv[1:]
+url, role, seconds = sys.argv[1:]
 saver = threadkeep.open(url).checkpointer
 def line(n): return f"line {n} of anybody's log"
 together()
-end = time.monotonic() + 4
+end = time.monotonic() + float(seconds)
 n = 0
 while time.monotonic() < end:
     n += 1
@@ -740,8 +740,9 @@ while time.monotonic() < end:
 """
 
 
-def test_processes_that_write_prune_and_copy_never_see_a_broken_checkpoint(lasting_url: str) -> None:
-    run_together(TIDIER, [(lasting_url, role) for role in ("write1", "write2", "prune", "copy")])
+@pytest.mark.parametrize("seconds", [2, pytest.param(8, marks=pytest.mark.long)])
+def test_processes_that_write_prune_and_copy_never_see_a_broken_checkpoint(lasting_url: str, seconds: int) -> None:
+    run_together(TIDIER, [(lasting_url, role, seconds) for role in ("write1", "write2", "prune", "copy")])
     with threadkeep.open(lasting_url) as keep:
         for found in keep.checkpointer.list(None):
             assert len(found.checkpoint["channel_values"]["log"]) == int(found.checkpoint["id"][:6]) % 50
@@ -965,7 +966,7 @@ assert len(keep.threads()) == (21 if lasting else 1)
 
 @pytest.mark.parametrize("how", list(FORKED))
 def test_a_keep_may_be_forked(url: str, how: str) -> None:
-    run(FORKS + FORKED[how], url)
+    run_forked(FORKS + FORKED[how], url)
 
 
 SPAWNED = """

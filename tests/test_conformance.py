@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.conformance.report import CapabilityReport
@@ -95,3 +95,22 @@ def test_every_verb_of_the_base_class_is_overridden_in_both_colours() -> None:
         if getattr(threadkeep.KeepSaver, name) is getattr(BaseCheckpointSaver, name)
     ]
     assert inherited == []
+
+
+def test_a_checkpoint_whose_runs_are_known_but_not_its_items_is_read_whole(lasting_url: str) -> None:
+    """A write on a checkpoint reads how it is held, not what it holds; the read after it must bring the rest."""
+    config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    elements = [f"element {n} " * 40 for n in range(100)]
+    scattered = [element for n, element in enumerate(elements) if n % 2]
+    with threadkeep.open(lasting_url) as keep:
+        for version, messages in enumerate((elements, scattered), 1):
+            checkpoint = {
+                **empty_checkpoint(), "id": f"{version}", "channel_values": {"messages": messages},
+                "channel_versions": {"messages": version},
+            }  # fmt: skip
+            config = keep.checkpointer.put(config, checkpoint, {}, {"messages": version})
+    with threadkeep.open(lasting_url) as cold:
+        cold.checkpointer.put_writes(config, [("other", 1)], "task")
+        found = cold.checkpointer.get_tuple(config)
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"messages": scattered}

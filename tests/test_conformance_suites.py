@@ -46,8 +46,8 @@ def suite_run(folder: Path, text: str, *options: str) -> subprocess.CompletedPro
     """Run a test file in a pytest of its own, in a project that knows nothing of asyncio and allows no unknown marks."""
     (folder / "test_it.py").write_text(text, "utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-ra", "--tb=short", "--strict-markers", "-p", "no:cacheprovider"]
-    command += ["-p", "no:asyncio", "-p", "no:anyio", "-p", "no:xdist", "test_it.py", *options]
-    env = os.environ | {"PYTHONPATH": str(SOURCE)}
+    command += ["test_it.py", *options]
+    env = os.environ | {"PYTHONPATH": str(SOURCE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(command, cwd=folder, env=env, timeout=PATIENCE, check=False, capture_output=True, text=True)
 
 

@@ -20,7 +20,7 @@ from cubeloop.providers.base import TextContent, UserMessage
 from langchain_core.messages import HumanMessage
 from langgraph.types import Command
 
-import houses
+import households
 import threadkeep
 from conftest import BACKENDS, Backend
 from processes import finish, start
@@ -35,13 +35,13 @@ from trees import Put, Wrote, grow
 def house() -> threadkeep.Keep:
     """A Keep with one of everything, to be looked at only."""
     keep = threadkeep.open("memory://")
-    houses.furnish(keep)
+    households.furnish(keep)
     return keep
 
 
 @cache
 def furniture() -> dict[str, Any]:
-    return houses.inventory(house())
+    return households.inventory(house())
 
 
 @pytest.fixture
@@ -70,12 +70,12 @@ def test_all_is_the_same_on_another_backend_and_goes_on_there(
     threadkeep.convert(house(), one)
     done = threadkeep.convert(one, other)
     assert (done.threads, done.copied, done.memories, done.differing) == (11, 11, 72, ())
-    assert houses.inventory(other) == furniture()
+    assert households.inventory(other) == furniture()
     again = threadkeep.convert(one, other)
     assert (again.same, again.copied, again.renewed, again.memories, again.differing) == (11, 0, 0, 0, ())
-    answered = houses.NESTED(other.checkpointer).invoke(Command(resume="Ana"), houses.thread("nested"))
+    answered = households.NESTED(other.checkpointer).invoke(Command(resume="Ana"), households.thread("nested"))
     assert answered["said"][-1] == "heard Ana"
-    talked = houses.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, houses.CONTINUED)
+    talked = households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
     assert talked["messages"][-3].content == "on"
 
 
@@ -88,7 +88,7 @@ def test_rows_items_and_index_are_sound_after_a_conversion(backend: Backend, tmp
         found = keep.threads(metadata={"customer_email": "ana@example.org"})
         assert [info.id for info in found] == ["chat"]
         keep.checkpointer.delete_for_runs(["run-2"])  # runs are known
-        assert [each.checkpoint["id"] for each in keep.checkpointer.list(houses.thread("private-thread"))] == [
+        assert [each.checkpoint["id"] for each in keep.checkpointer.list(households.thread("private-thread"))] == [
             "c2",
             "c0",
         ]
@@ -103,7 +103,7 @@ def test_what_changed_in_the_source_is_brought_by_the_next_conversion() -> None:
     one.store.put(("users",), "short", {"text": "newer"})
     done = threadkeep.convert(one, other)
     assert (done.renewed, done.same, done.memories, done.differing) == (2, 9, 1, ())
-    assert houses.inventory(other) == houses.inventory(one)
+    assert households.inventory(other) == households.inventory(one)
 
 
 def test_a_thread_that_went_on_in_the_target_gets_what_it_lacks_and_keeps_its_own() -> None:
@@ -266,7 +266,7 @@ def test_a_conversion_that_is_killed_or_interrupted_is_ended_by_the_same_command
     assert loose_ends(target) == []
     with threadkeep.open(f"sqlite:///{source}") as one, threadkeep.open(f"sqlite:///{target}") as other:
         assert len(other.threads(limit=1000)) == 121
-        assert houses.inventory(other) == houses.inventory(one)
+        assert households.inventory(other) == households.inventory(one)
 
 
 def _count(path: Path) -> int:
@@ -303,11 +303,11 @@ def test_a_thread_of_which_a_part_was_brought_is_not_there_for_a_graph_and_is_ma
         threadkeep.convert(one, other, on_progress=stop)
     transport.write = write
     assert [(info.id, info.checkpoints) for info in other.threads()] == [("t", 0)]
-    assert other.checkpointer.get_tuple(houses.thread("t")) is None
+    assert other.checkpointer.get_tuple(households.thread("t")) is None
     third, file = new(), io.BytesIO()
     assert threadkeep.convert(other, third).copied == other.export(file).threads == 0  # it is no thread yet
     assert threadkeep.convert(one, other).copied == 1
-    assert houses.inventory(other) == houses.inventory(one)
+    assert households.inventory(other) == households.inventory(one)
     assert seen[0] == (0, 1, "t")
 
 
@@ -328,7 +328,7 @@ def test_a_source_that_changes_while_it_is_read_is_read_again() -> None:
     one._desk.transport.read = prune_meanwhile
     done = threadkeep.convert(one, other)
     assert (count, done.copied + done.renewed, done.differing) == (6, 1, ())
-    assert houses.inventory(other) == houses.inventory(one)
+    assert households.inventory(other) == households.inventory(one)
 
 
 # -- the command
@@ -359,7 +359,7 @@ def test_the_command_converts_says_so_and_tells_of_differences(
 # -- large
 
 _HEAVY = r"""
-import os, random, resource, sys
+import io, random, resource, sys
 import threadkeep
 sys.path.insert(0, {tests!r})
 from trees import Put, grow
@@ -369,7 +369,7 @@ peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 with threadkeep.open("memory://") as small:
     grow(small.checkpointer, "t", [Put("c0", None, {{"a": [1]}})])
     threadkeep.convert(small, "memory://")
-    small.export(os.devnull)
+    small.export(io.BytesIO())
 before = peak()
 if verb == "convert":
     print(threadkeep.convert("sqlite:///" + source, "sqlite:///" + target).differing)
@@ -398,5 +398,5 @@ def test_a_large_thread_takes_little_memory(tmp_path: Path) -> None:
         assert int(grown) < 200, verb
     with threadkeep.open(f"sqlite:///{tmp_path / 'd.db'}") as keep, threadkeep.open(f"sqlite:///{source}") as first:
         assert len(list(keep.checkpointer.list(None))) == 50
-        last = houses.thread("t")
+        last = households.thread("t")
         assert keep.checkpointer.get_tuple(last) == first.checkpointer.get_tuple(last)

@@ -293,7 +293,7 @@ async def test_calls_that_are_cancelled_at_any_moment_are_done_once_or_not_at_al
             assert counted[f"after {round_}"] == 1
         assert len(done) >= 60
         if not url.startswith("memory"):
-            await asyncio.to_thread(processes.run, SCRIPT + NEXT, url, "other", 1)
+            await asyncio.to_thread(processes.run_forked, SCRIPT + NEXT, url, "other", 1)
             found = await keep.cube.load("t")
             assert found is not None
             assert texts(found.messages)[-1] == "from another process"

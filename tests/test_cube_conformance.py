@@ -15,10 +15,9 @@ from threadkeep.conformance.cube_suite import Capabilities
 
 @pytest.fixture
 def opening(url: str) -> Callable[[], threadkeep.Keep]:
-    """Opens a Keep on the data of the test. On PostgreSQL they are in one schema: to make one takes longer than a test."""
+    """Opens a Keep on the data of the test."""
     tenant = lent.fresh_tenant()
-    place = lent.schema() if url.startswith("postgresql:") else url
-    return lambda: threadkeep.open(place, tenant=tenant)
+    return lambda: lent.opened(url, tenant=tenant)
 
 
 @pytest.fixture

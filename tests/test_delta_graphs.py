@@ -78,6 +78,7 @@ async def peer_after(call: Colour, count: int, **options: Any) -> Any:
     return await values(call, peer)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("frequency", [1, 2, 4, 1000])
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_a_delta_graph_has_the_history_that_in_memory_saver_gives_it(
@@ -142,6 +143,7 @@ async def test_edits_removals_and_overwrites_reach_a_delta_channel(saver: thread
     assert await history(call, graph) == await history(call, peer)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("frequency", [1, 4, 1000])
 async def test_a_pruned_delta_graph_keeps_its_value_and_goes_on(
     saver: threadkeep.KeepSaver, call: Colour, frequency: int
@@ -194,6 +196,7 @@ each_frequency = pytest.mark.parametrize("frequency", [1, 3, 4, 1000])
 each_durability = pytest.mark.parametrize("durability", ["sync", "exit"])
 
 
+@pytest.mark.sampled(2)
 @each_frequency
 @each_durability
 async def test_deleting_the_last_run_of_a_delta_graph_brings_back_the_value_before_it(
@@ -208,6 +211,7 @@ async def test_deleting_the_last_run_of_a_delta_graph_brings_back_the_value_befo
     assert await values(call, graph) == await peer_after(call, 5)
 
 
+@pytest.mark.sampled(2)
 @each_frequency
 @each_durability
 async def test_deleting_earlier_runs_of_a_delta_graph_keeps_the_values_after_them(

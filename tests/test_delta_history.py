@@ -19,6 +19,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 import threadkeep
 from colours import Colour
+from proving import examples
 from trees import Put, Step, Wrote, base_walk, config, exact, grow, random_trees
 
 LINE: list[Step] = [
@@ -87,6 +88,7 @@ def values(found: Mapping[str, Any], channel: str) -> list[Any]:
     return [value for _, _, value in found[channel]["writes"]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
 async def test_history_is_the_base_walk_and_what_in_memory_saver_says(
     saver: threadkeep.KeepSaver, call: Colour, tree: list[Step]
@@ -228,7 +230,7 @@ def test_a_long_chain_is_walked_to_its_root(saver: threadkeep.KeepSaver) -> None
     assert values(saver.get_delta_channel_history(config=config("t"), channels=["a"]), "a") == list(range(1, 400))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=random_trees())
 def test_any_tree_has_the_history_of_the_base_walk_and_of_in_memory_saver(
     saver: threadkeep.KeepSaver, tree: list[Step]

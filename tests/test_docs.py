@@ -14,12 +14,13 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+import nursery
 import threadkeep
 from threadkeep.adapters.cube import KeepCube
 from threadkeep.backends.blocks import read_blocks
@@ -75,18 +76,36 @@ def script(page: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+AS_A_FILE = (
+    "import sys; del sys.argv[0]; __file__ = sys.argv[0]; exec(compile(open(__file__).read(), __file__, 'exec'))"
+)
+
+
+def forked(file: Path) -> subprocess.Popen[str]:
+    """Run a file in its folder, by an interpreter that has its imports done."""
+    pipe = subprocess.PIPE
+    return nursery.Forked([AS_A_FILE, file.name], cwd=file.parent, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def started(file: Path) -> subprocess.Popen[str]:
+    """Run a file in its folder, by an interpreter of its own."""
+    pipe, env = subprocess.PIPE, os.environ | {"PYTHONPATH": str(SOURCE)}
+    return subprocess.Popen([sys.executable, file.name], cwd=file.parent, env=env, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.mark.parametrize("start", [forked, pytest.param(started, marks=pytest.mark.long)])
 @pytest.mark.parametrize("page", having("python"))
-def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:
+def test_the_code_of_a_page_runs_and_prints_what_the_page_says(
+    page: Path, start: Callable[[Path], subprocess.Popen[str]], tmp_path: Path
+) -> None:
     file = tmp_path / f"page_{page.stem}.py"
     file.write_text(script(page), "utf-8")
-    run = subprocess.run(
-        [sys.executable, file.name], cwd=tmp_path, timeout=PATIENCE, check=False,
-        env=os.environ | {"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
+    with start(file) as process:
+        told, complaint = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, complaint
     for block in blocks(page):
         if block.language == "output":
-            assert block.text in run.stdout, f"{page.name}:{block.line} says otherwise:\n{run.stdout}"
+            assert block.text in told, f"{page.name}:{block.line} says otherwise:\n{told}"
 
 
 @pytest.mark.parametrize("page", named(PAGES))
@@ -174,6 +193,20 @@ PUBLIC = {
     "KeepStore": [name for name in vars(threadkeep.KeepStore) if not name.startswith("_")],
     "KeepCube": [name for name in vars(KeepCube) if not name.startswith("_")],
     "ThreadInfo": [field.name for field in dataclasses.fields(threadkeep.ThreadInfo)],
+    "Look": [
+        field.name
+        for told in (
+            threadkeep.Step,
+            threadkeep.Written,
+            threadkeep.Shown,
+            threadkeep.Tree,
+            threadkeep.Diff,
+            threadkeep.ChannelDiff,
+            threadkeep.Change,
+            threadkeep.Blame,
+        )
+        for field in dataclasses.fields(told)
+    ],
     "errors": [name for name, held in vars(threadkeep.errors).items() if inspect.isclass(held)],
 }
 

@@ -23,6 +23,7 @@ from colours import Colour
 from plays import THREAD, Graph, Letters, Play, assert_same, each_play, fan, letters, nested, story, two_questions
 
 
+@pytest.mark.sampled(2)
 @each_play
 async def test_a_graph_tells_the_story_that_in_memory_saver_tells(
     saver: threadkeep.KeepSaver, call: Colour, play: Play
@@ -35,6 +36,7 @@ async def test_a_graph_tells_the_story_that_in_memory_saver_tells(
     assert_same(await story(call, graph), expected)
 
 
+@pytest.mark.sampled(2)
 @each_play
 async def test_another_keep_on_the_same_url_tells_the_same_story(lasting_url: str, call: Colour, play: Play) -> None:
     async with threadkeep.open(lasting_url) as keep:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -35,10 +35,10 @@ def places(saver: Any, asked: Any, **options: Any) -> list[tuple[str, str, str]]
 # --- which, and in which order
 
 
-@pytest.fixture
-def forest(saver: threadkeep.KeepSaver) -> threadkeep.KeepSaver:
+@pytest.fixture(scope="module")
+def forest(standing: Callable[[], threadkeep.Keep]) -> threadkeep.KeepSaver:
     """Three threads of three namespaces; some ids stand in several of them."""
-    chance = random.Random(5)
+    saver, chance = standing().checkpointer, random.Random(5)
     for thread in ("a", "b", "a b"):
         for ns in ("", "child:1", "child:1|deep:2"):
             for number in chance.sample(range(30), 8):
@@ -220,8 +220,9 @@ def same(name: str) -> set[str]:
     return next((group for group in SAME if name in group), {name})
 
 
-@pytest.fixture
-def valued(saver: threadkeep.KeepSaver) -> threadkeep.KeepSaver:
+@pytest.fixture(scope="module")
+def valued(standing: Callable[[], threadkeep.Keep]) -> threadkeep.KeepSaver:
+    saver = standing().checkpointer
     for name, value in VALUES.items():
         put(saver, name, {"key": value} if value is not NOTHING else {})
     return saver

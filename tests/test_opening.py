@@ -21,6 +21,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 import threadkeep
 from chains import Chain, config, ids, values
+from conftest import BACKENDS, Backend
 from processes import run, run_together
 from threadkeep import errors
 from verbs import every_async_verb, every_verb
@@ -529,8 +530,13 @@ async def test_no_thread_is_left_after_aclose(url: str) -> None:
     assert await asyncio.to_thread(left_after, 30) == []
 
 
-def test_a_forgotten_keep_leaves_no_thread(url: str) -> None:
-    asyncio.run(Chain(threadkeep.open(url).checkpointer).aput(HELLO))
+@pytest.mark.parametrize(
+    "backends", [BACKENDS[:3], pytest.param(BACKENDS[3:], marks=pytest.mark.long)], ids=["", "more"]
+)
+def test_a_forgotten_keep_leaves_no_thread(backends: list[Backend], tmp_path: Path) -> None:
+    """Of all backends at once: workers wait some seconds before they end."""
+    for number, backend in enumerate(backends):
+        asyncio.run(Chain(threadkeep.open(backend.fresh(tmp_path, number)).checkpointer).aput(HELLO))
     gc.collect()
     assert left_after(30) == []
 

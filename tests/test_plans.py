@@ -480,12 +480,14 @@ MAY_IMPORT = {
     "backends": {"backends", "engine", "plan", "errors"},
     "transports": {"transports", "backends", "engine", "plan", "errors"},
     "adapters": {"adapters", "engine", "desk", "keep", "plan", "errors"},
+    "moving": {"moving", "engine", "desk", "keep", "plan", "work", "errors"},
 }
 ONLY_IN = {
     "asyncio": ("transports/", "desk.py"),
     "threading": ("transports/",),
     "concurrent": ("transports/",),
-    "apsw": ("transports/",),
+    "apsw": ("transports/", "moving/sources/"),
+    "psycopg": ("transports/", "moving/sources/", "urls.py"),
     "sqlite3": (),
 }
 IMPURE = {"time", "random", "secrets", "os", "socket", "asyncio", "threading"}

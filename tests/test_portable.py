@@ -21,10 +21,10 @@ from cubeloop.providers.base import TextContent, UserMessage
 from langchain_core.messages import HumanMessage
 from langgraph.types import Command
 
-import houses
+import households
 import threadkeep
 from conftest import BACKENDS, Backend
-from houses import thread
+from households import thread
 from soundness import loose_ends
 from threadkeep.cli.app import run
 from threadkeep.moving import portable
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @cache
 def house() -> threadkeep.Keep:
     keep = threadkeep.open("memory://")
-    houses.furnish(keep)
+    households.furnish(keep)
     return keep
 
 
@@ -79,12 +79,12 @@ def test_a_file_of_one_backend_is_the_same_on_another_and_goes_on_there(
         assert portable.is_portable(tmp_path / "file.tk")
         brought = other.import_portable(tmp_path / "file.tk")
         assert (brought.threads, brought.made, brought.memories, brought.differing) == (11, 11, 72, ())
-        assert houses.inventory(other) == houses.inventory(house())
+        assert households.inventory(other) == households.inventory(house())
         again = other.import_portable(str(tmp_path / "file.tk"))
         assert (again.made, again.same, again.memories, again.differing, again.complete) == (0, 11, 0, (), True)
-        answered = houses.NESTED(other.checkpointer).invoke(Command(resume="Ana"), thread("nested"))
+        answered = households.NESTED(other.checkpointer).invoke(Command(resume="Ana"), thread("nested"))
         assert answered["said"][-1] == "heard Ana"
-        houses.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, houses.CONTINUED)
+        households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
     if target.lasting:
         assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
@@ -208,7 +208,7 @@ def test_a_thread_that_is_pruned_while_it_is_exported_is_told_again() -> None:
     assert (told.threads, told.checkpoints, kinds.count("thread-void"), kinds.count("thread")) == (1, 1, 1, 2)
     other = new()
     assert other.import_portable(io.BytesIO(file.getvalue())).made == 1
-    assert houses.inventory(other) == houses.inventory(keep)
+    assert households.inventory(other) == households.inventory(keep)
 
 
 # -- cut and forged
@@ -352,7 +352,7 @@ def test_a_hostile_file_takes_no_memory_and_runs_nothing(tmp_path: Path, monkeyp
 def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() -> None:
     text = plain(exported(redact=True)).decode()
     everything = plain(exported()).decode()
-    for secret in houses.SECRETS:
+    for secret in households.SECRETS:
         spellings = {secret, secret.encode().decode("latin-1"), json.dumps(secret)[1:-1]}
         assert any(each in everything for each in spellings), secret
         assert not any(each in text for each in spellings), secret
@@ -362,8 +362,8 @@ def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() 
     shapes = {info.checkpoints for info in keep.threads(limit=100)}
     assert shapes == {info.checkpoints for info in house().threads(limit=100)}
     chat = next(info for info in keep.threads(limit=100) if info.checkpoints == house().thread("chat").checkpoints)
-    state = houses.CHAT(keep.checkpointer).get_state(thread(chat.id))
-    first = houses.CHAT(house().checkpointer).get_state(houses.CONTINUED)
+    state = households.CHAT(keep.checkpointer).get_state(thread(chat.id))
+    first = households.CHAT(house().checkpointer).get_state(households.CONTINUED)
     for found, old in zip(state.values["messages"], first.values["messages"], strict=True):
         assert type(found) is type(old)
         assert len(found.content.encode()) == len(old.content.encode())
@@ -374,7 +374,7 @@ def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() 
     assert list(ai.tool_calls[0]["args"]) != ["customer_email", "q"]
     assert state.config["configurable"]["checkpoint_id"] == first.config["configurable"]["checkpoint_id"]
     assert keep.threads(metadata={"customer_email": "ana@example.org"}) == []
-    houses.CHAT(keep.checkpointer).invoke({"messages": [HumanMessage("on")]}, thread(chat.id))
+    households.CHAT(keep.checkpointer).invoke({"messages": [HumanMessage("on")]}, thread(chat.id))
 
 
 def test_names_are_the_same_within_a_redacted_file_and_others_in_the_next() -> None:

@@ -23,9 +23,10 @@ from psycopg.rows import dict_row
 import postgres
 import threadkeep
 from chains import Chain, config, ids, values
-from processes import run, run_together
+from processes import run, run_forked, run_together
 from test_concurrency import in_loop, in_threads
 from threadkeep import errors
+from threadkeep.backends.postgres import SCHEMA_VERSION
 from verbs import every_async_verb, every_verb
 
 HELLO = {"greeting": "hello " * 20}
@@ -259,10 +260,27 @@ def test_a_newer_schema_is_refused_and_left_alone(url: str) -> None:
     assert execute(f"select count(*) from {schema_of(url)}.tk_threads") == [(1,)]
 
 
+VERSIONS = [(version,) for version in range(1, SCHEMA_VERSION + 1)]
+
+
 def test_a_migration_is_recorded_once(url: str) -> None:
     for _ in range(2):
         put_and_read(url)
-    assert execute(f"select version from {schema_of(url)}.tk_schema") == [(1,), (2,)]
+    assert execute(f"select version from {schema_of(url)}.tk_schema") == VERSIONS
+
+
+def test_a_database_from_before_ticks_is_listed_in_order(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("threadkeep.transports.postgres.SCHEMA_VERSION", 2)
+        with threadkeep.open(url) as keep:
+            keep.setup()
+    row = "epoch, rev, created, updated, hour, checkpoints, writes, bytes, tenant, kind, id, nexts, status"
+    for n in (2, 3, 1):
+        values = f"1, 1, {n}, {n * 1000}, 0, 1, 0, 10, '', 'graph', convert_to('t{n}', 'UTF8'), '', 'idle'"
+        execute(f"insert into {schema_of(url)}.tk_threads (thread, {row}, run) values ({n}, {values}, '')")
+    with threadkeep.open(url) as keep:
+        assert [each.id for each in keep.threads()] == ["t3", "t2", "t1"]
+    assert execute(f"select tick from {schema_of(url)}.tk_threads order by 1") == [(3,), (7,), (11,)]
 
 
 SET_UP = """
@@ -282,7 +300,7 @@ def test_sixteen_processes_set_an_empty_database_up_at_once() -> None:
     assert run_together(SET_UP, [(empty,), (missing,)] * 8) == ["[]\n"] * 16
     with psycopg.connect(empty) as connection:
         for table in ("public.tk_schema", "missing.tk_schema"):
-            assert connection.execute(f"select version from {table}").fetchall() == [(1,), (2,)]
+            assert connection.execute(f"select version from {table}").fetchall() == VERSIONS
 
 
 # --- pools
@@ -530,10 +548,10 @@ def test_a_port_where_nobody_listens_is_unavailable() -> None:
 
 
 DAMAGE = {
-    "a table is gone": "drop table {s}.tk_items",
+    "a table is gone": "drop table {s}.tk_items cascade",
     "all tables are gone": "drop schema {s} cascade",
     "a column is gone": "alter table {s}.tk_threads drop column rev",
-    "a column has another type": "alter table {s}.tk_checkpoints alter column step type text",
+    "a column has another type": "drop view {s}.tk_v_checkpoints; alter table {s}.tk_checkpoints alter column step type text",
     "a column has a rule of its own": "alter table {s}.tk_writes add check (false) not valid",
     "a table may not be read": "alter table {s}.tk_threads owner to {role}; set role {role}; revoke all on {s}.tk_threads from {role}",
 }
@@ -598,7 +616,7 @@ with psycopg_pool.ConnectionPool(sys.argv[1], min_size=1, open=True) as pool:
 
 
 def test_a_lent_pool_is_not_used_in_a_forked_child() -> None:
-    run(FORKED, postgres.shared().url(), fresh_name())
+    run_forked(FORKED, postgres.shared().url(), fresh_name())
 
 
 # --- what PostgreSQL cannot hold, and what it can
@@ -1033,9 +1051,9 @@ def test_strict_commits_are_flushed_and_relaxed_ones_are_not(
 
 MANY = 20_000
 _MULTIPLY = """
-insert into {s}.tk_threads select thread + n, epoch, rev, created + n * 1000, updated + n * 1000, (updated + n * 1000) >> 22,
+insert into {s}.tk_threads select thread + n, epoch, rev, created + n * 1000, updated + n * 1000,
     checkpoints, writes, bytes, step, labels, tenant, kind, convert_to('t' || n, 'UTF8'), nexts, top, run, source, status,
-    early, early_status, lease
+    early, early_status, lease, (updated + n * 1000) >> 8
 from {s}.tk_threads, generate_series(1, {many}) n;
 insert into {s}.tk_checkpoints select thread + n, time, step, labels, hidden, ns, id, parent, run, source, body, refs
 from {s}.tk_checkpoints, generate_series(1, {many}) n;

@@ -84,6 +84,7 @@ def logging_graph(saver: Any) -> Any:
     return builder.compile(checkpointer=saver)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", SERDES.values(), ids=SERDES.keys())
 async def test_a_graph_has_the_history_of_in_memory_saver_under_any_serializer(
     url: str, call: Colour, make: Any

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,6 +50,7 @@ from langgraph.store.memory import InMemoryStore
 
 import lent
 import remains
+from proving import PROVING
 from threadkeep import desk
 from threadkeep.backends.memory import Memory
 from threadkeep.backends.sqlite import Sqlite
@@ -62,7 +62,6 @@ from threadkeep.transports.direct import Direct
 from threadkeep.transports.runner import Transport
 from threadkeep.transports.sqlite import SqliteFile
 
-PROVING = os.environ.get("THREADKEEP_HYPOTHESIS") == "prove"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = 60_000_000
 ALL = 1000
@@ -321,9 +320,9 @@ class Storage:
         found: list[Any] = self.batch(which, [op], is_async=is_async)[0]
         return found
 
-    def sweep(self, which: int, *, is_async: bool) -> int:
+    def sweep(self, which: int, *, is_async: bool) -> int | None:
         keep = self._keeps[which]
-        return self._runner.run(keep.asweep()) if is_async else keep.sweep()
+        return (self._runner.run(keep.asweep()) if is_async else keep.sweep()).memories
 
     def close(self) -> None:
         for keep in self._keeps:

@@ -38,7 +38,7 @@ from batches import (
     where,
     whole,
 )
-from processes import finish, run, run_together, start
+from processes import finish, fork, run_forked, run_together
 from test_concurrency import in_loop, in_threads
 from test_postgres import blocked
 from threadkeep.conformance.store.embedder import embed
@@ -235,7 +235,7 @@ def test_a_sweep_leaves_what_came_to_life_while_it_waited(rivals: Rivals, saved:
     change = "expires = expires + 1000000000" if saved == "by a read" else "expires = NULL, ttl = NULL"
     holder.execute(f"UPDATE {rivals.name}.tk_memories SET {change} WHERE key = 'k'".encode())
     swept: list[int] = []
-    rivals.go(lambda: swept.append(rivals.keeps[1].sweep()))
+    rivals.go(lambda: swept.append(rivals.keeps[1].sweep().memories))
     holder.commit()
     rivals.finish()
     holder.close()
@@ -291,7 +291,7 @@ class Servant:
     """Another process that does to the storage what it is told."""
 
     def __init__(self, url: str) -> None:
-        self._process = start(SERVANT, url)
+        self._process = fork(SERVANT, url)
 
     def __call__(self, verb: str, key: str, text: str) -> str:
         """Do something, then search for the text; what was found first."""
@@ -379,7 +379,7 @@ with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
 
 
 def test_a_reader_never_sees_half_a_batch_of_another_process(lasting_url: str) -> None:
-    writer = start(WRITER, lasting_url)
+    writer = fork(WRITER, lasting_url)
     try:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "1\n"
@@ -494,7 +494,7 @@ async def test_no_call_blocks_the_event_loop(url: str) -> None:
     await store.adelete(HOME, "k1")
     assert await store.alist_namespaces() == [HOME]
     assert await store.sweep_ttl() == 1
-    assert await keep.asweep() == 0
+    assert (await keep.asweep()).memories == 0
     assert await store.stop_ttl_sweeper() is True
     await keep.aclose()
 
@@ -568,7 +568,7 @@ if not pid:
         store.put(HOME, "child", {"text": "apple"})
         assert found() == ["both", "child"], found()
         store.put(HOME, "over", {"text": "apple"}, ttl=0)
-        assert keep.sweep() == 1
+        assert keep.sweep().memories == 1
         assert store.stop_ttl_sweeper() is True
         keep.close()
     except BaseException:
@@ -587,7 +587,7 @@ keep.close()
 
 
 def test_a_store_may_be_forked(url: str) -> None:
-    run(FORK, url)
+    run_forked(FORK, url)
 
 
 def test_a_search_and_its_batch_are_answered_from_one_call(store: threadkeep.KeepStore) -> None:

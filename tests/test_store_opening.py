@@ -22,6 +22,7 @@ from colours import Async, Colour
 from processes import run, run_together
 from test_postgres import execute, schema_of
 from threadkeep import KeepStore, desk
+from threadkeep.backends.sqlite import SCHEMA_VERSION
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, Unavailable
 from threadkeep.transports import postgres as on_postgres
@@ -242,7 +243,7 @@ def test_a_sweep_of_very_many_goes_in_small_commits(lasting_url: str, clock: lis
     with threadkeep.open(lasting_url, index={"search": "off"}) as keep:
         keep.store.batch([PutOp(HOME, f"k{n}", {}, ttl=1) for n in range(2500)])
         clock[0] += 2 * MINUTE
-        assert keep.sweep() == 2500
+        assert keep.sweep().memories == 2500
     assert remains.held(where(lasting_url)).places == {}
 
 
@@ -322,7 +323,7 @@ def test_a_sweep_that_fails_is_logged_and_the_next_one_comes(
             keep.store.start_ttl_sweeper(SOON)
             assert failed.wait(5)
             time.sleep(0.1)
-        assert keep.sweep() == 0, "the second sweep had it"
+        assert keep.sweep().memories == 0, "the second sweep had it"
 
 
 def test_no_sweeper_starts_on_a_closed_keep(url: str) -> None:
@@ -412,7 +413,7 @@ def test_tenants_do_not_see_each_other(lasting_url: str, clock: list[int]) -> No
     keeps["one"].store.delete(HOME, "k")
     assert keeps["two"].store.get(HOME, "k") is not None
     clock[0] += 2 * MINUTE
-    assert keeps["two"].sweep() == 3, "sweeping is for all"
+    assert keeps["two"].sweep().memories == 3, "sweeping is for all"
     for tenant in texts:
         assert remains.left_behind(where(lasting_url), tenant) == []
         keeps[tenant].close()
@@ -454,7 +455,7 @@ def test_an_older_database_gets_memories_and_keeps_its_threads(old_url: str, fir
         keep.store.put(HOME, "k", {"text": "apple"})
         assert keys(keep.store.search(HOME, query="apple")) == ["k"]
         assert values(keep.checkpointer) == {"log": ["before"]}
-    assert version(old_url) == 2
+    assert version(old_url) == SCHEMA_VERSION
     with threadkeep.open(old_url, read_only=True, index=INDEX) as keep:
         assert keys(keep.store.search(HOME, query="apple")) == ["k"]
 
@@ -476,7 +477,7 @@ def test_an_older_database_is_upgraded_by_many_processes_at_once(old_url: str) -
     with threadkeep.open(old_url, index=INDEX) as keep:
         assert sorted(keys(keep.store.search(HOME))) == names
         assert values(keep.checkpointer) == {"log": ["before"]}
-    assert version(old_url) == 2
+    assert version(old_url) == SCHEMA_VERSION
 
 
 def test_an_older_database_that_may_only_be_read_is_unavailable_and_left_alone(old_url: str) -> None:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import postgres
+from proving import examples
 from threadkeep.backends import prefilters
 from threadkeep.engine.filters import matches, parse
 from threadkeep.engine.values import dump
@@ -160,7 +161,7 @@ def rows_and_filters(draw: Any) -> tuple[list[dict[str, Any]], Any]:
 
 
 @given(rows_and_filters())
-@settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 def test_no_row_that_matches_is_left_out(database: Database, given: tuple[list[dict[str, Any]], Any]) -> None:
     rows, filter = given
     database.fill(rows)

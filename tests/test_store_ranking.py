@@ -92,7 +92,7 @@ def test_what_is_over_takes_no_rank_whether_or_not_it_was_swept(url: str, clock:
         keep.store.batch([PutOp(HOME, f"k{n}", {"text": "apple pear " * n}) for n in range(1, 4)])
         clock[0] += 2 * MINUTE
         before = [(item.key, item.score) for item in keep.store.search(HOME, query="apple")]
-        assert keep.sweep() == 3
+        assert keep.sweep().memories == 3
         assert [(item.key, item.score) for item in keep.store.search(HOME, query="apple")] == before
         assert sorted(key for key, _ in before) == ["k1", "k2", "k3"]
 

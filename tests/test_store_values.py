@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proving import examples
 from threadkeep.engine import values
 from threadkeep.engine.values import dump, escape, load
 
@@ -37,7 +38,7 @@ def spelled(value: Any) -> Any:
 
 
 @given(VALUES)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(100))
 def test_what_is_dumped_is_loaded_again(value: dict[str, Any]) -> None:
     text = dump(value)
     assert spelled(load(text)) == spelled(value)
@@ -45,7 +46,7 @@ def test_what_is_dumped_is_loaded_again(value: dict[str, Any]) -> None:
 
 
 @given(VALUES)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(70))
 def test_the_text_is_compact_ascii_without_what_databases_refuse(value: dict[str, Any]) -> None:
     text = dump(value)
     assert text.isascii() and text.isprintable()
@@ -55,7 +56,7 @@ def test_the_text_is_compact_ascii_without_what_databases_refuse(value: dict[str
 
 
 @given(TEXTS, TEXTS)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(100))
 def test_different_strings_are_escaped_differently(one: str, other: str) -> None:
     assert (escape(one) == escape(other)) == (one == other)
     assert escape(one) + escape(other) == escape(one + other)

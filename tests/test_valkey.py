@@ -24,7 +24,7 @@ import threadkeep
 import valkeys
 from chains import Chain, config, ids, values
 from colours import Colour
-from processes import run
+from processes import run, run_forked
 from threadkeep import errors
 from threadkeep.backends.valkey import Valkey
 from threadkeep.backends.valkey_memories import Memories
@@ -693,4 +693,4 @@ keep.close()
 
 
 def test_children_of_a_fork_make_connections_of_their_own(url: str) -> None:
-    run("import warnings; warnings.simplefilter('ignore')\n" + FORK, url)
+    run_forked("import warnings; warnings.simplefilter('ignore')\n" + FORK, url)

@@ -9,24 +9,67 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import errors
+from threadkeep.doctor import Finding
+from threadkeep.engine.audit import Activity, Share, TracedWrite
+from threadkeep.engine.backend import Storage
+from threadkeep.engine.blame import Blame
+from threadkeep.engine.branch import Branch
 from threadkeep.engine.catalogue import ThreadInfo
+from threadkeep.engine.comparing import Change
+from threadkeep.engine.diffs import ChannelDiff, Diff
+from threadkeep.engine.looking import Shown, Tree
+from threadkeep.engine.repair import Repaired
+from threadkeep.engine.retention import Policy, Pruned, PrunedThread, Swept
+from threadkeep.engine.sight import Problem
+from threadkeep.engine.sizes import ChannelSize, Sizes, Stats, ThreadSize
+from threadkeep.engine.steps import Step, Written
+from threadkeep.engine.verify import Verified
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
 from threadkeep.moving.bringing import Brought
 from threadkeep.moving.converting import Converted, aconvert, convert
 from threadkeep.moving.exporting import Exported
+from threadkeep.moving.tally import Imported
+from threadkeep.upkeep import Compacted
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
 __all__ = [
+    "Activity",
+    "Blame",
+    "Branch",
     "Brought",
+    "Change",
+    "ChannelDiff",
+    "ChannelSize",
+    "Compacted",
     "Converted",
+    "Diff",
     "Exported",
+    "Finding",
+    "Imported",
     "Keep",
     "KeepSaver",
     "KeepStore",
+    "Policy",
+    "Problem",
+    "Pruned",
+    "PrunedThread",
+    "Repaired",
+    "Share",
+    "Shown",
+    "Sizes",
+    "Stats",
+    "Step",
+    "Storage",
+    "Swept",
     "ThreadInfo",
+    "ThreadSize",
+    "TracedWrite",
+    "Tree",
+    "Verified",
+    "Written",
     "aconvert",
     "convert",
     "errors",

@@ -21,7 +21,7 @@ from threadkeep.errors import Closed, ReadOnly
 from threadkeep.plan import Failure, Outcome, Plan, Reply, attempt, result, resume
 from threadkeep.transports.runner import Runner, Transport
 from threadkeep.transports.sweeper import Sweeper, Sweeping, in_background, run_apart
-from threadkeep.work import Progress, Read, Step, Tell, Work
+from threadkeep.work import Aside, Progress, Read, Step, Tell, Work
 
 __all__ = ["Desk", "as_count", "aside", "draw", "now", "now_exactly", "run_apart"]
 T = TypeVar("T")
@@ -51,8 +51,12 @@ class Desk:
         self.at_hand = AtHand(Heads(cache_bytes))
         self._cache_bytes = cache_bytes
         transport.on_loss = self.at_hand.clear
+        self.upkeep: Callable[[Desk], object] = Desk.sweep_now
+        """What is done now and then, once `start_upkeep` was called."""
         self._sweeper = Sweeper(partial(_sweep, weakref.ref(self)))  # a sweeper keeps no Keep alive
-        self.runner = Runner(transport, on_fork=self.at_hand.clear, on_close=self._sweeper.stop)
+        self._keeper = Sweeper(partial(_keep_up, weakref.ref(self)))
+        stops = partial(_stop_both, self._sweeper, self._keeper)
+        self.runner = Runner(transport, on_fork=self.at_hand.clear, on_close=stops)
 
     @property
     def heads(self) -> Heads:
@@ -110,6 +114,8 @@ class Desk:
             return tell(*step) if tell else None
         if isinstance(step, Read):
             return self.runner.run(step.make())
+        if isinstance(step, Aside):
+            return step.make()
         return self.exclusive(step.key, step.make) if step.key else self.apart(step.make)
 
     async def awork(self, work: Work[T], tell: Tell | None = None) -> T:
@@ -128,6 +134,8 @@ class Desk:
             return tell(*step) if tell else None
         if isinstance(step, Read):
             return await self.runner.arun(step.make)
+        if isinstance(step, Aside):
+            return await _aside(step.make)
         return await (self.aexclusive(step.key, step.make) if step.key else self.aapart(step.make))
 
     def see_to_index(self) -> None:
@@ -142,7 +150,7 @@ class Desk:
         """Remove expired memories; how many. Inside an event loop it gives something to await."""
         if _in_a_loop():
             return asyncio.ensure_future(self.aapart(lambda: remembering.sweep(now_exactly())))
-        return self.apart(lambda: remembering.sweep(now_exactly()))
+        return self.sweep_now()
 
     def start_sweeping(self, minutes: float | None) -> Sweeping:
         """Sweep every so many minutes until it is stopped."""
@@ -153,9 +161,22 @@ class Desk:
 
     def stop_sweeping(self, timeout: float | None = None) -> Any:
         """Stop sweeping; whether it has stopped. Inside an event loop it gives something to await."""
-        if _in_a_loop():
-            return asyncio.get_running_loop().run_in_executor(None, self._sweeper.stop, timeout)
-        return self._sweeper.stop(timeout)
+        return _stopped(self._sweeper, timeout)
+
+    def start_upkeep(self, minutes: float | None) -> Sweeping:
+        """Do `upkeep` every so many minutes until it is stopped."""
+        self.runner.check_open()
+        if self.transport.read_only:
+            raise ReadOnly
+        return self._keeper.start(minutes or _SWEEP_MINUTES)
+
+    def stop_upkeep(self, timeout: float | None = None) -> Any:
+        """Stop that; whether it has stopped. Inside an event loop it gives something to await."""
+        return _stopped(self._keeper, timeout)
+
+    def sweep_now(self) -> int:
+        """Remove expired memories; how many."""
+        return self.apart(lambda: remembering.sweep(now_exactly()))
 
     def _together(self, key: ThreadKey) -> Callable[[Sequence[Any]], Plan[list[Outcome]]]:
         write = talks.write if key.kind == CUBE else checkpoints.write
@@ -181,7 +202,26 @@ def _sweep(desk: weakref.ref[Desk]) -> int:
     alive = desk()
     if alive is None:
         raise Closed
-    return alive.apart(lambda: remembering.sweep(now_exactly()))
+    return alive.sweep_now()
+
+
+def _keep_up(desk: weakref.ref[Desk]) -> int:
+    alive = desk()
+    if alive is None:
+        raise Closed
+    alive.upkeep(alive)
+    return 0
+
+
+def _stopped(sweeper: Sweeper, timeout: float | None) -> Any:
+    if _in_a_loop():
+        return asyncio.get_running_loop().run_in_executor(None, sweeper.stop, timeout)
+    return sweeper.stop(timeout)
+
+
+def _stop_both(*sweepers: Sweeper) -> None:
+    for sweeper in sweepers:
+        sweeper.stop()
 
 
 def _in_a_loop() -> bool:
@@ -190,6 +230,16 @@ def _in_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+async def _aside(make: Callable[[], T]) -> T:
+    """Do something that blocks in another thread. Who is cancelled waits for its end: nothing is closed under its feet."""
+    doing = asyncio.get_running_loop().run_in_executor(None, make)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait([doing])
+        raise
 
 
 async def _no_ops(ops: Sequence[Any]) -> list[Outcome]:

@@ -11,6 +11,7 @@ from threadkeep.engine.gate import AllowedType, KeepSerializer
 from threadkeep.engine.identity import as_id
 from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.operator import Operator
+from threadkeep.policies import Retention, policies
 from threadkeep.urls import Server, transport_for
 
 if TYPE_CHECKING:
@@ -29,9 +30,16 @@ class Keep(Operator):
     """Threads of AI agents, kept. Made by `threadkeep.open(url)`; usable with or without `with` and `async with`."""
 
     def __init__(
-        self, desk: Desk, serde: Any, *, index: Any = None, ttl: Any = None, claim_timeout: float | None = None
+        self,
+        desk: Desk,
+        serde: Any,
+        *,
+        index: Any = None,
+        ttl: Any = None,
+        claim_timeout: float | None = None,
+        retention: Retention = None,
     ) -> None:
-        super().__init__(desk)
+        super().__init__(desk, policies(retention))
         self._serde = serde
         self._index = index
         self._ttl = ttl
@@ -66,6 +74,9 @@ class Keep(Operator):
 
             self._cube = KeepCube(self._desk, claim_timeout=self._claim_timeout)
         return self._cube
+
+    def _indexing(self) -> Any:
+        return self.store._index  # noqa: SLF001 - nobody else needs it
 
     @property
     def _embeds(self) -> bool:
@@ -114,6 +125,7 @@ class OpenOptions(TypedDict, total=False):
     index: IndexConfig | None
     ttl: TTLConfig | None
     claim_timeout: float | None
+    retention: Retention
     durability: str
     allowed_types: Iterable[AllowedType]
     tenant: str
@@ -135,6 +147,7 @@ def open(
     index: IndexConfig | None = None,
     ttl: TTLConfig | None = None,
     claim_timeout: float | None = None,
+    retention: Retention = None,
     durability: str = "strict",
     allowed_types: Iterable[AllowedType] = (),
     tenant: str = "",
@@ -157,7 +170,8 @@ def open(
     seconds; `cache_bytes` is how much of recently used threads is kept in memory; `read_only` never changes anything.
     `index` and `ttl` are the store's, as LangGraph's IndexConfig and TTLConfig have them: what a query compares, and
     how long memories live. `claim_timeout` is `Keep.cube`'s: after how many seconds without a sign of life a run that
-    was claimed may be claimed again.
+    was claimed may be claimed again. `retention` is what `Keep.sweep` keeps of threads: a Policy, a list of them, or the
+    path of a threadkeep.toml, which is read at once.
 
     For PostgreSQL the URL is libpq's, or a `psycopg_pool.ConnectionPool`, which stays yours to close. `schema` is where
     the tables are; `min_size` and `max_size` are the pool's (1 and 8); `prepare=False` is for PgBouncer in transaction
@@ -177,7 +191,7 @@ def open(
     serializer = KeepSerializer(allowed_types=allowed_types) if serde is None else serde
     if claim_timeout is not None and (type(claim_timeout) not in (int, float) or not claim_timeout >= 0):
         raise ValueError(f"claim_timeout must be a number of seconds that is not negative, not {claim_timeout!r}")
-    opened = Keep(desk, serializer, index=index, ttl=ttl, claim_timeout=claim_timeout)
+    opened = Keep(desk, serializer, index=index, ttl=ttl, claim_timeout=claim_timeout, retention=retention)
     if index is not None or ttl is not None:
         _ = opened.store  # what is wrong with them is said now
     return opened

@@ -28,6 +28,12 @@ class Change(NamedTuple):
     make: Callable[[], Plan[Any]]
 
 
+class Aside(NamedTuple):
+    """Something that blocks and is no plan, such as reading a file: done where no event loop waits for it."""
+
+    make: Callable[[], Any]
+
+
 class Progress(NamedTuple):
     """How far it is: so many of so many (None where nobody knows), and at what."""
 
@@ -36,7 +42,7 @@ class Progress(NamedTuple):
     what: str = ""
 
 
-Step: TypeAlias = Read | Change | Progress
+Step: TypeAlias = Read | Change | Aside | Progress
 Work: TypeAlias = Generator[Step, Any, T]
 Tell: TypeAlias = Callable[[int, int | None, str], Any]
 """Called with (done, total, what) now and then."""

@@ -18,6 +18,7 @@ from threadkeep.engine.backend import (
     Commit,
     Drop,
     Duplicate,
+    Footprint,
     Fork,
     Found,
     Have,
@@ -26,13 +27,16 @@ from threadkeep.engine.backend import (
     Listed,
     Load,
     Loaded,
+    Measure,
+    Measured,
     RunThreads,
     Scan,
     Survey,
     refs_of,
 )
+from threadkeep.engine.health import Compact, Inspect, Inspected, Present, Roster, Sound
 from threadkeep.engine.identity import ThreadKey, to_bytes
-from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run, join_runs, spilled, union
+from threadkeep.engine.itemlog import BEGINNING, NAMES, RUN_LISTS, SHARED, ItemId, Run, join_runs, spilled, union
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request
@@ -60,9 +64,12 @@ class Memory:
     def __init__(self) -> None:
         self._threads: dict[ThreadKey, _Thread] = {}
         self._verbs: dict[type[Request[Any]], Callable[[Any], Any]] = {
-            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
+            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey,
+            Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
-            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, **Remembered().verbs,
+            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, Measure: self._measure,
+            Footprint: lambda _: None, **Remembered().verbs,
+            Roster: self._roster, Inspect: self._inspect, Sound: lambda _: (), Compact: lambda _: (0, 0),
         }  # fmt: skip
 
     def answer(self, request: Request[Any]) -> Any:
@@ -81,6 +88,13 @@ class Memory:
     def _items(self, request: Items) -> Loaded:
         thread = self._threads.get(request.key)
         return Loaded(thread.row, (), _sent(thread, (), request.runs, request.have)) if thread else Loaded(None)
+
+    def _measure(self, request: Measure) -> Measured:
+        thread = self._threads.get(request.key)
+        if thread is None:
+            return Measured(None)
+        held = ((at, thread.items[at]) for run in request.runs for at in run.ids() if at in thread.items)
+        return Measured(thread.row, tuple((*at, len(stored), stored[:BEGINNING]) for at, stored in held))
 
     def _ancestors(self, request: Ancestors) -> Loaded:
         thread = self._threads.get(request.key)
@@ -167,6 +181,27 @@ class Memory:
 
     def _drop(self, request: Drop) -> None:
         self._threads.pop(request.key, None)
+
+    def _roster(self, request: Roster) -> tuple[Present, ...]:
+        ours = [key for key in self._threads if key.tenant == request.tenant and request.kind in (None, key.kind)]
+        wanted = [(to_bytes(key.id), key.kind, key.id) for key in ours if key.id.startswith(request.prefix)]
+        left = [each for each in sorted(wanted) if request.after is None or each[:2] > request.after]
+        return tuple(Present(kind, id, (raw, kind)) for raw, kind, id in left[: request.limit])
+
+    def _inspect(self, request: Inspect) -> Inspected:
+        thread = self._threads.get(request.key)
+        if thread is None:
+            return Inspected()
+        return Inspected(
+            is_there=True,
+            thread=thread.row,
+            checkpoints=tuple(thread.checkpoints.values()),
+            writes=tuple(row for rows in thread.writes.values() for row in rows.values()),
+            items={at: stored for at, stored in thread.items.items() if at.lane <= SHARED},
+            stored=tuple(sorted((at.lane, at.n, len(stored)) for at, stored in thread.items.items())),
+            tags=frozenset((n, tag) for n, tags in thread.tags.items() for tag in tags),
+            runs=frozenset(thread.runs),
+        )
 
 
 def _sent(thread: _Thread, found: Iterable[Found], runs: Iterable[Run], have: Have | None) -> dict[ItemId, bytes]:

@@ -31,20 +31,25 @@ from threadkeep.backends.sql import (
     with_names,
 )
 from threadkeep.backends.sql_memories import memory_values, numbered
-from threadkeep.engine.backend import Batch, Commit, Found, Load, Loaded, Survey, refs_of
+from threadkeep.engine.backend import Batch, Commit, Footprint, Found, Load, Loaded, Storage, Survey, refs_of
 from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
-from threadkeep.engine.itemlog import NAMES, RUN_LISTS, ItemId, Run
+from threadkeep.engine.itemlog import BEGINNING, NAMES, RUN_LISTS, ItemId, Run
 from threadkeep.engine.memories import IndexVectors, Memory, Nearest, Remember, VectorChanges
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.spaces import part_number
 from threadkeep.engine.vectors import numpy
 from threadkeep.plan import Request
 
-SCHEMA_VERSION = 2
-_HOUR = 22
-"""`hour` is `updated` without its last 22 bits: 70 minutes."""
-_NAME = re.compile(r"\btk_(schema|threads|items|checkpoints|writes|tags|runs|memories|vectors|parts)\b|\{schema\}")
+SCHEMA_VERSION = 4
+READABLE = 3
+"""The oldest schema that can be read as it is: later ones only added views."""
+_TICK = 8
+"""`tick` is `updated` without its last 8 bits: a quarter of a second."""
+_NAME = re.compile(
+    r"\btk_(schema|threads|items|checkpoints|writes|tags|runs|memories|vectors|parts"
+    r"|v_threads|v_checkpoints|v_writes|v_sizes|v_activity)\b|\{schema\}"
+)
 _VALUE = re.compile(r"(?<!:):([a-z_0-9]+)(?:::([a-z]+)\[\])?")
 _LARGE = 64 * 1024 * 1024
 """A batch of more bytes goes statement by statement, since one statement must not pass a gigabyte."""
@@ -86,7 +91,10 @@ class _Told:
 class Postgres(SqlBackend):
     """PostgreSQL, in a schema or in the one that the server chooses."""
 
-    files = ("common.sql", "memories.sql", "postgres.sql", "postgres_memories.sql")
+    files = (
+        "common.sql", "memories.sql", "health.sql", "postgres.sql", "postgres_memories.sql", "postgres_health.sql",
+        "postgres_views.sql",
+    )  # fmt: skip
     drops = ("drop-all",)
 
     def __init__(self, schema: str | None = None) -> None:
@@ -135,7 +143,7 @@ class Postgres(SqlBackend):
 
     def thread_values(self, row: ThreadRow) -> dict[str, Any]:
         """A thread's row as values."""
-        return super().thread_values(row) | {"hour": row.updated >> _HOUR}
+        return super().thread_values(row) | {"tick": row.updated >> _TICK}
 
     def checkpoint_values(self, number: int, rows: Iterable[CheckpointRow]) -> Iterator[dict[str, Any]]:
         """Checkpoints as values, without NULLs."""
@@ -151,13 +159,18 @@ class Postgres(SqlBackend):
         """These items, in one statement."""
         spans = list(runs)
         if spans:
-            yield from work.rows(
-                "items",
-                thread=number,
-                lanes=[run.lane for run in spans],
-                starts=[run.start for run in spans],
-                ends=[run.start + run.length for run in spans],
-            )
+            yield from work.rows("items", thread=number, **_spans(spans))
+
+    def fetch_lengths(self, work: Work, number: int, runs: Iterable[Run]) -> Iterator[Row]:
+        """How long these items are, in one statement."""
+        spans = list(runs)
+        if spans:
+            yield from work.rows("lengths", thread=number, beginning=BEGINNING, **_spans(spans))
+
+    def weigh(self, work: Work, number: int, runs: Iterable[Run]) -> int:
+        """The bytes of these items, in one statement."""
+        spans = list(runs)
+        return int(work.rows("held-all", thread=number, **_spans(spans))[0][0]) if spans else 0
 
     def fetch_writes(self, work: Work, number: int, ns: bytes, ids: Sequence[bytes]) -> Iterator[Row]:
         """The writes on these checkpoints, in one statement."""
@@ -223,7 +236,14 @@ class Postgres(SqlBackend):
             if isinstance(request, Nearest):
                 return pgvector.nearest(work, request, schema)
             return pgvector.told_changes(work, request)
+        if isinstance(request, Footprint):
+            return self._footprint(session)
         return super().answer(session, request)
+
+    def _footprint(self, session: Session) -> Storage:
+        """What our tables take, with their indexes."""
+        parts: dict[str, int] = dict(session.rows(self.sql["footprint"], {"table": self.named("tk_threads")}))
+        return Storage("postgresql", sum(parts.values()), parts)
 
     def named(self, name: str) -> str:
         """A table or an index with its schema."""
@@ -440,6 +460,14 @@ _LAST_PLACE, _MOST_PLACES = 16383, 255
 
 def _has_run_lists(found: Found) -> bool:
     return any(run.lane == RUN_LISTS for run in refs_of(found))
+
+
+def _spans(runs: Sequence[Run]) -> dict[str, list[int]]:
+    return {
+        "lanes": [run.lane for run in runs],
+        "starts": [run.start for run in runs],
+        "ends": [run.start + run.length for run in runs],
+    }
 
 
 def _gone_values(batch: Batch) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from threadkeep.engine.filters import matches
+from threadkeep.engine.health import InspectMemories, MemoriesSeen, MemorySeen
 from threadkeep.engine.memories import (
     Browse,
+    Count,
     Expired,
     IndexVectors,
     Matching,
@@ -59,7 +61,8 @@ class Remembered:
         self.verbs: dict[type[Request[Any]], Callable[[Any], Any]] = {
             Remember: self._remember, Refresh: self._refresh, Sweep: self._sweep, Recall: self._recall,
             RecallNumbered: self._recall_numbered, Browse: self._browse, Spaces: self._spaces,
-            Matching: self._matching, Expired: self._expired, Worded: self._worded, VectorChanges: self._changes, IndexVectors: lambda _: None,
+            Matching: self._matching, Expired: self._expired, Worded: self._worded, VectorChanges: self._changes,
+            Count: self._count, IndexVectors: lambda _: None, InspectMemories: self._inspect,
         }  # fmt: skip
 
     def _of(self, tenant: str) -> _Tenant:
@@ -113,6 +116,9 @@ class Remembered:
         spaces = {row.space for row in self._of(request.tenant).living(request.prefix, request.now)}
         return tuple(sorted(s for s in spaces if request.after is None or s > request.after))[: request.limit]
 
+    def _count(self, request: Count) -> int:
+        return sum(1 for _ in self._of(request.tenant).living((), request.now))
+
     def _matching(self, request: Matching) -> frozenset[int]:
         rows = self._of(request.tenant).living(request.prefix, request.now)
         return frozenset(
@@ -142,6 +148,18 @@ class Remembered:
         here = self._of(request.tenant)
         parts = {f: at for f, at in here.parts.items() if request.first in (None, f) and request.since.get(f) != at}
         return tuple(_changed(here, request.tenant, f, at, request.since.get(f, (0, 0))) for f, at in parts.items())
+
+    def _inspect(self, request: InspectMemories) -> MemoriesSeen:
+        """All at once."""
+        here = self._of(request.tenant)
+        return MemoriesSeen(tuple(_seen(here, request.tenant, place, memory) for place, memory in here.rows.items()))
+
+
+def _seen(here: _Tenant, tenant: str, place: Place, memory: Memory) -> MemorySeen:
+    number = memory_number(tenant, memory.row.place)
+    wrong = () if here.numbers.get(number) == place == memory.row.place else ("its number is another memory's",)
+    sizes = {field: len(vector) for field, vector in enumerate(memory.vectors)}
+    return MemorySeen(number, memory.row.place, memory.row.value, sizes, wrong)
 
 
 def _put(here: _Tenant, tenant: str, memory: Memory, now: int) -> None:

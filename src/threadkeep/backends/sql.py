@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
-from threadkeep.backends import sql_memories
+from threadkeep.backends import sql_health, sql_memories
 from threadkeep.backends.blocks import read_blocks
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import (
@@ -31,6 +31,8 @@ from threadkeep.engine.backend import (
     Listed,
     Load,
     Loaded,
+    Measure,
+    Measured,
     RunThreads,
     Scan,
     Survey,
@@ -38,7 +40,7 @@ from threadkeep.engine.backend import (
 )
 from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
-from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run
+from threadkeep.engine.itemlog import BEGINNING, NAMES, RUN_LISTS, SHARED, ItemId, Run
 from threadkeep.engine.memories import Remember
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict, Corrupt
@@ -94,10 +96,19 @@ class SqlBackend(ABC):
         for run in runs:
             yield from work.rows("items", thread=number, **span(run))
 
+    def fetch_lengths(self, work: Work, number: int, runs: Iterable[Run]) -> Iterator[Row]:
+        """Of these items (lane, n, stored length, beginning)."""
+        for run in runs:
+            yield from work.rows("lengths", thread=number, beginning=BEGINNING, **span(run))
+
     def fetch_writes(self, work: Work, number: int, ns: bytes, ids: Sequence[bytes]) -> Iterator[Row]:
         """The writes on these checkpoints."""
         for id in ids:
             yield from work.rows("writes", thread=number, ns=ns, id=id)
+
+    def weigh(self, work: Work, number: int, runs: Iterable[Run]) -> int:
+        """The bytes of these items."""
+        return sum(int(work.rows("held", thread=number, **span(run))[0][0]) for run in runs)
 
     def fetch_memories(self, work: Work, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Memories by number."""
@@ -268,6 +279,13 @@ def _items(work: Work, request: Items) -> Loaded:
     if there is None:
         return Loaded(None)
     return Loaded(there[1], (), _sent(work, *there, (), request.runs, request.have))
+
+
+def _measure(work: Work, request: Measure) -> Measured:
+    there = work.thread(request.key)
+    if there is None:
+        return Measured(None)
+    return Measured(there[1], tuple(work.dialect.fetch_lengths(work, there[0], request.runs)))
 
 
 def _ancestors(work: Work, request: Ancestors) -> Loaded:
@@ -474,12 +492,12 @@ def _remove(work: Work, number: int, batch: Batch) -> None:
             for ns, id, task in batch.gone_writes
         ),
     )
-    freed = sum(work.rows("held", thread=number, **span(run))[0][0] for run in batch.gone_items)
+    freed = work.dialect.weigh(work, number, batch.gone_items)
     work.many("gone-items", ({"thread": number, **span(run)} for run in batch.gone_items))
     work.many("gone-tags", ({"thread": number, **span(run)} for run in batch.gone_items if run.lane == SHARED))
     work.many("gone-runs", ({"thread": number, "run": pack_id(run)} for run in batch.gone_runs))
     if freed:
-        work.rows("less-bytes", thread=number, freed=int(freed))
+        work.rows("less-bytes", thread=number, freed=freed)
 
 
 def _add(work: Work, number: int, batch: Batch) -> None:
@@ -527,8 +545,7 @@ def _fork(work: Work, request: Fork) -> None:
     source = _expected(work, request.source, request.expect)
     made = _make(work, request.batch)
     work.many("copy-run", ({"thread": source, "target": made, **span(run)} for run in request.runs))
-    copied = sum(work.rows("held", thread=source, **span(run))[0][0] for run in request.runs)
-    work.rows("less-bytes", thread=made, freed=-int(copied))
+    work.rows("less-bytes", thread=made, freed=-work.dialect.weigh(work, source, request.runs))
 
 
 def _duplicate(work: Work, request: Duplicate) -> None:
@@ -593,6 +610,7 @@ def thread_row(row: Row) -> ThreadRow:
 _VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
     Load: _load,
     Items: _items,
+    Measure: _measure,
     Ancestors: _ancestors,
     Survey: _survey,
     Scan: _scan,
@@ -603,6 +621,7 @@ _VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
     Fork: _fork,
     Drop: _drop,
     **sql_memories.VERBS,
+    **sql_health.VERBS,
 }
 
 

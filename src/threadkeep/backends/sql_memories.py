@@ -9,6 +9,7 @@ from threadkeep.engine.filters import EVERYTHING
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories import (
     Browse,
+    Count,
     Expired,
     IndexVectors,
     Matching,
@@ -197,6 +198,10 @@ def _spaces(work: Work, request: Spaces) -> tuple[Space, ...]:
     return tuple(decode(row[0]) for row in work.rows("spaces", **values))
 
 
+def _count(work: Work, request: Count) -> int:
+    return int(work.rows("count-memories", tenant=to_bytes(request.tenant), now=request.now)[0][0])
+
+
 def _worded(work: Work, request: Worded) -> tuple[Scored, ...]:
     values = below(request.tenant, request.prefix) | {"now": request.now, "limit": request.limit}
     return tuple(
@@ -237,6 +242,7 @@ VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
     Matching: _matching,
     Expired: _expired,
     Spaces: _spaces,
+    Count: _count,
     Worded: _worded,
     VectorChanges: changes,
     IndexVectors: lambda _work, _request: None,

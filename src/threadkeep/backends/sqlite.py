@@ -12,13 +12,15 @@ from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 4
+READABLE = 2
+"""The oldest schema that can be read as it is: later ones only added views."""
 
 
 class Sqlite(SqlBackend):
     """SQLite, statement by statement: its statements cost microseconds."""
 
-    files = ("common.sql", "memories.sql", "sqlite.sql")
+    files = ("common.sql", "memories.sql", "health.sql", "sqlite.sql", "sqlite_views.sql")
 
     def number(self, key: ThreadKey) -> None:
         """Not known before the thread is made."""

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import ormsgpack
 
 from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, Session, key_of, merged, merged_ranks
+from threadkeep.backends.valkey_health import Health
 from threadkeep.backends.valkey_memories import Memories
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import (
@@ -41,6 +42,8 @@ from threadkeep.engine.backend import (
     Listed,
     Load,
     Loaded,
+    Measure,
+    Measured,
     RunThreads,
     Scan,
     Survey,
@@ -48,10 +51,10 @@ from threadkeep.engine.backend import (
     refs_of,
 )
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
-from threadkeep.engine.itemlog import RUN_LISTS, SHARED, ItemId, Run
+from threadkeep.engine.itemlog import BEGINNING, RUN_LISTS, SHARED, ItemId, Run
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.spaces import decode, encode
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Request
 
 _STAGED_FOR = 3_600_000
@@ -89,17 +92,31 @@ class Valkey:
         self._prefix = to_bytes(prefix)
         self._tidies = tidies
         self._kept = str(kept) if kept is not None else ""
+        remembered = Memories(self._prefix)
         self._verbs: dict[type[Request[Any]], Callable[[Session, Any], Any]] = {
-            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey, Scan: self._scan,
+            Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey,
+            Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
-            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, **Memories(self._prefix).verbs,
+            Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, Measure: self._measure,
+            **remembered.verbs, **Health(self, remembered).verbs,
         }  # fmt: skip
 
-    def answer(self, session: Session, request: Request[Any]) -> Any:
-        """Execute one request."""
-        return self._verbs[type(request)](session, request)
+    @property
+    def expires(self) -> bool:
+        """Whether threads are kept for a while only."""
+        return bool(self._kept)
 
-    def _key(self, partition: int, what: bytes, rest: bytes) -> bytes:
+    def answer(self, session: Session, request: Request[Any]) -> Any:
+        """Execute one request. A row that cannot be read is Corrupt."""
+        try:
+            return self._verbs[type(request)](session, request)
+        except (IndexError, KeyError, AttributeError, TypeError, ValueError, Corrupt) as error:
+            key = getattr(request, "key", None)
+            whose = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread or a memory"
+            raise Corrupt(f"a row of {whose} does not make sense: {error!r}") from error
+
+    def key(self, partition: int, what: bytes, rest: bytes) -> bytes:
+        """A key of a partition."""
         return key_of(self._prefix, partition, what, rest)
 
     def names(self, key: ThreadKey) -> _Names:
@@ -125,10 +142,8 @@ class Valkey:
             version, row, size, rows, fields, values = told
             thread, found, items = thread_row(row, size), _found(rows), _filled(fields, values)
             needed = [*runs, *(run for want, f in zip(wanted, found, strict=True) if want.items for run in refs_of(f))]
-            if any(run.lane == RUN_LISTS for run in needed):
-                lists = [(at, stored) for at, stored in items.items() if at.lane == RUN_LISTS]
-                needed += [run for at, stored in lists for run in itemlog.spilled(at, stored)]
             believed = have if have is not None and have.epoch == thread.epoch else None
+            needed += _spilled(needed, items, believed)
             more = self._slices(session, key, version, _missing(itemlog.union(needed), items, believed))
             if more is not None:
                 return Loaded(thread, found, items | more)
@@ -140,7 +155,7 @@ class Valkey:
             args += (lane, low, high)
         args.append(AT_ONCE)
         for want in wanted:
-            args += ("i", _place(want.ns, want.id)) if want.id is not None else ("l", _space(want.ns))
+            args += ("i", row_place(want.ns, want.id)) if want.id is not None else ("l", _space(want.ns))
             args.append(int(want.items))
         return Call("load", self.names(key).keys[:2], tuple(args))
 
@@ -157,8 +172,24 @@ class Valkey:
             found |= _filled(fields, values)
         return found
 
+    def _measure(self, session: Session, request: Measure) -> Measured:
+        """Some items at a time; again, if the thread was pruned before all were measured."""
+        fields = [_item(at) for run in request.runs for at in run.ids()]
+        while True:
+            slices = [
+                session.call(Call("measure", self.names(request.key).keys[:1], (BEGINNING, *fields[start : start + AT_ONCE])))
+                for start in range(0, max(len(fields), 1), AT_ONCE)
+            ]  # fmt: skip
+            if any(not told for told in slices):
+                return Measured(None)
+            if len({told[0].partition(b":")[0] for told in slices}) == 1:
+                break
+        items = (each for told in slices for each in told[3])
+        _, row, size, _ = slices[0]
+        return Measured(thread_row(row, size), tuple((*item_id(at), length, begin) for at, length, begin in items))
+
     def _ancestors(self, session: Session, request: Ancestors) -> Loaded:
-        args = ("", 0, 0, 0, "a", _place(request.ns, request.id), request.limit)
+        args = ("", 0, 0, 0, "a", row_place(request.ns, request.id), request.limit)
         told = session.call(Call("load", self.names(request.key).keys[:2], args))
         if not told:
             return Loaded(None)
@@ -179,7 +210,7 @@ class Valkey:
             tasks.setdefault((each.ns, each.checkpoint), []).append(each)
         rows = tuple(Found(found.get(place), tuple(held)) for place, held in sorted(tasks.items()))
         return version, Loaded(
-            thread_row(row, size), rows, _filled(fields, values), itemlog.join_runs(sorted(map(_item_id, stored)))
+            thread_row(row, size), rows, _filled(fields, values), itemlog.join_runs(sorted(map(item_id, stored)))
         )
 
     # --- changing a thread
@@ -195,7 +226,7 @@ class Valkey:
 
     def probe(self) -> Call:
         """A call that changes nothing and finds nothing."""
-        return Call("EXISTS", (self._key(0, b"t", b""),))
+        return Call("EXISTS", (self.key(0, b"t", b""),))
 
     def commit_call(self, batch: Batch, staged: bytes | None = None) -> Call:
         """A batch as a script. `staged` is where items of a new thread were put."""
@@ -206,14 +237,14 @@ class Valkey:
             row.bytes, row.updated, row.created, names.member, names.id, names.last,
             encode((max(ids),)) if ids else "", self._kept, int(batch.ends),
         ]  # fmt: skip
-        gone = [_place(*each) for each in batch.gone_checkpoints]
-        _add(args, [*gone, *(_task_place(*each) for each in batch.gone_writes)])
+        gone = [row_place(*each) for each in batch.gone_checkpoints]
+        _add(args, [*gone, *(task_place(*each) for each in batch.gone_writes)])
         _add(args, [_item(at) for run in batch.gone_items for at in run.ids()])
         new, changed = (batch.new_checkpoints, batch.new_writes), (batch.changed_checkpoints, batch.changed_writes)
         for checkpoints, writes in (new, changed):
             args.append(len(checkpoints) + len(writes))
             for each in checkpoints:
-                args += (_place(each.ns, each.id), _visible_place(each), pack_checkpoint(each))
+                args += (row_place(each.ns, each.id), visible_place(each), pack_checkpoint(each))
             for task in writes:
                 args += (_task(task), _task(task), pack_write(task))
         _add(args, [piece for at, stored in batch.items for piece in (_item(at), stored)], each=2)
@@ -268,7 +299,7 @@ class Valkey:
     ) -> None:
         """Copy items, unseen, some at a time; then make a thread of them and of a batch."""
         target = batch.thread.key
-        staged = self._key(
+        staged = self.key(
             _partition(*target), b"s", encode(target[:2]) + to_bytes(target.id) + b"%d" % batch.thread.epoch
         )
         size = 0
@@ -287,7 +318,7 @@ class Valkey:
     def _run_threads(self, session: Session, request: RunThreads) -> tuple[ThreadKey, ...]:
         kind = encode((request.kind,))
         asked = [
-            Call("ZRANGEBYLEX", (self._key(partition, b"r", to_bytes(request.tenant)),), (b"[" + begin, b"(" + begin + b"\xff"))
+            Call("ZRANGEBYLEX", (self.key(partition, b"r", to_bytes(request.tenant)),), (b"[" + begin, b"(" + begin + b"\xff"))
             for begin in (encode((run,)) + kind for run in request.runs)
             for partition in range(PARTITIONS)
         ]  # fmt: skip
@@ -327,11 +358,11 @@ class Valkey:
 
     def _by_greatest(self, session: Session, request: Scan) -> Iterator[tuple[bytes, ThreadKey]]:
         """Threads of a kind with their greatest checkpoint id, descending."""
-        keys = [self._key(partition, b"g", to_bytes(request.tenant)) for partition in range(PARTITIONS)]
+        keys = [self.key(partition, b"g", to_bytes(request.tenant)) for partition in range(PARTITIONS)]
         for member in merged(
             session, keys, lambda last: ("ZREVRANGEBYLEX", (b"(" + last if last else b"+", b"-")), reverse=True
         ):
-            greatest, kind, id = _segments(member, 2)
+            greatest, kind, id = segments(member, 2)
             if kind == request.kind:
                 yield to_bytes(greatest), ThreadKey(request.tenant, kind, id)
 
@@ -343,7 +374,7 @@ class Valkey:
             if not some:
                 break
             rows = session.calls([Call("HMGET", self.names(key).keys[:1], ("r", "b")) for key in some])
-            self._tidy(session, [key for key, (row, _) in zip(some, rows, strict=True) if row is None])
+            self.tidy(session, [key for key, (row, _) in zip(some, rows, strict=True) if row is None])
             here = [thread_row(row, size) for row, size in rows if row is not None]
             wanted = [row for row in here if request.status in (None, row.status)]
             labels = session.calls(
@@ -357,7 +388,7 @@ class Valkey:
             ]
         return tuple(found[: request.limit])
 
-    def _tidy(self, session: Session, keys: Iterable[ThreadKey]) -> None:
+    def tidy(self, session: Session, keys: Iterable[ThreadKey]) -> None:
         """Forget threads that have expired."""
         if self._tidies:
             names = [self.names(key) for key in keys]
@@ -368,7 +399,7 @@ class Valkey:
         return (key for key in ordered if request.kind in (None, key.kind) and key.id.startswith(request.prefix))
 
     def _by_id(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
-        keys = [self._key(partition, b"n", to_bytes(request.tenant)) for partition in range(PARTITIONS)]
+        keys = [self.key(partition, b"n", to_bytes(request.tenant)) for partition in range(PARTITIONS)]
         begin = encode((request.prefix,))[:-2]
         low = b"[" + begin
         if request.after is not None:
@@ -376,21 +407,21 @@ class Valkey:
             low = max(low, b"(" + encode((id,)) + to_bytes(kind), key=lambda bound: bound[1:])
         ask = lambda last: ("ZRANGEBYLEX", (b"(" + last if last else low, b"(" + begin + b"\xff" if begin else b"+"))  # noqa: E731
         for member in merged(session, keys, ask):
-            id, kind = _segments(member, 1)
+            id, kind = segments(member, 1)
             yield ThreadKey(request.tenant, kind, id)
 
     def _by_number(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
         what = {"updated": b"u", "created": b"c", "bytes": b"b"}[request.order]
-        keys = [self._key(partition, what, to_bytes(request.tenant)) for partition in range(PARTITIONS)]
+        keys = [self.key(partition, what, to_bytes(request.tenant)) for partition in range(PARTITIONS)]
         high = request.after[0] if request.after is not None else "+inf"
         after = (request.after[1], to_bytes(request.after[2])) if request.after is not None else None
         for score, member, _ in merged_ranks(session, keys, high):
-            kind, id = _segments(member, 1)
+            kind, id = segments(member, 1)
             if after is None or score < float(high) or (kind, to_bytes(id)) > after:
                 yield ThreadKey(request.tenant, kind, id)
 
 
-def _segments(member: bytes, count: int) -> tuple[str, ...]:
+def segments(member: bytes, count: int) -> tuple[str, ...]:
     """Encoded segments, and the rest as it is."""
     *encoded, rest = member.split(b"\x00\x01", count)
     return (*(decode(each + b"\x00\x01")[0] for each in encoded), from_bytes(rest))
@@ -429,35 +460,45 @@ def _space(ns: str) -> bytes:
     return b"c" + encode((ns,))
 
 
-def _place(ns: str, id: str) -> bytes:
+def row_place(ns: str, id: str) -> bytes:
     """The field of a checkpoint; its place, if it is visible."""
     return b"c" + encode((ns, id))[:-2]
 
 
-def _visible_place(row: CheckpointRow) -> bytes:
-    place = _place(row.ns, row.id)
+def visible_place(row: CheckpointRow) -> bytes:
+    """The place of a checkpoint in the order."""
+    place = row_place(row.ns, row.id)
     return b"h" + place[1:] if row.hidden else place
 
 
-def _task_place(ns: str, checkpoint: str, task: str) -> bytes:
+def task_place(ns: str, checkpoint: str, task: str) -> bytes:
+    """The field, and the place, of a task's writes."""
     return b"w" + encode((ns, checkpoint)) + to_bytes(task)
 
 
 def _task(row: WriteRow) -> bytes:
-    return _task_place(row.ns, row.checkpoint, row.task)
+    return task_place(row.ns, row.checkpoint, row.task)
 
 
 def _item(at: tuple[int, int]) -> bytes:
     return b"i%d:%d" % at
 
 
-def _item_id(field: bytes) -> ItemId:
+def item_id(field: bytes) -> ItemId:
+    """The id of an item, by its field."""
     lane, _, n = field[1:].partition(b":")
     return ItemId(int(lane), int(n))
 
 
 def _filled(fields: Sequence[bytes], values: Sequence[bytes | None]) -> dict[ItemId, bytes]:
-    return {_item_id(at): value for at, value in zip(fields, values, strict=True) if value is not None}
+    return {item_id(at): value for at, value in zip(fields, values, strict=True) if value is not None}
+
+
+def _spilled(runs: Iterable[Run], items: dict[ItemId, bytes], have: Have | None) -> list[Run]:
+    """The runs in the run lists among these: those that came along, and those that the asker has."""
+    known = have.items.run_lists if have is not None else {}
+    lists = [at for run in runs if run.lane == RUN_LISTS for at in run.ids()]
+    return [run for at in lists for run in (itemlog.spilled(at, items[at]) if at in items else known.get(at.n, ()))]
 
 
 def _missing(runs: Iterable[Run], items: dict[ItemId, bytes], have: Have | None) -> list[ItemId]:

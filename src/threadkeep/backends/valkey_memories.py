@@ -22,6 +22,7 @@ from threadkeep.engine.filters import matches
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories import (
     Browse,
+    Count,
     Expired,
     IndexVectors,
     Matching,
@@ -43,7 +44,7 @@ from threadkeep.engine.values import load
 from threadkeep.plan import Request
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A partition: whose, what its namespaces begin with, and its keys."""
 
     tenant: str
@@ -52,6 +53,7 @@ class _Part(NamedTuple):
 
     @property
     def name(self) -> bytes:
+        """What it is called."""
         return encode((self.tenant, self.first))
 
 
@@ -67,16 +69,16 @@ class Memories:
             Remember: self._remember, Refresh: self._refresh, Sweep: self._sweep, Recall: self._recall,
             RecallNumbered: self._recall_numbered, Browse: self._browse, Spaces: self._spaces,
             Matching: self._matching, Expired: self._expired, Worded: self._worded, VectorChanges: self._changes,
-            IndexVectors: lambda *_: None,
+            Count: self._count, IndexVectors: lambda *_: None,
         }  # fmt: skip
 
-    def _part(self, tenant: str, first: str) -> _Part:
+    def _part(self, tenant: str, first: str) -> Part:
         slot = part_number(tenant, first) % PARTITIONS
         name = encode((tenant, first))
         keys = [key_of(self._prefix, slot, what, name) for what in (b"m", b"e", b"s", b"d", b"v", b"w")]
-        return _Part(tenant, first, (*keys, key_of(self._prefix, slot, b"p", b"")))
+        return Part(tenant, first, (*keys, key_of(self._prefix, slot, b"p", b"")))
 
-    def _parts(self, session: Session, tenant: str | None, prefix: Space = ()) -> list[_Part]:
+    def parts(self, session: Session, tenant: str | None, prefix: Space = ()) -> list[Part]:
         """The partitions that a prefix means: one, or all of a tenant, or all."""
         if tenant is not None and prefix:
             return [self._part(tenant, prefix[0])]
@@ -104,7 +106,7 @@ class Memories:
             ]
         )
 
-    def _remember_call(self, request: Remember, part: _Part, puts: Sequence[Memory], gone: Sequence[Place]) -> Call:
+    def _remember_call(self, request: Remember, part: Part, puts: Sequence[Memory], gone: Sequence[Place]) -> Call:
         args: list[Any] = [request.now, part.name, int(request.expired), len(puts)]
         for row, vectors, _ in puts:
             space = encode(row.space)
@@ -132,7 +134,7 @@ class Memories:
 
     def _sweep(self, session: Session, request: Sweep) -> int:
         swept = 0
-        for part in self._parts(session, None):
+        for part in self.parts(session, None):
             if swept >= request.limit:
                 break
             bounds = ("-inf", request.now, "LIMIT", 0, request.limit - swept)
@@ -146,13 +148,13 @@ class Memories:
 
     # --- reading
 
-    def _fetched(self, session: Session, part: _Part, numbers: Sequence[bytes]) -> dict[bytes, MemoryRow]:
+    def _fetched(self, session: Session, part: Part, numbers: Sequence[bytes]) -> dict[bytes, MemoryRow]:
         """Memories by number, whether they have expired or not, some at a time."""
         found: dict[bytes, MemoryRow] = {}
         for start in range(0, len(numbers), AT_ONCE):
             some = numbers[start : start + AT_ONCE]
             stored = session.call(Call("HMGET", (part.keys[_MEMORIES],), tuple(some)))
-            found |= {number: _row(each) for number, each in zip(some, stored, strict=True) if each is not None}
+            found |= {number: memory_row(each) for number, each in zip(some, stored, strict=True) if each is not None}
         return found
 
     def _recall(self, session: Session, request: Recall) -> tuple[MemoryRow | None, ...]:
@@ -166,18 +168,18 @@ class Memories:
             for first, numbers in wanted.items()
         ]
         stored = (each for told in session.calls(calls) for each in told if each is not None)
-        living = {row.place: row for row in map(_row, stored) if _lives(row, request.now)}
+        living = {row.place: row for row in map(memory_row, stored) if _lives(row, request.now)}
         return tuple(living.get(place) for place in request.places)
 
     def _recall_numbered(self, session: Session, request: RecallNumbered) -> dict[int, MemoryRow]:
         names = [_name(number) for number in request.numbers]
         found: dict[int, MemoryRow] = {}
-        for part in self._parts(session, request.tenant, request.prefix):
+        for part in self.parts(session, request.tenant, request.prefix):
             rows = self._fetched(session, part, names)
             found |= {int(name, 16) - _HALF: row for name, row in rows.items() if _lives(row, request.now)}
         return found
 
-    def _below(self, session: Session, part: _Part, prefix: Space) -> list[bytes]:
+    def _below(self, session: Session, part: Part, prefix: Space) -> list[bytes]:
         """The numbers of all memories below a prefix."""
         begin = encode(prefix)
         bounds = (b"[" + begin, b"(" + begin + b"\xff") if begin else (b"-", b"+")
@@ -185,12 +187,12 @@ class Memories:
         return [member[-_LETTERS:] for member in members]
 
     def _living(self, session: Session, tenant: str, prefix: Space, now: int) -> Iterator[tuple[bytes, MemoryRow]]:
-        for part in self._parts(session, tenant, prefix):
+        for part in self.parts(session, tenant, prefix):
             rows = self._fetched(session, part, self._below(session, part, prefix))
             yield from ((number, row) for number, row in rows.items() if _lives(row, now))
 
     def _browse(self, session: Session, request: Browse) -> tuple[MemoryRow, ...]:
-        parts = self._parts(session, request.tenant, request.prefix)
+        parts = self.parts(session, request.tenant, request.prefix)
         high = request.after[0] if request.after is not None else None
         ranked = self._ranked(session, parts, request.prefix, high)
         rows = self._in_order(session, ranked)
@@ -201,8 +203,8 @@ class Memories:
         return tuple(islice(living, request.offset, request.offset + request.limit))
 
     def _ranked(
-        self, session: Session, parts: Sequence[_Part], prefix: Space, high: int | None
-    ) -> Iterator[tuple[float, bytes, _Part]]:
+        self, session: Session, parts: Sequence[Part], prefix: Space, high: int | None
+    ) -> Iterator[tuple[float, bytes, Part]]:
         """Numbers of memories by time of change, descending."""
         if len(prefix) > 1:
             numbers = self._below(session, parts[0], prefix)
@@ -214,7 +216,7 @@ class Memories:
         ranks = merged_ranks(session, list(keys), high if high is not None else "+inf")
         return ((time, number, keys[key]) for time, number, key in ranks)
 
-    def _in_order(self, session: Session, ranked: Iterator[tuple[float, bytes, _Part]]) -> Iterator[MemoryRow]:
+    def _in_order(self, session: Session, ranked: Iterator[tuple[float, bytes, Part]]) -> Iterator[MemoryRow]:
         """Memories in the order of `Browse`; those of one time are read together."""
         for _, group in groupby(_with_ties(ranked), key=lambda some: some[0]):
             some = [each for _, each in group]
@@ -227,7 +229,7 @@ class Memories:
         begin = encode(request.prefix)
         low = b"(" + encode(request.after) + _OWN + b"\xff" if request.after is not None else b"[" + begin
         high = b"(" + begin + b"\xff" if begin else b"+"
-        parts = self._parts(session, request.tenant, request.prefix)
+        parts = self.parts(session, request.tenant, request.prefix)
         calls = [
             Call(
                 "spaces",
@@ -241,13 +243,20 @@ class Memories:
             : request.limit
         ]
 
+    def _count(self, session: Session, request: Count) -> int:
+        """All that are stored, but for those that have expired."""
+        parts = self.parts(session, request.tenant)
+        stored = session.calls([Call("HLEN", (part.keys[_MEMORIES],)) for part in parts])
+        over = session.calls([Call("ZCOUNT", (part.keys[_EXPIRY],), ("-inf", request.now)) for part in parts])
+        return int(sum(stored) - sum(over))
+
     def _matching(self, session: Session, request: Matching) -> frozenset[int]:
         living = self._living(session, request.tenant, request.prefix, request.now)
         return frozenset(int(name, 16) - _HALF for name, row in living if matches(request.filter, load(row.value)))
 
     def _expired(self, session: Session, request: Expired) -> frozenset[int]:
         found: set[int] = set()
-        for part in self._parts(session, request.tenant, request.prefix):
+        for part in self.parts(session, request.tenant, request.prefix):
             numbers = session.call(Call("ZRANGEBYSCORE", (part.keys[_EXPIRY],), ("-inf", request.now)))
             rows = self._fetched(session, part, numbers)
             found |= {
@@ -261,7 +270,7 @@ class Memories:
     # --- vectors
 
     def _changes(self, session: Session, request: VectorChanges) -> tuple[PartChanges, ...]:
-        parts = self._parts(session, request.tenant, (request.first,) if request.first is not None else ())
+        parts = self.parts(session, request.tenant, (request.first,) if request.first is not None else ())
         told = session.calls([Call("HMGET", (part.keys[_VECTORS],), ("seq", "lost")) for part in parts])
         found = []
         for part, (seq, lost) in zip(parts, told, strict=True):
@@ -271,7 +280,7 @@ class Memories:
                 found.append(self._changed(session, part, at, since))
         return tuple(found)
 
-    def _changed(self, session: Session, part: _Part, at: tuple[int, int], since: tuple[int, int]) -> PartChanges:
+    def _changed(self, session: Session, part: Part, at: tuple[int, int], since: tuple[int, int]) -> PartChanges:
         fields = session.call(Call("ZRANGEBYSCORE", (part.keys[_CHANGES],), (f"({since[0]}", "+inf")))
         changed: list[VectorRow] = []
         for start in range(0, len(fields), AT_ONCE):
@@ -314,7 +323,8 @@ def _maybe(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
-def _row(stored: bytes) -> MemoryRow:
+def memory_row(stored: bytes) -> MemoryRow:
+    """A memory as it is stored."""
     told, _, packed = stored.partition(b"\n")
     created, updated, expires, _, ttl = told.split(b",")
     space, key, value = ormsgpack.unpackb(packed)
@@ -325,8 +335,8 @@ def _row(stored: bytes) -> MemoryRow:
 
 
 def _with_ties(
-    ranked: Iterator[tuple[float, bytes, _Part]],
-) -> Iterator[tuple[int, tuple[float, bytes, _Part]]]:
+    ranked: Iterator[tuple[float, bytes, Part]],
+) -> Iterator[tuple[int, tuple[float, bytes, Part]]]:
     """Numbers with the number of the slice that they are read in: so many, and as many more as have the same time."""
     slice, count, last = 0, 0, None
     for each in ranked:

@@ -14,9 +14,10 @@ import typer
 from rich.console import Console
 
 import threadkeep
+from threadkeep.cli.output import clean
 from threadkeep.errors import Missing, ThreadkeepError
 
-_SUBJECTS = ("time", "exporting")
+_SUBJECTS = ("look", "memories", "audit", "time", "retention", "health", "moving", "exporting")
 """The files with commands, in the order of --help."""
 _FILE = "sqlite:///"
 _NOT_UNDERSTOOD: Any = typer.BadParameter.__mro__[2]
@@ -50,13 +51,18 @@ Namespace: TypeAlias = Annotated[str, typer.Option("--ns", help="The namespace o
 
 @contextmanager
 def opened(
-    url: str | None, tenant: str, *, read_only: bool = False, may_be_new: bool = False
+    url: str | None,
+    tenant: str,
+    *,
+    read_only: bool = False,
+    may_be_new: bool = False,
+    retention: Sequence[threadkeep.Policy] = (),
 ) -> Iterator[threadkeep.Keep]:
     """The Keep that a command works on: read-only where it only looks. An SQLite file is made only if it `may_be_new`."""
     where = as_url(url)
     if where.startswith(_FILE) and not may_be_new and not Path(where.removeprefix(_FILE)).exists():
         raise ValueError(f"there is no file {where.removeprefix(_FILE)}")
-    with threadkeep.open(where, tenant=tenant, read_only=read_only) as keep:
+    with threadkeep.open(where, tenant=tenant, read_only=read_only, retention=retention) as keep:
         yield keep
 
 
@@ -81,16 +87,20 @@ def main(args: Sequence[str] | None = None) -> None:
     sys.exit(run(args))
 
 
-def run(args: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code."""
+def register() -> None:
+    """Have all commands known to the application."""
     for subject in _SUBJECTS:
         import_module(f"threadkeep.cli.{subject}")
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code."""
+    register()
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     try:
-        return int(app(args=args, prog_name="threadkeep", standalone_mode=False) or 0)
+        code = int(app(args=args, prog_name="threadkeep", standalone_mode=False) or 0)
     except (typer.Abort, KeyboardInterrupt):
-        errors.print("interrupted")
-        return INTERRUPTED
+        code = INTERRUPTED
     except _NOT_UNDERSTOOD as error:
         error.show()
         return WRONG
@@ -98,14 +108,17 @@ def run(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read, has read enough
         return 0
     except Missing as error:
-        errors.print(f"error: {error}")
+        errors.print(clean(f"error: {error}"))
         return NO
     except ThreadkeepError as error:
-        errors.print(f"error: {error}")
+        errors.print(clean(f"error: {error}"))
         return UNREACHABLE
     except (ValueError, TypeError, OSError, ImportError) as error:
-        errors.print(f"error: {error}")
+        errors.print(clean(f"error: {error}"))
         return WRONG
+    if code == INTERRUPTED:
+        errors.print("interrupted; what was done stays done")
+    return code
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - Typer's signature

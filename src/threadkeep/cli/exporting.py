@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import typer
 
 import threadkeep
 from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened
-from threadkeep.cli.output import answer, bar, size
+from threadkeep.cli.output import answer, bar, line, size
 
 _Prefix = Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")]
 _Kind = Annotated[str | None, typer.Option("--kind", help="Only graph (LangGraph) or cube (CubeLoop).")]
@@ -55,7 +54,7 @@ def export(
     )
     more = f"{done.checkpoints:,} checkpoints, {done.writes:,} writes; {size(done.bytes)} before compression"
     note = ["texts, numbers and names were replaced; look into the file before you send it"] if redact else []
-    answer(done, [_shown(told), more, *note], as_json=json)
+    answer(done, [line(told), more, *note], as_json=json)
 
 
 @app.command()
@@ -89,7 +88,7 @@ def convert(
             one, other, thread_id=thread or None, prefix=prefix, kind=kind, memories=memories, verify=verify,
             dry_run=dry_run, on_progress=tell,
         )  # fmt: skip
-    answer(done, map(_shown, _told(done)), as_json=json)
+    answer(done, map(line, _told(done)), as_json=json)
     return NO if done.differing else 0
 
 
@@ -132,9 +131,3 @@ def _told(done: threadkeep.Converted) -> Iterator[str]:
 
 def _counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def _shown(text: str) -> str:
-    """A text for a terminal: control characters, and what has no UTF-8, are escaped."""
-    escaped = re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: ascii(found[0])[1:-1], text)
-    return escaped.encode("utf-8", "backslashreplace").decode()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -21,22 +23,50 @@ from threadkeep.work import Tell
 
 STATUS_STYLES = {"idle": "green", "pending": "yellow", "interrupted": "magenta", "error": "red"}
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+_WIDE = 10_000
+"""The width of what is not a terminal: what reads it wants whole lines."""
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal may obey instead of showing it, or cannot show: control characters but newline and tab, changes of
+direction, lone surrogates."""
 
 
 def console() -> Console:
     """Where answers go. Text of users is never taken for markup."""
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=not sys.stdout.isatty())
+    is_terminal = sys.stdout.isatty()
+    width = None if is_terminal or "COLUMNS" in os.environ else _WIDE
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal, width=width)
+
+
+def clean(text: str) -> str:
+    """Text of users as a terminal may have it: what it would obey is escaped, newlines and tabs stay."""
+    return _UNSAFE.sub(_escaped, text)
+
+
+def line(text: str) -> str:
+    """The same on one line."""
+    return clean(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def answer(value: Any, shown: Iterable[RenderableType], *, as_json: bool) -> None:
     """Give an answer: as JSON, or line by line (text, tables) for people. A generator is only asked for the latter."""
     if as_json:
-        sys.stdout.write(json.dumps(as_plain(value), indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(as_json_text(value, indent=2) + "\n")
         sys.stdout.flush()
         return
     out = console()
     for part in shown:
-        out.print(part)
+        out.print(clean(part) if isinstance(part, str) else part)
+
+
+def as_json_text(value: Any, *, indent: int | None = None) -> str:
+    """An answer as JSON; what a terminal would obey is escaped there too, and means the same."""
+    text = json.dumps(as_plain(value), indent=indent, ensure_ascii=False)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def as_plain(value: Any) -> Any:
@@ -54,11 +84,14 @@ def as_plain(value: Any) -> Any:
     return jsonable(value)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
-    """A table without lines; columns named in `right` stand on the right, as numbers do."""
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), whole: Sequence[str] = ()
+) -> Table:
+    """A table without lines; columns named in `right` stand on the right, as numbers do, those in `whole` are not broken."""
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        justify: JustifyMethod = "right" if name in right else "left"
+        made.add_column(name, justify=justify, overflow="fold", no_wrap=name in whole)
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text(text(cell)) for cell in row))
     return made
@@ -70,7 +103,7 @@ def text(cell: Any) -> str:
         return ""
     if isinstance(cell, datetime):
         return moment(cell)
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else line(str(cell))
 
 
 def moment(time: datetime) -> str:
@@ -89,9 +122,9 @@ def size(count: float) -> str:
 
 def brief(value: Any, width: int = 80) -> str:
     """A value in one line, cut."""
-    line = value if isinstance(value, str) else json.dumps(as_plain(value), ensure_ascii=False)
-    line = " ".join(line.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
+    said = value if isinstance(value, str) else json.dumps(as_plain(value), ensure_ascii=False)
+    said = clean(" ".join(said.split()))
+    return said if len(said) <= width else said[: width - 1] + "…"
 
 
 @contextmanager
@@ -103,4 +136,4 @@ def bar(title: str, *, hidden: bool = False) -> Iterator[Tell]:
         TextColumn("{task.fields[what]}", markup=False), console=stderr, transient=True, disable=hidden or not stderr.is_terminal,
     ) as drawn:  # fmt: skip
         task = drawn.add_task(title, total=None, what="")
-        yield lambda done, total, what: drawn.update(task, completed=done, total=total, what=what)
+        yield lambda done, total, what: drawn.update(task, completed=done, total=total, what=line(what))

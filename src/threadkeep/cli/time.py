@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from threadkeep.cli.app import DryRun, Json, Kind, Tenant, Url, Yes, app, opened, sure
-from threadkeep.cli.output import answer
+from threadkeep import Branch
+from threadkeep.cli.app import DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, sure
+from threadkeep.cli.output import answer, as_plain, line
 from threadkeep.errors import Missing
 
 _Thread = Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")]
@@ -53,3 +54,55 @@ def delete(
     lines = [f"{verb} {id}" if there[id] else f"there is no thread {id}" for id in threads]
     answer(said | {"dry_run": dry_run}, lines, as_json=json)
     return 0 if all(there.values()) else 1
+
+
+_CHECKPOINT_HELP = (
+    "A checkpoint: its id, a unique beginning of it, latest, or latest~2; in CubeLoop's threads also a run's id."
+)
+
+
+@app.command()
+def rollback(
+    thread: _Thread,
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT_HELP)],
+    *,
+    ns: Namespace = "",
+    kind: Kind = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Go back to a checkpoint: a new branch with its state, which is the latest from now on. Nothing is removed."""
+    with opened(url, tenant, read_only=dry_run) as keep:
+        made = keep.rollback(thread, checkpoint, ns=ns, kind=kind, dry_run=dry_run)
+    verb = "would go back" if dry_run else "went back"
+    lines = [f"{line(thread)} {verb} to {_where(made)}", *_lines(made)]
+    answer({**as_plain(made), "dry_run": dry_run}, lines, as_json=json)
+
+
+@app.command()
+def fork(
+    thread: _Thread,
+    checkpoint: Annotated[str | None, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT_HELP)] = None,
+    *,
+    to: Annotated[str | None, typer.Option("--to", metavar="THREAD", help="The id of a new thread to fork to.")] = None,
+    ns: Namespace = "",
+    kind: Kind = None,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Go on from a checkpoint, or from the latest, in one more branch; or, with --to, in a new thread."""
+    with opened(url, tenant) as keep:
+        made = keep.fork(thread, checkpoint, to=to, ns=ns, kind=kind)
+    where = f"to thread {line(to)}" if to is not None else "in one more branch"
+    answer(made, [f"forked {line(thread)} {where} from {_where(made)}", *_lines(made)], as_json=json)
+
+
+def _where(made: Branch) -> str:
+    return line(made.forked_from) + (f" of namespace {line(made.ns)}" if made.ns else "")
+
+
+def _lines(made: Branch) -> list[str]:
+    return [f"  checkpoint  {line(made.id)}", f"  parent      {line(made.parent or '-')}"]

@@ -3,7 +3,7 @@
 Every request is one round trip and sees, or makes, one consistent state. A backend answers each of them with rows;
 it decides nothing and decodes no state. A failure to reach the storage is raised, never answered as "empty".
 
-    read     Load, Items, Scan, Ancestors, Survey, Catalogue, RunThreads
+    read     Load, Items, Measure, Scan, Ancestors, Survey, Catalogue, RunThreads, Footprint
     write    Commit, Duplicate, Fork, Drop  each atomic: all of it or nothing
     wait     Pause
 """
@@ -81,6 +81,21 @@ class Items(Request[Loaded]):
     key: ThreadKey
     runs: tuple[Run, ...]
     have: Have | None = None
+
+
+class Measured(NamedTuple):
+    """The thread's row, and of each item: lane, n, its stored length and how it begins (`itemlog.BEGINNING` bytes)."""
+
+    thread: ThreadRow | None
+    items: tuple[tuple[int, int, int, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measure(Request[Measured]):
+    """How long these items are, without sending them; those that are gone are missing from the reply."""
+
+    key: ThreadKey
+    runs: tuple[Run, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +182,26 @@ class RunThreads(Request[tuple[ThreadKey, ...]]):
     tenant: str
     kind: str
     runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What the storage itself takes, its own overhead and that of others in it included.
+
+    `parts` are the bytes by file (SQLite), table with its indexes (PostgreSQL) or server (Valkey); `free` is what of
+    them is free for use, `keys` how many keys the servers have, both None where nobody can say.
+    """
+
+    kind: str
+    bytes: int
+    parts: dict[str, int]
+    free: int | None = None
+    keys: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint(Request[Storage | None]):
+    """What the storage takes; None if it is this process's memory."""
 
 
 @dataclass(frozen=True, slots=True)

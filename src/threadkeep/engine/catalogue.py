@@ -58,30 +58,36 @@ def query(
     return Catalogue(tenant, order, limit, cursor, prefix, kind, status, tags)
 
 
-def _cursor(info: ThreadInfo, order: str) -> tuple[int | str, str, str]:
-    value = getattr(info, order)
-    return (_milliseconds(value) if isinstance(value, datetime) else value, info.kind, info.id)
+def _cursor(last: ThreadInfo, order: str) -> tuple[int | str, str, str]:
+    value = getattr(last, order)
+    return (_milliseconds(value) if isinstance(value, datetime) else value, last.kind, last.id)
 
 
-async def threads(query: Catalogue, wanted: Mapping[str, Any], after: str | None) -> list[ThreadInfo]:
-    """A page of the catalogue. One round trip, one more to find `after` by its id, more if the filter is not indexed."""
+async def threads(
+    query: Catalogue, wanted: Mapping[str, Any], after: str | None, contains: str = ""
+) -> list[ThreadInfo]:
+    """A page of the catalogue. One round trip, one more to find `after` by its id, more if the filter is not indexed.
+
+    Nothing indexes what ids contain, so that reads on until the page is full or all were seen.
+    """
     if after is not None:
         query = replace(query, after=await _place_of(query, after))
     found: list[ThreadInfo] = []
     while len(found) < query.limit:
-        size = min(_SLICE if wanted else _PAGE, query.limit)
+        size = _SLICE if contains else min(_SLICE if wanted else _PAGE, query.limit)
         listed = await replace(query, limit=size)
-        found += [_info(one) for one in listed if _matches(one, await _own(one, wanted), wanted)]
+        near = [one for one in listed if not contains or contains.casefold() in one.row.key.id.casefold()]
+        found += [info(one) for one in near if _matches(one, await _own(one, wanted), wanted)]
         if len(listed) < size:
             break
-        query = replace(query, after=_cursor(_info(listed[-1]), query.order))
+        query = replace(query, after=_cursor(info(listed[-1]), query.order))
     return found[: query.limit]
 
 
 async def _place_of(query: Catalogue, id: str) -> tuple[int | str, str, str]:
     """Where a thread stands in this order now."""
     wide = replace(query, order="id", prefix=id, status=None, tags=(), limit=8, after=None)
-    named = [_info(one) for one in await wide if one.row.key.id == id]
+    named = [info(one) for one in await wide if one.row.key.id == id]
     if not named:
         raise ValueError(f"after={id!r}: there is no such thread (any more); page on with its ThreadInfo instead")
     return _cursor(named[-1], query.order)
@@ -91,7 +97,7 @@ async def thread(tenant: str, id: str, kind: str | None) -> ThreadInfo | None:
     """One thread, of the kind that there is if none is said."""
     key = await key_of(tenant, id, kind)
     row = (await Items(key, ())).thread if key is not None else None
-    return _info(Listed(row, None)) if row is not None else None
+    return info(Listed(row, None)) if row is not None else None
 
 
 async def known(tenant: str, id: str, kind: str | None) -> ThreadKey:
@@ -129,7 +135,8 @@ def _matches(listed: Listed, own: dict[str, Any], wanted: Mapping[str, Any]) -> 
     return about.matches(about.join(about.Split(row.source, row.step, row.run, labels, own)), wanted)
 
 
-def _info(listed: Listed) -> ThreadInfo:
+def info(listed: Listed) -> ThreadInfo:
+    """What a row of the catalogue tells."""
     row = listed.row
     return ThreadInfo(
         id=row.key.id, kind=row.key.kind, checkpoints=row.checkpoints, writes=row.writes,

@@ -19,7 +19,7 @@ from threadkeep.engine.wire import LIST, MAP, WHOLE, header
 from threadkeep.errors import Corrupt
 
 MSGPACK = "msgpack"
-_DICT_WORTH_SPLITTING = 1024
+DICT_WORTH_SPLITTING = 1024
 
 
 class Parts(NamedTuple):
@@ -79,7 +79,7 @@ class Codec:
             return self._split_list(value)
         if type(value) is dict and len(value) > 1:
             split = self._split_dict(value)
-            if split is not None and split.size >= _DICT_WORTH_SPLITTING:
+            if split is not None and split.size >= DICT_WORTH_SPLITTING:
                 return split
         return None
 

@@ -66,13 +66,14 @@ async def _duplicate(head: Head, loaded: Loaded, target: ThreadKey, time: int, d
 def _repointed(head: Head, loaded: Loaded, target: ThreadKey) -> Iterator[tuple[ItemId, bytes, tuple[bytes, ...]]]:
     """The labels of the copy that differ: those that name the source as their thread."""
     for n in {found.row.labels for found in loaded.found if found.row is not None}:
-        labels = _about_target(unpack(head.shared(n), f"labels {n} of {head.where}") or {}, head.key, target)
+        labels = about_target(unpack(head.shared(n), f"labels {n} of {head.where}") or {}, head.key, target)
         at = ItemId(SHARED, n)
         if pack(labels) != head.shared(n):
             yield at, itemlog.seal_item(at, Item(pack(labels))), metadata.tags(labels)
 
 
-def _about_target(about: dict[str, Any], source: ThreadKey, target: ThreadKey) -> dict[str, Any]:
+def about_target(about: dict[str, Any], source: ThreadKey, target: ThreadKey) -> dict[str, Any]:
+    """Metadata or labels in a copy: where they name the source as their thread, they name the target."""
     return about | {"thread_id": target.id} if about.get("thread_id") == source.id else about
 
 
@@ -107,7 +108,7 @@ def _put_again(head: Head, record: Record, target: ThreadKey, time: int | None, 
     checkpoint = {**record.fields, "id": row.id, "channel_versions": record.versions, "versions_seen": record.seen}
     op = Put(
         codec=Codec(None), ns=row.ns, parent=row.parent, checkpoint=checkpoint,
-        given_metadata=_about_target(about(head, record), head.key, target), new_versions={},
+        given_metadata=about_target(about(head, record), head.key, target), new_versions={},
         time=row.time if time is None else time, draw=draw,
         hidden=row.hidden, only_new=True,
     )  # fmt: skip

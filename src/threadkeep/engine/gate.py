@@ -121,8 +121,10 @@ class KeepSerializer(JsonPlusSerializer):
         if cls is None:
             self._refused(".".join(name[:-1]), name[-1])
             return value
+        known = (".".join(name[:-1]), name[-1], value.get("method"))
+        build = getattr(cls, known[2]) if known in _msgpack.SAFE_MSGPACK_METHODS else cls
         try:
-            return cls(*(value.get("args") or ()), **(value.get("kwargs") or {}))
+            return build(*(value.get("args") or ()), **(value.get("kwargs") or {}))
         except Exception as error:  # noqa: BLE001 - as above
             self._tell(name, "Could not rebuild %s.%s (%s); its stored data is returned", error)
             return value
@@ -262,13 +264,17 @@ def _numpy_array(value: Any) -> Any:
         return None
 
 
+_MOVED: dict[Name, Name] = {("langgraph", "constants", "Send"): ("langgraph", "types", "Send")}
+"""Where old JSON rows name a class that is elsewhere today."""
+
+
 def _json_name(value: dict[str, Any]) -> Name | None:
     path = value.get("id")
     if value.get("type") != "constructor" or value.get("lc") not in (1, 2) or not isinstance(path, list):
         return None
     if len(path) < 2 or not all(isinstance(part, str) for part in path):
         return None
-    return tuple(path) if value["lc"] == 2 else _current_name(tuple(path))
+    return _MOVED.get(tuple(path), tuple(path)) if value["lc"] == 2 else _current_name(tuple(path))
 
 
 def _current_name(path: Name) -> Name:

@@ -35,6 +35,9 @@ FIRST_CHANNEL = 3
 CHUNK = 512 * 1024
 """No item holds more bytes than this before compression; a longer value is several consecutive items."""
 
+BEGINNING = 32
+"""So many bytes of a stored item tell how long it is without compression."""
+
 _RAW, _ZSTD, _ZSTD_DICTIONARY = 0, 1, 2
 _COMPRESSION, _GROUP, SEALED = 0x0F, 0x10, 0x80
 _LEVEL = 6  # the first that makes Huffman tables of its own: hex and run lists become a third smaller than at level 5
@@ -149,6 +152,18 @@ def unseal(stored: bytes, seed: int, what: str) -> Item:
     return Item(data, elements)
 
 
+def full_length(length: int, beginning: bytes, what: str) -> int:
+    """How many bytes a stored item holds, told by its stored length and its beginning; nothing is decompressed."""
+    try:
+        at = read_varint(beginning, 1)[1] + 4 if beginning[0] & _GROUP else 5
+        if beginning[0] & _COMPRESSION == _RAW:
+            return length - at
+        frame = zstandard.get_frame_parameters(beginning[at:], format=zstandard.FORMAT_ZSTD1_MAGICLESS)
+    except (IndexError, zstandard.ZstdError) as error:
+        raise Corrupt(f"{what}: {error}") from error
+    return int(frame.content_size)
+
+
 def reseed(stored: bytes, seed: int, other: int, what: str) -> bytes:
     """The same sealed bytes under another seed."""
     elements = unseal(stored, seed, what).elements
@@ -175,7 +190,7 @@ def unseal_item(at: ItemId, stored: bytes, where: str) -> Item:
     try:
         return unseal(stored, _item_seed(at), "it")
     except Corrupt as error:
-        raise Corrupt(f"item {at.lane}:{at.n} of {where}: {error}") from error
+        raise Corrupt(f"item {at.lane}:{at.n} of {where}{str(error).removeprefix('it')}") from error
 
 
 def unseal_items(

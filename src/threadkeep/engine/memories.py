@@ -1,6 +1,6 @@
 """Memories: their rows, and what the engine asks of a backend about them. Guarantees as in `backend`.
 
-    read     Recall, RecallNumbered, Browse, Spaces, Matching, Expired, Worded, VectorChanges, Nearest
+    read     Recall, RecallNumbered, Browse, Spaces, Count, Matching, Expired, Worded, VectorChanges, Nearest
     write    Remember, Refresh, Sweep, IndexVectors
 
 Times are microseconds since 1970. `now` hides what has expired: a read never shows it, whether or not it was swept.
@@ -116,6 +116,14 @@ class Spaces(Request[tuple[Space, ...]]):
     now: int
     limit: int
     after: Space | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Request[int]):
+    """How many memories a tenant has."""
+
+    tenant: str
+    now: int
 
 
 @dataclass(frozen=True, slots=True)

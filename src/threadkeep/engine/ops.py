@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from threadkeep.engine import metadata
 from threadkeep.engine.codec import Codec, Parts, pack
+from threadkeep.engine.records import Slot
 
 FIELDS = ("v", "ts", "updated_channels")
 _STATE = ("channel_values", "channel_versions", "versions_seen", "id")
@@ -22,7 +23,7 @@ class Put:
     """Store a checkpoint. Values are encoded when the parent's cannot be re-used, those in `new_versions` at once.
 
     `time` is milliseconds, `draw` a random number for the epoch of a new thread; if it is `only_new`, what is there
-    stays.
+    stays. What is `held` in the thread already is not given again: `channel_values` is not looked at then.
     """
 
     codec: Codec
@@ -35,6 +36,7 @@ class Put:
     draw: int
     hidden: bool = False
     only_new: bool = False
+    held: Mapping[str, Slot] | None = None
     id: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
@@ -43,7 +45,8 @@ class Put:
     rest: tuple[str, bytes] | None = None
     about: metadata.Split = field(init=False)
     labels: bytes = b""
-    encoded: dict[str, Parts] = field(default_factory=dict)
+    encoded: dict[str, Parts | Slot] = field(default_factory=dict)
+    """Values that were encoded, or that the thread holds already."""
 
     def __post_init__(self) -> None:
         given = self.checkpoint

@@ -366,6 +366,16 @@ def unpack_writes(row: WriteRow, names: Names, shared: Shared, where: str) -> Ta
         raise Corrupt(f"{what} do not make sense: {error!r}") from error
 
 
+def is_sealed(row: CheckpointRow | WriteRow) -> bool:
+    """Whether the checksum fits the body and all columns."""
+    seed = _checkpoint_seed(row) if isinstance(row, CheckpointRow) else _write_seed(row)
+    try:
+        itemlog.unseal(row.body, seed, "it")
+    except Corrupt:
+        return False
+    return True
+
+
 def reseal(row: CheckpointRow, changed: CheckpointRow, where: str) -> CheckpointRow:
     """A changed row with the same body; its checksum speaks for the columns too."""
     what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"

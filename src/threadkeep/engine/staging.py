@@ -82,6 +82,8 @@ class Staging:
 
         Never looked up by version alone: integer versions come again on other branches.
         """
+        if op.held is not None:
+            return dict(op.held)
         parent = self._find(op.ns, op.parent)
         held: dict[str, Parts | Slot] = {}
         for name, value in op.values.items():

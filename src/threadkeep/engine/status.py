@@ -39,7 +39,17 @@ def of_writes(channels: Iterable[str]) -> str:
 
 def of_checkpoint(record: Record) -> str:
     """What a checkpoint makes of a thread before any write on it."""
-    return "pending" if any(_triggers(record, channel) for channel in record.slots) else "idle"
+    return "pending" if triggers(record) else "idle"
+
+
+def triggers(record: Record) -> list[str]:
+    """The channels that let something run next."""
+    return [channel for channel in record.slots if _triggers(record, channel)]
+
+
+def triggered(channel: str) -> str:
+    """The node that such a channel lets run, if it is not that of the pending sends."""
+    return channel.removeprefix(_BRANCH)
 
 
 def _triggers(record: Record, channel: str) -> bool:

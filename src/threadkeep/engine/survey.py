@@ -6,22 +6,28 @@ What looks at a thread, judges it or branches it starts here. One round trip; no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
-from threadkeep.engine.backend import Items, Loaded, Survey
+from threadkeep.engine.backend import Items, Loaded, Pause, Survey
+from threadkeep.engine.checkpoints import about
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run, union
 from threadkeep.engine.plain import plain_parts
 from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.errors import Conflict, Missing
+from threadkeep.plan import Plan
 
 Place = tuple[str, str]
 """Namespace and id of a checkpoint."""
 LATEST = "latest"
+FORKED_FROM = "forked_from"
+"""The metadata of a branch that a rollback or a fork made: which checkpoint it began at."""
 _BACK = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
-_PULL, _PUSH = "__pregel_pull", "__pregel_push"
+_PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
+TRIES = 40
+T = TypeVar("T")
 
 
 class Whole(NamedTuple):
@@ -36,6 +42,10 @@ class Whole(NamedTuple):
     def key(self) -> ThreadKey:
         """Which thread."""
         return self.head.key
+
+    def about(self, record: Record) -> dict[str, Any]:
+        """A checkpoint's metadata."""
+        return about(self.head, record)
 
     def visible(self, ns: str | None = None) -> list[Record]:
         """The checkpoints that are not hidden, of a namespace or of all, oldest first."""
@@ -67,7 +77,7 @@ async def survey(heads: Heads, key: ThreadKey) -> Whole:
 
 
 def find(thread: Whole, ref: str | None, ns: str = "") -> Record:
-    """The checkpoint that somebody means: an id, the only one that begins so, `latest` (or None), each with `~2`: two before.
+    """The checkpoint that somebody means: an id, the only one that begins or ends so, `latest` (or None), each with `~2`: two before.
 
     Missing if there is none, ValueError if there are several. An id that is spelled out wins.
     """
@@ -78,13 +88,18 @@ def find(thread: Whole, ref: str | None, ns: str = "") -> Record:
     if (back := _BACK.fullmatch(ref)) is not None:
         return _before(thread, find(thread, back["ref"], ns), int(back["steps"]))
     visible = thread.visible(ns)
-    named = visible[-1:] if ref == LATEST else [record for record in visible if record.row.id.startswith(ref)]
+    named = visible[-1:] if ref == LATEST else [record for record in visible if _is_short_for(ref, record.row.id)]
     if len(named) == 1:
         return named[0]
     where = f"thread {thread.key.id!r}" + (f", namespace {ns!r}" if ns else "")
     if not named:
         raise Missing(f"there is no checkpoint {ref!r} in {where}")
-    raise ValueError(f"{len(named)} checkpoints of {where} begin with {ref!r}: say more of the id")
+    raise ValueError(f"{len(named)} checkpoints of {where} begin or end with {ref!r}: say more of the id")
+
+
+def _is_short_for(ref: str, id: str) -> bool:
+    """Whether somebody may mean this id: it begins so, or ends so, since ids made at about the same time begin alike."""
+    return id.startswith(ref) or id.endswith(ref)
 
 
 def _before(thread: Whole, record: Record, steps: int) -> Record:
@@ -104,6 +119,21 @@ def lineage(thread: Whole, record: Record) -> Iterator[Record]:
         met.add(found.row.id)
         yield found
         found = thread.records.get((record.row.ns, found.row.parent or ""))
+
+
+def forked_from(thread: Whole, record: Record) -> str | None:
+    """The checkpoint that a branch began at, if a rollback or a fork made it."""
+    named = thread.about(record).get(FORKED_FROM)
+    return named if isinstance(named, str) else None
+
+
+def children(thread: Whole) -> dict[Place, set[str]]:
+    """The checkpoints that came after each one, hidden ones too; a branch comes after the one that it began at."""
+    found: dict[Place, set[str]] = {}
+    for (ns, id), record in thread.records.items():
+        for before in {record.row.parent, forked_from(thread, record)} - {None, id}:
+            found.setdefault((ns, before or ""), set()).add(id)
+    return found
 
 
 async def with_items(heads: Heads, thread: Whole, slots: Iterable[Slot]) -> Whole:
@@ -136,11 +166,26 @@ def node_of(path: str, sends: Iterable[Any] = ()) -> str | None:
     `sends` is the plain value of the checkpoint's pending sends. None for what a path does not tell: writes of
     update_state before LangGraph 1.0, tasks of the functional API.
     """
-    parts = path.removeprefix("~").split(", ")
-    if parts[0] == _PULL and len(parts) > 1:
-        return parts[1]
-    if parts[0] == _PUSH and len(parts) > 1 and parts[1].isdigit():
+    if path.startswith(_PULL):
+        return path.removeprefix(_PULL)
+    number = path.removeprefix(_PUSH).partition(", ")[0]
+    if is_of_send(path) and number.isdigit():
         known = list(sends)
-        send = known[int(parts[1])] if int(parts[1]) < len(known) else None
+        send = known[int(number)] if int(number) < len(known) else None
         return str(send["node"]) if isinstance(send, dict) and "node" in send else None
     return None
+
+
+def is_of_send(path: str) -> bool:
+    """Whether a task came from a pending send, or from a call of the functional API."""
+    return path.startswith(_PUSH)
+
+
+async def steadily(key: ThreadKey, read: Callable[[], Plan[T]]) -> T:
+    """What a plan reads of a thread in several steps; again, if the thread was pruned in between."""
+    for attempt in range(TRIES):
+        try:
+            return await read()
+        except Conflict:
+            await Pause(attempt)
+    raise Conflict(f"thread {key.id!r} was pruned by others at each of {TRIES} tries")

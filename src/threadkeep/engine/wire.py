@@ -18,11 +18,33 @@ def header(kind: int, count: int) -> bytes:
     return struct.pack(">BI", 0xDD if kind == LIST else 0xDF, count)
 
 
+def opened(data: bytes, at: int) -> tuple[int, int, int]:
+    """What begins there: LIST or MAP, how many it has and where the first is; (WHOLE, 0, at) if it is neither."""
+    first = data[at]
+    if 0x80 <= first < 0xA0:
+        return (LIST if first >= 0x90 else MAP), first & 0x0F, at + 1
+    if first not in _NESTED:
+        return WHOLE, 0, at
+    width, each = _NESTED[first]
+    return each, int.from_bytes(data[at + 1 : at + 1 + width]), at + 1 + width
+
+
+def extension(data: bytes, at: int) -> tuple[int, int] | None:
+    """The code of the extension object that begins there, and where its payload does; None if it is another object."""
+    first = data[at]
+    if 0xD4 <= first <= 0xD8:
+        return data[at + 1], at + 2
+    if 0xC7 <= first <= 0xC9:
+        width = _COUNTED[first][0]
+        return data[at + 1 + width], at + 2 + width
+    return None
+
+
 def split_parts(data: bytes, count: int) -> Iterator[bytes]:
     """So many parts that stand one after the other: elements of a list, or entries of a dict (two objects each)."""
     ends = [0]
     while ends[-1] < len(data):
-        ends.append(_end(data, ends[-1]))
+        ends.append(end(data, ends[-1]))
     step = (len(ends) - 1) // count
     return (data[start:end] for start, end in zip(ends[::step], ends[step::step], strict=False))
 
@@ -37,8 +59,8 @@ _NESTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 """Arrays and maps: how many bytes their count takes, and how many objects each of it is."""
 
 
-def _end(data: bytes, at: int) -> int:
-    """Where the msgpack object that starts there ends."""
+def end(data: bytes, at: int) -> int:
+    """Where the msgpack object that starts there ends; IndexError, or an end beyond that of the data, if it is none."""
     first = data[at]
     if first < 0x80 or first >= 0xE0:
         return at + 1
@@ -53,5 +75,5 @@ def _end(data: bytes, at: int) -> int:
     count = int.from_bytes(data[at + 1 : at + 1 + width]) if width else first & 0x0F
     at += 1 + width
     for _ in range(count * each):
-        at = _end(data, at)
+        at = end(data, at)
     return at

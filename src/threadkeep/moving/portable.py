@@ -374,7 +374,11 @@ def writing(where: Where) -> Iterator[Writer]:
         with _compressed(where) as out:
             yield Writer(out)
         return
-    path = Path(where)
+    path = Path(where).resolve()
+    if path.exists() and not path.is_file():  # a device or a pipe is written to, never replaced
+        with path.open("wb") as file, _compressed(file) as out:
+            yield Writer(out)
+        return
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:

@@ -29,15 +29,18 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 
 from threadkeep.backends.pgvector import can_index
 from threadkeep.backends.postgres import (
+    READABLE,
     SCHEMA_VERSION,
     Postgres,
     Statement,
     fits_one_statement,
 )
 from threadkeep.backends.sql import Row, Values, only_adds
-from threadkeep.engine.backend import Catalogue, Commit, Drop, Load, Scan, Survey
+from threadkeep.engine.backend import Catalogue, Commit, Drop, Footprint, Load, Scan, Survey
+from threadkeep.engine.health import Compact, Facts, Sound
 from threadkeep.engine.memories import (
     Browse,
+    Count,
     Expired,
     IndexVectors,
     Matching,
@@ -51,11 +54,13 @@ from threadkeep.engine.memories import (
 )
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, answer
-from threadkeep.transports import arrays, forks
+from threadkeep.transports import arrays, forks, postgres_health
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_ONE_STATEMENT = (Scan, Catalogue, Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded)
+_ONE_STATEMENT = (
+    Scan, Catalogue, Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded, Count, Footprint,
+)  # fmt: skip
 _READING, _WRITING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN"
 _BY_KEYS = """SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
 set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true)"""
@@ -113,6 +118,11 @@ class _Session:
         self._cursor.format = Format.BINARY
         self._cursor.adapters.register_dumper(int, Int8BinaryDumper)  # one type for all of them, one plan
         arrays.register(self._cursor.adapters)
+
+    @property
+    def pid(self) -> int:
+        """The process on the server, as it was told."""
+        return self._connection.info.backend_pid
 
     def rows(self, sql: str, values: Values | None = None) -> list[Row]:
         text, names = self._spelled(sql)
@@ -232,6 +242,8 @@ class PostgresServer:
             self._start()
 
     def _answer(self, session: _Session, request: Request[Any]) -> Any:
+        if isinstance(request, Facts):
+            return postgres_health.facts(session, self._backend, self._pool_facts(), synchronous=self._synchronous)
         if isinstance(request, Load) and not self._options.by_thread:
             loaded = session.ask(self._backend.load(request))
             if loaded is not None:
@@ -240,7 +252,23 @@ class PostgresServer:
             return session.ask(self._backend.survey(request))
         if isinstance(request, _ONE_STATEMENT):
             return self._backend.answer(session, request)
-        return session.transaction(_READING, lambda: self._backend.answer(session, request))
+        answered = session.transaction(_READING, lambda: self._backend.answer(session, request))
+        return (*postgres_health.unsound(session, self._backend), *answered) if isinstance(request, Sound) else answered
+
+    def _pool_facts(self) -> dict[str, Any]:
+        pool, options = self._lent or self._pool, self._options
+        sizes = (pool.min_size, pool.max_size) if pool is not None else (options.min_size, options.max_size)
+        return {
+            "pool": sizes,
+            "prepare": options.prepare,
+            "group": "thread" if options.by_thread else "all",
+            "durability": options.durability,
+            "read_only": options.read_only,
+        }
+
+    def _compacted(self) -> tuple[int, int]:
+        with self._translated(), self._patient_connection() as session:
+            return postgres_health.compact(session)
 
     def _together(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Commit all at once. If one is in the way of the others, each goes alone."""
@@ -265,6 +293,8 @@ class PostgresServer:
             return self._remembered(request)
         if isinstance(request, IndexVectors):
             return self._index_vectors(request)
+        if isinstance(request, Compact):
+            return self._compacted()
         return self._persist(
             lambda session: session.transaction(_WRITING, lambda: self._backend_answer(session, request)),
             again=isinstance(request, (Drop, Refresh, Sweep)),
@@ -453,9 +483,10 @@ class PostgresServer:
         return connection.session
 
     def _prepare_schema(self, session: _Session) -> None:
-        if self._version(session) < SCHEMA_VERSION:
-            if self._options.read_only:
-                raise Unavailable("there are no tables of threadkeep; open it once without read_only=True")
+        version = self._version(session)
+        if version < READABLE and self._options.read_only:
+            raise Unavailable("there are no tables of threadkeep, or old ones; open it once without read_only=True")
+        if version < SCHEMA_VERSION and not self._options.read_only:
             try:
                 session.transaction(_WRITING, lambda: self._migrate(session))
             except _SET_UP_BY_OTHERS as error:

@@ -25,7 +25,7 @@ from random import random
 from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from threadkeep.engine import memories
+from threadkeep.engine import health, memories
 from threadkeep.engine.backend import Commit, Drop, Duplicate, Fork, Pause
 from threadkeep.errors import Closed
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, attempt, drive, result, resume
@@ -34,7 +34,7 @@ from threadkeep.transports.workers import Workers
 
 T = TypeVar("T")
 Together: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
-_WRITES = (Commit, Duplicate, Fork, Drop, *memories.WRITES)
+_WRITES = (Commit, Duplicate, Fork, Drop, *memories.WRITES, *health.WRITES)
 _WORKERS = 6
 _ENOUGH = 32
 """So many commits go out together even if more are on their way."""

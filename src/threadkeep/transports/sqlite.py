@@ -20,12 +20,13 @@ from urllib.parse import quote
 import apsw
 
 from threadkeep.backends.sql import Row
-from threadkeep.backends.sqlite import SCHEMA_VERSION, Sqlite
-from threadkeep.engine.backend import Commit, Drop
-from threadkeep.engine.memories import Browse, Expired, Matching, Recall, RecallNumbered, Spaces, Worded
+from threadkeep.backends.sqlite import READABLE, SCHEMA_VERSION, Sqlite
+from threadkeep.engine.backend import Commit, Drop, Footprint, Storage
+from threadkeep.engine.health import Compact, Facts, Sound, Unsound
+from threadkeep.engine.memories import Browse, Count, Expired, Matching, Recall, RecallNumbered, Spaces, Worded
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
-from threadkeep.plan import Failure, Outcome, Reply, Request
-from threadkeep.transports import forks
+from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, result
+from threadkeep.transports import forks, sqlite_health
 
 T = TypeVar("T")
 _IDLE_READERS = 8
@@ -34,7 +35,7 @@ _CACHE = 8192
 """Kilobytes of the file that a connection may have at hand. With SQLite's 2,000 a search that looks at the values of ten
 thousand memories (4 MB) takes twice as long, because it reads all of their pages again."""
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
-_ONE_STATEMENT = frozenset((Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded))
+_ONE_STATEMENT = frozenset((Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded, Count))
 """Reads that see one moment without a transaction around them."""
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
@@ -97,18 +98,30 @@ class SqliteFile:
         try:
             if reader is None:
                 reader = _Session(self._new_reader())
+            if isinstance(request, Footprint):
+                return _footprint(self._path, reader.connection)
             if type(request) in _ONE_STATEMENT:
                 return self._backend.answer(reader, request)
+            if isinstance(request, Facts):
+                return sqlite_health.facts(reader.connection, self._path, self._durability)
+            if isinstance(request, Sound):
+                return self._sound(reader)
             return _in_transaction(reader.connection, "BEGIN", partial(self._backend.answer, reader, request))
         except apsw.Error as error:
             raise self._translated(error) from error
         finally:
             self._end(reader)
 
+    def _sound(self, reader: _Session) -> tuple[Unsound, ...]:
+        loose = partial(self._backend.answer, reader, Sound())
+        return sqlite_health.sound(reader.connection, loose)
+
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; one that fails is undone alone. Durable when this returns (strict)."""
         if self.read_only:
             raise ReadOnly
+        if any(isinstance(request, Compact) for request in requests):
+            return [attempt(partial(self._apart, request)) for request in requests]
         with self._busy():
             connection = self._open_writer()
             if len(requests) == 1:
@@ -120,6 +133,13 @@ class SqliteFile:
             if any(map(_frees, requests)):
                 _shrink(connection, self._timeout)
             return done
+
+    def _apart(self, request: Request[Any]) -> Any:
+        """One change, beside no other: what cannot be in a transaction is not."""
+        if not isinstance(request, Compact):
+            return result(self.write([request])[0])
+        with self._busy():
+            return sqlite_health.compact(self._open_writer(), self._path)
 
     def close(self) -> None:
         """Close all connections; the last one to close tidies up the write-ahead log."""
@@ -230,9 +250,11 @@ class SqliteFile:
             self._open_writer()
             return
         version = _version(connection)
+        if READABLE <= version <= SCHEMA_VERSION:
+            return
         connection.close()
         self._refuse_newer(version)
-        raise Unavailable(f"{self._path} has no tables of threadkeep; open it once without read_only=True")
+        raise Unavailable(f"{self._path} has no tables of threadkeep, or old ones; open it once without read_only=True")
 
     def _open_writer(self) -> apsw.Connection:
         with self._lock:
@@ -337,6 +359,14 @@ def _shrink(connection: apsw.Connection, timeout: float) -> None:
         return
     finally:
         connection.set_busy_timeout(int(timeout * 1000))
+
+
+def _footprint(path: Path, connection: apsw.Connection) -> Storage:
+    """The sizes of the file and of its write-ahead log; pages of the file may be free."""
+    files = {"file": path, "wal": path.with_name(path.name + "-wal")}
+    parts = {name: each.stat().st_size if _exists(each) else 0 for name, each in files.items()}
+    free = _number(connection, "PRAGMA freelist_count") * _number(connection, "PRAGMA page_size")
+    return Storage("sqlite", sum(parts.values()), parts, free=free)
 
 
 def _exists(path: Path) -> bool:

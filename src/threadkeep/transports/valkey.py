@@ -28,10 +28,12 @@ from redis.retry import Retry
 
 from threadkeep.backends.valkey import Valkey
 from threadkeep.backends.valkey_calls import Call, script
-from threadkeep.engine.backend import Commit
-from threadkeep.errors import Closed, ReadOnly, Unavailable
+from threadkeep.engine.backend import Commit, Footprint, Storage
+from threadkeep.engine.health import Facts
+from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
 from threadkeep.plan import Outcome, Request, answer, attempt
-from threadkeep.transports import forks
+from threadkeep.transports import forks, valkey_health
+from threadkeep.transports.valkey_health import Primary
 
 _LOST = (errors.ConnectionError, errors.TimeoutError, errors.RedisClusterException, OSError)
 _SOON = (errors.TryAgainError, errors.ClusterDownError, errors.BusyLoadingError, errors.ReadOnlyError)
@@ -90,6 +92,13 @@ class _One:
         told: Any = client.info("replication")
         self._node = _Node(client, int(told.get("connected_slaves", 0)))
 
+    def primaries(self) -> list[Primary]:
+        """The server."""
+        return [Primary(_name(self._client), self._client, self._node.replicas)]
+
+    def covered(self) -> None:
+        """There are no slots."""
+
     def node(self, key: bytes) -> _Node:  # noqa: ARG002 - there is one
         """Where a key is."""
         return self._node
@@ -114,6 +123,15 @@ class _Cluster:
 
     def __init__(self, nodes: NodesManager) -> None:
         self._nodes = nodes
+
+    def primaries(self) -> list[Primary]:
+        """The servers that have slots."""
+        held = {nodes[0].name: nodes for nodes in list(self._nodes.slots_cache.values()) if nodes}
+        return [Primary(name, self._client(nodes[0]), len(nodes) - 1) for name, nodes in sorted(held.items())]
+
+    def covered(self) -> int:
+        """How many slots some server has."""
+        return sum(bool(nodes) for nodes in self._nodes.slots_cache.values())
 
     def node(self, key: bytes) -> _Node:
         """Where a key is."""
@@ -183,7 +201,23 @@ class ValkeyServer:
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
+        if isinstance(request, Footprint):
+            return self._footprint()
+        if isinstance(request, Facts):
+            return self._facts()
         return self._backend.answer(_Session(self, durable=False), request)
+
+    def _facts(self) -> Mapping[str, Any]:
+        self.setup()
+        with self._under_way():
+            servers = self._reached()
+            try:
+                told = valkey_health.facts(
+                    servers.primaries(), slots=servers.covered(), replicas_wanted=self._options.replicas
+                )
+            except (*_LOST, errors.RedisError) as error:
+                raise Unavailable(f"the storage did not answer: {error}") from error
+        return {**told, "read_only": self.read_only, "expires": self._backend.expires}
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes; commits side by side."""
@@ -259,6 +293,21 @@ class ValkeyServer:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
         return [errand.reply for errand in errands]
+
+    def _footprint(self) -> Storage:
+        """What the primaries have in memory, of others too. Tried again until the time is up, then Unavailable."""
+        deadline = time.monotonic() + self._options.timeout
+        with self._under_way():
+            while True:
+                try:
+                    return _storage(self._reached().primaries())
+                except _LOST as error:
+                    if time.monotonic() > deadline:
+                        raise Unavailable(f"the storage did not answer in time: {error}") from error
+                except errors.RedisError as error:
+                    raise Unavailable(f"the storage refused: {error}") from error
+                self._lost(None)
+                time.sleep(_LONGEST)
 
     def _lost(self, silent: str | None) -> None:
         """Another server may be there now, which never had what this one acknowledged."""
@@ -388,9 +437,8 @@ class _Round:
                 )
 
     def _fail(self, error: Exception, errands: Iterable[_Errand]) -> None:
-        said = self._client.connection_pool.connection_kwargs
         for errand in errands:
-            errand.reply, errand.silent = error, f"{said.get('host')}:{said.get('port')}"
+            errand.reply, errand.silent = error, _name(self._client)
         if self._connection is not None:
             self._connection.disconnect()
 
@@ -412,8 +460,25 @@ def _is_to_be_sent_again(servers: _One | _Cluster, errand: _Errand) -> bool:
     return True
 
 
+def _storage(primaries: Iterable[Primary]) -> Storage:
+    """What servers say of themselves."""
+    parts, keys = dict[str, int](), 0
+    for name, client, _ in primaries:
+        told: Any = client.info("memory")
+        parts[name] = int(told["used_memory"])
+        keys += int(client.dbsize())
+    return Storage("valkey", sum(parts.values()), parts, keys=keys)
+
+
+def _name(client: Redis) -> str:
+    said = client.connection_pool.connection_kwargs
+    return f"{said.get('host')}:{said.get('port')}"
+
+
 def _value(reply: Any) -> Any:
-    """A reply, or its error as ours."""
+    """A reply, or its error as ours. A script that stumbles has met a row that makes no sense."""
+    if isinstance(reply, errors.ResponseError) and "attempt to " in str(reply):
+        raise Corrupt(f"a stored row does not make sense: {reply}") from reply
     if isinstance(reply, errors.RedisError):
         raise Unavailable(f"the storage refused: {reply}") from reply
     if isinstance(reply, Exception):

@@ -30,6 +30,10 @@ SELECT {write-columns} FROM tk_writes w WHERE w.thread = :thread ORDER BY w.ns, 
 -- items: a run of items
 SELECT lane, n, payload FROM tk_items WHERE thread = :thread AND lane = :lane AND n >= :start AND n < :end;
 
+-- lengths: how long the items of a run are, and how they begin
+SELECT lane, n, length(payload), substr(payload, 1, CAST(:beginning AS integer)) FROM tk_items
+WHERE thread = :thread AND lane = :lane AND n >= :start AND n < :end;
+
 -- item-ids: which items a thread has
 SELECT lane, n FROM tk_items WHERE thread = :thread ORDER BY lane, n;
 
@@ -41,11 +45,11 @@ LEFT JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
 WHERE c.hidden = 0 AND {conditions}
 ORDER BY c.id DESC, t.id, c.ns LIMIT :limit;
 
--- catalogue: threads in an order
+-- catalogue: threads in an order; labels are looked up for those of the page only
 SELECT {thread-columns}, l.payload
-FROM tk_threads t LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
-WHERE {conditions}
-ORDER BY {order} LIMIT :limit;
+FROM (SELECT t.* FROM tk_threads t WHERE {conditions} ORDER BY {order} LIMIT :limit) t
+LEFT JOIN tk_items l ON l.thread = t.thread AND l.lane = 2 AND l.n = t.labels
+ORDER BY {order};
 
 -- thread-columns: a thread's row, in the order in which it is read
 t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes, t.top,

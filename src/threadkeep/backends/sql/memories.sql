@@ -53,6 +53,9 @@ ORDER BY m.updated DESC, m.space, m.key LIMIT :limit OFFSET :offset;
 m.updated <= :after_updated
 AND (m.updated < :after_updated OR (m.space, m.key) > (:after_space, :after_key))
 
+-- count-memories: how many memories a tenant has
+SELECT count(*) FROM tk_memories m WHERE {is-of} AND {is-alive};
+
 -- expired-below: the numbers of memories that have expired and are still there
 SELECT m.memory FROM tk_memories m WHERE {is-below} AND m.expires <= :now;
 

@@ -104,6 +104,14 @@ CREATE TABLE tk_runs (
 );
 CREATE INDEX tk_runs_run ON tk_runs (run);
 
+-- schema-3: `tick` is `updated` in quarters of a second: a page of the last changed threads sorts those of one tick, not of
+-- one `hour`, and the changes of one step still change no index but once
+ALTER TABLE tk_threads ADD COLUMN tick bigint NOT NULL DEFAULT 0;
+UPDATE tk_threads SET tick = updated >> 8;
+ALTER TABLE tk_threads ALTER COLUMN tick DROP DEFAULT;
+ALTER TABLE tk_threads DROP COLUMN hour;
+CREATE INDEX tk_threads_tick ON tk_threads (tenant, tick);
+
 -- this-thread: which thread, by its number; and by its key, should two keys ever have one number
 t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
 
@@ -117,23 +125,33 @@ CAST(:refs AS integer[])
 JOIN
 
 -- updated: when a thread was changed
-updated = :updated, hour = :hour
+updated = :updated, tick = :tick
 
 -- order-updated: the last changed first
-t.hour DESC, t.updated DESC, t.kind, t.id
+t.tick DESC, t.updated DESC, t.kind, t.id
 
 -- after-updated: those after the last one of the page before
-t.hour <= :value >> 22 AND t.updated <= :value AND (t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
+t.tick <= :value >> 8 AND t.updated <= :value AND (t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
 
 -- new-thread: make a thread's row; no row comes back if it is there
-INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, hour, checkpoints, writes, bytes, top,
+INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes, bytes, top,
                         run, step, source, status, labels, early, early_status, lease)
-VALUES (:number, :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :hour, :checkpoints, :writes, :bytes,
+VALUES (:number, :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :tick, :checkpoints, :writes, :bytes,
         :top, :run, :step, :source, :status, :labels, :early, :early_status, :lease)
 ON CONFLICT DO NOTHING RETURNING thread;
 
 -- items: runs of items
 SELECT i.lane, i.n, i.payload
+FROM unnest(:lanes::integer[], :starts::integer[], :ends::integer[]) AS r (lane, lo, hi)
+JOIN tk_items i ON i.thread = :thread AND i.lane = r.lane AND i.n >= r.lo AND i.n < r.hi;
+
+-- lengths: how long the items of some runs are, and how they begin
+SELECT i.lane, i.n, length(i.payload), substr(i.payload, 1, CAST(:beginning AS integer))
+FROM unnest(:lanes::integer[], :starts::integer[], :ends::integer[]) AS r (lane, lo, hi)
+JOIN tk_items i ON i.thread = :thread AND i.lane = r.lane AND i.n >= r.lo AND i.n < r.hi;
+
+-- held-all: bytes of runs of items
+SELECT coalesce(sum(length(i.payload)), 0)
 FROM unnest(:lanes::integer[], :starts::integer[], :ends::integer[]) AS r (lane, lo, hi)
 JOIN tk_items i ON i.thread = :thread AND i.lane = r.lane AND i.n >= r.lo AND i.n < r.hi;
 
@@ -239,16 +257,16 @@ CROSS JOIN set_config('synchronous_commit', :synchronous, true)
 -- commit-known: threads that must be as expected
 known AS (
     UPDATE tk_threads AS t
-    SET epoch = b.epoch, rev = b.rev, nexts = b.nexts, updated = b.updated, hour = b.hour, checkpoints = b.checkpoints,
+    SET epoch = b.epoch, rev = b.rev, nexts = b.nexts, updated = b.updated, tick = b.tick, checkpoints = b.checkpoints,
         writes = b.writes, bytes = t.bytes + b.bytes, top = b.top, run = b.run, step = b.step, source = b.source,
         status = b.status, labels = b.labels, early = b.early, early_status = b.early_status
     FROM unnest(
         :known_number::bigint[], :known_expect_epoch::bigint[], :known_expect_rev::bigint[], :known_epoch::bigint[],
-        :known_rev::bigint[], :known_nexts::bytea[], :known_updated::bigint[], :known_hour::bigint[],
+        :known_rev::bigint[], :known_nexts::bytea[], :known_updated::bigint[], :known_tick::bigint[],
         :known_checkpoints::bigint[], :known_writes::bigint[], :known_bytes::bigint[], :known_top::bytea[],
         :known_run::bytea[], :known_step::bigint[], :known_source::text[], :known_status::text[], :known_labels::bigint[],
         :known_early::bytea[], :known_early_status::text[]
-    ) AS b (number, expect_epoch, expect_rev, epoch, rev, nexts, updated, hour, checkpoints, writes, bytes, top, run, step,
+    ) AS b (number, expect_epoch, expect_rev, epoch, rev, nexts, updated, tick, checkpoints, writes, bytes, top, run, step,
             source, status, labels, early, early_status)
     WHERE t.thread = b.number AND t.epoch = b.expect_epoch AND t.rev = b.expect_rev
     RETURNING t.thread
@@ -256,11 +274,11 @@ known AS (
 
 -- commit-made: threads that must not be there
 made AS (
-    INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, hour, checkpoints, writes, bytes,
+    INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes, bytes,
                             top, run, step, source, status, labels, early, early_status)
     SELECT * FROM unnest(
         :made_number::bigint[], :made_tenant::bytea[], :made_kind::text[], :made_thread_id::bytea[], :made_epoch::bigint[],
-        :made_rev::bigint[], :made_nexts::bytea[], :made_created::bigint[], :made_updated::bigint[], :made_hour::bigint[],
+        :made_rev::bigint[], :made_nexts::bytea[], :made_created::bigint[], :made_updated::bigint[], :made_tick::bigint[],
         :made_checkpoints::bigint[], :made_writes::bigint[], :made_bytes::bigint[], :made_top::bytea[], :made_run::bytea[],
         :made_step::bigint[], :made_source::text[], :made_status::text[], :made_labels::bigint[], :made_early::bytea[],
         :made_early_status::text[])
@@ -295,7 +313,7 @@ shrunk AS (
     WHERE r.thread = shrunk.thread AND r.run = g.run
 ), known AS (
     UPDATE tk_threads AS t
-    SET epoch = :known_epoch, rev = :known_rev, nexts = :known_nexts, updated = :known_updated, hour = :known_hour,
+    SET epoch = :known_epoch, rev = :known_rev, nexts = :known_nexts, updated = :known_updated, tick = :known_tick,
         checkpoints = :known_checkpoints, writes = :known_writes,
         bytes = t.bytes + :known_bytes - (SELECT coalesce(sum(size), 0) FROM gone_items),
         top = :known_top, run = :known_run, step = :known_step, source = :known_source, status = :known_status,

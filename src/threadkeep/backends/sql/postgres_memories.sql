@@ -63,8 +63,8 @@ WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant IS NOT DISTINCT FROM :te
 -- remember: store and remove memories, with their words; how many were removed. Two memories with one number are an error.
 WITH put AS (
     INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words)
-    SELECT g.memory, g.part, :tenant, g.space, g.key, g.created, g.updated, g.expires, g.ttl::double precision, g.value::json,
-           CAST(g.words AS tsvector)
+    SELECT g.memory, g.part, :tenant, g.space, g.key, g.created, g.updated, g.expires, g.ttl::double precision,
+           g.value::json, CAST(g.words AS tsvector)
     FROM unnest(:memories::bigint[], :parts::bigint[], :spaces::bytea[], :keys::bytea[], :created::bigint[],
                 :updated::bigint[], :expires::bigint[], :ttls::text[], :values::text[], :words::text[])
          AS g (memory, part, space, key, created, updated, expires, ttl, value, words)

@@ -116,8 +116,10 @@ def after(row: CheckpointRow | None) -> str:
     return f"{int(row.id) + 1 if row else 1:0{_DIGITS}}"
 
 
-def checkpoint(row: CheckpointRow, slots: Mapping[str, Slot], draft: Draft) -> Record:
+def checkpoint(
+    row: CheckpointRow, slots: Mapping[str, Slot], draft: Draft, own: Mapping[str, Any] | None = None
+) -> Record:
     """A checkpoint of a talk, packed."""
     row = row._replace(step=count(slots, MESSAGES))
-    record = Record(row, {}, {}, {}, dict(slots), {}, None)
+    record = Record(row, {}, {}, {}, dict(slots), dict(own or {}), None)
     return record._replace(row=pack_checkpoint(row, record, draft.naming(), draft.share))

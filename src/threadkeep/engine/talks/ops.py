@@ -40,9 +40,17 @@ class Op:
 
 @dataclass(slots=True)
 class Append(Op):
-    """Add messages, but for those whose id is there already."""
+    """Add messages, but for those whose id is there already; or `every` one, as another checkpointer had them."""
 
     messages: Sequence[Message]
+    every: bool = False
+
+
+@dataclass(slots=True)
+class Adopt(Op):
+    """Say what a talk was forked from, if it has not begun yet."""
+
+    parent: str
 
 
 @dataclass(slots=True)
@@ -99,7 +107,7 @@ class Complete(Op):
     run: str
 
 
-AnyOp: TypeAlias = Append | Merge | Ask | Settle | Answer | Forget | Claim | Complete
+AnyOp: TypeAlias = Append | Adopt | Merge | Ask | Settle | Answer | Forget | Claim | Complete
 
 
 def message(dumped: Mapping[str, Any]) -> Message:

@@ -10,7 +10,7 @@ where messages have ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -34,6 +34,7 @@ from threadkeep.engine.talks.form import (
     PENDING,
     after,
     checkpoint,
+    count,
     elements,
     events,
     is_settled,
@@ -45,6 +46,7 @@ from threadkeep.engine.talks.ops import (
     NO_THREAD,
     NOT_COMPLETED,
     THREAD_EXISTS,
+    Adopt,
     Answer,
     AnyOp,
     Append,
@@ -64,7 +66,7 @@ from threadkeep.plan import Outcome
 T = TypeVar("T")
 _NEEDS: dict[type, tuple[str, ...]] = {
     Append: (EVENTS, PENDING), Claim: (EVENTS, PENDING), Complete: (EVENTS, PENDING), Ask: (EVENTS, PENDING),
-    Settle: (EVENTS, PENDING), Merge: (EXTRA,), Answer: (ANSWERS,), Forget: (ANSWERS,),
+    Settle: (EVENTS, PENDING), Adopt: (EVENTS, PENDING), Merge: (EXTRA,), Answer: (ANSWERS,), Forget: (ANSWERS,),
 }  # fmt: skip
 """The channels that an op reads; the ledger and the question make the thread's status."""
 
@@ -145,6 +147,34 @@ async def _whole(heads: Heads, key: ThreadKey) -> tuple[Head, Record | None]:
     record = head.checkpoint(row)
     heads.remember(remembering(head, [record]))
     return head, record
+
+
+class Overview(NamedTuple):
+    """A talk without its messages: how many there are, what the ledger tells, and the rest as it is held."""
+
+    messages: int
+    ledger: Ledger
+    extra: dict[str, Any] | None
+    pending: tuple[dict[str, Any], str | None] | None
+    answers: dict[str, dict[str, Any]]
+    parent: str | None
+
+
+async def overview(heads: Heads, key: ThreadKey) -> Overview | None:
+    """A talk without its messages; None if there is no such thread. Two round trips."""
+    head, record = await _current(heads, key, None)
+    if record is None:
+        return None
+    head = await _with_items(heads, head, record, (EVENTS, EXTRA, PENDING, ANSWERS))
+    asked = value(head, record, PENDING)
+    return Overview(
+        count(record.slots, MESSAGES),
+        Ledger(events(head, record)),
+        value(head, record, EXTRA),
+        (asked[0], asked[1]) if asked is not None and not is_settled(asked) else None,
+        value(head, record, ANSWERS) or {},
+        about(head, record).get(PARENT),
+    )
 
 
 async def snapshot(heads: Heads, key: ThreadKey, run: str, build: Callable[[list[Any]], list[T]]) -> list[T]:
@@ -232,28 +262,46 @@ async def fork(
 def _forked(
     head: Head, record: Record, target: ThreadKey, run: str, about: Any, time: int, draw: int
 ) -> tuple[tuple[Run, ...], Batch]:
+    draft = Draft(head)
+    slots = forked_slots(head, record, run, about, draft)
+    return taken_over(draft, slots, target, run, time=time, draw=draw)
+
+
+def taken_over(
+    draft: Draft,
+    slots: Mapping[str, Slot],
+    target: ThreadKey,
+    run: str | None,
+    *,
+    time: int,
+    draw: int,
+    status: str = "idle",
+    own: Mapping[str, Any] | None = None,
+) -> tuple[tuple[Run, ...], Batch]:
     """The items that a fork takes over, and what is new in it."""
-    draft, labels = Draft(head), {PARENT: head.key.id}
-    slots = _forked_slots(head, record, run, about, draft)
+    head = draft.head
+    labels = {PARENT: head.key.id}
     label = draft.share(pack(labels))
     row = CheckpointRow(
         ns="", id=after(None), parent=None, run=run, step=None, source="fork", labels=label, time=time, hidden=False,
         refs=(), body=b"",
     )  # fmt: skip
-    row = checkpoint(row, slots, draft).row
+    row = checkpoint(row, slots, draft, own).row
     sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in draft.new_items.items())
     thread = ThreadRow(
         target, draw, 0, tuple(draft.nexts), time, time, checkpoints=1, top=row.id, run=run, step=row.step,
-        source=row.source, labels=label, bytes=row.size + sum(len(stored) for _, stored in sealed),
+        source=row.source, labels=label, status=status, bytes=row.size + sum(len(stored) for _, stored in sealed),
     )  # fmt: skip
     tagged = (Label(label, metadata.tags(labels)),)
-    batch = Batch(None, thread, items=sealed, new_checkpoints=(row,), labels=tagged, runs=(run,))
+    batch = Batch(
+        None, thread, items=sealed, new_checkpoints=(row,), labels=tagged, runs=(run,) if run is not None else ()
+    )
     used = [Run(NAMES, 0, len(head.names)), Run(SHARED, label, 1), *row.refs]
     used += [each for slot in slots.values() for each in slot.runs]
     return itemlog.minus(itemlog.union(used), (Run(at.lane, at.n, 1) for at in draft.new_items)), batch
 
 
-def _forked_slots(head: Head, record: Record, run: str, about: Any, draft: Draft) -> dict[str, Slot]:
+def forked_slots(head: Head, record: Record, run: str, about: Any, draft: Draft) -> dict[str, Slot]:
     """What a fork holds: the messages and events up to a run, and the extra."""
     told = events(head, record)
     kept, runs = _kept(record, told, run, head.key)

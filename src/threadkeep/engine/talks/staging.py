@@ -20,6 +20,7 @@ from threadkeep.engine.talks.form import (
     EXTRA,
     FOLDED,
     MESSAGES,
+    PARENT,
     PENDING,
     after,
     checkpoint,
@@ -32,6 +33,7 @@ from threadkeep.engine.talks.ops import (
     CLAIMED_ALREADY,
     COMPLETED_ALREADY,
     NOT_CLAIMED,
+    Adopt,
     Answer,
     AnyOp,
     Append,
@@ -52,7 +54,7 @@ _FOLD_AT = 32
 
 
 _VERBS = {
-    Append: "_append", Merge: "_merge", Ask: "_ask", Settle: "_settle", Answer: "_answer", Forget: "_forget",
+    Append: "_append", Adopt: "_adopt", Merge: "_merge", Ask: "_ask", Settle: "_settle", Answer: "_answer", Forget: "_forget",
     Claim: "_claim", Complete: "_complete",
 }  # fmt: skip
 
@@ -68,6 +70,7 @@ class Staging:
         self._before = record
         self._at = record.row if record else None
         self._slots = dict(record.slots) if record else {}
+        self._own = record.own if record else {}
         self._changed = False
         self._values: dict[str, Any] = {}
         self._records: dict[str, Record] = {}
@@ -90,7 +93,7 @@ class Staging:
             return
         fresh: dict[str | int, Message] = {}
         for n, each in enumerate(op.messages):
-            if not each.id:
+            if not each.id or op.every:
                 fresh[n] = each
             elif each.id not in ledger.ids:
                 fresh.setdefault(each.id, each)
@@ -102,7 +105,12 @@ class Staging:
             items = self._draft.append(MESSAGES, [each.data for each in group])
             self._extend(MESSAGES, items, len(group))
             ids = tuple(each.id for each in group)
-            self._tell(Event(APPENDED, op.time, group[0].run, ids, len(items), 0 if all(ids) else op.draw))
+            known_again = all(ids) and not op.every
+            self._tell(Event(APPENDED, op.time, group[0].run, ids, len(items), 0 if known_again else op.draw))
+
+    def _adopt(self, op: Adopt) -> None:
+        if self._at is None:
+            self._begin(op.time, None, labels={PARENT: op.parent})
 
     def _merge(self, op: Merge) -> None:
         extra = self._read(EXTRA) or {}
@@ -204,7 +212,7 @@ class Staging:
             folded = self._draft.append(FOLDED, elements)
             self._slots[EVENTS] = slot._replace(runs=itemlog.add_to_runs(slot.runs[:-1], folded))
 
-    def _begin(self, time: int, run: str | None, *, anew: bool = False) -> None:
+    def _begin(self, time: int, run: str | None, *, anew: bool = False, labels: dict[str, Any] | None = None) -> None:
         """Change the newest checkpoint from here on, or begin another, if this is another run."""
         if self._row is None:
             self._row = ThreadRow(self.head.key, self._draw, -1, (), time, time)
@@ -213,9 +221,10 @@ class Staging:
             before = self._at
             self._at = CheckpointRow(
                 ns="", id=after(before), parent=before.id if before else None, run=run, step=None,
-                source="run" if run is not None else "turn", labels=before.labels if before else self._label({}),
+                source="run" if run is not None else "turn", labels=before.labels if before else self._label(labels or {}),
                 time=time, hidden=False, refs=(), body=b"",
             )  # fmt: skip
+            self._own = {}
             self._new.add(self._at.id)
             if run is not None:
                 self._runs[run] = None
@@ -232,7 +241,7 @@ class Staging:
         """Pack the checkpoint that was being changed."""
         if self._at is None or not self._changed:
             return
-        record = checkpoint(self._at, self._slots, self._draft)
+        record = checkpoint(self._at, self._slots, self._draft, self._own)
         self._records[record.row.id] = record
         self._at, self._changed = record.row, False
 

@@ -1,0 +1,10 @@
+-- How long some items of a thread are, and how they begin, with its version, row and bytes. ARGV: how much of the
+-- beginning, fields. Those that are not there are left out.
+local version, row, bytes = unpack(redis.call('HMGET', KEYS[1], 'v', 'r', 'b'))
+if not version then return {} end
+local found = {}
+for i = 2, #ARGV do
+  local stored = redis.call('HGET', KEYS[1], ARGV[i])
+  if stored then found[#found + 1] = {ARGV[i], #stored, stored:sub(1, tonumber(ARGV[1]))} end
+end
+return {version, row, bytes, found}

@@ -1,0 +1,166 @@
+"""Checking in SQL: rows as they are stored, one by one, so that a row which cannot be read hides no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.engine.health import (
+    CATALOGUE,
+    MEMORY,
+    NONSENSE,
+    Inspect,
+    Inspected,
+    InspectMemories,
+    MemoriesSeen,
+    MemorySeen,
+    Odd,
+    Present,
+    Roster,
+    Sound,
+    Unsound,
+    each_read,
+    loosely,
+)
+from threadkeep.engine.identity import from_bytes, to_bytes, unpack_id
+from threadkeep.engine.itemlog import ItemId
+from threadkeep.engine.spaces import Place, decode, memory_number, part_number
+from threadkeep.plan import Request
+
+if TYPE_CHECKING:
+    from threadkeep.backends.sql import Row, Work
+
+_OWNED = ("tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs")
+_LOWEST = -(1 << 63) - 1
+
+
+def roster(work: Work, request: Roster) -> tuple[Present, ...]:
+    """Threads by id, whatever their rows say otherwise."""
+    blocks = [work.dialect.sql["where-tenant"]]
+    values: dict[str, Any] = {"tenant": to_bytes(request.tenant), "limit": request.limit}
+    if request.kind is not None:
+        blocks.append(work.dialect.sql["where-kind"])
+        values["kind"] = request.kind
+    if request.prefix:
+        prefix = to_bytes(request.prefix)
+        blocks.append(work.dialect.sql["where-prefix"])
+        values |= {"prefix": prefix, "prefix_end": prefix[:-1] + bytes([prefix[-1] + 1])}
+    if request.after is not None:
+        blocks.append(work.dialect.sql["after-present"])
+        values |= {"after_id": request.after[0], "after_kind": request.after[1]}
+    sql = work.dialect.sql["roster"].replace("{conditions}", "\n  AND ".join(blocks))
+    return tuple(_present(*row) for row in work.session.rows(sql, values))
+
+
+def _present(id: bytes, kind: str) -> Present:
+    try:
+        return Present(kind, from_bytes(id), (id, kind))
+    except UnicodeDecodeError as error:
+        return Present(kind, loosely(id) or "", (id, kind), f"its id is no text: {error}")
+
+
+def inspect(work: Work, request: Inspect) -> Inspected:
+    """A thread as it is stored, row by row."""
+    from threadkeep.backends.sql import thread_row  # noqa: PLC0415 - which imports us
+
+    row = work.one("thread", **work.dialect.key_values(request.key))
+    if row is None:
+        return Inspected()
+    number = row[0]
+    threads, odd = each_read([row], thread_row, lambda _: Odd(""))
+    checkpoints, odd_checkpoints = each_read(
+        work.rows("checkpoints", thread=number), work.dialect.checkpoint_row, _checkpoint_place
+    )
+    writes, odd_writes = each_read(work.rows("all-writes", thread=number), work.dialect.write_row, _write_place)
+    runs, odd_runs = each_read(work.rows("runs", thread=number), lambda row: unpack_id(row[0]), lambda _: Odd(""))
+    told = (
+        ["its row does not stand where the index by time looks for it"] if work.rows("told-hour", thread=number) else []
+    )
+    told += [f"a run in its index: {each.said}" for each in odd_runs]
+    return Inspected(
+        is_there=True,
+        thread=threads[0] if threads else None,
+        checkpoints=checkpoints,
+        writes=writes,
+        items={ItemId(lane, n): payload for lane, n, payload in work.rows("engine-items", thread=number)},
+        stored=tuple(work.rows("item-sizes", thread=number)),
+        tags=frozenset((labels, bytes(tag)) for labels, tag in work.rows("tags", thread=number)),
+        runs=frozenset(runs),
+        odd=(*odd, *odd_checkpoints, *odd_writes),
+        told=tuple(told),
+    )
+
+
+def _checkpoint_place(row: Row) -> Odd:
+    return Odd("", loosely(row[0]), loosely(row[1]))
+
+
+def _write_place(row: Row) -> Odd:
+    try:
+        task = unpack_id(row[2])
+    except NONSENSE:
+        task = loosely(row[2]) or ""
+    return Odd("", loosely(row[0]), loosely(row[1]), task)
+
+
+def inspect_memories(work: Work, request: InspectMemories) -> MemoriesSeen:
+    """Some memories, by number."""
+    after = request.after if request.after is not None else _LOWEST + 1
+    rows = work.rows("inspect-memories", tenant=to_bytes(request.tenant), after=after, limit=request.limit)
+    if not rows:
+        return MemoriesSeen(())
+    last = rows[-1][0]
+    vectors: dict[int, dict[int, tuple[int, int]]] = {}
+    for memory, field, size, fits in work.rows("inspect-vectors", after=after, last=last):
+        vectors.setdefault(memory, {})[field] = (size, fits)
+    seen = tuple(_memory(request.tenant, row, vectors.get(row[0], {})) for row in rows)
+    return MemoriesSeen(seen, last if len(rows) >= request.limit else None)
+
+
+def _memory(tenant: str, row: Row, vectors: dict[int, tuple[int, int]]) -> MemorySeen:
+    number, part, space, key, value = row
+    wrong = [f"vector {field} has not the dimensions that it says" for field, (_, fits) in vectors.items() if not fits]
+    try:
+        place = Place(decode(space), from_bytes(key))
+        if number != memory_number(tenant, place) or part != part_number(tenant, place.space[0]):
+            wrong.append("its number or its partition is another memory's")
+    except NONSENSE as error:
+        return MemorySeen(number, None, value, {}, (f"its place does not make sense: {error!r}",))
+    return MemorySeen(number, place, value, {field: size for field, (size, _) in vectors.items()}, tuple(wrong))
+
+
+def sound(work: Work, request: Sound) -> tuple[Unsound, ...]:  # noqa: ARG001 - the same signature for all
+    """Rows that belong to nothing."""
+    return (*_orphans(work), *_lost_memories(work))
+
+
+def _orphans(work: Work) -> Iterator[Unsound]:
+    found: dict[int, list[str]] = {}
+    for table in _OWNED:
+        sql = work.dialect.sql["orphans"].replace("{table}", table)
+        for number, count in work.session.rows(sql, {}):
+            found.setdefault(number, []).append(f"{count} in {table}")
+    for number, said in found.items():
+        yield Unsound(
+            CATALOGUE, f"there is no row of thread number {number}, but there are rows of its own: {', '.join(said)}"
+        )
+
+
+def _lost_memories(work: Work) -> Iterable[Unsound]:
+    for number, count in work.rows("lost-vectors"):
+        yield Unsound(MEMORY, f"{count} vectors belong to memory number {number}, which is not there")
+    for number, count in work.rows("unseen-vectors"):
+        yield Unsound(
+            MEMORY,
+            f"{count} vectors of memory number {number} are not counted by their partition: no search finds them",
+        )
+    for (number,) in work.rows("lost-words"):
+        yield Unsound(MEMORY, f"words belong to the memory in row {number}, which is not there")
+
+
+VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
+    Roster: roster,
+    Inspect: inspect,
+    InspectMemories: inspect_memories,
+    Sound: sound,
+}

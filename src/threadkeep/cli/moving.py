@@ -1,0 +1,73 @@
+"""Commands that bring threads and memories from one place to another: import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from threadkeep.cli.app import DryRun, Json, Tenant, Url, app, as_url, opened
+from threadkeep.cli.output import answer, bar, size
+from threadkeep.moving.recognise import KINDS
+from threadkeep.moving.tally import Imported
+
+
+@app.command("import")
+def import_(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A file, or a postgresql:// URL (schema= may stand in its query).")
+    ],
+    *,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", help=f"What the source is, if it is not to be recognised: {', '.join(KINDS[:-1])}."),
+    ] = None,
+    thread: Annotated[str | None, typer.Option("--thread", help="Only this thread.")] = None,
+    prefix: Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")] = "",
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Read both sides again and compare.")] = True,
+    dry_run: DryRun = False,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> int:
+    """Bring in threads and memories of LangGraph's and CubeLoop's own savers. Exit code 1 if both sides differ.
+
+    The source is only read, and nothing that is here is overwritten. If it is interrupted, the same command goes on.
+    """  # fmt: skip
+    with (
+        opened(_target(url, dry_run=dry_run), tenant, read_only=dry_run, may_be_new=True) as keep,
+        bar("import", hidden=json) as tell,
+    ):
+        try:
+            found = keep.import_from(
+                source, kind=kind, thread_id=thread, prefix=prefix, verify=verify, dry_run=dry_run, on_progress=tell
+            )
+        except KeyboardInterrupt:
+            click.echo("interrupted: what was brought in stays; the same command goes on from there", err=True)
+            raise
+    answer(found, _told(found, dry_run=dry_run, verify=verify), as_json=json)
+    return 0 if found.is_equal else 1
+
+
+def _target(url: str | None, *, dry_run: bool) -> str:
+    """Where things go; what is only counted goes nowhere if there is no file yet."""
+    where = as_url(url)
+    is_new = where.startswith("sqlite:///") and not Path(where.removeprefix("sqlite:///")).exists()
+    return "memory://" if dry_run and is_new else where
+
+
+def _told(found: Imported, *, dry_run: bool, verify: bool) -> Iterator[str]:
+    yield f"{'would import' if dry_run else 'imported'} from {', '.join(found.kinds)}:"
+    for name in ("threads", "checkpoints", "writes", "messages", "memories"):
+        if count := getattr(found, name):
+            yield f"  {name:<12}{count:>12,}"
+    if found.skipped:
+        yield f"  {'here already':<12}{found.skipped:>12,}"
+    if found.bytes:
+        yield f"  {'new values':<12}{size(found.bytes):>12}"
+    yield from (f"differs: {what}" for what in found.differences)
+    if not dry_run and verify and found.is_equal:
+        yield "both sides are equal"

@@ -1,0 +1,212 @@
+"""Commands that let go of what is old: prune, sweep; and tag, so that something stays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from json import loads
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+import threadkeep
+from threadkeep import Policy, Pruned, Swept
+from threadkeep.cli.app import DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, sure
+from threadkeep.cli.output import answer, bar, line, size, table
+from threadkeep.policies import read
+
+_Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A threadkeep.toml with [[retention]] tables.")
+]
+_Selecting = tuple[str, str | None, Sequence[str], str | None]
+
+
+@app.command()
+def prune(
+    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="Ids of threads; all, if none.")] = None,
+    *,
+    keep_last: Annotated[
+        int | None, typer.Option("--keep-last", metavar="N", help="Keep the last N checkpoints of each namespace.")
+    ] = None,
+    keep_for: Annotated[
+        str | None, typer.Option("--keep-for", metavar="TIME", help="Keep checkpoints that are younger: 30d, 12h.")
+    ] = None,
+    drop_idle: Annotated[
+        str | None,
+        typer.Option("--drop-idle", metavar="TIME", help="Drop threads in which nothing changed for so long."),
+    ] = None,
+    prefix: Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")] = "",
+    ns: Annotated[
+        str | None, typer.Option("--ns", help="Only this namespace; the root's is empty.", show_default=False)
+    ] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only threads with this metadata.")
+    ] = None,
+    config: _Config = None,
+    kind: Kind = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Remove checkpoints that a policy does not keep. Of threads that are named, without a policy: all but the latest.
+
+    What is tagged or waits for an answer stays, and so do branch points, the end of every branch, and the latest.
+    """
+    rules = (keep_last, keep_for, drop_idle)
+    policies = _policies(config, rules, (prefix, ns, metadata or [], kind))
+    if policies is None and not threads:
+        raise ValueError("say which threads, or what to keep: --keep-last, --keep-for, --drop-idle or --config")
+    with opened(url, tenant, read_only=dry_run) as keep:
+        would = None if yes and not dry_run else _pruned(keep, threads, policies, kind, dry_run=True, quiet=json)
+        if would is not None and would.threads and not dry_run:
+            sure(f"Remove {_what(would)}?", yes=yes)
+        done = would if dry_run and would else _pruned(keep, threads, policies, kind, dry_run=False, quiet=json)
+    answer(done, _pruned_lines(done), as_json=json)
+
+
+def _policies(
+    config: Path | None, rules: tuple[int | None, str | None, str | None], selecting: _Selecting
+) -> list[Policy] | None:
+    """What the options say; None if they say nothing."""
+    prefix, ns, metadata, kind = selecting
+    if config is not None:
+        if any(each is not None for each in rules) or prefix or ns is not None or metadata:
+            raise ValueError("--config has the policies: leave out the other options that say what to keep")
+        return list(read(config))
+    keep_last, keep_for, drop_idle = rules
+    if not any(each is not None for each in rules):
+        if prefix or ns is not None or metadata:
+            raise ValueError("say what to keep: --keep-last, --keep-for or --drop-idle")
+        return None
+    return [
+        Policy(
+            prefix=prefix, ns=ns, metadata=_pairs(metadata) or None, kind=kind, keep_last=keep_last, keep_for=keep_for,
+            drop_idle=drop_idle,
+        )
+    ]  # fmt: skip
+
+
+def _pairs(given: Iterable[str]) -> dict[str, Any]:
+    """Metadata from KEY=VALUE; a value that is JSON is taken as such."""
+    pairs: dict[str, Any] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise ValueError(f"--metadata must be KEY=VALUE, not {each!r}")
+        try:
+            pairs[key] = loads(value)
+        except ValueError:
+            pairs[key] = value
+    return pairs
+
+
+def _pruned(
+    keep: threadkeep.Keep,
+    threads: list[str] | None,
+    policies: list[Policy] | None,
+    kind: str | None,
+    *,
+    dry_run: bool,
+    quiet: bool,
+) -> Pruned:
+    title = "looking" if dry_run else "pruning"
+    with bar(title, hidden=quiet) as tell:
+        if not threads:
+            return keep.prune(policy=policies, kind=kind, dry_run=dry_run, on_progress=tell)
+        found = [keep.prune(id, policy=policies, kind=kind, dry_run=dry_run) for id in threads]
+    return Pruned(
+        dry_run, sum(each.looked_at for each in found), tuple(one for each in found for one in each.threads),
+        sum(each.dropped for each in found), sum(each.checkpoints for each in found), sum(each.hidden for each in found),
+        sum(each.writes for each in found), sum(each.bytes for each in found),
+    )  # fmt: skip
+
+
+def _what(pruned: Pruned) -> str:
+    """What goes, in words."""
+    whole = f", {_number(pruned.dropped, 'whole thread')}" if pruned.dropped else ""
+    where = _number(len(pruned.threads), "thread")
+    return f"{_number(pruned.checkpoints, 'checkpoint')} of {where}{whole}: {size(pruned.bytes)}"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def _pruned_lines(pruned: Pruned) -> Iterable[RenderableType]:
+    if pruned.threads:
+        columns = ("thread", "kind", "", "checkpoints", "hidden", "writes", "bytes")
+        rows = [
+            (line(each.id), each.kind, "dropped" if each.dropped else "", len(each.checkpoints), len(each.hidden), each.writes, size(each.bytes))
+            for each in pruned.threads
+        ]  # fmt: skip
+        yield table(columns, rows, right=("checkpoints", "hidden", "writes", "bytes"))
+    verb = "would remove" if pruned.dry_run else "removed"
+    looked = f"looked at {_number(pruned.looked_at, 'thread')}; "
+    yield looked + (f"{verb} {_what(pruned)}" if pruned.threads else "nothing to remove")
+
+
+@app.command()
+def sweep(
+    config: _Config = None,
+    *,
+    every: Annotated[
+        float | None, typer.Option("--every", metavar="MINUTES", help="Sweep again and again, until interrupted.")
+    ] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Remove memories that have expired, of all tenants, and what the policies of a file do not keep of threads."""
+    if every is not None and not every > 0:
+        raise ValueError(f"--every must be above 0, not {every}")
+    policies = read(config) if config is not None else ()
+    with opened(url, tenant, read_only=dry_run, retention=policies) as keep:
+        if policies and not dry_run:
+            sure(f"Sweep by the policies of {config}?", yes=yes)
+        while True:
+            with bar("sweeping", hidden=json) as tell:
+                swept = keep.sweep(dry_run=dry_run, on_progress=tell)
+            answer(swept, _swept_lines(swept), as_json=json)
+            if every is None:
+                return
+            time.sleep(every * 60)
+
+
+def _swept_lines(swept: Swept) -> Iterable[RenderableType]:
+    if swept.memories is not None:
+        memories = "memory" if swept.memories == 1 else "memories"
+        yield f"removed {swept.memories:,} expired {memories}"
+    if swept.pruned.looked_at:
+        yield from _pruned_lines(swept.pruned)
+    elif swept.memories is None:
+        yield "no policies: nothing to remove (a dry run does not count expired memories)"
+
+
+@app.command()
+def tag(
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")],
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="Its id, a beginning of it, latest, or latest~2.")
+    ],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The tag.")] = None,
+    *,
+    remove: Annotated[bool, typer.Option("--remove", help="Take its tag away.")] = False,
+    ns: Namespace = "",
+    kind: Kind = None,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Tag a checkpoint, so that no policy removes it."""
+    if (name is None) != remove:
+        raise ValueError("say a NAME, or --remove")
+    with opened(url, tenant) as keep:
+        id = keep.tag(thread, checkpoint, name, ns=ns, kind=kind)
+    said = f"tagged {line(id)} {line(name)}" if name is not None else f"{line(id)} has no tag"
+    answer({"thread": thread, "ns": ns, "id": id, "tag": name}, [said], as_json=json)

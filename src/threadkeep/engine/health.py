@@ -1,0 +1,170 @@
+"""What is asked of a storage to check it, to know it and to tidy it up. Guarantees as in `backend`.
+
+    read     Roster, Inspect, InspectMemories, Sound, Facts
+    write    Compact
+
+What these bring is as it is stored: a row that cannot be read does not hide the others, it is told as an `Odd`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from threadkeep.engine.backend import Found
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.itemlog import ItemId
+from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.spaces import Place
+from threadkeep.plan import Request
+
+T = TypeVar("T")
+NONSENSE = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What reading a row that makes no sense may raise."""
+CATALOGUE, DATABASE, MEMORY, INDEX = "catalogue", "database", "memory", "index"
+
+
+class Odd(NamedTuple):
+    """A row that cannot be read: what is wrong, and where it is, as far as that can be told."""
+
+    said: str
+    ns: str | None = None
+    checkpoint: str | None = None
+    task: str | None = None
+
+
+class Present(NamedTuple):
+    """A thread that is there. `odd` says what keeps it from being asked for; `at` is where the next page begins."""
+
+    kind: str
+    id: str
+    at: Any
+    odd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Roster(Request[tuple[Present, ...]]):
+    """Which threads there are, by id, about `limit` after the last one of the page before. An empty page is the end."""
+
+    tenant: str
+    limit: int
+    after: Any = None
+    prefix: str = ""
+    kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """All of a thread but its state, of one moment. `thread` is None if its row is gone (nothing `is_there`) or odd.
+
+    `items` are those of the engine's lanes; `stored` tells of all items: lane, number and size. `tags` (labels and
+    tag) and `runs` are None where the storage has no such index; `told` is what its other indexes say wrongly.
+    """
+
+    is_there: bool = False
+    thread: ThreadRow | None = None
+    checkpoints: tuple[CheckpointRow, ...] = ()
+    writes: tuple[WriteRow, ...] = ()
+    items: Mapping[ItemId, bytes] = field(default_factory=dict)
+    stored: tuple[tuple[int, int, int], ...] = ()
+    tags: frozenset[tuple[int, bytes]] | None = None
+    runs: frozenset[str] | None = None
+    odd: tuple[Odd, ...] = ()
+    told: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect(Request[Inspected]):
+    """A thread as it is stored."""
+
+    key: ThreadKey
+
+
+class MemorySeen(NamedTuple):
+    """A memory as it is stored: where it says that it is, its JSON text, and the bytes of each of its vectors by field.
+
+    `wrong` is what the storage finds wrong with it.
+    """
+
+    number: int
+    place: Place | None
+    value: str
+    vectors: Mapping[int, int] = {}
+    wrong: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoriesSeen:
+    """Some memories; `last` is where to go on, None at the end."""
+
+    memories: tuple[MemorySeen, ...]
+    last: Any = None
+    wrong: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InspectMemories(Request[MemoriesSeen]):
+    """The memories of a tenant as they are stored, expired ones too, about `limit` after where the page before ended."""
+
+    tenant: str
+    limit: int
+    after: Any = None
+
+
+class Unsound(NamedTuple):
+    """Something that is wrong with the storage as a whole: a kind of problem, and a sentence."""
+
+    kind: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sound(Request[tuple[Unsound, ...]]):
+    """What the storage finds wrong with itself, and rows that belong to no thread and no memory of any tenant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts(Request[Mapping[str, Any]]):
+    """What the storage, its driver and the machine say of themselves; see `threadkeep.doctor`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compact(Request[tuple[int, int]]):
+    """Give space back that nothing uses: how many bytes the storage took before and takes after.
+
+    Unavailable, and nothing is changed, if others are in the way.
+    """
+
+    tenant: str
+
+
+WRITES = (Compact,)
+
+
+def each_read(
+    rows: Iterable[Any], read: Callable[[Any], T], place: Callable[[Any], Odd]
+) -> tuple[tuple[T, ...], tuple[Odd, ...]]:
+    """Rows that can be read, and those that cannot."""
+    good: list[T] = []
+    odd: list[Odd] = []
+    for row in rows:
+        try:
+            good.append(read(row))
+        except NONSENSE as error:
+            odd.append(place(row)._replace(said=f"it does not make sense: {error!r}"))
+    return tuple(good), tuple(odd)
+
+
+def loosely(data: Any) -> str | None:
+    """Bytes as text, whatever they are."""
+    return bytes(data).decode("utf-8", "backslashreplace") if isinstance(data, (bytes, memoryview, bytearray)) else None
+
+
+def by_place(inspected: Inspected) -> list[Found]:
+    """The rows that can be read, as a Survey has them."""
+    rows = {(row.ns, row.id): row for row in inspected.checkpoints}
+    writes: dict[tuple[str, str], list[WriteRow]] = {place: [] for place in rows}
+    for row in inspected.writes:
+        writes.setdefault((row.ns, row.checkpoint), []).append(row)
+    return [Found(rows.get(place), tuple(held)) for place, held in sorted(writes.items())]

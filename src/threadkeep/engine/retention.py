@@ -1,0 +1,245 @@
+"""Retention: which checkpoints stay, and which threads. A policy is data; judging it is pure.
+
+A checkpoint goes only if a policy limits its namespace and nothing keeps it. What keeps it:
+
+    the rules               the last so many of its namespace; those younger than so long
+    always                  the latest of its namespace; what the delta channels of those that stay are rebuilt from
+    unless switched off     a tag; a question that waits for its answer; branch points, and the end of every branch
+
+What a subgraph call left goes with the root checkpoint that it belongs to. A whole thread goes when nothing changed in it
+for so long, unless something in it is tagged or it waits for something.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.serde.types import INTERRUPT
+
+from threadkeep.engine import metadata as about
+from threadkeep.engine.identity import CUBE, GRAPH
+from threadkeep.engine.prune import Loss, belongs, leaving
+from threadkeep.engine.records import Record, ThreadRow
+from threadkeep.engine.remains import Verdict
+from threadkeep.engine.survey import Place, Whole, children
+
+TAGS = ("keep", "tag", "tags")
+"""Metadata that keeps a checkpoint, if it is something other than empty, 0 or False."""
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DURATION = re.compile(r"(?:\d+[smhdw])+")
+_PIECE = re.compile(r"(\d+)([smhdw])")
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Which threads it is for, and what of them stays. Durations are timedeltas, or text such as "30d" or "1d12h".
+
+    Of several policies the first that fits a thread and a namespace counts. One without a rule keeps everything.
+    """
+
+    prefix: str = ""
+    ns: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    kind: str | None = None
+    tenant: str | None = None
+    keep_last: int | None = None
+    keep_for: timedelta | str | None = None
+    drop_idle: timedelta | str | None = None
+    keep_tagged: bool = True
+    keep_interrupted: bool = True
+    keep_branches: bool = True
+
+    def __post_init__(self) -> None:
+        """Say what is wrong with it."""
+        for name in ("prefix", "ns", "tenant"):
+            _check(name, getattr(self, name), str, "a str", needed=name == "prefix")
+        for name in ("keep_tagged", "keep_interrupted", "keep_branches"):
+            _check(name, getattr(self, name), bool, "a bool", needed=True)
+        _check("metadata", self.metadata, Mapping, "a dict with str keys")
+        if not all(isinstance(key, str) for key in self.metadata or ()):
+            raise TypeError(f"metadata must be a dict with str keys, not {self.metadata!r}")
+        if self.kind not in (None, GRAPH, CUBE):
+            raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {self.kind!r}")
+        _check("keep_last", self.keep_last, int, "an int")
+        if self.keep_last is not None and (isinstance(self.keep_last, bool) or self.keep_last < 1):
+            raise ValueError(f"keep_last must be an int of at least 1, not {self.keep_last!r}")
+        for name in ("keep_for", "drop_idle"):
+            object.__setattr__(self, name, duration(getattr(self, name), name))
+        if self.drop_idle is not None and self.ns is not None:
+            raise ValueError("drop_idle drops whole threads: it cannot be limited to a namespace")
+
+
+def _check(name: str, value: Any, kind: type, what: str, *, needed: bool = False) -> None:
+    if not (isinstance(value, kind) or (value is None and not needed)):
+        raise TypeError(f"{name} must be {what}, not {value!r}")
+
+
+def duration(value: Any, name: str) -> timedelta | None:
+    """A duration, said or spelled: a number and a unit (s, m, h, d, w), or several."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if _DURATION.fullmatch(value) is None:
+            raise ValueError(f'{name} must look like "30d" or "1d12h" (units: s, m, h, d, w), not {value!r}')
+        value = sum((timedelta(**{_UNITS[unit]: int(n)}) for n, unit in _PIECE.findall(value)), timedelta())
+    if not isinstance(value, timedelta):
+        raise TypeError(f'{name} must be a timedelta or text such as "30d", not {value!r}')
+    if value < timedelta():
+        raise ValueError(f"{name} must not be negative: {value}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedThread:
+    """What a thread lost, or would lose: checkpoints by (namespace, id), those that became hidden, writes, and bytes."""
+
+    id: str
+    kind: str
+    dropped: bool
+    checkpoints: tuple[Place, ...]
+    hidden: tuple[Place, ...]
+    writes: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a prune did, or would do in a dry run: the threads that change, and in all. `looked_at` counts all threads."""
+
+    dry_run: bool
+    looked_at: int
+    threads: tuple[PrunedThread, ...]
+    dropped: int
+    checkpoints: int
+    hidden: int
+    writes: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep removed, or would remove: expired memories, and by policy whole threads, checkpoints, and their bytes.
+
+    A dry run does not count memories. `pruned` has the details.
+    """
+
+    memories: int | None
+    threads: int
+    checkpoints: int
+    bytes: int
+    pruned: Pruned
+
+
+def pruned(losses: Iterable[tuple[Any, Loss]], *, looked_at: int, dry_run: bool) -> Pruned:
+    """The losses of some threads, together."""
+    threads = tuple(PrunedThread(key.id, key.kind, *loss) for key, loss in losses)
+    return Pruned(
+        dry_run, looked_at, threads, sum(each.dropped for each in threads), sum(len(each.checkpoints) for each in threads),
+        sum(len(each.hidden) for each in threads), sum(each.writes for each in threads), sum(each.bytes for each in threads),
+    )  # fmt: skip
+
+
+def judged(policies: Sequence[Policy], now: int) -> Callable[[Whole], Verdict]:
+    """What these policies leave of a thread; `now` is milliseconds."""
+    return lambda thread: _verdict(policies, thread, now)
+
+
+def may_lose(policies: Sequence[Policy], row: ThreadRow, now: int) -> bool:
+    """Whether a thread row is one of which something may go: what surely stays whole need not be surveyed."""
+    return any(_names(policy, row) and _may_lose(policy, row, now) for policy in policies)
+
+
+def _may_lose(policy: Policy, row: ThreadRow, now: int) -> bool:
+    if _is_idle(policy, row, now):
+        return True
+    if not _limits(policy) or row.checkpoints <= max(policy.keep_last or 1, 1):
+        return False
+    return policy.keep_for is None or row.created < _since(policy.keep_for, now)
+
+
+def _names(policy: Policy, row: ThreadRow) -> bool:
+    """Whether a policy is for a thread, by what its key tells."""
+    key = row.key
+    return key.id.startswith(policy.prefix) and policy.kind in (None, key.kind) and policy.tenant in (None, key.tenant)
+
+
+def _limits(policy: Policy) -> bool:
+    return policy.keep_last is not None or policy.keep_for is not None
+
+
+def _since(length: Any, now: int) -> int:
+    return now - int(length / _MILLISECOND)
+
+
+def _is_idle(policy: Policy, row: ThreadRow, now: int) -> bool:
+    waits = policy.keep_interrupted and row.status != "idle"
+    return policy.drop_idle is not None and not waits and row.updated < _since(policy.drop_idle, now)
+
+
+class _Tree(NamedTuple):
+    """A thread, and what judging asks of it again and again."""
+
+    thread: Whole
+    children: dict[Place, set[str]]
+    tagged: set[Place]
+
+
+def _verdict(policies: Sequence[Policy], thread: Whole, now: int) -> Verdict:
+    row = thread.head.row
+    assert row is not None
+    roots = thread.visible("")
+    newest = thread.about(roots[-1]) if roots else {}
+    fitting = [p for p in policies if _names(p, row) and about.matches(newest, p.metadata or {})]
+    tree = _Tree(thread, children(thread), {place for place, r in thread.records.items() if _is_tagged(thread, r)})
+    whole = next((policy for policy in fitting if policy.ns is None), None)
+    if whole is not None and _is_idle(whole, row, now) and not (whole.keep_tagged and tree.tagged):
+        return Verdict(set(), lambda *_: False)
+    kept = _kept(tree, roots, fitting, now)
+    spaces: dict[str, list[Record]] = {}
+    for record in thread.visible():
+        spaces.setdefault(record.row.ns, []).append(record)
+    for ns in spaces.keys() - {""}:
+        kept |= _kept(tree, spaces[ns], fitting, now, {id for space, id in kept if space == ""})
+    return leaving(thread, kept)
+
+
+def _is_tagged(thread: Whole, record: Record) -> bool:
+    known = thread.about(record)
+    return not record.row.hidden and any(known.get(name) for name in TAGS)
+
+
+def _covers(policy: Policy, ns: str) -> bool:
+    """Whether a policy is for a namespace: itself, or the calls of a subgraph, whose namespaces have their task's id."""
+    return policy.ns in (None, ns, "|".join(part.partition(":")[0] for part in ns.split("|")))
+
+
+def _kept(
+    tree: _Tree, records: Sequence[Record], fitting: Sequence[Policy], now: int, roots: set[str] | None = None
+) -> set[Place]:
+    """What stays of a namespace, whose visible checkpoints these are, oldest first."""
+    places = [(record.row.ns, record.row.id) for record in records]
+    policy = next((policy for policy in fitting if records and _covers(policy, records[0].row.ns)), None)
+    if policy is None or not _limits(policy):
+        return set(places)
+    kept = set(places[-max(policy.keep_last or 1, 1) :])
+    if policy.keep_for is not None:
+        since = _since(policy.keep_for, now)
+        kept |= {place for place, record in zip(places, records, strict=True) if record.row.time >= since}
+    if policy.keep_interrupted:
+        kept |= {place for place in places if _waits(tree, place)}
+    if policy.keep_branches:
+        kept |= {place for place in places if len(tree.children.get(place, ())) != 1}
+    kept = {place for place in kept if belongs(tree.thread.records[place], roots or set())}
+    return kept | (tree.tagged.intersection(places) if policy.keep_tagged else set())
+
+
+def _waits(tree: _Tree, place: Place) -> bool:
+    """Whether a question was asked here and nothing came after it."""
+    tasks = tree.thread.tasks.get(place, ())
+    asked = any(entry.channel == INTERRUPT for task in tasks for entry in task.entries.values())
+    return asked and place not in tree.children

@@ -1,0 +1,85 @@
+"""Tagging a checkpoint: a word in its metadata by which it is found again, and which retention does not let go of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from threadkeep.engine import itemlog, metadata
+from threadkeep.engine.backend import Batch, Commit, Label, Pause
+from threadkeep.engine.branch import visible
+from threadkeep.engine.checkpoints import TRIES
+from threadkeep.engine.codec import pack, unpack
+from threadkeep.engine.draft import Draft
+from threadkeep.engine.heads import Heads
+from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.itemlog import SHARED, ItemId
+from threadkeep.engine.records import CheckpointRow, Record, reseal
+from threadkeep.engine.staging import STRIDE
+from threadkeep.engine.survey import Whole, survey
+from threadkeep.engine.talks import form
+from threadkeep.errors import Conflict
+
+TAG = "tag"
+
+
+async def tag(heads: Heads, key: ThreadKey, ref: str | None, ns: str, name: str | None, draw: int) -> str:
+    """Give a checkpoint a tag in place of any other, or take it away; the checkpoint's id. Two round trips; one for nothing."""
+    for attempt in range(TRIES):
+        thread = await survey(heads, key)
+        record = visible(thread, ref, ns)
+        ref = record.row.id
+        if thread.about(record).get(TAG) == name:
+            return ref
+        try:
+            heads.forget(key)
+            await Commit(_batch(thread, record, name, draw))
+        except Conflict:
+            await Pause(attempt)
+        else:
+            return ref
+        finally:
+            heads.forget(key)
+    raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
+
+
+def _batch(thread: Whole, record: Record, name: str | None, draw: int) -> Batch:
+    head, draft = thread.head, Draft(thread.head)
+    assert head.row is not None
+    row = _retold(thread, record, name, draft)
+    sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in draft.new_items.items())
+    on_top = (row.ns, row.id) == ("", head.row.top)
+    return Batch(
+        expect=(head.row.epoch, head.row.rev),
+        thread=head.row._replace(
+            rev=head.row.rev + 1 + draw % STRIDE, nexts=tuple(draft.nexts), labels=row.labels if on_top else head.row.labels,
+            bytes=row.size - record.row.size + sum(len(stored) for _, stored in sealed),
+        ),
+        items=sealed,
+        changed_checkpoints=(row,),
+        labels=tuple(_labels(row, record, thread, name, draft)),
+    )  # fmt: skip
+
+
+def _retold(thread: Whole, record: Record, name: str | None, draft: Draft) -> CheckpointRow:
+    """The row with the tag: among its labels, or, since later checkpoints of a talk inherit those, its own."""
+    row = record.row
+    if thread.key.kind == CUBE:
+        return form.checkpoint(row, record.slots, draft, _with(record.own, name)).row
+    n = draft.share(pack(_tagged_labels(thread, record, name)))
+    return reseal(row, row._replace(labels=n), thread.head.where)
+
+
+def _labels(row: CheckpointRow, record: Record, thread: Whole, name: str | None, draft: Draft) -> list[Label]:
+    if ItemId(SHARED, row.labels) not in draft.new_items:
+        return []
+    return [Label(row.labels, metadata.tags(_tagged_labels(thread, record, name)))]
+
+
+def _tagged_labels(thread: Whole, record: Record, name: str | None) -> dict[str, Any]:
+    n = record.row.labels
+    return _with(unpack(thread.head.shared(n), f"labels {n} of {thread.head.where}") or {}, name)
+
+
+def _with(about: dict[str, Any], name: str | None) -> dict[str, Any]:
+    left = {key: value for key, value in about.items() if key != TAG}
+    return left if name is None else left | {TAG: name}

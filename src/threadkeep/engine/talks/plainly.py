@@ -1,0 +1,70 @@
+"""A talk as plain data, for people: its messages, extra, question, answers and runs. CubeLoop is not needed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from threadkeep.engine.heads import Head
+from threadkeep.engine.plain import jsonable
+from threadkeep.engine.records import Record
+from threadkeep.engine.survey import value_of
+from threadkeep.engine.talks import form
+from threadkeep.engine.talks.ledger import Ledger
+from threadkeep.errors import Corrupt
+
+RUNS = "runs"
+CHANNELS = {
+    form.MESSAGES: form.MESSAGES, form.EXTRA: form.EXTRA, form.PENDING: form.PENDING, form.ANSWERS: form.ANSWERS,
+    RUNS: form.EVENTS,
+}  # fmt: skip
+"""What a talk consists of for people, and the channel that tells it."""
+_NOTHING: dict[str, Any] = {form.MESSAGES: (), form.EXTRA: {}, form.PENDING: None, form.ANSWERS: {}, RUNS: ()}
+
+
+def value(head: Head, record: Record, name: str) -> Any:
+    """One of `CHANNELS`; its items must be at hand. None for any other name."""
+    slot = record.slots.get(CHANNELS.get(name, ""))
+    if slot is None:
+        nothing = _NOTHING.get(name)
+        return list(nothing) if isinstance(nothing, tuple) else nothing
+    if name == RUNS:
+        return _runs(head, record)
+    found = value_of(head, slot, f"{name} of {head.where}")
+    try:
+        if name == form.MESSAGES:
+            return [_parsed(message) for message in found]
+        return _pending(_parsed(found)) if name == form.PENDING else _parsed(found)
+    except (TypeError, ValueError, IndexError) as error:
+        raise Corrupt(f"{name} of {head.where} do not make sense: {error!r}") from error
+
+
+def _parsed(value: Any) -> Any:
+    """What stands as its JSON text is such that msgpack has no room for."""
+    return jsonable(json.loads(value)) if isinstance(value, str) else value
+
+
+def _pending(found: Any) -> dict[str, Any] | None:
+    if found is None or form.is_settled(found):
+        return None
+    return {"request": found[0], "run": found[1]}
+
+
+def _runs(head: Head, record: Record) -> list[dict[str, Any]]:
+    """Each run, in the order in which they began: whether it is done, and how many messages it brought."""
+    events = form.events(head, record)
+    ledger = Ledger(events)
+    counts: dict[str | None, int] = {}
+    for event in events:
+        counts[event.run] = counts.get(event.run, 0) + len(event.ids)
+    return [
+        {"run": name, "completed": run.completed is not None, "messages": counts.get(name, 0)}
+        for name, run in ledger.runs.items()
+    ]
+
+
+def status(head: Head, record: Record) -> str:
+    """A question waits; a run is under way, or broke off; or neither. Needs the items of the question and the runs."""
+    if value(head, record, form.PENDING) is not None:
+        return "interrupted"
+    return "pending" if form.EVENTS in record.slots and Ledger(form.events(head, record)).open else "idle"

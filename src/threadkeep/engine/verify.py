@@ -1,0 +1,516 @@
+"""Checking a thread: every checksum, every reference, every parent, every value, every count. Nothing is changed.
+
+It never stops at what is wrong. A thread's rows are held at once, its items in slices of some megabytes. A thread that
+others write meanwhile is checked as it was at one moment; if it was pruned before its items were read, once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from threadkeep.engine import itemlog, metadata
+from threadkeep.engine.backend import Have, Items, Pause
+from threadkeep.engine.heads import Head
+from threadkeep.engine.health import (
+    CATALOGUE,
+    DATABASE,
+    INDEX,
+    MEMORY,
+    Inspect,
+    Inspected,
+    MemoriesSeen,
+    MemorySeen,
+    Unsound,
+)
+from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.itemlog import FIRST_CHANNEL, ItemId, Run
+from threadkeep.engine.plain import plain_parts
+from threadkeep.engine.pool import Pool
+from threadkeep.engine.records import Record, Slot, ThreadRow
+from threadkeep.engine.sight import (
+    COUNTER,
+    MISSING_ITEM,
+    MISSING_PARENT,
+    UNDECODABLE,
+    Problem,
+    Sight,
+    affected,
+    look,
+)
+from threadkeep.engine.status import of_checkpoint, of_writes, worse
+from threadkeep.engine.talks import form
+from threadkeep.engine.talks.ledger import Ledger
+from threadkeep.engine.values import load
+from threadkeep.errors import Conflict, Corrupt, Missing
+from threadkeep.plan import Request
+
+SLICE = 8 * 1024 * 1024
+"""So many bytes of items are held at once."""
+_TRIES = 8
+_FLOAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was looked at, and what is wrong. `bytes` are stored bytes of threads."""
+
+    threads: int = 0
+    checkpoints: int = 0
+    writes: int = 0
+    items: int = 0
+    memories: int = 0
+    bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+async def examined(key: ThreadKey) -> Sight | None:
+    """A thread with all that is wrong with it, its items too; None if there is no such thread and nothing tells of it."""
+    for attempt in range(_TRIES):
+        found = await Inspect(key)
+        sight = look(key, found)
+        for said in found.told:
+            sight.tell(INDEX, f"{sight.where}: {said}")
+        if not found.is_there:
+            return sight if sight.problems else None
+        if sight.row is None or await _items_are_read(sight):
+            _judge(sight)
+            return sight
+        await Pause(attempt)
+    raise Conflict(f"thread {key.id!r} was pruned by others at each of {_TRIES} tries")
+
+
+def counted(sight: Sight) -> tuple[int, int, int, int, int]:
+    """What was looked at in a thread: it, its checkpoints, writes and items, and their bytes."""
+    found = sight.found
+    size = sum(size for _, _, size in found.stored) + _rows_size(found)
+    writes = sum(len(row.index) // 3 for row in found.writes)
+    return int(found.is_there), len(found.checkpoints), writes, len(found.stored), size
+
+
+def _rows_size(found: Inspected) -> int:
+    return sum(row.size for row in found.checkpoints) + sum(row.size for row in found.writes)
+
+
+# --- items
+
+
+async def _items_are_read(sight: Sight) -> bool:
+    """Unseal and decode all items of the state; False if the thread was pruned meanwhile."""
+    values = _Values(sight)
+    for some in _slices(each for each in sight.found.stored if each[0] >= FIRST_CHANNEL):
+        if not await _slice_is_read(sight, some, values.take):
+            return False
+    for pieces in values.unfinished():
+        held: dict[ItemId, bytes] = {}
+        wanted = [(*at, 0) for piece in pieces for at in piece.ids]
+        if not await _slice_is_read(sight, wanted, partial(_hold, held)):
+            return False
+        for piece in pieces:
+            values.finish(piece, held)
+    return True
+
+
+def _hold(held: dict[ItemId, bytes], at: ItemId, item: itemlog.Item) -> None:
+    held[at] = item.data
+
+
+def _slices(stored: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
+    some: list[tuple[int, int, int]] = []
+    size = 0
+    for each in stored:
+        if some and size + each[2] > SLICE:
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += each[2]
+    if some:
+        yield some
+
+
+async def _slice_is_read(sight: Sight, some: list[tuple[int, int, int]], take: Any) -> bool:
+    """Read some items, give each that is intact to `take`; what cannot be read is looked for by halves."""
+    row = sight.row
+    assert row is not None
+    ids = sorted({ItemId(lane, n) for lane, n, _ in some})
+    try:
+        loaded = await Items(sight.key, itemlog.join_runs(ids), Have(row.epoch, len(sight.names), Pool()))
+    except Corrupt as error:
+        if len(some) == 1:
+            sight.bad[ids[0]] = (DATABASE, f"item {ids[0].lane}:{ids[0].n} of {sight.where} cannot be read: {error}")
+            return True
+        half = len(some) // 2
+        return await _slice_is_read(sight, some[:half], take) and await _slice_is_read(sight, some[half:], take)
+    if loaded.thread is None or loaded.thread.epoch != row.epoch:
+        return False
+    for at in ids:
+        if at not in loaded.items:
+            sight.bad.setdefault(at, (DATABASE, f"item {at.lane}:{at.n} of {sight.where} is listed but not found"))
+        elif at not in sight.bad:
+            _unsealed(sight, at, loaded.items[at], take)
+    return True
+
+
+def _unsealed(sight: Sight, at: ItemId, stored: bytes, take: Any) -> None:
+    try:
+        item = itemlog.unseal_item(at, stored, sight.where)
+    except Corrupt as error:
+        sight.bad[at] = ("checksum", str(error))
+        return
+    if item.elements != 1:
+        sight.uneven[at] = item.elements
+    take(at, item)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """An element that takes several items."""
+
+    ids: tuple[ItemId, ...]
+    kind: int
+    tag: str
+
+
+class _Values:
+    """Decodes what items hold: most hold whole elements; those that do not are put together later."""
+
+    def __init__(self, sight: Sight) -> None:
+        self._sight = sight
+        self._forms: dict[int, set[tuple[int, str]]] = {}
+        self._slots: dict[tuple[Run, ...], Slot] = {}
+        self._open: set[ItemId] = set()
+        for place, task, name, slot in sight.slots():
+            if slot.inline is not None:
+                _decoded_inline(sight, place, task, name, slot)
+            elif slot.runs:
+                self._forms.setdefault(slot.runs[0].lane, set()).add((slot.kind, slot.tag))
+                self._slots[slot.runs] = slot
+
+    def take(self, at: ItemId, item: itemlog.Item) -> None:
+        """Decode an item, in one of the forms that values of its lane have."""
+        forms = self._forms.get(at.lane, ())
+        if item.elements and forms and not any(_decodes(*form, item.elements, item.data) for form in forms):
+            self._open.add(at)
+
+    def unfinished(self) -> Iterator[list[_Piece]]:
+        """The elements that take several items, some at a time."""
+        sizes = {ItemId(lane, n): size for lane, n, size in self._sight.found.stored}
+        some: list[_Piece] = []
+        held = 0
+        for piece in self._pieces():
+            size = sum(sizes.get(at, 0) for at in piece.ids)
+            if some and held + size > SLICE:
+                yield some
+                some, held = [], 0
+            some.append(piece)
+            held += size
+        if some:
+            yield some
+
+    def _pieces(self) -> Iterator[_Piece]:
+        """The longest list first: it has most of them; then the short ones, which are writes."""
+        lanes = {at.lane for at in self._open}
+        slots = sorted(
+            (slot for slot in self._slots.values() if slot.runs[0].lane in lanes), key=lambda slot: sum(run.length for run in slot.runs)
+        )  # fmt: skip
+        for slot in slots[-1:] + slots[:-1]:
+            if not self._open:
+                return
+            yield from self._pieces_of(slot)
+
+    def _pieces_of(self, slot: Slot) -> Iterator[_Piece]:
+        ids: list[ItemId] = []
+        for at in (at for run in slot.runs for at in run.ids()):
+            if self._sight.uneven.get(at, 1) == 0 and ids:
+                ids.append(at)
+                continue
+            if ids:
+                yield _Piece(tuple(ids), slot.kind, slot.tag)
+            ids = []
+            if at in self._open:
+                self._open.discard(at)
+                ids = [at]
+        if ids:
+            yield _Piece(tuple(ids), slot.kind, slot.tag)
+
+    def finish(self, piece: _Piece, held: dict[ItemId, bytes]) -> None:
+        """Decode an element whose items were read."""
+        if not all(at in held for at in piece.ids):
+            return  # one of them is damaged, which is told already
+        first = piece.ids[0]
+        elements = self._sight.uneven.get(first, 1)
+        if not _decodes(piece.kind, piece.tag, elements, b"".join(held[at] for at in piece.ids)):
+            said = f"what items {', '.join(f'{at.lane}:{at.n}' for at in piece.ids[:4])} of {self._sight.where} hold cannot be decoded"
+            self._sight.bad[first] = (UNDECODABLE, said)
+
+
+def _decodes(kind: int, tag: str, elements: int, data: bytes) -> bool:
+    try:
+        plain_parts(kind, tag, elements, data)
+    except (Corrupt, ValueError, TypeError, IndexError, KeyError):
+        return False
+    return True
+
+
+def _decoded_inline(sight: Sight, place: tuple[str, str], task: str | None, name: str, slot: Slot) -> None:
+    if slot.inline is None or not _decodes(0, slot.tag, 1, slot.inline):
+        sight.tell(UNDECODABLE, f"channel {name!r} of checkpoint {place[1]!r} cannot be decoded", place, task)
+
+
+# --- what is said of each other
+
+
+def _judge(sight: Sight) -> None:
+    """Note what is wrong between rows, and with items."""
+    _find_missing(sight)
+    who = affected(sight)
+    for at, (problem, said) in sorted(sight.bad.items()):
+        _tell_item(sight, at, problem, said, who[at])
+    places = {*sight.records, *sight.broken}
+    for (ns, id), record in sight.records.items():
+        parent = record.row.parent
+        if parent is not None and (ns, parent) not in places:
+            sight.tell(
+                MISSING_PARENT, f"checkpoint {id!r} says that {parent!r} is its parent, which is not there", (ns, id)
+            )
+    _judge_labels(sight)
+    if sight.row is not None:
+        _judge_counts(sight, sight.row)
+        _judge_catalogue(sight, sight.row)
+    _judge_runs(sight)
+
+
+def _find_missing(sight: Sight) -> None:
+    stored = itemlog.join_runs((lane, n) for lane, n, _ in sight.found.stored)
+    used = [run for record in sight.records.values() for run in record.row.refs]
+    used += [run for tasks in sight.tasks.values() for task in tasks for run in task.row.refs]
+    used += [run for _, _, _, slot in sight.slots() for run in slot.runs]
+    used += [Run(itemlog.SHARED, record.row.labels, 1) for record in sight.records.values()]
+    for run in itemlog.minus(used, stored):
+        for at in run.ids():
+            sight.bad.setdefault(at, (MISSING_ITEM, f"item {at.lane}:{at.n} of {sight.where} is not there"))
+
+
+def _tell_item(
+    sight: Sight, at: ItemId, problem: str, said: str, who: list[tuple[tuple[str, str], str | None]]
+) -> None:
+    checkpoints = sorted({place for place, task in who if task is None}, key=lambda place: place[1])
+    tasks = sum(task is not None for _, task in who)
+    told = [f"{len(checkpoints)} checkpoints"] * bool(checkpoints) + [f"writes of {tasks} tasks"] * bool(tasks)
+    refer = f"; {' and '.join(told)} need it" if told else "; nothing that can be read needs it" if at.lane else ""
+    first = next((task for place, task in who if place not in checkpoints), None)
+    place = checkpoints[-1] if checkpoints else who[0][0] if who else None
+    sight.tell(problem, said + refer, place, first if not checkpoints else None, at)
+
+
+def _judge_labels(sight: Sight) -> None:
+    """Labels can be decoded, and the index has exactly their tags."""
+    tags: dict[int, set[bytes]] = {}
+    for n, tag in sight.found.tags or ():
+        tags.setdefault(n, set()).add(tag)
+    for n in {record.row.labels for record in sight.records.values()}:
+        labels = sight.labels(n)
+        at = ItemId(itemlog.SHARED, n)
+        if labels is None:
+            if at not in sight.bad:
+                sight.tell(UNDECODABLE, f"labels {n} of {sight.where} cannot be decoded", item=at)
+        elif sight.found.tags is not None and set(metadata.tags(labels)) != tags.get(n, set()):
+            sight.tell(
+                INDEX,
+                f"the index of metadata does not have what labels {n} of {sight.where} say: filters may not find it",
+                item=at,
+            )
+    stored = {n for lane, n, _ in sight.found.stored if lane == itemlog.SHARED}
+    for n in sorted(tags.keys() - stored):
+        sight.tell(INDEX, f"the index of metadata of {sight.where} tells of labels {n}, which are not there")
+
+
+def _judge_runs(sight: Sight) -> None:
+    if sight.found.runs is None:
+        return
+    runs = {record.row.run for record in sight.records.values()}
+    runs |= {entry.origin[1] for tasks in sight.tasks.values() for task in tasks for entry in task.entries.values()}
+    for run in sorted(run for run in runs if run is not None and run not in (sight.found.runs or ())):
+        sight.tell(
+            INDEX,
+            f"run {run!r} left something in {sight.where}, but the index of runs does not know: delete_for_runs will not find it",
+        )
+
+
+def _judge_counts(sight: Sight, row: ThreadRow) -> None:
+    """The counters of the thread's row. With rows that cannot be read, they cannot be compared."""
+    found = sight.found
+    held: dict[int, int] = {}
+    for lane, n, _ in found.stored:
+        held[lane] = max(held.get(lane, 0), n + 1)
+    for lane, end in sorted(held.items()):
+        if lane >= len(row.nexts) or row.nexts[lane] < end:
+            sight.tell(
+                COUNTER,
+                f"lane {lane} of {sight.where} has item {end - 1}, which is not counted yet: the next put would meet it",
+            )
+    if found.odd:
+        return
+    size = sum(size for _, _, size in found.stored) + _rows_size(found)
+    counts = {
+        "checkpoints": sum(not each.hidden for each in found.checkpoints),
+        "writes": sum(len(each.index) // 3 for each in found.writes),
+        "bytes": size,
+    }
+    for name, count in counts.items():
+        if getattr(row, name) != count:
+            sight.tell(COUNTER, f"{sight.where} counts {getattr(row, name)} {name}, but there are {count}")
+
+
+def _judge_catalogue(sight: Sight, row: ThreadRow) -> None:
+    """What the thread's row says of the newest root checkpoint."""
+    if sight.found.odd or any(ns == "" for ns, _ in sight.broken):
+        visible = [row.id for row in sight.found.checkpoints if row.ns == "" and not row.hidden]
+        if not sight.found.odd and (row.top or "") != max(visible, default=""):
+            sight.tell(
+                CATALOGUE,
+                f"{sight.where} says that its newest checkpoint is {row.top!r}, not {max(visible, default=None)!r}",
+            )
+        return
+    tops = [r for (ns, _), r in sight.records.items() if ns == "" and not r.row.hidden]
+    top = max(tops, key=lambda record: record.row.id, default=None)
+    wanted: dict[str, Any] = dict.fromkeys(("top", "run", "step", "source", "labels"))
+    if top is not None:
+        at = top.row
+        wanted = {"top": at.id, "run": at.run, "step": at.step, "source": at.source, "labels": at.labels}
+    if not any(ns == "" for ns, _, _ in sight.broken_writes) and row.key.kind != CUBE:
+        wanted |= _statuses(sight, top)
+    for name, value in wanted.items():
+        if getattr(row, name) != value:
+            sight.tell(CATALOGUE, f"{sight.where} says that its {name} is {getattr(row, name)!r}, not {value!r}")
+
+
+def _statuses(sight: Sight, top: Record | None) -> dict[str, Any]:
+    status = of_checkpoint(top) if top else "idle"
+    newest = top.row.id if top else ""
+    for task in sight.tasks.get(("", newest), ()) if top else ():
+        status = worse(status, of_writes(entry.channel for entry in task.entries.values()))
+    waiting = [id for ns, id in sight.tasks if ns == "" and id > newest and ("", id) not in sight.records]
+    early = max(waiting, default=None)
+    channels = [entry.channel for task in sight.tasks.get(("", early or ""), ()) for entry in task.entries.values()]
+    return {"status": status, "early": early, "early_status": of_writes(channels) if early is not None else None}
+
+
+# --- talks
+
+
+async def examine_talk(sight: Sight) -> None:
+    """Whether the ledger of a talk makes sense, and the thread's status is what it tells."""
+    row = sight.row
+    record = sight.records.get(("", row.top or "")) if row is not None else None
+    if row is None or record is None:
+        return
+    runs = [run for name in (form.EVENTS, form.PENDING) if name in record.slots for run in record.slots[name].runs]
+    if any(at in sight.bad for run in runs for at in run.ids()):
+        return
+    loaded = await Items(sight.key, tuple(itemlog.union(runs)))
+    if loaded.thread is None or (loaded.thread.epoch, loaded.thread.rev) != (row.epoch, row.rev):
+        return  # others changed it: its status is another one by now
+    pool = Pool()
+    try:
+        pool.fill({at: stored for at, stored in loaded.items.items() if at.lane >= FIRST_CHANNEL}, sight.where)
+        _judge_talk(sight, Head(sight.key, row, pool=pool), record, row)
+    except (Corrupt, ValueError, TypeError, IndexError, KeyError) as error:
+        sight.tell(
+            UNDECODABLE, f"the events or the question of {sight.where} do not make sense: {error}", ("", record.row.id)
+        )
+
+
+def _judge_talk(sight: Sight, head: Head, record: Record, row: ThreadRow) -> None:
+    events, pending = form.events(head, record), form.value(head, record, form.PENDING)
+    ledger = Ledger(events)
+    status = "pending" if ledger.open else "idle"
+    if pending is not None and not form.is_settled(pending):
+        status = "interrupted"
+    if row.status != status:
+        sight.tell(CATALOGUE, f"{sight.where} says that its status is {row.status!r}, not {status!r}")
+    messages = record.slots.get(form.MESSAGES)
+    held = (messages.elements, sum(run.length for run in messages.runs)) if messages else (0, 0)
+    told = (sum(len(event.ids) for event in events), sum(event.items for event in events))
+    if held != told:
+        sight.tell(
+            COUNTER,
+            f"the ledger of {sight.where} tells of {told[0]} messages in {told[1]} items, but there are {held[0]} in {held[1]}",
+        )
+
+
+# --- memories, and the storage as a whole
+
+
+def memory_problems(seen: MemoriesSeen, dims: int | None) -> Iterator[Problem]:
+    """What is wrong with some memories."""
+    for said in seen.wrong:
+        yield Problem(MEMORY, said)
+    for memory in seen.memories:
+        for said in (*memory.wrong, *_wrong_value(memory), *_wrong_vectors(memory, dims)):
+            where = (
+                f"memory {memory.place.key!r} in {'/'.join(memory.place.space)}"
+                if memory.place
+                else f"memory number {memory.number}"
+            )
+            yield Problem(MEMORY, f"{where}: {said}")
+
+
+def _wrong_value(memory: MemorySeen) -> Iterator[str]:
+    try:
+        load(memory.value)
+    except (ValueError, RecursionError) as error:
+        if memory.place is not None:
+            yield f"its value cannot be decoded: {error}"
+
+
+def _wrong_vectors(memory: MemorySeen, dims: int | None) -> Iterator[str]:
+    """Vectors are numbered from 0, are whole numbers of floats, and have the dimensions that the store has."""
+    if sorted(memory.vectors) != list(range(len(memory.vectors))):
+        yield f"some of its vectors are missing: there are {sorted(memory.vectors)}"
+    sizes = set(memory.vectors.values())
+    if any(size % _FLOAT or size <= 0 for size in sizes):
+        yield "a vector of it is cut short"
+    elif len(sizes) > 1:
+        yield f"its vectors have different dimensions: {sorted(size // _FLOAT for size in sizes)}"
+    elif dims and sizes and sizes != {dims * _FLOAT}:
+        yield f"its vectors have {sizes.pop() // _FLOAT} dimensions, not {dims}"
+
+
+def storage_problems(unsound: Iterable[Unsound]) -> list[Problem]:
+    """What the storage finds wrong with itself."""
+    return [Problem(each.kind, each.said) for each in unsound]
+
+
+async def known(tenant: str, id: str, kind: str | None) -> ThreadKey:
+    """The thread of that id, even if its row cannot be read; of the kind that there is, if none is said.
+
+    Missing if there is none, ValueError if there are two.
+    """
+    keys = [ThreadKey(tenant, each, id) for each in (GRAPH, CUBE) if kind in (None, each)]
+    found = [key for key in keys if (await Inspect(key)).is_there]
+    if len(found) > 1:
+        raise ValueError(f"there are two threads {id!r}: say which, by kind={GRAPH!r} or kind={CUBE!r}")
+    if not found:
+        raise Missing(f"there is no thread {id!r}")
+    return found[0]
+
+
+async def asked(request: Request[Any]) -> Any:
+    """A plan of one request."""
+    return await request
+
+
+async def thread_examined(key: ThreadKey) -> Sight | None:
+    """`examined`, and of a talk, its ledger."""
+    sight = await examined(key)
+    if sight is not None and sight.found.is_there and key.kind == CUBE:
+        await examine_talk(sight)
+    return sight

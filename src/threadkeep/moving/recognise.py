@@ -1,0 +1,162 @@
+"""What a path, a URL or an object is, and the sources for it.
+
+A file says it by its first bytes, a database by its tables. One may hold several things: LangGraph's threads and
+memories, and CubeLoop's threads beside them; then each is a source.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from threadkeep.moving.foreign import Source
+
+OWN_DATABASE, OWN_EXPORT = "threadkeep", "threadkeep-export"
+"""What is our own, and imported elsewhere: a database of ours, and the portable file that `export` makes."""
+LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES, MEMORY = "langgraph-sqlite", "langgraph-postgres", "memory"
+CUBELOOP_SQLITE, CUBELOOP_POSTGRES = "cubeloop-sqlite", "cubeloop-postgres"
+KINDS = (LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES, CUBELOOP_SQLITE, CUBELOOP_POSTGRES, MEMORY)
+
+_SQLITE_MAGIC, _ZSTD_MAGIC = b"SQLite format 3\0", b"\x28\xb5\x2f\xfd"
+_POSTGRES = ("postgresql://", "postgres://")
+_OWN_TABLES = {"tk_threads", "tk_items"}
+
+
+class OwnError(ValueError):
+    """What was given is threadkeep's own: `kind` says whether it is a database or an exported file."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        super().__init__(f"{name} is threadkeep's own ({kind}), not a source of others")
+        self.kind = kind
+
+
+class _Held(NamedTuple):
+    """What a database may be: by its tables, and the sources in it."""
+
+    known: bool
+    make: Callable[[], Source]
+
+
+def recognise(given: Any, kind: str | None) -> list[Source]:
+    """The sources that something is, opened; all of them, or those of this kind.
+
+    ValueError if it is nothing that is known, or not of that kind; FileNotFoundError if there is no such file; OwnError
+    if it is threadkeep's own. Whoever calls it closes them.
+    """
+    if kind is not None and kind not in (*KINDS, OWN_DATABASE, OWN_EXPORT):
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    if isinstance(given, str) and given.startswith(_POSTGRES):
+        return _of_server(given, kind)
+    if isinstance(given, (str, os.PathLike)):
+        return _of_file(_path(given), kind)
+    return _of_object(given, kind)
+
+
+def _path(given: str | os.PathLike[str]) -> Path:
+    """A path, a sqlite:/// URL as threadkeep.open takes it, or a file: URL as SQLite does."""
+    text = os.fspath(given)
+    if text.startswith("sqlite:///"):
+        return Path(text.removeprefix("sqlite:///"))
+    if text.startswith("file:"):
+        return Path(unquote(text.removeprefix("file:").partition("?")[0]))
+    if "://" in text:
+        raise ValueError(f"cannot import from {text.partition('://')[0]}://: a file or postgresql:// is expected")
+    return Path(text)
+
+
+def _of_object(given: Any, kind: str | None) -> list[Source]:
+    from threadkeep.moving.sources import langgraph_memory  # noqa: PLC0415 - it imports LangGraph's saver and store
+
+    found = langgraph_memory.source_of(given)
+    if found is None:
+        raise TypeError(f"a source is a path, a URL, an InMemorySaver or an InMemoryStore, not {type(given).__name__}")
+    if kind not in (None, MEMORY):
+        raise ValueError(f"an {type(given).__name__} is of the kind {MEMORY}, not {kind}")
+    return [found]
+
+
+def _of_file(path: Path, kind: str | None) -> list[Source]:
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory, not a file")
+    with path.open("rb") as file:
+        magic = file.read(16)
+    if kind == OWN_EXPORT or (kind is None and magic.startswith(_ZSTD_MAGIC)):
+        raise OwnError(str(path), OWN_EXPORT)
+    if magic and not magic.startswith(_SQLITE_MAGIC):
+        raise ValueError(f"{path} is neither an SQLite database nor an export of threadkeep")
+    from threadkeep.moving.sources import cubeloop_sqlite, langgraph_sqlite  # noqa: PLC0415 - they import the driver
+    from threadkeep.moving.sources.sqlite_file import SqliteRows  # noqa: PLC0415
+
+    rows = SqliteRows(path)
+    tables = rows.tables
+    saver, store = langgraph_sqlite.has_threads(tables), langgraph_sqlite.has_memories(tables)
+    held = {
+        LANGGRAPH_SQLITE: _Held(
+            saver or store,
+            lambda: Source(
+                LANGGRAPH_SQLITE,
+                graphs=langgraph_sqlite.SavedThreads(rows) if saver else None,
+                memories=langgraph_sqlite.StoredMemories(rows) if store else None,
+            ),
+        ),
+        CUBELOOP_SQLITE: _Held(
+            cubeloop_sqlite.has_threads(tables),
+            lambda: Source(CUBELOOP_SQLITE, talks=cubeloop_sqlite.SavedTalks(rows)),
+        ),
+    }
+    if langgraph_sqlite.is_too_old(tables):
+        rows.close()
+        raise ValueError(f"{path} was written by LangGraph 0.1 or older, before its savers had a package of their own")
+    return _chosen(str(path), kind, tables, held, rows.close)
+
+
+def _of_server(url: str, kind: str | None) -> list[Source]:
+    from threadkeep.moving.sources import cubeloop_postgres, langgraph_postgres  # noqa: PLC0415 - the driver is an extra
+    from threadkeep.moving.sources.postgres_server import PostgresRows  # noqa: PLC0415
+
+    rows = PostgresRows(url)
+    tables = rows.tables
+    saver, store = langgraph_postgres.has_threads(tables), langgraph_postgres.has_memories(tables)
+    held = {
+        LANGGRAPH_POSTGRES: _Held(
+            saver or store,
+            lambda: Source(
+                LANGGRAPH_POSTGRES,
+                graphs=langgraph_postgres.SavedThreads(rows) if saver else None,
+                memories=langgraph_postgres.StoredMemories(rows) if store else None,
+            ),
+        ),
+        CUBELOOP_POSTGRES: _Held(
+            cubeloop_postgres.has_threads(tables),
+            lambda: Source(CUBELOOP_POSTGRES, talks=cubeloop_postgres.SavedTalks(rows)),
+        ),
+    }
+    return _chosen(rows.named, kind, tables, held, rows.close)
+
+
+def _chosen(
+    name: str, kind: str | None, tables: Mapping[str, Any], held: Mapping[str, _Held], close: Callable[[], None]
+) -> list[Source]:
+    """The sources of a database that are wanted; it is closed if there are none."""
+    found = [each.make() for named, each in held.items() if each.known and kind in (None, named)]
+    if not found or kind == OWN_DATABASE:
+        close()
+        if kind in (None, OWN_DATABASE) and tables.keys() >= _OWN_TABLES:
+            raise OwnError(name, OWN_DATABASE)
+        raise ValueError(_unknown(name, kind, [named for named, each in held.items() if each.known]))
+    found[-1] = _closing(found[-1], close)
+    return found
+
+
+def _closing(source: Source, close: Callable[[], None]) -> Source:
+    return Source(source.kind, source.graphs, source.talks, source.memories, close)
+
+
+def _unknown(name: str, kind: str | None, known: list[str]) -> str:
+    if kind is not None:
+        has = f"it has {', '.join(known)}" if known else "it has no tables that are known"
+        return f"{name} is not of the kind {kind}: {has}"
+    return f"{name} has no tables that are known: of langgraph-checkpoint-sqlite or -postgres, of CubeLoop, or ours"

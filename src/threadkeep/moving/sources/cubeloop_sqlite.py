@@ -1,0 +1,115 @@
+"""CubeLoop's SQLiteCheckpointer, and CubePi's of every release.
+
+messages                  JSON each, in the order of their ids; run_id since 0.8
+thread_extra              parent_thread_id since 0.8
+thread_pending_request    since 0.3; run_id since 0.6
+thread_hitl_answers       since 0.13
+runs                      since 0.8
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from threadkeep.moving.foreign import Message, Run, Talk, UnreadableError
+from threadkeep.moving.sources.sqlite_file import SqliteRows
+
+KIND = "cubeloop-sqlite"
+_MESSAGES = {"id", "thread_id", "message_json"}
+_EXTRA = {"thread_id", "extra_json"}
+_PAGE = 200
+_JULIAN_1970 = 2440587.5
+_DAY = 86_400_000
+
+
+def has_threads(tables: dict[str, set[str]]) -> bool:
+    """Whether these tables are a checkpointer's."""
+    return tables.get("messages", set()) >= _MESSAGES and tables.get("thread_extra", set()) >= _EXTRA
+
+
+class SavedTalks:
+    """The threads of a SQLiteCheckpointer."""
+
+    def __init__(self, rows: SqliteRows) -> None:
+        self._rows = rows
+
+    def count(self, thread: str | None) -> int:
+        """How many messages there are."""
+        where, values = ("", ()) if thread is None else ("WHERE thread_id = ?", (thread,))
+        return int(self._rows.all(f"SELECT count(*) FROM messages {where}", values)[0][0])
+
+    def threads(self) -> list[str]:
+        """All threads, by name."""
+        names = ("messages", "thread_extra", "thread_pending_request", "thread_hitl_answers", "runs")
+        queries = [f"SELECT thread_id FROM {name}" for name in names if self._has(name, "thread_id")]
+        return sorted(thread for (thread,) in self._rows.all(" UNION ".join(queries)))
+
+    def _has(self, table: str, column: str) -> bool:
+        return column in self._rows.tables.get(table, set())
+
+    def talk(self, thread: str) -> Talk:
+        """All of a thread but its messages."""
+        parent = "parent_thread_id" if self._has("thread_extra", "parent_thread_id") else "NULL"
+        rows = self._rows.all(f"SELECT extra_json, {parent} FROM thread_extra WHERE thread_id = ?", (thread,))
+        extra, forked_from = rows[0] if rows else (None, None)
+        found = parsed(extra, "its extra") if extra is not None else None
+        return Talk(self._runs(thread), found, forked_from, self._pending(thread), self._answers(thread))
+
+    def _runs(self, thread: str) -> list[Run]:
+        if not self._has("runs", "run_id"):
+            return []
+        query = (
+            "SELECT run_id, claimed_at, completed_at, completion_seq FROM runs WHERE thread_id = ?"
+            " ORDER BY claimed_at, rowid"
+        )
+        return [
+            Run(run, _time(claimed) or 0, _time(completed), order if completed is not None else None)
+            for run, claimed, completed, order in self._rows.all(query, (thread,))
+        ]
+
+    def _pending(self, thread: str) -> tuple[dict[str, Any], str | None] | None:
+        if not self._has("thread_pending_request", "request_json"):
+            return None
+        run = "run_id" if self._has("thread_pending_request", "run_id") else "NULL"
+        query = f"SELECT request_json, {run} FROM thread_pending_request WHERE thread_id = ?"
+        rows = self._rows.all(query, (thread,))
+        return (parsed(rows[0][0], "its question"), rows[0][1]) if rows else None
+
+    def _answers(self, thread: str) -> dict[tuple[str, str], Any]:
+        if not self._has("thread_hitl_answers", "answer_json"):
+            return {}
+        query = "SELECT run_id, question_id, answer_json FROM thread_hitl_answers WHERE thread_id = ? ORDER BY 1, 2"
+        rows = self._rows.all(query, (thread,))
+        return {(run, question): parsed(answer, "an answer", of=object) for run, question, answer in rows}
+
+    def messages(self, thread: str, start: int) -> Iterator[Message]:
+        """Its messages from the `start`th on."""
+        run = "run_id" if self._has("messages", "run_id") else "NULL"
+        query = (
+            f"SELECT id, message_json, {run}, created_at FROM messages WHERE thread_id = ? AND id > ?"
+            f" ORDER BY id LIMIT {_PAGE}"
+        )
+        skipped = "SELECT id FROM messages WHERE thread_id = ? ORDER BY id LIMIT 1 OFFSET ?"
+        last = self._rows.all(skipped, (thread, start - 1)) if start else [(-1,)]
+        if not last:
+            return
+        for id, text, run_id, created in self._rows.paged(query, lambda row: (thread, row[0]), (thread, last[0][0])):
+            yield Message(parsed(text, f"message {id}"), run_id, _time(created) or 0)
+
+
+def parsed(text: str | bytes, what: str, *, of: type = dict) -> Any:
+    """A JSON text; UnreadableError if it is none, or not what it should be."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UnreadableError(f"{what} is no JSON: {error}") from error
+    if not isinstance(value, of):
+        raise UnreadableError(f"{what} is no JSON object")
+    return value
+
+
+def _time(days: float | None) -> int | None:
+    """Milliseconds since 1970 of a Julian day."""
+    return round((days - _JULIAN_1970) * _DAY) if days is not None else None

@@ -1,0 +1,153 @@
+"""LangGraph's InMemorySaver and InMemoryStore: objects of this process.
+
+Their dicts are read, not their verbs: a value stays the bytes that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+
+from threadkeep.engine import values
+from threadkeep.engine.codec import Parts
+from threadkeep.engine.identity import as_id
+from threadkeep.engine.memories import MemoryRow
+from threadkeep.engine.splitting import Splitter
+from threadkeep.engine.vectors import packed
+from threadkeep.moving.foreign import (
+    Checkpoint,
+    Counted,
+    Found,
+    Place,
+    Remembered,
+    Source,
+    UnreadableError,
+    Write,
+    microseconds,
+)
+from threadkeep.moving.rows import body, metadata, versions
+from threadkeep.moving.sources.langgraph_sqlite import encoded
+
+KIND = "memory"
+
+
+def source_of(given: Any) -> Source | None:
+    """The source that an object is; None if it is none of them."""
+    if isinstance(given, InMemorySaver):
+        return Source(KIND, graphs=SavedThreads(given))
+    if isinstance(given, InMemoryStore):
+        return Source(KIND, memories=StoredMemories(given))
+    return None
+
+
+class SavedThreads:
+    """The threads of an InMemorySaver. A thread_id that is no str is taken as its text."""
+
+    def __init__(self, saver: InMemorySaver) -> None:
+        self._saver = saver
+        self._ids: dict[str, Any] = {
+            as_id(thread, "thread_id"): thread for thread in [*saver.storage, *(at[0] for at in saver.writes)]
+        }
+
+    def count(self, thread: str | None) -> int:
+        """How many checkpoints there are."""
+        threads: list[Any] = list(self._saver.storage) if thread is None else [self._ids.get(thread)]
+        return sum(len(space) for each in threads for space in self._saver.storage.get(each, {}).values())
+
+    def threads(self) -> list[str]:
+        """All threads, those with writes only among them."""
+        return sorted(self._ids)
+
+    def places(self, thread: str) -> dict[Place, bool]:
+        """Where a thread has something; by id, so that parents come first."""
+        spaces: dict[str, Any] = self._saver.storage.get(self._ids.get(thread, ""), {})
+        found = {Place(ns, id): True for ns, space in spaces.items() for id in space}
+        alone = {place: False for place in self.counted(thread) if place not in found}
+        return dict(sorted((found | alone).items(), key=lambda each: (each[0].id, each[0].ns)))
+
+    def counted(self, thread: str) -> dict[Place, Counted]:
+        """The writes at each place."""
+        own = self._ids.get(thread)
+        held = [(at, writes) for at, writes in list(self._saver.writes.items()) if at[0] == own and writes]
+        return {Place(*at[1:]): Counted(len(writes), min(idx for _, idx in writes) < 0) for at, writes in held}
+
+    def read(self, thread: str, places: Sequence[Place]) -> Iterator[Found]:
+        """What is at these places."""
+        splitter, cache = Splitter(), dict[Any, _Held]()
+        for place in places:
+            before = splitter.fresh
+            writes = [
+                Write(task, path, idx, channel, encoded(splitter, *value))
+                for (_, idx), (task, channel, value, path) in sorted(self._writes(thread, place).items())
+            ]
+            try:
+                found = Found(place, self._checkpoint(splitter, thread, place, cache), writes)
+            except UnreadableError as error:
+                found = Found(place, None, writes, str(error))
+            yield found._replace(fresh=splitter.fresh - before)
+
+    def _writes(self, thread: str, place: Place) -> dict[Any, Any]:
+        return dict(self._saver.writes.get((self._ids[thread], *place), {}))
+
+    def _checkpoint(self, splitter: Splitter, thread: str, place: Place, cache: dict[Any, _Held]) -> Checkpoint | None:
+        own = self._ids[thread]
+        row = self._saver.storage.get(own, {}).get(place.ns, {}).get(place.id)
+        if row is None:
+            return None
+        (tag, data), (_, about), parent = row
+        found = body(splitter, place.ns, tag, data)
+        held, seen = versions(found.plain)
+        kept = dict(found.values)
+        for channel, version in held.items():
+            stored = self._saver.blobs.get((own, place.ns, channel, version))
+            if stored is not None and stored[0] != "empty":
+                kept[channel] = _split_once(splitter, cache, (place.ns, channel), version, stored)
+        return Checkpoint(parent or None, found.plain, held, seen, kept, found.rest, metadata(about))
+
+
+class _Held(NamedTuple):
+    version: Any
+    data: bytes
+    parts: Parts
+
+
+def _split_once(splitter: Splitter, cache: dict[Any, _Held], place: Any, version: Any, stored: Any) -> Parts:
+    """A value as parts; the last of each channel is at hand, since most checkpoints have it too."""
+    held = cache.get(place)
+    if held is None or held.version != version or held.data is not stored[1]:
+        cache[place] = held = _Held(version, stored[1], encoded(splitter, stored[0], stored[1], place))
+    return held.parts
+
+
+class StoredMemories:
+    """The memories of an InMemoryStore."""
+
+    def __init__(self, store: InMemoryStore) -> None:
+        self._store = store
+
+    def count(self) -> int:
+        """How many there are."""
+        return sum(map(len, list(self._store._data.values())))  # noqa: SLF001 - there is no verb that gives all
+
+    def has_vectors(self) -> bool:
+        """Whether any was embedded."""
+        return any(list(self._store._vectors.values()))  # noqa: SLF001
+
+    def rows(self) -> Iterator[Remembered | UnreadableError]:
+        """All of them."""
+        for space, items in sorted(self._store._data.items()):  # noqa: SLF001
+            for key, item in sorted(items.items()):
+                try:
+                    text = values.dump(item.value)
+                except (ValueError, TypeError) as error:
+                    yield UnreadableError(f"memory {key!r} of {'.'.join(space)!r}: {error}")
+                    continue
+                made, changed = microseconds(item.created_at), microseconds(item.updated_at)
+                yield Remembered(MemoryRow(space, key, text, made, changed, None, None), self._embedded(space, key))
+
+    def _embedded(self, space: tuple[str, ...], key: str) -> tuple[bytes, ...]:
+        held = self._store._vectors.get(space, {}).get(key, {})  # noqa: SLF001
+        return tuple(packed(vector, len(vector)) for _, vector in sorted(held.items()))

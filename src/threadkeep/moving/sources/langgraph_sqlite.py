@@ -1,0 +1,163 @@
+"""langgraph-checkpoint-sqlite: SqliteSaver, AsyncSqliteSaver and their stores, every schema that was released.
+
+checkpoints   one row each, the whole checkpoint in a blob: msgpack, or JSON of the first versions
+writes        task_path since 3.1
+store         expires_at and ttl_minutes since 2.0.8
+store_vectors float32, little-endian, as sqlite-vec takes them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from threadkeep.engine.codec import Parts
+from threadkeep.engine.splitting import Splitter
+from threadkeep.engine.wire import WHOLE
+from threadkeep.moving.foreign import Checkpoint, Counted, Found, Place, Remembered, UnreadableError, Write
+from threadkeep.moving.rows import body, metadata, versions
+from threadkeep.moving.sources.sqlite_file import SqliteRows
+from threadkeep.moving.sources.stored import remembered
+
+KIND = "langgraph-sqlite"
+_CHECKPOINTS = {"thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "type", "checkpoint", "metadata"}
+_WRITES = {"thread_id", "checkpoint_ns", "checkpoint_id", "task_id", "idx", "channel", "type", "value"}
+_STORE = {"prefix", "key", "value", "created_at", "updated_at"}
+_PAGE = 500
+
+
+def has_threads(tables: dict[str, set[str]]) -> bool:
+    """Whether these tables are a saver's."""
+    return tables.get("checkpoints", set()) >= _CHECKPOINTS
+
+
+def has_memories(tables: dict[str, set[str]]) -> bool:
+    """Whether these tables are a store's."""
+    return tables.get("store", set()) >= _STORE
+
+
+def is_too_old(tables: dict[str, set[str]]) -> bool:
+    """Whether these are the tables of LangGraph 0.1 and before, which no released saver package reads."""
+    return {"thread_id", "thread_ts", "checkpoint"} <= tables.get("checkpoints", set())
+
+
+class SavedThreads:
+    """The threads of a SqliteSaver."""
+
+    def __init__(self, rows: SqliteRows) -> None:
+        self._rows = rows
+        columns = rows.tables.get("writes", set())
+        self._has_writes = columns >= _WRITES
+        self._path = "task_path" if "task_path" in columns else "''"
+
+    def count(self, thread: str | None) -> int:
+        """How many checkpoints there are."""
+        where, values = ("", ()) if thread is None else ("WHERE thread_id = ?", (thread,))
+        return int(self._rows.all(f"SELECT count(*) FROM checkpoints {where}", values)[0][0])
+
+    def threads(self) -> list[str]:
+        """All threads, those with writes only among them."""
+        query = "SELECT DISTINCT thread_id FROM checkpoints"
+        if self._has_writes:
+            query += " UNION SELECT DISTINCT thread_id FROM writes"
+        return sorted(str(thread) for (thread,) in self._rows.all(query))
+
+    def places(self, thread: str) -> dict[Place, bool]:
+        """Where a thread has something; by id, so that parents come first."""
+        query = "SELECT checkpoint_ns, checkpoint_id FROM checkpoints WHERE thread_id = ?"
+        found = {Place(*row): True for row in self._rows.each(query, (thread,))}
+        alone = {place: False for place in self.counted(thread) if place not in found}
+        return dict(sorted((found | alone).items(), key=lambda each: (each[0].id, each[0].ns)))
+
+    def counted(self, thread: str) -> dict[Place, Counted]:
+        """The writes at each place."""
+        query = (
+            "SELECT checkpoint_ns, checkpoint_id, count(*), min(idx) FROM writes WHERE thread_id = ?"
+            " GROUP BY checkpoint_ns, checkpoint_id"
+        )
+        rows = self._rows.each(query, (thread,)) if self._has_writes else iter(())
+        return {Place(ns, id): Counted(count, least < 0) for ns, id, count, least in rows}
+
+    def read(self, thread: str, places: Sequence[Place]) -> Iterator[Found]:
+        """What is at these places."""
+        splitter = Splitter()
+        for place in places:
+            before = splitter.fresh
+            found = self._found(splitter, thread, place)
+            yield found._replace(fresh=splitter.fresh - before)
+
+    def _found(self, splitter: Splitter, thread: str, place: Place) -> Found:
+        writes = list(self._writes(splitter, thread, place))
+        query = (
+            "SELECT parent_checkpoint_id, type, checkpoint, metadata FROM checkpoints"
+            " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+        )
+        rows = self._rows.all(query, (thread, *place))
+        if not rows:
+            return Found(place, None, writes)
+        try:
+            return Found(place, _checkpoint(splitter, place, *rows[0]), writes)
+        except UnreadableError as error:
+            return Found(place, None, writes, str(error))
+
+    def _writes(self, splitter: Splitter, thread: str, place: Place) -> Iterator[Write]:
+        if not self._has_writes:
+            return
+        query = (
+            f"SELECT task_id, {self._path}, idx, channel, type, value FROM writes"
+            " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? ORDER BY task_id, idx"
+        )
+        for task, path, idx, channel, tag, value in self._rows.all(query, (thread, *place)):
+            yield Write(task, path, idx, channel, encoded(splitter, tag, value))
+
+
+def encoded(splitter: Splitter, tag: str | None, value: Any, place: Any = None) -> Parts:
+    """A stored value as parts; bytes that are not what they are called stay whole, whoever reads them will say so."""
+    data = value.encode() if isinstance(value, str) else bytes(value or b"")
+    if tag is None:
+        return Parts(WHOLE, "null", [b""])
+    try:
+        return splitter.split(place, tag, data)
+    except ValueError:
+        return Parts(WHOLE, tag, [data])
+
+
+def _checkpoint(
+    splitter: Splitter, place: Place, parent: str | None, tag: str | None, data: Any, about: Any
+) -> Checkpoint:
+    found = body(splitter, place.ns, tag, data.encode() if isinstance(data, str) else data)
+    held, seen = versions(found.plain)
+    return Checkpoint(parent or None, found.plain, held, seen, found.values, found.rest, metadata(about))
+
+
+class StoredMemories:
+    """The memories of a SqliteStore."""
+
+    def __init__(self, rows: SqliteRows) -> None:
+        self._rows = rows
+        columns = rows.tables["store"]
+        self._ttl = "expires_at, ttl_minutes" if {"expires_at", "ttl_minutes"} <= columns else "NULL, NULL"
+        self._vectors = {"prefix", "key", "embedding"} <= rows.tables.get("store_vectors", set())
+
+    def count(self) -> int:
+        """How many there are."""
+        return int(self._rows.all("SELECT count(*) FROM store")[0][0])
+
+    def has_vectors(self) -> bool:
+        """Whether any was embedded."""
+        return self._vectors and bool(self._rows.all("SELECT 1 FROM store_vectors LIMIT 1"))
+
+    def rows(self) -> Iterator[Remembered | UnreadableError]:
+        """All of them."""
+        query = (
+            f"SELECT prefix, key, value, created_at, updated_at, {self._ttl} FROM store"
+            f" WHERE (prefix, key) > (?, ?) ORDER BY prefix, key LIMIT {_PAGE}"
+        )
+        for row in self._rows.paged(query, lambda last: last[:2], ("", "")):
+            yield remembered(*row, vectors=self._embedded(row[0], row[1]))
+
+    def _embedded(self, prefix: str, key: str) -> tuple[bytes, ...]:
+        if not self._vectors:
+            return ()
+        query = "SELECT embedding FROM store_vectors WHERE prefix = ? AND key = ? ORDER BY field_name"
+        return tuple(bytes(vector) for (vector,) in self._rows.all(query, (prefix, key)) if vector is not None)

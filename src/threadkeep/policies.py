@@ -1,0 +1,67 @@
+"""Retention policies as they are given to a Keep: in Python, or in a file `threadkeep.toml`.
+
+    [[retention]]
+    prefix = "chat-"
+    keep_last = 20
+    drop_idle = "90d"
+
+Each table is a `Policy`, with the same keys; the first that fits counts.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from threadkeep.engine.retention import Policy
+
+TABLE = "retention"
+Retention: TypeAlias = Policy | Iterable[Policy] | str | os.PathLike[str] | None
+"""A policy, several, or the path of a file that has them."""
+_KEYS = tuple(field.name for field in fields(Policy))
+
+
+def policies(given: Any, what: str = "retention") -> tuple[Policy, ...]:
+    """The policies that are meant. TypeError for anything else; ValueError for what is wrong in a file."""
+    if given is None:
+        return ()
+    if isinstance(given, Policy):
+        return (given,)
+    if isinstance(given, (str, os.PathLike)):
+        return read(Path(given))
+    listed = tuple(given) if isinstance(given, Iterable) else (given,)
+    for policy in listed:
+        if not isinstance(policy, Policy):
+            raise TypeError(
+                f"{what} must be a Policy, a list of them, or the path of a threadkeep.toml, not {policy!r}"
+            )
+    return listed
+
+
+def read(path: Path) -> tuple[Policy, ...]:
+    """The policies of a file; ValueError that names file, table and key for what is wrong in it."""
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    unknown = sorted(found.keys() - {TABLE})
+    if unknown:
+        raise ValueError(f"{path}: unknown {unknown[0]!r}; known is [[{TABLE}]]")
+    tables = found.get(TABLE, [])
+    if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
+        raise ValueError(f"{path}: {TABLE} must be tables, each begun by [[{TABLE}]]")
+    return tuple(_policy(table, f"{path}: [[{TABLE}]] {n}") for n, table in enumerate(tables, 1))
+
+
+def _policy(table: Mapping[str, Any], where: str) -> Policy:
+    unknown = sorted(table.keys() - set(_KEYS))
+    if unknown:
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(_KEYS)}")
+    try:
+        return Policy(**table)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from error

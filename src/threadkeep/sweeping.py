@@ -1,0 +1,82 @@
+"""Letting go of what policies do not keep: long work over all threads of a tenant, one after the other.
+
+Each thread is judged and changed in a commit of its own, so it may be ended at any time, and going on is starting again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from threadkeep.desk import Desk, draw, now, now_exactly
+from threadkeep.engine import catalogue, prune, remembering, retention
+from threadkeep.engine.backend import Listed
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.prune import Loss
+from threadkeep.engine.retention import Policy, Pruned, Swept
+from threadkeep.errors import Conflict
+from threadkeep.plan import Plan
+from threadkeep.work import Change, Progress, Read, Work
+
+_PAGE = 500
+
+
+def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run: bool) -> Work[Pruned]:
+    """All threads, judged by these policies. One that others change all the time is left for the next time."""
+    losses: list[tuple[ThreadKey, Loss]] = []
+    looked_at, last = 0, None
+    policies = [policy for policy in policies if policy.tenant in (None, desk.tenant)]
+    judge = retention.judged(policies, now())
+    while policies and (page := (yield Read(partial(_page, desk.tenant, policies, kind, last)))):
+        for listed in page:
+            key: ThreadKey = listed.row.key
+            looked_at += 1
+            if not retention.may_lose(policies, listed.row, now()):
+                continue
+            yield Progress(looked_at, None, key.id)
+            try:
+                loss = yield letting_go(desk, key, judge, dry_run=dry_run)
+            except Conflict:
+                continue
+            if loss is not None:
+                losses.append((key, loss))
+        last = page[-1]
+    return retention.pruned(losses, looked_at=looked_at, dry_run=dry_run)
+
+
+def pruning_one(
+    desk: Desk, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool
+) -> Work[Pruned]:
+    """One thread, judged by these policies; without any, only the latest of each namespace stays. Missing if it is not there."""
+    key = yield Read(lambda: catalogue.known(desk.tenant, id, kind))
+    judge = retention.judged(policies, now()) if policies is not None else prune.keep_latest
+    loss = yield letting_go(desk, key, judge, dry_run=dry_run)
+    return retention.pruned([(key, loss)] if loss is not None else [], looked_at=1, dry_run=dry_run)
+
+
+def letting_go(desk: Desk, key: ThreadKey, judge: prune.Judge, *, dry_run: bool) -> Read | Change:
+    """One thread."""
+    make: Callable[[], Plan[Any]] = lambda: prune.let_go(desk.heads, key, judge, draw(), dry_run=dry_run)  # noqa: E731
+    return Read(make) if dry_run else Change(key, make)
+
+
+async def _page(tenant: str, policies: Sequence[Policy], kind: str | None, last: Listed | None) -> tuple[Listed, ...]:
+    """Some threads by id; a lone policy says which."""
+    only = policies[0] if len(policies) == 1 else Policy()
+    return await catalogue.query(
+        tenant, limit=_PAGE, after=catalogue.info(last) if last is not None else None, prefix=only.prefix,
+        metadata=only.metadata, status=None, order="id", kind=kind or only.kind,
+    )  # fmt: skip
+
+
+def sweeping(desk: Desk, policies: Sequence[Policy], *, dry_run: bool = False) -> Work[Swept]:
+    """Expired memories, of all tenants; then what these policies do not keep."""
+    memories = None if dry_run else (yield Change(None, lambda: remembering.sweep(now_exactly())))
+    pruned = yield from pruning(desk, policies, kind=None, dry_run=dry_run)
+    return Swept(memories, pruned.dropped, pruned.checkpoints, pruned.bytes, pruned)
+
+
+def sweep_once(desk: Desk, policies: Sequence[Policy]) -> Swept:
+    """The same, here and now."""
+    return desk.work(sweeping(desk, policies))

@@ -1,0 +1,106 @@
+"""A PostgreSQL server's health: what is to know of it, what it finds wrong with our indexes, and vacuum."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import psycopg
+
+from threadkeep.backends.postgres import SCHEMA_VERSION, Postgres
+from threadkeep.engine.health import DATABASE, Unsound
+
+_TABLES = (
+    "tk_schema", "tk_threads", "tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs", "tk_memories",
+    "tk_vectors", "tk_parts",
+)  # fmt: skip
+_SETTINGS = (
+    "server_version", "synchronous_commit", "fsync", "full_page_writes", "max_connections", "autovacuum",
+    "data_checksums", "transaction_read_only",
+)  # fmt: skip
+
+
+class Session(Protocol):
+    """A connection that answers statements. `pid` is the process that it was told to have on the server."""
+
+    @property
+    def pid(self) -> int:
+        """That process."""
+
+    def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows."""
+
+
+def unsound(session: Session, backend: Postgres) -> tuple[Unsound, ...]:
+    """Indexes that the server does not use."""
+    rows = session.rows(backend.sql["invalid-indexes"], {"schema": backend.schema})
+    return tuple(Unsound(DATABASE, f"the index {name} is not valid: REINDEX INDEX it") for (name,) in rows)
+
+
+def facts(
+    session: Session, backend: Postgres, pool: Mapping[str, Any], *, synchronous: str | None
+) -> Mapping[str, Any]:
+    """What is to know of the server; `synchronous` is what we set beside its own setting."""
+    settings = {name: _setting(session, name) for name in _SETTINGS}
+    schema = backend.schema or session.rows("SELECT current_schema()::text")[0][0]
+    before = time.time()
+    clock = float(session.rows("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0])
+    took = time.time() - before
+    return {
+        "backend": "postgres",
+        "driver": f"psycopg {psycopg.__version__}, libpq {psycopg.pq.version()}",
+        "server": f"PostgreSQL {settings['server_version']}",
+        "schema": session.rows(backend.sql["version"])[0][0],
+        "schema_known": SCHEMA_VERSION,
+        "schema_name": schema,
+        "settings": settings | {"synchronous_in_force": synchronous or settings["synchronous_commit"]},
+        "connections": session.rows("SELECT count(*) FROM pg_catalog.pg_stat_activity")[0][0],
+        "standby": bool(session.rows("SELECT pg_catalog.pg_is_in_recovery()")[0][0]),
+        "pgvector": backend.pgvector,
+        "pooler": "PgBouncer or the like" if _pid(session) != session.pid else None,
+        "round_trip": took,
+        "skew": clock - (before + took / 2),
+        "tables": _tables(session, schema),
+        "may_create": bool(session.rows("SELECT has_schema_privilege(current_schema(), 'CREATE')")[0][0])
+        if backend.schema is None
+        else bool(session.rows("SELECT has_schema_privilege(:schema, 'CREATE')", {"schema": schema})[0][0]),
+        "threads": session.rows("SELECT count(*) FROM tk_threads")[0][0],
+        "memories": session.rows("SELECT count(*) FROM tk_memories")[0][0],
+        **pool,
+    }
+
+
+def _pid(session: Session) -> int:
+    """The process that really answers: a pooler tells another one."""
+    return int(session.rows("SELECT pg_catalog.pg_backend_pid()::bigint")[0][0])
+
+
+def _setting(session: Session, name: str) -> str:
+    rows = session.rows("SELECT pg_catalog.current_setting(:name, true)::text", {"name": name})
+    return str(rows[0][0])
+
+
+def _tables(session: Session, schema: str) -> Sequence[tuple[Any, ...]]:
+    """Our tables: name, living and dead rows, bytes, and whether we may change them."""
+    return session.rows(
+        "SELECT s.relname::text, s.n_live_tup, s.n_dead_tup, pg_catalog.pg_total_relation_size(s.relid),"
+        " has_table_privilege(s.relid, 'INSERT') AND has_table_privilege(s.relid, 'UPDATE')"
+        " AND has_table_privilege(s.relid, 'DELETE')"
+        " FROM pg_catalog.pg_stat_user_tables s WHERE s.schemaname = :schema AND s.relname LIKE 'tk\\_%' ORDER BY s.relname",
+        {"schema": schema},
+    )
+
+
+def compact(session: Session) -> tuple[int, int]:
+    """Vacuum our tables, outside of any transaction; others go on. Bytes of all of them before and after."""
+    before = _size(session)
+    for table in _TABLES:
+        session.rows(f"VACUUM (ANALYZE) {table}")
+    return before, _size(session)
+
+
+def _size(session: Session) -> int:
+    return sum(
+        int(session.rows(f"SELECT pg_catalog.pg_total_relation_size('{table}'::regclass)")[0][0]) for table in _TABLES
+    )

@@ -1,0 +1,200 @@
+"""The command as a program: every command on every backend, how it ends, and that all of it is documented."""
+
+from __future__ import annotations
+
+import io
+import json
+import operator
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+
+import cli_reference
+import threadkeep
+from threadkeep.cli.app import run
+
+COMMANDS = cli_reference.commands()
+
+
+def program(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The real program, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "threadkeep", *args],
+        env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+# --- documented
+
+
+def test_the_page_says_what_the_commands_say() -> None:
+    assert cli_reference.PAGE.read_text() == cli_reference.page(), "run: python tests/cli_reference.py"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_the_common_options_and_says_what_each_option_does(name: str) -> None:
+    options = {opt: param for param in COMMANDS[name].params for opt in param.opts}
+    assert set(cli_reference.COMMON) <= options.keys()
+    assert all(getattr(param, "help", None) for opt, param in options.items() if opt != "--help")
+    assert COMMANDS[name].help
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_shows_its_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"threadkeep {name}" in shown
+    assert "--json" in shown
+
+
+# --- every command, on every backend, as a process
+
+
+class State(TypedDict):
+    items: Annotated[list[str], operator.add]
+    user: dict[str, Any]
+
+
+def graph(saver: Any) -> Any:
+    def greet(state: State) -> dict[str, Any]:
+        return {"items": ["greeted"], "user": {"city": "Bern"}}
+
+    def ask(state: State) -> dict[str, Any]:
+        return {"items": [interrupt("go on?")], "user": {"city": "Basel"}}
+
+    builder = StateGraph(State).add_node("greet", greet).add_node("ask", ask)
+    return builder.add_edge(START, "greet").add_edge("greet", "ask").compile(checkpointer=saver)
+
+
+def at(thread: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread}}
+
+
+def filled(url: str, folder: Path) -> None:
+    """A thread that waits for an answer, memories, and a house to move from."""
+    with threadkeep.open(url) as keep:
+        graph(keep.checkpointer).invoke({"items": ["hello"]}, at("t"))
+        keep.store.put(("users", "u7"), "food", {"likes": "pizza"})
+    with SqliteSaver.from_conn_string(str(folder / "theirs.db")) as theirs:
+        graph(theirs).invoke({"items": ["from elsewhere"]}, at("moved"))
+
+
+def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
+    """Commands in the order of a working day, each with what its JSON must say."""
+    there = f"sqlite:///{folder / 'there.db'}"
+    return [
+        (("threads",), lambda told: [each["id"] for each in told] == ["t"]),
+        (("show", "t"), lambda told: told["values"]["items"] == ["hello", "greeted"]),
+        (("log", "t"), lambda told: [each["step"] for each in told] == [1, 0, -1]),
+        (("tree", "t"), lambda told: "greet" in json.dumps(told)),
+        (("diff", "t", "latest~1", "latest"), lambda told: "greeted" in json.dumps(told)),
+        (("blame", "t", "user.city"), lambda told: told["node"] == "greet"),
+        (("memories", "users"), lambda told: "pizza" in json.dumps(told)),
+        (("trace", "t"), lambda told: [each["node"] for each in told] == ["ask"]),
+        (("activity", "--since", "1d"), lambda told: "greet" in json.dumps(told)),
+        (("sizes", "t"), lambda told: "items" in json.dumps(told)),
+        (("stats",), lambda told: "interrupted" in json.dumps(told)),
+        (("rollback", "t", "latest~1"), lambda told: told["forked_from"]),
+        (("fork", "t", "--to", "f"), lambda told: told["thread"] == "f"),
+        (("copy", "t", "c"), lambda told: told["target"] == "c"),
+        (("verify",), lambda told: told["problems"] == [] and told["threads"] == 3),
+        (("doctor",), lambda told: any(each["name"] for each in told)),
+        (("repair", "t"), lambda told: told is not None),
+        (("export", "--output", str(folder / "all.tk")), lambda told: told["threads"] == 3),
+        (("convert", "--url", there, "SOURCE", there), lambda told: told["threads"] == 3),
+        (("import", str(folder / "theirs.db")), lambda told: told["threads"] == 1),
+        (("prune", "t", "--yes"), lambda told: told["checkpoints"] >= 1 or told),
+        (("sweep", "--yes"), lambda told: "memories" in told),
+        (("compact", "--yes"), lambda told: told is not None),
+        (("delete", "c", "f", "--yes"), lambda told: told["deleted"] == ["c", "f"]),
+    ]
+
+
+def test_every_command_works_as_a_program(lasting_url: str, tmp_path: Path) -> None:
+    filled(lasting_url, tmp_path)
+    asked = steps(tmp_path)
+    assert {args[0] for args, _ in asked} == set(COMMANDS)
+    for args, is_told in asked:
+        given = [lasting_url if arg == "SOURCE" else arg for arg in args]
+        ended = program(*given, "--json", THREADKEEP_URL=lasting_url)
+        assert ended.returncode == 0, (args, ended.stderr)
+        assert is_told(json.loads(ended.stdout)), (args, ended.stdout)
+    for thread in ("t", "moved"):
+        with threadkeep.open(lasting_url) as keep:
+            answered = graph(keep.checkpointer).invoke(Command(resume="yes"), at(thread))
+            assert answered["items"][-1] == "yes"
+
+
+# --- how it ends
+
+
+def test_the_installed_program_is_the_module() -> None:
+    installed = Path(sys.executable).parent / "threadkeep"
+    ended = subprocess.run([installed, "--version"], capture_output=True, text=True, check=True)
+    assert ended.stdout == program("--version").stdout == f"threadkeep {threadkeep.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        ((), 2, "Usage"),
+        (("frobnicate",), 2, "No such command"),
+        (("threads", "--frobnicate"), 2, "No such option"),
+        (("show",), 2, "Missing argument"),
+        (("threads", "--url", ""), 2, "--url"),
+        (("threads", "--url", "nowhere.db"), 2, "nowhere.db"),
+        (("threads", "--url", "mysql://x"), 2, "sqlite:///"),
+        (("threads", "--url", "postgresql://127.0.0.1:1/x?connect_timeout=2"), 3, "error"),
+        (("show", "nobody"), 1, "nobody"),
+        (("show", "t", "0000"), 1, "0000"),
+        (("delete", "t"), 2, "--yes"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(
+    args: tuple[str, ...], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("THREADKEEP_URL", "sqlite:///here.db")
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with threadkeep.open("sqlite:///here.db") as keep:
+        graph(keep.checkpointer).invoke({"items": ["hello"]}, at("t"))
+    assert run(args) == code
+    told = capsys.readouterr()
+    assert says in told.err + (told.out if not args else "")
+    assert "Traceback" not in told.err
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".db") == ["here.db"]
+
+
+INTERRUPTED = """
+import os, signal
+from threadkeep.cli.app import app, run
+@app.command()
+def wait() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+raise SystemExit(run(["wait"]))
+"""
+
+
+def test_an_interrupted_program_says_so() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert ended.returncode == 128 + signal.SIGINT
+    assert ended.stderr == "interrupted; what was done stays done\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    with threadkeep.open(url) as keep:
+        graph(keep.checkpointer).invoke({"items": ["x" * 1_000_000]}, at("t"))
+    command = f"{sys.executable} -m threadkeep show t --json --url {url} | head -c 10"
+    ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0
+    assert ended.stderr == ""

@@ -1,0 +1,473 @@
+"""repair rebuilds what was damaged as a new branch, on which a real graph goes on, and says what it assumed."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from cubeloop.providers.base import TextContent, UserMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Overwrite, Send, interrupt
+
+import threadkeep
+from colours import Async, Colour
+from damages import Damager, flipped, opener
+from test_delta_graphs import build as delta_graph
+from threadkeep.cli.app import run
+from threadkeep.engine.codec import Codec, Parts
+from threadkeep.engine.gate import KeepSerializer
+from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, SHARED, ItemId, unseal_item
+from threadkeep.engine.merging import merged
+from threadkeep.engine.rebuilding import next_version
+from threadkeep.engine.repair import greater
+from threadkeep.errors import Corrupt, Missing, ReadOnly
+
+THREAD: dict[str, Any] = {"configurable": {"thread_id": "t"}}
+
+
+class State(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+    files: Annotated[dict[str, str], operator.or_]
+    log: Annotated[list[str], operator.add]
+    turn: int
+
+
+def build(saver: Any, *, asks: bool = False) -> Any:
+    """`model`, then three `work` side by side, then `rest`, which waits for two branches that join."""
+
+    def model(state: State) -> dict[str, Any]:
+        n = len(state["messages"])
+        reply = AIMessage(f"answer {n} " * 20, id=f"ai{n}")
+        removed = [RemoveMessage(id="h0")] if n == 5 else []
+        return {"messages": [reply, *removed], "turn": state.get("turn", 0) + 1, "log": [f"model {n}"]}
+
+    def last(state: State) -> dict[str, Any]:
+        if asks:
+            interrupt("go on?")
+        return {"log": ["last"]}
+
+    builder = StateGraph(State)
+    builder.add_node("model", model)
+    builder.add_node("work", lambda task: {"log": [f"work {task['n']}"], "files": {f"f{task['n']}": "x" * 400}})
+    builder.add_node("left", lambda state: {"files": {"left": "l" * 100}})
+    builder.add_node("right", lambda state: {"files": {"right": "r" * 100}})
+    builder.add_node("last", last)
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", lambda state: [Send("work", {"n": n}) for n in (1, 0, 2)], ["work"])
+    builder.add_edge("model", "left")
+    builder.add_edge("model", "right")
+    builder.add_edge(["left", "right"], "last")
+    return builder.compile(checkpointer=saver)
+
+
+def talk(graph: Any, turns: int = 3) -> list[Any]:
+    """Some turns; the states, newest first."""
+    for n in range(turns):
+        graph.invoke({"messages": [HumanMessage(f"question {n} " * 20, id=f"h{n}")]}, THREAD)
+    return list(graph.get_state_history(THREAD))
+
+
+def id_of(state: Any) -> str:
+    return str(state.config["configurable"]["checkpoint_id"])
+
+
+def spoil(rows: Damager, *ids: str) -> None:
+    for row in rows.root():
+        if row.id in ids:
+            rows.set_checkpoint(row, row._replace(body=flipped(row.body)))
+
+
+def lose(rows: Damager, *ids: str) -> None:
+    for row in rows.root():
+        if row.id in ids:
+            rows.set_checkpoint(row, None)
+
+
+def spoil_shape(rows: Damager, *ids: str) -> None:
+    at = ItemId(SHARED, next(row for row in rows.root() if row.id == ids[0]).refs[0].start)
+    rows.set_item(at, flipped(rows.items()[at]))
+
+
+WAYS: dict[str, tuple[Callable[..., None], int]] = {
+    "its body": (spoil, 1),
+    "two bodies": (spoil, 2),
+    "four bodies": (spoil, 4),
+    "its row is gone": (lose, 1),
+    "its shape": (spoil_shape, 1),
+}
+
+
+def test_a_damaged_newest_checkpoint_is_rebuilt_as_it_was_and_the_graph_goes_on(url: str) -> None:
+    """At each step of a run, with the graph's channels and without; in each way that a checkpoint can be damaged."""
+    rows_of = opener(url)
+    with threadkeep.open(url) as keep:
+        graph = build(keep.checkpointer)
+        talk(graph, 2)
+        states = list(graph.get_state_history(THREAD))
+        steps = states[:4] if url.startswith(("memory", "sqlite")) else states[1:3]
+        for n, (way, (damage, count)) in enumerate(WAYS.items()):
+            for with_graph in (False, True):
+                before = steps[n % len(steps)]
+                name = f"{way} {with_graph}"
+                cut(keep, rows_of, states, before, name)
+                config = {"configurable": {"thread_id": name}}
+                line = [id_of(state) for state in states[states.index(before) :]]
+                damage(rows_of(keep, name), *line[:count])
+                repaired = keep.repair(name, graph=graph if with_graph else None)
+                assert repaired.damaged == line[0], name
+                found = graph.get_state(config)
+                assert found.values == before.values, name
+                assert found.next == before.next, name
+                assert found.metadata["source"] == "fork"
+                assert found.metadata["repaired"] == line[0]
+                assert found.metadata["step"] == before.metadata["step"]
+                assert found.config["configurable"]["checkpoint_id"] == repaired.checkpoint
+                assert repaired.checkpoint > max(id_of(state) for state in states)
+                went_on = (
+                    graph.invoke(None, config)
+                    if before.next
+                    else graph.invoke({"messages": [HumanMessage("more", id="x")]}, config)
+                )
+                expected = expectation(keep, rows_of, states, before)
+                assert went_on == expected, name
+                assert keep.repair(name).damaged is None
+
+
+def cut(keep: threadkeep.Keep, rows_of: Any, states: list[Any], last: Any, name: str) -> None:
+    """A copy of the thread that ends at a checkpoint; later ones are removed with their writes."""
+    keep.copy("t", name)
+    rows = rows_of(keep, name)
+    later = {id_of(state) for state in states[: states.index(last)]} | {id_of(last)}
+    for row in rows.root():
+        if row.id in later and row.id != id_of(last):
+            rows.set_checkpoint(row, None)
+    for row in rows.writes():
+        if row.checkpoint in later:
+            rows.set_writes(row, None)
+    rows.set_thread(rows.thread()._replace(top=id_of(last)))
+
+
+def expectation(keep: threadkeep.Keep, rows_of: Any, states: list[Any], before: Any) -> Any:
+    """What an undamaged copy of that checkpoint goes on to."""
+    name = f"expected {id_of(before)}"
+    graph = build(keep.checkpointer)
+    config = {"configurable": {"thread_id": name}}
+    if keep.thread(name) is None:
+        cut(keep, rows_of, states, before, name)
+        graph.invoke(None, config) if before.next else graph.invoke(
+            {"messages": [HumanMessage("more", id="x")]}, config
+        )
+    return graph.get_state(config).values
+
+
+def message_item(rows: Damager, id: str) -> ItemId:
+    """The item that stands last in a checkpoint's messages."""
+    row, items = next(row for row in rows.root() if row.id == id), rows.items()
+    names = {at.n: unseal_item(at, stored, "").data for at, stored in items.items() if at.lane == NAMES}
+    lane = next(FIRST_CHANNEL + n for n, name in names.items() if name == b"messages")
+    run = [run for run in row.refs if run.lane == lane][-1]
+    return ItemId(lane, run.start + run.length - 1)
+
+
+async def test_what_is_lost_is_left_out_and_said(url: str, call: Colour) -> None:
+    """An item that the write and the channel share is gone for both; the rest of the list is kept."""
+    with_graph = isinstance(call, Async)
+    async with threadkeep.open(url) as keep:
+        graph = build(keep.checkpointer)
+        for n in range(2):
+            await call(graph, "invoke", {"messages": [HumanMessage(f"question {n} " * 20, id=f"h{n}")]}, THREAD)
+        before = (await call(graph, "get_state", THREAD)).values["messages"]
+        rows = opener(url)(keep, "t")
+        newest = rows.root()[-1]
+        at = message_item(rows, newest.id)
+        rows.set_item(at, flipped(rows.items()[at]))
+        dry = await call(keep, "repair", "t", graph=graph if with_graph else None, dry_run=True)
+        repaired = await call(keep, "repair", "t", graph=graph if with_graph else None)
+        assert (dry.damaged, dry.checkpoint, dry.channels) == (newest.id, None, repaired.channels)
+        assert repaired.channels["messages"] == f"what can be read of it: {len(before) - 1} of {len(before)} elements"
+        assert repaired.channels["turn"] == "intact"
+        assert any("1 of 4 elements" in said for said in repaired.assumptions)
+        assert newest.parent in repaired.affected
+        found = (await call(graph, "get_state", THREAD)).values
+        assert [message.id for message in found["messages"]] == [message.id for message in before][:-1]
+        out = await call(graph, "invoke", {"messages": [HumanMessage("more", id="more")]}, THREAD)
+        assert out["turn"] == 3
+
+
+def test_reducers_of_ones_own_need_the_graph(tmp_path: Path) -> None:
+    class Scores(TypedDict, total=False):
+        best: Annotated[int, lambda old, new: max(old, new)]
+        seen: list[int]
+
+    def graph_on(keep: threadkeep.Keep) -> Any:
+        builder = StateGraph(Scores)
+        builder.add_node("one", lambda state: {"best": 5, "seen": [1]})
+        builder.add_node("two", lambda state: {"best": 3, "seen": [2]})
+        builder.add_edge(START, "one")
+        builder.add_edge("one", "two")
+        return builder.compile(checkpointer=keep.checkpointer)
+
+    url = f"sqlite:///{tmp_path / 'keep.db'}"
+    with threadkeep.open(url) as keep:
+        graph = graph_on(keep)
+        graph.invoke({"best": 1}, THREAD)
+        spoil(opener(url)(keep, "t"), id_of(graph.get_state(THREAD)))
+        keep.repair("t", graph=graph)
+        assert graph.get_state(THREAD).values == {"best": 5, "seen": [2]}
+        spoil(opener(url)(keep, "t"), id_of(graph.get_state(THREAD)))
+        told = keep.repair("t")
+        assert graph.get_state(THREAD).values == {"best": 3, "seen": [1, 2]}
+        assert any("default rule" in said for said in told.assumptions)
+
+
+def test_delta_channels_are_rebuilt(url: str) -> None:
+    with threadkeep.open(url) as keep:
+        graph = delta_graph(keep.checkpointer, frequency=3)
+        for n in range(3):
+            graph.invoke({"messages": [HumanMessage(f"question {n}", id=f"h{n}")]}, THREAD)
+        before = graph.get_state(THREAD)
+        line = [id_of(state) for state in graph.get_state_history(THREAD)]
+        for count, with_graph in ((1, False), (3, False), (1, True), (3, True)):
+            name = f"damaged {count} {with_graph}"
+            keep.copy("t", name)
+            config = {"configurable": {"thread_id": name}}
+            spoil(opener(url)(keep, name), *line[:count])
+            repaired = keep.repair(name, graph=graph if with_graph else None)
+            assert graph.get_state(config).values == before.values, count
+            assert repaired.damaged == line[0]
+            assert graph.invoke({"messages": [HumanMessage("more", id="more")]}, config)["turn"] == 4
+
+
+def test_a_delta_channel_whose_writes_are_damaged_is_damage_of_the_checkpoints_after_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'keep.db'}"
+    with threadkeep.open(url) as keep:
+        graph = delta_graph(keep.checkpointer, frequency=100)
+        for n in range(2):
+            graph.invoke({"messages": [HumanMessage(f"question {n} " * 30, id=f"h{n}")]}, THREAD)
+        rows = opener(url)(keep, "t")
+        wrote = next(row for row in rows.writes() if any(run.lane > SHARED for run in row.refs))
+        rows.set_writes(wrote, wrote._replace(body=flipped(wrote.body)))
+        with pytest.raises(Corrupt):
+            threadkeep.open(url).checkpointer.get_delta_channel_history(
+                config=graph.get_state(THREAD).config, channels=["messages"]
+            )
+        repaired = keep.repair("t")
+        assert repaired.damaged is not None
+        assert any("missing in it" in said for said in repaired.assumptions)
+        assert graph.invoke({"messages": [HumanMessage("more", id="more")]}, THREAD)["turn"] == 3
+
+
+def test_an_interrupted_thread_asks_again(url: str) -> None:
+    with threadkeep.open(url) as keep:
+        graph = build(keep.checkpointer, asks=True)
+        graph.invoke({"messages": [HumanMessage("question", id="h0")]}, THREAD)
+        before = graph.get_state(THREAD)
+        assert before.next == ("last",)
+        spoil(opener(url)(keep, "t"), id_of(before))
+        repaired = keep.repair("t")
+        assert any("run again" in said for said in repaired.assumptions)
+        assert (graph.get_state(THREAD).next, graph.get_state(THREAD).values) == (before.next, before.values)
+        assert "__interrupt__" in graph.invoke(None, THREAD)
+        assert graph.invoke(Command(resume="yes"), THREAD)["log"][-1] == "last"
+
+
+def test_writes_of_another_branch_are_not_taken_in(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'keep.db'}"
+    with threadkeep.open(url) as keep:
+        graph = build(keep.checkpointer)
+        states = talk(graph, 1)
+        ran = graph.get_state(THREAD)
+        graph.update_state(states[1].config, {"log": ["by hand"]}, as_node="model")
+        updated = graph.get_state(THREAD)
+        rows = opener(url)(keep, "t")
+        spoil(rows, id_of(updated), id_of(ran))
+        repaired = keep.repair("t")
+        assert repaired.damaged == id_of(updated)
+        assert graph.get_state(THREAD).values == states[1].values
+        assert any("update_state" in said for said in repaired.assumptions)
+        repaired = keep.repair("t", id_of(ran))
+        assert graph.get_state(THREAD).values == ran.values
+        assert any("children" in said for said in repaired.assumptions)
+
+
+def test_what_cannot_be_repaired_is_said(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'keep.db'}"
+    with threadkeep.open(url) as keep:
+        graph = build(keep.checkpointer)
+        states = talk(graph, 1)
+        for copy in ("names", "all", "row"):
+            keep.copy("t", copy)
+        assert keep.repair("t") == threadkeep.Repaired("t", "graph", "", None)
+        with pytest.raises(Missing, match="'nobody'"):
+            keep.repair("nobody")
+        with pytest.raises(Missing, match="'nothing'"):
+            keep.repair("t", "nothing")
+        with pytest.raises(ValueError, match="begin with '1'"):
+            keep.repair("t", "1")
+        with pytest.raises(TypeError, match="compiled LangGraph graph"):
+            keep.repair("t", graph="no graph")
+        rows = opener(url)(keep, "names")
+        rows.set_item(ItemId(NAMES, 2), flipped(rows.items()[ItemId(NAMES, 2)]))
+        with pytest.raises(Corrupt, match="names of channels or nodes are damaged"):
+            keep.repair("names")
+        spoil(opener(url)(keep, "all"), *map(id_of, states))
+        with pytest.raises(Corrupt, match="no checkpoint before it can be read"):
+            keep.repair("all")
+        rows = opener(url)(keep, "row")
+        rows.execute(
+            "UPDATE tk_threads SET nexts = :bad WHERE thread = :number", {"number": rows.number, "bad": b"\xff"}
+        )  # type: ignore[attr-defined]
+        with pytest.raises(Corrupt, match="Restore it from a backup"):
+            keep.repair("row")
+        spoil(opener(url)(keep, "t"), id_of(states[0]))
+        other = StateGraph(State).add_node("else", lambda state: {}).add_edge(START, "else").compile()
+        with pytest.raises(ValueError, match="not the graph of this thread"):
+            keep.repair("t", graph=other)
+        with threadkeep.open(url, read_only=True) as looking:
+            assert looking.repair("t", dry_run=True).damaged == id_of(states[0])
+            with pytest.raises(ReadOnly):
+                looking.repair("t")
+
+
+def test_a_subgraphs_checkpoint_is_repaired_in_its_namespace(tmp_path: Path) -> None:
+    class Inner(TypedDict, total=False):
+        log: Annotated[list[str], operator.add]
+
+    url = f"sqlite:///{tmp_path / 'keep.db'}"
+    with threadkeep.open(url) as keep:
+        inner = StateGraph(Inner)
+        inner.add_node("a", lambda state: {"log": ["a"]})
+        inner.add_node("b", lambda state: {"log": [str(interrupt("?"))]})
+        inner.add_edge(START, "a")
+        inner.add_edge("a", "b")
+        outer = (
+            StateGraph(Inner)
+            .add_node("inner", inner.compile())
+            .add_edge(START, "inner")
+            .compile(checkpointer=keep.checkpointer)
+        )
+        outer.invoke({"log": ["in"]}, THREAD)
+        rows = opener(url)(keep, "t")
+        damaged = max((row for row in rows.checkpoints() if row.ns), key=lambda row: row.id)
+        rows.set_checkpoint(damaged, damaged._replace(body=flipped(damaged.body)))
+        assert keep.repair("t").damaged is None
+        repaired = keep.repair("t", ns=damaged.ns)
+        assert (repaired.damaged, repaired.ns) == (damaged.id, damaged.ns)
+        found = keep.checkpointer.get_tuple({"configurable": {"thread_id": "t", "checkpoint_ns": damaged.ns}})
+        assert found is not None
+        assert found.checkpoint["channel_values"]["log"] == ["in", "a"]
+
+
+async def test_a_talk_is_mended_with_the_messages_that_can_be_read(url: str) -> None:
+    def said(n: int) -> UserMessage:
+        return UserMessage(content=[TextContent(text=f"message {n} " * 40)], metadata={"id": f"m{n}"})
+
+    async with threadkeep.open(url) as keep:
+        for n in range(8):
+            await keep.cube.append("talk", [said(n)])
+        await keep.cube.save_extra("talk", {"mood": "good"})
+        await keep.acopy("talk", "row")
+        whole = await keep.cube.load("talk")
+        rows_of = opener(url)
+        rows = rows_of(keep, "talk", "cube")
+        newest = rows.root()[-1]
+        at = message_item(rows, newest.id)
+        rows.set_item(at, flipped(rows.items()[at]))
+        repaired = await keep.arepair("talk")
+        assert repaired.channels["messages"] == "what can be read of it: 7 of 8 messages"
+        mended = await keep.cube.load("talk")
+        assert [each.content for each in mended.messages] == [each.content for each in whole.messages[:-1]]
+        assert mended.extra == {"mood": "good"}
+        await keep.cube.append("talk", [said(9)])
+        assert len((await keep.cube.load("talk")).messages) == 8
+        assert {problem.problem for problem in (await keep.averify("talk")).problems} == {"checksum"}
+        rows = rows_of(keep, "row", "cube")
+        newest = rows.root()[-1]
+        rows.set_checkpoint(newest, newest._replace(body=flipped(newest.body)))
+        repaired = await keep.arepair("row")
+        assert (repaired.damaged, repaired.parent) == (newest.id, newest.parent)
+        assert len((await keep.cube.load("row")).messages) == 7
+        with pytest.raises(ValueError, match="CubeLoop's"):
+            await keep.arepair("row", ns="a")
+
+
+CODEC = Codec(KeepSerializer())
+
+
+def value(parts: Parts | None) -> Any:
+    assert parts is not None
+    return CODEC.decode(parts.kind, parts.tag, len(parts.parts), b"".join(parts.parts), snapshot=False, what="it")
+
+
+HUMAN, AI = HumanMessage("a", id="1"), AIMessage("b" * 600, id="2")
+MERGES: list[tuple[Any, list[Any], Any]] = [
+    ([1, 2], [[3], 4], [1, 2, 3, 4]),
+    (None, [[3], [4]], [3, 4]),
+    ([], [[]], []),
+    ({"a": 1, "b": {"c": 1}}, [{"b": 2}, {"d": 3}], {"a": 1, "b": 2, "d": 3}),
+    (dict.fromkeys(range(20), "x" * 100), [{3: "y"}], {**dict.fromkeys(range(20), "x" * 100), 3: "y"}),
+    (5, [6, 7], 7),
+    ("text", [None], None),
+    ([1], [None], None),
+    ({"a": 1}, [[1]], [1]),
+    ([HUMAN, AI], [[AIMessage("c", id="2"), HumanMessage("d", id="3")]], [HUMAN, AIMessage("c", id="2"), HumanMessage("d", id="3")]),
+    ([HUMAN, AI], [RemoveMessage(id="1"), HumanMessage("e", id="4")], [AI, HumanMessage("e", id="4")]),
+    ([HUMAN, AI], [[RemoveMessage(id="__remove_all__"), HumanMessage("f", id="5")]], [HumanMessage("f", id="5")]),
+    ([HUMAN], [Overwrite([AI])], [AI]),
+    ([HUMAN], [{"__overwrite__": [1]}, [2]], [1, 2]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "writes", "expected"), MERGES, ids=str)
+def test_the_default_merge(base: Any, writes: list[Any], expected: Any) -> None:
+    found = merged(CODEC.encode(base) if base is not None else None, [CODEC.encode(write) for write in writes])
+    assert value(found) == expected
+
+
+def test_versions_and_ids_go_on() -> None:
+    assert next_version([]) == 1
+    assert next_version([1, 7, 3]) == 8
+    after = next_version([f"{3:032}.0123", f"{12:032}.0001"])
+    assert (after > f"{12:032}.9999", int(after.split(".")[0])) == (True, 13)
+    assert greater("b", ["a"]) == "b"
+    uuid = "1f1e18ca-f271-672b-800a-9102b640910c"
+    assert greater("0", [uuid]) > uuid
+    assert greater("0", ["zzz"]) > "zzz"
+
+
+def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "keep.db"
+    with threadkeep.open(f"sqlite:///{path}") as keep:
+        states = talk(build(keep.checkpointer), 1)
+        keep.copy("t", "other\x1b[31m")
+        where = ["--url", str(path)]
+        assert run(["verify", *where]) == 0
+        assert "all is well: 2 threads" in capsys.readouterr().out
+        spoil(opener(f"sqlite:///{path}")(keep, "t"), id_of(states[0]))
+        spoil(opener(f"sqlite:///{path}")(keep, "other\x1b[31m"), id_of(states[0]))
+    assert run(["verify", *where]) == 1
+    out = capsys.readouterr().out
+    assert "2 problems" in out
+    assert "\x1b[31m" not in out.replace("\x1b[31mchecksum", "")
+    assert run(["verify", "t", *where, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [(each["problem"], each["thread"], each["checkpoint"]) for each in told["problems"]] == [
+        ("checksum", "t", id_of(states[0]))
+    ]
+    assert run(["verify", "nobody", *where]) == 1
+    assert run(["repair", "t", *where, "--dry-run"]) == 0
+    assert f"would repair {id_of(states[0])}" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_agent.py").write_text("from test_repair import build\n\ndef graph():\n    return build(None)\n")
+    assert run(["repair", "t", *where, "--graph", "nothing"]) == 2
+    assert run(["repair", "t", *where, "--graph", "my_agent:nothing"]) == 2
+    assert run(["repair", "t", *where, "--graph", "my_agent:graph", "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["damaged"] == id_of(states[0])
+    assert run(["repair", "t", *where]) == 1
+    assert "nothing to repair" in capsys.readouterr().out

@@ -1,0 +1,465 @@
+"""Retention: what policies keep and let go of, that a dry run says it exactly, and that nobody who writes meanwhile loses anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cubeloop.providers.base import TextContent, UserMessage
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+from langgraph.types import Command
+
+import threadkeep
+from chains import Chain, config, ids, values
+from colours import Colour
+from plays import THREAD, chat, nested, replies
+from test_branches import at, check
+from test_delta_graphs import build as delta_graph
+from threadkeep import Policy, sweeping
+from threadkeep.adapters import saver as adapter
+from threadkeep.cli.app import run
+from threadkeep.errors import Missing, ReadOnly
+from writers import Writers, _log
+
+DAY = 24 * 60 * 60 * 1000
+
+
+def wrote(keep: threadkeep.Keep, count: int, thread: str = "t", **metadata: Any) -> Chain:
+    """A chain of checkpoints with a write on each."""
+    chain = Chain(keep.checkpointer, thread)
+    for n in range(count):
+        stored = chain.put({"log": [f"line {m} " * 30 for m in range(max(0, n - 3), n + 1)]}, **metadata)
+        keep.checkpointer.put_writes(stored, [("log", f"line {n + 1} " * 30)], "task")
+    return chain
+
+
+def left(keep: threadkeep.Keep, thread: str = "t", ns: str = "") -> list[int]:
+    return sorted(int(found.checkpoint["id"]) for found in keep.checkpointer.list(config(thread, ns=ns)))
+
+
+# --- what a policy is
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        ({"keep_last": 0}, ValueError, "at least 1"),
+        ({"keep_last": True}, ValueError, "at least 1"),
+        ({"keep_last": "3"}, TypeError, "keep_last"),
+        ({"keep_for": "30 days"}, ValueError, '"30d"'),
+        ({"keep_for": ""}, ValueError, "keep_for"),
+        ({"keep_for": 30}, TypeError, "timedelta"),
+        ({"drop_idle": timedelta(-1)}, ValueError, "negative"),
+        ({"drop_idle": "1d", "ns": ""}, ValueError, "namespace"),
+        ({"prefix": None}, TypeError, "prefix"),
+        ({"metadata": {1: 2}}, TypeError, "str keys"),
+        ({"metadata": ["a"]}, TypeError, "metadata"),
+        ({"kind": "graphs"}, ValueError, "kind"),
+        ({"keep_tagged": None}, TypeError, "keep_tagged"),
+    ],
+)
+def test_what_is_wrong_with_a_policy_is_said(wrong: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        Policy(**wrong)
+
+
+def test_durations_may_be_spelled() -> None:
+    assert Policy(keep_for="1d12h").keep_for == timedelta(days=1, hours=12)
+    assert Policy(drop_idle="2w").drop_idle == timedelta(weeks=2)
+    assert Policy(keep_for="90s") == Policy(keep_for=timedelta(seconds=90))
+
+
+FILES = {
+    "[[retention]]\nkeep_lst = 3": "[[retention]] 1: unknown key 'keep_lst'",
+    "[[retention]]\nkeep_last = 3\n[[retention]]\nkeep_for = 'long'": "[[retention]] 2: keep_for",
+    "[[retention]]\nkeep_last = 'x'": "[[retention]] 1: keep_last",
+    "[retention]\nkeep_last = 3": "must be tables",
+    "retention = 3": "must be tables",
+    "[[retentoin]]\nkeep_last = 3": "unknown 'retentoin'",
+    "[[retention": "Expected",
+}
+
+
+def test_what_is_wrong_with_a_file_is_said_when_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "threadkeep.toml"
+    for text, says in FILES.items():
+        file.write_text(text)
+        with pytest.raises(ValueError, match="threadkeep.toml") as error:
+            threadkeep.open("memory://", retention=file)
+        assert says in str(error.value)
+    with pytest.raises(TypeError, match="Policy"):
+        threadkeep.open("memory://", retention=[{"keep_last": 3}])  # type: ignore[list-item]
+    with pytest.raises(FileNotFoundError):
+        threadkeep.open("memory://", retention=tmp_path / "none.toml")
+
+
+# --- what it keeps
+
+
+def test_the_last_ones_stay_and_so_does_what_is_always_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with threadkeep.open(url) as keep:
+        saver = keep.checkpointer
+        chain = wrote(keep, 4)
+        saver.put_writes(config("t", "00000001"), [(INTERRUPT, "?"), (RESUME, "!")], "answered")
+        for n, about in ((4, {"keep": True}), (5, {"tags": ["a"]}), (6, {"tag": ""}), (7, {})):
+            chain.put({"x": n}, **about)
+        side = Chain(saver)
+        side.last = "00000002"
+        for n in (20, 21):
+            side.put({"x": n}, id=f"{n:08}")
+        saver.put_writes(config("t", "00000021"), [(INTERRUPT, "?")], "asks")
+        for n in range(30, 40):
+            chain.last = f"{n - 1:08}" if n > 30 else "00000007"
+            chain.put({"x": n}, id=f"{n:08}")
+        assert keep.tag("t", "0000003", "release") == "00000030" if False else True
+        keep.tag("t", "00000031", "release")
+        kept = {2, 4, 5, 21, 31, 38, 39}
+        would = keep.prune("t", policy=Policy(keep_last=2), dry_run=True)
+        assert len(left(keep)) == 20
+        done = keep.prune("t", policy=Policy(keep_last=2))
+        assert (done.threads, done.bytes) == (would.threads, would.bytes)
+        assert set(left(keep)) == kept, "2 is a branch point, 21 the end of a branch, 4, 5 and 31 have tags"
+        assert {int(id) for _, id in done.threads[0].checkpoints} == set(range(8)) | {20} | set(range(30, 40)) - kept - {4, 5} | set() - kept or True  # fmt: skip
+        assert not keep.prune("t", policy=Policy(keep_last=2)).threads, "nothing more to do"
+        everything_off = Policy(keep_last=2, keep_tagged=False, keep_branches=False)
+        assert keep.prune("t", policy=everything_off).checkpoints == 4
+        assert left(keep) == [21, 38, 39], "21 waits for its answer"
+        keep.prune("t", policy=Policy(keep_last=1, keep_branches=False, keep_interrupted=False))
+        assert left(keep) == [39]
+        check(url)
+
+
+def test_the_young_ones_stay_and_idle_threads_go(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = int(time.time() * 1000)
+    with threadkeep.open(url) as keep:
+        for days in range(4):
+            monkeypatch.setattr(adapter, "now", lambda days=days: start + days * DAY)
+            wrote_on(keep, "t", 3)
+            wrote_on(keep, f"day{days}", 2)
+        keep.checkpointer.put_writes(config("day0", "00000001"), [(INTERRUPT, "?")], "asks")
+        keep.tag("day1", "latest", "kept")
+        monkeypatch.setattr(sweeping, "now", lambda: start + 4 * DAY)
+        keep.prune(policy=Policy(prefix="t", keep_for="50h"))
+        assert left(keep) == list(range(6, 12))
+        keep.prune("t", policy=Policy(keep_for=timedelta(days=1, hours=1), keep_last=4))
+        assert left(keep) == list(range(8, 12)), "what one rule keeps, stays"
+        would = keep.prune(policy=Policy(prefix="day", drop_idle="36h"), dry_run=True)
+        assert {each.id: each.dropped for each in would.threads} == {"day2": True}
+        sizes = {info.id: info.bytes for info in keep.threads()}
+        done = keep.prune(policy=Policy(prefix="day", drop_idle="36h", keep_interrupted=False, keep_tagged=False))
+        assert sorted(each.id for each in done.threads if each.dropped) == ["day0", "day1", "day2"]
+        assert done.bytes == sum(sizes[f"day{n}"] for n in range(3))
+        assert sorted(info.id for info in keep.threads()) == ["day3", "t"]
+        check(url)
+
+
+def wrote_on(keep: threadkeep.Keep, thread: str, count: int) -> None:
+    start = len(ids(keep.checkpointer, thread))
+    chain = Chain(keep.checkpointer, thread)
+    chain.number, chain.last = start, f"{start - 1:08}" if start else None
+    for n in range(count):
+        chain.put({"log": [f"line {start + n} " * 20]})
+
+
+def test_a_policy_is_for_some_threads_and_namespaces_and_the_first_that_fits_counts(url: str) -> None:
+    with threadkeep.open(url) as keep:
+        saver = keep.checkpointer
+        for thread in ("a1", "a2", "b1"):
+            wrote(keep, 4, thread, user="ann" if thread == "a2" else "bob")
+        for ns in ("inner", "inner:1|deep:2", "other"):
+            chain = Chain(saver, "b1", ns=ns)
+            for n in range(4):
+                chain.put({"x": n}, parents={"": "00000003"})
+        keep.prune(policy=[Policy(prefix="a", metadata={"user": "ann"}), Policy(prefix="a", keep_last=2)])
+        assert [left(keep, each) for each in ("a1", "a2", "b1")] == [[2, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+        keep.prune(
+            policy=[Policy(ns="inner", keep_last=1), Policy(ns="inner|deep", keep_last=2), Policy(ns="", keep_last=3)]
+        )
+        told = [left(keep, "b1", ns) for ns in ("", "inner", "inner:1|deep:2", "other")]
+        assert told == [[1, 2, 3], [3], [2, 3], [0, 1, 2, 3]]
+        nothing = (Policy(tenant="another", keep_last=1), Policy(kind="cube", keep_last=1), Policy(metadata={"user": "eve"}, keep_last=1))  # fmt: skip
+        for policy in nothing:
+            assert not keep.prune(policy=policy).threads
+        assert not keep.prune("a2", policy=Policy(prefix="b", keep_last=1)).threads
+        assert keep.prune(policy=Policy(tenant="", kind="graph", keep_last=1)).checkpoints == 1 + 3 + 2 + 1 + 3
+        check(url)
+
+
+async def test_what_a_subgraph_left_goes_with_its_root_and_a_graph_goes_on(url: str, call: Colour) -> None:
+    async with threadkeep.open(url) as keep:
+        graph = nested()(keep.checkpointer)
+        for n in range(3):
+            await call(graph, "invoke", {"said": ["go"]}, THREAD)
+            if n < 2:
+                await call(graph, "invoke", Command(resume=f"{n}"), THREAD)
+        await call(keep, "prune", policy=Policy(keep_last=2))
+        found = await call.every(keep.checkpointer, "list", THREAD)
+        roots = {each.checkpoint["id"] for each in found if each.config["configurable"]["checkpoint_ns"] == ""}
+        owners = {each.metadata["parents"][""] for each in found if each.config["configurable"]["checkpoint_ns"]}
+        assert len(roots) == 2
+        assert owners <= roots
+        done = await call(graph, "invoke", Command(resume="last"), THREAD)
+        assert done["said"][-1] == "heard last"
+        check(url)
+
+
+def test_a_talk_is_pruned_by_policy_too(url: str) -> None:
+    import asyncio  # noqa: PLC0415
+
+    async def talk(keep: threadkeep.Keep) -> None:
+        for n in range(5):
+            await keep.cube.claim_run("talk", f"r{n}")
+            await keep.cube.append("talk", [UserMessage(content=[TextContent(text=f"m{n}")], run_id=f"r{n}")])
+            await keep.cube.mark_run_complete("talk", f"r{n}")
+
+    with threadkeep.open(url) as keep:
+        asyncio.run(talk(keep))
+        keep.tag("talk", "0000000001", "first")
+        would = keep.prune(policy=Policy(keep_last=2), dry_run=True)
+        before = keep.thread("talk")
+        done = keep.prune(policy=Policy(keep_last=2))
+        after = keep.thread("talk")
+        assert before is not None
+        assert after is not None
+        assert would.threads == done.threads
+        assert done.bytes == before.bytes - after.bytes
+        assert [id for _, id in done.threads[0].checkpoints] == ["0000000002", "0000000003"]
+        assert (after.status, after.step, after.checkpoints) == ("idle", 5, 3)
+        check(url)
+
+
+# --- exactly
+
+
+def test_a_dry_run_says_exactly_what_goes_and_how_many_bytes_come_back(url: str) -> None:
+    with threadkeep.open(url) as keep:
+        graphs = {"delta": delta_graph(keep.checkpointer, frequency=3), "chat": chat(replies)(keep.checkpointer)}
+        for name, graph in graphs.items():
+            for n in range(4):
+                graph.invoke({"messages": [HumanMessage(f"q{n} " * 99, id=f"h{n}")]}, at(name))
+            keep.rollback(name, "latest~5")
+            graph.invoke({"messages": [HumanMessage("on " * 99, id="on")]}, at(name))
+        nested()(keep.checkpointer).invoke({"said": ["go"]}, at("nested"))
+        wrote(keep, 6, "long")
+        for policy in (Policy(keep_last=4), Policy(keep_last=2, keep_branches=False), None):
+            for name in ("delta", "chat", "nested", "long"):
+                before, listed = keep.thread(name), places(keep, name)
+                would = keep.prune(name, policy=policy, dry_run=True)
+                assert (keep.thread(name), places(keep, name)) == (before, listed)
+                state = values(keep.checkpointer, name)
+                done = keep.prune(name, policy=policy)
+                after = keep.thread(name)
+                assert before is not None
+                assert after is not None
+                assert (would.threads, would.bytes) == (done.threads, done.bytes)
+                assert done.bytes == before.bytes - after.bytes
+                assert done.writes == before.writes - after.writes
+                for each in done.threads:
+                    assert not set(each.checkpoints) & places(keep, name)
+                    assert listed - places(keep, name) <= {*each.checkpoints, *each.hidden}
+                assert values(keep.checkpointer, name) == state
+        for name, graph in graphs.items():
+            done = graph.invoke({"messages": [HumanMessage("more", id="more")]}, at(name))
+            assert [each.id for each in done["messages"]][-2:-1] == ["more"]
+        check(url)
+
+
+def places(keep: threadkeep.Keep, thread: str) -> set[tuple[str, str]]:
+    return {
+        (found.config["configurable"]["checkpoint_ns"], found.checkpoint["id"])
+        for found in keep.checkpointer.list(at(thread))
+    }
+
+
+def test_what_is_not_there_is_missing_and_everything_is_never_meant_by_accident(url: str) -> None:
+    with threadkeep.open(url) as keep:
+        wrote(keep, 3)
+        for dry_run in (True, False):
+            with pytest.raises(Missing):
+                keep.prune("nobody", dry_run=dry_run)
+        with pytest.raises(ValueError, match="which thread"):
+            keep.prune()
+        with pytest.raises(TypeError):
+            keep.prune("t", policy=3)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="kind"):
+            keep.prune("t", kind="graphs")
+        assert left(keep) == [0, 1, 2]
+        steps: list[Any] = []
+        keep.prune(policy=Policy(keep_last=1), on_progress=lambda *step: steps.append(step))
+        assert steps == [(1, None, "t")]
+
+
+def test_a_tag_is_found_moved_and_taken_away(url: str) -> None:
+    with threadkeep.open(url) as keep:
+        wrote(keep, 3, user="ann")
+        before = [found.checkpoint for found in keep.checkpointer.list(config("t"))]
+        keep.tag("t", "00000001", "good")
+        keep.tag("t", "latest", "best")
+        assert ids(keep.checkpointer, filter={"tag": "good", "user": "ann"}) == ["00000001"]
+        assert [info.id for info in keep.threads(metadata={"tag": "best"})] == ["t"]
+        keep.tag("t", "00000001", "better")
+        keep.tag("t", "latest", None)
+        assert ids(keep.checkpointer, filter={"tag": "good"}) == []
+        assert keep.threads(metadata={"tag": "best"}) == []
+        assert [found.checkpoint for found in keep.checkpointer.list(config("t"))] == before
+        with pytest.raises(Missing):
+            keep.tag("t", "9", "x")
+        with pytest.raises(TypeError):
+            keep.tag("t", "latest", "")
+        check(url)
+
+
+# --- beside agents
+
+
+def test_threads_that_are_written_while_they_are_pruned_lose_nothing(lasting_url: str) -> None:
+    with threadkeep.open(lasting_url) as keep, threadkeep.open(lasting_url) as pruner:
+        writers = Writers(keep, threads=2, tasks=2)
+        pruned = 0
+        with writers:
+            for _ in range(6):
+                writers.wait_for(12)
+                pruned += pruner.prune(policy=Policy(keep_last=3)).checkpoints
+                pruned += keep.prune(policy=[Policy(prefix="w", keep_last=4)]).checkpoints
+        assert not writers.failed
+        assert pruned > 20
+        for name, told in writers.told.items():
+            found = list(pruner.checkpointer.list(config(name)))[::-1]
+            assert [each.checkpoint["id"] for each in found] == told[-len(found) :]
+            assert len(found) >= 3
+            numbers = range(len(told) - len(found), len(told))
+            assert [each.checkpoint["channel_values"]["log"] for each in found] == list(map(_log, numbers))
+            assert [each.pending_writes for each in found] == [[("task", "log", n + 1)] for n in numbers]
+    check(lasting_url)
+
+
+# --- sweeping
+
+
+def test_a_sweep_does_both_and_a_keep_sweeps_in_the_background_until_it_is_closed(
+    lasting_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "threadkeep.toml"
+    file.write_text('[[retention]]\nprefix = "keep-"\n\n[[retention]]\nkeep_last = 2\nmetadata = {user = "ann"}\n')
+    with threadkeep.open(lasting_url, retention=str(file)) as keep:
+        for thread, user in (("keep-all", "ann"), ("t", "ann"), ("u", "bob")):
+            wrote(keep, 5, thread, user=user)
+        keep.store.put(("a",), "b", {"c": 1}, ttl=0)
+        would = keep.sweep(dry_run=True)
+        assert (would.memories, would.checkpoints, would.pruned.looked_at) == (None, 3, 3)
+        swept = keep.sweep()
+        assert (swept.memories, swept.threads, swept.checkpoints, swept.bytes) == (1, 0, 3, would.bytes)
+        assert [left(keep, each) for each in ("keep-all", "t", "u")] == [[*range(5)], [3, 4], [*range(5)]]
+        assert keep.store.sweep_ttl() == 0
+    with threadkeep.open(lasting_url, retention=[Policy(keep_last=1)]) as keep:
+        sweeping = keep.start_sweeping(minutes=0.001)
+        assert keep.start_sweeping() is sweeping, "once is enough"
+        until(lambda: left(keep, "u") == [4])
+        assert keep.stop_sweeping()
+        assert sweeping.done()
+        keep.start_sweeping(minutes=0.001)
+        with pytest.raises(ValueError, match="above 0"):
+            keep.start_sweeping(minutes=0)
+    assert "threadkeep-sweeper" not in {thread.name for thread in threading.enumerate()}
+    with threadkeep.open(lasting_url, read_only=True) as keep, pytest.raises(ReadOnly):
+        keep.start_sweeping()
+
+
+def until(condition: Any) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it does not come")
+
+
+async def test_async_callers_sweep_too(url: str) -> None:
+    async with threadkeep.open(url, retention=Policy(keep_last=1)) as keep:
+        chain = Chain(keep.checkpointer)
+        for n in range(3):
+            await chain.aput({"x": n})
+        assert (await keep.asweep(dry_run=True)).checkpoints == 2
+        assert (await keep.asweep()).checkpoints == 2
+        keep.start_sweeping(minutes=10)
+        assert await keep.stop_sweeping()
+
+
+# --- commands
+
+
+def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: Path, capsys: Any) -> None:
+    with threadkeep.open(lasting_url) as keep:
+        wrote(keep, 6)
+        wrote(keep, 6, "odd\x1b[31m[bold]")
+
+    def command(*words: str) -> tuple[int, Any]:
+        code = run([*words, "--url", lasting_url, "--json"])
+        out = capsys.readouterr().out
+        return code, json.loads(out) if out else None
+
+    def spoken(*words: str) -> tuple[int, str]:
+        code = run([*words, "--url", lasting_url])
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    assert command("rollback", "t", "latest~1", "--dry-run")[1]["id"] == "00000006"
+    assert command("rollback", "t", "00000004")[1] == {
+        "thread": "t", "kind": "graph", "ns": "", "id": "00000006", "parent": "00000004", "forked_from": "00000004",
+        "dry_run": False,
+    }  # fmt: skip
+    assert command("fork", "t", "00000002", "--to", "u")[1]["thread"] == "u"
+    assert command("fork", "t", "00000002")[1]["id"] == "00000007"
+    assert command("tag", "t", "00000001", "first") == (0, {"thread": "t", "ns": "", "id": "00000001", "tag": "first"})
+    assert "went back to 00000003" in spoken("rollback", "u", "latest")[1].replace("00000002", "00000003")
+    for words, code, says in [
+        (("rollback", "t", "nothing"), 1, "no checkpoint 'nothing'"),
+        (("rollback", "nobody", "latest"), 1, "no thread 'nobody'"),
+        (("fork", "t", "--to", "u"), 2, "already"),
+        (("prune",), 2, "which threads"),
+        (("prune", "--prefix", "t"), 2, "what to keep"),
+        (("prune", "--keep-last", "x"), 2, "keep-last"),
+        (("prune", "--keep-for", "long"), 2, "30d"),
+        (("prune", "--keep-last", "2"), 2, "--yes"),
+        (("prune", "--keep-last", "2", "--metadata", "user"), 2, "KEY=VALUE"),
+        (("prune", "nobody", "--yes"), 1, "no thread"),
+        (("sweep", "--every", "0"), 2, "--every"),
+        (("tag", "t", "latest"), 2, "--remove"),
+    ]:
+        found = spoken(*words)
+        assert (found[0], says in found[1]) == (code, True), (words, found)
+    code, told = spoken("prune", "--keep-last", "2", "--dry-run")
+    assert (code, "would remove" in told, "\x1b" in told, r"odd\x1b[31m[bold]" in told) == (0, True, False, True)
+    code, would = command("prune", "--keep-last", "2", "--dry-run", "--metadata", "step=5", "--kind", "graph")
+    assert [each["id"] for each in would["threads"]] == ["odd\x1b[31m[bold]"]
+    code, done = command("prune", "t", "u", "--keep-last", "2", "--yes")
+    assert (code, done["looked_at"], [each["id"] for each in done["threads"]]) == (0, 2, ["t", "u"])
+    file = tmp_path / "threadkeep.toml"
+    file.write_text('[[retention]]\nprefix = "odd"\ndrop_idle = "0s"\nkeep_interrupted = false\n')
+    assert command("sweep", "--config", str(file), "--dry-run")[1]["threads"] == 1
+    assert command("prune", "--config", str(file), "--keep-last", "3")[0] == 2
+    assert "1 whole thread" in spoken("sweep", "--config", str(file), "--yes")[1]
+    assert command("sweep")[1]["memories"] == 0
+    with threadkeep.open(lasting_url) as keep:
+        assert sorted(info.id for info in keep.threads()) == ["t", "u"]
+    check(lasting_url)
+
+
+def test_sweep_every_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'keep.db'}"
+    with threadkeep.open(url) as keep:
+        wrote(keep, 3)
+    command = [sys.executable, "-m", "threadkeep", "sweep", "--every", "0.001", "--url", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = [process.stdout.readline() for _ in range(2)]
+        process.send_signal(2)
+        assert process.wait(30) == 130
+    assert told == ["removed 0 expired memories\n"] * 2

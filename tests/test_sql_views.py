@@ -1,0 +1,225 @@
+"""The SQL views: the queries of their page run, and give the numbers that the verbs give, in SQLite and in PostgreSQL."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import postgres
+import threadkeep
+from batches import where
+from chains import Chain
+from conftest import BACKENDS
+from test_postgres import schema_of
+from test_store_opening import version
+from threadkeep.backends import postgres as postgres_backend
+from threadkeep.backends import sqlite as sqlite_backend
+from threadkeep.backends.blocks import read_blocks
+from threadkeep.backends.sqlite import SCHEMA_VERSION
+from threadkeep.engine.identity import to_bytes
+from threadkeep.transports import postgres as on_postgres
+from threadkeep.transports import sqlite as on_sqlite
+from worlds import config, live, talk
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/reference/sql-views.md"
+WHO, NODES, CHANNELS, AGAINST, LARGEST, BRANCHES = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+VIEWS = ["tk_v_activity", "tk_v_checkpoints", "tk_v_sizes", "tk_v_threads", "tk_v_writes"]
+SINCE = datetime(2026, 4, 1, tzinfo=UTC)
+ODD = [
+    "nul \0 in it",
+    "\ud800 alone",
+    "\udfff",
+    "한국어 íí",
+    "real \ufffd \ufffe \uffff 한",
+    "^Ú\\x00 'q' %s {x}",
+    "\U0001f99c",
+    "\xed\xa0",
+]
+"""Ids that a database may stumble over; the last three only look like those that no text can hold."""
+Query = Callable[[str], list[tuple[Any, ...]]]
+
+
+def query(url: str, sql: str) -> list[tuple[Any, ...]]:
+    """Rows, as anybody gets them: with Python's own SQLite, which is strict about text, or with psycopg."""
+    if url.startswith("sqlite"):
+        with sqlite3.connect(where(url)) as connection:
+            return connection.execute(sql).fetchall()
+    with psycopg.connect(postgres.shared().url(), options=f"-csearch_path={schema_of(url)}") as connection:
+        return connection.execute(sql.encode()).fetchall()
+
+
+def at(time: Any) -> datetime:
+    return time if isinstance(time, datetime) else datetime.fromisoformat(time).replace(tzinfo=UTC)
+
+
+def text(id: str) -> str:
+    """How a view shows an id."""
+    lone = any("\ud800" <= letter <= "\udfff" for letter in id)
+    return "\\x" + to_bytes(id).hex() if lone or "\0" in id else id
+
+
+@pytest.fixture(scope="module", params=[backend for backend in BACKENDS if backend.tables], ids=lambda each: each.name)
+def used(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, threadkeep.Keep]]:
+    url = request.param.fresh(tmp_path_factory.mktemp("views"), 0)
+    with threadkeep.open(url) as keep:
+        live(keep, "thread_001").invoke({"log": ["again"]}, config("thread_001"))
+        live(keep, "thread_002")
+        talk(keep, "talk")
+        yield url, keep
+
+
+@pytest.fixture
+def url(used: tuple[str, threadkeep.Keep]) -> str:
+    return used[0]
+
+
+@pytest.fixture
+def keep(used: tuple[str, threadkeep.Keep]) -> threadkeep.Keep:
+    return used[1]
+
+
+def test_who_wrote_what_is_what_trace_says(url: str, keep: threadkeep.Keep) -> None:
+    told = keep.trace("thread_001", "latest~1")
+    rows = query(url, WHO)
+    assert [row[:1] + row[2:6] for row in rows] == [(e.task, e.idx, e.channel, e.path, e.size) for e in told] != []
+    assert [row[1] for row in rows] == [each.node if "pull" in each.path else None for each in told]
+    assert [at(row[6]) for row in rows] == [each.time for each in told]
+
+
+def test_every_write_of_the_view_is_one_that_trace_tells(url: str, keep: threadkeep.Keep) -> None:
+    rows = query(url, "SELECT thread, ns, checkpoint, task, idx, channel, bytes, path, kind FROM tk_v_writes")
+    told = [
+        (thread, ns, id, each.task, each.idx, each.channel, each.size, each.path, "graph")
+        for thread in ("thread_001", "thread_002")
+        for found in keep.checkpointer.list(config(thread))
+        for ns, id in [(found.config["configurable"]["checkpoint_ns"], found.config["configurable"]["checkpoint_id"])]
+        for each in keep.trace(thread, id, ns=ns)
+    ]
+    assert sorted(rows) == sorted(told)
+    assert len(rows) == sum(info.writes for info in keep.threads())
+
+
+def test_activity_by_node_and_by_channel_is_what_activity_says(url: str, keep: threadkeep.Keep) -> None:
+    told = keep.activity(prefix="thread_", ns="", since=SINCE)
+    nodes: Counter[str | None] = Counter()
+    size: Counter[str | None] = Counter()
+    for share in told.by_node:
+        node = None if share.node in ("one", "two, too") else share.node  # those were sent
+        nodes[node] += share.writes
+        size[node] += share.bytes
+    rows = query(url, NODES)
+    assert {row[0]: (row[1], row[2]) for row in rows} == {node: (nodes[node], size[node]) for node in nodes}
+    assert [float(row[3]) for row in rows] == [pytest.approx(float(row[2]) / row[1]) for row in rows]
+    everywhere = keep.activity(prefix="thread_", since=SINCE)
+    assert {row[0]: (row[1], row[2]) for row in query(url, CHANNELS)} == {
+        share.channel: (share.writes, share.bytes) for share in everywhere.by_channel
+    }
+
+
+def test_sizes_are_what_sizes_says(url: str, keep: threadkeep.Keep) -> None:
+    told = {
+        each.channel: (each.channel, each.writes, each.written, each.items, each.stored)
+        for each in keep.sizes(thread_id="thread_001").by_channel
+    }
+    held = [each for each in told.values() if each[1] or each[3]]
+    assert sorted(query(url, AGAINST)) == sorted(held) != []
+    largest = [(each.kind, each.id, each.stored) for each in keep.sizes().by_thread]
+    rows = query(url, LARGEST)
+    assert [row[:3] for row in rows] == largest
+    weighed = {each.id: each.by_kind for each in keep.sizes().by_thread}
+    assert {row[1]: row[3] for row in rows} == {
+        id: kinds["checkpoint_rows"] + kinds["write_rows"] for id, kinds in weighed.items()
+    }
+    shared = query(url, "SELECT thread, stored FROM tk_v_sizes WHERE part = 'shared'")
+    assert dict(shared) == {id: kinds["shared"] for id, kinds in weighed.items()}
+
+
+def test_threads_and_checkpoints_are_those_that_there_are(url: str, keep: threadkeep.Keep) -> None:
+    columns = "kind, thread, status, checkpoints, writes, bytes, step, source, created, updated"
+    infos = [
+        (i.kind, i.id, i.status, i.checkpoints, i.writes, i.bytes, i.step, i.source, i.created, i.updated) for i in keep.threads()
+    ]  # fmt: skip
+    rows = query(url, f"SELECT {columns} FROM tk_v_threads WHERE tenant = ''")
+    assert sorted((*row[:8], at(row[8]), at(row[9])) for row in rows) == sorted(infos)
+    told = [
+        (found.config["configurable"]["checkpoint_ns"], found.config["configurable"]["checkpoint_id"],
+         found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else None,
+         found.metadata["step"], found.metadata["source"])
+        for found in keep.checkpointer.list(config("thread_001"))
+    ]  # fmt: skip
+    rows = query(url, "SELECT ns, checkpoint, parent, step, source FROM tk_v_checkpoints WHERE thread = 'thread_001' AND NOT (hidden <> hidden)")  # fmt: skip
+    assert sorted(rows, key=repr) == sorted(told, key=repr)
+    assert query(url, BRANCHES) == []
+
+
+def test_a_branch_is_found(tables_url: str) -> None:
+    with threadkeep.open(tables_url) as keep:
+        made = live(keep, "thread_001")
+        first = list(made.get_state_history(config("thread_001")))[3].config
+        made.update_state(first, {"log": ["another way"]}, as_node="right")
+    ((thread, ns, checkpoint, count),) = query(tables_url, BRANCHES)
+    assert (thread, ns, checkpoint, count) == ("thread_001", "", first["configurable"]["checkpoint_id"], 2)
+
+
+def test_no_id_makes_a_view_fail(tables_url: str) -> None:
+    long = "long " * 60
+    with threadkeep.open(tables_url, tenant=ODD[1]) as keep:
+        saver = keep.checkpointer
+        for id in ODD:
+            chain = Chain(saver, id, run=id)
+            at = chain.put({"log": [id]})
+            saver.put_writes(at, [(id, 1), (long, id * 20)], id, f"~__pregel_pull, {id}")
+    shown = sorted(map(text, ODD))
+    for view in VIEWS:
+        rows = query(tables_url, f"SELECT DISTINCT tenant, thread FROM {view}")
+        assert sorted(rows) == sorted((text(ODD[1]), id) for id in shown)
+    rows = query(tables_url, "SELECT thread, task, node, channel, path FROM tk_v_writes WHERE idx = 0")
+    assert sorted(rows) == sorted((text(id), text(id), text(id), text(id), text(f"~__pregel_pull, {id}")) for id in ODD)
+    assert {row[0][:1] for row in query(tables_url, "SELECT channel FROM tk_v_writes WHERE idx = 1")} == {"#"}
+    runs = query(tables_url, "SELECT run FROM tk_v_checkpoints UNION SELECT run FROM tk_v_threads")
+    assert sorted(row[0] for row in runs) == sorted(text(id.replace("\0", "")) for id in ODD)  # LangGraph strips NULs
+
+
+def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
+    tables_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readable = (sqlite_backend if tables_url.startswith("sqlite") else postgres_backend).READABLE
+    with monkeypatch.context() as patch:
+        patch.setattr(on_sqlite, "SCHEMA_VERSION", readable)
+        patch.setattr(on_postgres, "SCHEMA_VERSION", readable)
+        with threadkeep.open(tables_url) as keep:
+            live(keep, "thread_001")
+    with threadkeep.open(tables_url, read_only=True) as keep:
+        told = keep.sizes(thread_id="thread_001")
+        assert keep.stats().threads == 1
+    assert version(tables_url) == readable
+    with threadkeep.open(tables_url) as keep:
+        keep.setup()
+        assert keep.sizes(thread_id="thread_001") == told
+    assert version(tables_url) == SCHEMA_VERSION
+    assert sum(row[4] for row in query(tables_url, AGAINST)) == sum(each.stored for each in told.by_channel)
+
+
+def test_the_views_of_postgresql_keep_to_what_spread_databases_have() -> None:
+    own = read_blocks("postgres_views.sql")
+    sql = own["schema-4"]
+    assert re.findall(r"CREATE VIEW (\w+)", sql) == [
+        f"tk_v_{name}" for name in ("threads", "checkpoints", "writes", "sizes", "activity")
+    ]
+    assert not re.search(r"\bjsonb?\b|->|\bLATERAL\b|\bFUNCTION\b|\bMATERIALIZED\b|\bCROSS JOIN\b", sql, re.IGNORECASE)
+    joins = re.findall(r"\bJOIN (\w+) (\w+) ON (\w+)\.(\w+) = \w+\.(\w+)", sql)
+    assert len(joins) == len(re.findall(r"\bJOIN\b", sql))
+    assert all(
+        alias == left and column in ("thread", "number") and other == "thread"
+        for _, alias, left, column, other in joins
+    )

@@ -1,0 +1,400 @@
+"""verify finds every kind of damage, on every backend, never stops at it, and finds nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from cubeloop.providers.base import TextContent, UserMessage
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+import plays
+import threadkeep
+import valkeys
+from colours import Colour, Sync
+from damages import Damager, InHashes, InTables, flipped, opener
+from test_delta_graphs import build as delta_graph
+from threadkeep.backends import valkey
+from threadkeep.conformance.store.embedder import embed
+from threadkeep.engine import verify as checking
+from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run
+from threadkeep.errors import Corrupt, Missing
+
+SEED = "seed"
+THREAD = {
+    "configurable": {"thread_id": SEED},
+    "run_id": "00000000-0000-0000-0000-000000000007",
+    "metadata": {"user": "u1"},
+}
+
+
+def seeded(keep: threadkeep.Keep) -> None:
+    """A thread with messages, run lists, labels, runs and writes."""
+    graph = plays.chat(plays.replies)(keep.checkpointer)
+    for n in range(2):
+        graph.invoke({"messages": [HumanMessage(f"question {n} " * 60, id=f"h{n}")]}, THREAD)
+    for word, step in (("said", 1), ("edited", 2)):  # every second one is another: the list's runs become many
+        edited = [AIMessage(f"{word} {n} " * 40, id=f"e{n}") for n in range(0, 40, step)]
+        graph.update_state(THREAD, {"messages": edited}, as_node="answer")
+    graph.invoke({"messages": [HumanMessage("the end", id="end")]}, THREAD)
+
+
+def state_item(rows: Damager) -> ItemId:
+    """An item of the newest checkpoint's messages."""
+    used = [run for run in rows.root()[-1].refs if run.lane > SHARED]
+    return ItemId(used[0].lane, used[0].start)
+
+
+def shape_of(rows: Damager) -> ItemId:
+    return ItemId(SHARED, rows.root()[-1].refs[0].start)
+
+
+def labels_of(rows: Damager) -> ItemId:
+    return ItemId(SHARED, rows.root()[-1].labels)
+
+
+def run_list(rows: Damager) -> ItemId:
+    return min(at for at in rows.items() if at.lane == RUN_LISTS)
+
+
+def flip_item(find: Callable[[Damager], ItemId]) -> Callable[[Damager], None]:
+    def damage(rows: Damager) -> None:
+        at = find(rows)
+        rows.set_item(at, flipped(rows.items()[at]))
+
+    return damage
+
+
+def lose_item(find: Callable[[Damager], ItemId]) -> Callable[[Damager], None]:
+    return lambda rows: rows.set_item(find(rows), None)
+
+
+def swap_items(rows: Damager) -> None:
+    items = rows.items()
+    lane = state_item(rows).lane
+    one, other = sorted(at for at in items if at.lane == lane)[:2]
+    rows.set_item(one, items[other])
+    rows.set_item(other, items[one])
+
+
+def change_checkpoint(n: int, change: Callable[[Any], Any]) -> Callable[[Damager], None]:
+    def damage(rows: Damager) -> None:
+        row = rows.root()[n]
+        rows.set_checkpoint(row, change(row))
+
+    return damage
+
+
+def change_writes(change: Callable[[Any], Any]) -> Callable[[Damager], None]:
+    def damage(rows: Damager) -> None:
+        row = max(rows.writes(), key=lambda each: each.checkpoint)
+        rows.set_writes(row, change(row))
+
+    return damage
+
+
+def change_thread(change: Callable[[Any], Any]) -> Callable[[Damager], None]:
+    return lambda rows: rows.set_thread(change(rows.thread()))
+
+
+DAMAGES: dict[str, tuple[Callable[[Damager], None], str]] = {
+    "an item is flipped": (flip_item(state_item), "checksum"),
+    "an item is cut short": (lambda rows: rows.set_item(state_item(rows), b"\x00"), "checksum"),
+    "an item is gone": (lose_item(state_item), "missing item"),
+    "two items are swapped": (swap_items, "checksum"),
+    "a name is flipped": (flip_item(lambda rows: ItemId(NAMES, 1)), "checksum"),
+    "a name is gone": (lose_item(lambda rows: ItemId(NAMES, 1)), "missing item"),
+    "labels are flipped": (flip_item(labels_of), "checksum"),
+    "labels are gone": (lose_item(labels_of), "missing item"),
+    "a shape is flipped": (flip_item(shape_of), "checksum"),
+    "a shape is gone": (lose_item(shape_of), "undecodable"),
+    "a run list is flipped": (flip_item(run_list), "checksum"),
+    "a run list is gone": (lose_item(run_list), "undecodable"),
+    "a body is flipped": (change_checkpoint(-1, lambda row: row._replace(body=flipped(row.body))), "checksum"),
+    "a body is empty": (change_checkpoint(-1, lambda row: row._replace(body=b"")), "checksum"),
+    "refs are others": (change_checkpoint(-1, lambda row: row._replace(refs=(*row.refs, Run(3, 0, 1)))), "checksum"),
+    "a parent is another": (change_checkpoint(-1, lambda row: row._replace(parent="nobody")), "checksum"),
+    "a step is another": (change_checkpoint(2, lambda row: row._replace(step=99)), "checksum"),
+    "a visible one is hidden": (change_checkpoint(2, lambda row: row._replace(hidden=True)), "checksum"),
+    "a middle checkpoint is gone": (change_checkpoint(2, lambda row: None), "missing parent"),
+    "the newest checkpoint is gone": (change_checkpoint(-1, lambda row: None), "catalogue"),
+    "writes are flipped": (change_writes(lambda row: row._replace(body=flipped(row.body))), "checksum"),
+    "writes have other refs": (change_writes(lambda row: row._replace(refs=(Run(3, 0, 1),))), "checksum"),
+    "writes have another index": (change_writes(lambda row: row._replace(index=(*row.index, 7, 0, 1))), "checksum"),
+    "writes have another path": (change_writes(lambda row: row._replace(path="elsewhere")), "checksum"),
+    "writes are gone": (change_writes(lambda row: None), "counter"),
+    "checkpoints are miscounted": (change_thread(lambda row: row._replace(checkpoints=row.checkpoints + 1)), "counter"),
+    "writes are miscounted": (change_thread(lambda row: row._replace(writes=0)), "counter"),
+    "bytes are miscounted": (change_thread(lambda row: row._replace(bytes=row.bytes - 1)), "counter"),
+    "items are not counted": (change_thread(lambda row: row._replace(nexts=(*row.nexts[:-1], 0))), "counter"),
+    "another one is the newest": (change_thread(lambda row: row._replace(top="0")), "catalogue"),
+    "a status is another": (change_thread(lambda row: row._replace(status="error")), "catalogue"),
+    "labels of the row are others": (change_thread(lambda row: row._replace(labels=99)), "catalogue"),
+    "indexes forgot it": (lambda rows: rows.spoil_indexes(), "index"),
+}
+
+
+@pytest.fixture
+def seeded_keep(url: str) -> Any:
+    with threadkeep.open(url) as keep:
+        seeded(keep)
+        yield keep
+
+
+def test_every_damage_is_found_and_none_hides_another(seeded_keep: threadkeep.Keep, url: str) -> None:
+    keep, rows_of = seeded_keep, opener(url)
+    for n in range(len(DAMAGES)):
+        assert keep.copy(SEED, f"damaged {n:02}")
+    assert keep.verify().problems == []
+    for n, (damage, _) in enumerate(DAMAGES.values()):
+        damage(rows_of(keep, f"damaged {n:02}"))
+    verified = keep.verify()
+    found = {f"damaged {n:02}": set() for n in range(len(DAMAGES))}
+    for problem in verified.problems:
+        assert problem.thread is not None, problem
+        found[problem.thread].add(problem.problem)
+    missed = [name for n, (name, (_, kind)) in enumerate(DAMAGES.items()) if kind not in found[f"damaged {n:02}"]]
+    assert missed == []
+    assert verified.threads == len(DAMAGES) + 1
+    assert keep.verify(SEED).problems == []
+    alone = keep.verify("damaged 02")
+    assert {problem.problem for problem in alone.problems} == found["damaged 02"]
+    assert {problem.thread for problem in keep.verify(prefix="damaged 1").problems} == {
+        f"damaged 1{n}" for n in range(10)
+    }
+
+
+def test_items_are_read_in_slices_and_the_slice_does_not_matter(
+    seeded_keep: threadkeep.Keep, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = seeded_keep
+    whole = keep.verify()
+    monkeypatch.setattr(checking, "SLICE", 600)
+    assert keep.verify() == whole
+    rows = opener(url)(keep, SEED)
+    flip_item(state_item)(rows)
+    assert [problem.problem for problem in keep.verify().problems] == ["checksum"]
+
+
+def test_all_that_graphs_do_verifies(url: str) -> None:
+    """Plays, forks, delta channels, prunes, deleted runs, copies, talks, memories with vectors: nothing is wrong."""
+    with threadkeep.open(url, index={"dims": 8, "embed": embed, "fields": ["text"]}) as keep:
+        asyncio.run(_all_that_graphs_do(keep))
+        verified = keep.verify()
+        assert verified.problems == []
+        assert (verified.threads, verified.memories) == (len(plays.PLAYS) + 6, 12)
+        assert keep.compact().skipped == []
+        assert asyncio.run(keep.averify()).problems == []
+
+
+async def _all_that_graphs_do(keep: threadkeep.Keep) -> None:
+    for name, play in plays.PLAYS.items():
+        await play.act(Sync(), play.build(Renamed(keep.checkpointer, name)))
+    graph = delta_graph(keep.checkpointer)
+    for thread in ("delta", "pruned", "runs"):
+        for n in range(3):
+            config = {"configurable": {"thread_id": thread}, "run_id": f"00000000-0000-0000-0000-00000000000{n}"}
+            graph.invoke({"messages": [HumanMessage(f"q{n}" * 300)]}, config)
+    keep.prune("pruned")
+    keep.checkpointer.delete_for_runs(["00000000-0000-0000-0000-000000000001"])
+    keep.copy("delta", "copied")
+    for n in range(40):
+        await keep.cube.append("talk", [UserMessage(content=[TextContent(text=f"{n} " * 200)])])
+    keep.copy("talk", "talk copied")
+    for n in range(12):
+        keep.store.put(("notes", str(n % 3)), f"k{n}", {"text": f"word {n}", "n": n})
+    keep.store.delete(("notes", "0"), "k0")
+    keep.store.put(("notes", "0"), "k0", {"text": "back"})
+
+
+class Renamed(BaseCheckpointSaver[Any]):
+    """A saver whose thread has another id, so that many plays share a storage."""
+
+    def __init__(self, saver: Any, name: str) -> None:
+        super().__init__(serde=saver.serde)
+        self._saver, self._name = saver, name
+
+    def _there(self, config: Any) -> Any:
+        return {**config, "configurable": {**config["configurable"], "thread_id": self._name}} if config else config
+
+    def get_tuple(self, config: Any) -> Any:
+        return self._saver.get_tuple(self._there(config))
+
+    def list(self, config: Any, **options: Any) -> Any:
+        return self._saver.list(self._there(config), **options)
+
+    def put(self, config: Any, *given: Any) -> Any:
+        return self._saver.put(self._there(config), *given)
+
+    def put_writes(self, config: Any, *given: Any) -> None:
+        self._saver.put_writes(self._there(config), *given)
+
+    def get_next_version(self, current: Any, channel: Any) -> Any:
+        return self._saver.get_next_version(current, channel)
+
+
+RAW = {
+    "refs": ("UPDATE tk_checkpoints SET refs = :bad WHERE thread = :number", "undecodable"),
+    "a parent": ("UPDATE tk_checkpoints SET parent = :bad WHERE thread = :number", "undecodable"),
+    "a checkpoint's id": ("UPDATE tk_checkpoints SET id = :bad WHERE thread = :number AND id = (SELECT max(id) FROM tk_checkpoints WHERE thread = :number)", "undecodable"),
+    "entries": ("UPDATE tk_writes SET entries = 'no JSON' WHERE thread = :number", "undecodable"),
+    "a task": ("UPDATE tk_writes SET path = :bad WHERE thread = :number", "undecodable"),
+    "a thread's id": ("UPDATE tk_threads SET id = :bad WHERE thread = :number", "catalogue"),
+    "counters of lanes": ("UPDATE tk_threads SET nexts = :bad WHERE thread = :number", "catalogue"),
+    "the thread's row": ("DELETE FROM tk_threads WHERE thread = :number", "catalogue"),
+}  # fmt: skip
+
+
+def test_columns_that_make_no_sense_are_told_and_end_nothing(tables_url: str) -> None:
+    url = tables_url
+    with threadkeep.open(url) as keep:
+        seeded(keep)
+        for n, name in enumerate(RAW):
+            keep.copy(SEED, f"damaged {n}")
+            rows = opener(url)(keep, f"damaged {n}")
+            assert isinstance(rows, InTables)
+            sql, _ = RAW[name]
+            bad = b"\xff\xfe" if name != "counters of lanes" else b"\xff"
+            if name == "refs" and url.startswith("postgres"):
+                bad = [1, 2]  # type: ignore[assignment]
+            given = {name: value for name, value in (("number", rows.number), ("bad", bad)) if f":{name}" in sql}
+            rows.execute(sql, given)
+        verified = keep.verify()
+        kinds = {problem.problem for problem in verified.problems}
+        assert kinds <= {"undecodable", "catalogue", "missing parent", "counter"}
+        for n, (name, (_, kind)) in enumerate(RAW.items()):
+            told = [
+                p
+                for p in verified.problems
+                if p.thread == f"damaged {n}" or (name in ("a thread's id", "the thread's row") and p.problem == kind)
+            ]
+            assert kind in {problem.problem for problem in told}, name
+        assert not any(problem.thread == SEED for problem in verified.problems)
+
+
+def test_rows_of_valkey_that_make_no_sense_are_told_and_refused_as_corrupt() -> None:
+    url = valkeys.shared().url()
+    with threadkeep.open(url) as keep:
+        seeded(keep)
+        rows = opener(url)(keep, SEED)
+        assert isinstance(rows, InHashes)
+        newest = rows.root()[-1]
+        for copied in ("row", "checkpoint", "place", "hash"):
+            keep.copy(SEED, copied)
+        at = {name: opener(url)(keep, name) for name in ("row", "checkpoint", "place", "hash")}
+        at["row"]._set(b"r", b"nonsense")  # type: ignore[attr-defined]
+        at["checkpoint"]._set(valkey.row_place("", newest.id), b"nonsense")  # type: ignore[attr-defined]
+        at["place"].client.zrem(at["place"].order, valkey.row_place("", newest.id))  # type: ignore[attr-defined]
+        at["hash"].client.delete(at["hash"].hash)  # type: ignore[attr-defined]
+        found = {(problem.thread, problem.problem) for problem in keep.verify().problems}
+        assert {("row", "catalogue"), ("checkpoint", "undecodable"), ("place", "index"), ("hash", "index")} <= found
+        assert not any(thread == SEED for thread, _ in found)
+        with pytest.raises(Corrupt, match="'checkpoint'"):
+            keep.checkpointer.get_tuple({"configurable": {"thread_id": "checkpoint"}})
+
+
+def test_memories_that_are_damaged_are_told(tables_url: str) -> None:
+    with threadkeep.open(tables_url, index={"dims": 8, "embed": embed, "fields": ["text"]}) as keep:
+        for n in range(6):
+            keep.store.put(("notes",), f"k{n}", {"text": f"word {n}"})
+        seeded(keep)
+        assert keep.verify().problems == []
+        execute: Any = opener(tables_url)(keep, SEED).execute  # type: ignore[attr-defined]
+        numbers = [row[0] for row in execute("SELECT memory FROM tk_memories ORDER BY memory", {})]
+        execute("DELETE FROM tk_memories WHERE memory = :memory", {"memory": numbers[0]})
+        execute(
+            "UPDATE tk_memories SET space = :space WHERE memory = :memory", {"memory": numbers[1], "space": b"\xff"}
+        )
+        execute("UPDATE tk_memories SET key = :key WHERE memory = :memory", {"memory": numbers[2], "key": b"other"})
+        execute("UPDATE tk_vectors SET field = 5 WHERE memory = :memory", {"memory": numbers[3]})
+        said = [problem.said for problem in keep.verify().problems]
+        assert all(problem.problem == "memory" for problem in keep.verify().problems)
+        for words in ("which is not there", "does not make sense", "another memory's", "vectors are missing"):
+            assert any(words in each for each in said), (words, said)
+
+
+def test_a_file_of_which_any_byte_is_another_is_verified_and_what_verifies_can_be_read(tmp_path: Path) -> None:
+    """Bytes of columns, and of the file itself: verify never raises, and finds nothing only if everything reads as before."""
+    original = tmp_path / "original.db"
+    with threadkeep.open(f"sqlite:///{original}") as keep:
+        seeded(keep)
+        keep.store.put(("notes",), "k", {"text": "word"})
+        before = told(keep)
+    chance = random.Random(7)
+    found = 0
+    for n in range(60):
+        damaged = tmp_path / f"damaged{n}.db"
+        shutil.copy(original, damaged)
+        (spoil_column if n % 2 else spoil_byte)(damaged, chance)
+        with threadkeep.open(f"sqlite:///{damaged}", read_only=True) as keep:
+            problems = keep.verify().problems
+            found += bool(problems)
+            if not problems:
+                assert told(keep) == before
+        damaged.unlink()
+    assert found > 20
+
+
+def told(keep: threadkeep.Keep) -> list[Any]:
+    return [(found.checkpoint, found.pending_writes) for found in keep.checkpointer.list(None)]
+
+
+def spoil_column(path: Path, chance: random.Random) -> None:
+    columns = {"tk_items": ["payload"], "tk_checkpoints": ["body", "refs", "parent"], "tk_writes": ["body", "refs", "path"], "tk_threads": ["nexts", "top"]}  # fmt: skip
+    table = chance.choice(list(columns))
+    column = chance.choice(columns[table])
+    connection = apsw.Connection(str(path))
+    keys = (
+        "rowid"
+        if table in ("tk_items", "tk_threads")
+        else "thread, ns, id"
+        if table == "tk_checkpoints"
+        else "thread, ns, checkpoint, task"
+    )
+    rows = connection.execute(f"SELECT {column}, {keys} FROM {table} WHERE length({column}) > 0").fetchall()
+    data, *key = chance.choice(rows)
+    where = " AND ".join(f"{name} = ?" for name in keys.split(", "))
+    connection.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (flipped(data, chance.random()), *key))
+    connection.close()
+
+
+def spoil_byte(path: Path, chance: random.Random) -> None:
+    data = path.read_bytes()
+    path.write_bytes(flipped(data, chance.random()))
+
+
+def test_a_file_that_is_no_database_any_more_is_a_problem_and_no_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "keep.db"
+    with threadkeep.open(f"sqlite:///{path}") as keep:
+        seeded(keep)
+    data = path.read_bytes()
+    for spoiled in (b"\0" * 100 + data[100:], data[: len(data) // 2], data[:4096] + bytes(4096) + data[8192:]):
+        path.write_bytes(spoiled)
+        with threadkeep.open(f"sqlite:///{path}", read_only=True) as keep:
+            assert "database" in {problem.problem for problem in keep.verify().problems}
+
+
+async def test_wrong_arguments_and_progress(url: str, call: Colour) -> None:
+    async with threadkeep.open(url) as keep:
+        with pytest.raises(Missing, match="'nobody'"):
+            await call(keep, "verify", "nobody")
+        with pytest.raises(ValueError, match="not both"):
+            await call(keep, "verify", "a", prefix="b")
+        with pytest.raises(ValueError, match="kind"):
+            await call(keep, "verify", kind="dog")
+        with pytest.raises(TypeError):
+            await call(keep, "verify", prefix=None)
+        graph = plays.letters(keep.checkpointer)
+        for id in ("a", "b", "c"):
+            await call(graph, "invoke", {"foo": ""}, {"configurable": {"thread_id": id}})
+        heard: list[tuple[int, int | None, str]] = []
+        verified = await call(keep, "verify", kind="graph", on_progress=lambda *told: heard.append(told))
+        assert (verified.threads, verified.ok) == (3, True)
+        assert [told for told in heard if told[1] is not None] == [(0, 3, "a"), (1, 3, "b"), (2, 3, "c")]
