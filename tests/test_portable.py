@@ -433,6 +433,7 @@ def test_special_values_stay_what_they_are_when_redacted() -> None:
         "long": dt.timedelta(days=900, seconds=5000), "who": uuid.UUID(int=5 << 90), "much": decimal.Decimal("12.75"),
         "where": ipaddress.ip_address("10.20.130.4"), "set": {"Zanzibar"}, "array": np.arange(5.0), "raw": b"Zanzibar",
         "n": 4711, "small": 7, "f": 1.5, "yes": True, "none": None, "text": "2024-05-17T13:14:15Z",
+        "keys": {1000: 1, 2000: 1, "Zanzibar": 1, "Kampala!": 1},
     }  # fmt: skip
     keep, other = new(), new()
     grow(keep.checkpointer, "t", [Put("c0", None, values)])
@@ -446,6 +447,8 @@ def test_special_values_stay_what_they_are_when_redacted() -> None:
     assert {name for name in values if name != "array" and got[name] == values[name]} == kept
     assert got["when"].year == got["day"].year == 2000
     assert list(got["array"]) == [0.0] * 5
+    assert len(got["keys"]) == 4
+    assert not set(got["keys"]) & set(values["keys"])
 
 
 # -- the documents, the command

@@ -38,7 +38,7 @@ from threadkeep.work import Progress, Read, Step, Tell, Work
 T = TypeVar("T")
 Both: TypeAlias = Generator[Any, Any, T]
 """Work on two Keeps: its steps are for the source, or `At` the target."""
-COPIED, SAME, RENEWED, MERGED, GONE = "copied", "same", "renewed", "merged", "gone"
+COPIED, SAME, RENEWED, MERGED, LEFT, GONE = "copied", "same", "renewed", "merged", "left", "gone"
 
 
 class At(NamedTuple):
@@ -209,7 +209,7 @@ class _House:
         if there is not None and same_thread((yield from row_of(key)), there):
             return (yield from self._same(key, target))
         loaded: Loaded = yield from surveyed(key)
-        if loaded.thread is None:
+        if loaded.thread is None or is_unfinished(loaded):
             return GONE
         found: Loaded = yield from _at(self.target, surveyed(target))
         if found.thread is None:
@@ -220,7 +220,7 @@ class _House:
             return (yield from self._copied(loaded, target, COPIED if is_unfinished(found) else RENEWED))
         if key.kind == CUBE:
             self.differing.append(f"{key.kind} {key.id}: the target has another talk of this id; it was left alone")
-            return SAME + "?"
+            return LEFT
         return (yield from self._merged(loaded, target))
 
     def _same(self, key: ThreadKey, target: ThreadKey) -> Both[str]:

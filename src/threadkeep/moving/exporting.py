@@ -25,7 +25,7 @@ from threadkeep.errors import Conflict
 from threadkeep.moving import choosing
 from threadkeep.moving.choosing import Chosen
 from threadkeep.moving.comparing import surveyed
-from threadkeep.moving.making import Slices
+from threadkeep.moving.making import Slices, is_unfinished
 from threadkeep.moving.portable import (
     END,
     FORMAT,
@@ -226,7 +226,7 @@ class Export:
         yield Progress(done, total, key.id)
         for tried in range(TRIES):
             loaded = yield from surveyed(key)
-            if loaded.thread is None:
+            if loaded.thread is None or is_unfinished(loaded):
                 return
             self.out.write(self._changed(thread_line(loaded.thread)))
             try:

@@ -68,8 +68,8 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _HEX = re.compile(r"[0-9a-f]{32}")
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _SHORT = 8
-_SAYS_NOTHING = 127
-"""Numbers up to this stay."""
+_LEAST, _GREATEST = -32, 127
+"""Numbers between these stay: they take one byte."""
 _READABLE = (MSGPACK, "null", "bytes", "bytearray", "json")
 _MODULE, _STORED = ("datetime", "decimal", "ipaddress", "uuid"), 2
 
@@ -289,7 +289,9 @@ class Redaction:
         is_lc = told.get("type") == b"constructor" and "lc" in keys
         tool = around.tool or bool(words & _TOOLS) or "tool_call_id" in keys
         for key, at, value in zip(keys, flat[::2], flat[1::2], strict=True):
-            if key is None:
+            if key is None and at.is_number:
+                out[at.start : at.end] = shake_256(self._salt + data[at.start : at.end]).digest(at.end - at.start)
+            elif key is None:
                 self._walk(out, data, at, _NOWHERE)
             elif not self._stays(key, around):
                 out[at.start : at.end] = to_bytes(self.called(key))
@@ -362,7 +364,7 @@ class Redaction:
         if isinstance(value, bool) or value is None:
             return value
         if isinstance(value, int):
-            return value if abs(value) <= _SAYS_NOTHING else 0
+            return value if _LEAST <= value <= _GREATEST else 0
         if isinstance(value, Mapping):
             return self._tree_of_entries(value, around)
         return [self.tree(each, around) for each in value]
