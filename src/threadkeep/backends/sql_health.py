@@ -74,7 +74,7 @@ def inspect(work: Work, request: Inspect) -> Inspected:
     writes, odd_writes = each_read(work.rows("all-writes", thread=number), work.dialect.write_row, _write_place)
     runs, odd_runs = each_read(work.rows("runs", thread=number), lambda row: unpack_id(row[0]), lambda _: Odd(""))
     told = (
-        ["its row does not stand where the index by time looks for it"] if work.rows("told-hour", thread=number) else []
+        ["its row does not stand where the index by time looks for it"] if work.rows("told-tick", thread=number) else []
     )
     told += [f"a run in its index: {each.said}" for each in odd_runs]
     return Inspected(

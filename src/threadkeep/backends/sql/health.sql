@@ -42,5 +42,5 @@ GROUP BY v.memory ORDER BY v.memory LIMIT 100;
 -- lost-words: words of memories that are not there
 SELECT d.id FROM tk_words_docsize d WHERE NOT EXISTS (SELECT 1 FROM tk_memories m WHERE m.n = d.id) ORDER BY d.id LIMIT 100;
 
--- told-hour: what the index by time says of a thread
+-- told-tick: what the index by time says of a thread
 SELECT NULL WHERE 1 = 0;

@@ -11,8 +11,8 @@ FROM tk_vectors v WHERE v.memory > :after AND v.memory <= :last;
 -- lost-words: words stand in the rows of memories
 SELECT NULL WHERE 1 = 0;
 
--- told-hour: what the index by time says of a thread
-SELECT 1 FROM tk_threads WHERE thread = :thread AND hour <> updated >> 22;
+-- told-tick: what the index by time says of a thread
+SELECT 1 FROM tk_threads WHERE thread = :thread AND tick <> updated >> 8;
 
 -- invalid-indexes: indexes of ours that were not finished, or are broken
 SELECT c.relname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
