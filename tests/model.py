@@ -154,9 +154,9 @@ class Model(InMemorySaver):
             self._remove([place for place in self.places() if place[0] == thread and place not in kept])
 
     def _belongs(self, place: Place, root: str | None) -> bool:
-        """A subgraph call's namespace goes with the root checkpoint that it names."""
+        """A subgraph call's namespace goes with the root checkpoint that it names, unless that is still to come."""
         named = (self.about(place).get("parents") or {}).get("")
-        return ":" not in place[1] or named is None or root is None or named == root
+        return ":" not in place[1] or named is None or root is None or named >= root
 
     def _remove(self, places: list[Place]) -> None:
         """Take checkpoints away with their writes; what they were parents of has none any more."""

@@ -320,6 +320,17 @@ def test_a_tag_is_found_moved_and_taken_away(url: str) -> None:
 # --- beside agents
 
 
+def test_a_subgraph_whose_root_checkpoint_is_still_on_its_way_is_not_pruned(url: str) -> None:
+    """In LangGraph's async mode a subgraph's checkpoint may be stored before that of its root."""
+    with threadkeep.open(url) as keep:
+        wrote(keep, 3)
+        for root in ("00000001", "00000003"):
+            Chain(keep.checkpointer, ns=f"inner:{root}").put({"x": root}, parents={"": root})
+        keep.prune("t", policy=Policy(keep_last=1))
+        keep.checkpointer.prune(["t"])
+        assert places(keep, "t") == {("", "00000002"), ("inner:00000003", "00000000")}
+
+
 def test_threads_that_are_written_while_they_are_pruned_lose_nothing(lasting_url: str) -> None:
     with threadkeep.open(lasting_url) as keep, threadkeep.open(lasting_url) as pruner:
         writers = Writers(keep, threads=2, tasks=2)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import threadkeep
 from chains import Chain, config
 
 AT = config("t", "00000000")
+LAST = threadkeep.Policy(keep_last=1, keep_branches=False)
 
 
 def every_verb(keep: threadkeep.Keep) -> dict[str, Callable[[], Any]]:
@@ -26,6 +28,11 @@ def every_verb(keep: threadkeep.Keep) -> dict[str, Callable[[], Any]]:
         "stats": lambda: keep.stats(),
         "get_delta_channel_history": lambda: saver.get_delta_channel_history(config=AT, channels=["x"]),
         "copy_thread": lambda: saver.copy_thread("t", "u"),
+        "rollback": lambda: keep.rollback("t", "latest"),
+        "fork": lambda: keep.fork("t", to=uuid4().hex),
+        "tag": lambda: keep.tag("t", "latest", "kept"),
+        "prune by policy": lambda: keep.prune(policy=LAST),
+        "sweep": lambda: keep.sweep(),
         "delete_for_runs": lambda: saver.delete_for_runs(["r"]),
         "prune": lambda: saver.prune(["t"]),
         "delete_thread": lambda: saver.delete_thread("t"),
@@ -48,6 +55,11 @@ def every_async_verb(keep: threadkeep.Keep) -> dict[str, Callable[[], Any]]:
         "astats": lambda: keep.astats(),
         "aget_delta_channel_history": lambda: saver.aget_delta_channel_history(config=AT, channels=["x"]),
         "acopy_thread": lambda: saver.acopy_thread("t", "u"),
+        "arollback": lambda: keep.arollback("t", "latest"),
+        "afork": lambda: keep.afork("t", to=uuid4().hex),
+        "atag": lambda: keep.atag("t", "latest", "kept"),
+        "aprune by policy": lambda: keep.aprune(policy=LAST),
+        "asweep": lambda: keep.asweep(),
         "adelete_for_runs": lambda: saver.adelete_for_runs(["r"]),
         "aprune": lambda: saver.aprune(["t"]),
         "adelete_thread": lambda: saver.adelete_thread("t"),

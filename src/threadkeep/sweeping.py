@@ -29,12 +29,13 @@ def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run
     losses: list[tuple[ThreadKey, Loss]] = []
     looked_at, last = 0, None
     policies = [policy for policy in policies if policy.tenant in (None, desk.tenant)]
-    judge = retention.judged(policies, now())
+    moment = now()
+    judge = retention.judged(policies, moment)
     while policies and (page := (yield Read(partial(_page, desk.tenant, policies, kind, last)))):
         for listed in page:
             key: ThreadKey = listed.row.key
             looked_at += 1
-            if not retention.may_lose(policies, listed.row, now()):
+            if not retention.may_lose(policies, listed.row, moment):
                 continue
             yield Progress(looked_at, None, key.id)
             try:

@@ -168,8 +168,9 @@ def keep_latest(thread: Whole) -> Verdict:
     for (ns, id), record in thread.records.items():
         if not record.row.hidden:
             latest[ns] = max(id, latest.get(ns, id))
-    roots = {latest[""]} if "" in latest else set()
-    kept = {(ns, id) for ns, id in latest.items() if belongs(thread.records[(ns, id)], roots)}
+    newest = latest.get("", "")
+    roots = {newest} if "" in latest else set()
+    kept = {(ns, id) for ns, id in latest.items() if belongs(thread.records[(ns, id)], roots, newest)}
     return leaving(thread, kept)
 
 
@@ -178,15 +179,15 @@ def leaving(thread: Whole, kept: set[Place]) -> Verdict:
     return Verdict(kept, lambda place, _: place in kept or place not in thread.records)
 
 
-def belongs(record: Record, roots: set[str]) -> bool:
-    """Whether a checkpoint is not of a subgraph call whose root checkpoint goes; these root checkpoints stay.
+def belongs(record: Record, roots: set[str], newest: str) -> bool:
+    """Whether a checkpoint is not of a subgraph call whose root checkpoint goes; these stay, of which that is the newest.
 
-    One that is greater than all of them is still on its way.
+    A root checkpoint that would come after it is still on its way.
     """
     if ":" not in record.row.ns or not roots:
         return True
     root = (record.own.get("parents") or {}).get("")
-    return root is None or root in roots or root > max(roots)
+    return root is None or root in roots or root > newest
 
 
 def _without_runs(thread: Whole, runs: frozenset[str]) -> Verdict:

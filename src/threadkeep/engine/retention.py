@@ -199,12 +199,13 @@ def _verdict(policies: Sequence[Policy], thread: Whole, now: int) -> Verdict:
     whole = next((policy for policy in fitting if policy.ns is None), None)
     if whole is not None and _is_idle(whole, row, now) and not (whole.keep_tagged and tree.tagged):
         return Verdict(set(), lambda *_: False)
-    kept = _kept(tree, roots, fitting, now)
+    kept = _kept(tree, roots, fitting, now, set())
+    staying = {id for _, id in kept}
     spaces: dict[str, list[Record]] = {}
     for record in thread.visible():
         spaces.setdefault(record.row.ns, []).append(record)
     for ns in spaces.keys() - {""}:
-        kept |= _kept(tree, spaces[ns], fitting, now, {id for space, id in kept if space == ""})
+        kept |= _kept(tree, spaces[ns], fitting, now, staying)
     return leaving(thread, kept)
 
 
@@ -218,9 +219,7 @@ def _covers(policy: Policy, ns: str) -> bool:
     return policy.ns in (None, ns, "|".join(part.partition(":")[0] for part in ns.split("|")))
 
 
-def _kept(
-    tree: _Tree, records: Sequence[Record], fitting: Sequence[Policy], now: int, roots: set[str] | None = None
-) -> set[Place]:
+def _kept(tree: _Tree, records: Sequence[Record], fitting: Sequence[Policy], now: int, roots: set[str]) -> set[Place]:
     """What stays of a namespace, whose visible checkpoints these are, oldest first."""
     places = [(record.row.ns, record.row.id) for record in records]
     policy = next((policy for policy in fitting if records and _covers(policy, records[0].row.ns)), None)
@@ -234,7 +233,8 @@ def _kept(
         kept |= {place for place in places if _waits(tree, place)}
     if policy.keep_branches:
         kept |= {place for place in places if len(tree.children.get(place, ())) != 1}
-    kept = {place for place in kept if belongs(tree.thread.records[place], roots or set())}
+    newest = max(roots, default="")
+    kept = {place for place in kept if belongs(tree.thread.records[place], roots, newest)}
     return kept | (tree.tagged.intersection(places) if policy.keep_tagged else set())
 
 
