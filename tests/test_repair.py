@@ -411,7 +411,7 @@ MERGES: list[tuple[Any, list[Any], Any]] = [
     (None, [[3], [4]], [3, 4]),
     ([], [[]], []),
     ({"a": 1, "b": {"c": 1}}, [{"b": 2}, {"d": 3}], {"a": 1, "b": 2, "d": 3}),
-    ({n: "x" * 100 for n in range(20)}, [{3: "y"}], {**{n: "x" * 100 for n in range(20)}, 3: "y"}),
+    (dict.fromkeys(range(20), "x" * 100), [{3: "y"}], {**dict.fromkeys(range(20), "x" * 100), 3: "y"}),
     (5, [6, 7], 7),
     ("text", [None], None),
     ([1], [None], None),
