@@ -27,7 +27,7 @@ from evolution import CHANNELS, elements, evolve_long
 from model import Model, place_config
 from proving import PROVING
 from soundness import loose_ends, unused_items
-from threadkeep import ThreadInfo
+from threadkeep import Problem, ThreadInfo
 from threadkeep.backends.memory import Memory
 from threadkeep.engine.itemlog import ItemId
 from threadkeep.keep import Desk, Keep
@@ -120,6 +120,10 @@ class Store:
         if self._path is None or (isinstance(self._path, Path) and not self._path.exists()):
             return []
         return loose_ends(self._path, self._tenant)
+
+    def problems(self) -> list[Problem]:
+        """What verify finds; parents that were never put are the play's own."""
+        return [problem for problem in self._keeps[2].verify().problems if problem.problem != "missing parent"]
 
     def unused_items(self, thread: str) -> set[ItemId]:
         return unused_items(self._path, thread, self._tenant) if self._path else set()
@@ -498,6 +502,7 @@ class Agreement(RuleBasedStateMachine):
             self.agree(2, "get_tuple", place_config(*place[:2], ""), stores=self.stores[::2])
         for store in self.stores:
             assert store.catalogue() == self.model.threads(), store.name
+            assert store.problems() == [], store.name
             store.close()
             assert store.loose_ends() == [], store.name
 

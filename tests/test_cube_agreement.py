@@ -520,6 +520,7 @@ class Agreement(RuleBasedStateMachine):
             self.reads_the_same(thread, snapshots=True)
         for store in self.stores:
             assert self.runner.run(store.catalogue()) == self.model.catalogue(), store.name
+            assert store.keeps[2].verify().problems == [], store.name
             store.close()
             store.check_rows()
 
