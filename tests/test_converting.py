@@ -74,10 +74,16 @@ def test_all_is_the_same_on_another_backend_and_goes_on_there(
     assert households.inventory(other) == furniture()
     again = threadkeep.convert(one, other)
     assert (again.same, again.copied, again.renewed, again.memories, again.differing) == (11, 0, 0, 0, ())
+    asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text="more")])]))
+    assert threadkeep.convert(one, other, kind="cube").renewed == 1
+    assert asyncio.run(other.cube.load("talk")) == asyncio.run(one.cube.load("talk"))
     answered = households.NESTED(other.checkpointer).invoke(Command(resume="Ana"), households.thread("nested"))
     assert answered["said"][-1] == "heard Ana"
     talked = households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
     assert talked["messages"][-3].content == "on"
+    done = threadkeep.convert(one, other)
+    assert (done.same, done.merged, done.differing) == (9, 2, ())
+    assert households.CHAT(other.checkpointer).get_state(households.CONTINUED).values == talked
 
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS if each.lasting], ids=lambda backend: backend.name)

@@ -84,7 +84,10 @@ def test_a_file_of_one_backend_is_the_same_on_another_and_goes_on_there(
         assert (again.made, again.same, again.memories, again.differing, again.complete) == (0, 11, 0, (), True)
         answered = households.NESTED(other.checkpointer).invoke(Command(resume="Ana"), thread("nested"))
         assert answered["said"][-1] == "heard Ana"
-        households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
+        talked = households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
+        brought = other.import_portable(tmp_path / "file.tk")
+        assert (brought.same, brought.merged, brought.differing) == (9, 2, ())
+        assert households.CHAT(other.checkpointer).get_state(households.CONTINUED).values == talked
     if target.lasting:
         assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
