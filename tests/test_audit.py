@@ -383,6 +383,11 @@ def test_stats_count_threads_memories_and_what_the_storage_takes(url: str) -> No
         assert (told.oldest, told.newest) == (min(i.created for i in infos), max(i.updated for i in infos))
         assert (told.memories, told.namespaces) == (3, 2)
         check_storage(url, told.storage)
+    if not url.startswith("memory"):
+        with threadkeep.open(url, tenant="another") as keep:
+            told = keep.stats()
+            assert (told.threads, told.memories, told.namespaces) == (0, 0, 0)
+            assert keep.activity().threads == keep.sizes().threads == 0
 
 
 def check_storage(url: str, told: threadkeep.Storage | None) -> None:
@@ -415,6 +420,23 @@ def test_both_colours_tell_the_same(seen: Keep) -> None:
     assert asyncio.run(asked()) == [
         seen.trace("fan", "latest~2", values=True), seen.activity(prefix="fan"), seen.sizes(limit=2), seen.stats().bytes,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["activity", "sizes"])
+def test_a_thread_that_goes_away_meanwhile_is_passed_over_and_nothing_is_held(verb: str) -> None:
+    with threadkeep.open("memory://") as keep:
+        for thread in "abc":
+            Chain(keep.checkpointer, thread).put({"log": [thread]})
+        told = getattr(keep, verb)(on_progress=lambda done, *_: keep.delete("b") if done == 1 else None)
+        assert told.threads == 2
+
+        def interrupt(done: int, total: int | None, what: str) -> None:
+            raise KeyboardInterrupt(done, total, what)
+
+        with pytest.raises(KeyboardInterrupt) as raised:
+            getattr(keep, verb)(on_progress=interrupt)
+        assert raised.value.args == (1, None, "a")
+        assert getattr(keep, verb)().threads == 2
 
 
 # --- commands

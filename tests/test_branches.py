@@ -154,7 +154,7 @@ async def test_a_fork_in_the_middle_leaves_out_what_came_after(url: str, call: C
         await call(keep, "delete", "1")
         state = await call(graph, "get_state", at("2"))
         assert (state.values, state.next, state.interrupts) == (waiting.values, waiting.next, ())
-        assert len([each for each in await call.every(keep.checkpointer, "list", at("2"))]) == 2
+        assert len(await call.every(keep.checkpointer, "list", at("2"))) == 2
         await call(graph, "invoke", None, at("2"))
         done = await call(graph, "invoke", Command(resume="second"), at("2"))
         assert done["said"][-1] == "heard second"

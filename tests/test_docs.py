@@ -24,6 +24,7 @@ import nursery
 import threadkeep
 from threadkeep.adapters.cube import KeepCube
 from threadkeep.backends.blocks import read_blocks
+from threadkeep.operator import Operator
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]
@@ -192,21 +193,12 @@ PUBLIC = {
     "KeepSaver": [name for name in vars(threadkeep.KeepSaver) if not name.startswith("_")],
     "KeepStore": [name for name in vars(threadkeep.KeepStore) if not name.startswith("_")],
     "KeepCube": [name for name in vars(KeepCube) if not name.startswith("_")],
-    "ThreadInfo": [field.name for field in dataclasses.fields(threadkeep.ThreadInfo)],
-    "Look": [
-        field.name
-        for told in (
-            threadkeep.Step,
-            threadkeep.Written,
-            threadkeep.Shown,
-            threadkeep.Tree,
-            threadkeep.Diff,
-            threadkeep.ChannelDiff,
-            threadkeep.Change,
-            threadkeep.Blame,
-        )
-        for field in dataclasses.fields(told)
-    ],
+    "Operator": [name for name in vars(Operator) if not name.startswith("_")],
+    **{
+        name: [field.name for field in dataclasses.fields(held)]
+        for name in threadkeep.__all__
+        if dataclasses.is_dataclass(held := getattr(threadkeep, name))
+    },
     "errors": [name for name, held in vars(threadkeep.errors).items() if inspect.isclass(held)],
 }
 

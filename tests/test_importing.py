@@ -33,6 +33,7 @@ import valkeys
 from data import make_old_databases
 from houses import Database, alived_in, assert_same, at, ended, lived_in, old_file, told
 from soundness import loose_ends
+from threadkeep.cli.app import run
 from threadkeep.engine.codec import Codec
 from threadkeep.engine.gate import KeepSerializer
 from threadkeep.engine.splitting import Splitter
@@ -524,17 +525,15 @@ def test_a_password_is_not_told(empty: threadkeep.Keep) -> None:
 
 def test_the_command_imports_and_says_what_it_did(source: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "threadkeep", "import", str(source), "--url", str(tmp_path / "ours.db")]
-    run = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stderr) == (0, "")
-    assert "langgraph-sqlite" in run.stdout
-    assert "both sides are equal" in run.stdout
+    ended_well = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (ended_well.returncode, ended_well.stderr) == (0, "")
+    assert "langgraph-sqlite" in ended_well.stdout
+    assert "both sides are equal" in ended_well.stdout
 
 
 def test_the_command_counts_chooses_and_tells_in_json(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from threadkeep.cli.app import run
-
     url = ["--url", str(tmp_path / "ours.db")]
     assert run(["import", str(source), "--dry-run", "--json", *url]) == 0
     counted = json.loads(capsys.readouterr().out)
@@ -554,6 +553,21 @@ def test_the_command_counts_chooses_and_tells_in_json(
     assert run(["import", str(tmp_path / "missing"), *url]) == 2
     assert run(["import", str(source), "--thread", "nobody", *url]) == 1
     assert run(["import", "postgresql://127.0.0.1:1/db", *url]) == 3
+
+
+def test_the_command_imports_what_was_exported(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with threadkeep.open("memory://") as keep:
+        keep.import_from(source)
+        for name in ("all.tk", "all.jsonl"):
+            keep.export(tmp_path / name)
+    for name, expected in (("all.tk", "5 new"), ("all.jsonl", "5 here already")):
+        assert run(["import", str(tmp_path / name), "--url", str(tmp_path / "ours.db")]) == 0
+        assert expected in capsys.readouterr().out
+    assert run(["import", str(tmp_path / "all.tk"), "--dry-run", "--url", str(tmp_path / "ours.db")]) == 2
+    with threadkeep.open("memory://") as keep, pytest.raises(ValueError, match="import_portable"):
+        keep.import_from(tmp_path / "all.jsonl")
 
 
 def test_the_command_that_is_interrupted_goes_on(tmp_path: Path) -> None:

@@ -200,6 +200,34 @@ async def test_files_of_old_cubepi_are_read(release: str, tmp_path: Path) -> Non
                 )
 
 
+async def test_an_import_of_a_long_talk_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadkeep.moving.talks._OPS", 5)
+    async with SQLiteCheckpointer(str(tmp_path / "long.db")) as theirs, threadkeep.open("memory://") as keep:
+        for n in range(20):
+            await theirs.claim_run("talk", f"run {n}")
+            await theirs.append("talk", [said("user", f"question {n}", run_id=f"run {n}")])
+            await theirs.append(
+                "talk", [said("assistant", f"answer {n}", run_id=f"run {n}"), said("user", "meanwhile")]
+            )
+            await theirs.mark_run_complete("talk", f"run {n}")
+        for steps in (2, 4):
+
+            def stop(*_: Any) -> None:
+                nonlocal steps
+                steps -= 1
+                if steps == 0:
+                    raise KeyboardInterrupt
+
+            with pytest.raises(KeyboardInterrupt):
+                await keep.aimport_from(tmp_path / "long.db", on_progress=stop)
+            held = await keep.cube.load("talk")
+            assert held is not None and 0 < len(held.messages) < 60
+        assert (await keep.aimport_from(tmp_path / "long.db")).differences == ()
+        assert await keep.cube.load("talk") == await theirs.load("talk")
+        for run in ("run 0", "run 11"):
+            assert await keep.cube.snapshot("talk", after_run_id=run) == await theirs.snapshot("talk", after_run_id=run)
+
+
 async def test_a_message_that_cannot_be_read_is_told(talks: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(talks, tmp_path / "talks.db"))
     with sqlite3.connect(path) as connection:

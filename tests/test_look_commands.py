@@ -19,6 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 import lookers
 import threadkeep
 from chains import Chain
+from threadkeep.cli import chat
 from threadkeep.cli.app import run
 from threadkeep.cli.drawing import ASCII, UNICODE, rows
 from threadkeep.cli.memories import joined, segments
@@ -106,16 +107,28 @@ def test_commands_say_what_the_verbs_say(lasting_url: str, command: Command) -> 
     ):  # fmt: skip
         said = command("diff", *args, "--json")
         assert (said.code, said.json) == (0, deep), args
+    inner = [step for step in command("log", "fan", "--json").json if step["ns"]]
+    for args, code in (
+        (("show", "fan", inner[1]["id"][-8:]), 0), (("blame", "fan", "done[0]", "--checkpoint", inner[1]["id"][-8:]), 0),
+        (("diff", "fan", inner[1]["id"], inner[0]["id"]), 0), (("diff", f"fan@{inner[1]['id'][-8:]}", inner[0]["id"]), 0),
+    ):  # fmt: skip
+        assert command(*args).code == code, args
     same = command("diff", "chat", "chat")
     assert (same.code, "no differences" in same.out) == (0, True)
     assert command("diff", "talk", "talk2").code == 0
     assert command("diff", "talk", "talk2", "--exit-code").code == 1
-    memories_are_listed(command)
+    memories_are_listed(command, has_words=not lasting_url.startswith("valkey"))
     wrong_input_is_said(command, log)
     what_is_said_to_people(command, log)
 
 
-def memories_are_listed(command: Command) -> None:
+def memories_are_listed(command: Command, *, has_words: bool) -> None:
+    asked = command("memories", "users", "--query", "pizza", "--json")
+    if has_words:
+        assert [(each["value"]["n"], each["score"] > 0) for each in asked.json] == [(1, True)]
+        assert "score" in command("memories", "--query", "pizza").out
+    else:
+        assert asked.code == 2 and "--query" in asked.err
     spaces = command("memories", "--json").json
     assert spaces == [
         {"namespace": ["a/b", "c\\d"], "memories": 1}, {"namespace": ["users", "ann"], "memories": 1},
@@ -180,6 +193,24 @@ def what_is_said_to_people(command: Command, log: list[threadkeep.Step]) -> None
     listed = command("threads", "--limit", "1", "--sort", "id").out
     assert "error" in listed and "--after broken" in listed
     assert "work" in command("show", "fan", "latest~2", "--writes").out
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ({"role": "user", "content": "hi"}, ["user: hi"]),
+        ({"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "b"}]}, ["assistant: a\nb"]),
+        ({"role": "assistant", "content": [{"type": "tool_call", "name": "f", "arguments": {"x": 1}}]}, ["assistant:", '  calls f {"x": 1}']),
+        ({"role": "tool_result", "tool_name": "f", "content": [], "is_error": True}, ["tool_result f failed:"]),
+        ({"$type": "x.AIMessage", "content": [{"type": "tool_use", "name": "f", "input": {}}], "tool_calls": [{"name": "f", "args": {"y": 2}}]}, ["ai:", '  calls f {"y": 2}']),
+        ({"$type": "x.ToolMessage", "type": "tool", "name": "f", "status": "error", "content": "no"}, ["tool f failed: no"]),
+        ({"$type": "x.HumanMessageChunk", "content": {"odd": 1}}, ['human: {"odd": 1}']),
+        ({"$type": "x.AIMessage", "content": None, "tool_calls": "odd"}, ["ai:"]),
+        ({"role": 5, "content": 5}, ["?: 5"]),
+    ],
+)  # fmt: skip
+def test_messages_of_all_kinds_are_told(message: dict[str, Any], told: list[str]) -> None:
+    assert [text.plain for text in chat.said(message)] == told
 
 
 # --- trees

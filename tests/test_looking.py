@@ -68,7 +68,9 @@ async def test_a_checkpoint_shows_what_its_graph_tells(name: str) -> None:
             assert shown.step == step
             assert sorted(shown.next) == sorted(state.next)
             assert step.metadata == as_plain(dict(state.metadata))
-            if name != "functional":  # its values are not its channels
+            if name == "functional":  # its value is one of its channels
+                assert shown.state.get("__end__") == as_plain(state.values) or not state.values
+            else:
                 empty = [key for key, value in state.values.items() if not value]
                 assert {**dict.fromkeys(empty), **shown.state}.keys() >= state.values.keys()
                 told = {key: value for key, value in state.values.items() if key in shown.state}
@@ -295,6 +297,7 @@ async def checkpoints_are_found_by_name(keep: threadkeep.Keep) -> None:
     assert await both(keep, "find", log[3].id) == log[3]
     (inner, *_) = [step for step in await keep.alog("fan") if step.ns] or [log[3]]
     assert await both(keep, "find", inner.id) == inner
+    assert await both(keep, "find", f"{inner.thread}@{inner.id[-8:]}") == inner
     await keep.acopy("chat", "me@example.com")
     assert (await both(keep, "find", "me@example.com")).thread == "me@example.com"
     assert (await both(keep, "find", "me@example.com@latest~1")).step == 4
@@ -377,6 +380,18 @@ async def test_a_fork_hangs_on_what_it_was_forked_from(keep: threadkeep.Keep) ->
     assert tree.roots == {"": ("0", "8", "9")}
     assert tree.children == {"": {"0": ("1",), "1": ("2", "7")}}
     assert [step.forked_from for step in tree.steps] == [None, "elsewhere@5", "1", None, None, None]
+
+
+async def test_delta_channels_are_blamed(keep: threadkeep.Keep) -> None:
+    await turns(Async(), delta_graph(keep.checkpointer, frequency=1000), 2)
+    found = {
+        path: await both(keep, "blame", "1", path)
+        for path in ("messages[0].content", "messages[-1]", "log[1]", "log[4]")
+    }
+    assert [(blame.step.step, blame.write.node) for blame in found.values()] == [
+        (0, "__start__"), (6, "answer"), (2, "work"), (6, "answer"),
+    ]  # fmt: skip
+    assert found["log[1]"].write.value == ["work 2"]
 
 
 async def test_hidden_checkpoints_are_left_out_but_serve(keep: threadkeep.Keep) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import random
 import re
 import subprocess
@@ -129,6 +130,22 @@ def test_a_path_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert new().import_portable(tmp_path / "a.jsonl").made == 1
     assert not portable.is_portable(tmp_path / "none")
     assert not portable.is_portable(Path(__file__))
+
+
+def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path) -> None:
+    keep = threadkeep.open("memory://")
+    keep.store.put(("n",), "k", {"v": 1})
+    (tmp_path / "real.tk").write_bytes(b"old")
+    (tmp_path / "link.tk").symlink_to("real.tk")
+    keep.export(tmp_path / "link.tk")
+    assert (tmp_path / "link.tk").is_symlink()
+    assert portable.is_portable(tmp_path / "real.tk")
+    os.mkfifo(tmp_path / "pipe")
+    reading = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
+    keep.export(tmp_path / "pipe")
+    told, _ = reading.communicate(timeout=60)
+    assert (tmp_path / "pipe").is_fifo()
+    assert threadkeep.open("memory://").import_portable(io.BytesIO(told)).memories == 1
 
 
 def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:

@@ -98,10 +98,10 @@ def test_two_threads_share_no_key_of_their_own(two: list[tuple[str, str, str]]) 
 
 # --- what is sent
 
-CONNECTING = {"INFO", "CLUSTER", "CLIENT", "COMMAND", "HELLO", "AUTH", "READONLY", "PING"}
+CONNECTING = {"INFO", "DBSIZE", "CLUSTER", "CLIENT", "COMMAND", "HELLO", "AUTH", "READONLY", "PING"}
 OURS = {
     "EVAL", "EVALSHA", "WAIT", "ASKING", "EXISTS", "HGET", "HMGET", "ZRANGE", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZRANGEBYSCORE",
-    "ZREVRANGEBYSCORE", "ZMSCORE",
+    "ZREVRANGEBYSCORE", "ZMSCORE", "HLEN", "ZCOUNT",
 }  # fmt: skip
 IN_SCRIPTS = {
     "EXISTS", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE",
@@ -119,6 +119,10 @@ def do_everything(url: str) -> None:
             verb()
         Chain(keep.checkpointer).put({"messages": [f"{n} " * 40 for n in range(600)]})
         keep.checkpointer.copy_thread("t", "long")
+        keep.rollback("t", "latest")
+        keep.fork("t", to="forked")
+        keep.tag("t", "latest", "kept")
+        keep.prune(policy=threadkeep.Policy(keep_last=1), dry_run=True)
         for order in ("id", "updated", "created", "bytes"):
             keep.threads(order=order)
         store = keep.store

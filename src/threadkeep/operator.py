@@ -222,7 +222,8 @@ class Operator:
     def find(self, ref: str, *, kind: str | None = None) -> Step:
         """The checkpoint that a text names: THREAD (its latest), THREAD@CHECKPOINT, or the whole id of one in any thread.
 
-        THREAD@CHECKPOINT means the root namespace. Missing if nothing is named so, ValueError if several are.
+        CHECKPOINT is as for `show`: of the root namespace, or of the only other that has such. Missing if nothing is
+        named so, ValueError if several are.
         """
         return self._desk.runner.run(self._found(ref, kind))
 

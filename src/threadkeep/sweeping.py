@@ -5,13 +5,13 @@ Each thread is judged and changed in a commit of its own, so it may be ended at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from threadkeep.desk import Desk, draw, now, now_exactly
 from threadkeep.engine import catalogue, prune, remembering, retention
 from threadkeep.engine.backend import Listed
+from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.prune import Loss
 from threadkeep.engine.retention import Policy, Pruned, Swept
@@ -20,6 +20,8 @@ from threadkeep.plan import Plan
 from threadkeep.work import Change, Progress, Read, Work
 
 _PAGE = 500
+_TRIES = 5
+"""A thread that others changed so often while it was judged is busy: it is left for the next time."""
 
 
 def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run: bool) -> Work[Pruned]:
@@ -36,7 +38,7 @@ def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run
                 continue
             yield Progress(looked_at, None, key.id)
             try:
-                loss = yield letting_go(desk, key, judge, dry_run=dry_run)
+                loss = yield letting_go(desk, key, judge, dry_run=dry_run, tries=_TRIES)
             except Conflict:
                 continue
             if loss is not None:
@@ -55,9 +57,12 @@ def pruning_one(
     return retention.pruned([(key, loss)] if loss is not None else [], looked_at=1, dry_run=dry_run)
 
 
-def letting_go(desk: Desk, key: ThreadKey, judge: prune.Judge, *, dry_run: bool) -> Read | Change:
+def letting_go(desk: Desk, key: ThreadKey, judge: prune.Judge, *, dry_run: bool, tries: int = TRIES) -> Read | Change:
     """One thread."""
-    make: Callable[[], Plan[Any]] = lambda: prune.let_go(desk.heads, key, judge, draw(), dry_run=dry_run)  # noqa: E731
+
+    def make() -> Plan[Loss | None]:
+        return prune.let_go(desk.heads, key, judge, draw(), dry_run=dry_run, tries=tries)
+
     return Read(make) if dry_run else Change(key, make)
 
 

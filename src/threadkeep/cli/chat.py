@@ -13,11 +13,20 @@ from threadkeep.engine.paths import is_message
 from threadkeep.engine.plain import type_of
 from threadkeep.engine.steps import Step
 
-_STYLES = {"human": "green", "user": "green", "ai": "cyan", "assistant": "cyan", "tool": "yellow", "system": "magenta"}
+_STYLES = {
+    "human": "green",
+    "user": "green",
+    "ai": "cyan",
+    "assistant": "cyan",
+    "tool": "yellow",
+    "tool_result": "yellow",
+    "system": "magenta",
+}
 _WIDTH = 400
 _TROUBLES = {"__interrupt__": ("waits", "interrupted"), "__error__": ("failed", "error")}
 """Channels of writes that a person should know of, what to say of them, and in the colour of which status."""
-_CALLS = ("tool_calls", "invalid_tool_calls")
+_CALLS, _BLOCK_CALLS = ("tool_calls", "invalid_tool_calls"), ("tool_call", "tool_use", "function_call")
+"""Where a message names the tools that it calls: beside what it says, or among it."""
 
 
 def heading(step: Step, status: str | None = None, next: Sequence[str] = ()) -> Text:
@@ -94,16 +103,17 @@ def _questions(shown: Shown) -> Iterator[Text]:
 def said(message: Mapping[str, Any]) -> Iterator[Text]:
     """A message: who, what, and which tools were called."""
     role = role_of(message)
-    text = Text()
-    text.append(f"{line(role)}", f"bold {_STYLES.get(role, 'white')}")
+    text = Text().append(line(role), f"bold {_STYLES.get(role, 'white')}")
     if message.get("name") or message.get("tool_name"):
         text.append(f" {line(str(message.get('name') or message.get('tool_name')))}", "dim")
-    body = clean("\n".join(_words(message.get("content"))))
+    if message.get("is_error") or message.get("status") == "error":
+        text.append(" failed", STATUS_STYLES["error"])
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else [] if content is None else [content]
+    body = clean("\n".join(_words(block) for block in blocks if not _is_call(block)))
     yield text.append(f": {body}" if body else ":")
-    for key in _CALLS:
-        calls = message.get(key)
-        for call in calls if isinstance(calls, list) else ():
-            yield _call(call)
+    listed = [call for key in _CALLS if isinstance(message.get(key), list) for call in message[key]]
+    yield from map(_call, listed or filter(_is_call, blocks))
 
 
 def role_of(message: Mapping[str, Any]) -> str:
@@ -114,20 +124,20 @@ def role_of(message: Mapping[str, Any]) -> str:
     return type_of(message).removesuffix("Chunk").removesuffix("Message").lower() or "?"
 
 
-def _words(content: Any) -> Iterator[str]:
-    if isinstance(content, str):
-        yield content
-        return
-    for block in content if isinstance(content, list) else [content] if content is not None else []:
-        if isinstance(block, str):
-            yield block
-        elif isinstance(block, Mapping) and isinstance(block.get("text"), str):
-            yield block["text"]
-        else:
-            yield brief(as_json_text(block), _WIDTH)
+def _words(block: Any) -> str:
+    """A piece of a message."""
+    if isinstance(block, str):
+        return block
+    words = block.get("text", block.get("thinking")) if isinstance(block, Mapping) else None
+    return words if isinstance(words, str) else brief(as_json_text(block), _WIDTH)
+
+
+def _is_call(block: Any) -> bool:
+    return isinstance(block, Mapping) and block.get("type") in _BLOCK_CALLS
 
 
 def _call(call: Any) -> Text:
-    name = call.get("name") if isinstance(call, Mapping) else None
-    args = call.get("args", {}) if isinstance(call, Mapping) else call
-    return Text(f"  calls {line(str(name))} {brief(as_json_text(args), _WIDTH)}", "yellow")
+    """A call of a tool, as LangChain, CubeLoop and the providers spell it."""
+    found = call if isinstance(call, Mapping) else {}
+    args = next((found[key] for key in ("args", "arguments", "input") if key in found), call)
+    return Text(f"  calls {line(str(found.get('name', '?')))} {brief(as_json_text(args), _WIDTH)}", "yellow")

@@ -9,9 +9,11 @@ from typing import Annotated
 import click
 import typer
 
+import threadkeep
 from threadkeep.cli.app import DryRun, Json, Tenant, Url, app, as_url, opened
-from threadkeep.cli.output import answer, bar, size
-from threadkeep.moving.recognise import KINDS
+from threadkeep.cli.output import answer, bar, line, size
+from threadkeep.moving.portable import is_portable
+from threadkeep.moving.recognise import KINDS, OWN_EXPORT
 from threadkeep.moving.tally import Imported
 
 
@@ -28,12 +30,15 @@ def import_(
     thread: Annotated[str | None, typer.Option("--thread", help="Only this thread.")] = None,
     prefix: Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")] = "",
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Read both sides again and compare.")] = True,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Of an exported file: take it though it is cut off.")
+    ] = False,
     dry_run: DryRun = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:
-    """Bring in threads and memories of LangGraph's and CubeLoop's own savers. Exit code 1 if both sides differ.
+    """Bring in what LangGraph's and CubeLoop's own savers kept, or an exported file. Exit code 1 if both sides differ.
 
     The source is only read, and nothing that is here is overwritten. If it is interrupted, the same command goes on.
     """  # fmt: skip
@@ -42,6 +47,13 @@ def import_(
         bar("import", hidden=json) as tell,
     ):
         try:
+            if kind in (None, OWN_EXPORT) and is_portable(source):
+                if dry_run:
+                    raise ValueError("--dry-run is not for an exported file")
+                return _brought(
+                    keep.import_portable(source, thread_id=thread, prefix=prefix, partial=partial, on_progress=tell),
+                    as_json=json,
+                )
             found = keep.import_from(
                 source, kind=kind, thread_id=thread, prefix=prefix, verify=verify, dry_run=dry_run, on_progress=tell
             )
@@ -50,6 +62,19 @@ def import_(
             raise
     answer(found, _told(found, dry_run=dry_run, verify=verify), as_json=json)
     return 0 if found.is_equal else 1
+
+
+def _brought(found: threadkeep.Brought, *, as_json: bool) -> int:
+    """What became of an exported file."""
+    told = {
+        "new": found.made, "here already": found.same, "made anew": found.renewed,
+        "merged with what is here": found.merged, "memories": found.memories,
+    }  # fmt: skip
+    lines = [f"imported from {OWN_EXPORT}: {found.threads:,} threads"]
+    lines += [f"  {count:,} {what}" for what, count in told.items() if count]
+    lines += [f"differs: {each}" for each in found.differing]
+    answer(found, map(line, lines), as_json=as_json)
+    return 1 if found.differing else 0
 
 
 def _target(url: str | None, *, dry_run: bool) -> str:
@@ -68,6 +93,6 @@ def _told(found: Imported, *, dry_run: bool, verify: bool) -> Iterator[str]:
         yield f"  {'here already':<12}{found.skipped:>12,}"
     if found.bytes:
         yield f"  {'new values':<12}{size(found.bytes):>12}"
-    yield from (f"differs: {what}" for what in found.differences)
+    yield from (line(f"differs: {what}") for what in found.differences)
     if not dry_run and verify and found.is_equal:
         yield "both sides are equal"

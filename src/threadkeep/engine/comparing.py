@@ -37,7 +37,7 @@ class Change:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two plain values are equal, in type too: 1 is not True."""
-    return one is other or _text(one) == _text(other)
+    return one is other or (one == other and _text(one) == _text(other))
 
 
 def _text(value: Any) -> str:

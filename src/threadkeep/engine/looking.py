@@ -21,13 +21,13 @@ from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.records import Record, Slot
 from threadkeep.engine.steps import Reading, Step, Written, fetch, is_internal, read, sends_of, write_slots
-from threadkeep.engine.survey import find
+from threadkeep.engine.survey import find, is_short_for
 from threadkeep.engine.talks import plainly
 from threadkeep.errors import Missing
 
 _SHORTEST, _WHOLE = 8, 12
 _MENTIONED = 3
-_AT, _START, _JOIN = "@", "__start__", "join:"
+_AT, _BACK, _START, _JOIN = "@", "~", "__start__", "join:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,18 +210,27 @@ async def locate(heads: Heads, tenant: str, ref: str, kind: str | None) -> Step:
     key, id, ns = await _place(tenant, ref, kind)
 
     async def told(reading: Reading) -> Step:
-        return (await _steps(heads, reading, [find(reading.thread, id, ns)]))[0]
+        space = (_space(reading, id) if id else "") if ns is None else ns
+        return (await _steps(heads, reading, [find(reading.thread, id, space)]))[0]
 
     return await read(heads, key, told)
 
 
-async def _place(tenant: str, ref: str, kind: str | None) -> tuple[ThreadKey, str | None, str]:
+def _space(reading: Reading, id: str) -> str:
+    """The only namespace with a checkpoint that begins or ends so; else the root's."""
+    short = id.partition(_BACK)[0]
+    spaces = {record.row.ns for record in reading.thread.visible() if is_short_for(short, record.row.id)}
+    return spaces.pop() if len(spaces) == 1 else ""
+
+
+async def _place(tenant: str, ref: str, kind: str | None) -> tuple[ThreadKey, str | None, str | None]:
+    """A thread, what names the checkpoint, and its namespace if that is known."""
     key = await key_of(tenant, ref, kind)
     if key is not None:
         return key, None, ""
     thread, at, id = ref.rpartition(_AT)
     if at and (key := await key_of(tenant, thread, kind)) is not None:
-        return key, id, ""
+        return key, id, None
     kinds = [each for each in (GRAPH, CUBE) if kind in (None, each)]
     hits = [hit for each in kinds for hit in await Scan(tenant, each, _MENTIONED, id=ref)]
     if len(hits) == 1:

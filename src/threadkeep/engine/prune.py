@@ -59,13 +59,15 @@ async def delete_runs(heads: Heads, key: ThreadKey, runs: frozenset[str], draw: 
     await _judged(heads, key, lambda thread: _without_runs(thread, runs), draw, runs)
 
 
-async def let_go(heads: Heads, key: ThreadKey, judge: Judge, draw: int, *, dry_run: bool = False) -> Loss | None:
+async def let_go(
+    heads: Heads, key: ThreadKey, judge: Judge, draw: int, *, dry_run: bool = False, tries: int = TRIES
+) -> Loss | None:
     """Leave what a verdict leaves; what went, or would go in a dry run. None if nothing does, or there is no such thread.
 
-    Three round trips: what it weighs is asked before it goes.
+    Three round trips: what it weighs is asked before it goes. Conflict if others change it at each of so many tries.
     """
     lost: Loss | None = None
-    for attempt in range(TRIES):
+    for attempt in range(tries):
         thread = whole(heads, key, await Survey(key))
         if thread is None or _is_ours(thread, draw, attempt):
             return lost  # gone, or the answer to an earlier try got lost
@@ -81,7 +83,7 @@ async def let_go(heads: Heads, key: ThreadKey, judge: Judge, draw: int, *, dry_r
             await Pause(attempt)
         else:
             return lost
-    raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
+    raise Conflict(f"thread {key.id!r} was changed by others at each of {tries} tries")
 
 
 def _is_ours(thread: Whole, draw: int, attempt: int) -> bool:

@@ -29,6 +29,8 @@ from threadkeep.errors import Conflict
 
 T = TypeVar("T")
 _INTERNAL = ("__", "branch:", "join:")
+_HELD = ("__root__", "__end__", "__previous__")
+"""Channels that hold what the application gave: a state that is no dict, and what the functional API returned and saved."""
 _PUSH = "__pregel_push"
 _OVERWRITE, _REMOVE, _ALL = "langgraph.types.Overwrite", "RemoveMessage", "__remove_all__"
 
@@ -81,7 +83,7 @@ class Written:
 
 def is_internal(channel: str) -> bool:
     """Whether a channel is LangGraph's own and not of the state that the application has."""
-    return channel.startswith(_INTERNAL)
+    return channel.startswith(_INTERNAL) and channel not in _HELD
 
 
 def moment(milliseconds: int) -> datetime:
@@ -94,6 +96,7 @@ class Reading:
 
     def __init__(self, thread: Whole) -> None:
         self.thread = thread
+        self._sends: dict[Place, list[Any]] = {}
 
     @property
     def key(self) -> ThreadKey:
@@ -177,8 +180,11 @@ class Reading:
 
     def sends(self, record: Record) -> list[Any]:
         """The pending sends of a checkpoint."""
-        found = self.value(record, TASKS) if TASKS in record.slots else []
-        return found if isinstance(found, list) else []
+        place = (record.row.ns, record.row.id)
+        if place not in self._sends:
+            found = self.value(record, TASKS) if TASKS in record.slots else []
+            self._sends[place] = found if isinstance(found, list) else []
+        return self._sends[place]
 
     def node(self, record: Record, path: str) -> str | None:
         """The node of a task that wrote on a checkpoint."""

@@ -88,7 +88,7 @@ def find(thread: Whole, ref: str | None, ns: str = "") -> Record:
     if (back := _BACK.fullmatch(ref)) is not None:
         return _before(thread, find(thread, back["ref"], ns), int(back["steps"]))
     visible = thread.visible(ns)
-    named = visible[-1:] if ref == LATEST else [record for record in visible if _is_short_for(ref, record.row.id)]
+    named = visible[-1:] if ref == LATEST else [record for record in visible if is_short_for(ref, record.row.id)]
     if len(named) == 1:
         return named[0]
     where = f"thread {thread.key.id!r}" + (f", namespace {ns!r}" if ns else "")
@@ -97,7 +97,7 @@ def find(thread: Whole, ref: str | None, ns: str = "") -> Record:
     raise ValueError(f"{len(named)} checkpoints of {where} begin or end with {ref!r}: say more of the id")
 
 
-def _is_short_for(ref: str, id: str) -> bool:
+def is_short_for(ref: str, id: str) -> bool:
     """Whether somebody may mean this id: it begins so, or ends so, since ids made at about the same time begin alike."""
     return id.startswith(ref) or id.endswith(ref)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from threadkeep.engine.heads import Heads
@@ -60,7 +61,7 @@ def importing(wish: Wish, target: Target) -> Work[Imported]:
         threads = yield Aside(lambda: [_threads(source, wish) for source in sources])
         if wish.thread is not None and not any(map(any, threads)):
             raise Missing(f"there is no thread {wish.thread!r} in the source")
-        tally.total = yield Aside(lambda: sum(_count(source, wish) for source in sources))
+        tally.total = yield Aside(lambda: sum(map(partial(_count, wish), sources, threads)))
         yield Progress(0, tally.total, "")
         for source, (graphs, talks) in zip(sources, threads, strict=True):
             for mover in _movers(source, graphs, talks, wish, target, tally):
@@ -85,12 +86,13 @@ def _threads(source: Source, wish: Wish) -> tuple[list[str], list[str]]:
     return list(filter(wish.wants, graphs)), list(filter(wish.wants, talks))
 
 
-def _count(source: Source, wish: Wish) -> int:
-    """How much there is, for the progress; of threads by prefix nobody counts before."""
-    counted = [each.count(wish.thread) for each in (source.graphs, source.talks) if each is not None]
-    if source.memories is not None and wish.is_all:
-        counted.append(source.memories.count())
-    return sum(counted)
+def _count(wish: Wish, source: Source, threads: tuple[Sequence[str], Sequence[str]]) -> int:
+    """How much there is, for the progress."""
+    total = 0
+    for each, chosen in zip((source.graphs, source.talks), threads, strict=True):
+        if each is not None:
+            total += each.count(None) if wish.is_all else sum(map(each.count, chosen))
+    return total + (source.memories.count() if source.memories is not None and wish.is_all else 0)
 
 
 def _movers(

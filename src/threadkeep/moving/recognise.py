@@ -7,12 +7,12 @@ memories, and CubeLoop's threads beside them; then each is a source.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 from threadkeep.moving.foreign import Source
+from threadkeep.moving.portable import is_portable
 
 OWN_DATABASE, OWN_EXPORT = "threadkeep", "threadkeep-export"
 """What is our own, and imported elsewhere: a database of ours, and the portable file that `export` makes."""
@@ -25,19 +25,18 @@ _POSTGRES = ("postgresql://", "postgres://")
 _OWN_TABLES = {"tk_threads", "tk_items"}
 
 
+_INSTEAD = {
+    OWN_DATABASE: "threadkeep.convert, or the command convert, brings it over",
+    OWN_EXPORT: "Keep.import_portable, or the command import, brings it in",
+}
+
+
 class OwnError(ValueError):
     """What was given is threadkeep's own: `kind` says whether it is a database or an exported file."""
 
     def __init__(self, name: str, kind: str) -> None:
-        super().__init__(f"{name} is threadkeep's own ({kind}), not a source of others")
+        super().__init__(f"{name} is threadkeep's own ({kind}): {_INSTEAD[kind]}")
         self.kind = kind
-
-
-class _Held(NamedTuple):
-    """What a database may be: by its tables, and the sources in it."""
-
-    known: bool
-    make: Callable[[], Source]
 
 
 def recognise(given: Any, kind: str | None) -> list[Source]:
@@ -83,7 +82,7 @@ def _of_file(path: Path, kind: str | None) -> list[Source]:
         raise IsADirectoryError(f"{path} is a directory, not a file")
     with path.open("rb") as file:
         magic = file.read(16)
-    if kind == OWN_EXPORT or (kind is None and magic.startswith(_ZSTD_MAGIC)):
+    if kind == OWN_EXPORT or (kind is None and (magic.startswith(_ZSTD_MAGIC) or is_portable(path))):
         raise OwnError(str(path), OWN_EXPORT)
     if magic and not magic.startswith(_SQLITE_MAGIC):
         raise ValueError(f"{path} is neither an SQLite database nor an export of threadkeep")
@@ -91,26 +90,10 @@ def _of_file(path: Path, kind: str | None) -> list[Source]:
     from threadkeep.moving.sources.sqlite_file import SqliteRows  # noqa: PLC0415
 
     rows = SqliteRows(path)
-    tables = rows.tables
-    saver, store = langgraph_sqlite.has_threads(tables), langgraph_sqlite.has_memories(tables)
-    held = {
-        LANGGRAPH_SQLITE: _Held(
-            saver or store,
-            lambda: Source(
-                LANGGRAPH_SQLITE,
-                graphs=langgraph_sqlite.SavedThreads(rows) if saver else None,
-                memories=langgraph_sqlite.StoredMemories(rows) if store else None,
-            ),
-        ),
-        CUBELOOP_SQLITE: _Held(
-            cubeloop_sqlite.has_threads(tables),
-            lambda: Source(CUBELOOP_SQLITE, talks=cubeloop_sqlite.SavedTalks(rows)),
-        ),
-    }
-    if langgraph_sqlite.is_too_old(tables):
+    if langgraph_sqlite.is_too_old(rows.tables):
         rows.close()
         raise ValueError(f"{path} was written by LangGraph 0.1 or older, before its savers had a package of their own")
-    return _chosen(str(path), kind, tables, held, rows.close)
+    return _chosen(str(path), kind, rows, langgraph_sqlite, cubeloop_sqlite)
 
 
 def _of_server(url: str, kind: str | None) -> list[Source]:
@@ -118,41 +101,33 @@ def _of_server(url: str, kind: str | None) -> list[Source]:
     from threadkeep.moving.sources.postgres_server import PostgresRows  # noqa: PLC0415
 
     rows = PostgresRows(url)
-    tables = rows.tables
-    saver, store = langgraph_postgres.has_threads(tables), langgraph_postgres.has_memories(tables)
-    held = {
-        LANGGRAPH_POSTGRES: _Held(
-            saver or store,
-            lambda: Source(
-                LANGGRAPH_POSTGRES,
-                graphs=langgraph_postgres.SavedThreads(rows) if saver else None,
-                memories=langgraph_postgres.StoredMemories(rows) if store else None,
-            ),
-        ),
-        CUBELOOP_POSTGRES: _Held(
-            cubeloop_postgres.has_threads(tables),
-            lambda: Source(CUBELOOP_POSTGRES, talks=cubeloop_postgres.SavedTalks(rows)),
-        ),
-    }
-    return _chosen(rows.named, kind, tables, held, rows.close)
+    return _chosen(rows.named, kind, rows, langgraph_postgres, cubeloop_postgres)
 
 
-def _chosen(
-    name: str, kind: str | None, tables: Mapping[str, Any], held: Mapping[str, _Held], close: Callable[[], None]
-) -> list[Source]:
-    """The sources of a database that are wanted; it is closed if there are none."""
-    found = [each.make() for named, each in held.items() if each.known and kind in (None, named)]
-    if not found or kind == OWN_DATABASE:
-        close()
-        if kind in (None, OWN_DATABASE) and tables.keys() >= _OWN_TABLES:
+def _chosen(name: str, kind: str | None, rows: Any, langgraph: Any, cubeloop: Any) -> list[Source]:
+    """The sources of a database that are wanted; it is closed if there are none. The last one closes it."""
+    saver, store = langgraph.has_threads(rows.tables), langgraph.has_memories(rows.tables)
+    known = [langgraph.KIND] * (saver or store) + [cubeloop.KIND] * cubeloop.has_threads(rows.tables)
+    wanted = [each for each in known if kind in (None, each)]
+    if not wanted:
+        rows.close()
+        if kind in (None, OWN_DATABASE) and rows.tables.keys() >= _OWN_TABLES:
             raise OwnError(name, OWN_DATABASE)
-        raise ValueError(_unknown(name, kind, [named for named, each in held.items() if each.known]))
-    found[-1] = _closing(found[-1], close)
-    return found
+        raise ValueError(_unknown(name, kind, known))
+    found = {
+        langgraph.KIND: lambda close: Source(
+            langgraph.KIND,
+            graphs=langgraph.SavedThreads(rows) if saver else None,
+            memories=langgraph.StoredMemories(rows) if store else None,
+            close=close,
+        ),
+        cubeloop.KIND: lambda close: Source(cubeloop.KIND, talks=cubeloop.SavedTalks(rows), close=close),
+    }
+    return [found[each](rows.close if each == wanted[-1] else _stays_open) for each in wanted]
 
 
-def _closing(source: Source, close: Callable[[], None]) -> Source:
-    return Source(source.kind, source.graphs, source.talks, source.memories, close)
+def _stays_open() -> None:
+    """Another source of the same database closes it."""
 
 
 def _unknown(name: str, kind: str | None, known: list[str]) -> str:

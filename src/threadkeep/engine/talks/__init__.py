@@ -8,4 +8,5 @@ run begins a new one (without runs, each turn of the user), so older checkpoints
     form.py       how a talk's channels are held
     staging.py    ops into a draft, the batch that they make
     plans.py      write, load, snapshot, fork
+    branches.py   rollback and fork of the operator's
 """

@@ -1,9 +1,11 @@
-"""CubeLoop's PostgresCheckpointer, and CubePi's: schema versions 1 to 5.
+"""CubeLoop's PostgresCheckpointer, and CubePi's.
 
-cubepi_threads        extra, parent; pending_request since 2, its run_id since 3
-cubepi_messages       msgpack each, metadata as JSON beside it; run_id since 4
-cubepi_runs           since 4
-cubepi_hitl_answers   since 5
+    cubepi_threads        extra, parent; pending_request since version 2, its run_id since 3
+    cubepi_messages       msgpack each, metadata as JSON beside it; run_id since version 4
+    cubepi_runs           since version 4
+    cubepi_hitl_answers   since version 5
+
+Versions are those of its schema, 1 to 5; the columns that are there tell which it is.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """CubeLoop's SQLiteCheckpointer, and CubePi's of every release.
 
-messages                  JSON each, in the order of their ids; run_id since 0.8
-thread_extra              parent_thread_id since 0.8
-thread_pending_request    since 0.3; run_id since 0.6
-thread_hitl_answers       since 0.13
-runs                      since 0.8
+    messages                  JSON each, in the order of their ids
+    thread_extra              and what the thread was forked from
+    thread_pending_request    the question that waits
+    thread_hitl_answers       answers to questions
+    runs                      claimed, completed, in which order
+
+CubePi 0.5 had only the first two, without runs and parents.
 """
 
 from __future__ import annotations

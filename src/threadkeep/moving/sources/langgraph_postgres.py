@@ -1,9 +1,9 @@
 """langgraph-checkpoint-postgres: PostgresSaver, AsyncPostgresSaver, the shallow ones, and their stores; every migration.
 
-    checkpoints         a row each as JSON, small values in it since 3.0; of a shallow saver one row a namespace, without ids
+    checkpoints         a row each as JSON, later with small values in it; of a shallow saver one row a namespace, without ids
     checkpoint_blobs    the other values, by channel and version; of a shallow saver by channel
-    checkpoint_writes   task_path since 2.0.9
-    store               expires_at and ttl_minutes since 2.0.14
+    checkpoint_writes   at first without task_path
+    store               at first without expires_at and ttl_minutes
     store_vectors       pgvector's
 
 What a checkpoint of before version 4 has to send stands in the writes of its parent, and is read as the saver reads it.

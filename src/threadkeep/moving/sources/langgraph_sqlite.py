@@ -1,9 +1,11 @@
 """langgraph-checkpoint-sqlite: SqliteSaver, AsyncSqliteSaver and their stores, every schema that was released.
 
-checkpoints   one row each, the whole checkpoint in a blob: msgpack, or JSON of the first versions
-writes        task_path since 3.1
-store         expires_at and ttl_minutes since 2.0.8
-store_vectors float32, little-endian, as sqlite-vec takes them
+    checkpoints     one row each, the whole checkpoint in a blob: msgpack, or JSON of the first versions
+    writes          at first without task_path
+    store           at first without expires_at and ttl_minutes
+    store_vectors   float32, little-endian, as sqlite-vec takes them
+
+Nothing else tells the releases apart.
 """
 
 from __future__ import annotations

@@ -14,6 +14,10 @@ _OURS = ("min_size", "max_size", "prepare", "group")
 """What threadkeep.open takes in a URL and no server does: the same URL may be given here."""
 
 
+_PATIENT = ("statement_timeout", "idle_in_transaction_session_timeout")
+"""What could end a long transaction that disturbs nobody."""
+
+
 class PostgresRows:
     """A connection in a transaction: REPEATABLE READ, READ ONLY. `schema` in the URL's query says where the tables are."""
 
@@ -29,6 +33,8 @@ class PostgresRows:
             self._connection = psycopg.connect(address, connect_timeout=max(int(timeout), 2), prepare_threshold=None)
             self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             self._connection.read_only = True
+            for name in _PATIENT:
+                self._connection.execute("SELECT set_config(%s, '0', true)", (name,))
             if schema is not None:
                 self._connection.execute("SELECT set_config('search_path', %s, true)", (_quoted(schema),))
             self.tables = self._tables()
