@@ -245,8 +245,8 @@ def _fill(path: Path) -> None:
     """Many threads, and one that takes several commits."""
     chance = random.Random(1)
     with threadkeep.open(f"sqlite:///{path}", durability="relaxed") as keep:
-        grow(keep.checkpointer, "m large", [Put(f"c{n}", None, {"a": [chance.randbytes(_LARGE)]}) for n in range(3)])
-        for n in range(60):
+        grow(keep.checkpointer, "m large", [Put(f"c{n}", None, {"a": [chance.randbytes(_LARGE)]}) for n in range(2)])
+        for n in range(40):
             grow(keep.checkpointer, f"t{n:02}", [Put("c0", None, {"a": [chance.randbytes(500), n]})])
             grow(keep.checkpointer, f"a{n:02}", [Put("c0", None, {"a": n})])
 
@@ -272,7 +272,7 @@ def test_a_conversion_that_is_killed_or_interrupted_is_ended_by_the_same_command
     assert finish(start("from threadkeep.cli import main; main()", *command[3:])).endswith("are the same\n")
     assert loose_ends(target) == []
     with threadkeep.open(f"sqlite:///{source}") as one, threadkeep.open(f"sqlite:///{target}") as other:
-        assert len(other.threads(limit=1000)) == 121
+        assert len(other.threads(limit=1000)) == 81
         assert households.inventory(other) == households.inventory(one)
 
 
