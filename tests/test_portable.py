@@ -19,6 +19,8 @@ import ormsgpack
 import pytest
 import zstandard
 from cubeloop.providers.base import TextContent, UserMessage
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 from langgraph.types import Command
 
@@ -29,7 +31,7 @@ from households import thread
 from soundness import loose_ends
 from threadkeep.cli.app import run
 from threadkeep.moving import portable
-from trees import Put, Wrote, grow
+from trees import Put, Wrote, grow, random_trees
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -85,7 +87,10 @@ def test_a_file_of_one_backend_is_the_same_on_another_and_goes_on_there(
         assert (again.made, again.same, again.memories, again.differing, again.complete) == (0, 11, 0, (), True)
         answered = households.NESTED(other.checkpointer).invoke(Command(resume="Ana"), thread("nested"))
         assert answered["said"][-1] == "heard Ana"
-        households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
+        talked = households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
+        brought = other.import_portable(tmp_path / "file.tk")
+        assert (brought.same, brought.merged, brought.differing) == (9, 2, ())
+        assert households.CHAT(other.checkpointer).get_state(households.CONTINUED).values == talked
     if target.lasting:
         assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
@@ -504,3 +509,23 @@ def test_checksums_are_those_that_the_documents_tell() -> None:
     for line in plain(exported()).splitlines()[:200]:
         body, crc = line.rsplit(b',"crc":"', 1)
         assert crc == b'%08x"}' % zlib.crc32(body)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(steps=random_trees(), prunes=st.booleans())
+def test_any_tree_of_checkpoints_is_the_same_after_a_file(steps: list[Any], prunes: bool) -> None:
+    keep, other, third = new(), new(), new()
+    grow(keep.checkpointer, "t", steps)
+    if prunes:
+        keep.checkpointer.prune(["t"])
+    file, redacted = io.BytesIO(), io.BytesIO()
+    keep.export(file)
+    assert other.import_portable(io.BytesIO(file.getvalue())).differing == ()
+    assert households.inventory(other) == households.inventory(keep)
+    keep.export(redacted, redact=True)
+    assert third.import_portable(io.BytesIO(redacted.getvalue())).differing == ()
+    (one,), (found,) = keep.threads(), third.threads()
+    assert (found.checkpoints, found.writes, found.status) == (one.checkpoints, one.writes, one.status)
+    assert [each.checkpoint["id"] for each in third.checkpointer.list(None)] == [
+        each.checkpoint["id"] for each in keep.checkpointer.list(None)
+    ]
