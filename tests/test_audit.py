@@ -29,7 +29,7 @@ from threadkeep.engine import prune, sizes
 from threadkeep.engine.backend import Measure, Survey
 from threadkeep.engine.plain import jsonable
 from threadkeep.engine.survey import node_of
-from threadkeep.moments import as_moment
+from threadkeep.operating.moments import as_moment
 from worlds import LONG, TALK, config, live, talk
 
 SERDE = JsonPlusSerializer()

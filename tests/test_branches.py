@@ -26,10 +26,10 @@ from test_crashes import put as put_args
 from test_delta_graphs import build as delta_graph
 from test_delta_graphs import turns as delta_turns
 from test_plans import KEY, Bench, put, writes
-from threadkeep import branching
 from threadkeep.engine.backend import Commit, Pause, Survey
 from threadkeep.engine.branch import Moment, fresh_id, rollback
 from threadkeep.errors import Conflict, Missing, Unavailable
+from threadkeep.operating import branching
 from threadkeep.plan import Request
 
 SHORT = put_args("t", "3", "2", messages=talk(3), run="second")
@@ -442,7 +442,7 @@ def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
     new_world: Callable[[], World], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(branching, "now_exactly", lambda: 1_000_000)
-    monkeypatch.setattr("threadkeep.sweeping.now", lambda: 1 << 42)
+    monkeypatch.setattr("threadkeep.operating.sweeping.now", lambda: 1 << 42)
     undisturbed, crashes = new_world(), 0
     ways = [(False, True), (True, False)]
     if undisturbed.path is not None:  # the others cost time and show nothing that is a database's own

@@ -17,9 +17,9 @@ import postgres
 import threadkeep
 import valkeys
 from colours import Colour
-from threadkeep import doctor
 from threadkeep.cli.app import run
 from threadkeep.errors import ReadOnly, Unavailable
+from threadkeep.operating import doctor
 
 
 def told(findings: list[threadkeep.Finding]) -> dict[str, threadkeep.Finding]:

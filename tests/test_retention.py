@@ -23,10 +23,11 @@ from colours import Colour
 from plays import THREAD, chat, nested, replies
 from test_branches import at, check
 from test_delta_graphs import build as delta_graph
-from threadkeep import Policy, sweeping
+from threadkeep import Policy
 from threadkeep.adapters import saver as adapter
 from threadkeep.cli.app import run
 from threadkeep.errors import Missing, ReadOnly
+from threadkeep.operating import sweeping
 from writers import Writers, _log
 
 DAY = 24 * 60 * 60 * 1000

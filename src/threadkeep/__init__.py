@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import errors
-from threadkeep.doctor import Finding
 from threadkeep.engine.audit import Activity, Share, TracedWrite
 from threadkeep.engine.backend import Storage
 from threadkeep.engine.blame import Blame
@@ -29,7 +28,8 @@ from threadkeep.moving.bringing import Brought
 from threadkeep.moving.converting import Converted, aconvert, convert
 from threadkeep.moving.exporting import Exported
 from threadkeep.moving.tally import Imported
-from threadkeep.upkeep import Compacted
+from threadkeep.operating.doctor import Finding
+from threadkeep.operating.upkeep import Compacted
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver

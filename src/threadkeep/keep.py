@@ -10,8 +10,8 @@ from threadkeep.desk import Desk, as_count
 from threadkeep.engine.gate import AllowedType, KeepSerializer
 from threadkeep.engine.identity import as_id
 from threadkeep.engine.memories import Memory, MemoryRow
+from threadkeep.operating.policies import Retention, policies
 from threadkeep.operator import Operator
-from threadkeep.policies import Retention, policies
 from threadkeep.urls import Server, transport_for
 
 if TYPE_CHECKING:

@@ -12,10 +12,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from threadkeep import branching, doctor, rounds, sweeping, upkeep
 from threadkeep import desk as clock
 from threadkeep.desk import Desk, as_count, aside, draw, now
-from threadkeep.doctor import Finding
 from threadkeep.engine import audit, blame, catalogue, copy, diffs, looking, paths, prune, repair, verify
 from threadkeep.engine.audit import Activity, TracedWrite
 from threadkeep.engine.blame import Blame
@@ -32,7 +30,6 @@ from threadkeep.engine.retention import Policy, Pruned, Swept
 from threadkeep.engine.sizes import Sizes, Stats
 from threadkeep.engine.steps import Step
 from threadkeep.engine.verify import Verified
-from threadkeep.moments import Moment, as_moment
 from threadkeep.moving import portable
 from threadkeep.moving.bringing import Bringing, Brought
 from threadkeep.moving.choosing import chosen
@@ -40,9 +37,12 @@ from threadkeep.moving.exporting import Export, Exported
 from threadkeep.moving.importing import Target, Wish, importing
 from threadkeep.moving.redacting import Redaction
 from threadkeep.moving.tally import Imported
+from threadkeep.operating import branching, doctor, rounds, sweeping, upkeep
+from threadkeep.operating.doctor import Finding
+from threadkeep.operating.moments import Moment, as_moment
+from threadkeep.operating.policies import Retention, policies
+from threadkeep.operating.upkeep import Compacted
 from threadkeep.plan import Plan
-from threadkeep.policies import Retention, policies
-from threadkeep.upkeep import Compacted
 from threadkeep.work import Read, Tell, Work
 
 T = TypeVar("T")

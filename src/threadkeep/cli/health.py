@@ -14,11 +14,11 @@ from rich.text import Text
 
 from threadkeep.cli.app import NO, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened
 from threadkeep.cli.output import answer, bar, size, table
-from threadkeep.doctor import PROBLEM, Finding
 from threadkeep.engine.repair import Repaired
 from threadkeep.engine.sight import Problem
 from threadkeep.engine.verify import Verified
-from threadkeep.upkeep import Compacted
+from threadkeep.operating.doctor import PROBLEM, Finding
+from threadkeep.operating.upkeep import Compacted
 
 _VERDICTS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 _SHOWN = 200

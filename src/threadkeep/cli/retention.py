@@ -15,7 +15,7 @@ import threadkeep
 from threadkeep import Policy, Pruned, Swept
 from threadkeep.cli.app import DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, sure
 from threadkeep.cli.output import answer, bar, line, size, table
-from threadkeep.policies import read
+from threadkeep.operating.policies import read
 
 _Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A threadkeep.toml with [[retention]] tables.")
