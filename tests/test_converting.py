@@ -365,13 +365,16 @@ def test_the_command_converts_says_so_and_tells_of_differences(
 # -- large
 
 _HEAVY = r"""
-import io, random, resource, sys
+import io, re, sys
+from pathlib import Path
 import threadkeep
 sys.path.insert(0, {tests!r})
 from trees import Put, grow
 
 verb, source, target = sys.argv[1:]
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+def peak():  # not ru_maxrss: a child begins with its parent's
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024
+
 with threadkeep.open("memory://") as small:
     grow(small.checkpointer, "t", [Put("c0", None, {{"a": [1]}})])
     threadkeep.convert(small, "memory://")
@@ -401,7 +404,7 @@ def test_a_large_thread_takes_little_memory(tmp_path: Path) -> None:
     for verb, where, target in steps:
         *told, grown = finish(start(script, verb, where, tmp_path / target)).splitlines()
         assert set(told) <= {"()"}
-        assert int(grown) < 200, verb
+        assert 0 < int(grown) < 100, verb
     with threadkeep.open(f"sqlite:///{tmp_path / 'd.db'}") as keep, threadkeep.open(f"sqlite:///{source}") as first:
         assert len(list(keep.checkpointer.list(None))) == 50
         last = households.thread("t")
