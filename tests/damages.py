@@ -267,19 +267,20 @@ def opener(url: str) -> Callable[..., Damager]:
         return lambda _, id, kind=GRAPH: InHashes(client, prefix, id, kind)
     schema = parse_qs(urlsplit(url).query)["schema"][0]
     base = url.partition("?")[0]
-    return lambda _, id, kind=GRAPH: InTables(on_server(base, schema), Postgres(schema), id, kind)
+    execute = on_server(base, schema)
+    return lambda _, id, kind=GRAPH: InTables(execute, Postgres(schema), id, kind)
 
 
 def on_server(base: str, schema: str) -> Callable[[str, Mapping[str, Any]], list[Any]]:
-    """Runs statements in a schema."""
+    """Runs statements in a schema, on a connection that goes with it."""
+    connection = psycopg.connect(base, autocommit=True)
+    connection.execute(f'SET search_path = "{schema}"')
 
     def execute(sql: str, values: Mapping[str, Any]) -> list[Any]:
-        with psycopg.connect(base, autocommit=True) as connection:
-            connection.execute(f'SET search_path = "{schema}"')
-            spelled = sql
-            for name in sorted(values, key=len, reverse=True):
-                spelled = spelled.replace(f":{name}", f"%({name})s")
-            cursor = connection.execute(spelled, dict(values))
-            return cursor.fetchall() if cursor.description else []
+        spelled = sql
+        for name in sorted(values, key=len, reverse=True):
+            spelled = spelled.replace(f":{name}", f"%({name})s")
+        cursor = connection.execute(spelled, dict(values))
+        return cursor.fetchall() if cursor.description else []
 
     return execute

@@ -262,7 +262,8 @@ class Valkey:
         replaced = {at: stored for at, stored, _ in request.labels}
         rows = [f.row for f in loaded.found if f.row is not None]
         writes = [row for f in loaded.found for row in f.writes]
-        runs = dict.fromkeys(run for run in (*(r.run for r in rows), *(w.run for w in writes)) if run is not None)
+        order = self.names(request.source).keys[1]
+        told = session.call(Call("ZRANGEBYLEX", (order,), (b"[u", b"(v")))  # a row names only its first run
         batch = Batch(
             expect=None,
             thread=request.thread,
@@ -270,7 +271,7 @@ class Valkey:
             new_checkpoints=tuple(rows),
             new_writes=tuple(writes),
             labels=tuple(Label(at.n, tags) for at, _, tags in request.labels),
-            runs=tuple(runs),
+            runs=tuple(decode(place[1:])[0] for place in told),
         )
         copied = [at for run in loaded.stored for at in run.ids() if at not in replaced]
         self._copied(session, request.source, version, copied, batch)

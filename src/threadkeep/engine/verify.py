@@ -270,7 +270,7 @@ def _decoded_inline(sight: Sight, place: tuple[str, str], task: str | None, name
 def _judge(sight: Sight) -> None:
     """Note what is wrong between rows, and with items."""
     _find_missing(sight)
-    who = affected(sight)
+    who = affected(sight) if sight.bad else {}
     for at, (problem, said) in sorted(sight.bad.items()):
         _tell_item(sight, at, problem, said, who[at])
     places = {*sight.records, *sight.broken}
@@ -289,10 +289,10 @@ def _judge(sight: Sight) -> None:
 
 def _find_missing(sight: Sight) -> None:
     stored = itemlog.join_runs((lane, n) for lane, n, _ in sight.found.stored)
-    used = [run for record in sight.records.values() for run in record.row.refs]
-    used += [run for tasks in sight.tasks.values() for task in tasks for run in task.row.refs]
-    used += [run for _, _, _, slot in sight.slots() for run in slot.runs]
-    used += [Run(itemlog.SHARED, record.row.labels, 1) for record in sight.records.values()]
+    used = {run for record in sight.records.values() for run in record.row.refs}
+    used |= {run for tasks in sight.tasks.values() for task in tasks for run in task.row.refs}
+    used |= {run for _, _, _, slot in sight.slots() for run in slot.runs}
+    used |= {Run(itemlog.SHARED, record.row.labels, 1) for record in sight.records.values()}
     for run in itemlog.minus(used, stored):
         for at in run.ids():
             sight.bad.setdefault(at, (MISSING_ITEM, f"item {at.lane}:{at.n} of {sight.where} is not there"))
