@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+import cli_reference
 import nursery
 import threadkeep
 from threadkeep.adapters.cube import KeepCube
@@ -124,6 +125,12 @@ def commands(page: Path) -> Iterator[list[str]]:
                     yield words
 
 
+def assert_command(name: str, *words: str) -> None:
+    """There is such a command of threadkeep, with these options."""
+    options = {opt for param in cli_reference.commands()[name].params for opt in (*param.opts, *param.secondary_opts)}
+    assert {word for word in words if word.startswith("--")} <= options, (name, *words)
+
+
 @pytest.mark.parametrize("page", having("sh"))
 def test_a_command_names_a_make_target_or_a_file_that_exists(page: Path) -> None:
     targets = set(TARGET.findall((ROOT / "Makefile").read_text("utf-8")))
@@ -132,7 +139,9 @@ def test_a_command_names_a_make_target_or_a_file_that_exists(page: Path) -> None
             asked = {word for word in words if "=" not in word}
             assert asked, words
             assert asked <= targets, words
-        else:
+        elif program == "threadkeep":
+            assert_command(*words)
+        elif program != "export":
             assert any((ROOT / word).exists() for word in (program, *words)), (program, *words)
 
 
