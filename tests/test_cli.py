@@ -105,6 +105,7 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
         (("rollback", "t", "latest~1"), lambda told: told["forked_from"]),
         (("fork", "t", "--to", "f"), lambda told: told["thread"] == "f"),
         (("copy", "t", "c"), lambda told: told["target"] == "c"),
+        (("tag", "c", "latest", "kept"), lambda told: told),
         (("verify",), lambda told: told["problems"] == [] and told["threads"] == 3),
         (("doctor",), lambda told: any(each["name"] for each in told)),
         (("repair", "t"), lambda told: told is not None),

@@ -470,5 +470,5 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert run(["repair", "t", *where, "--graph", "my_agent:nothing"]) == 2
     assert run(["repair", "t", *where, "--graph", "my_agent:graph", "--yes", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["damaged"] == id_of(states[0])
-    assert run(["repair", "t", *where]) == 1
+    assert run(["repair", "t", *where]) == 0
     assert "nothing to repair" in capsys.readouterr().out

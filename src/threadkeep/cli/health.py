@@ -96,16 +96,15 @@ def repair(
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
-) -> int:
+) -> None:
     """Rebuild a damaged checkpoint from what is left of it, its ancestors and the stored writes, as a new branch.
 
-    Nothing is overwritten or removed, and what had to be assumed is said. Exit code 1 if there is nothing to repair.
+    Nothing is overwritten or removed, and what had to be assumed is said.
     """
     with opened(url, tenant, read_only=dry_run) as keep:
         loaded = _graph(graph) if graph else None
         repaired = keep.repair(thread, checkpoint, ns=ns, graph=loaded, dry_run=dry_run, kind=kind)
     answer(repaired, _repaired(repaired, dry_run=dry_run), as_json=json)
-    return 0 if repaired.damaged is not None else NO
 
 
 def _graph(spelled: str) -> Any:
