@@ -112,7 +112,7 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
         (("export", "--output", str(folder / "all.tk")), lambda told: told["threads"] == 3),
         (("convert", "--url", there, "SOURCE", there), lambda told: told["threads"] == 3),
         (("import", str(folder / "theirs.db")), lambda told: told["threads"] == 1),
-        (("prune", "t", "--yes"), lambda told: told["threads"]),
+        (("prune", "t", "--yes"), lambda told: told["checkpoints"] == 3),
         (("sweep", "--yes"), lambda told: "memories" in told),
         (("compact",), lambda told: told is not None),
         (("delete", "c", "f", "--yes"), lambda told: told["deleted"] == ["c", "f"]),
