@@ -21,6 +21,7 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.ops import FIELDS, Op, Put, PutWrites
 from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.engine.wire import WHOLE, header
+from threadkeep.errors import Conflict
 from threadkeep.moving.foreign import Checkpoint, Counted, Found, Graphs, Place, Write, time_of
 from threadkeep.moving.rows import joined
 from threadkeep.moving.tally import Tally
@@ -43,6 +44,8 @@ class GraphThread:
     key: ThreadKey
     heads: Heads
     tally: Tally
+    most: int = _OPS
+    """So many changes go into one commit."""
 
     def moved(self, *, verify: bool) -> Work[None]:
         """Bring in what is missing, and compare."""
@@ -105,16 +108,28 @@ class GraphThread:
             yield from self._commit(self._ops(lacking, only_new=only_new))
 
     def _commit(self, ops: Sequence[tuple[Place, Op]]) -> Work[None]:
-        if not ops:
-            return
-        outcomes: list[Outcome] = yield Change(self.key, lambda: write(self.heads, self.key, [op for _, op in ops]))
-        for (place, op), outcome in zip(ops, outcomes, strict=True):
-            if isinstance(outcome, Failure):
-                if not isinstance(outcome.error, (TypeError, ValueError)):
-                    raise outcome.error
-                self._differs(place, f"left out: {outcome.error}")
-            elif isinstance(op, PutWrites):
-                self.tally.writes += len(op.writes)
+        """Make these changes; where others write to the thread all the time, in commits that are short enough."""
+        while ops:
+            some = ops[: self.most]
+            try:
+                outcomes = yield Change(self.key, lambda c=some: write(self.heads, self.key, [op for _, op in c]))  # type: ignore[misc]
+            except Conflict:
+                if len(some) == 1:
+                    raise
+                self.most = len(some) // 2
+                continue
+            for (place, op), outcome in zip(some, outcomes, strict=True):
+                self._made(place, op, outcome)
+            ops = ops[len(some) :]
+
+    def _made(self, place: Place, op: Op, outcome: Outcome) -> None:
+        """Count a change; one that cannot be is a difference."""
+        if isinstance(outcome, Failure):
+            if not isinstance(outcome.error, (TypeError, ValueError)):
+                raise outcome.error
+            self._differs(place, f"left out: {outcome.error}")
+        elif isinstance(op, PutWrites):
+            self.tally.writes += len(op.writes)
 
     def _ops(self, some: Sequence[Found], *, only_new: bool) -> list[tuple[Place, Op]]:
         ops: list[tuple[Place, Op]] = []
