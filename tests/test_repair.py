@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -472,3 +473,43 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert json.loads(capsys.readouterr().out)["damaged"] == id_of(states[0])
     assert run(["repair", "t", *where]) == 0
     assert "nothing to repair" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_whatever_is_damaged_a_thread_is_repaired_or_refused_and_a_repaired_one_goes_on(delta: bool) -> None:
+    rows_of, chance = opener("memory://"), random.Random(5)
+    with threadkeep.open("memory://") as keep:
+        graph = delta_graph(keep.checkpointer, frequency=3) if delta else build(keep.checkpointer)
+        for n in range(3):
+            graph.invoke({"messages": [HumanMessage(f"question {n} " * 30, id=f"h{n}")]}, THREAD)
+        went_on = 0
+        for n in range(40):
+            keep.copy("t", f"t{n}")
+            config, rows = {"configurable": {"thread_id": f"t{n}"}}, rows_of(keep, f"t{n}")
+            for _ in range(chance.choice([1, 1, 2, 4])):
+                chance.choice([spoil_an_item, spoil_a_checkpoint, spoil_a_write])(rows, chance)
+            try:
+                repaired = keep.repair(f"t{n}", graph=graph if n % 2 else None)
+            except Corrupt:
+                continue
+            if repaired.damaged is not None:
+                more = [HumanMessage("more", id="more"), HumanMessage("again", id="h0")]
+                assert graph.invoke({"messages": more}, config)["messages"]
+                went_on += 1
+        assert went_on > 10
+
+
+def spoil_an_item(rows: Damager, chance: random.Random) -> None:
+    items = rows.items()
+    at = chance.choice([at for at in items if at.lane != NAMES])
+    rows.set_item(at, chance.choice([None, flipped(items[at], chance.random())]))
+
+
+def spoil_a_checkpoint(rows: Damager, chance: random.Random) -> None:
+    row = chance.choice(rows.root()[-5:])
+    rows.set_checkpoint(row, chance.choice([None, row._replace(body=flipped(row.body, chance.random()))]))
+
+
+def spoil_a_write(rows: Damager, chance: random.Random) -> None:
+    row = chance.choice(rows.writes())
+    rows.set_writes(row, chance.choice([None, row._replace(body=flipped(row.body, chance.random()))]))

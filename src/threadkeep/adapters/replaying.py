@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.checkpoint.serde.base import maybe_add_typed_methods
 
 from threadkeep.engine.codec import Codec, Parts
-from threadkeep.engine.rebuilding import State, Value, Written, next_version
+from threadkeep.engine.rebuilding import NotTheGraphError, State, Value, Written, next_version
 
 _INPUT, _INTERRUPT, _PUSH = "__input__", "__interrupt__", "__pregel_push"
 
@@ -30,7 +30,7 @@ class GraphReplay:
 
         spec = self._graph.channels.get(name)
         if spec is None:
-            raise ValueError(f"the graph has no channel {name!r}: it is not the graph of this thread")
+            raise NotTheGraphError(f"the graph has no channel {name!r}: it is not the graph of this thread")
         held = MISSING if base is None else self._decoded(name, base)
         channel = spec.from_checkpoint(held)
         channel.update([self._decoded(name, write) for write in writes])
@@ -89,7 +89,7 @@ class GraphReplay:
             return [_PUSH]
         found = self._graph.nodes.get(node)
         if found is None:
-            raise ValueError(f"the graph has no node {node!r}: it is not the graph of this thread")
+            raise NotTheGraphError(f"the graph has no node {node!r}: it is not the graph of this thread")
         return sorted(found.triggers)
 
     def _decoded(self, name: str, value: Parts) -> Any:

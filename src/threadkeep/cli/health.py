@@ -27,7 +27,7 @@ _SHOWN = 200
 @app.command()
 def verify(
     thread: Annotated[
-        str | None, typer.Argument(metavar="[THREAD]", help="A thread's id; all of them otherwise.")
+        str | None, typer.Argument(metavar="THREAD", help="A thread's id; all of them otherwise.")
     ] = None,
     *,
     prefix: Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")] = "",
@@ -78,9 +78,7 @@ def repair(
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")],
     checkpoint: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[CHECKPOINT]", help="Its id, or how it begins; the newest, if it is damaged, otherwise."
-        ),
+        typer.Argument(metavar="CHECKPOINT", help="Its id, or how it begins; the newest, if it is damaged, otherwise."),
     ] = None,
     *,
     graph: Annotated[

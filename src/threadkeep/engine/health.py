@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from threadkeep.engine.backend import Found
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import ItemId
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
@@ -159,12 +158,3 @@ def each_read(
 def loosely(data: Any) -> str | None:
     """Bytes as text, whatever they are."""
     return bytes(data).decode("utf-8", "backslashreplace") if isinstance(data, (bytes, memoryview, bytearray)) else None
-
-
-def by_place(inspected: Inspected) -> list[Found]:
-    """The rows that can be read, as a Survey has them."""
-    rows = {(row.ns, row.id): row for row in inspected.checkpoints}
-    writes: dict[tuple[str, str], list[WriteRow]] = {place: [] for place in rows}
-    for row in inspected.writes:
-        writes.setdefault((row.ns, row.checkpoint), []).append(row)
-    return [Found(rows.get(place), tuple(held)) for place, held in sorted(writes.items())]

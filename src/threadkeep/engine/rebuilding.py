@@ -50,8 +50,12 @@ class Written(NamedTuple):
     value: Parts | None
 
 
+class NotTheGraphError(ValueError):
+    """A graph that lacks a channel or node of the thread."""
+
+
 class Replay(Protocol):
-    """How a graph takes writes in."""
+    """How a graph takes writes in. NotTheGraphError if it cannot; what its reducers raise is theirs."""
 
     def channel(self, name: str, base: Parts | None, writes: Sequence[Parts]) -> Parts | None:
         """The value of a channel after some writes; None if it has none."""
@@ -246,18 +250,23 @@ class Rebuilder:
             at = self.parent_of(at)
         if at is None:
             return None
-        state = await self._own_state(at, anew=bool(steps))
+        state = await self._own_state(at, anew=bool(steps), whole=bool(steps) or self._has_broken_line(at))
         for passed, child in zip([at, *steps[:0:-1]], steps[::-1], strict=False):
             state = await self._advanced(state, passed, child, at)
         return state, at
 
-    async def _own_state(self, place: Place, *, anew: bool) -> State:
-        """What a readable row holds, with its damaged channels rebuilt; all delta channels too if it is to go on `anew`."""
+    def _has_broken_line(self, place: Place) -> bool:
+        """Whether delta channels can not be left to the ancestors: one of them, or the parent, is damaged."""
+        parent = self.parent_of(place, say=False)
+        return bool(self.hurt_deltas(place)) or parent is None or parent in self.damage()
+
+    async def _own_state(self, place: Place, *, anew: bool, whole: bool) -> State:
+        """What a readable row holds, with its damaged channels rebuilt; if it must be `whole`, all delta channels too."""
         record = self.sight.records[place]
         values: dict[str, Value] = {name: slot for name, slot in record.slots.items() if self.usable(slot)}
         how = dict.fromkeys(values, INTACT if not anew else f"taken from ancestor {place[1]}")
         hurt = [name for name in record.slots if name not in values] + self.hurt_deltas(place)
-        if anew:
+        if whole:
             hurt += [
                 name
                 for name in self._deltas[place]
@@ -280,7 +289,7 @@ class Rebuilder:
         """A channel that its checkpoint does not hold intact, and how it was obtained."""
         way = self._way(place, name)
         lost = [passed for passed in way.through if self._lost_on(passed, name)]
-        children = dict(zip(way.through, [*way.through[1:], place], strict=True))
+        children = dict(zip(way.through, [*way.through[1:], place], strict=False))
         slot = self.sight.records[place].slots.get(name)
         left = await self._salvaged(slot) if slot is not None and (lost or not way.is_whole) else None
         if left is not None and slot is not None:
@@ -318,10 +327,13 @@ class Rebuilder:
         if name == TASKS:
             return Parts(LIST, MSGPACK, [b"".join(opened(write).parts) for write in writes])
         if self._replay is not None:
-            return self._replay.channel(name, base, writes)
-        self.assume(
-            "values were merged by the default rule: lists are concatenated (messages by id), dicts merged by key, anything else replaced"
-        )
+            try:
+                return self._replay.channel(name, base, writes)
+            except NotTheGraphError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a reducer of the application's, which may miss what is lost
+                self.assume(f"the graph's channel {name} refused the writes ({error!r})")
+        self.assume(_DEFAULT_RULE)
         return merged(base, writes)
 
     async def _salvaged(self, slot: Slot) -> Parts | None:
@@ -368,16 +380,7 @@ class Rebuilder:
             for name, value in state.values.items()
             if self._replay is not None or name in touched
         }
-        if self._replay is not None:
-            after = self._replay.step(state, held, writes)
-        else:
-            self.assume(
-                "values were merged by the default rule: lists are concatenated (messages by id), dicts merged by key, anything else replaced"
-            )
-            self.assume(
-                "versions, and what nodes have seen, were made from those of the checkpoint before: nodes that wrote have seen what triggers them"
-            )
-            after = _stepped(state, held, writes)
+        after = self._stepped(state, held, writes)
         deltas = self._deltas.get(base, frozenset())
         values = {
             name: value._replace(snapshot=True) if name in deltas else value for name, value in after.values.items()
@@ -389,6 +392,21 @@ class Rebuilder:
         return replace(
             after, values=values, how={name: told for name, told in how.items() if name in values or told == LOST}
         )
+
+    def _stepped(self, state: State, held: Mapping[str, Parts], writes: Sequence[Written]) -> State:
+        """A step by the graph; by names and the default merge, if there is none or its reducers refuse."""
+        if self._replay is not None:
+            try:
+                return self._replay.step(state, held, writes)
+            except NotTheGraphError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                self.assume(f"the graph's channels refused the writes ({error!r})")
+        self.assume(_DEFAULT_RULE)
+        self.assume(
+            "versions, and what nodes have seen, were made from those of the checkpoint before: nodes that wrote have seen what triggers them"
+        )
+        return _stepped(state, held, writes)
 
     async def _sends(self, state: State) -> list[Any]:
         value = state.values.get(TASKS)
@@ -402,6 +420,7 @@ class Rebuilder:
 _STEP_ONLY = frozenset({TASKS, _START})
 """Channels that are empty again after one step; and those that begin with `branch:to:`."""
 _FEW = 3
+_DEFAULT_RULE = "values were merged by the default rule: lists are concatenated (messages by id), dicts merged by key, anything else replaced"
 
 
 def _few(places: Sequence[str]) -> list[str]:
