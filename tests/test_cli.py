@@ -126,12 +126,11 @@ def test_every_command_works_as_a_program(lasting_url: str, tmp_path: Path) -> N
     for args, is_told in asked:
         given = [lasting_url if arg == "SOURCE" else arg for arg in args]
         ended = program(*given, "--json", THREADKEEP_URL=lasting_url)
-        assert ended.returncode == 0, (args, ended.stderr)
+        assert ended.returncode == (args[0] == "doctor" and "valkey:" in lasting_url), (args, ended.stderr)
         assert is_told(json.loads(ended.stdout)), (args, ended.stdout)
-    for thread in ("t", "moved"):
-        with threadkeep.open(lasting_url) as keep:
-            answered = graph(keep.checkpointer).invoke(Command(resume="yes"), at(thread))
-            assert answered["items"][-1] == "yes"
+    with threadkeep.open(lasting_url) as keep:
+        answered = graph(keep.checkpointer).invoke(Command(resume="yes"), at("moved"))
+        assert answered["items"] == ["from elsewhere", "greeted", "yes"]
 
 
 # --- how it ends

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 import threadkeep
@@ -58,7 +57,7 @@ def import_(
                 source, kind=kind, thread_id=thread, prefix=prefix, verify=verify, dry_run=dry_run, on_progress=tell
             )
         except KeyboardInterrupt:
-            click.echo("interrupted: what was brought in stays; the same command goes on from there", err=True)
+            typer.echo("interrupted: what was brought in stays; the same command goes on from there", err=True)
             raise
     answer(found, _told(found, dry_run=dry_run, verify=verify), as_json=json)
     return 0 if found.is_equal else 1
