@@ -57,7 +57,7 @@ def section(name: str, command: Any) -> str:
     options = [p for p in command.params if p.param_type_name == "option" and p.opts[0] not in (*COMMON, "--help")]
     lines = [f"## `{name}`", "", f"`threadkeep {' '.join([name, *map(usage, arguments)])} [OPTIONS]`", ""]
     lines += [*paragraphs(command.help or ""), ""]
-    rows = [(f"`{argument.metavar or argument.name.upper()}`", argument.help or "") for argument in arguments]
+    rows = [(f"`{usage(argument)}`", argument.help or "") for argument in arguments]
     rows += [(spelled(option), option.help or "") for option in options]
     if rows:
         lines += ["| | |", "|---|---|", *(f"| {left} | {cell(right)} |" for left, right in rows), ""]
@@ -65,7 +65,7 @@ def section(name: str, command: Any) -> str:
 
 
 def usage(argument: Any) -> str:
-    word = argument.metavar or argument.name.upper()
+    word = (argument.metavar or argument.name.upper()).strip("[]")
     return word if argument.required else f"[{word}]"
 
 

@@ -126,7 +126,8 @@ def test_every_command_works_as_a_program(lasting_url: str, tmp_path: Path) -> N
     for args, is_told in asked:
         given = [lasting_url if arg == "SOURCE" else arg for arg in args]
         ended = program(*given, "--json", THREADKEEP_URL=lasting_url)
-        assert ended.returncode == (args[0] == "doctor" and "valkey:" in lasting_url), (args, ended.stderr)
+        wrong = args[0] == "doctor" and "postgresql:" in lasting_url  # the tests' server has no fsync
+        assert ended.returncode == int(wrong), (args, ended.stderr)
         assert is_told(json.loads(ended.stdout)), (args, ended.stdout)
     with threadkeep.open(lasting_url) as keep:
         answered = graph(keep.checkpointer).invoke(Command(resume="yes"), at("moved"))
