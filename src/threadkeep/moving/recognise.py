@@ -118,7 +118,7 @@ def _chosen(name: str, kind: str | None, rows: Any, langgraph: Any, cubeloop: An
         langgraph.KIND: lambda close: Source(
             langgraph.KIND,
             graphs=langgraph.SavedThreads(rows) if saver else None,
-            memories=langgraph.StoredMemories(rows) if store else None,
+            memories=langgraph.stored_memories(rows) if store else None,
             close=close,
         ),
         cubeloop.KIND: lambda close: Source(cubeloop.KIND, talks=cubeloop.SavedTalks(rows), close=close),

@@ -22,11 +22,11 @@ from threadkeep.engine.codec import MSGPACK, Parts
 from threadkeep.engine.splitting import Splitter
 from threadkeep.engine.vectors import packed as packed_vector
 from threadkeep.engine.wire import LIST, MAP, WHOLE, header
-from threadkeep.moving.foreign import Checkpoint, Counted, Found, Place, Remembered, UnreadableError, Write
+from threadkeep.moving.foreign import Checkpoint, Counted, Found, Place, UnreadableError, Write
 from threadkeep.moving.rows import JSON, joined, metadata, packed, plain_value, versions
 from threadkeep.moving.sources.langgraph_sqlite import encoded
 from threadkeep.moving.sources.postgres_server import PostgresRows
-from threadkeep.moving.sources.stored import remembered
+from threadkeep.moving.sources.stored import StoredMemories
 
 KIND = "langgraph-postgres"
 _CHECKPOINTS = {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}
@@ -284,38 +284,16 @@ def _with_pending(given: Mapping[str, Any], sends: Parts | None) -> tuple[str, b
     return MSGPACK, header(MAP, len(entries)) + b"".join(entries)
 
 
-class StoredMemories:
+def stored_memories(rows: PostgresRows) -> StoredMemories:
     """The memories of a PostgresStore."""
-
-    def __init__(self, rows: PostgresRows) -> None:
-        self._rows = rows
-        columns = rows.tables["store"]
-        self._ttl = "expires_at, ttl_minutes" if {"expires_at", "ttl_minutes"} <= columns else "NULL, NULL"
-        self._vectors = {"prefix", "key", "embedding"} <= rows.tables.get("store_vectors", set())
-
-    def count(self) -> int:
-        """How many there are."""
-        return int(self._rows.all("SELECT count(*) FROM store")[0][0])
-
-    def has_vectors(self) -> bool:
-        """Whether any was embedded."""
-        return self._vectors and bool(self._rows.all("SELECT 1 FROM store_vectors LIMIT 1"))
-
-    def rows(self) -> Iterator[Remembered | UnreadableError]:
-        """All of them."""
-        query = (
-            f"SELECT prefix, key, value::text, created_at, updated_at, {self._ttl} FROM store"
-            ' WHERE (prefix COLLATE "C", key COLLATE "C") > (%s, %s)'
-            f' ORDER BY prefix COLLATE "C", key COLLATE "C" LIMIT {_PAGE}'
-        )
-        for row in self._rows.paged(query, lambda last: last[:2], ("", "")):
-            yield remembered(*row, vectors=self._embedded(row[0], row[1]))
-
-    def _embedded(self, prefix: str, key: str) -> tuple[bytes, ...]:
-        if not self._vectors:
-            return ()
-        query = "SELECT embedding::text FROM store_vectors WHERE prefix = %s AND key = %s ORDER BY field_name"
-        return tuple(_vector(text) for (text,) in self._rows.all(query, (prefix, key)) if text is not None)
+    return StoredMemories(
+        rows,
+        query="SELECT prefix, key, value::text, created_at, updated_at, {ttl} FROM store"
+        ' WHERE (prefix COLLATE "C", key COLLATE "C") > (%s, %s)'
+        f' ORDER BY prefix COLLATE "C", key COLLATE "C" LIMIT {_PAGE}',
+        vectors="SELECT embedding::text FROM store_vectors WHERE prefix = %s AND key = %s ORDER BY field_name",
+        as_vector=_vector,
+    )
 
 
 def _vector(text: str) -> bytes:

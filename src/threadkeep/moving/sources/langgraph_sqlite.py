@@ -16,10 +16,10 @@ from typing import Any
 from threadkeep.engine.codec import Parts
 from threadkeep.engine.splitting import Splitter
 from threadkeep.engine.wire import WHOLE
-from threadkeep.moving.foreign import Checkpoint, Counted, Found, Place, Remembered, UnreadableError, Write
+from threadkeep.moving.foreign import Checkpoint, Counted, Found, Place, UnreadableError, Write
 from threadkeep.moving.rows import body, metadata, versions
 from threadkeep.moving.sources.sqlite_file import SqliteRows
-from threadkeep.moving.sources.stored import remembered
+from threadkeep.moving.sources.stored import StoredMemories
 
 KIND = "langgraph-sqlite"
 _CHECKPOINTS = {"thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "type", "checkpoint", "metadata"}
@@ -132,34 +132,12 @@ def _checkpoint(
     return Checkpoint(parent or None, found.plain, held, seen, found.values, found.rest, metadata(about))
 
 
-class StoredMemories:
+def stored_memories(rows: SqliteRows) -> StoredMemories:
     """The memories of a SqliteStore."""
-
-    def __init__(self, rows: SqliteRows) -> None:
-        self._rows = rows
-        columns = rows.tables["store"]
-        self._ttl = "expires_at, ttl_minutes" if {"expires_at", "ttl_minutes"} <= columns else "NULL, NULL"
-        self._vectors = {"prefix", "key", "embedding"} <= rows.tables.get("store_vectors", set())
-
-    def count(self) -> int:
-        """How many there are."""
-        return int(self._rows.all("SELECT count(*) FROM store")[0][0])
-
-    def has_vectors(self) -> bool:
-        """Whether any was embedded."""
-        return self._vectors and bool(self._rows.all("SELECT 1 FROM store_vectors LIMIT 1"))
-
-    def rows(self) -> Iterator[Remembered | UnreadableError]:
-        """All of them."""
-        query = (
-            f"SELECT prefix, key, value, created_at, updated_at, {self._ttl} FROM store"
-            f" WHERE (prefix, key) > (?, ?) ORDER BY prefix, key LIMIT {_PAGE}"
-        )
-        for row in self._rows.paged(query, lambda last: last[:2], ("", "")):
-            yield remembered(*row, vectors=self._embedded(row[0], row[1]))
-
-    def _embedded(self, prefix: str, key: str) -> tuple[bytes, ...]:
-        if not self._vectors:
-            return ()
-        query = "SELECT embedding FROM store_vectors WHERE prefix = ? AND key = ? ORDER BY field_name"
-        return tuple(bytes(vector) for (vector,) in self._rows.all(query, (prefix, key)) if vector is not None)
+    return StoredMemories(
+        rows,
+        query="SELECT prefix, key, value, created_at, updated_at, {ttl} FROM store"
+        f" WHERE (prefix, key) > (?, ?) ORDER BY prefix, key LIMIT {_PAGE}",
+        vectors="SELECT embedding FROM store_vectors WHERE prefix = ? AND key = ? ORDER BY field_name",
+        as_vector=bytes,
+    )

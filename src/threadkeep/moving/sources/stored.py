@@ -1,10 +1,11 @@
-"""The columns of a stored memory, as LangGraph's SQL stores have them, read into a row of ours."""
+"""Memories as LangGraph's SQL stores have them, whose tables are the same: read into rows of ours."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from threadkeep.engine import values
 from threadkeep.engine.memories import MemoryRow
@@ -41,3 +42,49 @@ def _time(given: Any) -> int:
     if time is None:
         raise ValueError(f"{given!r} is no time")
     return microseconds(time)
+
+
+class Rows(Protocol):
+    """Tables of another database, read page by page."""
+
+    tables: dict[str, set[str]]
+
+    def all(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        """All rows of a query."""
+
+    def paged(self, query: str, key: Callable[[Any], Sequence[Any]], start: Sequence[Any]) -> Iterator[Any]:
+        """The rows of a query that takes the key of the last row of the page before."""
+
+
+class StoredMemories:
+    """The memories of a SqliteStore or a PostgresStore, whose tables are the same.
+
+    `query` asks for a page of them, `{ttl}` being where times to live stand or would stand; `vectors` for those of one,
+    which `as_vector` packs.
+    """
+
+    def __init__(self, rows: Rows, *, query: str, vectors: str, as_vector: Callable[[Any], bytes]) -> None:
+        has_ttl = {"expires_at", "ttl_minutes"} <= rows.tables["store"]
+        self._rows = rows
+        self._query = query.format(ttl="expires_at, ttl_minutes" if has_ttl else "NULL, NULL")
+        self._has_vectors = {"prefix", "key", "embedding"} <= rows.tables.get("store_vectors", set())
+        self._vectors, self._as_vector = vectors, as_vector
+
+    def count(self) -> int:
+        """How many there are."""
+        return int(self._rows.all("SELECT count(*) FROM store")[0][0])
+
+    def has_vectors(self) -> bool:
+        """Whether any was embedded."""
+        return self._has_vectors and bool(self._rows.all("SELECT 1 FROM store_vectors LIMIT 1"))
+
+    def rows(self) -> Iterator[Remembered | UnreadableError]:
+        """All of them."""
+        for row in self._rows.paged(self._query, lambda last: last[:2], ("", "")):
+            yield remembered(*row, vectors=self._embedded(row[0], row[1]))
+
+    def _embedded(self, prefix: str, key: str) -> tuple[bytes, ...]:
+        if not self._has_vectors:
+            return ()
+        found = self._rows.all(self._vectors, (prefix, key))
+        return tuple(self._as_vector(vector) for (vector,) in found if vector is not None)
