@@ -19,10 +19,25 @@ from rich.table import Table
 from rich.text import Text
 
 from threadkeep.engine.plain import jsonable
+from threadkeep.operating.doctor import in_words as size
 from threadkeep.work import Tell
 
+__all__ = [
+    "STATUS_STYLES",
+    "answer",
+    "as_json_text",
+    "as_plain",
+    "bar",
+    "brief",
+    "clean",
+    "console",
+    "line",
+    "moment",
+    "size",
+    "table",
+    "text",
+]
 STATUS_STYLES = {"idle": "green", "pending": "yellow", "interrupted": "magenta", "error": "red"}
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 _WIDE = 10_000
 """The width of what is not a terminal: what reads it wants whole lines."""
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -109,15 +124,6 @@ def text(cell: Any) -> str:
 def moment(time: datetime) -> str:
     """A time, in UTC, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1.5 MB."""
-    for unit in _UNITS[:-1]:
-        if abs(count) < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} {_UNITS[-1]}"
 
 
 def brief(value: Any, width: int = 80) -> str:

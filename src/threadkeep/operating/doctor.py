@@ -122,7 +122,7 @@ def _permissions(facts: Mapping[str, Any]) -> Finding:
 
 def _room(facts: Mapping[str, Any]) -> Finding:
     free, size = facts["disk_free"], facts["pages"] * facts["page_size"]
-    said = f"{_size(free)} free, the file takes {_size(size)}"
+    said = f"{in_words(free)} free, the file takes {in_words(size)}"
     if free < 100 * _MB:
         return Finding("disk", said, PROBLEM, "the disk is nearly full: puts will fail with Unavailable")
     if free < 2 * size or free < _GB:
@@ -134,11 +134,11 @@ def _log(size: int) -> Finding:
     if size > 256 * _MB:
         return Finding(
             "write-ahead log",
-            _size(size),
+            in_words(size),
             WARNING,
             "a reader that never ends keeps it from being emptied; then compact",
         )
-    return Finding("write-ahead log", _size(size))
+    return Finding("write-ahead log", in_words(size))
 
 
 def _free_pages(facts: Mapping[str, Any]) -> Finding:
@@ -221,7 +221,7 @@ def _pooler(facts: Mapping[str, Any]) -> Finding:
 def _autovacuum(value: str, tables: Any) -> Finding:
     dead = sum(each[2] or 0 for each in tables)
     living = sum(each[1] or 0 for each in tables)
-    said = f"{value}; {dead} dead rows beside {living} living ones, {_size(sum(each[3] for each in tables))}"
+    said = f"{value}; {dead} dead rows beside {living} living ones, {in_words(sum(each[3] for each in tables))}"
     if value != "on":
         return Finding("autovacuum", said, PROBLEM, "tables only grow: turn it on, or compact regularly")
     if dead > max(living, _MANY_DEAD):
@@ -338,7 +338,7 @@ def _policy(server: Mapping[str, Any]) -> Finding:
 
 def _memory_of(server: Mapping[str, Any]) -> Finding:
     used, most = server["used_memory"], server["maxmemory"]
-    said = f"{_size(used)} of {_size(most)}" if most else f"{_size(used)}, no limit set"
+    said = f"{in_words(used)} of {in_words(most)}" if most else f"{in_words(used)}, no limit set"
     if most and used > 0.85 * most:
         return Finding(
             f"{server['name']} memory", said, WARNING, "nearly full: commits will be refused; add memory or shards"
@@ -367,7 +367,8 @@ def _persistence(server: Mapping[str, Any]) -> Finding:
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def _size(count: float) -> str:
+def in_words(count: float) -> str:
+    """Bytes for people: 1.5 MB."""
     for unit in _UNITS[:-1]:
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
