@@ -104,7 +104,9 @@ def run(args: Sequence[str] | None = None) -> int:
     except _NOT_UNDERSTOOD as error:
         error.show()
         return WRONG
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:  # rich and Typer make one of the other
+        if not isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read, has read enough
         return 0
     except Missing as error:
