@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from threadkeep import Branch
-from threadkeep.cli.app import DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, sure
+from threadkeep.cli.app import NO, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, sure
 from threadkeep.cli.output import answer, as_plain, line
 from threadkeep.errors import Missing
 
@@ -29,7 +29,7 @@ def copy(
         if not keep.copy(thread, target, kind=kind):
             raise Missing(f"there is no thread {thread!r}")
     said = {"thread": thread, "target": target}
-    answer(said, [f"copied {thread} to {target}"], as_json=json)
+    answer(said, [line(f"copied {thread} to {target}")], as_json=json)
 
 
 @app.command()
@@ -44,16 +44,17 @@ def delete(
     json: Json = False,
 ) -> int:
     """Remove threads and all that they hold. Exit code 1 if one of them is not there."""
+    threads = list(dict.fromkeys(threads))  # one that is named twice is there until it is deleted
     with opened(url, tenant, read_only=dry_run) as keep:
         there = {id: keep.thread(id, kind=kind) is not None for id in threads}
         if not dry_run and any(there.values()):
-            sure(f"Delete {', '.join(id for id in threads if there[id])}?", yes=yes)
+            sure(f"Delete {', '.join(line(id) for id in threads if there[id])}?", yes=yes)
             there = {id: keep.delete(id, kind=kind) for id in threads}
     said = {"deleted": [id for id in threads if there[id]], "missing": [id for id in threads if not there[id]]}
     verb = "would delete" if dry_run else "deleted"
     lines = [f"{verb} {id}" if there[id] else f"there is no thread {id}" for id in threads]
-    answer(said | {"dry_run": dry_run}, lines, as_json=json)
-    return 0 if all(there.values()) else 1
+    answer(said | {"dry_run": dry_run}, map(line, lines), as_json=json)
+    return 0 if all(there.values()) else NO
 
 
 _CHECKPOINT_HELP = (
