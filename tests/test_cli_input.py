@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +39,22 @@ def test_a_thread_that_is_named_twice_is_deleted_once_and_ids_stay_on_their_line
     assert run(["copy", "t", "w\nx"]) == 0
     assert run(["delete", "t", "t", "u\nv", "--yes"]) == 0
     assert capsys.readouterr().out.splitlines() == ["copied t to w\\nx", "deleted t", "deleted u\\nv"]
+
+
+def test_pages_lose_no_thread_where_both_kinds_have_one_id(keep: Any, capsys: Any) -> None:
+    chat(keep, "a b", "-c", "twin")
+    talk(keep, "twin")
+    seen, more = [], ""
+    while len(seen) < 9:
+        assert run(["threads", "--sort", "updated", "--limit", "1", *shlex.split(more)]) == 0
+        told = capsys.readouterr().out.splitlines()
+        if told == ["no threads"]:
+            break
+        seen.append(told[-2].split("  ")[0])
+        more = told[-1].removeprefix("the next page: ")
+    assert sorted(seen) == ["-c", "a b", "twin", "twin"]
+    assert run(["threads", "--after", "twin"]) == 2
+    assert run(["threads", "--after", "nobody"]) == 1
+    with pytest.raises(ValueError, match="two such threads"):
+        keep.threads(after="twin")
+    assert [info.id for info in keep.threads(after="twin", kind="graph", order="id")] == []

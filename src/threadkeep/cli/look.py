@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsons
 from collections.abc import Iterator
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from threadkeep.cli import chat, drawing
 from threadkeep.cli.app import NO, Json, Kind, Tenant, Url, app, opened
 from threadkeep.cli.output import STATUS_STYLES, answer, as_json_text, brief, line, moment, size, table
 from threadkeep.engine.comparing import ADDED, REMOVED
+from threadkeep.engine.identity import CUBE, GRAPH
 from threadkeep.engine.looking import short_ids
 from threadkeep.engine.paths import is_message
 from threadkeep.engine.steps import is_internal
@@ -44,6 +46,9 @@ def threads(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="How many.")] = 50,
     after: Annotated[str | None, typer.Option("--after", metavar="ID", help="The last thread of the page before.")] = None,
+    after_kind: Annotated[
+        str | None, typer.Option("--after-kind", metavar="KIND", help="Its kind, where both have a thread of that id.")
+    ] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="graph (LangGraph) or cube (CubeLoop).")] = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -52,10 +57,26 @@ def threads(
     """List threads."""
     wanted = dict(map(pair, metadata or ()))
     with opened(url, tenant, read_only=True) as keep:
+        last = None if after is None else _last(keep, after, after_kind or kind)
         found = keep.threads(
-            limit=limit, after=after, prefix=prefix, metadata=wanted, status=status, order=sort, kind=kind, contains=search
+            limit=limit, after=last, prefix=prefix, metadata=wanted, status=status, order=sort, kind=kind, contains=search
         )  # fmt: skip
-    answer(found, _listed(found, limit), as_json=json)
+        more = _paging(keep, found[-1], kind) if found and len(found) == limit else ""
+    answer(found, _listed(found, more), as_json=json)
+
+
+def _last(keep: threadkeep.Keep, id: str, kind: str | None) -> threadkeep.ThreadInfo:
+    found = keep.thread(id, kind=kind)
+    if found is None:
+        raise Missing(f"--after: there is no thread {id!r}")
+    return found
+
+
+def _paging(keep: threadkeep.Keep, last: threadkeep.ThreadInfo, kind: str | None) -> str:
+    """How to ask for the next page, as a shell wants it."""
+    kinds = [each for each in (GRAPH, CUBE) if keep.thread(last.id, kind=each) is not None]
+    said = f"--after {quote(last.id)}"
+    return said if kind is not None or len(kinds) < 2 else f"{said} --after-kind {last.kind}"
 
 
 def pair(text: str) -> tuple[str, Any]:
@@ -69,7 +90,7 @@ def pair(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _listed(found: list[threadkeep.ThreadInfo], limit: int) -> Iterator[RenderableType]:
+def _listed(found: list[threadkeep.ThreadInfo], more: str) -> Iterator[RenderableType]:
     if not found:
         yield "no threads"
         return
@@ -80,8 +101,8 @@ def _listed(found: list[threadkeep.ThreadInfo], limit: int) -> Iterator[Renderab
         for one in found
     )  # fmt: skip
     yield table(columns, cells, right=("ckpts", "writes", "size", "step"), whole=columns[1:])
-    if len(found) == limit:
-        yield Text(f"the next page: --after {line(found[-1].id)}", "dim")
+    if more:
+        yield Text(f"the next page: {line(more)}", "dim")
 
 
 @app.command()
