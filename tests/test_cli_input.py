@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,16 @@ def test_pages_lose_no_thread_where_both_kinds_have_one_id(keep: Any, capsys: An
     with pytest.raises(ValueError, match="two such threads"):
         keep.threads(after="twin")
     assert [info.id for info in keep.threads(after="twin", kind="graph", order="id")] == []
+
+
+@pytest.mark.parametrize("command", ["compact", "copy a b", "delete a --yes", "rollback a latest", "sweep", "threads"])
+def test_tables_are_not_made_in_a_file_that_somebody_did_not_mean(keep: Any, capsys: Any, command: str) -> None:
+    with sqlite3.connect("other.db") as other:
+        other.execute("CREATE TABLE mine (a)")
+    other.close()
+    before = Path("other.db").read_bytes()
+    assert run([*command.split(), "--url", "other.db"]) in (2, 3)
+    assert "other.db has no tables of threadkeep" in capsys.readouterr().err
+    assert Path("other.db").read_bytes() == before
+    assert run([*command.split(), "--url", "."]) == 2
+    assert ". is a directory" in capsys.readouterr().err

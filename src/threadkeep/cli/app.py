@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
+import apsw
 import typer
 from rich.console import Console
 
 import threadkeep
 from threadkeep.cli.output import clean
 from threadkeep.errors import Missing, ThreadkeepError
+from threadkeep.transports.sqlite import has_tables
 
 _SUBJECTS = ("look", "memories", "audit", "time", "retention", "health", "moving", "exporting")
 """The files with commands, in the order of --help."""
@@ -58,12 +60,27 @@ def opened(
     may_be_new: bool = False,
     retention: Sequence[threadkeep.Policy] = (),
 ) -> Iterator[threadkeep.Keep]:
-    """The Keep that a command works on: read-only where it only looks. An SQLite file is made only if it `may_be_new`."""
+    """The Keep that a command works on: read-only where it only looks. An SQLite file, and tables in it, are made only if
+    it `may_be_new`.
+    """
     where = as_url(url)
-    if where.startswith(_FILE) and not may_be_new and not Path(where.removeprefix(_FILE)).exists():
-        raise ValueError(f"there is no file {where.removeprefix(_FILE)}")
+    if where.startswith(_FILE):
+        _check_file(where.removeprefix(_FILE), must_be_ours=not may_be_new and not read_only, may_be_new=may_be_new)
     with threadkeep.open(where, tenant=tenant, read_only=read_only, retention=retention) as keep:
         yield keep
+
+
+def _check_file(path: str, *, must_be_ours: bool, may_be_new: bool) -> None:
+    """What can be said of a file before it is opened, so that nothing is made in one that somebody did not mean."""
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is a directory, not a file")
+    if not Path(path).exists():
+        if not may_be_new:
+            raise ValueError(f"there is no file {path}")
+        return
+    with suppress(apsw.Error):  # whoever opens it says it better
+        if must_be_ours and not has_tables(path):
+            raise ValueError(f"{path} has no tables of threadkeep; import and convert make them")
 
 
 def as_url(url: str | None) -> str:
