@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -113,6 +114,7 @@ def register() -> None:
 def run(args: Sequence[str] | None = None) -> int:
     """Run the command; its exit code."""
     register()
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what its pool reports, the error says once
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     try:
         code = int(app(args=args, prog_name="threadkeep", standalone_mode=False) or 0)
