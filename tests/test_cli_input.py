@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
 
 import threadkeep
 from threadkeep.cli.app import run
@@ -72,3 +73,18 @@ def test_tables_are_not_made_in_a_file_that_somebody_did_not_mean(keep: Any, cap
     assert Path("other.db").read_bytes() == before
     assert run([*command.split(), "--url", "."]) == 2
     assert ". is a directory" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_tree_shows_is_found_in_its_namespace_by_every_command(keep: Any, capsys: Any) -> None:
+    inner = StateGraph(MessagesState).add_node("ask", lambda _: {"messages": [("ai", interrupt("?"))]})
+    outer = StateGraph(MessagesState).add_node("inner", inner.add_edge(START, "ask").compile()).add_edge(START, "inner")
+    outer.compile(checkpointer=keep.checkpointer).invoke({"messages": []}, {"configurable": {"thread_id": "t"}})
+    step = next(each for each in keep.log("t") if each.ns)
+    for command in ("show t {}", "trace t {}", "tag t {} kept", "rollback t {} --dry-run", "fork t {}"):
+        assert run([*command.format(step.id[-8:]).split(), "--json"]) == 0, command
+        assert step.ns in capsys.readouterr().out or command.startswith("trace")
+    before = len(keep.log("t"))
+    for command in (["show", "t", ""], ["rollback", "t", ""], ["fork", "t", ""], ["tag", "t", "", "kept"]):
+        assert run(command) == 2
+        assert "an empty CHECKPOINT" in capsys.readouterr().err
+    assert len(keep.log("t")) == before

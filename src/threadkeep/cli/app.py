@@ -17,6 +17,7 @@ from rich.console import Console
 
 import threadkeep
 from threadkeep.cli.output import clean
+from threadkeep.engine.survey import is_short_for
 from threadkeep.errors import Missing, ThreadkeepError
 from threadkeep.transports.sqlite import has_tables
 
@@ -49,7 +50,11 @@ Kind: TypeAlias = Annotated[
     str | None,
     typer.Option("--kind", help="graph (LangGraph) or cube (CubeLoop), where both have a thread of that id."),
 ]
-Namespace: TypeAlias = Annotated[str, typer.Option("--ns", help="The namespace of a subgraph; the root's is empty.")]
+CHECKPOINT = "An id, its beginning or its end, or latest; ~2 after it: two before."
+Namespace: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--ns", help="The namespace of a subgraph; the root's is empty. Not needed for a checkpoint's id."),
+]
 
 
 @contextmanager
@@ -61,8 +66,9 @@ def opened(
     may_be_new: bool = False,
     retention: Sequence[threadkeep.Policy] = (),
 ) -> Iterator[threadkeep.Keep]:
-    """The Keep that a command works on: read-only where it only looks. An SQLite file, and tables in it, are made only if
-    it `may_be_new`.
+    """The Keep that a command works on: read-only where it only looks.
+
+    An SQLite file, and tables in one, are made only if it `may_be_new`.
     """
     where = as_url(url)
     if where.startswith(_FILE):
@@ -89,6 +95,17 @@ def as_url(url: str | None) -> str:
     if not url:
         raise ValueError("say which storage: --url URL, or the environment variable THREADKEEP_URL")
     return url if "://" in url else _FILE + url
+
+
+def space(keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | None, kind: str | None) -> str:
+    """The namespace that was said; else the only one with such a checkpoint: what `tree` shows may be typed in."""
+    if checkpoint == "":
+        raise ValueError("an empty CHECKPOINT names none: say latest, or leave it out")
+    if ns is not None or checkpoint is None:
+        return ns or ""
+    short = checkpoint.partition("~")[0]
+    spaces = {step.ns for step in keep.log(thread, kind=kind) if is_short_for(short, step.id)}
+    return spaces.pop() if len(spaces) == 1 else ""
 
 
 def sure(question: str, *, yes: bool) -> None:

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 
 import threadkeep
 from threadkeep import Policy, Pruned, Swept
-from threadkeep.cli.app import DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, sure
+from threadkeep.cli.app import CHECKPOINT, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, space, sure
 from threadkeep.cli.output import answer, bar, line, size, table
 from threadkeep.operating.policies import read
 
@@ -191,13 +191,11 @@ def _swept_lines(swept: Swept) -> Iterable[RenderableType]:
 @app.command()
 def tag(
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")],
-    checkpoint: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT", help="Its id, a beginning of it, latest, or latest~2.")
-    ],
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help=CHECKPOINT)],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The tag.")] = None,
     *,
     remove: Annotated[bool, typer.Option("--remove", help="Take its tag away.")] = False,
-    ns: Namespace = "",
+    ns: Namespace = None,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -207,6 +205,7 @@ def tag(
     if (name is None) != remove:
         raise ValueError("say a NAME, or --remove")
     with opened(url, tenant) as keep:
+        ns = space(keep, thread, checkpoint, ns, kind)
         id = keep.tag(thread, checkpoint, name, ns=ns, kind=kind)
     said = f"tagged {line(id)} {line(name)}" if name is not None else f"{line(id)} has no tag"
     answer({"thread": thread, "ns": ns, "id": id, "tag": name}, [said], as_json=json)

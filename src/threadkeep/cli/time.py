@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from threadkeep import Branch
-from threadkeep.cli.app import NO, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, sure
+from threadkeep.cli.app import CHECKPOINT, NO, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, space, sure
 from threadkeep.cli.output import answer, as_plain, line
 from threadkeep.errors import Missing
 
@@ -57,9 +57,7 @@ def delete(
     return 0 if all(there.values()) else NO
 
 
-_CHECKPOINT_HELP = (
-    "A checkpoint: its id, a unique beginning of it, latest, or latest~2; in CubeLoop's threads also a run's id."
-)
+_CHECKPOINT_HELP = f"{CHECKPOINT} In CubeLoop's threads also a run's id."
 
 
 @app.command()
@@ -67,7 +65,7 @@ def rollback(
     thread: _Thread,
     checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT_HELP)],
     *,
-    ns: Namespace = "",
+    ns: Namespace = None,
     kind: Kind = None,
     dry_run: DryRun = False,
     url: Url = None,
@@ -76,7 +74,8 @@ def rollback(
 ) -> None:
     """Go back to a checkpoint: a new branch with its state, which is the latest from now on. Nothing is removed."""
     with opened(url, tenant, read_only=dry_run) as keep:
-        made = keep.rollback(thread, checkpoint, ns=ns, kind=kind, dry_run=dry_run)
+        where = space(keep, thread, checkpoint, ns, kind)
+        made = keep.rollback(thread, checkpoint, ns=where, kind=kind, dry_run=dry_run)
     verb = "would go back" if dry_run else "went back"
     lines = [f"{line(thread)} {verb} to {_where(made)}", *_lines(made)]
     answer({**as_plain(made), "dry_run": dry_run}, lines, as_json=json)
@@ -88,7 +87,7 @@ def fork(
     checkpoint: Annotated[str | None, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT_HELP)] = None,
     *,
     to: Annotated[str | None, typer.Option("--to", metavar="THREAD", help="The id of a new thread to fork to.")] = None,
-    ns: Namespace = "",
+    ns: Namespace = None,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -96,7 +95,7 @@ def fork(
 ) -> None:
     """Go on from a checkpoint, or from the latest, in one more branch; or, with --to, in a new thread."""
     with opened(url, tenant) as keep:
-        made = keep.fork(thread, checkpoint, to=to, ns=ns, kind=kind)
+        made = keep.fork(thread, checkpoint, to=to, ns=space(keep, thread, checkpoint, ns, kind), kind=kind)
     where = f"to thread {line(to)}" if to is not None else "in one more branch"
     answer(made, [f"forked {line(thread)} {where} from {_where(made)}", *_lines(made)], as_json=json)
 

@@ -115,7 +115,7 @@ async def key_of(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
     keys = [ThreadKey(tenant, each, id) for each in (GRAPH, CUBE) if kind in (None, each)]
     found = [key for key in keys if (await Items(key, ())).thread is not None]
     if len(found) > 1:
-        raise ValueError(f"there are two threads {id!r}: say which, by kind={GRAPH!r} or kind={CUBE!r}")
+        raise ValueError(f"there are two threads {id!r}: say which by its kind, {GRAPH} or {CUBE}")
     return found[0] if found else None
 
 
