@@ -166,6 +166,8 @@ def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:
     assert [info.id for info in keep.threads(order="id")] == ["fan", "forked"]
     with pytest.raises(threadkeep.errors.Missing, match="nobody"):
         house().export(io.BytesIO(), thread_id="nobody")
+    with pytest.raises(threadkeep.errors.Missing, match="nobody"):
+        new().import_portable(io.BytesIO(exported()), thread_id=["fan", "nobody"])
     with pytest.raises(TypeError, match="thread_id"):
         house().export(io.BytesIO(), thread_id=1.5)
 
