@@ -88,3 +88,20 @@ def test_a_checkpoint_that_tree_shows_is_found_in_its_namespace_by_every_command
         assert run(command) == 2
         assert "an empty CHECKPOINT" in capsys.readouterr().err
     assert len(keep.log("t")) == before
+
+
+def test_nothing_is_pruned_if_one_of_the_threads_is_not_there(keep: Any, capsys: Any) -> None:
+    chat(keep, "t")
+    assert run(["prune", "t", "nobody", "--yes"]) == 1
+    assert len(keep.log("t")) == 3
+    assert run(["prune", "t", "--keep-last", "1", "--metadata", "=x", "--yes"]) == 2
+    assert run(["prune", "t", "t", "--yes"]) == 0
+    assert "removed 2 checkpoints of 1 thread" in capsys.readouterr().out
+
+
+def test_a_chat_that_is_only_on_one_side_is_told_as_a_chat(keep: Any, capsys: Any) -> None:
+    chat(keep, "t")
+    assert run(["diff", "t", "latest~2", "latest"]) == 0
+    assert "  + messages: \n    human: hi\n    ai: hello\n" in capsys.readouterr().out
+    assert run(["activity", "--until", "1d"]) == 0
+    assert capsys.readouterr().out == "no writes; 1 threads and 3 checkpoints were looked at\n"

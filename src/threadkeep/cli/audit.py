@@ -118,6 +118,9 @@ def _shares(told: Activity, by: _Measure) -> Iterator[RenderableType]:
         _Measure.both: (told.by_node_and_channel, ["node", "channel"]),
     }
     rows, names = shares[by]
+    if not rows:
+        yield f"no writes; {_looked_at(told)}"
+        return
     columns = [*names, "writes", "bytes", "average"]
     yield table(
         columns,

@@ -249,6 +249,8 @@ def _changed(change: threadkeep.Change) -> Text:
 def _value(value: Any) -> Text:
     if is_message(value):
         return Text("\n    ").join(chat.said(value))
+    if chat.is_chat(value):
+        return Text("\n    ").join([Text(), *(text for message in value for text in chat.said(message))])
     return Text(brief(as_json_text(value), _LONGEST))
 
 
