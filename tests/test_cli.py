@@ -6,6 +6,7 @@ import io
 import json
 import operator
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -194,8 +195,8 @@ def test_an_interrupted_program_says_so() -> None:
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     with threadkeep.open(url) as keep:
-        graph(keep.checkpointer).invoke({"items": ["x" * 1_000_000]}, at("t"))
-    command = f"{sys.executable} -m threadkeep show t --json --url {url} | head -c 10"
-    ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0
-    assert ended.stderr == ""
+        graph(keep.checkpointer).invoke({"items": [secrets.token_hex(1_000_000)]}, at("t"))
+    for args in ("show t --json", "show t --state", "show t", "export -o -"):
+        command = f"{sys.executable} -m threadkeep {args} --url {url} | head -c 10 > {tmp_path / 'read'}"
+        ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (0, ""), args

@@ -112,14 +112,15 @@ def test_a_file_is_as_small_as_what_it_holds() -> None:
 def test_a_path_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     keep = new()
     grow(keep.checkpointer, "t", [Put("c0", None, {"a": 1})])
-    (tmp_path / "a.jsonl").write_text("old")
+    new().export(tmp_path / "a.jsonl")
+    old = (tmp_path / "a.jsonl").read_bytes()
 
     def fail(*_: Any) -> None:
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError, match="no more"):
         keep.export(tmp_path / "a.jsonl", on_progress=fail)
-    assert (tmp_path / "a.jsonl").read_text() == "old"
+    assert (tmp_path / "a.jsonl").read_bytes() == old
     keep.export(tmp_path / "a.jsonl")
     keep.export(tmp_path / "a.tk")
     told = (tmp_path / "a.jsonl").read_bytes()
@@ -135,7 +136,7 @@ def test_a_path_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path) -> None:
     keep = threadkeep.open("memory://")
     keep.store.put(("n",), "k", {"v": 1})
-    (tmp_path / "real.tk").write_bytes(b"old")
+    (tmp_path / "real.tk").touch()
     (tmp_path / "link.tk").symlink_to("real.tk")
     keep.export(tmp_path / "link.tk")
     assert (tmp_path / "link.tk").is_symlink()
@@ -165,6 +166,8 @@ def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:
     assert [info.id for info in keep.threads(order="id")] == ["fan", "forked"]
     with pytest.raises(threadkeep.errors.Missing, match="nobody"):
         house().export(io.BytesIO(), thread_id="nobody")
+    with pytest.raises(threadkeep.errors.Missing, match="nobody"):
+        new().import_portable(io.BytesIO(exported()), thread_id=["fan", "nobody"])
     with pytest.raises(TypeError, match="thread_id"):
         house().export(io.BytesIO(), thread_id=1.5)
 
@@ -499,6 +502,10 @@ def test_the_command_exports_to_a_file_and_to_the_standard_output(
     assert run(["export", "none", "--url", url, "-o", str(tmp_path / "none.tk")]) == 1
     assert run(["export", "--url", url, "-o", "-", "--json"]) == 2
     assert not (tmp_path / "none.tk").exists()
+    capsys.readouterr()
+    assert run(["export", "--url", url, "-o", str(tmp_path / "a.db")]) == 2, "the database itself"
+    assert "is no export" in capsys.readouterr().err
+    assert run(["verify", "--url", url]) == 0
     command = [sys.executable, "-m", "threadkeep", "export", "fan", "--url", url, "--output", "-"]
     piped = subprocess.run(command, capture_output=True, check=True)
     assert [each["type"] for each in lines(piped.stdout)][:2] == ["header", "thread"]

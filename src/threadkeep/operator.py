@@ -670,7 +670,7 @@ class Operator:
         What is here stays: a thread gets the checkpoints that it has not, a talk that differs is told of in
         `differing`. Repeating it is harmless, and goes on where it was interrupted. Each thread is read again and
         compared with the file. A file that is cut off, or is not as it was written, is a ValueError; threads that were
-        whole before that are here then. With `partial` a file may be cut off.
+        whole before that are here then. With `partial` a file may be cut off. Missing if a thread that is named is not in it.
         """
         of = chosen(thread_id, prefix, kind, memories=memories)
         with portable.reading(file) as lines:

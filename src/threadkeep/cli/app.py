@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
+import apsw
 import typer
 from rich.console import Console
 
 import threadkeep
 from threadkeep.cli.output import clean
+from threadkeep.engine.survey import is_short_for
 from threadkeep.errors import Missing, ThreadkeepError
+from threadkeep.transports.sqlite import has_tables
 
 _SUBJECTS = ("look", "memories", "audit", "time", "retention", "health", "moving", "exporting")
 """The files with commands, in the order of --help."""
@@ -46,7 +50,11 @@ Kind: TypeAlias = Annotated[
     str | None,
     typer.Option("--kind", help="graph (LangGraph) or cube (CubeLoop), where both have a thread of that id."),
 ]
-Namespace: TypeAlias = Annotated[str, typer.Option("--ns", help="The namespace of a subgraph; the root's is empty.")]
+CHECKPOINT = "An id, its beginning or its end, or latest; ~2 after it: two before."
+Namespace: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--ns", help="The namespace of a subgraph; the root's is empty. Not needed for a checkpoint's id."),
+]
 
 
 @contextmanager
@@ -58,12 +66,28 @@ def opened(
     may_be_new: bool = False,
     retention: Sequence[threadkeep.Policy] = (),
 ) -> Iterator[threadkeep.Keep]:
-    """The Keep that a command works on: read-only where it only looks. An SQLite file is made only if it `may_be_new`."""
+    """The Keep that a command works on: read-only where it only looks.
+
+    An SQLite file, and tables in one, are made only if it `may_be_new`.
+    """
     where = as_url(url)
-    if where.startswith(_FILE) and not may_be_new and not Path(where.removeprefix(_FILE)).exists():
-        raise ValueError(f"there is no file {where.removeprefix(_FILE)}")
+    if where.startswith(_FILE):
+        _check_file(where.removeprefix(_FILE), must_be_ours=not may_be_new and not read_only, may_be_new=may_be_new)
     with threadkeep.open(where, tenant=tenant, read_only=read_only, retention=retention) as keep:
         yield keep
+
+
+def _check_file(path: str, *, must_be_ours: bool, may_be_new: bool) -> None:
+    """What can be said of a file before it is opened, so that nothing is made in one that somebody did not mean."""
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is a directory, not a file")
+    if not Path(path).exists():
+        if not may_be_new:
+            raise ValueError(f"there is no file {path}")
+        return
+    with suppress(apsw.Error):  # whoever opens it says it better
+        if must_be_ours and not has_tables(path):
+            raise ValueError(f"{path} has no tables of threadkeep; import and convert make them")
 
 
 def as_url(url: str | None) -> str:
@@ -71,6 +95,17 @@ def as_url(url: str | None) -> str:
     if not url:
         raise ValueError("say which storage: --url URL, or the environment variable THREADKEEP_URL")
     return url if "://" in url else _FILE + url
+
+
+def space(keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | None, kind: str | None) -> str:
+    """The namespace that was said; else the only one with such a checkpoint: what `tree` shows may be typed in."""
+    if checkpoint == "":
+        raise ValueError("an empty CHECKPOINT names none: say latest, or leave it out")
+    if ns is not None or checkpoint is None:
+        return ns or ""
+    short = checkpoint.partition("~")[0]
+    spaces = {step.ns for step in keep.log(thread, kind=kind) if is_short_for(short, step.id)}
+    return spaces.pop() if len(spaces) == 1 else ""
 
 
 def sure(question: str, *, yes: bool) -> None:
@@ -96,6 +131,7 @@ def register() -> None:
 def run(args: Sequence[str] | None = None) -> int:
     """Run the command; its exit code."""
     register()
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what its pool reports, the error says once
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     try:
         code = int(app(args=args, prog_name="threadkeep", standalone_mode=False) or 0)
@@ -104,7 +140,9 @@ def run(args: Sequence[str] | None = None) -> int:
     except _NOT_UNDERSTOOD as error:
         error.show()
         return WRONG
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:  # rich and Typer make one of the other
+        if not isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read, has read enough
         return 0
     except Missing as error:

@@ -11,8 +11,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from threadkeep import Activity, Share, Sizes, Stats, TracedWrite
-from threadkeep.cli.app import Json, Kind, Namespace, Tenant, Url, app, opened
+from threadkeep.cli.app import CHECKPOINT, Json, Kind, Namespace, Tenant, Url, app, opened, space
 from threadkeep.cli.output import answer, as_plain, bar, brief, moment, size, table
+from threadkeep.engine.looking import short_ids
 
 _KINDS = {
     "state": "values of checkpoints",
@@ -47,10 +48,10 @@ def trace(
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")],
     checkpoint: Annotated[
         str | None,
-        typer.Argument(metavar="CHECKPOINT", help="Its id, how it begins, latest, latest~2.", show_default="latest"),
+        typer.Argument(metavar="CHECKPOINT", help=CHECKPOINT, show_default="latest"),
     ] = None,
     *,
-    ns: Namespace = "",
+    ns: Namespace = None,
     values: Annotated[bool, typer.Option("--values", help="Show what was written.")] = False,
     kind: Kind = None,
     url: Url = None,
@@ -59,7 +60,7 @@ def trace(
 ) -> None:
     """Who wrote what on a checkpoint, in order: what ran from it and became its child."""
     with opened(url, tenant, read_only=True) as keep:
-        told = keep.trace(thread, checkpoint, ns=ns, kind=kind, values=values)
+        told = keep.trace(thread, checkpoint, ns=space(keep, thread, checkpoint, ns, kind), kind=kind, values=values)
     plain = [_without_value(write, values=values) for write in told]
     answer(plain, _writes(told, values=values), as_json=json)
 
@@ -77,13 +78,14 @@ def _writes(told: list[TracedWrite], *, values: bool) -> Iterator[RenderableType
     if len(days) == 1:
         yield Text(f"{days.pop()}, times in UTC\n")
     columns = ["time", "node", "task", "idx", "channel", "bytes", *(["value"] if values else [])]
-    rows = [_row(write, values=values, day=len(days) > 1) for write in told]
+    short = short_ids(write.task for write in told)
+    rows = [_row(write, short[write.task], values=values, day=len(days) > 1) for write in told]
     yield table(columns, rows, right=("idx", "bytes"))
 
 
-def _row(write: TracedWrite, *, values: bool, day: bool) -> list[object]:
+def _row(write: TracedWrite, task: str, *, values: bool, day: bool) -> list[object]:
     time = f"{write.time:%Y-%m-%d %H:%M:%S}" if day else f"{write.time:%H:%M:%S}.{write.time.microsecond // 1000:03}"
-    row = [time, write.node or "-", write.task[:8], write.idx, write.channel, write.size]
+    row = [time, write.node or "-", task, write.idx, write.channel, write.size]
     return [*row, brief(write.value, 40)] if values else row
 
 
@@ -116,6 +118,9 @@ def _shares(told: Activity, by: _Measure) -> Iterator[RenderableType]:
         _Measure.both: (told.by_node_and_channel, ["node", "channel"]),
     }
     rows, names = shares[by]
+    if not rows:
+        yield f"no writes; {_looked_at(told)}"
+        return
     columns = [*names, "writes", "bytes", "average"]
     yield table(
         columns,

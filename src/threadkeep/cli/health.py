@@ -12,7 +12,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from threadkeep.cli.app import NO, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened
+from threadkeep.cli.app import NO, DryRun, Json, Kind, Tenant, Url, Yes, app, opened
 from threadkeep.cli.output import answer, bar, size, table
 from threadkeep.engine.repair import Repaired
 from threadkeep.engine.sight import Problem
@@ -87,7 +87,7 @@ def repair(
             "--graph", metavar="MODULE:ATTRIBUTE", help="The compiled graph, whose reducers merge the writes."
         ),
     ] = None,
-    ns: Namespace = "",
+    ns: Annotated[str, typer.Option("--ns", help="The namespace of a subgraph; the root's is empty.")] = "",
     kind: Kind = None,
     dry_run: DryRun = False,
     yes: Yes = False,  # noqa: ARG001 - nothing is destroyed, so nothing is asked; accepted for scripts

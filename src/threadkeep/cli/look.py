@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsons
 from collections.abc import Iterator
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -12,21 +13,16 @@ from rich.text import Text
 
 import threadkeep
 from threadkeep.cli import chat, drawing
-from threadkeep.cli.app import NO, Json, Kind, Tenant, Url, app, opened
+from threadkeep.cli.app import CHECKPOINT, NO, Json, Kind, Namespace, Tenant, Url, app, opened, space
 from threadkeep.cli.output import STATUS_STYLES, answer, as_json_text, brief, line, moment, size, table
 from threadkeep.engine.comparing import ADDED, REMOVED
+from threadkeep.engine.identity import CUBE, GRAPH
 from threadkeep.engine.looking import short_ids
 from threadkeep.engine.paths import is_message
 from threadkeep.engine.steps import is_internal
-from threadkeep.engine.survey import is_short_for
 from threadkeep.errors import Missing
 
 _Thread = Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")]
-_Namespace = Annotated[
-    str | None,
-    typer.Option("--ns", help="The namespace of a subgraph; the root's is empty. Not needed for a checkpoint's id."),
-]
-_CHECKPOINT = "An id, its beginning or its end, or latest; ~2 after it: two before."
 _LONGEST = 200
 _SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow"), "moved": (">", "cyan")}
 
@@ -44,6 +40,9 @@ def threads(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="How many.")] = 50,
     after: Annotated[str | None, typer.Option("--after", metavar="ID", help="The last thread of the page before.")] = None,
+    after_kind: Annotated[
+        str | None, typer.Option("--after-kind", metavar="KIND", help="Its kind, where both have a thread of that id.")
+    ] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="graph (LangGraph) or cube (CubeLoop).")] = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -52,10 +51,26 @@ def threads(
     """List threads."""
     wanted = dict(map(pair, metadata or ()))
     with opened(url, tenant, read_only=True) as keep:
+        last = None if after is None else _last(keep, after, after_kind or kind)
         found = keep.threads(
-            limit=limit, after=after, prefix=prefix, metadata=wanted, status=status, order=sort, kind=kind, contains=search
+            limit=limit, after=last, prefix=prefix, metadata=wanted, status=status, order=sort, kind=kind, contains=search
         )  # fmt: skip
-    answer(found, _listed(found, limit), as_json=json)
+        more = _paging(keep, found[-1], kind) if found and len(found) == limit else ""
+    answer(found, _listed(found, more), as_json=json)
+
+
+def _last(keep: threadkeep.Keep, id: str, kind: str | None) -> threadkeep.ThreadInfo:
+    found = keep.thread(id, kind=kind)
+    if found is None:
+        raise Missing(f"--after: there is no thread {id!r}")
+    return found
+
+
+def _paging(keep: threadkeep.Keep, last: threadkeep.ThreadInfo, kind: str | None) -> str:
+    """How to ask for the next page, as a shell wants it."""
+    kinds = [each for each in (GRAPH, CUBE) if keep.thread(last.id, kind=each) is not None]
+    said = f"--after {quote(last.id)}"
+    return said if kind is not None or len(kinds) < 2 else f"{said} --after-kind {last.kind}"
 
 
 def pair(text: str) -> tuple[str, Any]:
@@ -69,7 +84,7 @@ def pair(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _listed(found: list[threadkeep.ThreadInfo], limit: int) -> Iterator[RenderableType]:
+def _listed(found: list[threadkeep.ThreadInfo], more: str) -> Iterator[RenderableType]:
     if not found:
         yield "no threads"
         return
@@ -80,19 +95,19 @@ def _listed(found: list[threadkeep.ThreadInfo], limit: int) -> Iterator[Renderab
         for one in found
     )  # fmt: skip
     yield table(columns, cells, right=("ckpts", "writes", "size", "step"), whole=columns[1:])
-    if len(found) == limit:
-        yield Text(f"the next page: --after {line(found[-1].id)}", "dim")
+    if more:
+        yield Text(f"the next page: {line(more)}", "dim")
 
 
 @app.command()
 def show(
     thread: _Thread,
-    checkpoint: Annotated[str | None, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT)] = None,
+    checkpoint: Annotated[str | None, typer.Argument(metavar="CHECKPOINT", help=CHECKPOINT)] = None,
     *,
     state: Annotated[bool, typer.Option("--state", help="The state as JSON.")] = False,
     channel: Annotated[str | None, typer.Option("--channel", metavar="NAME", help="One channel, as JSON.")] = None,
     writes: Annotated[bool, typer.Option("--writes", help="The writes that are stored on it.")] = False,
-    ns: _Namespace = None,
+    ns: Namespace = None,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -102,7 +117,7 @@ def show(
     if sum((state, channel is not None, writes)) > 1:
         raise ValueError("--state, --channel and --writes are said one at a time")
     with opened(url, tenant, read_only=True) as keep:
-        shown = keep.show(thread, checkpoint, ns=_space(keep, thread, checkpoint, ns, kind), kind=kind)
+        shown = keep.show(thread, checkpoint, ns=space(keep, thread, checkpoint, ns, kind), kind=kind)
     if channel is not None:
         answer(_channel(shown, channel), (), as_json=True)
     elif state:
@@ -111,15 +126,6 @@ def show(
         answer(shown.writes, _written(shown), as_json=json)
     else:
         answer(shown, chat.told(shown), as_json=json)
-
-
-def _space(keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | None, kind: str | None) -> str:
-    """The namespace that was said; else the only one with such a checkpoint: what `tree` shows may be typed in."""
-    if ns is not None or checkpoint is None:
-        return ns or ""
-    short = checkpoint.partition("~")[0]
-    spaces = {step.ns for step in keep.log(thread, kind=kind) if is_short_for(short, step.id)}
-    return spaces.pop() if len(spaces) == 1 else ""
 
 
 def _channel(shown: threadkeep.Shown, name: str) -> Any:
@@ -187,7 +193,7 @@ def diff(
     b: Annotated[str, typer.Argument(metavar="B", help="The same; with C, a checkpoint of THREAD.")],
     c: Annotated[str | None, typer.Argument(metavar="C", help="After THREAD and a checkpoint of it: another.")] = None,
     *,
-    ns: _Namespace = None,
+    ns: Namespace = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if something differs.")] = False,
     kind: Kind = None,
     url: Url = None,
@@ -199,7 +205,7 @@ def diff(
         if c is None:
             found = _between(keep, a, b, ns, kind)
         else:
-            found = keep.diff(a, b, c, ns=_space(keep, a, b, ns, kind), kind=kind)
+            found = keep.diff(a, b, c, ns=space(keep, a, b, ns, kind), kind=kind)
     answer(found, _differing(found), as_json=json)
     return NO if exit_code and found.channels else 0
 
@@ -243,6 +249,8 @@ def _changed(change: threadkeep.Change) -> Text:
 def _value(value: Any) -> Text:
     if is_message(value):
         return Text("\n    ").join(chat.said(value))
+    if chat.is_chat(value):
+        return Text("\n    ").join([Text(), *(text for message in value for text in chat.said(message))])
     return Text(brief(as_json_text(value), _LONGEST))
 
 
@@ -251,8 +259,8 @@ def blame(
     thread: _Thread,
     path: Annotated[str, typer.Argument(metavar="PATH", help="Such as messages[-1].content, messages[id=ID] or user.age.")],
     *,
-    checkpoint: Annotated[str | None, typer.Option("--checkpoint", help=_CHECKPOINT)] = None,
-    ns: _Namespace = None,
+    checkpoint: Annotated[str | None, typer.Option("--checkpoint", help=CHECKPOINT)] = None,
+    ns: Namespace = None,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -260,8 +268,8 @@ def blame(
 ) -> None:  # fmt: skip
     """Tell which checkpoint, task and write first set the value that stands at a path."""
     with opened(url, tenant, read_only=True) as keep:
-        space = _space(keep, thread, checkpoint, ns, kind)
-        found = keep.blame(thread, path, checkpoint_id=checkpoint, ns=space, kind=kind)
+        where = space(keep, thread, checkpoint, ns, kind)
+        found = keep.blame(thread, path, checkpoint_id=checkpoint, ns=where, kind=kind)
     answer(found, _blamed(found), as_json=json)
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from json import loads
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 
 import threadkeep
 from threadkeep import Policy, Pruned, Swept
-from threadkeep.cli.app import DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, sure
+from threadkeep.cli.app import CHECKPOINT, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, space, sure
+from threadkeep.cli.look import pair
 from threadkeep.cli.output import answer, bar, line, size, table
+from threadkeep.errors import Missing
 from threadkeep.operating.policies import read
 
 _Config = Annotated[
@@ -60,7 +61,9 @@ def prune(
     policies = _policies(config, rules, (prefix, ns, metadata or [], kind))
     if policies is None and not threads:
         raise ValueError("say which threads, or what to keep: --keep-last, --keep-for, --drop-idle or --config")
+    threads = list(dict.fromkeys(threads or ()))
     with opened(url, tenant, read_only=dry_run) as keep:
+        _check_there(keep, threads, kind)
         would = None if yes and not dry_run else _pruned(keep, threads, policies, kind, dry_run=True, quiet=json)
         if would is not None and would.threads and not dry_run:
             sure(f"Remove {_what(would)}?", yes=yes)
@@ -84,29 +87,22 @@ def _policies(
         return None
     return [
         Policy(
-            prefix=prefix, ns=ns, metadata=_pairs(metadata) or None, kind=kind, keep_last=keep_last, keep_for=keep_for,
+            prefix=prefix, ns=ns, metadata=dict(map(pair, metadata)) or None, kind=kind, keep_last=keep_last, keep_for=keep_for,
             drop_idle=drop_idle,
         )
     ]  # fmt: skip
 
 
-def _pairs(given: Iterable[str]) -> dict[str, Any]:
-    """Metadata from KEY=VALUE; a value that is JSON is taken as such."""
-    pairs: dict[str, Any] = {}
-    for each in given:
-        key, equals, value = each.partition("=")
-        if not equals:
-            raise ValueError(f"--metadata must be KEY=VALUE, not {each!r}")
-        try:
-            pairs[key] = loads(value)
-        except ValueError:
-            pairs[key] = value
-    return pairs
+def _check_there(keep: threadkeep.Keep, threads: Iterable[str], kind: str | None) -> None:
+    """Missing if a thread is not there, before anything of the others goes."""
+    for id in threads:
+        if keep.thread(id, kind=kind) is None:
+            raise Missing(f"there is no thread {id!r}")
 
 
 def _pruned(
     keep: threadkeep.Keep,
-    threads: list[str] | None,
+    threads: list[str],
     policies: list[Policy] | None,
     kind: str | None,
     *,
@@ -191,13 +187,11 @@ def _swept_lines(swept: Swept) -> Iterable[RenderableType]:
 @app.command()
 def tag(
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")],
-    checkpoint: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT", help="Its id, a beginning of it, latest, or latest~2.")
-    ],
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help=CHECKPOINT)],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The tag.")] = None,
     *,
     remove: Annotated[bool, typer.Option("--remove", help="Take its tag away.")] = False,
-    ns: Namespace = "",
+    ns: Namespace = None,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
@@ -207,6 +201,7 @@ def tag(
     if (name is None) != remove:
         raise ValueError("say a NAME, or --remove")
     with opened(url, tenant) as keep:
+        ns = space(keep, thread, checkpoint, ns, kind)
         id = keep.tag(thread, checkpoint, name, ns=ns, kind=kind)
     said = f"tagged {line(id)} {line(name)}" if name is not None else f"{line(id)} has no tag"
     answer({"thread": thread, "ns": ns, "id": id, "tag": name}, [said], as_json=json)

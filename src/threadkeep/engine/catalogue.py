@@ -90,7 +90,9 @@ async def _place_of(query: Catalogue, id: str) -> tuple[int | str, str, str]:
     named = [info(one) for one in await wide if one.row.key.id == id]
     if not named:
         raise ValueError(f"after={id!r}: there is no such thread (any more); page on with its ThreadInfo instead")
-    return _cursor(named[-1], query.order)
+    if len(named) > 1:
+        raise ValueError(f"after={id!r}: there are two such threads; page on with a ThreadInfo instead")
+    return _cursor(named[0], query.order)
 
 
 async def thread(tenant: str, id: str, kind: str | None) -> ThreadInfo | None:
@@ -113,7 +115,7 @@ async def key_of(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
     keys = [ThreadKey(tenant, each, id) for each in (GRAPH, CUBE) if kind in (None, each)]
     found = [key for key in keys if (await Items(key, ())).thread is not None]
     if len(found) > 1:
-        raise ValueError(f"there are two threads {id!r}: say which, by kind={GRAPH!r} or kind={CUBE!r}")
+        raise ValueError(f"there are two threads {id!r}: say which by its kind, {GRAPH} or {CUBE}")
     return found[0] if found else None
 
 

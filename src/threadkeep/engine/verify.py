@@ -497,7 +497,7 @@ async def known(tenant: str, id: str, kind: str | None) -> ThreadKey:
     keys = [ThreadKey(tenant, each, id) for each in (GRAPH, CUBE) if kind in (None, each)]
     found = [key for key in keys if (await Inspect(key)).is_there]
     if len(found) > 1:
-        raise ValueError(f"there are two threads {id!r}: say which, by kind={GRAPH!r} or kind={CUBE!r}")
+        raise ValueError(f"there are two threads {id!r}: say which by its kind, {GRAPH} or {CUBE}")
     if not found:
         raise Missing(f"there is no thread {id!r}")
     return found[0]

@@ -30,7 +30,7 @@ from threadkeep.engine.records import (
     pack_writes,
 )
 from threadkeep.engine.status import STATUSES
-from threadkeep.errors import Conflict, ThreadkeepError
+from threadkeep.errors import Conflict, Missing, ThreadkeepError
 from threadkeep.moving import portable, remembering
 from threadkeep.moving.choosing import Chosen
 from threadkeep.moving.comparing import places, surveyed
@@ -301,9 +301,13 @@ class Bringing:
     _differing: list[str] = field(default_factory=list)
     _memories: list[MemoryRow] = field(default_factory=list)
     _seen: dict[str, int] = field(default_factory=dict)
+    _met: set[str] = field(default_factory=set)
 
     def work(self) -> Work[Brought]:
-        """All of it. A thread is there, whole, or not at all; what was cut off is an error unless `partial` is said."""
+        """All of it. A thread is there, whole, or not at all; what was cut off is an error unless `partial` is said.
+
+        Missing, in the end, if a thread was named that the file has not.
+        """
         end = None
         for line in self.lines:
             kind = line.what
@@ -320,6 +324,9 @@ class Bringing:
                 raise line.wrong(f"{portable.brief(kind)} is not expected here")
         yield from self._store_memories()
         self._check_end(end)
+        for id in self.of.ids or ():
+            if id not in self._met:
+                raise Missing(f"there is no thread {id!r} in the file")
         return self._brought(complete=end is not None)
 
     def _check_end(self, end: Line | None) -> None:
@@ -349,6 +356,7 @@ class Bringing:
         yield Progress(self._seen.get("threads", 0), None, id)
         if not self.of.fits(kind, id):
             return self._skipped()
+        self._met.add(id)
         key = self.desk.key(kind, id)
         way = yield from self._way(first, key)
         if way.becomes == LEFT:

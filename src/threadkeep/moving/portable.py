@@ -369,7 +369,10 @@ def encoded(said: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def writing(where: Where) -> Iterator[Writer]:
-    """A file to be written: whole or not there. Compressed, unless its name ends in .jsonl."""
+    """A file to be written: whole or not there. Compressed, unless its name ends in .jsonl.
+
+    An older export is replaced; any other file, such as the database itself, is FileExistsError.
+    """
     if hasattr(where, "write"):
         with _compressed(where) as out:
             yield Writer(out)
@@ -379,6 +382,8 @@ def writing(where: Where) -> Iterator[Writer]:
         with path.open("wb") as file, _compressed(file) as out:
             yield Writer(out)
         return
+    if path.exists() and path.stat().st_size and not is_portable(path):
+        raise FileExistsError(f"{path} is there already and is no export: it is not replaced")
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:

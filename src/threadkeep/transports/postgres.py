@@ -485,7 +485,8 @@ class PostgresServer:
     def _prepare_schema(self, session: _Session) -> None:
         version = self._version(session)
         if version < READABLE and self._options.read_only:
-            raise Unavailable("there are no tables of threadkeep, or old ones; open it once without read_only=True")
+            made = "a Keep that is not read_only makes them"
+            raise Unavailable(f"there are {'old' if version else 'no'} tables of threadkeep; {made}")
         if version < SCHEMA_VERSION and not self._options.read_only:
             try:
                 session.transaction(_WRITING, lambda: self._migrate(session))

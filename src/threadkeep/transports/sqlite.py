@@ -254,7 +254,8 @@ class SqliteFile:
             return
         connection.close()
         self._refuse_newer(version)
-        raise Unavailable(f"{self._path} has no tables of threadkeep, or old ones; open it once without read_only=True")
+        made = "a Keep that is not read_only makes them"
+        raise Unavailable(f"{self._path} has {'old' if version else 'no'} tables of threadkeep; {made}")
 
     def _open_writer(self) -> apsw.Connection:
         with self._lock:
@@ -384,6 +385,15 @@ def _absolute(path: Path) -> Path:
     except RuntimeError:
         return path.absolute()
     return path
+
+
+def has_tables(path: str) -> bool:
+    """Whether a file has tables of ours; the file is not changed."""
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return _version(connection) > 0
+    finally:
+        connection.close()
 
 
 def _version(connection: apsw.Connection) -> int:

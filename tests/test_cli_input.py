@@ -1,0 +1,107 @@
+"""The command with input that people get wrong, or that is strange: nothing is lost, nothing is misunderstood."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+import threadkeep
+from threadkeep.cli.app import run
+
+
+def chat(keep: threadkeep.Keep, *ids: str) -> None:
+    """A thread of three checkpoints for each id."""
+    builder = StateGraph(MessagesState).add_node("reply", lambda _: {"messages": [("ai", "hello")]})
+    graph = builder.add_edge(START, "reply").compile(checkpointer=keep.checkpointer)
+    for id in ids:
+        graph.invoke({"messages": [("user", "hi")]}, {"configurable": {"thread_id": id}})
+
+
+def talk(keep: threadkeep.Keep, id: str) -> None:
+    asyncio.run(keep.cube.save_extra(id, {"mood": "good"}))
+
+
+@pytest.fixture
+def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("THREADKEEP_URL", "agent.db")
+    with threadkeep.open("sqlite:///agent.db") as opened:
+        yield opened
+
+
+def test_a_thread_that_is_named_twice_is_deleted_once_and_ids_stay_on_their_line(keep: Any, capsys: Any) -> None:
+    chat(keep, "t", "u\nv")
+    assert run(["copy", "t", "w\nx"]) == 0
+    assert run(["delete", "t", "t", "u\nv", "--yes"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["copied t to w\\nx", "deleted t", "deleted u\\nv"]
+
+
+def test_pages_lose_no_thread_where_both_kinds_have_one_id(keep: Any, capsys: Any) -> None:
+    chat(keep, "a b", "-c", "twin")
+    talk(keep, "twin")
+    seen, more = [], ""
+    while len(seen) < 9:
+        assert run(["threads", "--sort", "updated", "--limit", "1", *shlex.split(more)]) == 0
+        told = capsys.readouterr().out.splitlines()
+        if told == ["no threads"]:
+            break
+        seen.append(told[-2].split("  ")[0])
+        more = told[-1].removeprefix("the next page: ")
+    assert sorted(seen) == ["-c", "a b", "twin", "twin"]
+    assert run(["threads", "--after", "twin"]) == 2
+    assert run(["threads", "--after", "nobody"]) == 1
+    with pytest.raises(ValueError, match="two such threads"):
+        keep.threads(after="twin")
+    assert [info.id for info in keep.threads(after="twin", kind="graph", order="id")] == []
+
+
+@pytest.mark.parametrize("command", ["compact", "copy a b", "delete a --yes", "rollback a latest", "sweep", "threads"])
+def test_tables_are_not_made_in_a_file_that_somebody_did_not_mean(keep: Any, capsys: Any, command: str) -> None:
+    with sqlite3.connect("other.db") as other:
+        other.execute("CREATE TABLE mine (a)")
+    other.close()
+    before = Path("other.db").read_bytes()
+    assert run([*command.split(), "--url", "other.db"]) in (2, 3)
+    assert "other.db has no tables of threadkeep" in capsys.readouterr().err
+    assert Path("other.db").read_bytes() == before
+    assert run([*command.split(), "--url", "."]) == 2
+    assert ". is a directory" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_tree_shows_is_found_in_its_namespace_by_every_command(keep: Any, capsys: Any) -> None:
+    inner = StateGraph(MessagesState).add_node("ask", lambda _: {"messages": [("ai", interrupt("?"))]})
+    outer = StateGraph(MessagesState).add_node("inner", inner.add_edge(START, "ask").compile()).add_edge(START, "inner")
+    outer.compile(checkpointer=keep.checkpointer).invoke({"messages": []}, {"configurable": {"thread_id": "t"}})
+    step = next(each for each in keep.log("t") if each.ns)
+    for command in ("show t {}", "trace t {}", "tag t {} kept", "rollback t {} --dry-run", "fork t {}"):
+        assert run([*command.format(step.id[-8:]).split(), "--json"]) == 0, command
+        assert step.ns in capsys.readouterr().out or command.startswith("trace")
+    before = len(keep.log("t"))
+    for command in (["show", "t", ""], ["rollback", "t", ""], ["fork", "t", ""], ["tag", "t", "", "kept"]):
+        assert run(command) == 2
+        assert "an empty CHECKPOINT" in capsys.readouterr().err
+    assert len(keep.log("t")) == before
+
+
+def test_nothing_is_pruned_if_one_of_the_threads_is_not_there(keep: Any, capsys: Any) -> None:
+    chat(keep, "t")
+    assert run(["prune", "t", "nobody", "--yes"]) == 1
+    assert len(keep.log("t")) == 3
+    assert run(["prune", "t", "--keep-last", "1", "--metadata", "=x", "--yes"]) == 2
+    assert run(["prune", "t", "t", "--yes"]) == 0
+    assert "removed 2 checkpoints of 1 thread" in capsys.readouterr().out
+
+
+def test_a_chat_that_is_only_on_one_side_is_told_as_a_chat(keep: Any, capsys: Any) -> None:
+    chat(keep, "t")
+    assert run(["diff", "t", "latest~2", "latest"]) == 0
+    assert "  + messages: \n    human: hi\n    ai: hello\n" in capsys.readouterr().out
+    assert run(["activity", "--until", "1d"]) == 0
+    assert capsys.readouterr().out == "no writes; 1 threads and 3 checkpoints were looked at\n"
