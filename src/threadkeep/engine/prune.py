@@ -192,7 +192,7 @@ def belongs(record: Record, roots: set[str], newest: str) -> bool:
 
 def _without_runs(thread: Whole, runs: frozenset[str]) -> Verdict:
     visible = {place for place, r in thread.records.items() if not r.row.hidden and r.row.run not in runs}
-    gone = {place for place, r in thread.records.items() if r.row.run in runs}
+    gone = thread.records.keys() - visible  # hidden ones too: what of them is still needed stays anyway
     return Verdict(visible, lambda place, entry: place not in gone and entry.origin[1] not in runs)
 
 
