@@ -255,6 +255,24 @@ def test_deleting_the_run_that_held_the_snapshot_keeps_the_values_after_it(saver
     ]
 
 
+def test_the_index_knows_a_deleted_run_as_long_as_something_of_it_is_hidden(url: str) -> None:
+    with threadkeep.open(url, durability="relaxed") as keep:
+        saver = keep.checkpointer
+        grow(saver, "t", DELTA)
+        saver.delete_for_runs(["r1"])
+        assert keep.verify("t").problems == [], "c3 is hidden, and the index of runs knows of it"
+        saver.delete_for_runs(["r1"])
+        assert (listed(saver, "t"), rebuilt(saver, "t", "c4")) == (["c6", "c5", "c4"], ["a1", "a2", "a3"])
+
+
+def test_hidden_ancestors_go_with_their_writes_when_the_last_that_needs_them_is_deleted(url: str) -> None:
+    with threadkeep.open(url, durability="relaxed") as keep:
+        grow(keep.checkpointer, "t", DELTA)
+        keep.checkpointer.prune(["t"])
+        keep.checkpointer.delete_for_runs(["r3"])
+        assert keep.thread("t") is None, "writes of r2 on hidden checkpoints served c6 alone"
+
+
 def test_deleting_the_last_run_takes_its_writes_off_the_checkpoint_before_it(saver: threadkeep.KeepSaver) -> None:
     grow(saver, "t", DELTA)
     saver.delete_for_runs(["r3"])

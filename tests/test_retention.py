@@ -121,20 +121,35 @@ def test_the_last_ones_stay_and_so_does_what_is_always_kept(url: str) -> None:
             chain.last = f"{n - 1:08}" if n > 30 else "00000007"
             chain.put({"x": n}, id=f"{n:08}")
         keep.tag("t", "00000031", "release")
-        kept = {2, 4, 5, 21, 31, 38, 39}
+        kept = {2, 3, 4, 5, 20, 21, 31, 38, 39}
         would = keep.prune("t", policy=Policy(keep_last=2), dry_run=True)
         assert len(left(keep)) == 20
         done = keep.prune("t", policy=Policy(keep_last=2))
         assert (done.threads, done.bytes) == (would.threads, would.bytes)
-        assert set(left(keep)) == kept, "2 is a branch point, 21 the end of a branch, 4, 5 and 31 have tags"
+        assert set(left(keep)) == kept, "2 is a branch point, where 3 and 20 begin; 21 is an end; 4, 5 and 31 have tags"
         assert {int(id) for _, id in done.threads[0].checkpoints} == {*range(8), 20, 21, *range(30, 40)} - kept
         assert not keep.prune("t", policy=Policy(keep_last=2)).threads, "nothing more to do"
         everything_off = Policy(keep_last=2, keep_tagged=False, keep_branches=False)
-        assert keep.prune("t", policy=everything_off).checkpoints == 4
+        assert keep.prune("t", policy=everything_off).checkpoints == 6
         assert left(keep) == [21, 38, 39], "21 waits for its answer"
         keep.prune("t", policy=Policy(keep_last=1, keep_branches=False, keep_interrupted=False))
         assert left(keep) == [39]
         check(url)
+
+
+def test_a_branch_point_is_one_at_every_prune() -> None:
+    """Also if of one branch only the end is left: what it began with has to stay, too."""
+    with threadkeep.open("memory://") as keep:
+        chain = wrote(keep, 3)
+        chain.last = keep.rollback("t", "00000001").id
+        chain.number = 4
+        for n in range(4, 8):
+            chain.put({"x": n})
+        kept = []
+        for _ in range(3):
+            keep.prune("t", policy=Policy(keep_last=1))
+            kept.append(left(keep))
+        assert kept == [[1, 2, 3, 7]] * 3
 
 
 def test_the_young_ones_stay_and_idle_threads_go(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

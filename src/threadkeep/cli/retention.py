@@ -55,7 +55,7 @@ def prune(
 ) -> None:
     """Remove checkpoints that a policy does not keep. Of threads that are named, without a policy: all but the latest.
 
-    What is tagged or waits for an answer stays, and so do branch points, the end of every branch, and the latest.
+    What is tagged or waits for an answer stays, and so do branch points, where branches begin and end, and the latest.
     """
     rules = (keep_last, keep_for, drop_idle)
     policies = _policies(config, rules, (prefix, ns, metadata or [], kind))

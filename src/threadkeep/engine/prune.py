@@ -192,7 +192,7 @@ def belongs(record: Record, roots: set[str], newest: str) -> bool:
 
 def _without_runs(thread: Whole, runs: frozenset[str]) -> Verdict:
     visible = {place for place, r in thread.records.items() if not r.row.hidden and r.row.run not in runs}
-    gone = {place for place, r in thread.records.items() if r.row.run in runs}
+    gone = thread.records.keys() - visible  # hidden ones too: what of them is still needed stays anyway
     return Verdict(visible, lambda place, entry: place not in gone and entry.origin[1] not in runs)
 
 
@@ -217,8 +217,14 @@ def _batch(thread: Whole, left: Remains, draw: int, runs: frozenset[str] = froze
         gone_writes=gone_writes,
         gone_items=left.unused,
         ends=not left.rows and not left.tasks,
-        gone_runs=tuple(runs),
+        gone_runs=tuple(runs - _runs(left)),
     )
+
+
+def _runs(left: Remains) -> set[str | None]:
+    """The runs of what is left, be it hidden: the index has to know of them."""
+    written = {entry.origin[1] for task in left.tasks.values() for entry in task.entries.values()}
+    return written | {row.run for row in left.rows.values()}
 
 
 def _grown(thread: Whole, changed: Iterable[CheckpointRow], gone: Iterable[Place]) -> int:

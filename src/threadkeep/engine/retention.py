@@ -4,7 +4,7 @@ A checkpoint goes only if a policy limits its namespace and nothing keeps it. Wh
 
     the rules               the last so many of its namespace; those younger than so long
     always                  the latest of its namespace; what the delta channels of those that stay are rebuilt from
-    unless switched off     a tag; a question that waits for its answer; branch points, and the end of every branch
+    unless switched off     a tag; a question that waits for its answer; branch points, the beginning and the end of every branch
 
 What a subgraph call left goes with the root checkpoint that it belongs to. A whole thread goes when nothing changed in it
 for so long, unless something in it is tagged or it waits for something.
@@ -13,7 +13,7 @@ for so long, unless something in it is tagged or it waits for something.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -232,10 +232,19 @@ def _kept(tree: _Tree, records: Sequence[Record], fitting: Sequence[Policy], now
     if policy.keep_interrupted:
         kept |= {place for place in places if _waits(tree, place)}
     if policy.keep_branches:
-        kept |= {place for place in places if len(tree.children.get(place, ())) != 1}
+        kept |= set(_of_branches(tree, places))
     newest = max(roots, default="")
     kept = {place for place in kept if belongs(tree.thread.records[place], roots, newest)}
     return kept | (tree.tagged.intersection(places) if policy.keep_tagged else set())
+
+
+def _of_branches(tree: _Tree, places: Sequence[Place]) -> Iterator[Place]:
+    """Branch points with the first checkpoint of each branch, without which they would be none next time; and all ends."""
+    for place in places:
+        after = tree.children.get(place, set())
+        if len(after) != 1:
+            yield place
+            yield from ((place[0], id) for id in after if not tree.thread.records[(place[0], id)].row.hidden)
 
 
 def _waits(tree: _Tree, place: Place) -> bool:
