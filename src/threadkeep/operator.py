@@ -565,7 +565,7 @@ class Operator:
         """Let go of checkpoints that a policy does not keep, in one thread or in all; without one, of all but the latest.
 
         `dry_run` says exactly what would go, and how many bytes come back. `kind` is needed where both kinds have this
-        id. Missing if there is no such thread; ValueError with neither a thread nor a policy. Each thread is a commit.
+        id. If there is no such thread, the answer is false; ValueError with neither a thread nor a policy. Each thread is a commit.
         """
         return self._desk.work(self._pruning(thread_id, policy, kind, dry_run=dry_run), on_progress)
 

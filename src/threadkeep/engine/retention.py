@@ -109,7 +109,10 @@ class PrunedThread:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a prune did, or would do in a dry run: the threads that change, and in all. `looked_at` counts all threads."""
+    """What a prune did, or would do in a dry run: the threads that change, and in all. `looked_at` counts all threads.
+
+    It is true if there was a thread to look at.
+    """
 
     dry_run: bool
     looked_at: int
@@ -119,6 +122,9 @@ class Pruned:
     hidden: int
     writes: int
     bytes: int
+
+    def __bool__(self) -> bool:
+        return self.looked_at > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,10 @@ def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run
 def pruning_one(
     desk: Desk, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool
 ) -> Work[Pruned]:
-    """One thread, judged by these policies; without any, only the latest of each namespace stays. Missing if it is not there."""
-    key = yield Read(lambda: catalogue.known(desk.tenant, id, kind))
+    """One thread, judged by these policies; without any, only the latest of each namespace stays."""
+    key = yield Read(lambda: catalogue.key_of(desk.tenant, id, kind))
+    if key is None:
+        return retention.pruned([], looked_at=0, dry_run=dry_run)
     judge = retention.judged(policies, now()) if policies is not None else prune.keep_latest
     loss = yield letting_go(desk, key, judge, dry_run=dry_run)
     return retention.pruned([(key, loss)] if loss is not None else [], looked_at=1, dry_run=dry_run)
