@@ -95,19 +95,29 @@ def started(file: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, file.name], cwd=file.parent, env=env, stdout=pipe, stderr=pipe, text=True)
 
 
+TRIES = {"stored-form.md": 4}
+"""LangGraph puts a checkpoint and the writes on it side by side; the page shows the usual order, a busy machine may not."""
+
+
 @pytest.mark.parametrize("start", [forked, pytest.param(started, marks=pytest.mark.long)])
 @pytest.mark.parametrize("page", having("python"))
 def test_the_code_of_a_page_runs_and_prints_what_the_page_says(
     page: Path, start: Callable[[Path], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    file = tmp_path / f"page_{page.stem}.py"
-    file.write_text(script(page), "utf-8")
-    with start(file) as process:
-        told, complaint = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, complaint
-    for block in blocks(page):
-        if block.language == "output":
-            assert block.text in told, f"{page.name}:{block.line} says otherwise:\n{told}"
+    outputs = [block for block in blocks(page) if block.language == "output"]
+    told = ""
+    for number in range(TRIES.get(page.name, 1)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        file = folder / f"page_{page.stem}.py"
+        file.write_text(script(page), "utf-8")
+        with start(file) as process:
+            told, complaint = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, complaint
+        if all(block.text in told for block in outputs):
+            return
+    wrong = [f"{page.name}:{block.line}" for block in outputs if block.text not in told]
+    raise AssertionError(f"{', '.join(wrong)} says otherwise:\n{told}")
 
 
 @pytest.mark.parametrize("page", named(PAGES))

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import shutil
 import sqlite3
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,7 @@ def remembered(store: Any, *, ttl: bool = True) -> None:
     if ttl:
         store.put(("short",), "gone", {"text": "x"}, ttl=0.0001)
         store.put(("short",), "stays", {"text": "y"}, ttl=600)
+        time.sleep(0.05)  # the other one has expired by now
 
 
 def assert_same_memories(ours: Any, theirs: Any) -> None:

@@ -294,7 +294,7 @@ def test_a_single_server_is_enough(scheme: str) -> None:
     url = url_of(valkeys.shared_one()).replace("valkey:", f"{scheme}:")
     do_everything(url)
     with threadkeep.open(url) as keep:
-        assert [info.id for info in keep.threads(order="id")] == ["long", "t", "talk", "u"]
+        assert {info.id for info in keep.threads(order="id")} >= {"long", "t", "talk", "u"}
 
 
 def test_the_first_host_that_answers_is_enough() -> None:
