@@ -104,4 +104,4 @@ def test_a_chat_that_is_only_on_one_side_is_told_as_a_chat(keep: Any, capsys: An
     assert run(["diff", "t", "latest~2", "latest"]) == 0
     assert "  + messages: \n    human: hi\n    ai: hello\n" in capsys.readouterr().out
     assert run(["activity", "--until", "1d"]) == 0
-    assert capsys.readouterr().out == "no writes; 1 threads and 3 checkpoints were looked at\n"
+    assert capsys.readouterr().out == "no writes; looked at 1 thread and 3 checkpoints\n"

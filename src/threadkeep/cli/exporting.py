@@ -12,7 +12,7 @@ import typer
 
 import threadkeep
 from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened
-from threadkeep.cli.output import answer, bar, line, size
+from threadkeep.cli.output import answer, bar, counted, line, size
 
 _Prefix = Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")]
 _Kind = Annotated[str | None, typer.Option("--kind", help="Only graph (LangGraph) or cube (CubeLoop).")]
@@ -49,9 +49,7 @@ def export(
         )  # fmt: skip
     if output == "-":
         return
-    told = (
-        f"exported {_counted(done.threads, 'thread')} and {_counted(done.memories, 'memory', 'memories')} to {output}"
-    )
+    told = f"exported {counted(done.threads, 'thread')} and {counted(done.memories, 'memory', 'memories')} to {output}"
     more = f"{done.checkpoints:,} checkpoints, {done.writes:,} writes; {size(done.bytes)} before compression"
     note = ["texts, numbers and names were replaced; look into the file before you send it"] if redact else []
     answer(done, [line(told), more, *note], as_json=json)
@@ -116,18 +114,14 @@ def _saying(what: str) -> Iterator[None]:
 def _told(done: threadkeep.Converted) -> Iterator[str]:
     """What a conversion did, line by line."""
     would = "would be " if done.dry_run else ""
-    yield f"{_counted(done.threads, 'thread')}, of which"
+    yield f"{counted(done.threads, 'thread')}, of which"
     told = {
         f"{would}copied": done.copied, "the same on both sides": done.same,
         f"{would}made anew, for the source has changed": done.renewed,
         f"{would}merged into threads of the target": done.merged,
     }  # fmt: skip
     yield from (f"  {count:,} {what}" for what, count in told.items() if count or what.endswith("copied"))
-    yield f"{_counted(done.memories, 'memory', 'memories')} {would}brought over"
+    yield f"{counted(done.memories, 'memory', 'memories')} {would}brought over"
     if done.verified and not done.differing:
         yield "both sides were compared and are the same"
     yield from (f"differs: {each}" for each in done.differing)
-
-
-def _counted(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

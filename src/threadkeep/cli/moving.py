@@ -10,7 +10,7 @@ import typer
 
 import threadkeep
 from threadkeep.cli.app import DryRun, Json, Tenant, Url, app, as_url, opened
-from threadkeep.cli.output import answer, bar, line, size
+from threadkeep.cli.output import answer, bar, counted, line, size
 from threadkeep.moving.portable import is_portable
 from threadkeep.moving.recognise import KINDS, OWN_EXPORT
 from threadkeep.moving.tally import Imported
@@ -69,7 +69,7 @@ def _brought(found: threadkeep.Brought, *, as_json: bool) -> int:
         "new": found.made, "here already": found.same, "made anew": found.renewed,
         "merged with what is here": found.merged, "memories": found.memories,
     }  # fmt: skip
-    lines = [f"imported from {OWN_EXPORT}: {found.threads:,} threads"]
+    lines = [f"imported from {OWN_EXPORT}: {counted(found.threads, 'thread')}"]
     lines += [f"  {count:,} {what}" for what, count in told.items() if count]
     lines += [f"differs: {each}" for each in found.differing]
     answer(found, map(line, lines), as_json=as_json)

@@ -120,6 +120,11 @@ def size(count: float) -> str:
     return f"{count:.1f} {_UNITS[-1]}"
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """How many of something: 1 thread, 2 threads."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def brief(value: Any, width: int = 80) -> str:
     """A value in one line, cut."""
     said = value if isinstance(value, str) else json.dumps(as_plain(value), ensure_ascii=False)

@@ -14,7 +14,7 @@ import threadkeep
 from threadkeep import Policy, Pruned, Swept
 from threadkeep.cli.app import CHECKPOINT, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, space, sure
 from threadkeep.cli.look import pair
-from threadkeep.cli.output import answer, bar, line, size, table
+from threadkeep.cli.output import answer, bar, counted, line, size, table
 from threadkeep.errors import Missing
 from threadkeep.operating.policies import read
 
@@ -123,13 +123,9 @@ def _pruned(
 
 def _what(pruned: Pruned) -> str:
     """What goes, in words."""
-    whole = f", {_number(pruned.dropped, 'whole thread')}" if pruned.dropped else ""
-    where = _number(len(pruned.threads), "thread")
-    return f"{_number(pruned.checkpoints, 'checkpoint')} of {where}{whole}: {size(pruned.bytes)}"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    whole = f", {counted(pruned.dropped, 'whole thread')}" if pruned.dropped else ""
+    where = counted(len(pruned.threads), "thread")
+    return f"{counted(pruned.checkpoints, 'checkpoint')} of {where}{whole}: {size(pruned.bytes)}"
 
 
 def _pruned_lines(pruned: Pruned) -> Iterable[RenderableType]:
@@ -141,7 +137,7 @@ def _pruned_lines(pruned: Pruned) -> Iterable[RenderableType]:
         ]  # fmt: skip
         yield table(columns, rows, right=("checkpoints", "hidden", "writes", "bytes"))
     verb = "would remove" if pruned.dry_run else "removed"
-    looked = f"looked at {_number(pruned.looked_at, 'thread')}; "
+    looked = f"looked at {counted(pruned.looked_at, 'thread')}; "
     yield looked + (f"{verb} {_what(pruned)}" if pruned.threads else "nothing to remove")
 
 
@@ -176,8 +172,7 @@ def sweep(
 
 def _swept_lines(swept: Swept) -> Iterable[RenderableType]:
     if swept.memories is not None:
-        memories = "memory" if swept.memories == 1 else "memories"
-        yield f"removed {swept.memories:,} expired {memories}"
+        yield f"removed {counted(swept.memories, 'expired memory', 'expired memories')}"
     if swept.pruned.looked_at:
         yield from _pruned_lines(swept.pruned)
     elif swept.memories is None:
