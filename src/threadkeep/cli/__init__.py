@@ -5,7 +5,7 @@
     0   done
     1   the answer is no: nothing such there, problems were found, both sides differ
     2   the command was not understood, or something that it names is wrong
-    3   the storage cannot be reached, is too new, or refuses
+    3   the storage cannot be reached, is too new, is damaged, or refuses
     130 interrupted; what was done stays done, and the same command goes on
 """
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from threadkeep import Activity, Share, Sizes, Stats, TracedWrite
 from threadkeep.cli.app import CHECKPOINT, Json, Kind, Namespace, Tenant, Url, app, opened, space
-from threadkeep.cli.output import answer, as_plain, bar, brief, counted, moment, size, table
+from threadkeep.cli.output import answer, as_plain, bar, brief, counted, left_alone, moment, size, table
 from threadkeep.engine.looking import short_ids
 
 _KINDS = {
@@ -120,6 +120,7 @@ def _shares(told: Activity, by: _Measure) -> Iterator[RenderableType]:
     rows, names = shares[by]
     if not rows:
         yield f"no writes; {_looked_at(told)}"
+        yield from left_alone(told.skipped)
         return
     columns = [*names, "writes", "bytes", "average"]
     yield table(
@@ -128,6 +129,7 @@ def _shares(told: Activity, by: _Measure) -> Iterator[RenderableType]:
         right=("writes", "bytes", "average"),
     )  # fmt: skip
     yield Text(f"\n{counted(told.writes, 'write')}, {size(told.bytes)}; {_looked_at(told)}")
+    yield from left_alone(told.skipped)
 
 
 def _looked_at(told: Activity) -> str:
@@ -161,6 +163,7 @@ def _sizes(told: Sizes, by: _Part | None) -> Iterator[RenderableType]:
             yield shown(told)
             yield Text()
     yield from map(Text, _summary(told))
+    yield from left_alone(told.skipped)
 
 
 def _by_thread(told: Sizes) -> RenderableType:

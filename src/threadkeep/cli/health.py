@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from threadkeep.cli.app import NO, DryRun, Json, Kind, Tenant, Url, Yes, app, opened
-from threadkeep.cli.output import answer, bar, counted, size, table
+from threadkeep.cli.output import answer, bar, counted, left_alone, size, table
 from threadkeep.engine.repair import Repaired
 from threadkeep.engine.sight import Problem
 from threadkeep.engine.verify import Verified
@@ -173,5 +173,4 @@ def compact(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None
 def _compacted(compacted: Compacted) -> Iterator[RenderableType]:
     yield f"freed {counted(compacted.items, 'item')} of {counted(compacted.threads, 'thread')}"
     yield f"{size(compacted.bytes_before)} before, {size(compacted.bytes_after)} after"
-    for id in compacted.skipped:
-        yield Text(_printable(f"left alone, because it is damaged: {id} (see verify)"), style="yellow")
+    yield from left_alone(compacted.skipped)

@@ -125,6 +125,11 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def left_alone(skipped: Iterable[str]) -> Iterator[Text]:
+    """Damaged threads that something was not done with."""
+    return (Text(line(f"left alone, because it is damaged: {id} (see verify)"), "yellow") for id in skipped)
+
+
 def brief(value: Any, width: int = 80) -> str:
     """A value in one line, cut."""
     said = value if isinstance(value, str) else json.dumps(as_plain(value), ensure_ascii=False)

@@ -14,7 +14,7 @@ import threadkeep
 from threadkeep import Policy, Pruned, Swept
 from threadkeep.cli.app import CHECKPOINT, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, space, sure
 from threadkeep.cli.look import pair
-from threadkeep.cli.output import answer, bar, counted, line, size, table
+from threadkeep.cli.output import answer, bar, counted, left_alone, line, size, table
 from threadkeep.errors import Missing
 from threadkeep.operating.policies import read
 
@@ -139,6 +139,7 @@ def _pruned_lines(pruned: Pruned) -> Iterable[RenderableType]:
     verb = "would remove" if pruned.dry_run else "removed"
     looked = f"looked at {counted(pruned.looked_at, 'thread')}; "
     yield looked + (f"{verb} {_what(pruned)}" if pruned.threads else "nothing to remove")
+    yield from left_alone(pruned.skipped)
 
 
 @app.command()

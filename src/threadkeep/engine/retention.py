@@ -109,7 +109,10 @@ class PrunedThread:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a prune did, or would do in a dry run: the threads that change, and in all. `looked_at` counts all threads."""
+    """What a prune did, or would do in a dry run: the threads that change, and in all. `looked_at` counts all threads.
+
+    `skipped` are damaged threads, which are left alone where all are pruned.
+    """
 
     dry_run: bool
     looked_at: int
@@ -119,6 +122,7 @@ class Pruned:
     hidden: int
     writes: int
     bytes: int
+    skipped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
