@@ -28,6 +28,11 @@ _NOT_UNDERSTOOD: Any = typer.BadParameter.__mro__[2]
 """Click's ClickException: newer Typers have a Click of their own."""
 NO, WRONG, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 
+
+class InterruptedWork(Exception):
+    """Somebody interrupted a command; it says what that leaves behind."""
+
+
 app = typer.Typer(
     name="threadkeep",
     help="Look into the threads and memories of AI agents, go back in time, prune, check and move them.",
@@ -117,6 +122,15 @@ def sure(question: str, *, yes: bool) -> None:
     typer.confirm(question, abort=True)
 
 
+@contextmanager
+def saying(what: str) -> Iterator[None]:
+    """Say what an interruption leaves behind."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedWork(what) from None
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command and end the process with its exit code."""
     sys.exit(run(args))
@@ -137,6 +151,9 @@ def run(args: Sequence[str] | None = None) -> int:
         code = int(app(args=args, prog_name="threadkeep", standalone_mode=False) or 0)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except InterruptedWork as left:
+        errors.print(f"interrupted; {left}")
+        return INTERRUPTED
     except _NOT_UNDERSTOOD as error:
         error.show()
         return WRONG

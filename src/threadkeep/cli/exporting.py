@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import threadkeep
-from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened
+from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened, saying
 from threadkeep.cli.output import answer, bar, counted, line, size
 
 _Prefix = Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")]
@@ -42,7 +42,7 @@ def export(
     if json and output == "-":
         raise ValueError("--json and --output - both write to the standard output: choose one")
     gone = "nothing was written" if output != "-" else "what was written is not whole"
-    with opened(url, tenant, read_only=True) as keep, _saying(gone), bar("exporting") as tell:
+    with opened(url, tenant, read_only=True) as keep, saying(gone), bar("exporting") as tell:
         done = keep.export(
             where, thread_id=threads or None, prefix=prefix, kind=kind, memories=memories, redact=redact,
             on_progress=tell,
@@ -79,7 +79,7 @@ def convert(
     with (
         opened(there, tenant, read_only=True) as one,
         _target(here, tenant, dry_run=dry_run) as other,
-        _saying("what was brought over stays; the same command goes on"),
+        saying("what was brought over stays; the same command goes on"),
         bar("converting") as tell,
     ):
         done = threadkeep.convert(
@@ -99,16 +99,6 @@ def _target(url: str | None, tenant: str, *, dry_run: bool) -> Iterator[threadke
         url = "memory://"
     with opened(url, tenant, read_only=dry_run, may_be_new=not dry_run) as keep:
         yield keep
-
-
-@contextmanager
-def _saying(what: str) -> Iterator[None]:
-    """Say what an interruption leaves behind."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo(what, err=True)
-        raise
 
 
 def _told(done: threadkeep.Converted) -> Iterator[str]:

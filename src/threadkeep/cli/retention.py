@@ -21,6 +21,7 @@ from threadkeep.operating.policies import read
 _Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A threadkeep.toml with [[retention]] tables.")
 ]
+_SHOWN = 200
 _Selecting = tuple[str, str | None, Sequence[str], str | None]
 
 
@@ -133,9 +134,11 @@ def _pruned_lines(pruned: Pruned) -> Iterable[RenderableType]:
         columns = ("thread", "kind", "", "checkpoints", "hidden", "writes", "bytes")
         rows = [
             (line(each.id), each.kind, "dropped" if each.dropped else "", len(each.checkpoints), len(each.hidden), each.writes, size(each.bytes))
-            for each in pruned.threads
+            for each in pruned.threads[:_SHOWN]
         ]  # fmt: skip
         yield table(columns, rows, right=("checkpoints", "hidden", "writes", "bytes"))
+        if len(pruned.threads) > _SHOWN:
+            yield f"… and {len(pruned.threads) - _SHOWN:,} more: --json shows all"
     verb = "would remove" if pruned.dry_run else "removed"
     looked = f"looked at {counted(pruned.looked_at, 'thread')}; "
     yield looked + (f"{verb} {_what(pruned)}" if pruned.threads else "nothing to remove")
