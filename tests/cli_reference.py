@@ -30,7 +30,7 @@ A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `l
 | exit code | |
 |---|---|
 | 0 | done |
-| 1 | the answer is no: there is no such thread, problems were found, both sides differ |
+| 1 | the answer is no: there is no such thread, problems were found, both sides differ, you said no |
 | 2 | the command was not understood, or something that it names is wrong |
 | 3 | the storage cannot be reached, is too new, is damaged, or refuses |
 | 130 | interrupted; what was done stays done, and the same command goes on |

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import shlex
 import sqlite3
 from pathlib import Path
@@ -130,3 +131,22 @@ def test_a_damaged_thread_does_not_keep_the_others_from_being_pruned_and_counted
         assert [*again.sweep().pruned.skipped, *again.compact().skipped] == ["b", "b"]
         with pytest.raises(threadkeep.errors.Corrupt):
             again.prune("b")
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_no_is_an_answer(keep: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat(keep, "t")
+    for command in (["delete", "t"], ["prune", "--keep-last", "1"]):
+        monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+        assert run(command) == 1
+        assert "nothing was changed" in capsys.readouterr().err
+        assert len(keep.log("t")) == 3
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert run(["delete", "t"]) == 0
+    assert keep.thread("t") is None

@@ -114,12 +114,14 @@ def space(keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | 
 
 
 def sure(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed, unless --yes was said; without a terminal that is needed."""
+    """Ask before something is destroyed, unless --yes was said; without a terminal that is needed. No ends the command."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise ValueError(f"{question} Say --yes, or --dry-run to see what would happen.")
-    typer.confirm(question, abort=True)
+    if not typer.confirm(clean(question), err=True):
+        typer.echo("nothing was changed", err=True)
+        raise typer.Exit(NO)
 
 
 @contextmanager

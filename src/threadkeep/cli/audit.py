@@ -206,7 +206,7 @@ def stats(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None:
     """Threads and memories in numbers, and what the storage takes."""
     with opened(url, tenant, read_only=True) as keep, bar("threads") as tell:
         told = keep.stats(on_progress=tell)
-    answer(told, (Text(f"{name:<20}{number}") for name, number in _numbers(told)), as_json=json)
+    answer(told, (Text(f"{name:<22}{number}") for name, number in _numbers(told)), as_json=json)
 
 
 def _numbers(told: Stats) -> Iterator[tuple[str, str]]:

@@ -148,7 +148,7 @@ def _repaired(repaired: Repaired, *, dry_run: bool) -> Iterator[RenderableType]:
 def doctor(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> int:
     """Say what is to know of the storage, and what should be changed. Exit code 1 if something is a problem."""
     with opened(url, tenant, read_only=True) as keep:
-        findings = keep.doctor()
+        findings = [each for each in keep.doctor() if each.name != "read only"]  # which is this command's own doing
     answer(findings, [table(("", "fact", "value", "advice"), map(_finding_row, findings))], as_json=json)
     return NO if any(finding.verdict == PROBLEM for finding in findings) else 0
 
