@@ -25,14 +25,14 @@ Every command takes:
 | `--json` | print JSON instead of text: the whole answer of the verb |
 | `-h`, `--help` | the command's options |
 
-A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `latest`; with `~2` behind it, the second one before that. Commands that only look open the storage read-only and make no file.
+A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `latest`; with `~2` behind it, the second one before that. Commands that only look open the storage read-only and make no database; beside an SQLite file, reading may leave an empty `-wal` and a `-shm`. Ids that begin with `-` stand after `--`.
 
 | exit code | |
 |---|---|
 | 0 | done |
-| 1 | the answer is no: there is no such thread, problems were found, both sides differ |
+| 1 | the answer is no: there is no such thread, problems were found, both sides differ, you said no |
 | 2 | the command was not understood, or something that it names is wrong |
-| 3 | the storage cannot be reached, is too new, or refuses |
+| 3 | the storage cannot be reached, is too new, is damaged, or refuses |
 | 130 | interrupted; what was done stays done, and the same command goes on |
 
 What destroys something asks first; `--yes` answers, and without a terminal it is needed. `--dry-run` says what would happen and changes nothing.

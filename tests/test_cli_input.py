@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import shlex
 import sqlite3
 from pathlib import Path
@@ -104,4 +105,48 @@ def test_a_chat_that_is_only_on_one_side_is_told_as_a_chat(keep: Any, capsys: An
     assert run(["diff", "t", "latest~2", "latest"]) == 0
     assert "  + messages: \n    human: hi\n    ai: hello\n" in capsys.readouterr().out
     assert run(["activity", "--until", "1d"]) == 0
-    assert capsys.readouterr().out == "no writes; 1 threads and 3 checkpoints were looked at\n"
+    assert capsys.readouterr().out == "no writes; looked at 1 thread and 3 checkpoints\n"
+
+
+def test_a_damaged_thread_does_not_keep_the_others_from_being_pruned_and_counted(keep: Any, capsys: Any) -> None:
+    chat(keep, "a", "b", "c")
+    keep.close()
+    with sqlite3.connect("agent.db") as database:
+        database.execute(
+            "UPDATE tk_checkpoints SET body = zeroblob(9) WHERE thread = (SELECT thread FROM tk_threads WHERE id = ?)",
+            [b"b"],
+        )
+        assert database.total_changes == 3
+    database.close()
+    for command in (
+        ["activity"],
+        ["sizes"],
+        ["prune", "--keep-last", "1", "--dry-run"],
+        ["prune", "--keep-last", "1", "--yes"],
+    ):
+        assert run(command) == 0, command
+        assert "left alone, because it is damaged: b" in capsys.readouterr().out
+    with threadkeep.open("sqlite:///agent.db", retention=threadkeep.Policy(keep_last=1)) as again:
+        assert [info.checkpoints for info in again.threads(order="id")] == [1, 3, 1]
+        assert [*again.sweep().pruned.skipped, *again.compact().skipped] == ["b", "b"]
+        with pytest.raises(threadkeep.errors.Corrupt):
+            again.prune("b")
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_no_is_an_answer(keep: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat(keep, "t")
+    for command in (["delete", "t"], ["prune", "--keep-last", "1"]):
+        monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+        assert run(command) == 1
+        assert "nothing was changed" in capsys.readouterr().err
+        assert len(keep.log("t")) == 3
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert run(["delete", "t"]) == 0
+    assert keep.thread("t") is None

@@ -28,6 +28,11 @@ _NOT_UNDERSTOOD: Any = typer.BadParameter.__mro__[2]
 """Click's ClickException: newer Typers have a Click of their own."""
 NO, WRONG, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 
+
+class InterruptedWork(Exception):
+    """Somebody interrupted a command; it says what that leaves behind."""
+
+
 app = typer.Typer(
     name="threadkeep",
     help="Look into the threads and memories of AI agents, go back in time, prune, check and move them.",
@@ -109,12 +114,23 @@ def space(keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | 
 
 
 def sure(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed, unless --yes was said; without a terminal that is needed."""
+    """Ask before something is destroyed, unless --yes was said; without a terminal that is needed. No ends the command."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise ValueError(f"{question} Say --yes, or --dry-run to see what would happen.")
-    typer.confirm(question, abort=True)
+    if not typer.confirm(clean(question), err=True):
+        typer.echo("nothing was changed", err=True)
+        raise typer.Exit(NO)
+
+
+@contextmanager
+def saying(what: str) -> Iterator[None]:
+    """Say what an interruption leaves behind."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedWork(what) from None
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -137,6 +153,9 @@ def run(args: Sequence[str] | None = None) -> int:
         code = int(app(args=args, prog_name="threadkeep", standalone_mode=False) or 0)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except InterruptedWork as left:
+        errors.print(f"interrupted; {left}")
+        return INTERRUPTED
     except _NOT_UNDERSTOOD as error:
         error.show()
         return WRONG

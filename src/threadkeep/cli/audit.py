@@ -12,7 +12,7 @@ from rich.text import Text
 
 from threadkeep import Activity, Share, Sizes, Stats, TracedWrite
 from threadkeep.cli.app import CHECKPOINT, Json, Kind, Namespace, Tenant, Url, app, opened, space
-from threadkeep.cli.output import answer, as_plain, bar, brief, moment, size, table
+from threadkeep.cli.output import answer, as_plain, bar, brief, counted, left_alone, moment, size, table
 from threadkeep.engine.looking import short_ids
 
 _KINDS = {
@@ -120,6 +120,7 @@ def _shares(told: Activity, by: _Measure) -> Iterator[RenderableType]:
     rows, names = shares[by]
     if not rows:
         yield f"no writes; {_looked_at(told)}"
+        yield from left_alone(told.skipped)
         return
     columns = [*names, "writes", "bytes", "average"]
     yield table(
@@ -127,11 +128,12 @@ def _shares(told: Activity, by: _Measure) -> Iterator[RenderableType]:
         [[*(getattr(each, name) or "-" for name in names), each.writes, size(each.bytes), size(each.average)] for each in rows],
         right=("writes", "bytes", "average"),
     )  # fmt: skip
-    yield Text(f"\n{told.writes:,} writes, {size(told.bytes)}; {_looked_at(told)}")
+    yield Text(f"\n{counted(told.writes, 'write')}, {size(told.bytes)}; {_looked_at(told)}")
+    yield from left_alone(told.skipped)
 
 
 def _looked_at(told: Activity) -> str:
-    return f"{told.threads:,} threads and {told.checkpoints:,} checkpoints were looked at"
+    return f"looked at {counted(told.threads, 'thread')} and {counted(told.checkpoints, 'checkpoint')}"
 
 
 @app.command()
@@ -161,6 +163,7 @@ def _sizes(told: Sizes, by: _Part | None) -> Iterator[RenderableType]:
             yield shown(told)
             yield Text()
     yield from map(Text, _summary(told))
+    yield from left_alone(told.skipped)
 
 
 def _by_thread(told: Sizes) -> RenderableType:
@@ -187,7 +190,7 @@ def _by_kind(told: Sizes) -> RenderableType:
 
 
 def _summary(told: Sizes) -> Iterable[str]:
-    yield f"{told.threads:,} threads: {size(told.stored)} stored"
+    yield f"{counted(told.threads, 'thread')}: {size(told.stored)} stored"
     yield (
         f"{size(told.logical)} if all were stored whole each time, uncompressed: {size(told.written)} of writes, "
         f"{size(told.state)} of state; {_times(told.logical, told.stored)} as much"
@@ -203,7 +206,7 @@ def stats(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None:
     """Threads and memories in numbers, and what the storage takes."""
     with opened(url, tenant, read_only=True) as keep, bar("threads") as tell:
         told = keep.stats(on_progress=tell)
-    answer(told, (Text(f"{name:<20}{number}") for name, number in _numbers(told)), as_json=json)
+    answer(told, (Text(f"{name:<22}{number}") for name, number in _numbers(told)), as_json=json)
 
 
 def _numbers(told: Stats) -> Iterator[tuple[str, str]]:
@@ -214,7 +217,7 @@ def _numbers(told: Stats) -> Iterator[tuple[str, str]]:
     yield "bytes", size(told.bytes)
     if told.oldest is not None and told.newest is not None:
         yield "oldest, newest", f"{moment(told.oldest)}, {moment(told.newest)}"
-    yield "memories", f"{told.memories:,} in {told.namespaces:,} namespaces"
+    yield "memories", f"{told.memories:,} in {counted(told.namespaces, 'namespace')}"
     if told.storage is not None:
         yield f"storage ({told.storage.kind})", size(told.storage.bytes)
         yield from ((f"  {name}", size(held)) for name, held in told.storage.parts.items())

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 import threadkeep
-from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened
-from threadkeep.cli.output import answer, bar, line, size
+from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened, saying
+from threadkeep.cli.output import answer, bar, counted, line, size
 
 _Prefix = Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")]
 _Kind = Annotated[str | None, typer.Option("--kind", help="Only graph (LangGraph) or cube (CubeLoop).")]
@@ -42,16 +42,14 @@ def export(
     if json and output == "-":
         raise ValueError("--json and --output - both write to the standard output: choose one")
     gone = "nothing was written" if output != "-" else "what was written is not whole"
-    with opened(url, tenant, read_only=True) as keep, _saying(gone), bar("exporting") as tell:
+    with opened(url, tenant, read_only=True) as keep, saying(gone), bar("exporting") as tell:
         done = keep.export(
             where, thread_id=threads or None, prefix=prefix, kind=kind, memories=memories, redact=redact,
             on_progress=tell,
         )  # fmt: skip
     if output == "-":
         return
-    told = (
-        f"exported {_counted(done.threads, 'thread')} and {_counted(done.memories, 'memory', 'memories')} to {output}"
-    )
+    told = f"exported {counted(done.threads, 'thread')} and {counted(done.memories, 'memory', 'memories')} to {output}"
     more = f"{done.checkpoints:,} checkpoints, {done.writes:,} writes; {size(done.bytes)} before compression"
     note = ["texts, numbers and names were replaced; look into the file before you send it"] if redact else []
     answer(done, [line(told), more, *note], as_json=json)
@@ -81,7 +79,7 @@ def convert(
     with (
         opened(there, tenant, read_only=True) as one,
         _target(here, tenant, dry_run=dry_run) as other,
-        _saying("what was brought over stays; the same command goes on"),
+        saying("what was brought over stays; the same command goes on"),
         bar("converting") as tell,
     ):
         done = threadkeep.convert(
@@ -103,31 +101,17 @@ def _target(url: str | None, tenant: str, *, dry_run: bool) -> Iterator[threadke
         yield keep
 
 
-@contextmanager
-def _saying(what: str) -> Iterator[None]:
-    """Say what an interruption leaves behind."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo(what, err=True)
-        raise
-
-
 def _told(done: threadkeep.Converted) -> Iterator[str]:
     """What a conversion did, line by line."""
     would = "would be " if done.dry_run else ""
-    yield f"{_counted(done.threads, 'thread')}, of which"
+    yield f"{counted(done.threads, 'thread')}, of which"
     told = {
         f"{would}copied": done.copied, "the same on both sides": done.same,
         f"{would}made anew, for the source has changed": done.renewed,
         f"{would}merged into threads of the target": done.merged,
     }  # fmt: skip
     yield from (f"  {count:,} {what}" for what, count in told.items() if count or what.endswith("copied"))
-    yield f"{_counted(done.memories, 'memory', 'memories')} {would}brought over"
+    yield f"{counted(done.memories, 'memory', 'memories')} {would}brought over"
     if done.verified and not done.differing:
         yield "both sides were compared and are the same"
     yield from (f"differs: {each}" for each in done.differing)
-
-
-def _counted(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from threadkeep.cli.app import NO, DryRun, Json, Kind, Tenant, Url, Yes, app, opened
-from threadkeep.cli.output import answer, bar, size, table
+from threadkeep.cli.output import answer, bar, counted, left_alone, size, table
 from threadkeep.engine.repair import Repaired
 from threadkeep.engine.sight import Problem
 from threadkeep.engine.verify import Verified
@@ -22,6 +22,13 @@ from threadkeep.operating.upkeep import Compacted
 
 _VERDICTS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 _SHOWN = 200
+_LOOKED_AT = {
+    "thread": "threads",
+    "checkpoint": "checkpoints",
+    "write": "writes",
+    "item": "items",
+    "memory": "memories",
+}
 
 
 @app.command()
@@ -52,10 +59,8 @@ def _verified(verified: Verified) -> Iterator[RenderableType]:
         if len(verified.problems) > _SHOWN:
             yield f"… and {len(verified.problems) - _SHOWN:,} more: --json shows all"
         yield ""
-    looked = ", ".join(
-        f"{getattr(verified, name):,} {name}" for name in ("threads", "checkpoints", "writes", "items", "memories")
-    )
-    found = f"{len(verified.problems):,} problems" if verified.problems else "all is well"
+    looked = ", ".join(counted(getattr(verified, many), one, many) for one, many in _LOOKED_AT.items())
+    found = counted(len(verified.problems), "problem") if verified.problems else "all is well"
     yield Text(f"{found}: {looked}, {size(verified.bytes)}", style="red" if verified.problems else "green")
 
 
@@ -143,7 +148,7 @@ def _repaired(repaired: Repaired, *, dry_run: bool) -> Iterator[RenderableType]:
 def doctor(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> int:
     """Say what is to know of the storage, and what should be changed. Exit code 1 if something is a problem."""
     with opened(url, tenant, read_only=True) as keep:
-        findings = keep.doctor()
+        findings = [each for each in keep.doctor() if each.name != "read only"]  # which is this command's own doing
     answer(findings, [table(("", "fact", "value", "advice"), map(_finding_row, findings))], as_json=json)
     return NO if any(finding.verdict == PROBLEM for finding in findings) else 0
 
@@ -166,7 +171,6 @@ def compact(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None
 
 
 def _compacted(compacted: Compacted) -> Iterator[RenderableType]:
-    yield f"freed {compacted.items:,} items of {compacted.threads:,} threads"
+    yield f"freed {counted(compacted.items, 'item')} of {counted(compacted.threads, 'thread')}"
     yield f"{size(compacted.bytes_before)} before, {size(compacted.bytes_after)} after"
-    for id in compacted.skipped:
-        yield Text(_printable(f"left alone, because it is damaged: {id} (see verify)"), style="yellow")
+    yield from left_alone(compacted.skipped)

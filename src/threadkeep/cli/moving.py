@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 import threadkeep
-from threadkeep.cli.app import DryRun, Json, Tenant, Url, app, as_url, opened
-from threadkeep.cli.output import answer, bar, line, size
+from threadkeep.cli.app import DryRun, Json, Tenant, Url, app, as_url, opened, saying
+from threadkeep.cli.output import answer, bar, counted, line, size
 from threadkeep.moving.portable import is_portable
 from threadkeep.moving.recognise import KINDS, OWN_EXPORT
 from threadkeep.moving.tally import Imported
@@ -43,22 +43,19 @@ def import_(
     """  # fmt: skip
     with (
         opened(_target(url, dry_run=dry_run), tenant, read_only=dry_run, may_be_new=True) as keep,
+        saying("what was brought in stays; the same command goes on from there"),
         bar("import", hidden=json) as tell,
     ):
-        try:
-            if kind in (None, OWN_EXPORT) and is_portable(source):
-                if dry_run:
-                    raise ValueError("--dry-run is not for an exported file")
-                return _brought(
-                    keep.import_portable(source, thread_id=thread, prefix=prefix, partial=partial, on_progress=tell),
-                    as_json=json,
-                )
-            found = keep.import_from(
-                source, kind=kind, thread_id=thread, prefix=prefix, verify=verify, dry_run=dry_run, on_progress=tell
+        if kind in (None, OWN_EXPORT) and is_portable(source):
+            if dry_run:
+                raise ValueError("--dry-run is not for an exported file")
+            return _brought(
+                keep.import_portable(source, thread_id=thread, prefix=prefix, partial=partial, on_progress=tell),
+                as_json=json,
             )
-        except KeyboardInterrupt:
-            typer.echo("interrupted: what was brought in stays; the same command goes on from there", err=True)
-            raise
+        found = keep.import_from(
+            source, kind=kind, thread_id=thread, prefix=prefix, verify=verify, dry_run=dry_run, on_progress=tell
+        )
     answer(found, _told(found, dry_run=dry_run, verify=verify), as_json=json)
     return 0 if found.is_equal else 1
 
@@ -69,7 +66,7 @@ def _brought(found: threadkeep.Brought, *, as_json: bool) -> int:
         "new": found.made, "here already": found.same, "made anew": found.renewed,
         "merged with what is here": found.merged, "memories": found.memories,
     }  # fmt: skip
-    lines = [f"imported from {OWN_EXPORT}: {found.threads:,} threads"]
+    lines = [f"imported from {OWN_EXPORT}: {counted(found.threads, 'thread')}"]
     lines += [f"  {count:,} {what}" for what, count in told.items() if count]
     lines += [f"differs: {each}" for each in found.differing]
     answer(found, map(line, lines), as_json=as_json)

@@ -31,6 +31,8 @@ __all__ = [
     "brief",
     "clean",
     "console",
+    "counted",
+    "left_alone",
     "line",
     "moment",
     "size",
@@ -124,6 +126,16 @@ def text(cell: Any) -> str:
 def moment(time: datetime) -> str:
     """A time, in UTC, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """How many of something: 1 thread, 2 threads."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def left_alone(skipped: Iterable[str]) -> Iterator[Text]:
+    """Damaged threads that something was not done with."""
+    return (Text(line(f"left alone, because it is damaged: {id} (see verify)"), "yellow") for id in skipped)
 
 
 def brief(value: Any, width: int = 80) -> str:

@@ -14,13 +14,14 @@ import threadkeep
 from threadkeep import Policy, Pruned, Swept
 from threadkeep.cli.app import CHECKPOINT, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, space, sure
 from threadkeep.cli.look import pair
-from threadkeep.cli.output import answer, bar, line, size, table
+from threadkeep.cli.output import answer, bar, counted, left_alone, line, size, table
 from threadkeep.errors import Missing
 from threadkeep.operating.policies import read
 
 _Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A threadkeep.toml with [[retention]] tables.")
 ]
+_SHOWN = 200
 _Selecting = tuple[str, str | None, Sequence[str], str | None]
 
 
@@ -123,13 +124,9 @@ def _pruned(
 
 def _what(pruned: Pruned) -> str:
     """What goes, in words."""
-    whole = f", {_number(pruned.dropped, 'whole thread')}" if pruned.dropped else ""
-    where = _number(len(pruned.threads), "thread")
-    return f"{_number(pruned.checkpoints, 'checkpoint')} of {where}{whole}: {size(pruned.bytes)}"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    whole = f", {counted(pruned.dropped, 'whole thread')}" if pruned.dropped else ""
+    where = counted(len(pruned.threads), "thread")
+    return f"{counted(pruned.checkpoints, 'checkpoint')} of {where}{whole}: {size(pruned.bytes)}"
 
 
 def _pruned_lines(pruned: Pruned) -> Iterable[RenderableType]:
@@ -137,12 +134,15 @@ def _pruned_lines(pruned: Pruned) -> Iterable[RenderableType]:
         columns = ("thread", "kind", "", "checkpoints", "hidden", "writes", "bytes")
         rows = [
             (line(each.id), each.kind, "dropped" if each.dropped else "", len(each.checkpoints), len(each.hidden), each.writes, size(each.bytes))
-            for each in pruned.threads
+            for each in pruned.threads[:_SHOWN]
         ]  # fmt: skip
         yield table(columns, rows, right=("checkpoints", "hidden", "writes", "bytes"))
+        if len(pruned.threads) > _SHOWN:
+            yield f"… and {len(pruned.threads) - _SHOWN:,} more: --json shows all"
     verb = "would remove" if pruned.dry_run else "removed"
-    looked = f"looked at {_number(pruned.looked_at, 'thread')}; "
+    looked = f"looked at {counted(pruned.looked_at, 'thread')}; "
     yield looked + (f"{verb} {_what(pruned)}" if pruned.threads else "nothing to remove")
+    yield from left_alone(pruned.skipped)
 
 
 @app.command()
@@ -176,8 +176,7 @@ def sweep(
 
 def _swept_lines(swept: Swept) -> Iterable[RenderableType]:
     if swept.memories is not None:
-        memories = "memory" if swept.memories == 1 else "memories"
-        yield f"removed {swept.memories:,} expired {memories}"
+        yield f"removed {counted(swept.memories, 'expired memory', 'expired memories')}"
     if swept.pruned.looked_at:
         yield from _pruned_lines(swept.pruned)
     elif swept.memories is None:

@@ -66,7 +66,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Writes over many threads, the most first. `threads` and `checkpoints` were looked at."""
+    """Writes over many threads, the most first. `threads` and `checkpoints` were looked at; `skipped` are damaged."""
 
     since: datetime | None
     until: datetime | None
@@ -77,6 +77,7 @@ class Activity:
     by_node: list[Share]
     by_channel: list[Share]
     by_node_and_channel: list[Share]
+    skipped: tuple[str, ...] = ()
 
 
 async def trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, values: bool) -> list[TracedWrite]:

@@ -111,7 +111,7 @@ class PrunedThread:
 class Pruned:
     """What a prune did, or would do in a dry run: the threads that change, and in all. `looked_at` counts all threads.
 
-    It is true if there was a thread to look at.
+    It is true if there was a thread to look at. `skipped` are damaged threads, which are left alone where all are pruned.
     """
 
     dry_run: bool
@@ -122,6 +122,7 @@ class Pruned:
     hidden: int
     writes: int
     bytes: int
+    skipped: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.looked_at > 0

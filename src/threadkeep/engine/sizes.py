@@ -67,7 +67,7 @@ class Sizes:
     """What threads take. `by_thread` has the largest of them, `by_channel` and `by_kind` are sums over all.
 
     `logical` is `written` (all writes) and `state` (all checkpoints' values), uncompressed and whole each time;
-    `saved` is what of it need not be stored.
+    `saved` is what of it need not be stored. `skipped` are damaged threads, which are not counted.
     """
 
     threads: int
@@ -79,6 +79,7 @@ class Sizes:
     by_thread: list[ThreadSize]
     by_channel: list[ChannelSize]
     by_kind: dict[str, int]
+    skipped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

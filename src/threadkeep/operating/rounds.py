@@ -1,12 +1,13 @@
 """Rounds: long work that goes to every thread, one after the other, and adds up what each tells.
 
-Threads are met by id, each once; one that is removed meanwhile is passed over. What a thread tells is a plan in
+Threads are met by id, each once; one that is removed meanwhile is passed over, and a damaged one told of as skipped. What a thread tells is a plan in
 `engine/`, and so is the adding up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.memories import Count, Spaces
-from threadkeep.errors import Missing
+from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import Plan
 from threadkeep.work import Progress, Read, Work
 
@@ -46,11 +47,16 @@ def over_threads(
         last = page[-1]
 
 
-def _told(take: Callable[[Any], None], make: Callable[[], Plan[Any]]) -> Work[None]:
-    """Take what a thread tells, if it is still there."""
+def _told(
+    info: ThreadInfo, skipped: list[str], take: Callable[[Any], None], make: Callable[[], Plan[Any]]
+) -> Work[None]:
+    """Take what a thread tells, if it is still there and can be read."""
     try:
         told = yield Read(make)
     except Missing:
+        return
+    except Corrupt:
+        skipped.append(info.id)
         return
     take(told)
 
@@ -60,24 +66,27 @@ def activity(
 ) -> Work[audit.Activity]:
     """What happened in all threads that match. Threads that did not change since are not read."""
     tally = audit.Tally()
+    skipped: list[str] = []
 
     def visit(info: ThreadInfo) -> Work[None]:
         if asked.since is None or info.updated >= audit.moment(asked.since):
-            yield from _told(tally.take, partial(audit.done_in, heads, ThreadKey(tenant, info.kind, info.id), asked))
+            done_in = partial(audit.done_in, heads, ThreadKey(tenant, info.kind, info.id), asked)
+            yield from _told(info, skipped, tally.take, done_in)
 
     yield from over_threads(tenant, prefix, kind, metadata, visit)
-    return tally.activity(asked)
+    return replace(tally.activity(asked), skipped=tuple(skipped))
 
 
 def sizes_of_all(heads: Heads, tenant: str, prefix: str, kind: str | None, limit: int) -> Work[sizes.Sizes]:
     """What all threads that match take."""
     scale = sizes.Scale(limit)
+    skipped: list[str] = []
 
     def visit(info: ThreadInfo) -> Work[None]:
-        yield from _told(scale.take, partial(sizes.weigh, heads, ThreadKey(tenant, info.kind, info.id)))
+        yield from _told(info, skipped, scale.take, partial(sizes.weigh, heads, ThreadKey(tenant, info.kind, info.id)))
 
     yield from over_threads(tenant, prefix, kind, None, visit)
-    return scale.sizes()
+    return replace(scale.sizes(), skipped=tuple(skipped))
 
 
 def sizes_of_one(heads: Heads, tenant: str, id: str, kind: str | None, limit: int) -> Work[sizes.Sizes]:

@@ -6,6 +6,7 @@ Each thread is judged and changed in a commit of its own, so it may be ended at 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from threadkeep.desk import Desk, draw, now, now_exactly
@@ -15,7 +16,7 @@ from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.prune import Loss
 from threadkeep.engine.retention import Policy, Pruned, Swept
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Plan
 from threadkeep.work import Change, Progress, Read, Work
 
@@ -25,8 +26,12 @@ _TRIES = 5
 
 
 def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run: bool) -> Work[Pruned]:
-    """All threads, judged by these policies. One that others change all the time is left for the next time."""
+    """All threads, judged by these policies. One that others change all the time is left for the next time.
+
+    A damaged one is left alone and told of: it must not keep the others from being pruned.
+    """
     losses: list[tuple[ThreadKey, Loss]] = []
+    skipped: list[str] = []
     looked_at, last = 0, None
     policies = [policy for policy in policies if policy.tenant in (None, desk.tenant)]
     moment = now()
@@ -42,10 +47,13 @@ def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run
                 loss = yield letting_go(desk, key, judge, dry_run=dry_run, tries=_TRIES)
             except Conflict:
                 continue
+            except Corrupt:
+                skipped.append(key.id)
+                continue
             if loss is not None:
                 losses.append((key, loss))
         last = page[-1]
-    return retention.pruned(losses, looked_at=looked_at, dry_run=dry_run)
+    return replace(retention.pruned(losses, looked_at=looked_at, dry_run=dry_run), skipped=tuple(skipped))
 
 
 def pruning_one(
