@@ -115,14 +115,19 @@ class Rebuilder:
         return not self._bad.met((*slot.runs, *slot.spill))
 
     def hurt_deltas(self, place: Place) -> list[str]:
-        """Delta channels of a checkpoint whose writes, or the value before them, cannot be read."""
+        """Delta channels of a checkpoint of which an ancestor's row, its writes, or the value before them cannot be read."""
         slots = self.sight.records[place].slots
         return [name for name in self._deltas[place] - slots.keys() if name in self.sight.records[place].versions and not self._is_whole_delta(place, name)]  # fmt: skip
 
     def _is_whole_delta(self, place: Place, name: str) -> bool:
+        """Whether whoever reads it meets nothing that is damaged on the way back to the value that is stored."""
         way = self._way(place, name)
-        reached = way.base is None or self.usable(self.sight.records[way.base].slots[name])
-        return way.is_whole and reached and not any(self._lost_on(passed, name) for passed in way.through)
+        return way.is_whole and not any(
+            passed not in self.sight.records
+            or (passed != way.base and name in self.sight.records[passed].slots)
+            or self._lost_on(passed, name)
+            for passed in way.through
+        )
 
     # --- where things are
 
