@@ -303,6 +303,28 @@ def test_an_interrupted_thread_asks_again(url: str) -> None:
         assert graph.invoke(Command(resume="yes"), THREAD)["log"][-1] == "last"
 
 
+@pytest.mark.parametrize("lost", ["row", "item"])
+def test_a_thread_whose_waiting_writes_are_damaged_asks_again(lost: str) -> None:
+    with threadkeep.open("memory://") as keep:
+        graph = build(keep.checkpointer, asks=True)
+        graph.invoke({"messages": [HumanMessage("question", id="h0")]}, THREAD)
+        before = graph.get_state(THREAD)
+        keep.checkpointer.put_writes(before.config, [("log", ["long " * 300])], "another")
+        rows = opener("memory://")(keep, "t")
+        wrote = [row for row in rows.writes() if row.checkpoint == id_of(before)]
+        if lost == "row":
+            rows.set_writes(wrote[0], wrote[0]._replace(body=flipped(wrote[0].body)))
+        else:
+            run = next(run for row in wrote for run in row.refs if run.lane > SHARED)
+            rows.set_item(ItemId(run.lane, run.start), None)
+        repaired = keep.repair("t")
+        assert repaired.damaged == id_of(before)
+        assert any("run again" in said for said in repaired.assumptions)
+        assert (graph.get_state(THREAD).next, graph.get_state(THREAD).values) == (before.next, before.values)
+        assert "__interrupt__" in graph.invoke(None, THREAD)
+        assert keep.repair("t").damaged is None
+
+
 def test_writes_of_another_branch_are_not_taken_in(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(url, durability="relaxed") as keep:

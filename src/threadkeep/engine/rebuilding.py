@@ -100,7 +100,7 @@ class Rebuilder:
 
     def damage(self) -> dict[Place, str]:
         """Every checkpoint that cannot be read as it was, and why."""
-        found = dict(self.sight.broken)
+        found, lost = dict(self.sight.broken), self._places_of_lost_writes()
         for place, record in self.sight.records.items():
             hurt = [name for name, slot in record.slots.items() if not self.usable(slot)]
             hurt += self.hurt_deltas(place)
@@ -108,7 +108,17 @@ class Rebuilder:
                 found[place] = f"channels that cannot be read: {', '.join(sorted(hurt))}"
             elif self.sight.labels(record.row.labels) is None:
                 found[place] = "its labels cannot be read"
+            elif place in lost:
+                found[place] = "writes on it cannot be read"
         return found
+
+    def _places_of_lost_writes(self) -> set[Place]:
+        """Where writes are damaged: whoever reads the checkpoint reads them, too."""
+        lost = {at[:2] for at in self.sight.broken_writes}
+        for place, tasks in self.sight.tasks.items():
+            if not all(self.usable(entry.slot) for task in tasks for entry in task.entries.values()):
+                lost.add(place)
+        return lost
 
     def usable(self, slot: Slot) -> bool:
         """Whether all items of a value are intact."""
