@@ -325,6 +325,19 @@ def test_a_thread_whose_waiting_writes_are_damaged_asks_again(lost: str) -> None
         assert keep.repair("t").damaged is None
 
 
+def test_an_item_with_an_enormous_number_of_its_lane_is_only_one_that_is_lost(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'keep.db'}"
+    with threadkeep.open(url, durability="relaxed") as keep:
+        graph = build(keep.checkpointer)
+        graph.invoke({"messages": [HumanMessage("question " * 30, id="h0")]}, THREAD)
+        execute: Any = opener(url)(keep, "t").execute  # type: ignore[attr-defined]
+        execute(
+            f"UPDATE tk_items SET lane = {1 << 40} WHERE rowid = (SELECT max(rowid) FROM tk_items WHERE lane > 2)", {}
+        )
+        assert keep.repair("t").checkpoint is not None
+        assert graph.get_state(THREAD).values["messages"]
+
+
 def test_writes_of_another_branch_are_not_taken_in(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(url, durability="relaxed") as keep:
