@@ -93,6 +93,18 @@ def test_the_rollback_of_seed_003_is_one_row_and_stores_nothing_again(url: str) 
         check(url)
 
 
+def test_a_tag_stays_with_the_checkpoint_that_it_was_given_to() -> None:
+    with threadkeep.open("memory://") as keep:
+        chain = Chain(keep.checkpointer)
+        for n in range(2):
+            chain.put({"x": n}, user="u")
+        keep.tag("t", "00000000", "release")
+        for branch in (keep.rollback("t", "00000000"), keep.fork("t", "00000000")):
+            found = keep.checkpointer.get_tuple(branch.config)
+            assert found is not None
+            assert ("tag" in found.metadata, found.metadata["user"]) == (False, "u")
+
+
 async def test_a_conversation_goes_on_from_where_it_was_rolled_back_to(url: str, call: Colour) -> None:
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)

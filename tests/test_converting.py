@@ -101,6 +101,23 @@ def test_rows_items_and_index_are_sound_after_a_conversion(backend: Backend, tmp
         ]
 
 
+def test_a_thread_of_another_source_is_never_taken_for_a_newer_one() -> None:
+    """Two sources may each have a thread `1`: what came from the first stays."""
+    sources, by_conversion, by_file = [new(), new()], new(), new()
+    for n, one in enumerate(sources):
+        time.sleep(0.005)  # made at another moment
+        grow(one.checkpointer, "1", [Put(f"c{n}", None, {"a": [n]})])
+        asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text=f"{n}")])]))
+        done = threadkeep.convert(one, by_conversion)
+        one.export(file := io.BytesIO())
+        brought = by_file.import_portable(io.BytesIO(file.getvalue()))
+        assert (done.renewed, brought.renewed) == (0, 0)
+        assert [len(told.differing) for told in (done, brought)] == [n, n], "a talk is not merged"
+    for keep in (by_conversion, by_file):
+        assert {each.checkpoint["id"] for each in keep.checkpointer.list(households.thread("1"))} == {"c0", "c1"}
+        assert asyncio.run(keep.cube.load("talk")).messages[0].content[0].text == "0"
+
+
 def test_what_changed_in_the_source_is_brought_by_the_next_conversion() -> None:
     one, other = new(), new()
     threadkeep.convert(house(), one)

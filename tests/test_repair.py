@@ -265,6 +265,30 @@ def test_a_delta_channel_whose_writes_are_damaged_is_damage_of_the_checkpoints_a
         assert graph.invoke({"messages": [HumanMessage("more", id="more")]}, THREAD)["turn"] == 3
 
 
+def test_what_delta_channels_are_rebuilt_through_is_damage_of_the_checkpoints_after_it() -> None:
+    with threadkeep.open("memory://") as keep:
+        graph = delta_graph(keep.checkpointer, frequency=3)
+        for n in range(3):
+            graph.invoke({"messages": [HumanMessage(f"question {n} " * 30, id=f"h{n}")]}, THREAD)
+        before = graph.get_state(THREAD)
+        line = [id_of(state) for state in graph.get_state_history(THREAD)]
+        for n, id in enumerate(line):
+            keep.copy("t", f"t{n}")
+            config = {"configurable": {"thread_id": f"t{n}"}}
+            rows = opener("memory://")(keep, f"t{n}")
+            row = next(row for row in rows.root() if row.id == id)
+            rows.set_checkpoint(row, row._replace(body=flipped(row.body)))
+            keep.repair(f"t{n}")
+            assert graph.get_state(config).values == before.values, id
+            assert graph.invoke({"messages": [HumanMessage("more", id="more")]}, config)["turn"] == 4
+        for n, at in enumerate(at for at in opener("memory://")(keep, "t").items() if at.lane > SHARED):
+            keep.copy("t", f"item {n}")
+            rows = opener("memory://")(keep, f"item {n}")
+            rows.set_item(at, flipped(rows.items()[at]))
+            keep.repair(f"item {n}")
+            assert graph.get_state({"configurable": {"thread_id": f"item {n}"}}).values["turn"] == 3, "it can be read"
+
+
 def test_an_interrupted_thread_asks_again(url: str) -> None:
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer, asks=True)
@@ -277,6 +301,41 @@ def test_an_interrupted_thread_asks_again(url: str) -> None:
         assert (graph.get_state(THREAD).next, graph.get_state(THREAD).values) == (before.next, before.values)
         assert "__interrupt__" in graph.invoke(None, THREAD)
         assert graph.invoke(Command(resume="yes"), THREAD)["log"][-1] == "last"
+
+
+@pytest.mark.parametrize("lost", ["row", "item"])
+def test_a_thread_whose_waiting_writes_are_damaged_asks_again(lost: str) -> None:
+    with threadkeep.open("memory://") as keep:
+        graph = build(keep.checkpointer, asks=True)
+        graph.invoke({"messages": [HumanMessage("question", id="h0")]}, THREAD)
+        before = graph.get_state(THREAD)
+        keep.checkpointer.put_writes(before.config, [("log", ["long " * 300])], "another")
+        rows = opener("memory://")(keep, "t")
+        wrote = [row for row in rows.writes() if row.checkpoint == id_of(before)]
+        if lost == "row":
+            rows.set_writes(wrote[0], wrote[0]._replace(body=flipped(wrote[0].body)))
+        else:
+            run = next(run for row in wrote for run in row.refs if run.lane > SHARED)
+            rows.set_item(ItemId(run.lane, run.start), None)
+        repaired = keep.repair("t")
+        assert repaired.damaged == id_of(before)
+        assert any("run again" in said for said in repaired.assumptions)
+        assert (graph.get_state(THREAD).next, graph.get_state(THREAD).values) == (before.next, before.values)
+        assert "__interrupt__" in graph.invoke(None, THREAD)
+        assert keep.repair("t").damaged is None
+
+
+def test_an_item_with_an_enormous_number_of_its_lane_is_only_one_that_is_lost(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'keep.db'}"
+    with threadkeep.open(url, durability="relaxed") as keep:
+        graph = build(keep.checkpointer)
+        graph.invoke({"messages": [HumanMessage("question " * 30, id="h0")]}, THREAD)
+        execute: Any = opener(url)(keep, "t").execute  # type: ignore[attr-defined]
+        execute(
+            f"UPDATE tk_items SET lane = {1 << 40} WHERE rowid = (SELECT max(rowid) FROM tk_items WHERE lane > 2)", {}
+        )
+        assert keep.repair("t").checkpoint is not None
+        assert graph.get_state(THREAD).values["messages"]
 
 
 def test_writes_of_another_branch_are_not_taken_in(tmp_path: Path) -> None:
@@ -492,10 +551,9 @@ def test_whatever_is_damaged_a_thread_is_repaired_or_refused_and_a_repaired_one_
                 repaired = keep.repair(f"t{n}", graph=graph if n % 2 else None)
             except Corrupt:
                 continue
-            if repaired.damaged is not None:
-                more = [HumanMessage("more", id="more"), HumanMessage("again", id="h0")]
-                assert graph.invoke({"messages": more}, config)["messages"]
-                went_on += 1
+            more = [HumanMessage("more", id="more"), HumanMessage("again", id="h0")]
+            assert graph.invoke({"messages": more}, config)["messages"], "also if it says that the newest is intact"
+            went_on += repaired.damaged is not None
         assert went_on > 10
 
 

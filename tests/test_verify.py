@@ -263,6 +263,7 @@ RAW = {
     "entries": ("UPDATE tk_writes SET entries = 'no JSON' WHERE thread = :number", "undecodable"),
     "a task": ("UPDATE tk_writes SET path = :bad WHERE thread = :number", "undecodable"),
     "a thread's id": ("UPDATE tk_threads SET id = :bad WHERE thread = :number", "catalogue"),
+    "a thread's kind": ("UPDATE tk_threads SET kind = 'grap' WHERE thread = :number", "catalogue"),
     "counters of lanes": ("UPDATE tk_threads SET nexts = :bad WHERE thread = :number", "catalogue"),
     "the thread's row": ("DELETE FROM tk_threads WHERE thread = :number", "catalogue"),
 }  # fmt: skip

@@ -22,7 +22,7 @@ from threadkeep.engine.health import (
     each_read,
     loosely,
 )
-from threadkeep.engine.identity import from_bytes, to_bytes, unpack_id
+from threadkeep.engine.identity import CUBE, GRAPH, from_bytes, to_bytes, unpack_id
 from threadkeep.engine.itemlog import ItemId
 from threadkeep.engine.spaces import Place, decode, memory_number, part_number
 from threadkeep.plan import Request
@@ -53,8 +53,9 @@ def roster(work: Work, request: Roster) -> tuple[Present, ...]:
 
 
 def _present(id: bytes, kind: str) -> Present:
+    odd = None if kind in (GRAPH, CUBE) else f"there is no kind {kind!r} of threads"
     try:
-        return Present(kind, from_bytes(id), (id, kind))
+        return Present(kind, from_bytes(id), (id, kind), odd)
     except UnicodeDecodeError as error:
         return Present(kind, loosely(id) or "", (id, kind), f"its id is no text: {error}")
 

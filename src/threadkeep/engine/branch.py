@@ -33,7 +33,7 @@ from threadkeep.engine.ops import Put
 from threadkeep.engine.records import CheckpointRow, Record
 from threadkeep.engine.remains import Remains, Verdict, counted, delta_channels, remains
 from threadkeep.engine.staging import Staging
-from threadkeep.engine.survey import FORKED_FROM, Whole, children, find, forked_from, lineage, survey
+from threadkeep.engine.survey import FORKED_FROM, TAG, Whole, children, find, forked_from, lineage, survey
 from threadkeep.errors import Conflict, Missing
 from threadkeep.plan import result
 
@@ -171,8 +171,8 @@ def _text(moment: Moment) -> str:
 
 
 def _about(thread: Whole, target: Record) -> dict[str, Any]:
-    """The target's metadata, as LangGraph says it of a fork."""
-    about = thread.about(target)
+    """The target's metadata, as LangGraph says it of a fork; its tag is its own."""
+    about = {name: value for name, value in thread.about(target).items() if name != TAG}
     step = about.get("step")
     step = step if type(step) is int else -1
     return about | {"source": "fork", "step": step + 1, FORKED_FROM: target.row.id}

@@ -100,7 +100,7 @@ class Rebuilder:
 
     def damage(self) -> dict[Place, str]:
         """Every checkpoint that cannot be read as it was, and why."""
-        found = dict(self.sight.broken)
+        found, lost = dict(self.sight.broken), self._places_of_lost_writes()
         for place, record in self.sight.records.items():
             hurt = [name for name, slot in record.slots.items() if not self.usable(slot)]
             hurt += self.hurt_deltas(place)
@@ -108,21 +108,36 @@ class Rebuilder:
                 found[place] = f"channels that cannot be read: {', '.join(sorted(hurt))}"
             elif self.sight.labels(record.row.labels) is None:
                 found[place] = "its labels cannot be read"
+            elif place in lost:
+                found[place] = "writes on it cannot be read"
         return found
+
+    def _places_of_lost_writes(self) -> set[Place]:
+        """Where writes are damaged: whoever reads the checkpoint reads them, too."""
+        lost = {at[:2] for at in self.sight.broken_writes}
+        for place, tasks in self.sight.tasks.items():
+            if not all(self.usable(entry.slot) for task in tasks for entry in task.entries.values()):
+                lost.add(place)
+        return lost
 
     def usable(self, slot: Slot) -> bool:
         """Whether all items of a value are intact."""
         return not self._bad.met((*slot.runs, *slot.spill))
 
     def hurt_deltas(self, place: Place) -> list[str]:
-        """Delta channels of a checkpoint whose writes, or the value before them, cannot be read."""
+        """Delta channels of a checkpoint of which an ancestor's row, its writes, or the value before them cannot be read."""
         slots = self.sight.records[place].slots
         return [name for name in self._deltas[place] - slots.keys() if name in self.sight.records[place].versions and not self._is_whole_delta(place, name)]  # fmt: skip
 
     def _is_whole_delta(self, place: Place, name: str) -> bool:
+        """Whether whoever reads it meets nothing that is damaged on the way back to the value that is stored."""
         way = self._way(place, name)
-        reached = way.base is None or self.usable(self.sight.records[way.base].slots[name])
-        return way.is_whole and reached and not any(self._lost_on(passed, name) for passed in way.through)
+        return way.is_whole and not any(
+            passed not in self.sight.records
+            or (passed != way.base and name in self.sight.records[passed].slots)
+            or self._lost_on(passed, name)
+            for passed in way.through
+        )
 
     # --- where things are
 

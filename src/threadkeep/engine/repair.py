@@ -17,7 +17,7 @@ from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.codec import Codec
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.itemlog import NAMES, SHARED, Item, ItemId
+from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, SHARED, Item, ItemId
 from threadkeep.engine.ops import Put
 from threadkeep.engine.rebuilding import Rebuilder, Replay, State
 from threadkeep.engine.records import Record, ThreadRow
@@ -28,6 +28,9 @@ from threadkeep.engine.talks.mending import mended
 from threadkeep.engine.verify import examined
 from threadkeep.errors import Conflict, Corrupt, Missing
 from threadkeep.plan import result
+
+_NEAR = 1 << 16
+"""So many lanes after the last are counted: a thread that goes on may come to have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +282,10 @@ def _head(rebuilder: Rebuilder, parent: Place | None) -> Head:
 
 def _counting_all(sight: Sight, row: ThreadRow) -> ThreadRow:
     nexts = list(row.nexts)
+    lanes = FIRST_CHANNEL + len(sight.names)
     for lane, n, _ in sight.found.stored:
+        if not 0 <= lane < lanes + _NEAR:
+            continue  # a number that is damaged: nothing new comes near it
         nexts += [0] * (lane + 1 - len(nexts))
         nexts[lane] = max(nexts[lane], n + 1)
     return row._replace(nexts=tuple(nexts))

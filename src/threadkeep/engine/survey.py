@@ -22,6 +22,8 @@ from threadkeep.plan import Plan
 Place = tuple[str, str]
 """Namespace and id of a checkpoint."""
 LATEST = "latest"
+TAG = "tag"
+"""The metadata by which somebody tagged a checkpoint."""
 FORKED_FROM = "forked_from"
 """The metadata of a branch that a rollback or a fork made: which checkpoint it began at."""
 _BACK = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")

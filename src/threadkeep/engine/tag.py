@@ -15,11 +15,9 @@ from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.itemlog import SHARED, ItemId
 from threadkeep.engine.records import CheckpointRow, Record, reseal
 from threadkeep.engine.staging import STRIDE
-from threadkeep.engine.survey import Whole, survey
+from threadkeep.engine.survey import TAG, Whole, survey
 from threadkeep.engine.talks import form
 from threadkeep.errors import Conflict
-
-TAG = "tag"
 
 
 async def tag(heads: Heads, key: ThreadKey, ref: str | None, ns: str, name: str | None, draw: int) -> str:

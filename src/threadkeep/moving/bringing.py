@@ -35,7 +35,7 @@ from threadkeep.moving import portable, remembering
 from threadkeep.moving.choosing import Chosen
 from threadkeep.moving.comparing import places, surveyed
 from threadkeep.moving.exporting import tell
-from threadkeep.moving.making import Making, hidden, is_unfinished, is_untouched
+from threadkeep.moving.making import Making, hidden, is_older, is_unfinished
 from threadkeep.moving.merging import merged, removed
 from threadkeep.moving.portable import Lanes, Line
 from threadkeep.moving.remembering import Index
@@ -379,7 +379,7 @@ class Bringing:
             return _Way(MADE, key, there)
         if _says_the_same(first, row):
             return _Way(SAME, None, there)
-        if is_untouched(row) and first.count("updated") > row.updated:
+        if is_older(row, first.count("created")) and first.count("updated") > row.updated:
             return _Way(RENEWED, key, there)
         if key.kind == CUBE:
             self._differing.append(f"cube {key.id}: there is another talk of this id; it was left alone")

@@ -1,8 +1,9 @@
 """Converting: from one Keep to another, on any backends. Rows and items are taken over as they are stored.
 
 A thread that the target has not is made of the same items, under the same ids, with the same rows and times; only its
-epoch is its own. One that was made so and that nobody has changed since is made anew if the source's has changed. Any
-other thread that is there stays: checkpoints are added that it has not, and a talk that differs is told of.
+epoch is its own. One that was made so, of a thread that began at the same time, and that nobody has changed since is made
+anew if the source's has changed. Any other thread that is there stays: checkpoints are added that it has not, and a talk
+that differs is told of.
 
 So what was interrupted is begun again by the same call: threads that are the same on both sides are left alone.
 """
@@ -30,7 +31,7 @@ from threadkeep.keep import Keep
 from threadkeep.moving import choosing, remembering
 from threadkeep.moving.choosing import Chosen, chosen
 from threadkeep.moving.comparing import Digest, digest_of, places, row_of, same_rows, same_thread, surveyed
-from threadkeep.moving.making import Making, Slices, bytes_of_rows, hidden, is_unfinished, is_untouched
+from threadkeep.moving.making import Making, Slices, bytes_of_rows, hidden, is_older, is_unfinished
 from threadkeep.moving.merging import merged, removed
 from threadkeep.plan import Failure, Outcome, Reply, attempt, result, resume
 from threadkeep.work import Progress, Read, Step, Tell, Work
@@ -214,7 +215,7 @@ class _House:
         found: Loaded = yield from _at(self.target, surveyed(target))
         if found.thread is None:
             return (yield from self._copied(loaded, target, COPIED))
-        if is_unfinished(found) or is_untouched(found.thread):
+        if is_unfinished(found) or is_older(found.thread, loaded.thread.created):
             if not self.dry_run:
                 yield from _at(self.target, removed(self.target, found))
             return (yield from self._copied(loaded, target, COPIED if is_unfinished(found) else RENEWED))

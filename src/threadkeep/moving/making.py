@@ -38,9 +38,9 @@ def is_unfinished(loaded: Loaded) -> bool:
     return loaded.thread is not None and not any(found.row or found.writes for found in loaded.found)
 
 
-def is_untouched(row: ThreadRow) -> bool:
-    """Whether nobody changed the thread since it was made here."""
-    return row.rev == _mark(row.epoch)
+def is_older(row: ThreadRow, created: int) -> bool:
+    """Whether a thread is an older state of one that began at that time: made here of it, and not changed since."""
+    return row.created == created and row.rev == _mark(row.epoch)
 
 
 def _mark(epoch: int) -> int:
