@@ -150,3 +150,9 @@ def test_no_is_an_answer(keep: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     assert run(["delete", "t"]) == 0
     assert keep.thread("t") is None
+
+
+def test_a_file_that_is_compressed_but_no_export_is_refused(keep: Any, capsys: Any) -> None:
+    Path("x.tk").write_bytes(b"\x28\xb5\x2f\xfd and more")
+    assert run(["import", "x.tk", "--url", "new.db"]) == 2
+    assert "compressed, but no export" in capsys.readouterr().err

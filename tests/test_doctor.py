@@ -48,7 +48,13 @@ def test_a_well_kept_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsy
         assert findings["contents"].value.startswith("1 threads")
     path.chmod(0o600)
     assert run(["doctor", "--url", str(path)]) == 0
+    for name in ("keep.db-wal", "keep.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).mkdir()  # as in a folder that cannot be written
+    assert run(["doctor", "--url", str(path)]) == 0
     capsys.readouterr()
+    for name in ("keep.db-wal", "keep.db-shm"):
+        (tmp_path / name).rmdir()
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA journal_mode = DELETE").fetchall()
     connection.close()

@@ -499,9 +499,10 @@ def test_what_is_no_source_is_refused(tmp_path: Path, source: Path, empty: threa
         empty.import_from("mysql://localhost/db")
     with pytest.raises(ValueError, match=r"LangGraph 0\.1"):
         empty.import_from(ancient)
-    for path in (own, packed):
-        with pytest.raises(ValueError, match="threadkeep's own"):
-            empty.import_from(path)
+    with pytest.raises(ValueError, match="threadkeep's own"):
+        empty.import_from(own)
+    with pytest.raises(ValueError, match="compressed, but no export"):
+        empty.import_from(packed)
     with pytest.raises(Corrupt, match=r"damaged\.db"):
         empty.import_from(damaged)
     with pytest.raises(Unavailable, match=r"secret|127\.0\.0\.1"):

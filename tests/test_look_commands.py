@@ -158,7 +158,7 @@ def wrong_input_is_said(command: Command, log: list[threadkeep.Step]) -> None:
         (1, "blame", "chat", "user.age"), (1, "diff", "chat", "latest~1", "nothing"), (1, "log", "chat", "--kind", "cube"),
         (2, "blame", "chat", "user..age"), (2, "show", "chat", log[0].id[:4]), (2, "show", "chat", "--state", "--writes"),
         (2, "threads", "--sort", "colour"), (2, "threads", "--status", "happy"), (2, "threads", "--metadata", "step"),
-        (2, "threads", "--metadata", "=1"), (2, "threads", "--limit", "-1"), (2, "threads", "--after", "nobody"),
+        (2, "threads", "--metadata", "=1"), (2, "threads", "--limit", "-1"), (1, "threads", "--after", "nobody"),
         (2, "threads", "--kind", "tree"), (2, "log", "chat", "--limit", "x"), (2, "diff", "chat"), (2, "show"),
         (2, "diff", "chat", "fan", "--ns", "x"), (2, "memories", "a//b"), (2, "memories", "a\\"),
         (2, "memories", "a", "--filter", "{x"), (2, "memories", "a", "--filter", "x"), (2, "nonsense"),

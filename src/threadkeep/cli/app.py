@@ -6,12 +6,11 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-import apsw
 import typer
 from rich.console import Console
 
@@ -19,7 +18,7 @@ import threadkeep
 from threadkeep.cli.output import clean
 from threadkeep.engine.survey import is_short_for
 from threadkeep.errors import Missing, ThreadkeepError
-from threadkeep.transports.sqlite import has_tables
+from threadkeep.transports.sqlite import is_of_others
 
 _SUBJECTS = ("look", "memories", "audit", "time", "retention", "health", "moving", "exporting")
 """The files with commands, in the order of --help."""
@@ -90,9 +89,8 @@ def _check_file(path: str, *, must_be_ours: bool, may_be_new: bool) -> None:
         if not may_be_new:
             raise ValueError(f"there is no file {path}")
         return
-    with suppress(apsw.Error):  # whoever opens it says it better
-        if must_be_ours and not has_tables(path):
-            raise ValueError(f"{path} has no tables of threadkeep; import and convert make them")
+    if must_be_ours and is_of_others(path):
+        raise ValueError(f"{path} has no tables of threadkeep; import and convert make them")
 
 
 def as_url(url: str | None) -> str:

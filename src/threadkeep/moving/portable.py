@@ -424,7 +424,7 @@ def is_portable(where: str | os.PathLike[str]) -> bool:
     try:
         with Path(where).open("rb") as file:
             first = _first_line(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, zstandard.ZstdError):
         return False
     return first is not None and first.said.get("format") == FORMAT and first.said.get("type") == HEADER
 

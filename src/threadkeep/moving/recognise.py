@@ -82,8 +82,12 @@ def _of_file(path: Path, kind: str | None) -> list[Source]:
         raise IsADirectoryError(f"{path} is a directory, not a file")
     with path.open("rb") as file:
         magic = file.read(16)
-    if kind == OWN_EXPORT or (kind is None and (magic.startswith(_ZSTD_MAGIC) or is_portable(path))):
+    if kind == OWN_EXPORT or (kind is None and is_portable(path)):
         raise OwnError(str(path), OWN_EXPORT)
+    if magic.startswith(_ZSTD_MAGIC):
+        raise ValueError(
+            f"{path} is compressed, but no export of threadkeep, or one that is cut off before its first line"
+        )
     if magic and not magic.startswith(_SQLITE_MAGIC):
         raise ValueError(f"{path} is neither an SQLite database nor an export of threadkeep")
     from threadkeep.moving.sources import cubeloop_sqlite, langgraph_sqlite  # noqa: PLC0415 - they import the driver

@@ -387,13 +387,16 @@ def _absolute(path: Path) -> Path:
     return path
 
 
-def has_tables(path: str) -> bool:
-    """Whether a file has tables of ours; the file is not changed."""
-    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+def is_of_others(path: str) -> bool:
+    """Whether a file is a database, or empty, without tables of ours; it is not changed. False for what cannot be read."""
     try:
-        return _version(connection) > 0
-    finally:
-        connection.close()
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            return _version(connection) == 0
+        finally:
+            connection.close()
+    except apsw.Error:
+        return False
 
 
 def _version(connection: apsw.Connection) -> int:

@@ -55,7 +55,7 @@ def facts(connection: apsw.Connection, path: Path, durability: str) -> Mapping[s
         "schema_known": SCHEMA_VERSION,
         "durability": durability,
         "path": str(path),
-        "journal_mode": str(connection.execute("PRAGMA journal_mode").fetchall()[0][0]),
+        "journal_mode": _journal_mode(connection, path),
         "synchronous": _SYNCHRONOUS[_number(connection, "PRAGMA synchronous")],
         "page_size": _number(connection, "PRAGMA page_size"),
         "pages": _number(connection, "PRAGMA page_count"),
@@ -106,3 +106,10 @@ def _size(path: Path) -> int:
 def _number(connection: apsw.Connection, sql: str) -> int:
     rows = connection.execute(sql).fetchall()
     return int(str(rows[0][0])) if rows else 0
+
+
+def _journal_mode(connection: apsw.Connection, path: Path) -> str:
+    """As the file says it: where no log can be made beside it, it is read as if nobody writes, and SQLite says delete."""
+    with path.open("rb") as file:
+        is_wal = file.read(20)[18:] == b"\x02\x02"
+    return "wal" if is_wal else str(connection.execute("PRAGMA journal_mode").fetchall()[0][0])
