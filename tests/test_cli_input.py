@@ -131,6 +131,12 @@ def test_a_damaged_thread_does_not_keep_the_others_from_being_pruned_and_counted
         assert [*again.sweep().pruned.skipped, *again.compact().skipped] == ["b", "b"]
         with pytest.raises(threadkeep.errors.Corrupt):
             again.prune("b")
+    assert run(["export", "b", "-o", "b.tk"]) == 3
+    assert run(["export", "-o", "all.tk"]) == 1
+    assert "left alone, because it is damaged: b" in capsys.readouterr().out
+    with threadkeep.open("memory://") as fresh:
+        assert fresh.import_portable("all.tk").threads == 2
+        assert [info.id for info in fresh.threads(order="id")] == ["a", "c"]
 
 
 class Terminal(io.StringIO):

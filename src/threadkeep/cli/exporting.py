@@ -12,7 +12,7 @@ import typer
 
 import threadkeep
 from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened, saying
-from threadkeep.cli.output import answer, bar, counted, line, size
+from threadkeep.cli.output import answer, bar, counted, left_alone, line, size
 
 _Prefix = Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")]
 _Kind = Annotated[str | None, typer.Option("--kind", help="Only graph (LangGraph) or cube (CubeLoop).")]
@@ -36,8 +36,11 @@ def export(
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
-) -> None:
-    """Write threads and memories into one portable file, compressed unless its name ends in .jsonl."""
+) -> int:
+    """Write threads and memories into one portable file, compressed unless its name ends in .jsonl.
+
+    Damaged threads that are not named are left out; exit code 1 then.
+    """
     where = sys.stdout.buffer if output == "-" else output
     if json and output == "-":
         raise ValueError("--json and --output - both write to the standard output: choose one")
@@ -47,12 +50,14 @@ def export(
             where, thread_id=threads or None, prefix=prefix, kind=kind, memories=memories, redact=redact,
             on_progress=tell,
         )  # fmt: skip
+    code = NO if done.skipped else 0
     if output == "-":
-        return
+        return code
     told = f"exported {counted(done.threads, 'thread')} and {counted(done.memories, 'memory', 'memories')} to {output}"
     more = f"{done.checkpoints:,} checkpoints, {done.writes:,} writes; {size(done.bytes)} before compression"
     note = ["texts, numbers and names were replaced; look into the file before you send it"] if redact else []
-    answer(done, [line(told), more, *note], as_json=json)
+    answer(done, [line(told), more, *note, *left_alone(done.skipped)], as_json=json)
+    return code
 
 
 @app.command()

@@ -21,7 +21,7 @@ from threadkeep.engine.itemlog import Item, ItemId
 from threadkeep.engine.memories import MemoryRow
 from threadkeep.engine.records import Slot, TaskWrites, ThreadRow
 from threadkeep.engine.survey import Whole, whole
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, Corrupt
 from threadkeep.moving import choosing
 from threadkeep.moving.choosing import Chosen
 from threadkeep.moving.comparing import surveyed
@@ -49,7 +49,10 @@ Emit: TypeAlias = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a file holds. `bytes` are those of its lines, before they are compressed."""
+    """What a file holds. `bytes` are those of its lines, before they are compressed.
+
+    `skipped` are damaged threads that were not named, and so left out.
+    """
 
     threads: int
     checkpoints: int
@@ -58,6 +61,7 @@ class Exported:
     memories: int
     bytes: int
     redacted: bool
+    skipped: tuple[str, ...] = ()
 
 
 class Pieces(NamedTuple):
@@ -204,6 +208,7 @@ class Export:
     out: Writer
     redacting: Redacting | None = None
     _counts: dict[str, int] = field(default_factory=dict)
+    _skipped: list[str] = field(default_factory=list)
 
     def work(self, about: Mapping[str, Any]) -> Work[Exported]:
         """All of it; `about` stands in the header."""
@@ -219,11 +224,20 @@ class Export:
         yield Progress(total, total, "")
         return Exported(
             threads=threads, memories=memories, bytes=self.out.bytes, redacted=redacted,
+            skipped=tuple(self._skipped),
             **{name: self._counts.get(name, 0) for name in ("checkpoints", "writes", "items")},
         )  # fmt: skip
 
     def _thread(self, key: ThreadKey, done: int, total: int) -> Work[None]:
         yield Progress(done, total, key.id)
+        try:
+            yield from self._whole_thread(key)
+        except Corrupt:
+            if self.of.ids is not None:
+                raise
+            self._skipped.append(key.id)
+
+    def _whole_thread(self, key: ThreadKey) -> Work[None]:
         for tried in range(TRIES):
             loaded = yield from surveyed(key)
             if loaded.thread is None or is_unfinished(loaded):
@@ -231,6 +245,9 @@ class Export:
             self.out.write(self._changed(thread_line(loaded.thread)))
             try:
                 told = yield from tell(self.desk, loaded, self.out.write, self.redacting)
+            except Corrupt:
+                self.out.write({"type": THREAD_VOID})
+                raise
             except Conflict:
                 self.out.write({"type": THREAD_VOID})
                 yield Read(partial(_pause, tried))
