@@ -369,8 +369,12 @@ def test_what_cannot_be_repaired_is_said(tmp_path: Path) -> None:
             keep.repair("nobody")
         with pytest.raises(Missing, match="'nothing'"):
             keep.repair("t", "nothing")
-        with pytest.raises(ValueError, match="begin with '1'"):
+        with pytest.raises(ValueError, match="begin or end with '1'"):
             keep.repair("t", "1")
+        with pytest.raises(Missing, match="latest~99"):
+            keep.repair("t", "latest~99")
+        one, other = (keep.repair("t", ref, dry_run=True) for ref in ("latest~1", id_of(states[1])[-12:]))
+        assert one == other
         with pytest.raises(TypeError, match="compiled LangGraph graph"):
             keep.repair("t", graph="no graph")
         rows = opener(url)(keep, "names")

@@ -83,7 +83,10 @@ def repair(
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")],
     checkpoint: Annotated[
         str | None,
-        typer.Argument(metavar="CHECKPOINT", help="Its id, or how it begins; the newest, if it is damaged, otherwise."),
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="Its id, how it begins or ends, latest or latest~2; the newest, if it is damaged, otherwise.",
+        ),
     ] = None,
     *,
     graph: Annotated[

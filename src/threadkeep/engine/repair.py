@@ -23,7 +23,7 @@ from threadkeep.engine.rebuilding import Rebuilder, Replay, State
 from threadkeep.engine.records import Record, ThreadRow
 from threadkeep.engine.sight import Sight
 from threadkeep.engine.staging import Staging
-from threadkeep.engine.survey import LATEST, Place
+from threadkeep.engine.survey import BACK, LATEST, Place, is_short_for
 from threadkeep.engine.talks.mending import mended
 from threadkeep.engine.verify import examined
 from threadkeep.errors import Conflict, Corrupt, Missing
@@ -136,15 +136,21 @@ def _target(sight: Sight, wish: Wish, damage: Iterable[Place]) -> Place | None:
         newest = max(seen, default=None)
         intact = [row.id for place, row in rows.items() if place[0] == wish.ns and not row.hidden and place not in seen]
         return newest if newest is not None and newest[1] > max(intact, default="") else None
-    ids = sorted(_known_ids(sight, wish.ns))
-    if wish.ref == LATEST and ids:
-        return (wish.ns, ids[-1])
-    named = [id for id in ids if id == wish.ref] or [id for id in ids if id.startswith(wish.ref)]
+    return (wish.ns, _meant(sorted(_known_ids(sight, wish.ns)), wish.ref, sight.where))
+
+
+def _meant(ids: list[str], ref: str, where: str) -> str:
+    """The id that somebody means, as `survey.find` has it; but `~2` is two before in the order of ids: parents may be gone."""
+    if ref not in ids and (back := BACK.fullmatch(ref)) is not None:
+        at = ids.index(_meant(ids, back["ref"], where)) - int(back["steps"])
+        named = [ids[at]] if at >= 0 else []
+    else:
+        named = ids[-1:] if ref == LATEST else [ref] if ref in ids else [id for id in ids if is_short_for(ref, id)]
     if not named:
-        raise Missing(f"there is no checkpoint {wish.ref!r} in {sight.where}, and nothing refers to one")
+        raise Missing(f"there is no checkpoint {ref!r} in {where}, and nothing refers to one")
     if len(named) > 1:
-        raise ValueError(f"{len(named)} checkpoints of {sight.where} begin with {wish.ref!r}: say more of the id")
-    return (wish.ns, named[0])
+        raise ValueError(f"{len(named)} checkpoints of {where} begin or end with {ref!r}: say more of the id")
+    return named[0]
 
 
 def _known_ids(sight: Sight, ns: str) -> set[str]:

@@ -26,7 +26,8 @@ TAG = "tag"
 """The metadata by which somebody tagged a checkpoint."""
 FORKED_FROM = "forked_from"
 """The metadata of a branch that a rollback or a fork made: which checkpoint it began at."""
-_BACK = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
+BACK = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
+"""So many checkpoints before the one that is named."""
 _PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
 TRIES = 40
 T = TypeVar("T")
@@ -87,7 +88,7 @@ def find(thread: Whole, ref: str | None, ns: str = "") -> Record:
     exact = thread.records.get((ns, ref))
     if exact is not None:
         return exact
-    if (back := _BACK.fullmatch(ref)) is not None:
+    if (back := BACK.fullmatch(ref)) is not None:
         return _before(thread, find(thread, back["ref"], ns), int(back["steps"]))
     visible = thread.visible(ns)
     named = visible[-1:] if ref == LATEST else [record for record in visible if is_short_for(ref, record.row.id)]
