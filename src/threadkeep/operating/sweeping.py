@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from threadkeep.desk import Desk, draw, now, now_exactly
+from threadkeep import desk as clock
+from threadkeep.desk import Desk, draw, now
 from threadkeep.engine import catalogue, prune, remembering, retention
 from threadkeep.engine.backend import Listed
 from threadkeep.engine.checkpoints import TRIES
@@ -88,7 +89,7 @@ async def _page(tenant: str, policies: Sequence[Policy], kind: str | None, last:
 
 def sweeping(desk: Desk, policies: Sequence[Policy], *, dry_run: bool = False) -> Work[Swept]:
     """Expired memories, of all tenants; then what these policies do not keep."""
-    memories = None if dry_run else (yield Change(None, lambda: remembering.sweep(now_exactly())))
+    memories = None if dry_run else (yield Change(None, lambda: remembering.sweep(clock.now_exactly())))
     pruned = yield from pruning(desk, policies, kind=None, dry_run=dry_run)
     return Swept(memories, pruned.dropped, pruned.checkpoints, pruned.bytes, pruned)
 
