@@ -7,6 +7,8 @@ import gc
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import apsw
@@ -422,6 +424,18 @@ def test_tenants_do_not_see_each_other(lasting_url: str, clock: list[int]) -> No
 # --- databases of the schema before there were memories
 
 
+@contextmanager
+def hours_for_ticks(url: str) -> Iterator[None]:
+    """The column that was called otherwise, for the code of today."""
+    if not url.startswith("postgres"):
+        yield
+        return
+    rename = f"ALTER TABLE {schema_of(url)}.tk_threads RENAME COLUMN"
+    execute(f"{rename} hour TO tick")
+    yield
+    execute(f"{rename} tick TO hour")
+
+
 @pytest.fixture
 def old_url(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Made with the first block of the schema only, and used."""
@@ -429,7 +443,9 @@ def old_url(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
         patch.setattr(on_sqlite, "SCHEMA_VERSION", 1)
         patch.setattr(on_postgres, "SCHEMA_VERSION", 1)
         with threadkeep.open(tables_url) as keep:
-            Chain(keep.checkpointer).put({"log": ["before"]})
+            keep.setup()
+            with hours_for_ticks(tables_url):
+                Chain(keep.checkpointer).put({"log": ["before"]})
     assert version(tables_url) == 1
     return tables_url
 

@@ -12,7 +12,7 @@ CASE WHEN length({it}) = 0 THEN NULL
      WHEN get_byte({it}, 0) = 104 THEN encode(substr({it}, 2), 'hex')
      ELSE {text substr({it}, 2)} END
 
--- name: the text of a name's item: after format byte and checksum. One that is compressed is # and its number.
+-- item-name: the text of a name's item: after format byte and checksum. One that is compressed is # and its number.
 CASE WHEN get_byte({it}.payload, 0) = 0 THEN {text substr({it}.payload, 6)} ELSE '#' || {it}.n END
 
 -- moment: milliseconds as a timestamp
@@ -39,7 +39,7 @@ CREATE VIEW tk_v_writes AS
 SELECT t.number, t.tenant, t.kind, t.thread, {text w.ns} AS ns,
        {text w.checkpoint} AS checkpoint, {packed w.task} AS task,
        CASE WHEN substr(w.path, 1, 16) = CAST('~__pregel_pull, ' AS bytea) THEN {text substr(w.path, 17)} END AS node,
-       {text w.path} AS path, w.idx, {name i} AS channel, w.bytes, {moment w.time} AS time, {packed w.run} AS run
+       {text w.path} AS path, w.idx, {item-name i} AS channel, w.bytes, {moment w.time} AS time, {packed w.run} AS run
 FROM ({entries}) w JOIN tk_v_threads t ON t.number = w.thread
 LEFT JOIN tk_items i ON i.thread = w.thread AND i.lane = 0 AND i.n = w.n;
 CREATE VIEW tk_v_sizes AS
@@ -48,7 +48,7 @@ WITH held AS (
 ), wrote AS (
     SELECT w.thread, w.n, count(*) AS writes, CAST(sum(w.bytes) AS bigint) AS written FROM ({entries}) w GROUP BY w.thread, w.n
 ), parts AS (
-    SELECT i.thread, 'channel' AS part, {name i} AS channel, coalesce(h.items, 0) AS items, coalesce(h.stored, 0) AS stored,
+    SELECT i.thread, 'channel' AS part, {item-name i} AS channel, coalesce(h.items, 0) AS items, coalesce(h.stored, 0) AS stored,
            coalesce(o.writes, 0) AS writes, coalesce(o.written, 0) AS written
     FROM tk_items i LEFT JOIN held h ON h.thread = i.thread AND h.lane = i.n + 3
     LEFT JOIN wrote o ON o.thread = i.thread AND o.n = i.n

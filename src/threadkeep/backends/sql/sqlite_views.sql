@@ -15,7 +15,7 @@ CASE substr({it}, 1, 1)
      WHEN x'68' THEN lower(substr(hex({it}), 3))
      ELSE {text substr({it}, 2)} END
 
--- name: the text of a name's item: after format byte and checksum. One that is compressed is # and its number.
+-- item-name: the text of a name's item: after format byte and checksum. One that is compressed is # and its number.
 CASE WHEN substr({it}.payload, 1, 1) = x'00' THEN {text substr({it}.payload, 6)} ELSE '#' || {it}.n END
 
 -- moment: milliseconds as text that sorts by time
@@ -39,7 +39,7 @@ CREATE VIEW tk_v_writes AS
 SELECT t.number, t.tenant, t.kind, t.thread, {text w.ns} AS ns,
        {text w.checkpoint} AS checkpoint, {packed w.task} AS task,
        CASE WHEN substr(w.path, 1, 16) = CAST('~__pregel_pull, ' AS BLOB) THEN {text substr(w.path, 17)} END AS node,
-       {text w.path} AS path, e.value AS idx, {name i} AS channel,
+       {text w.path} AS path, e.value AS idx, {item-name i} AS channel,
        json_extract(w.entries, '$[' || (e.key + 2) || ']') AS bytes, {moment w.time} AS time, {packed w.run} AS run
 FROM tk_writes w JOIN tk_v_threads t ON t.number = w.thread JOIN json_each(w.entries) e ON e.key % 3 = 0
 LEFT JOIN tk_items i ON i.thread = w.thread AND i.lane = 0 AND i.n = json_extract(w.entries, '$[' || (e.key + 1) || ']');
@@ -51,7 +51,7 @@ WITH held AS (
            sum(json_extract(w.entries, '$[' || (e.key + 2) || ']')) AS written
     FROM tk_writes w JOIN json_each(w.entries) e ON e.key % 3 = 0 GROUP BY w.thread, 2
 ), parts AS (
-    SELECT i.thread, 'channel' AS part, {name i} AS channel, coalesce(h.items, 0) AS items, coalesce(h.stored, 0) AS stored,
+    SELECT i.thread, 'channel' AS part, {item-name i} AS channel, coalesce(h.items, 0) AS items, coalesce(h.stored, 0) AS stored,
            coalesce(o.writes, 0) AS writes, coalesce(o.written, 0) AS written
     FROM tk_items i LEFT JOIN held h ON h.thread = i.thread AND h.lane = i.n + 3
     LEFT JOIN wrote o ON o.thread = i.thread AND o.n = i.n
