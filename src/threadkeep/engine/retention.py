@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -132,7 +132,8 @@ class Pruned:
 class Swept:
     """What a sweep removed, or would remove: expired memories, and by policy whole threads, checkpoints, and their bytes.
 
-    A dry run does not count memories. `pruned` has the details.
+    A dry run does not count memories. `pruned` has the details. Beside a number it counts as that of its memories, so
+    `keep.sweep() > 0` and `int(keep.sweep())` mean what they mean for the store's `sweep_ttl`.
     """
 
     memories: int | None
@@ -140,6 +141,23 @@ class Swept:
     checkpoints: int
     bytes: int
     pruned: Pruned
+
+    def __int__(self) -> int:
+        return self.memories or 0
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Swept):
+            return astuple(self) == astuple(other)
+        return int(self) == other
+
+    def __hash__(self) -> int:
+        return hash(int(self))
+
+    def __gt__(self, other: int) -> bool:
+        return int(self) > other
+
+    def __ge__(self, other: int) -> bool:
+        return int(self) >= other
 
 
 def pruned(losses: Iterable[tuple[Any, Loss]], *, looked_at: int, dry_run: bool) -> Pruned:
