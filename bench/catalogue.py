@@ -1,24 +1,24 @@
 """What a page of the catalogue costs when there are many threads, and when threads are long.
 
-    python bench/catalogue.py [--threads 100000] [--postgres] [--valkey]      (make bench-threads)
+    python bench/catalogue.py [--threads 100000] [--postgres]      (make bench-threads)
 
-Three storages side by side, asked in turn: 1,000 short threads, many short threads, 1,000 threads of 50 checkpoints.
+Three storages side by side, asked in turn: 1,000 short threads, many short threads, 1,000 threads of 50 checkpoints. One
+thread is put, and its rows are multiplied by SQL.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from langgraph.checkpoint.base import empty_checkpoint
+import apsw
 from rich.console import Console
 from rich.table import Table
 
@@ -26,94 +26,109 @@ import threadkeep
 from rounds import medians
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-FEW, LONG, AT_ONCE, ROUNDS, PAGE = 1_000, 50, 500, 41, 50
-NAMES = ("1,000", "many", "long")
+FEW, LONG, ROUNDS, PAGE = 1_000, 50, 41, 50
+NAMES = ("1,000 threads", "many", "1,000 long ones")
+ROWS = {
+    "tk_threads": "thread + {n}, {columns}",
+    "tk_items": "thread + {n}, lane, n, payload",
+    "tk_checkpoints": "thread + {n}, {columns}",
+    "tk_tags": "thread + {n}, {columns}",
+}
+CHANGED = {"created": "created + {n}", "updated": "updated + {n}", "tick": "(updated + {n}) >> 8"}
+QUESTIONS: dict[str, Callable[[threadkeep.Keep], Any]] = {
+    "the last changed": lambda keep: keep.threads(limit=PAGE),
+    "by id": lambda keep: keep.threads(limit=PAGE, order="id"),
+    "the next page": lambda keep: keep.threads(limit=PAGE, after="t500"),
+    "of one user, as all are": lambda keep: keep.threads(limit=PAGE, metadata={"user": "ann"}),
+    "the largest": lambda keep: keep.threads(limit=PAGE, order="bytes"),
+    "those that wait, of which there are none": lambda keep: keep.threads(limit=PAGE, status="interrupted"),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=100_000, help="how many are many")
     parser.add_argument("--postgres", action="store_true")
-    parser.add_argument("--valkey", action="store_true")
     options = parser.parse_args()
     console = Console()
-    with ExitStack() as stack:
-        storages = [("SQLite", stack.enter_context(files()))]
-        if options.postgres:
-            storages.append(("PostgreSQL", stack.enter_context(schemas())))
-        if options.valkey:
-            storages.append(("Valkey", stack.enter_context(prefixes())))
-        for name, place in storages:
-            measure(console, name, place, options.threads)
+    grounds = [("SQLite", files)] + [("PostgreSQL", schemas)] * options.postgres
+    for name, ground in grounds:
+        with ground() as multiplied:
+            measure(console, name, multiplied, options.threads)
 
 
-def measure(console: Console, storage: str, place: Callable[[str], str], many: int) -> None:
-    sizes = dict(zip(NAMES, ((FEW, 1), (many, 1), (FEW, LONG)), strict=True))
-    keeps = {name: filled(place(f"n{number}"), *size) for number, (name, size) in enumerate(sizes.items())}
-    questions: dict[str, Callable[[Any], list[Any]]] = {
-        "newest": lambda keep: keep.threads(limit=PAGE),
-        "by id, with a prefix": lambda keep: keep.threads(limit=PAGE, order="id", prefix="thread-0005"),
-        "largest": lambda keep: keep.threads(limit=PAGE, order="bytes"),
-        "by metadata": lambda keep: keep.threads(limit=PAGE, metadata={"user": "3"}),
-        "interrupted ones, of which there are none": lambda keep: keep.threads(limit=PAGE, status="interrupted"),
-    }
+def measure(console: Console, storage: str, multiplied: Callable[[str, int, int], threadkeep.Keep], many: int) -> None:
+    sizes = ((FEW, 1), (many, 1), (FEW, LONG))
+    keeps = {name: multiplied(f"n{at}", *size) for at, (name, size) in enumerate(zip(NAMES, sizes, strict=True))}
     table = Table(f"{storage}, ms a page of {PAGE}", *NAMES, "many", "long")
-    for question, ask in questions.items():
+    for question, ask in QUESTIONS.items():
         times = list(medians({name: partial(ask, keep) for name, keep in keeps.items()}, ROUNDS).values())
-        ratios = [f"{time / times[0]:.1f}x" for time in times[1:]]
-        table.add_row(question, *(f"{time:.2f}" for time in times), *ratios)
-    console.print(f"{many:,} are many", table)
+        table.add_row(question, *(f"{time:.2f}" for time in times), *(f"{time / times[0]:.1f}x" for time in times[1:]))
+    console.print(f"many: {many:,}", table)
     for keep in keeps.values():
         keep.close()
 
 
-def filled(url: str, threads: int, checkpoints: int) -> threadkeep.Keep:
-    """A Keep with so many threads."""
-    with threadkeep.open(url, durability="relaxed") as keep:
-        asyncio.run(fill(keep, threads, checkpoints))
-    return threadkeep.open(url)
+def put_one(url: str, checkpoints: int) -> None:
+    chains = importlib.import_module("chains")
+    with threadkeep.open(url) as keep:
+        chain = chains.Chain(keep.checkpointer, "t")
+        for step in range(checkpoints):
+            chain.put({"messages": [f"message {n}" for n in range(step + 1)]}, user="ann")
 
 
-async def fill(keep: threadkeep.Keep, threads: int, checkpoints: int) -> None:
-    waiting = iter(range(threads))
-
-    async def some() -> None:
-        for number in waiting:
-            await one(keep, number, checkpoints)
-
-    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
-
-
-async def one(keep: threadkeep.Keep, number: int, checkpoints: int) -> None:
-    config: Any = {
-        "configurable": {"thread_id": f"thread-{number:07}", "checkpoint_ns": ""},
-        "metadata": {"user": str(number % 100)},
-    }
-    for step in range(checkpoints):
-        checkpoint = empty_checkpoint()
-        checkpoint["channel_values"] = {"messages": [f"message {step} of thread {number}"]}
-        checkpoint["channel_versions"] = {"messages": step + 1}
-        config = config | await keep.checkpointer.aput(
-            config, checkpoint, {"source": "loop", "step": step}, {"messages": step + 1}
-        )
+def statements(columns: Callable[[str], list[str]], series: str) -> Iterator[str]:
+    """What multiplies the rows of the only thread."""
+    for table, selected in ROWS.items():
+        id = "convert_to('t' || s.k, 'UTF8')" if "generate_series" in series else "CAST('t' || s.k AS BLOB)"
+        changed = CHANGED | ({"id": id} if table == "tk_threads" else {})
+        rest = ", ".join(changed.get(name, name).format(n="s.k") for name in columns(table)[1:])
+        yield f"INSERT INTO {table} SELECT {selected.format(n='s.k', columns=rest)} FROM {table}, {series}"  # noqa: S608 - names of ours
 
 
 @contextmanager
-def files() -> Iterator[Callable[[str], str]]:
+def files() -> Iterator[Callable[[str, int, int], threadkeep.Keep]]:
     with tempfile.TemporaryDirectory() as folder:
-        yield lambda name: f"sqlite:///{folder}/{name}.db"
+
+        def multiplied(name: str, threads: int, checkpoints: int) -> threadkeep.Keep:
+            url = f"sqlite:///{folder}/{name}.db"
+            put_one(url, checkpoints)
+            file = apsw.Connection(f"{folder}/{name}.db")
+            series = f"(WITH RECURSIVE s(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM s WHERE k < {threads - 1}) SELECT k FROM s) s"  # noqa: S608 - names of ours
+            with file:
+                for statement in statements(partial(columns_of, file), series):
+                    file.execute(statement)
+            file.close()
+            return threadkeep.open(url)
+
+        yield multiplied
+
+
+def columns_of(file: apsw.Connection, table: str) -> list[str]:
+    return [str(row[1]) for row in file.execute(f"PRAGMA table_info({table})")]
 
 
 @contextmanager
-def schemas() -> Iterator[Callable[[str], str]]:
-    server = importlib.import_module("postgres").shared()
-    yield lambda name: server.url(schema=f"catalogue_{name}")
+def schemas() -> Iterator[Callable[[str, int, int], threadkeep.Keep]]:
+    server: Any = importlib.import_module("postgres").shared()
 
+    def multiplied(name: str, threads: int, checkpoints: int) -> threadkeep.Keep:
+        url = server.url(schema=name)
+        put_one(url, checkpoints)
+        series = f"generate_series(1, {threads - 1}) s(k)"
 
-@contextmanager
-def prefixes() -> Iterator[Callable[[str], str]]:
-    cluster = importlib.import_module("valkeys").shared()
-    yield lambda name: cluster.url(prefix=name)
+        def columns(table: str) -> list[str]:
+            asked = f"table_schema = '{name}' and table_name = '{table}' order by ordinal_position"  # of ours, both
+            return [
+                row[0]
+                for row in server.execute("select column_name from information_schema.columns where " + asked)  # noqa: S608 - as above
+            ]
+
+        said = list(statements(columns, series))
+        server.execute(f"set search_path to {name}; {'; '.join(said)}; analyze")
+        return threadkeep.open(url)
+
+    yield multiplied
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ WAYS = {
 """Whether the Keep remembers the thread, and whether the request that crashes was executed."""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("name", VERBS)
 def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(

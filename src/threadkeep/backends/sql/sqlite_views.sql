@@ -21,8 +21,8 @@ CASE WHEN substr({it}.payload, 1, 1) = x'00' THEN {text substr({it}.payload, 6)}
 -- moment: milliseconds as text that sorts by time
 strftime('%Y-%m-%d %H:%M:%f', {it} / 1000.0, 'unixepoch')
 
--- schema-3: nothing; PostgreSQL gets its column `tick`
-SELECT 1;
+-- schema-3: threads by id, whatever their kind; PostgreSQL has that from the beginning, and gets its column `tick`
+CREATE INDEX tk_threads_id ON tk_threads (tenant, id, kind);
 
 -- schema-4: views
 CREATE VIEW tk_v_threads AS
