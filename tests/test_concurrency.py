@@ -604,6 +604,7 @@ def test_what_another_keep_did_in_between_does_not_spoil_the_next_put(
             assert each.checkpoint["channel_values"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_three_keeps_that_do_anything_in_turns_agree_with_a_dict(lasting_url: str, seed: int) -> None:
     chance = random.Random(seed)
@@ -964,6 +965,7 @@ assert len(keep.threads()) == (21 if lasting else 1)
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", list(FORKED))
 def test_a_keep_may_be_forked(url: str, how: str) -> None:
     run_forked(FORKS + FORKED[how], url)
