@@ -360,7 +360,7 @@ async def test_a_thread_of_both_kinds_is_asked_for_by_its_kind(keep: threadkeep.
     await lookers.talk(keep.cube)
     await Chain(keep.checkpointer, "talk").aput({"x": 1})
     for verb, args in (("log", ()), ("show", ()), ("tree", ()), ("diff", (None,)), ("blame", ("x",))):
-        with pytest.raises(ValueError, match="kind="):
+        with pytest.raises(ValueError, match="by its kind"):
             await both(keep, verb, "talk", *args)
     assert [step.kind for step in await both(keep, "log", "talk", kind="cube")] == ["cube", "cube"]
     assert (await both(keep, "find", "talk", kind="graph")).kind == "graph"
