@@ -85,9 +85,9 @@ class Keep(Operator):
 
     def _index_memories(self, rows: Sequence[MemoryRow]) -> list[Memory]:
         """Memories that come from elsewhere, with what this Keep's store finds them by."""
-        from threadkeep.adapters.indexing import Index, indexed  # noqa: PLC0415 - as above
+        from threadkeep.adapters.indexing import indexed  # noqa: PLC0415 - as above
 
-        return indexed(Index(self._index, has_words=self._desk.transport.has_words), rows)
+        return indexed(self._indexing(), rows)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""
