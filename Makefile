@@ -29,7 +29,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt bench bench-size bench-store bench-cube bench-valkey bench-threads bench-recall bench-import clean
+.PHONY: help demo examples test prove lint types fmt generate bench bench-size bench-store bench-cube bench-valkey bench-threads bench-recall bench-import clean
 
 help:  ## this list
 	@echo "make ..."
@@ -61,6 +61,9 @@ types: $(VENV)/.stamp  ## mypy, strict
 fmt: $(VENV)/.stamp  ## format and fix what ruff can fix
 	$(RUN) -m ruff check --fix-only
 	$(RUN) -m ruff format
+
+generate: $(VENV)/.stamp  ## write the parts of the documentation that are generated from the code
+	$(RUN) tools/generate_docs.py
 
 bench: $(VENV)/.stamp  ## measure speed
 	$(RUN) bench/speed.py $(ARGS)

@@ -46,10 +46,6 @@ def forked(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
 # --- documented
 
 
-def test_the_page_says_what_the_commands_say() -> None:
-    assert cli_reference.PAGE.read_text() == cli_reference.page(), "run: python tests/cli_reference.py"
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_the_common_options_and_says_what_each_option_does(name: str) -> None:
     options = {opt: param for param in COMMANDS[name].params for opt in param.opts}

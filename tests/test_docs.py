@@ -14,6 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,11 +22,14 @@ from typing import NamedTuple
 import pytest
 
 import cli_reference
+import generate_docs
 import nursery
+import request_table
 import threadkeep
+from threadkeep import urls
 from threadkeep.adapters.cube import KeepCube
 from threadkeep.backends.blocks import read_blocks
-from threadkeep.operator import Operator
+from threadkeep.backends.sqlite import SCHEMA_VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]
@@ -203,16 +207,85 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
         assert not name or name in functions(ROOT / file), f"{file}::{name}"
 
 
+@pytest.mark.parametrize("page", generate_docs.PAGES)
+def test_a_generated_page_is_what_the_code_says(page: str) -> None:
+    assert (ROOT / page).read_text("utf-8") == generate_docs.generated(page), "run: make generate"
+
+
+PLANS = ROOT / "docs/explanation/plans.md"
+
+
+@pytest.mark.parametrize("heading", ["Round trips", "In PostgreSQL"])
+def test_the_tables_of_plans_name_only_requests_that_exist(heading: str) -> None:
+    exist = {request.__name__ for request in request_table.requests()} | {"Conflict", "CubeLoop"}
+    column = {"Round trips": 1, "In PostgreSQL": 0}[heading]
+    named = {name for row in rows(section(PLANS, heading)) for name in re.findall(r"\b[A-Z][A-Za-z]+", row[column])}
+    assert "Load" in named
+    assert named - exist == set()
+
+
+def section(page: Path, heading: str, level: int = 2) -> str:
+    """The text below a heading, up to the next one of the same level."""
+    mark = "#" * level
+    found = re.search(rf"^{mark} {re.escape(heading)}\n(.*?)(?=^{mark} |\Z)", prose(page), re.MULTILINE | re.DOTALL)
+    assert found, f"{page.name} has no heading {heading}"
+    return found[1]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of all table rows, without those of headers."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    headers = {number for number, line in enumerate(lines[1:]) if line.startswith("|---")}
+    cells = [re.split(r"(?<!\\) ?\| ?", line.strip("| ")) for line in lines]
+    return [row for number, row in enumerate(cells) if number not in headers and number - 1 not in headers]
+
+
 API = ROOT / "docs/reference/api.md"
+OWNERS = {held.__name__: held for held in (threadkeep.Keep, threadkeep.KeepSaver, threadkeep.KeepStore, KeepCube)}
+
+
+def own_names(owner: type) -> set[str]:
+    """The public names that our own classes define, not those that they inherit from LangGraph."""
+    ours = [base for base in owner.__mro__ if base.__module__.startswith("threadkeep")]
+    return {name for base in ours for name in vars(base) if not name.startswith("_")}
+
+
+def first_names(text: str) -> Counter[str]:
+    """The names that the first cells of a text's tables begin with, each `name(arguments)` or `name`."""
+    spans = [span for row in rows(text) for span in re.findall(r"`([^`]+)`", row[0])]
+    return Counter(found[1] for span in spans if (found := re.match(r"(?:threadkeep\.)?(\w+)", span)))
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_every_member_is_in_the_reference_exactly_once(owner: str) -> None:
+    told = first_names(section(API, owner))
+    assert {name: told[name] for name in own_names(OWNERS[owner]) if told[name] != 1} == {}
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_no_table_has_two_rows_for_one_file(page: Path) -> None:
+    for table in re.findall(r"(?:^\|.*\n)+", prose(page), re.MULTILINE):
+        told = Counter(file for row in rows(table) for file in TEST.findall(row[0]))
+        assert {file: count for file, count in told.items() if count > 1} == {}
+
+
+URLS = re.findall(r"(\w+)://", urls.ACCEPTED)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_every_kind_of_url_is_on_the_pages_for_newcomers(page: str) -> None:
+    assert {scheme for scheme in URLS if f"{scheme}://" not in (ROOT / page).read_text("utf-8")} == set()
+
+
+def test_every_kind_of_url_is_in_the_docstring_of_open_and_in_the_reference() -> None:
+    assert {scheme for scheme in URLS if f"{scheme}://" not in (threadkeep.open.__doc__ or "")} == set()
+    assert {scheme for scheme in urls._SCHEMES if f"{scheme}://" not in section(API, "URLs")} == set()
+
+
 PUBLIC = {
     "threadkeep": threadkeep.__all__,
     "threadkeep.open": list(inspect.signature(threadkeep.open).parameters),
-    "Keep": [name for name in vars(threadkeep.Keep) if not name.startswith("_")],
     "Keep.threads": [name for name in inspect.signature(threadkeep.Keep.threads).parameters if name != "self"],
-    "KeepSaver": [name for name in vars(threadkeep.KeepSaver) if not name.startswith("_")],
-    "KeepStore": [name for name in vars(threadkeep.KeepStore) if not name.startswith("_")],
-    "KeepCube": [name for name in vars(KeepCube) if not name.startswith("_")],
-    "Operator": [name for name in vars(Operator) if not name.startswith("_")],
     **{
         name: [field.name for field in dataclasses.fields(held)]
         for name in threadkeep.__all__
@@ -261,3 +334,14 @@ def test_no_file_names_a_folder_of_the_machine_that_it_was_written_on() -> None:
         if b"\0" not in data
     }
     assert {name: paths for name, paths in found.items() if paths} == {}
+
+
+def test_the_reference_lists_every_schema_version_and_no_other_page_repeats_the_number() -> None:
+    versions = rows(section(ROOT / "docs/reference/schema.md", "Versions"))
+    assert [row[0] for row in versions] == [str(number) for number in range(1, SCHEMA_VERSION + 1)]
+    sql = read_blocks("sqlite.sql", "sqlite_views.sql")
+    assert [row[0] for row in versions if "views" in row[1]] == [
+        number for number in map(str, range(1, SCHEMA_VERSION + 1)) if "CREATE VIEW" in sql[f"schema-{number}"]
+    ]
+    numbered = re.compile(r"schema (?:version )?\d", re.IGNORECASE)
+    assert {page.name for page in PAGES if numbered.search(prose(page))} <= {"CHANGELOG.md"}

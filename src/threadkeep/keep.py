@@ -161,7 +161,10 @@ def open(
     group: str | None = None,
     application_name: str | None = None,
 ) -> Keep:
-    """Open a Keep: `sqlite:///relative.db`, `sqlite:////absolute/path.db`, `postgresql://user@host/database` or `memory://`.
+    """Open a Keep on the storage that a URL names.
+
+    `sqlite:///relative.db` and `sqlite:////absolute/path.db` are files, `postgresql://user@host/database` is a server,
+    `valkey://host:port,host:port/` (or `redis://`) a server or a cluster. `memory://` is private to this Keep.
 
     Nothing is touched before the first use. `durability="strict"` has everything on disk before a call returns,
     `"relaxed"` may lose the last moments when the machine (not the process) dies. `serde` replaces LangGraph's

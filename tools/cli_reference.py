@@ -1,20 +1,18 @@
-"""The page docs/reference/cli.md, made of the commands themselves: `python tests/cli_reference.py` writes it anew."""
+"""The page docs/reference/cli.md, generated from the commands themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from threadkeep.cli import app as cli
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 COMMON = ("--url", "--tenant", "--json")
 HEAD = """# The command `threadkeep`
 
-The operator's verbs of a [Keep](api.md) in a terminal. `python -m threadkeep` is the same program. This page is made of the commands' own `--help`; `tests/test_cli.py` compares them.
+The operator's verbs of a [Keep](api.md) in a terminal. `python -m threadkeep` is the same program. `make generate` writes this page from the commands' own `--help`.
 
 Every command takes:
 
@@ -65,25 +63,25 @@ def section(name: str, command: Any) -> str:
 
 
 def usage(argument: Any) -> str:
+    """Return how an argument is written in the usage line."""
     word = (argument.metavar or argument.name.upper()).strip("[]")
     return word if argument.required else f"[{word}]"
 
 
 def spelled(option: Any) -> str:
+    """Return the names of an option, with its value if it takes one."""
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     return names if option.is_flag else f"{names[:-1]} {option.metavar or option.name.upper()}`"
 
 
 def cell(text: str) -> str:
+    """Return a text as a table cell."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def paragraphs(text: str) -> Iterator[str]:
+    """Yield the lines of a help text, each paragraph on one line."""
     for number, part in enumerate(text.strip().split("\n\n")):
         if number:
             yield ""
         yield " ".join(part.split())
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

@@ -1,0 +1,18 @@
+"""The table of public names in docs/reference/api.md: every name in `threadkeep.__all__`."""
+
+from __future__ import annotations
+
+import threadkeep
+from sentences import first_sentence
+
+HEAD = "| name | |\n|---|---|"
+
+
+def public_names() -> str:
+    """Return the table, one row for each name."""
+    return "\n".join([HEAD, *map(_row, threadkeep.__all__)])
+
+
+def _row(name: str) -> str:
+    told = first_sentence(getattr(threadkeep, name).__doc__).replace("|", "\\|")
+    return f"| `threadkeep.{name}` | {told} |"

@@ -1,0 +1,62 @@
+"""The table of requests in docs/explanation/plans.md: every subclass of `Request` that the engine defines."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, get_args, get_origin
+
+from sentences import first_sentence
+from threadkeep import engine
+from threadkeep.plan import Request
+from threadkeep.transports import runner
+
+HEAD = "| request | module | kind | reply | |\n|---|---|---|---|---|"
+
+
+def request_table() -> str:
+    """Return the table, one row for each request, in the order of modules and definitions."""
+    return "\n".join([HEAD, *map(_row, requests())])
+
+
+def requests() -> list[type[Request[Any]]]:
+    """Return every request class of the engine."""
+    return [
+        held
+        for module in _modules()
+        for held in vars(module).values()
+        if inspect.isclass(held) and issubclass(held, Request) and held.__module__ == module.__name__
+    ]
+
+
+def _modules() -> Iterator[ModuleType]:
+    for info in pkgutil.walk_packages(engine.__path__, f"{engine.__name__}."):
+        yield importlib.import_module(info.name)
+
+
+def _row(request: type[Request[Any]]) -> str:
+    module = request.__module__.removeprefix("threadkeep.").replace(".", "/") + ".py"
+    reply = reply_type(request).replace("|", "\\|")
+    told = first_sentence(request.__doc__).replace("|", "\\|")
+    return f"| `{request.__name__}` | `{module}` | {kind(request)} | `{reply}` | {told} |"
+
+
+def kind(request: type[Request[Any]]) -> str:
+    """Return "write" or "read"; "wait" for a request that neither changes the storage nor returns anything."""
+    declared = getattr(request, "writes", None)
+    writes = declared if isinstance(declared, bool) else issubclass(request, getattr(runner, "_WRITES", ()))
+    if writes:
+        return "write"
+    return "wait" if reply_type(request) == "None" else "read"
+
+
+def reply_type(request: type[Request[Any]]) -> str:
+    """Return the type of the reply as an annotation spells it, without the names of modules."""
+    bases = getattr(request, "__orig_bases__", ())
+    (reply,) = (get_args(base)[0] for base in bases if get_origin(base) is Request)
+    spelled = inspect.formatannotation(reply)
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", spelled).replace("NoneType", "None")
