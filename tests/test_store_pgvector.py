@@ -25,7 +25,6 @@ COUNT, QUERIES = 3_000, 20
 NOTES = [Book(("notes", f"user-{n % 4}"), f"k{n}", (n,), kind=n % 3) for n in range(COUNT - 100)]
 OTHERS = [Book(("others", "user-1"), f"k{n}", (n,), kind=n % 3) for n in range(COUNT - 100, COUNT)]
 BOOKS = NOTES + OTHERS
-QUESTIONS = range(COUNT, COUNT + QUERIES)
 KIND = {"kind": 1}
 PREFIXES = {"the partition": ("notes",), "a deeper prefix": ("notes", "user-2"), "everything": ()}
 MEASURES = ["cosine", "inner_product", "l2"]

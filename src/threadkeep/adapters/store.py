@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from langgraph.store.base import (
     BaseStore,
@@ -42,7 +42,6 @@ from threadkeep.errors import ReadOnly
 from threadkeep.keep import OpenOptions
 from threadkeep.plan import Plan
 
-T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STR = frozenset((str,))
 _MOST = 10**9

@@ -57,7 +57,7 @@ class Part(NamedTuple):
         return encode((self.tenant, self.first))
 
 
-_MEMORIES, _EXPIRY, _SPACES, _TIMES, _VECTORS, _CHANGES, _PARTITIONS = range(7)
+_MEMORIES, _EXPIRY, _SPACES, _TIMES, _VECTORS, _CHANGES = range(6)
 
 
 class Memories:

@@ -9,7 +9,7 @@ list that only grows is one run for ever, whatever else the thread stores in bet
 
 A stored item is `format byte, [group count], crc32, body`; the checksum is seeded with the id, so an item that
 stands in another's place is noticed. The format byte: bits 0-3 the compression (0 none, 1 zstd, 2 zstd with the
-shipped dictionary no. 1), bit 4 a group of several small elements, bit 7 sealed (encrypted).
+shipped dictionary no. 1), bit 4 a group of several small elements, bit 7 is reserved for encrypted bodies.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BEGINNING = 32
 """So many bytes of a stored item tell how long it is without compression."""
 
 _RAW, _ZSTD, _ZSTD_DICTIONARY = 0, 1, 2
-_COMPRESSION, _GROUP, SEALED = 0x0F, 0x10, 0x80
+_COMPRESSION, _GROUP = 0x0F, 0x10
 _LEVEL = 6  # the first that makes Huffman tables of its own: hex and run lists become a third smaller than at level 5
 _WORTH_COMPRESSING = 128  # what is shorter would become 3 % smaller
 

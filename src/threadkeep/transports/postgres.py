@@ -62,9 +62,6 @@ _ONE_STATEMENT = (
     Scan, Catalogue, Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded, Count, Footprint,
 )  # fmt: skip
 _READING, _WRITING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN"
-_BY_KEYS = """SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
-set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true)"""
-"""For statements that name their rows by keys: planned once, and through the indexes."""
 _WRITERS = 4
 """So many groups of commits are under way at once; more would only make the groups smaller."""
 _GROUP_BYTES = 16 * 1024 * 1024

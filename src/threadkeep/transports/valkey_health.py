@@ -10,8 +10,6 @@ import redis
 from redis import Redis
 from redis import exceptions as errors
 
-SLOTS = 16_384
-
 
 class Primary(NamedTuple):
     """A server that has slots, and how many replicas the cluster says it has."""
