@@ -9,19 +9,19 @@ VENV := .venv
 RUN  := $(VENV)/bin/python
 PIP  := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 
-# What the demo and the examples need beside threadkeep: the graph, the official saver to compare with, and CubeLoop.
+# What the demo and the examples need besides threadkeep: LangGraph, the official saver to compare with, and CubeLoop.
 DEMO_NEEDS := "langgraph>=1.2,<2" "langgraph-checkpoint-sqlite>=3.1" "cubeloop>=0.15"
 
 EXAMPLES := $(filter-out examples/__init__.py,$(sort $(wildcard examples/*.py)))
 
-# Tests that look for counterexamples, which `make prove` has look longer.
+# Tests that search for counterexamples; `make prove` lets them search longer.
 DEEP := $(addprefix tests/test_,$(addsuffix .py,agreement store_agreement cube_agreement delta_history delta_upkeep \
 	store_prefilters store_values))
 
-# Tests make thousands of small databases: in memory, where there is room for them.
+# Tests create thousands of small databases: put them in memory if there is room.
 ROOM := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 6000000 2>/dev/null && echo TMPDIR=/dev/shm)
 
-# They start hundreds of processes, which would each compile our modules again.
+# Tests start hundreds of processes; without bytecode files, each would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Options for the command underneath: make test ARGS="-k fork -x"
@@ -45,7 +45,7 @@ examples: $(VENV)/.demo  ## run every example
 test: $(VENV)/.stamp  ## the tests
 	$(ROOM) $(RUN) -m pytest -n auto --dist worksteal $(ARGS)
 
-prove: $(VENV)/.stamp  ## the longer proofs: crashes, many processes, model checking
+prove: $(VENV)/.stamp  ## longer tests: crashes, many processes, model checking
 	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)
 	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -k "valkey or Valkey" $(ARGS)
 	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -m "long or sampled" $(ARGS)
@@ -58,11 +58,11 @@ lint: $(VENV)/.stamp  ## ruff: rules and format
 types: $(VENV)/.stamp  ## mypy, strict
 	$(RUN) -m mypy $(ARGS)
 
-fmt: $(VENV)/.stamp  ## format and fix what ruff can fix
+fmt: $(VENV)/.stamp  ## format, and apply ruff's fixes
 	$(RUN) -m ruff check --fix-only
 	$(RUN) -m ruff format
 
-generate: $(VENV)/.stamp  ## write the parts of the documentation that are generated from the code
+generate: $(VENV)/.stamp  ## write the generated parts of the documentation
 	$(RUN) tools/generate_docs.py
 
 bench: $(VENV)/.stamp  ## measure speed
@@ -71,13 +71,13 @@ bench: $(VENV)/.stamp  ## measure speed
 bench-size: $(VENV)/.stamp  ## measure bytes on disk
 	$(RUN) bench/size.py $(ARGS)
 
-bench-store: $(VENV)/.stamp  ## measure the store beside the official ones
+bench-store: $(VENV)/.stamp  ## compare the store with the official ones
 	$(RUN) bench/store.py $(ARGS)
 
-bench-cube: $(VENV)/.stamp  ## measure CubeLoop's threads beside its own backends
+bench-cube: $(VENV)/.stamp  ## compare CubeLoop threads with CubeLoop's own backends
 	$(RUN) bench/cube.py $(ARGS)
 
-bench-valkey: $(VENV)/.stamp  ## measure a cluster: beside PostgreSQL, and what it costs
+bench-valkey: $(VENV)/.stamp  ## measure a Valkey cluster: cost, and speed compared with PostgreSQL
 	$(RUN) bench/cluster.py $(ARGS)
 
 bench-threads: $(VENV)/.stamp  ## measure a page of the catalogue among 100,000 threads
@@ -86,7 +86,7 @@ bench-threads: $(VENV)/.stamp  ## measure a page of the catalogue among 100,000 
 bench-import: $(VENV)/.stamp  ## measure an import of 100,000 checkpoints
 	$(RUN) bench/moving.py $(ARGS)
 
-bench-recall: $(VENV)/.bench  ## measure what vector search finds
+bench-recall: $(VENV)/.bench  ## measure the recall of vector search
 	$(RUN) bench/recall.py $(ARGS)
 
 clean:  ## remove the virtual environment and all caches

@@ -12,15 +12,15 @@ from threadkeep.cli import app as cli
 COMMON = ("--url", "--tenant", "--json")
 HEAD = """# The command `threadkeep`
 
-The operator's verbs of a [Keep](api.md) in a terminal. `python -m threadkeep` is the same program. `make generate` writes this page from the commands' own `--help`.
+The verbs of a [Keep](api.md) in a terminal. `python -m threadkeep` is the same program. `make generate` writes this page from the commands' own `--help`.
 
 Every command takes:
 
 | | |
 |---|---|
-| `--url URL` | the storage: a URL as for `threadkeep.open`, or the path of an SQLite file. Or the environment variable `THREADKEEP_URL` |
-| `--tenant TENANT` | whose threads; or `THREADKEEP_TENANT`. The default tenant is empty |
-| `--json` | print JSON instead of text: the whole answer of the verb |
+| `--url URL` | the storage: a URL as for `threadkeep.open`, or the path of a SQLite file. Default: the environment variable `THREADKEEP_URL` |
+| `--tenant TENANT` | the tenant. Default: the environment variable `THREADKEEP_TENANT`, otherwise the empty tenant |
+| `--json` | print the complete result as JSON instead of text |
 | `-h`, `--help` | the command's options |
 
 A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `latest`; with `~2` behind it, the second one before that. Commands that only look open the storage read-only and make no database; beside an SQLite file, reading may leave an empty `-wal` and a `-shm`. Ids that begin with `-` stand after `--`.
@@ -28,29 +28,29 @@ A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `l
 | exit code | |
 |---|---|
 | 0 | done |
-| 1 | the answer is no: there is no such thread, problems were found, both sides differ, you said no |
-| 2 | the command was not understood, or something that it names is wrong |
-| 3 | the storage cannot be reached, is too new, is damaged, or refuses |
-| 130 | interrupted; what was done stays done, and the same command goes on |
+| 1 | a negative result: no such thread, problems found, both sides differ, you answered no |
+| 2 | invalid usage: an unknown option, or a wrong argument |
+| 3 | the storage cannot be reached, has a newer schema, is damaged, or refuses access |
+| 130 | interrupted; finished work stays, and the same command continues it |
 
-What destroys something asks first; `--yes` answers, and without a terminal it is needed. `--dry-run` says what would happen and changes nothing.
+Commands that delete data ask for confirmation. `--yes` confirms in advance; it is required if there is no terminal. `--dry-run` prints what would happen and changes nothing.
 """
 
 
 def commands() -> dict[str, Any]:
-    """Every command by name."""
+    """Return every command by name."""
     cli.register()
     found: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
     return found
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([HEAD, *(section(name, command) for name, command in commands().items())])
 
 
 def section(name: str, command: Any) -> str:
-    """One command."""
+    """Return the section of one command."""
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and p.opts[0] not in (*COMMON, "--help")]
     lines = [f"## `{name}`", "", f"`threadkeep {' '.join([name, *map(usage, arguments)])} [OPTIONS]`", ""]

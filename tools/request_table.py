@@ -1,4 +1,4 @@
-"""The table of requests in docs/explanation/plans.md: every subclass of `Request` that the engine defines."""
+"""The table of requests in docs/explanation/plans.md: every subclass of `Request` in the engine and the backends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from types import ModuleType
 from typing import Any, get_args, get_origin
 
 from sentences import first_sentence
-from threadkeep import engine
+from threadkeep import backends, engine
 from threadkeep.plan import Request
-from threadkeep.transports import runner
 
 HEAD = "| request | module | kind | reply | |\n|---|---|---|---|---|"
 
@@ -24,7 +23,7 @@ def request_table() -> str:
 
 
 def requests() -> list[type[Request[Any]]]:
-    """Return every request class of the engine."""
+    """Return every request class."""
     return [
         held
         for module in _modules()
@@ -34,8 +33,9 @@ def requests() -> list[type[Request[Any]]]:
 
 
 def _modules() -> Iterator[ModuleType]:
-    for info in pkgutil.walk_packages(engine.__path__, f"{engine.__name__}."):
-        yield importlib.import_module(info.name)
+    for package in (engine, backends):
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            yield importlib.import_module(info.name)
 
 
 def _row(request: type[Request[Any]]) -> str:
@@ -46,12 +46,20 @@ def _row(request: type[Request[Any]]) -> str:
 
 
 def kind(request: type[Request[Any]]) -> str:
-    """Return "write" or "read"; "wait" for a request that neither changes the storage nor returns anything."""
-    declared = getattr(request, "writes", None)
-    writes = declared if isinstance(declared, bool) else issubclass(request, getattr(runner, "_WRITES", ()))
-    if writes:
-        return "write"
+    """Return "write" or "read"; "wait" for a request that neither changes the storage nor returns anything.
+
+    `access` of the class decides where it is declared: it also says whether a write may be repeated.
+    """
+    access = getattr(request, "access", None)
+    if access.writes if access else request in _undeclared_writes():
+        return "write, repeatable" if access and access.repeatable else "write"
     return "wait" if reply_type(request) == "None" else "read"
+
+
+def _undeclared_writes() -> set[type[Request[Any]]]:
+    """Return the requests that change the storage, from the lists that are there until each class declares it."""
+    listed = {request for module in _modules() for request in getattr(module, "WRITES", ())}
+    return listed | {request for request in requests() if request.__name__ in ("Commit", "Duplicate", "Fork", "Drop")}
 
 
 def reply_type(request: type[Request[Any]]) -> str:
