@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -295,12 +296,13 @@ def places(keep: threadkeep.Keep, thread: str) -> set[tuple[str, str]]:
     }
 
 
-def test_what_is_not_there_is_false_and_everything_is_never_meant_by_accident(url: str) -> None:
+def test_a_missing_thread_counts_as_none_looked_at_and_prune_needs_a_thread_or_a_policy(url: str) -> None:
     with threadkeep.open(url) as keep:
         wrote(keep, 3)
         for dry_run in (True, False):
-            assert not keep.prune("nobody", dry_run=dry_run)
-            assert not keep.prune("nobody", policy=Policy(keep_last=1), dry_run=dry_run)
+            for policy in (None, Policy(keep_last=1)):
+                pruned = keep.prune("nobody", policy=policy, dry_run=dry_run)
+                assert (pruned.looked_at, pruned.threads, pruned.dry_run) == (0, (), dry_run)
         with pytest.raises(ValueError, match="which thread"):
             keep.prune()
         with pytest.raises(TypeError):
@@ -419,7 +421,25 @@ async def test_async_callers_sweep_too(url: str) -> None:
         assert await keep.stop_sweeping()
 
 
+@pytest.mark.parametrize("verb", ["prune", "sweep"])
+def test_results_are_plain_values_and_not_numbers(url: str, verb: str) -> None:
+    with threadkeep.open(url) as keep:
+        empty = keep.prune(policy=Policy(keep_last=1)) if verb == "prune" else keep.sweep()
+        assert bool(empty)
+        assert empty != 0
+        assert empty == replace(empty)
+        with pytest.raises(TypeError):
+            int(empty)  # type: ignore[call-overload]
+
+
 # --- commands
+
+
+def test_a_dry_run_on_an_empty_store_prunes_nothing(lasting_url: str, capsys: Any) -> None:
+    with threadkeep.open(lasting_url) as keep:
+        keep.setup()
+    assert run(["prune", "--keep-last", "5", "--dry-run", "--json", "--url", lasting_url]) == 0
+    assert json.loads(capsys.readouterr().out)["dry_run"] is True
 
 
 def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: Path, capsys: Any) -> None:

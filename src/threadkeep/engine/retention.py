@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from threadkeep.engine import metadata as about
 from threadkeep.engine.identity import CUBE, GRAPH
-from threadkeep.engine.prune import Loss, belongs, leaving
+from threadkeep.engine.prune import belongs, leaving
 from threadkeep.engine.records import Record, ThreadRow
 from threadkeep.engine.remains import Verdict
 from threadkeep.engine.survey import Place, Whole, children
@@ -96,7 +96,7 @@ def duration(value: Any, name: str) -> timedelta | None:
 
 @dataclass(frozen=True, slots=True)
 class PrunedThread:
-    """What a thread lost, or would lose: checkpoints by (namespace, id), those that became hidden, writes, and bytes."""
+    """What one thread lost, or would lose: checkpoints and newly hidden ones as (namespace, id), writes, and bytes."""
 
     id: str
     kind: str
@@ -109,9 +109,10 @@ class PrunedThread:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a prune did, or would do in a dry run: the threads that change, and in all. `looked_at` counts all threads.
+    """What a prune removed, or would remove in a dry run: the threads that change, and their totals.
 
-    It is true if there was a thread to look at. `skipped` are damaged threads, which are left alone where all are pruned.
+    `looked_at` counts all threads that were examined; it is 0 if the thread does not exist. `skipped` lists damaged
+    threads, which a prune of all threads leaves unchanged.
     """
 
     dry_run: bool
@@ -124,16 +125,12 @@ class Pruned:
     bytes: int
     skipped: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
-        return self.looked_at > 0
-
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep removed, or would remove: expired memories, and by policy whole threads, checkpoints, and their bytes.
+    """What a sweep removed, or would remove: expired memories, and by policy whole threads, checkpoints and bytes.
 
-    A dry run does not count memories. `pruned` has the details. Beside a number it counts as that of its memories, so
-    `keep.sweep() > 0` and `int(keep.sweep())` mean what they mean for the store's `sweep_ttl`.
+    `memories` is None in a dry run, which does not count them. `pruned` has the details.
     """
 
     memories: int | None
@@ -142,31 +139,21 @@ class Swept:
     bytes: int
     pruned: Pruned
 
-    def __int__(self) -> int:
-        return self.memories or 0
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Swept):
-            return astuple(self) == astuple(other)
-        return int(self) == other
-
-    def __hash__(self) -> int:
-        return hash(int(self))
-
-    def __gt__(self, other: int) -> bool:
-        return int(self) > other
-
-    def __ge__(self, other: int) -> bool:
-        return int(self) >= other
-
-
-def pruned(losses: Iterable[tuple[Any, Loss]], *, looked_at: int, dry_run: bool) -> Pruned:
-    """The losses of some threads, together."""
-    threads = tuple(PrunedThread(key.id, key.kind, *loss) for key, loss in losses)
+def pruned(threads: Iterable[PrunedThread], *, looked_at: int, dry_run: bool, skipped: Iterable[str] = ()) -> Pruned:
+    """The result for these threads, with its totals."""
+    threads = tuple(threads)
     return Pruned(
-        dry_run, looked_at, threads, sum(each.dropped for each in threads), sum(len(each.checkpoints) for each in threads),
-        sum(len(each.hidden) for each in threads), sum(each.writes for each in threads), sum(each.bytes for each in threads),
-    )  # fmt: skip
+        dry_run=dry_run,
+        looked_at=looked_at,
+        threads=threads,
+        dropped=sum(each.dropped for each in threads),
+        checkpoints=sum(len(each.checkpoints) for each in threads),
+        hidden=sum(len(each.hidden) for each in threads),
+        writes=sum(each.writes for each in threads),
+        bytes=sum(each.bytes for each in threads),
+        skipped=tuple(skipped),
+    )
 
 
 def judged(policies: Sequence[Policy], now: int) -> Callable[[Whole], Verdict]:

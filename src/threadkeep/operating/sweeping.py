@@ -6,7 +6,6 @@ Each thread is judged and changed in a commit of its own, so it may be ended at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from threadkeep import desk as clock
@@ -16,7 +15,7 @@ from threadkeep.engine.backend import Listed
 from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.prune import Loss
-from threadkeep.engine.retention import Policy, Pruned, Swept
+from threadkeep.engine.retention import Policy, Pruned, PrunedThread, Swept
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Plan
 from threadkeep.work import Change, Progress, Read, Work
@@ -31,7 +30,7 @@ def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run
 
     A damaged one is left alone and told of: it must not keep the others from being pruned.
     """
-    losses: list[tuple[ThreadKey, Loss]] = []
+    threads: list[PrunedThread] = []
     skipped: list[str] = []
     looked_at, last = 0, None
     policies = [policy for policy in policies if policy.tenant in (None, desk.tenant)]
@@ -52,9 +51,9 @@ def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run
                 skipped.append(key.id)
                 continue
             if loss is not None:
-                losses.append((key, loss))
+                threads.append(PrunedThread(key.id, key.kind, *loss))
         last = page[-1]
-    return replace(retention.pruned(losses, looked_at=looked_at, dry_run=dry_run), skipped=tuple(skipped))
+    return retention.pruned(threads, looked_at=looked_at, dry_run=dry_run, skipped=skipped)
 
 
 def pruning_one(
@@ -66,7 +65,8 @@ def pruning_one(
         return retention.pruned([], looked_at=0, dry_run=dry_run)
     judge = retention.judged(policies, now()) if policies is not None else prune.keep_latest
     loss = yield letting_go(desk, key, judge, dry_run=dry_run)
-    return retention.pruned([(key, loss)] if loss is not None else [], looked_at=1, dry_run=dry_run)
+    threads = [PrunedThread(key.id, key.kind, *loss)] if loss is not None else []
+    return retention.pruned(threads, looked_at=1, dry_run=dry_run)
 
 
 def letting_go(desk: Desk, key: ThreadKey, judge: prune.Judge, *, dry_run: bool, tries: int = TRIES) -> Read | Change:
