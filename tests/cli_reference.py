@@ -25,7 +25,7 @@ Every command takes:
 | `--json` | print JSON instead of text: the whole answer of the verb |
 | `-h`, `--help` | the command's options |
 
-A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `latest`; with `~2` behind it, the second one before that. Commands that only look open the storage read-only and make no database; beside an SQLite file, reading may leave an empty `-wal` and a `-shm`. Ids that begin with `-` stand after `--`.
+A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `latest`; with `~2` behind it, the second one before that. `DURATION` and `TIME` are as [in Python](api.md#durations-and-times). Commands that only look open the storage read-only and make no database; beside an SQLite file, reading may leave an empty `-wal` and a `-shm`. Ids that begin with `-` stand after `--`.
 
 | exit code | |
 |---|---|

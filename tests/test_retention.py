@@ -56,7 +56,7 @@ def left(keep: threadkeep.Keep, thread: str = "t", ns: str = "") -> list[int]:
         ({"keep_last": 0}, ValueError, "at least 1"),
         ({"keep_last": True}, ValueError, "at least 1"),
         ({"keep_last": "3"}, TypeError, "keep_last"),
-        ({"keep_for": "30 days"}, ValueError, '"30d"'),
+        ({"keep_for": "30 days"}, ValueError, "such as 30d"),
         ({"keep_for": ""}, ValueError, "keep_for"),
         ({"keep_for": 30}, TypeError, "timedelta"),
         ({"drop_idle": timedelta(-1)}, ValueError, "negative"),

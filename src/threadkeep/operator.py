@@ -30,6 +30,7 @@ from threadkeep.engine.retention import Policy, Pruned, Swept
 from threadkeep.engine.sizes import Sizes, Stats
 from threadkeep.engine.steps import Step
 from threadkeep.engine.verify import Verified
+from threadkeep.engine.when import When, as_time
 from threadkeep.moving import portable
 from threadkeep.moving.bringing import Bringing, Brought
 from threadkeep.moving.choosing import chosen
@@ -39,7 +40,6 @@ from threadkeep.moving.redacting import Redaction
 from threadkeep.moving.tally import Imported
 from threadkeep.operating import branching, doctor, rounds, sweeping, upkeep
 from threadkeep.operating.doctor import Finding
-from threadkeep.operating.moments import Moment, as_moment
 from threadkeep.operating.policies import Retention, policies
 from threadkeep.operating.upkeep import Compacted
 from threadkeep.plan import Plan
@@ -332,8 +332,8 @@ class Operator:
     def activity(
         self,
         *,
-        since: Moment | None = None,
-        until: Moment | None = None,
+        since: When | None = None,
+        until: When | None = None,
         prefix: str = "",
         ns: str | None = None,
         kind: str | None = None,
@@ -352,8 +352,8 @@ class Operator:
     async def aactivity(
         self,
         *,
-        since: Moment | None = None,
-        until: Moment | None = None,
+        since: When | None = None,
+        until: When | None = None,
         prefix: str = "",
         ns: str | None = None,
         kind: str | None = None,
@@ -407,11 +407,11 @@ class Operator:
         return await audit.trace(self._desk.heads, key, ref, space, values=values)
 
     def _acting(
-        self, since: Moment | None, until: Moment | None, prefix: str, ns: str | None, kind: str | None, metadata: Any
+        self, since: When | None, until: When | None, prefix: str, ns: str | None, kind: str | None, metadata: Any
     ) -> Work[Activity]:
         time = now()
         space = None if ns is None else as_id(ns, "ns")
-        asked = audit.Asked(as_moment(since, "since", time), as_moment(until, "until", time), space)
+        asked = audit.Asked(as_time(since, "since", time), as_time(until, "until", time), space)
         begin = as_id(prefix, "prefix")
         return rounds.activity(
             self._desk.heads, self._desk.tenant, begin, _checked_kind(kind), _checked_metadata(metadata), asked

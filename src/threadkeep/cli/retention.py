@@ -13,7 +13,21 @@ from rich.console import RenderableType
 
 import threadkeep
 from threadkeep import Policy, Pruned, Swept
-from threadkeep.cli.app import CHECKPOINT, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, space, sure
+from threadkeep.cli.app import (
+    CHECKPOINT,
+    DURATION,
+    DryRun,
+    Json,
+    Kind,
+    Namespace,
+    Tenant,
+    Url,
+    Yes,
+    app,
+    opened,
+    space,
+    sure,
+)
 from threadkeep.cli.look import pair
 from threadkeep.cli.output import answer, bar, counted, left_alone, line, size, table
 from threadkeep.engine import retention
@@ -35,11 +49,12 @@ def prune(
         int | None, typer.Option("--keep-last", metavar="N", help="Keep the last N checkpoints of each namespace.")
     ] = None,
     keep_for: Annotated[
-        str | None, typer.Option("--keep-for", metavar="TIME", help="Keep checkpoints that are younger: 30d, 12h.")
+        str | None,
+        typer.Option("--keep-for", metavar="DURATION", help=f"Keep checkpoints younger than this: {DURATION}."),
     ] = None,
     drop_idle: Annotated[
         str | None,
-        typer.Option("--drop-idle", metavar="TIME", help="Drop threads in which nothing changed for so long."),
+        typer.Option("--drop-idle", metavar="DURATION", help="Delete threads idle for longer than DURATION."),
     ] = None,
     prefix: Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")] = "",
     ns: Annotated[

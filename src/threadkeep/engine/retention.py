@@ -12,7 +12,6 @@ for so long, unless something in it is tagged or it waits for something.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,18 +25,16 @@ from threadkeep.engine.prune import belongs, leaving
 from threadkeep.engine.records import Record, ThreadRow
 from threadkeep.engine.remains import Verdict
 from threadkeep.engine.survey import Place, Whole, children
+from threadkeep.engine.when import as_duration
 
 TAGS = ("keep", "tag", "tags")
 """Metadata that keeps a checkpoint, if it is something other than empty, 0 or False."""
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_DURATION = re.compile(r"(?:\d+[smhdw])+")
-_PIECE = re.compile(r"(\d+)([smhdw])")
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Which threads it is for, and what of them stays. Durations are timedeltas, or text such as "30d" or "1d12h".
+    """Which threads it is for, and what of them stays. Durations are timedeltas, or text as in `engine/when.py`.
 
     Of several policies the first that fits a thread and a namespace counts. One without a rule keeps everything.
     """
@@ -69,7 +66,7 @@ class Policy:
         if self.keep_last is not None and (isinstance(self.keep_last, bool) or self.keep_last < 1):
             raise ValueError(f"keep_last must be an int of at least 1, not {self.keep_last!r}")
         for name in ("keep_for", "drop_idle"):
-            object.__setattr__(self, name, duration(getattr(self, name), name))
+            object.__setattr__(self, name, as_duration(getattr(self, name), name))
         if self.drop_idle is not None and self.ns is not None:
             raise ValueError("drop_idle drops whole threads: it cannot be limited to a namespace")
 
@@ -77,21 +74,6 @@ class Policy:
 def _check(name: str, value: Any, kind: type, what: str, *, needed: bool = False) -> None:
     if not (isinstance(value, kind) or (value is None and not needed)):
         raise TypeError(f"{name} must be {what}, not {value!r}")
-
-
-def duration(value: Any, name: str) -> timedelta | None:
-    """A duration, said or spelled: a number and a unit (s, m, h, d, w), or several."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        if _DURATION.fullmatch(value) is None:
-            raise ValueError(f'{name} must look like "30d" or "1d12h" (units: s, m, h, d, w), not {value!r}')
-        value = sum((timedelta(**{_UNITS[unit]: int(n)}) for n, unit in _PIECE.findall(value)), timedelta())
-    if not isinstance(value, timedelta):
-        raise TypeError(f'{name} must be a timedelta or text such as "30d", not {value!r}')
-    if value < timedelta():
-        raise ValueError(f"{name} must not be negative: {value}")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
