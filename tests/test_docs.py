@@ -25,7 +25,6 @@ import nursery
 import threadkeep
 from threadkeep.adapters.cube import KeepCube
 from threadkeep.backends.blocks import read_blocks
-from threadkeep.operator import Operator
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]
@@ -212,7 +211,6 @@ PUBLIC = {
     "KeepSaver": [name for name in vars(threadkeep.KeepSaver) if not name.startswith("_")],
     "KeepStore": [name for name in vars(threadkeep.KeepStore) if not name.startswith("_")],
     "KeepCube": [name for name in vars(KeepCube) if not name.startswith("_")],
-    "Operator": [name for name in vars(Operator) if not name.startswith("_")],
     **{
         name: [field.name for field in dataclasses.fields(held)]
         for name in threadkeep.__all__

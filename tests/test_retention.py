@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from threadkeep import Policy
 from threadkeep.adapters import saver as adapter
 from threadkeep.cli.app import run
 from threadkeep.errors import Missing, ReadOnly
-from threadkeep.operating import sweeping
+from threadkeep.jobs import prune
 from writers import Writers, _log
 
 DAY = 24 * 60 * 60 * 1000
@@ -163,7 +164,7 @@ def test_the_young_ones_stay_and_idle_threads_go(url: str, monkeypatch: pytest.M
             if days == 0:
                 keep.checkpointer.put_writes(config("day0", "00000001"), [(INTERRUPT, "?")], "asks")
         keep.tag("day1", "latest", "kept")
-        monkeypatch.setattr(sweeping, "now", lambda: start + 4 * DAY)
+        monkeypatch.setattr(prune, "now", lambda: start + 4 * DAY)
         keep.prune(policy=Policy(prefix="t", keep_for="50h"))
         assert left(keep) == list(range(6, 12))
         keep.prune("t", policy=Policy(keep_for=timedelta(days=1, hours=1), keep_last=4))
@@ -303,7 +304,7 @@ def test_a_missing_thread_counts_as_none_looked_at_and_prune_needs_a_thread_or_a
             for policy in (None, Policy(keep_last=1)):
                 pruned = keep.prune("nobody", policy=policy, dry_run=dry_run)
                 assert (pruned.looked_at, pruned.threads, pruned.dry_run) == (0, (), dry_run)
-        with pytest.raises(ValueError, match="which thread"):
+        with pytest.raises(ValueError, match="a thread or a policy"):
             keep.prune()
         with pytest.raises(TypeError):
             keep.prune("t", policy=3)  # type: ignore[arg-type]
@@ -419,6 +420,17 @@ async def test_async_callers_sweep_too(url: str) -> None:
         assert (await keep.asweep()).checkpoints == 2
         keep.start_sweeping(minutes=10)
         assert await keep.stop_sweeping()
+
+
+async def test_async_callers_prune_by_a_file(url: str, tmp_path: Path) -> None:
+    """The fixture `unblocked_loop` raises if the event loop reads it."""
+    file = tmp_path / "threadkeep.toml"
+    await asyncio.to_thread(file.write_text, "[[retention]]\nkeep_last = 1\n")
+    async with threadkeep.open(url) as keep:
+        chain = Chain(keep.checkpointer)
+        for n in range(3):
+            await chain.aput({"x": n})
+        assert (await keep.aprune(policy=file)).checkpoints == 2
 
 
 @pytest.mark.parametrize("verb", ["prune", "sweep"])

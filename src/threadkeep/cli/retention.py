@@ -32,7 +32,7 @@ from threadkeep.cli.look import pair
 from threadkeep.cli.output import answer, bar, counted, left_alone, line, size, table
 from threadkeep.engine import retention
 from threadkeep.errors import Missing
-from threadkeep.operating.policies import read
+from threadkeep.jobs.policies import read
 
 _Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A threadkeep.toml with [[retention]] tables.")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.serde.types import INTERRUPT
 
 from threadkeep.engine import metadata as about
-from threadkeep.engine.identity import CUBE, GRAPH
+from threadkeep.engine.identity import as_kind
 from threadkeep.engine.prune import belongs, leaving
 from threadkeep.engine.records import Record, ThreadRow
 from threadkeep.engine.remains import Verdict
@@ -57,11 +57,8 @@ class Policy:
             _check(name, getattr(self, name), str, "a str", needed=name == "prefix")
         for name in ("keep_tagged", "keep_interrupted", "keep_branches"):
             _check(name, getattr(self, name), bool, "a bool", needed=True)
-        _check("metadata", self.metadata, Mapping, "a dict with str keys")
-        if not all(isinstance(key, str) for key in self.metadata or ()):
-            raise TypeError(f"metadata must be a dict with str keys, not {self.metadata!r}")
-        if self.kind not in (None, GRAPH, CUBE):
-            raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {self.kind!r}")
+        about.as_filter(self.metadata)
+        as_kind(self.kind)
         _check("keep_last", self.keep_last, int, "an int")
         if self.keep_last is not None and (isinstance(self.keep_last, bool) or self.keep_last < 1):
             raise ValueError(f"keep_last must be an int of at least 1, not {self.keep_last!r}")
