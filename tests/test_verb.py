@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import typing
 
 import pytest
 
 from threadkeep import Keep
+from threadkeep.verb import blocking_verb
 
 ALONE = {"setup", "close", "aclose", "start_sweeping", "stop_sweeping"}
 VERBS = [name for name, held in vars(Keep).items() if inspect.isfunction(held) and not name.startswith("_")]
@@ -32,3 +34,15 @@ def test_a_verb_and_its_twin_look_like_methods_that_were_written_out(name: str) 
         hints = typing.get_type_hints(each)
         assert set(hints) == {*inspect.signature(each).parameters, "return"} - {"self"}
         assert "Generator" not in str(hints["return"])
+
+
+async def test_a_function_that_blocks_runs_in_a_thread_for_async_callers() -> None:
+    def _where(*, twice: bool = False) -> int:
+        """Return the thread that runs it."""
+        return threading.get_ident() * (2 if twice else 1)
+
+    where, awhere = blocking_verb(_where)
+    assert where() == threading.get_ident() == where(twice=True) // 2
+    assert await awhere() != threading.get_ident()
+    assert inspect.signature(where) == inspect.signature(awhere) == inspect.signature(_where)
+    assert (where.__name__, awhere.__name__, awhere.__doc__) == ("where", "awhere", _where.__doc__)
