@@ -20,20 +20,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 K = TypeVar("K")
 F = TypeVar("F", bound=Callable[..., Any])
-Sync: TypeAlias = Callable[Concatenate[Any, P], T]
-Async: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
+SyncVerb: TypeAlias = Callable[Concatenate[Any, P], T]
+AsyncVerb: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 @overload
-def verb(body: Callable[Concatenate[Desk, P], Work[T]]) -> tuple[Sync[P, T], Async[P, T]]: ...
+def verb(body: Callable[Concatenate[Desk, P], Work[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]: ...
 @overload
-def verb(body: Callable[Concatenate[Desk, P], Plan[T]]) -> tuple[Sync[P, T], Async[P, T]]: ...
+def verb(body: Callable[Concatenate[Desk, P], Plan[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]: ...
 def verb(body: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Make the methods of a Keep from a function of its Desk that returns a Work, or from a plan that only reads."""
     return _both(body, attrgetter("_desk"))
 
 
-def keep_verb(body: Callable[Concatenate[K, P], Work[T]]) -> tuple[Sync[P, T], Async[P, T]]:
+def keep_verb(body: Callable[Concatenate[K, P], Work[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]:
     """The same from a method of the Keep, for what needs more of it than its Desk."""
     return _both(body, lambda keep: keep)
 
