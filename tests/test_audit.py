@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from threadkeep.engine import prune, sizes
 from threadkeep.engine.backend import Measure, Survey
 from threadkeep.engine.plain import jsonable
 from threadkeep.engine.survey import node_of
-from threadkeep.operating.moments import as_moment
 from worlds import LONG, TALK, config, live, talk
 
 SERDE = JsonPlusSerializer()
@@ -240,27 +239,6 @@ def test_threads_that_did_not_change_since_are_not_read(seen: Keep, monkeypatch:
     assert seen.activity(since=last + timedelta(milliseconds=1)).threads == 0
     assert seen.activity(since="1h").threads == 4
     assert surveyed == ["fan", "fan", "fan 2", "other", "talk"]
-
-
-NOW = datetime(2026, 4, 8, 12, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("said", "meant"),
-    [
-        ("7d", NOW - timedelta(days=7)),
-        ("1.5h", NOW - timedelta(minutes=90)),
-        ("90m", NOW - timedelta(minutes=90)),
-        ("2w", NOW - timedelta(days=14)),
-        ("10s", NOW - timedelta(seconds=10)),
-        (timedelta(days=1), NOW - timedelta(days=1)),
-        (NOW, NOW),
-        ("2026-04-01", datetime(2026, 4, 1, tzinfo=UTC)),
-        ("2026-04-01T10:00+02:00", datetime(2026, 4, 1, 8, tzinfo=UTC)),
-    ],
-)
-def test_a_moment_is_a_time_or_how_long_ago(said: Any, meant: datetime) -> None:
-    assert as_moment(said, "since", round(NOW.timestamp() * 1000)) == round(meant.timestamp() * 1000)
 
 
 WRONG: list[tuple[type, dict[str, Any]]] = [

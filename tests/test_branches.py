@@ -29,7 +29,7 @@ from test_plans import KEY, Bench, put, writes
 from threadkeep.engine.backend import Commit, Pause, Survey
 from threadkeep.engine.branch import Moment, fresh_id, rollback
 from threadkeep.errors import Conflict, Missing, Unavailable
-from threadkeep.operating import branching
+from threadkeep.jobs import branches
 from threadkeep.plan import Request
 
 SHORT = put_args("t", "3", "2", messages=talk(3), run="second")
@@ -288,7 +288,7 @@ def test_a_new_id_is_greater_than_all_and_of_their_kind(greatest: str, expected:
 
 
 async def test_a_clock_that_went_back_changes_nothing(url: str, call: Colour, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branching, "now_exactly", lambda: 1_000_000)
+    monkeypatch.setattr(branches, "now_exactly", lambda: 1_000_000)
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)
         await talked(call, graph, 2)
@@ -396,7 +396,7 @@ def test_a_change_whose_reply_was_lost_is_made_once(warm: Bench, verb: str, othe
         "rollback": lambda: branch.rollback(warm.heads, KEY, "latest~1", "", moment),
         "fork": lambda: branch.fork(warm.heads, KEY, "latest~1", "", moment),
         "fork to": lambda: branch.fork_to(warm.heads, KEY, "latest~1", new, moment),
-        "prune": lambda: prune.let_go(warm.heads, KEY, prune.keep_latest, 6),
+        "prune": lambda: prune.prune_thread(warm.heads, KEY, prune.keep_latest, 6),
     }
     lost: list[Any] = []
 
@@ -453,8 +453,8 @@ ONCE = {"fork to": ValueError, "fork of an earlier one": ValueError}
 def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
     new_world: Callable[[], World], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(branching, "now_exactly", lambda: 1_000_000)
-    monkeypatch.setattr("threadkeep.operating.sweeping.now", lambda: 1 << 42)
+    monkeypatch.setattr(branches, "now_exactly", lambda: 1_000_000)
+    monkeypatch.setattr("threadkeep.jobs.prune.now", lambda: 1 << 42)
     undisturbed, crashes = new_world(), 0
     ways = [(False, True), (True, False)]
     if undisturbed.path is not None:  # the others cost time and show nothing that is a database's own

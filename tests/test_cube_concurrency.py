@@ -377,3 +377,27 @@ def test_a_process_that_is_killed_does_not_keep_others_from_writing(lasting_url:
         asyncio.run(write(keep, "after", 5))
     numbers = by_writer([each for each in loaded(lasting_url).messages if each.content[0].text.count(" ") == 1])
     assert numbers["before"] == numbers["after"] == list(range(5))
+
+
+# --- event loops
+
+
+class Dumped(UserMessage):
+    """A message that notes which threads dump it."""
+
+    def model_dump(self, **options: Any) -> dict[str, Any]:
+        DUMPED_BY.append(threading.get_ident())
+        return super().model_dump(**options)
+
+
+DUMPED_BY: list[int] = []
+
+
+async def test_messages_and_extra_are_dumped_on_a_worker(keep: Keep) -> None:
+    DUMPED_BY.clear()
+    await keep.cube.append("t", [Dumped(content=[TextContent(text="hi")], id="1")])
+    await keep.cube.save_extra("t", {"last": Dumped(content=[TextContent(text="hi")])})
+    await keep.cube.save_hitl_answer("t", "question", Dumped(content=[TextContent(text="hi")]))
+    assert len(DUMPED_BY) == 3
+    assert threading.get_ident() not in DUMPED_BY
+    assert texts((await keep.cube.load("t")).messages) == ["hi"]

@@ -19,7 +19,7 @@ import valkeys
 from colours import Colour
 from threadkeep.cli.app import run
 from threadkeep.errors import ReadOnly, Unavailable
-from threadkeep.operating import doctor
+from threadkeep.jobs import doctor
 
 
 def told(findings: list[threadkeep.Finding]) -> dict[str, threadkeep.Finding]:

@@ -481,7 +481,7 @@ MAY_IMPORT = {
     "transports": {"transports", "backends", "engine", "plan", "errors"},
     "adapters": {"adapters", "engine", "desk", "keep", "plan", "errors"},
     "moving": {"moving", "engine", "desk", "keep", "plan", "work", "errors"},
-    "operating": {"operating", "engine", "desk", "plan", "work", "errors", "__version__"},
+    "jobs": {"jobs", "engine", "desk", "plan", "work", "errors", "__version__"},
 }
 ONLY_IN = {
     "asyncio": ("transports/", "desk.py"),

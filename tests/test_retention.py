@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from threadkeep import Policy
 from threadkeep.adapters import saver as adapter
 from threadkeep.cli.app import run
 from threadkeep.errors import Missing, ReadOnly
-from threadkeep.operating import sweeping
+from threadkeep.jobs import prune
 from writers import Writers, _log
 
 DAY = 24 * 60 * 60 * 1000
@@ -55,7 +57,7 @@ def left(keep: threadkeep.Keep, thread: str = "t", ns: str = "") -> list[int]:
         ({"keep_last": 0}, ValueError, "at least 1"),
         ({"keep_last": True}, ValueError, "at least 1"),
         ({"keep_last": "3"}, TypeError, "keep_last"),
-        ({"keep_for": "30 days"}, ValueError, '"30d"'),
+        ({"keep_for": "30 days"}, ValueError, "such as 30d"),
         ({"keep_for": ""}, ValueError, "keep_for"),
         ({"keep_for": 30}, TypeError, "timedelta"),
         ({"drop_idle": timedelta(-1)}, ValueError, "negative"),
@@ -162,7 +164,7 @@ def test_the_young_ones_stay_and_idle_threads_go(url: str, monkeypatch: pytest.M
             if days == 0:
                 keep.checkpointer.put_writes(config("day0", "00000001"), [(INTERRUPT, "?")], "asks")
         keep.tag("day1", "latest", "kept")
-        monkeypatch.setattr(sweeping, "now", lambda: start + 4 * DAY)
+        monkeypatch.setattr(prune, "now", lambda: start + 4 * DAY)
         keep.prune(policy=Policy(prefix="t", keep_for="50h"))
         assert left(keep) == list(range(6, 12))
         keep.prune("t", policy=Policy(keep_for=timedelta(days=1, hours=1), keep_last=4))
@@ -295,13 +297,14 @@ def places(keep: threadkeep.Keep, thread: str) -> set[tuple[str, str]]:
     }
 
 
-def test_what_is_not_there_is_false_and_everything_is_never_meant_by_accident(url: str) -> None:
+def test_a_missing_thread_counts_as_none_looked_at_and_prune_needs_a_thread_or_a_policy(url: str) -> None:
     with threadkeep.open(url) as keep:
         wrote(keep, 3)
         for dry_run in (True, False):
-            assert not keep.prune("nobody", dry_run=dry_run)
-            assert not keep.prune("nobody", policy=Policy(keep_last=1), dry_run=dry_run)
-        with pytest.raises(ValueError, match="which thread"):
+            for policy in (None, Policy(keep_last=1)):
+                pruned = keep.prune("nobody", policy=policy, dry_run=dry_run)
+                assert (pruned.looked_at, pruned.threads, pruned.dry_run) == (0, (), dry_run)
+        with pytest.raises(ValueError, match="a thread or a policy"):
             keep.prune()
         with pytest.raises(TypeError):
             keep.prune("t", policy=3)  # type: ignore[arg-type]
@@ -419,7 +422,36 @@ async def test_async_callers_sweep_too(url: str) -> None:
         assert await keep.stop_sweeping()
 
 
+async def test_async_callers_prune_by_a_file(url: str, tmp_path: Path) -> None:
+    """The fixture `unblocked_loop` raises if the event loop reads it."""
+    file = tmp_path / "threadkeep.toml"
+    await asyncio.to_thread(file.write_text, "[[retention]]\nkeep_last = 1\n")
+    async with threadkeep.open(url) as keep:
+        chain = Chain(keep.checkpointer)
+        for n in range(3):
+            await chain.aput({"x": n})
+        assert (await keep.aprune(policy=file)).checkpoints == 2
+
+
+@pytest.mark.parametrize("verb", ["prune", "sweep"])
+def test_results_are_plain_values_and_not_numbers(url: str, verb: str) -> None:
+    with threadkeep.open(url) as keep:
+        empty = keep.prune(policy=Policy(keep_last=1)) if verb == "prune" else keep.sweep()
+        assert bool(empty)
+        assert empty != 0
+        assert empty == replace(empty)
+        with pytest.raises(TypeError):
+            int(empty)  # type: ignore[call-overload]
+
+
 # --- commands
+
+
+def test_a_dry_run_on_an_empty_store_prunes_nothing(lasting_url: str, capsys: Any) -> None:
+    with threadkeep.open(lasting_url) as keep:
+        keep.setup()
+    assert run(["prune", "--keep-last", "5", "--dry-run", "--json", "--url", lasting_url]) == 0
+    assert json.loads(capsys.readouterr().out)["dry_run"] is True
 
 
 def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: Path, capsys: Any) -> None:

@@ -23,7 +23,7 @@ Every command takes:
 | `--json` | print the complete result as JSON instead of text |
 | `-h`, `--help` | the command's options |
 
-A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `latest`; with `~2` behind it, the second one before that. Commands that only look open the storage read-only and make no database; beside an SQLite file, reading may leave an empty `-wal` and a `-shm`. Ids that begin with `-` stand after `--`.
+A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `latest`; with `~2` behind it, the second one before that. `DURATION` and `TIME` are as [in Python](api.md#durations-and-times). Commands that only look open the storage read-only and make no database; beside an SQLite file, reading may leave an empty `-wal` and a `-shm`. Ids that begin with `-` stand after `--`.
 
 | exit code | |
 |---|---|

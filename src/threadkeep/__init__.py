@@ -23,13 +23,13 @@ from threadkeep.engine.sight import Problem
 from threadkeep.engine.sizes import ChannelSize, Sizes, Stats, ThreadSize
 from threadkeep.engine.steps import Step, Written
 from threadkeep.engine.verify import Verified
+from threadkeep.jobs.compact import Compacted
+from threadkeep.jobs.doctor import Finding
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
 from threadkeep.moving.bringing import Brought
 from threadkeep.moving.converting import Converted, aconvert, convert
 from threadkeep.moving.exporting import Exported
 from threadkeep.moving.tally import Imported
-from threadkeep.operating.doctor import Finding
-from threadkeep.operating.upkeep import Compacted
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver

@@ -1,18 +1,35 @@
-"""The Keep: one store of threads, with its faces. Sync and async, from any thread and any event loop."""
+"""`threadkeep.open` and the Keep: a storage with its checkpointer, its store, and its verbs, sync and async."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
-from threadkeep.desk import Desk, as_count
+from threadkeep import jobs
+from threadkeep.desk import Desk, as_count, draw, now
+from threadkeep.engine import repair as engine_repair
 from threadkeep.engine.gate import AllowedType, KeepSerializer
-from threadkeep.engine.identity import as_id
+from threadkeep.engine.identity import CUBE, as_id, as_kind, as_optional_id
 from threadkeep.engine.memories import Memory, MemoryRow
-from threadkeep.operating.policies import Retention, policies
-from threadkeep.operator import Operator
+from threadkeep.engine.rebuilding import Replay
+from threadkeep.engine.repair import Repaired
+from threadkeep.engine.retention import Swept
+from threadkeep.engine.verify import known
+from threadkeep.jobs.policies import Retention, policies
+from threadkeep.moving import portable
+from threadkeep.moving.bringing import Bringing, Brought
+from threadkeep.moving.choosing import chosen
+from threadkeep.moving.exporting import Export, Exported
+from threadkeep.moving.importing import Target, Wish, importing
+from threadkeep.moving.redacting import Redaction
+from threadkeep.moving.tally import Imported
 from threadkeep.urls import Server, transport_for
+from threadkeep.verb import blocking_verb, keep_verb, verb
+from threadkeep.work import Tell, Work, change, read, reporting
 
 if TYPE_CHECKING:
     from langgraph.store.base import IndexConfig, TTLConfig
@@ -26,8 +43,12 @@ __all__ = ["Desk", "Keep", "OpenOptions", "open"]
 _SERDES = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
 
 
-class Keep(Operator):
-    """Threads of AI agents, kept. Made by `threadkeep.open(url)`; usable with or without `with` and `async with`."""
+class Keep:
+    """Threads and memories of AI agents, stored. Made by `threadkeep.open(url)`; `with` and `async with` close it.
+
+    Each verb has an async twin with the same parameters: `tree` and `atree`. What a verb does is in the module of `jobs/`
+    that is named here. `on_progress` is called with (done, total, what) now and then; total is None where it is unknown.
+    """
 
     def __init__(
         self,
@@ -39,7 +60,8 @@ class Keep(Operator):
         claim_timeout: float | None = None,
         retention: Retention = None,
     ) -> None:
-        super().__init__(desk, policies(retention))
+        self._desk = desk
+        self._retention = policies(retention)
         self._serde = serde
         self._index = index
         self._ttl = ttl
@@ -75,6 +97,194 @@ class Keep(Operator):
             self._cube = KeepCube(self._desk, claim_timeout=self._claim_timeout)
         return self._cube
 
+    def setup(self) -> Awaitable[None]:
+        """Set the storage up now instead of at first use; may be awaited."""
+        return self._desk.setup()
+
+    def close(self) -> None:
+        """Finish what is under way and let go of connections and workers. Harmless when repeated."""
+        self._desk.runner.close()
+
+    async def aclose(self) -> None:
+        """The same, without blocking the event loop."""
+        await self._desk.runner.aclose()
+
+    # Threads
+    threads, athreads = verb(jobs.catalogue.threads)
+    thread, athread = verb(jobs.catalogue.thread)
+    delete, adelete = verb(jobs.catalogue.delete)
+    copy, acopy = verb(jobs.catalogue.copy)
+
+    # Look into a thread
+    log, alog = verb(jobs.look.log)
+    show, ashow = verb(jobs.look.show)
+    tree, atree = verb(jobs.look.tree)
+    find, afind = verb(jobs.look.find)
+    diff, adiff = verb(jobs.look.diff)
+    blame, ablame = verb(jobs.look.blame)
+
+    # Audit
+    trace, atrace = verb(jobs.audit.trace)
+    activity, aactivity = verb(jobs.audit.activity)
+    sizes, asizes = verb(jobs.audit.sizes)
+    stats, astats = verb(jobs.audit.stats)
+
+    # Branches
+    rollback, arollback = verb(jobs.branches.rollback)
+    fork, afork = verb(jobs.branches.fork)
+    tag, atag = verb(jobs.branches.tag)
+
+    # Retention
+    prune, aprune = verb(jobs.prune.prune)
+
+    def _sweep(self, *, dry_run: bool = False, on_progress: Tell | None = None) -> Work[Swept]:
+        """Remove expired memories of all tenants, and what the policies of this Keep do not keep of its threads.
+
+        `dry_run` changes nothing and does not count memories. One round trip for 1,000 memories, then as for `prune`.
+        """
+        return reporting(jobs.sweep.sweep(self._desk, self._retention, dry_run=dry_run), on_progress)
+
+    sweep, asweep = keep_verb(_sweep)
+
+    def start_sweeping(self, minutes: float = 5.0) -> Any:
+        """Sweep in a background thread every `minutes`, until the Keep is closed or the returned future is cancelled.
+
+        If it runs already, return the same future. Raise ReadOnly if the Keep is.
+        """
+        if type(minutes) not in (int, float) or not minutes > 0:
+            raise ValueError(f"minutes must be a number above 0, not {minutes!r}")
+        self._desk.upkeep = partial(jobs.sweep.sweep_now, policies=self._retention)
+        return self._desk.start_upkeep(minutes)
+
+    def stop_sweeping(self, timeout: float | None = None) -> Any:
+        """Stop the background sweep; return whether it has stopped. Inside an event loop, return an awaitable of that."""
+        return self._desk.stop_upkeep(timeout)
+
+    # Health
+    verify, averify = verb(jobs.verify.verify)
+    doctor, adoctor = verb(jobs.doctor.doctor)
+    compact, acompact = verb(jobs.compact.compact)
+
+    def _repair(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        ns: str = "",
+        graph: Any = None,
+        dry_run: bool = False,
+        kind: str | None = None,
+    ) -> Work[Repaired]:
+        """Rebuild a damaged checkpoint as a new branch, from what is left of it, its ancestors and the stored writes.
+
+        Without `checkpoint_id`, repair the newest checkpoint if it is damaged. Name an older one to repair that: the
+        branch becomes the latest. With a compiled LangGraph `graph`, its channels apply the writes; otherwise lists are
+        concatenated, dicts merged, and for anything else the last value counts. Nothing is overwritten or removed. The
+        result lists what had to be assumed. Raise Corrupt if nothing is left to build from, Missing if there is no such
+        thread or checkpoint.
+        """
+        from langgraph.checkpoint.base.id import uuid6  # noqa: PLC0415 - it imports LangChain
+
+        ref, space = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
+        id, of = as_id(thread_id, "thread_id"), as_kind(kind)
+        key = yield from read(lambda: known(self._desk.tenant, id, of))
+        if key.kind == CUBE and (space or graph is not None):
+            raise ValueError(f"thread {key.id!r} is CubeLoop's: it has neither namespaces nor a graph")
+        replay = self._replaying(graph) if graph is not None else None
+        wish = engine_repair.Wish(ref, space, str(uuid6()), now(), datetime.now(UTC).isoformat(), draw(), dry_run)
+        return (yield from change(key, lambda: engine_repair.repair(self._desk.heads, key, wish, replay)))
+
+    repair, arepair = keep_verb(_repair)
+
+    def _replaying(self, graph: Any) -> Callable[[], Replay]:
+        from threadkeep.adapters.replaying import GraphReplay  # noqa: PLC0415 - it imports LangGraph
+
+        saver = getattr(graph, "checkpointer", None)
+        replay = GraphReplay(graph, getattr(saver, "serde", None) or self._serde)
+        return lambda: replay
+
+    # Import and export
+
+    def _import_from(
+        self,
+        source: Any,
+        *,
+        kind: str | None = None,
+        thread_id: str | None = None,
+        prefix: str = "",
+        verify: bool = True,
+        dry_run: bool = False,
+        on_progress: Tell | None = None,
+    ) -> Work[Imported]:
+        """Import what another saver, store or checkpointer stored: from a file, a postgresql:// URL or an object in memory.
+
+        The kind of source is detected unless `kind` names it. `thread_id` or `prefix` select threads; memories are only
+        imported without them. The source is not changed, and nothing here is overwritten: repeating an interrupted
+        import continues it. `verify` reads both sides again and compares them; `dry_run` only counts. Raise ValueError
+        for an unknown source, FileNotFoundError, Unavailable if a server cannot be reached, Missing if the source has
+        no such thread.
+        """
+        if thread_id is not None and prefix:
+            raise ValueError("give thread_id or prefix, not both")
+        thread, start = as_optional_id(thread_id, "thread_id"), as_id(prefix, "prefix")
+        wish = Wish(source, kind, thread, start, verify=bool(verify), dry_run=bool(dry_run))
+        return reporting(importing(wish, Target(self._desk.tenant, self._desk.heads, self._indexing)), on_progress)
+
+    import_from, aimport_from = keep_verb(_import_from)
+
+    def _export(
+        self,
+        file: portable.Where,
+        *,
+        thread_id: str | Sequence[str] | None = None,
+        prefix: str = "",
+        kind: str | None = None,
+        memories: bool | None = None,
+        redact: bool = False,
+        on_progress: Tell | None = None,
+    ) -> Exported:
+        """Write threads and memories to a portable file: a path, or a binary file open for writing.
+
+        Export all threads, those with the given ids, or those whose id starts with `prefix`; of one kind or both.
+        Memories belong to no thread: by default they are only exported together with all threads. `redact` replaces
+        what people wrote. A path is written completely or not at all; it is compressed unless its name ends in .jsonl.
+        Each thread is consistent in itself. Async callers: `on_progress` is called in another thread.
+        """
+        of = chosen(thread_id, prefix, kind, memories=memories)
+        made = datetime.now(UTC).isoformat(timespec="seconds")
+        about = {"made": made, "by": "threadkeep", "tenant": "" if redact else self._desk.tenant}
+        redacting = Redaction(secrets.token_bytes(32)) if redact else None
+        with portable.writing(file) as out:
+            return self._desk.work(Export(self._desk, of, out, redacting).work(about), on_progress)
+
+    export, aexport = blocking_verb(_export)
+
+    def _import_portable(
+        self,
+        file: portable.Where,
+        *,
+        thread_id: str | Sequence[str] | None = None,
+        prefix: str = "",
+        kind: str | None = None,
+        memories: bool | None = None,
+        partial: bool = False,
+        on_progress: Tell | None = None,
+    ) -> Brought:
+        """Import threads and memories from a portable file: a path, or a binary file open for reading.
+
+        Nothing here is overwritten: a thread gets the checkpoints that it lacks; a CubeLoop thread that differs is left
+        alone and listed in the result. Repeating an interrupted import continues it. Each thread is read again and
+        compared with the file. Raise ValueError if the file is truncated or damaged; threads that were complete before
+        that stay imported. `partial` accepts a truncated file. Raise Missing if the file lacks a named thread. Async
+        callers: `on_progress` is called in another thread.
+        """
+        of = chosen(thread_id, prefix, kind, memories=memories)
+        with portable.reading(file) as lines:
+            work = Bringing(self._desk, lines, of, self._index_memories, partial).work()
+            return self._desk.work(work, on_progress)
+
+    import_portable, aimport_portable = blocking_verb(_import_portable)
+
     def _indexing(self) -> Any:
         return self.store._index  # noqa: SLF001 - nobody else needs it
 
@@ -88,18 +298,6 @@ class Keep(Operator):
         from threadkeep.adapters.indexing import indexed  # noqa: PLC0415 - as above
 
         return indexed(self._indexing(), rows)
-
-    def setup(self) -> Awaitable[None]:
-        """Set the storage up now instead of at first use; may be awaited."""
-        return self._desk.setup()
-
-    def close(self) -> None:
-        """Finish what is under way and let go of connections and workers. Harmless when repeated."""
-        self._desk.runner.close()
-
-    async def aclose(self) -> None:
-        """The same, without blocking the event loop."""
-        await self._desk.runner.aclose()
 
     def __enter__(self) -> Self:
         return self

@@ -46,6 +46,11 @@ class Failure:
 Outcome: TypeAlias = Reply | Failure
 
 
+async def ask(request: Request[T]) -> T:
+    """The plan that makes one request and returns its reply."""
+    return await request
+
+
 def resume(plan: Generator[S, Any, Any] | Coroutine[S, Any, Any], outcome: Outcome) -> S | Outcome:
     """Step a plan, or other work, once: what it asks for next, or how it ended. It is started with `Reply()`."""
     try:

@@ -7,10 +7,10 @@ so it is written once for both colours, and ending it between two plans leaves n
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.plan import Plan
+from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume
 
 T = TypeVar("T")
 
@@ -46,3 +46,29 @@ Step: TypeAlias = Read | Change | Aside | Progress
 Work: TypeAlias = Generator[Step, Any, T]
 Tell: TypeAlias = Callable[[int, int | None, str], Any]
 """Called with (done, total, what) now and then."""
+
+
+def read(make: Callable[[], Plan[T]]) -> Work[T]:
+    """Run a plan that changes nothing, and return its result."""
+    return cast("T", (yield Read(make)))
+
+
+def change(key: ThreadKey | None, make: Callable[[], Plan[T]]) -> Work[T]:
+    """Run a plan that changes a thread, or something else if `key` is None, and return its result."""
+    return cast("T", (yield Change(key, make)))
+
+
+def reporting(work: Work[T], on_progress: Tell | None) -> Work[T]:
+    """Hand on the steps of some work, except Progress: call `on_progress` for it. What that raises, the work hears first."""
+    outcome: Outcome = Reply()
+    while True:
+        step = resume(work, outcome)
+        if isinstance(step, (Reply, Failure)):
+            return cast("T", result(step))
+        try:
+            if not isinstance(step, Progress):
+                outcome = Reply((yield step))
+            else:
+                outcome = Reply(on_progress(*step) if on_progress is not None else None)
+        except BaseException as error:  # noqa: BLE001 - the work decides
+            outcome = Failure(error)

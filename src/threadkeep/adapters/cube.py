@@ -25,9 +25,9 @@ T = TypeVar("T")
 class KeepCube:
     """CubeLoop's `Checkpointer`, and that of old CubePi. Made by `Keep.cube`.
 
-    What is given is copied at once, and what comes back is nobody else's. Several agents, tasks, threads and processes
-    may use a thread at the same time: nothing of what they add is lost. `claim_timeout` is after how many seconds
-    without a sign of life a run that was claimed may be claimed again; None is never.
+    A worker copies what is given before the call returns: do not change it meanwhile. Results are never shared. Several
+    agents, tasks, threads and processes may use a thread at the same time: nothing that they add is lost.
+    A claimed run may be claimed again after `claim_timeout` seconds without activity; never if it is None.
     """
 
     def __init__(self, desk: Desk, *, claim_timeout: float | None = None) -> None:
@@ -46,15 +46,20 @@ class KeepCube:
 
     async def append(self, thread_id: str, messages: list[Message]) -> None:
         """Add messages, in order; one whose id is not empty and in the thread already is left out."""
-        given = [ops.message(_dumped(message, self._types)) for message in messages]
-        if given:
-            await self._changing(thread_id, ops.Append(given, time=now(), draw=draw()))
+        if not messages:
+            return
+
+        def make() -> ops.Append:
+            given = [ops.message(_dumped(message, self._types)) for message in messages]
+            return ops.Append(given, time=now(), draw=draw())
+
+        await self._changing(thread_id, make)
 
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
         """Put entries into the thread's extra; those that it has under other names stay."""
         if not isinstance(extra, Mapping):
             raise TypeError(f"extra must be a dict, not {type(extra).__name__}")
-        await self._changing(thread_id, ops.Merge(_json(dict(extra)), time=now(), draw=draw()))
+        await self._changing(thread_id, lambda: ops.Merge(_json(dict(extra)), time=now(), draw=draw()))
 
     async def save_pending_request(
         self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None
@@ -62,8 +67,13 @@ class KeepCube:
         """Let a question wait for a person's answer, instead of another that may wait; None: let none wait."""
         if request is not None and not hasattr(request, "model_dump"):
             raise TypeError(f"request must be a HitlRequest or None, not {type(request).__name__}")
-        pending = (_json(_of_model(request)), _maybe_id(run_id)) if request is not None else None
-        await self._changing(thread_id, ops.Ask(pending, time=now(), draw=draw()))
+        run = _maybe_id(run_id)
+
+        def make() -> ops.Ask:
+            pending = (_json(_of_model(request)), run) if request is not None else None
+            return ops.Ask(pending, time=now(), draw=draw())
+
+        await self._changing(thread_id, make)
 
     async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
         """The question that waits, or None."""
@@ -80,16 +90,15 @@ class KeepCube:
 
     async def clear_pending_request_if_matches(self, thread_id: str, *, question_id: str, run_id: str) -> bool:
         """Let no question wait, if the one that does has this id and run; whether it had."""
-        op = ops.Settle(as_id(question_id, "question_id"), as_id(run_id, "run_id"), time=now(), draw=draw())
-        return bool(await self._changing(thread_id, op))
+        question, run = as_id(question_id, "question_id"), as_id(run_id, "run_id")
+        return bool(await self._changing(thread_id, lambda: ops.Settle(question, run, time=now(), draw=draw())))
 
     async def save_hitl_answer(
         self, thread_id: str, question_id: str, answer: StructuredValue, *, run_id: str | None = None
     ) -> None:
         """Keep the answer to a question, for when the run goes on."""
-        question = as_id(question_id, "question_id")
-        op = ops.Answer(_maybe_id(run_id) or "", question, _json(answer), time=now(), draw=draw())
-        await self._changing(thread_id, op)
+        run, question = _maybe_id(run_id) or "", as_id(question_id, "question_id")
+        await self._changing(thread_id, lambda: ops.Answer(run, question, _json(answer), time=now(), draw=draw()))
 
     async def load_hitl_answer(
         self, thread_id: str, question_id: str, *, run_id: str | None = None
@@ -103,16 +112,18 @@ class KeepCube:
     ) -> None:
         """Drop the answers of a run: to these questions, or to all."""
         questions = None if question_ids is None else as_ids(question_ids, "question_ids")
-        await self._changing(thread_id, ops.Forget(_maybe_id(run_id) or "", questions, time=now(), draw=draw()))
+        run = _maybe_id(run_id) or ""
+        await self._changing(thread_id, lambda: ops.Forget(run, questions, time=now(), draw=draw()))
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
         """Begin a run; RunAlreadyClaimedError or RunAlreadyCompletedError if it was begun before."""
-        op = ops.Claim(as_id(run_id, "run_id"), self._patience, time=now(), draw=draw())
-        await self._changing(thread_id, op)
+        run = as_id(run_id, "run_id")
+        await self._changing(thread_id, lambda: ops.Claim(run, self._patience, time=now(), draw=draw()))
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
         """End a run, once or again; RunNotClaimedError if it was not begun."""
-        await self._changing(thread_id, ops.Complete(as_id(run_id, "run_id"), time=now(), draw=draw()))
+        run = as_id(run_id, "run_id")
+        await self._changing(thread_id, lambda: ops.Complete(run, time=now(), draw=draw()))
 
     async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
         """The messages of no run, and of the runs that were completed up to this one. One round trip."""
@@ -138,9 +149,10 @@ class KeepCube:
     def _key(self, thread_id: str, name: str = "thread_id") -> ThreadKey:
         return self._desk.key(CUBE, as_id(thread_id, name))
 
-    async def _changing(self, thread_id: str, op: ops.AnyOp) -> Any:
+    async def _changing(self, thread_id: str, make: Callable[[], ops.AnyOp]) -> Any:
+        """Commit an op. A worker makes it: dumping and packing large messages would block the event loop."""
         key = self._key(thread_id)
-        return await self._translated(key, self._desk.achange(key, lambda: op))
+        return await self._translated(key, self._desk.achange(key, make))
 
     async def _reading(self, thread_id: str, plan: Callable[[ThreadKey], Plan[T]]) -> T:
         key = self._key(thread_id)

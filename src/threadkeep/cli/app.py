@@ -55,6 +55,8 @@ Kind: TypeAlias = Annotated[
     typer.Option("--kind", help="graph (LangGraph) or cube (CubeLoop), where both have a thread of that id."),
 ]
 CHECKPOINT = "An id, its beginning or its end, or latest; ~2 after it: two before."
+DURATION = "30d, 1.5h or 1d12h (units: w, d, h, m, s)"
+TIME = f"a date or time such as 2026-04-01 (UTC), or how long ago: {DURATION}"
 Namespace: TypeAlias = Annotated[
     str | None,
     typer.Option("--ns", help="The namespace of a subgraph; the root's is empty. Not needed for a checkpoint's id."),

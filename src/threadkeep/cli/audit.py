@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from threadkeep import Activity, Share, Sizes, Stats, TracedWrite
-from threadkeep.cli.app import CHECKPOINT, Json, Kind, Namespace, Tenant, Url, app, opened, space
+from threadkeep.cli.app import CHECKPOINT, TIME, Json, Kind, Namespace, Tenant, Url, app, opened, space
 from threadkeep.cli.output import answer, as_plain, bar, brief, counted, left_alone, moment, size, table
 from threadkeep.engine.looking import short_ids
 
@@ -92,8 +92,10 @@ def _row(write: TracedWrite, task: str, *, values: bool, day: bool) -> list[obje
 @app.command()
 def activity(
     *,
-    since: Annotated[str | None, typer.Option("--since", help="Writes from then on: 7d, 12h, 2026-04-01.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Writes before then.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help=f"Only writes at or after TIME: {TIME}.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only writes before TIME.")] = None,
     prefix: _Prefix = "",
     ns: Annotated[
         str | None,

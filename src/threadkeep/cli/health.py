@@ -17,8 +17,8 @@ from threadkeep.cli.output import answer, bar, counted, left_alone, size, table
 from threadkeep.engine.repair import Repaired
 from threadkeep.engine.sight import Problem
 from threadkeep.engine.verify import Verified
-from threadkeep.operating.doctor import PROBLEM, Finding
-from threadkeep.operating.upkeep import Compacted
+from threadkeep.jobs.compact import Compacted
+from threadkeep.jobs.doctor import PROBLEM, Finding
 
 _VERDICTS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 _SHOWN = 200

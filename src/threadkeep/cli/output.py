@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from threadkeep.engine.plain import jsonable
-from threadkeep.operating.doctor import in_words as size
+from threadkeep.jobs.doctor import in_words as size
 from threadkeep.work import Tell
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,26 @@ from rich.console import RenderableType
 
 import threadkeep
 from threadkeep import Policy, Pruned, Swept
-from threadkeep.cli.app import CHECKPOINT, DryRun, Json, Kind, Namespace, Tenant, Url, Yes, app, opened, space, sure
+from threadkeep.cli.app import (
+    CHECKPOINT,
+    DURATION,
+    DryRun,
+    Json,
+    Kind,
+    Namespace,
+    Tenant,
+    Url,
+    Yes,
+    app,
+    opened,
+    space,
+    sure,
+)
 from threadkeep.cli.look import pair
 from threadkeep.cli.output import answer, bar, counted, left_alone, line, size, table
+from threadkeep.engine import retention
 from threadkeep.errors import Missing
-from threadkeep.operating.policies import read
+from threadkeep.jobs.policies import read
 
 _Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A threadkeep.toml with [[retention]] tables.")
@@ -33,11 +49,12 @@ def prune(
         int | None, typer.Option("--keep-last", metavar="N", help="Keep the last N checkpoints of each namespace.")
     ] = None,
     keep_for: Annotated[
-        str | None, typer.Option("--keep-for", metavar="TIME", help="Keep checkpoints that are younger: 30d, 12h.")
+        str | None,
+        typer.Option("--keep-for", metavar="DURATION", help=f"Keep checkpoints younger than this: {DURATION}."),
     ] = None,
     drop_idle: Annotated[
         str | None,
-        typer.Option("--drop-idle", metavar="TIME", help="Drop threads in which nothing changed for so long."),
+        typer.Option("--drop-idle", metavar="DURATION", help="Delete threads idle for longer than DURATION."),
     ] = None,
     prefix: Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")] = "",
     ns: Annotated[
@@ -65,10 +82,10 @@ def prune(
     threads = list(dict.fromkeys(threads or ()))
     with opened(url, tenant, read_only=dry_run) as keep:
         _check_there(keep, threads, kind)
-        would = None if yes and not dry_run else _pruned(keep, threads, policies, kind, dry_run=True, quiet=json)
-        if would is not None and would.threads and not dry_run:
+        pruning = partial(_pruned, keep, threads, policies, kind, quiet=json)
+        if not (dry_run or yes) and (would := pruning(dry_run=True)).threads:
             sure(f"Remove {_what(would)}?", yes=yes)
-        done = would if dry_run and would else _pruned(keep, threads, policies, kind, dry_run=False, quiet=json)
+        done = pruning(dry_run=dry_run)
     answer(done, _pruned_lines(done), as_json=json)
 
 
@@ -115,11 +132,8 @@ def _pruned(
         if not threads:
             return keep.prune(policy=policies, kind=kind, dry_run=dry_run, on_progress=tell)
         found = [keep.prune(id, policy=policies, kind=kind, dry_run=dry_run) for id in threads]
-    return Pruned(
-        dry_run, sum(each.looked_at for each in found), tuple(one for each in found for one in each.threads),
-        sum(each.dropped for each in found), sum(each.checkpoints for each in found), sum(each.hidden for each in found),
-        sum(each.writes for each in found), sum(each.bytes for each in found),
-    )  # fmt: skip
+    threads_pruned = (one for each in found for one in each.threads)
+    return retention.pruned(threads_pruned, looked_at=sum(each.looked_at for each in found), dry_run=dry_run)
 
 
 def _what(pruned: Pruned) -> str:

@@ -125,7 +125,7 @@ class Sound(Request[tuple[Unsound, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Facts(Request[Mapping[str, Any]]):
-    """What the storage, its driver and the machine say of themselves; see `threadkeep.operating.doctor`."""
+    """What the storage, its driver and the machine say of themselves; see `threadkeep.jobs.doctor`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,19 @@ def as_id(value: Any, what: str) -> str:
     raise TypeError(f"{what} must be a str (int and UUID are accepted), not {type(value).__name__}")
 
 
+def as_optional_id(value: Any, what: str) -> str | None:
+    """The same, but None stays None."""
+    return None if value is None else as_id(value, what)
+
+
+def as_kind(value: Any) -> str | None:
+    """A kind of thread, or None for both; ValueError for anything else."""
+    if value not in (None, GRAPH, CUBE):
+        raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {value!r}")
+    kind: str | None = value
+    return kind
+
+
 def as_ids(values: Any, what: str) -> list[str]:
     """A list of ids; a lone str is a TypeError, because each of its characters would count as an id."""
     if isinstance(values, (str, bytes)):

@@ -57,6 +57,15 @@ def _is_column_int(value: Any) -> bool:
     return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
+def as_filter(metadata: Any) -> dict[str, Any]:
+    """A filter by metadata; None is the empty one. TypeError unless it is a mapping with str keys."""
+    if metadata is None:
+        return {}
+    if not (isinstance(metadata, Mapping) and all(isinstance(key, str) for key in metadata)):
+        raise TypeError(f"metadata must be a dict with str keys, not {metadata!r}")
+    return dict(metadata)
+
+
 def matches(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether metadata has all these keys with these values."""
     return all(_same(metadata.get(key), value) for key, value in wanted.items())

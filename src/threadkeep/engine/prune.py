@@ -59,7 +59,7 @@ async def delete_runs(heads: Heads, key: ThreadKey, runs: frozenset[str], draw: 
     await _judged(heads, key, lambda thread: _without_runs(thread, runs), draw, runs)
 
 
-async def let_go(
+async def prune_thread(
     heads: Heads, key: ThreadKey, judge: Judge, draw: int, *, dry_run: bool = False, tries: int = TRIES
 ) -> Loss | None:
     """Leave what a verdict leaves; what went, or would go in a dry run. None if nothing does, or there is no such thread.

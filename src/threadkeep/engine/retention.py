@@ -12,32 +12,29 @@ for so long, unless something in it is tagged or it waits for something.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import INTERRUPT
 
 from threadkeep.engine import metadata as about
-from threadkeep.engine.identity import CUBE, GRAPH
-from threadkeep.engine.prune import Loss, belongs, leaving
+from threadkeep.engine.identity import as_kind
+from threadkeep.engine.prune import belongs, leaving
 from threadkeep.engine.records import Record, ThreadRow
 from threadkeep.engine.remains import Verdict
 from threadkeep.engine.survey import Place, Whole, children
+from threadkeep.engine.when import as_duration
 
 TAGS = ("keep", "tag", "tags")
 """Metadata that keeps a checkpoint, if it is something other than empty, 0 or False."""
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_DURATION = re.compile(r"(?:\d+[smhdw])+")
-_PIECE = re.compile(r"(\d+)([smhdw])")
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Which threads it is for, and what of them stays. Durations are timedeltas, or text such as "30d" or "1d12h".
+    """Which threads it is for, and what of them stays. Durations are timedeltas, or text as in `engine/when.py`.
 
     Of several policies the first that fits a thread and a namespace counts. One without a rule keeps everything.
     """
@@ -60,16 +57,13 @@ class Policy:
             _check(name, getattr(self, name), str, "a str", needed=name == "prefix")
         for name in ("keep_tagged", "keep_interrupted", "keep_branches"):
             _check(name, getattr(self, name), bool, "a bool", needed=True)
-        _check("metadata", self.metadata, Mapping, "a dict with str keys")
-        if not all(isinstance(key, str) for key in self.metadata or ()):
-            raise TypeError(f"metadata must be a dict with str keys, not {self.metadata!r}")
-        if self.kind not in (None, GRAPH, CUBE):
-            raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {self.kind!r}")
+        about.as_filter(self.metadata)
+        as_kind(self.kind)
         _check("keep_last", self.keep_last, int, "an int")
         if self.keep_last is not None and (isinstance(self.keep_last, bool) or self.keep_last < 1):
             raise ValueError(f"keep_last must be an int of at least 1, not {self.keep_last!r}")
         for name in ("keep_for", "drop_idle"):
-            object.__setattr__(self, name, duration(getattr(self, name), name))
+            object.__setattr__(self, name, as_duration(getattr(self, name), name))
         if self.drop_idle is not None and self.ns is not None:
             raise ValueError("drop_idle drops whole threads: it cannot be limited to a namespace")
 
@@ -79,24 +73,9 @@ def _check(name: str, value: Any, kind: type, what: str, *, needed: bool = False
         raise TypeError(f"{name} must be {what}, not {value!r}")
 
 
-def duration(value: Any, name: str) -> timedelta | None:
-    """A duration, said or spelled: a number and a unit (s, m, h, d, w), or several."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        if _DURATION.fullmatch(value) is None:
-            raise ValueError(f'{name} must look like "30d" or "1d12h" (units: s, m, h, d, w), not {value!r}')
-        value = sum((timedelta(**{_UNITS[unit]: int(n)}) for n, unit in _PIECE.findall(value)), timedelta())
-    if not isinstance(value, timedelta):
-        raise TypeError(f'{name} must be a timedelta or text such as "30d", not {value!r}')
-    if value < timedelta():
-        raise ValueError(f"{name} must not be negative: {value}")
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class PrunedThread:
-    """What a thread lost, or would lose: checkpoints by (namespace, id), those that became hidden, writes, and bytes."""
+    """What one thread lost, or would lose: checkpoints and newly hidden ones as (namespace, id), writes, and bytes."""
 
     id: str
     kind: str
@@ -109,9 +88,10 @@ class PrunedThread:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a prune did, or would do in a dry run: the threads that change, and in all. `looked_at` counts all threads.
+    """What a prune removed, or would remove in a dry run: the threads that change, and their totals.
 
-    It is true if there was a thread to look at. `skipped` are damaged threads, which are left alone where all are pruned.
+    `looked_at` counts all threads that were examined; it is 0 if the thread does not exist. `skipped` lists damaged
+    threads, which a prune of all threads leaves unchanged.
     """
 
     dry_run: bool
@@ -124,16 +104,12 @@ class Pruned:
     bytes: int
     skipped: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
-        return self.looked_at > 0
-
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep removed, or would remove: expired memories, and by policy whole threads, checkpoints, and their bytes.
+    """What a sweep removed, or would remove: expired memories, and by policy whole threads, checkpoints and bytes.
 
-    A dry run does not count memories. `pruned` has the details. Beside a number it counts as that of its memories, so
-    `keep.sweep() > 0` and `int(keep.sweep())` mean what they mean for the store's `sweep_ttl`.
+    `memories` is None in a dry run, which does not count them. `pruned` has the details.
     """
 
     memories: int | None
@@ -142,31 +118,21 @@ class Swept:
     bytes: int
     pruned: Pruned
 
-    def __int__(self) -> int:
-        return self.memories or 0
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Swept):
-            return astuple(self) == astuple(other)
-        return int(self) == other
-
-    def __hash__(self) -> int:
-        return hash(int(self))
-
-    def __gt__(self, other: int) -> bool:
-        return int(self) > other
-
-    def __ge__(self, other: int) -> bool:
-        return int(self) >= other
-
-
-def pruned(losses: Iterable[tuple[Any, Loss]], *, looked_at: int, dry_run: bool) -> Pruned:
-    """The losses of some threads, together."""
-    threads = tuple(PrunedThread(key.id, key.kind, *loss) for key, loss in losses)
+def pruned(threads: Iterable[PrunedThread], *, looked_at: int, dry_run: bool, skipped: Iterable[str] = ()) -> Pruned:
+    """The result for these threads, with its totals."""
+    threads = tuple(threads)
     return Pruned(
-        dry_run, looked_at, threads, sum(each.dropped for each in threads), sum(len(each.checkpoints) for each in threads),
-        sum(len(each.hidden) for each in threads), sum(each.writes for each in threads), sum(each.bytes for each in threads),
-    )  # fmt: skip
+        dry_run=dry_run,
+        looked_at=looked_at,
+        threads=threads,
+        dropped=sum(each.dropped for each in threads),
+        checkpoints=sum(len(each.checkpoints) for each in threads),
+        hidden=sum(len(each.hidden) for each in threads),
+        writes=sum(each.writes for each in threads),
+        bytes=sum(each.bytes for each in threads),
+        skipped=tuple(skipped),
+    )
 
 
 def judged(policies: Sequence[Policy], now: int) -> Callable[[Whole], Verdict]:

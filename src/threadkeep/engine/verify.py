@@ -45,7 +45,6 @@ from threadkeep.engine.talks import form
 from threadkeep.engine.talks.ledger import Ledger
 from threadkeep.engine.values import load
 from threadkeep.errors import Conflict, Corrupt, Missing
-from threadkeep.plan import Request
 
 SLICE = 8 * 1024 * 1024
 """So many bytes of items are held at once."""
@@ -501,11 +500,6 @@ async def known(tenant: str, id: str, kind: str | None) -> ThreadKey:
     if not found:
         raise Missing(f"there is no thread {id!r}")
     return found[0]
-
-
-async def asked(request: Request[Any]) -> Any:
-    """A plan of one request."""
-    return await request
 
 
 async def thread_examined(key: ThreadKey) -> Sight | None:

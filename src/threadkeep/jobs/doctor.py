@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from threadkeep.desk import Desk
+from threadkeep.engine.health import Facts
+
 OK, NOTE, WARNING, PROBLEM = "ok", "note", "warning", "problem"
 _MB, _GB = 1_000_000, 1_000_000_000
 _NETWORK = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs", "ncpfs")
@@ -24,6 +27,14 @@ class Finding:
     value: str
     verdict: str = OK
     advice: str = ""
+
+
+async def doctor(desk: Desk) -> list[Finding]:
+    """Report the settings and the state of the storage, each with a verdict and, where needed, advice.
+
+    Nothing is changed. One round trip.
+    """
+    return findings(await Facts(), tenant=desk.tenant)
 
 
 def findings(facts: Mapping[str, Any], *, tenant: str) -> list[Finding]:

@@ -1,11 +1,11 @@
-"""Retention policies as they are given to a Keep: in Python, or in a file `threadkeep.toml`.
+"""Read retention policies, given in Python or in a file `threadkeep.toml`.
 
     [[retention]]
     prefix = "chat-"
     keep_last = 20
     drop_idle = "90d"
 
-Each table is a `Policy`, with the same keys; the first that fits counts.
+Each table is a `Policy`, with the same keys. For each thread the first that matches counts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from threadkeep.engine.retention import Policy
 
 TABLE = "retention"
 Retention: TypeAlias = Policy | Iterable[Policy] | str | os.PathLike[str] | None
-"""A policy, several, or the path of a file that has them."""
+"""A policy, several, or the path of a file."""
 _KEYS = tuple(field.name for field in fields(Policy))
 
 
 def policies(given: Any, what: str = "retention") -> tuple[Policy, ...]:
-    """The policies that are meant. TypeError for anything else; ValueError for what is wrong in a file."""
+    """Return the policies given; none for None. Raise TypeError for anything else, ValueError for an error in a file."""
     if given is None:
         return ()
     if isinstance(given, Policy):
@@ -43,7 +43,7 @@ def policies(given: Any, what: str = "retention") -> tuple[Policy, ...]:
 
 
 def read(path: Path) -> tuple[Policy, ...]:
-    """The policies of a file; ValueError that names file, table and key for what is wrong in it."""
+    """Return the policies of a file. A ValueError names the file, the table and the key that is wrong."""
     try:
         found = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,0 +1,154 @@
+"""Report who wrote what, how much nodes and channels write, and what takes how much space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from threadkeep import desk as clock
+from threadkeep.desk import Desk, as_count, now
+from threadkeep.engine import audit
+from threadkeep.engine import sizes as engine_sizes
+from threadkeep.engine.audit import Activity, TracedWrite
+from threadkeep.engine.backend import Footprint
+from threadkeep.engine.catalogue import ThreadInfo
+from threadkeep.engine.identity import ThreadKey, as_id, as_kind, as_optional_id
+from threadkeep.engine.memories import Count, Spaces
+from threadkeep.engine.metadata import as_filter
+from threadkeep.engine.sizes import Sizes, Stats
+from threadkeep.engine.when import When, as_time
+from threadkeep.jobs.look import thread_key
+from threadkeep.jobs.over_threads import over_threads, read_thread
+from threadkeep.plan import ask
+from threadkeep.work import Tell, Work, read, reporting
+
+_NAMESPACES = 1000
+
+
+async def trace(
+    desk: Desk,
+    thread_id: str,
+    checkpoint_id: str | None = None,
+    *,
+    ns: str = "",
+    kind: str | None = None,
+    values: bool = False,
+) -> list[TracedWrite]:
+    """Return the writes on a checkpoint (the latest by default), by time, path, task and idx.
+
+    These are the writes of the tasks that ran from it. `checkpoint_id` is an id, a unique beginning of one, `latest` or
+    `latest~2`. With `values`, each write has its value as plain data. A CubeLoop thread has no writes: there the result
+    is the messages that this checkpoint adds to its parent; `task` is their run, `idx` their position in the thread.
+    Raise Missing if there is no such thread or checkpoint. Up to five round trips.
+    """
+    ref, space = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
+    return await audit.trace(desk.heads, await thread_key(desk, thread_id, kind), ref, space, values=values)
+
+
+def activity(
+    desk: Desk,
+    *,
+    since: When | None = None,
+    until: When | None = None,
+    prefix: str = "",
+    ns: str | None = None,
+    kind: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    on_progress: Tell | None = None,
+) -> Work[Activity]:
+    """Return the number and size of writes by node and channel, over all matching threads.
+
+    Writes count at or after `since` and before `until`. Both are aware datetimes, timedeltas before now, or text such
+    as `7d` or `2026-04-01`. `ns` None means all namespaces, "" the root, a subgraph's name all calls of it. In CubeLoop
+    threads each message counts as a write of no node to the channel `messages`. Threads are read one at a time, each as
+    it is then; those without a change after `since` are not read, damaged ones are listed in `skipped`.
+    """
+    time = now()
+    asked = audit.Asked(as_time(since, "since", time), as_time(until, "until", time), as_optional_id(ns, "ns"))
+    threads = partial(over_threads, desk.tenant, as_id(prefix, "prefix"), as_kind(kind), as_filter(metadata))
+
+    def work() -> Work[Activity]:
+        tally, skipped = audit.Tally(), list[str]()
+
+        def visit(info: ThreadInfo) -> Work[None]:
+            if asked.since is None or info.updated >= audit.moment(asked.since):
+                plan = partial(audit.done_in, desk.heads, ThreadKey(desk.tenant, info.kind, info.id), asked)
+                yield from read_thread(info, plan, tally.take, skipped)
+
+        yield from threads(visit)
+        return replace(tally.activity(asked), skipped=tuple(skipped))
+
+    return reporting(work(), on_progress)
+
+
+def sizes(
+    desk: Desk,
+    *,
+    thread_id: str | None = None,
+    prefix: str = "",
+    kind: str | None = None,
+    limit: int = 20,
+    on_progress: Tell | None = None,
+) -> Work[Sizes]:
+    """Return the space that threads take, by thread (the `limit` largest), channel and kind, and what it holds.
+
+    Measure one thread, or all whose id starts with `prefix`; ValueError if both are given, Missing if there is no such
+    thread. Two round trips for each thread, more for many items. Damaged threads are listed in `skipped`, unless one
+    was named: then Corrupt is raised.
+    """
+    scale, start, of = engine_sizes.Scale(as_count(limit, "limit")), as_id(prefix, "prefix"), as_kind(kind)
+    if thread_id is None:
+        return reporting(_sizes_of_all(desk, scale, start, of), on_progress)
+    if start:
+        raise ValueError("give thread_id or prefix, not both")
+    return _sizes_of_one(desk, scale, as_id(thread_id, "thread_id"), of)
+
+
+def _sizes_of_all(desk: Desk, scale: engine_sizes.Scale, prefix: str, kind: str | None) -> Work[Sizes]:
+    skipped: list[str] = []
+
+    def visit(info: ThreadInfo) -> Work[None]:
+        plan = partial(engine_sizes.weigh, desk.heads, ThreadKey(desk.tenant, info.kind, info.id))
+        yield from read_thread(info, plan, scale.take, skipped)
+
+    yield from over_threads(desk.tenant, prefix, kind, {}, visit)
+    return replace(scale.sizes(), skipped=tuple(skipped))
+
+
+def _sizes_of_one(desk: Desk, scale: engine_sizes.Scale, id: str, kind: str | None) -> Work[Sizes]:
+    key = yield from read(lambda: thread_key(desk, id, kind))
+    scale.take((yield from read(lambda: engine_sizes.weigh(desk.heads, key))))
+    return scale.sizes()
+
+
+def stats(desk: Desk, *, on_progress: Tell | None = None) -> Work[Stats]:
+    """Return the numbers of threads, checkpoints, writes and memories of this tenant, and the space the storage takes.
+
+    Four round trips; more for many threads or namespaces. Only thread rows are read.
+    """
+    return reporting(_stats(desk.tenant, clock.now_exactly()), on_progress)
+
+
+def _stats(tenant: str, now: int) -> Work[Stats]:
+    census = engine_sizes.Census()
+
+    def visit(info: ThreadInfo) -> Work[None]:
+        census.take(info)
+        yield from ()
+
+    yield from over_threads(tenant, "", None, {}, visit)
+    memories = yield from read(lambda: ask(Count(tenant, now)))
+    namespaces = yield from _count_namespaces(tenant, now)
+    return census.stats(memories, namespaces, (yield from read(lambda: ask(Footprint()))))
+
+
+def _count_namespaces(tenant: str, now: int) -> Work[int]:
+    total, last = 0, None
+    while True:
+        page = yield from read(partial(ask, Spaces(tenant, (), now, _NAMESPACES, last)))
+        total += len(page)
+        if len(page) < _NAMESPACES:
+            return total
+        last = page[-1]

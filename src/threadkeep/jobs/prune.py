@@ -1,0 +1,118 @@
+"""Remove checkpoints and threads that policies do not keep.
+
+Each thread is judged and changed in a commit of its own: a prune may end between two threads, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from threadkeep.desk import Desk, draw, now
+from threadkeep.engine import catalogue, retention
+from threadkeep.engine import prune as engine_prune
+from threadkeep.engine.backend import Listed
+from threadkeep.engine.checkpoints import TRIES
+from threadkeep.engine.identity import ThreadKey, as_id, as_kind
+from threadkeep.engine.retention import Policy, Pruned, PrunedThread
+from threadkeep.errors import Conflict, Corrupt
+from threadkeep.jobs.policies import Retention, policies
+from threadkeep.plan import Plan
+from threadkeep.work import Aside, Progress, Tell, Work, change, read, reporting
+
+_PAGE = 500
+_TRIES = 5
+"""After so many conflicts a thread is busy: a prune of all threads leaves it for the next time."""
+
+
+def prune(
+    desk: Desk,
+    thread_id: str | None = None,
+    *,
+    policy: Retention = None,
+    dry_run: bool = False,
+    kind: str | None = None,
+    on_progress: Tell | None = None,
+) -> Work[Pruned]:
+    """Remove checkpoints that a policy does not keep, in one thread or in all; return what was removed.
+
+    Without a policy, keep only the latest checkpoint of each namespace. `dry_run` changes nothing and returns exactly
+    what would be removed. If the thread does not exist, `looked_at` is 0. Raise ValueError if neither a thread nor a
+    policy is given, or if both kinds have the thread and `kind` is not given. Each thread is one commit. A prune of all
+    threads leaves out those that others keep changing, and lists damaged ones in `skipped`. Up to five round trips for a
+    thread; in all threads three for each that may change.
+    """
+    if thread_id is None and policy is None:
+        raise ValueError("prune needs a thread or a policy: neither would mean every thread")
+    id, of = None if thread_id is None else as_id(thread_id, "thread_id"), as_kind(kind)
+    return reporting(_prune(desk, id, policy, of, dry_run=dry_run), on_progress)
+
+
+def _prune(desk: Desk, id: str | None, policy: Retention, kind: str | None, *, dry_run: bool) -> Work[Pruned]:
+    given = (yield Aside(lambda: policies(policy, "policy"))) if policy is not None else None  # it may be a file
+    if id is None:
+        return (yield from prune_threads(desk, given or (), kind=kind, dry_run=dry_run))
+    return (yield from prune_thread(desk, id, given, kind=kind, dry_run=dry_run))
+
+
+def prune_threads(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run: bool) -> Work[Pruned]:
+    """Prune all threads of the tenant by these policies."""
+    pruned: list[PrunedThread] = []
+    skipped: list[str] = []
+    looked_at, last = 0, None
+    policies = [policy for policy in policies if policy.tenant in (None, desk.tenant)]
+    time = now()
+    judge = retention.judged(policies, time)
+    while policies and (page := (yield from read(partial(_page, desk.tenant, policies, kind, last)))):
+        for listed in page:
+            looked_at += 1
+            if not retention.may_lose(policies, listed.row, time):
+                continue
+            yield Progress(looked_at, None, listed.row.key.id)
+            try:
+                pruned += yield from _prune_one(desk, listed.row.key, judge, dry_run=dry_run, tries=_TRIES)
+            except Conflict:
+                continue
+            except Corrupt:
+                skipped.append(listed.row.key.id)
+        last = page[-1]
+    return retention.pruned(pruned, looked_at=looked_at, dry_run=dry_run, skipped=skipped)
+
+
+def prune_thread(
+    desk: Desk, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool
+) -> Work[Pruned]:
+    """Prune one thread by these policies; without any, keep only the latest checkpoint of each namespace."""
+    key = yield from read(lambda: catalogue.key_of(desk.tenant, id, kind))
+    if key is None:
+        return retention.pruned((), looked_at=0, dry_run=dry_run)
+    judge = retention.judged(policies, now()) if policies is not None else engine_prune.keep_latest
+    pruned = yield from _prune_one(desk, key, judge, dry_run=dry_run, tries=TRIES)
+    return retention.pruned(pruned, looked_at=1, dry_run=dry_run)
+
+
+def _prune_one(
+    desk: Desk, key: ThreadKey, judge: engine_prune.Judge, *, dry_run: bool, tries: int
+) -> Work[list[PrunedThread]]:
+    """Prune a thread; an empty list if nothing changes. Conflict if others change it at each try."""
+
+    def plan() -> Plan[engine_prune.Loss | None]:
+        return engine_prune.prune_thread(desk.heads, key, judge, draw(), dry_run=dry_run, tries=tries)
+
+    loss = yield from read(plan) if dry_run else change(key, plan)
+    return [] if loss is None else [PrunedThread(key.id, key.kind, *loss)]
+
+
+async def _page(tenant: str, policies: Sequence[Policy], kind: str | None, last: Listed | None) -> tuple[Listed, ...]:
+    """Some threads by id; if there is only one policy, those it may be for."""
+    only = policies[0] if len(policies) == 1 else Policy()
+    return await catalogue.query(
+        tenant,
+        limit=_PAGE,
+        after=catalogue.info(last) if last is not None else None,
+        prefix=only.prefix,
+        metadata=only.metadata,
+        status=None,
+        order="id",
+        kind=kind or only.kind,
+    )
