@@ -67,7 +67,7 @@ class InDicts(Damager):
     """The memory backend's."""
 
     def __init__(self, keep: threadkeep.Keep, id: str, kind: str = GRAPH) -> None:
-        transport: Any = keep._desk.transport
+        transport: Any = keep._session.transport
         self._held = transport._backend._threads[ThreadKey("", kind, id)]
 
     def items(self) -> dict[ItemId, bytes]:

@@ -23,7 +23,7 @@ from chains import Chain, values
 from colours import Async, Colour
 from processes import run, run_together
 from test_postgres import execute, schema_of
-from threadkeep import KeepStore, desk
+from threadkeep import KeepStore
 from threadkeep.backends.sqlite import SCHEMA_VERSION
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, Unavailable
@@ -39,7 +39,7 @@ SOON = 0.0005
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Its only number is the time."""
     now = [1_800_000_000_000_000]
-    monkeypatch.setattr(desk, "now_exactly", lambda: now[0])
+    monkeypatch.setattr("threadkeep.clock.now_us", lambda: now[0])
     return now
 
 
@@ -311,7 +311,7 @@ def test_a_sweep_that_fails_is_logged_and_the_next_one_comes(
 ) -> None:
     with threadkeep.open(url) as keep:
         keep.store.put(HOME, "k", {}, ttl=0)
-        transport = keep._desk.transport
+        transport = keep._session.transport
         write, failed = transport.write, threading.Event()
 
         def fail_once(requests: Any) -> Any:
@@ -321,7 +321,7 @@ def test_a_sweep_that_fails_is_logged_and_the_next_one_comes(
             return write(requests)
 
         monkeypatch.setattr(transport, "write", fail_once)
-        with caplog.at_level(logging.CRITICAL, "threadkeep.transports.sweeper"):
+        with caplog.at_level(logging.CRITICAL, "threadkeep.drivers.background"):
             keep.store.start_ttl_sweeper(SOON)
             assert failed.wait(5)
             time.sleep(0.1)

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
-from threadkeep.desk import Desk, as_count
 from threadkeep.engine.gate import AllowedType, KeepSerializer
-from threadkeep.engine.identity import as_id
+from threadkeep.engine.identity import as_count, as_id
 from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.operating.policies import Retention, policies
 from threadkeep.operator import Operator
-from threadkeep.urls import Server, transport_for
+from threadkeep.session import Caches, Session
+from threadkeep.urls import Server, Settings, transport_for
 
 if TYPE_CHECKING:
     from langgraph.store.base import IndexConfig, TTLConfig
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
-__all__ = ["Desk", "Keep", "OpenOptions", "open"]
+__all__ = ["Keep", "OpenOptions", "open"]
 _SERDES = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
 
 
@@ -31,7 +31,7 @@ class Keep(Operator):
 
     def __init__(
         self,
-        desk: Desk,
+        session: Session,
         serde: Any,
         *,
         index: Any = None,
@@ -39,7 +39,7 @@ class Keep(Operator):
         claim_timeout: float | None = None,
         retention: Retention = None,
     ) -> None:
-        super().__init__(desk, policies(retention))
+        super().__init__(session, policies(retention))
         self._serde = serde
         self._index = index
         self._ttl = ttl
@@ -54,7 +54,7 @@ class Keep(Operator):
         if self._checkpointer is None:
             from threadkeep.adapters.saver import KeepSaver  # noqa: PLC0415 - the saver's types import LangChain
 
-            self._checkpointer = KeepSaver(self._desk, serde=self._serde)
+            self._checkpointer = KeepSaver(self._session, serde=self._serde)
         return self._checkpointer
 
     @property
@@ -63,7 +63,7 @@ class Keep(Operator):
         if self._store is None:
             from threadkeep.adapters.store import KeepStore  # noqa: PLC0415 - as above
 
-            self._store = KeepStore(self._desk, index=self._index, ttl=self._ttl)
+            self._store = KeepStore(self._session, index=self._index, ttl=self._ttl)
         return self._store
 
     @property
@@ -72,7 +72,7 @@ class Keep(Operator):
         if self._cube is None:
             from threadkeep.adapters.cube import KeepCube  # noqa: PLC0415 - CubeLoop is an extra
 
-            self._cube = KeepCube(self._desk, claim_timeout=self._claim_timeout)
+            self._cube = KeepCube(self._session, claim_timeout=self._claim_timeout)
         return self._cube
 
     def _indexing(self) -> Any:
@@ -85,21 +85,21 @@ class Keep(Operator):
 
     def _index_memories(self, rows: Sequence[MemoryRow]) -> list[Memory]:
         """Memories that come from elsewhere, with what this Keep's store finds them by."""
-        from threadkeep.adapters.indexing import indexed  # noqa: PLC0415 - as above
+        from threadkeep.engine.indexing import indexed  # noqa: PLC0415 - as above
 
         return indexed(self._indexing(), rows)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""
-        return self._desk.setup()
+        return self._session.setup()
 
     def close(self) -> None:
         """Finish what is under way and let go of connections and workers. Harmless when repeated."""
-        self._desk.runner.close()
+        self._session.runner.close()
 
     async def aclose(self) -> None:
         """The same, without blocking the event loop."""
-        await self._desk.runner.aclose()
+        await self._session.runner.aclose()
 
     def __enter__(self) -> Self:
         return self
@@ -183,15 +183,27 @@ def open(
     if serde is not None and not any(all(callable(getattr(serde, name, None)) for name in pair) for pair in _SERDES):
         raise TypeError(f"serde needs dumps_typed and loads_typed (or dumps and loads), which {serde!r} has not")
     server = Server(schema, min_size, max_size, prepare, group, application_name)
-    desk = Desk(
-        transport_for(url, durability=durability, timeout=timeout, read_only=read_only, server=server),
-        tenant=as_id(tenant, "tenant"),
-        cache_bytes=as_count(cache_bytes, "cache_bytes"),
+    caches = Caches(as_count(cache_bytes, "cache_bytes"))
+    settings = Settings(
+        durability=durability,
+        timeout=timeout,
+        read_only=read_only,
+        wants_vectors=_wants_vectors(index),
+        on_loss=caches.clear,
     )
+    session = Session(transport_for(url, settings, server), tenant=as_id(tenant, "tenant"), caches=caches)
     serializer = KeepSerializer(allowed_types=allowed_types) if serde is None else serde
     if claim_timeout is not None and (type(claim_timeout) not in (int, float) or not claim_timeout >= 0):
         raise ValueError(f"claim_timeout must be a number of seconds that is not negative, not {claim_timeout!r}")
-    opened = Keep(desk, serializer, index=index, ttl=ttl, claim_timeout=claim_timeout, retention=retention)
+    opened = Keep(session, serializer, index=index, ttl=ttl, claim_timeout=claim_timeout, retention=retention)
     if index is not None or ttl is not None:
         _ = opened.store  # what is wrong with them is said now
     return opened
+
+
+def _wants_vectors(index: Any) -> bool:
+    if index is None:
+        return False
+    from threadkeep.engine.indexing import stores_vectors  # noqa: PLC0415 - it imports LangChain
+
+    return stores_vectors(index)

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from threadkeep import desk as clock
-from threadkeep.desk import Desk, as_count, aside, draw, now
+from threadkeep import clock
+from threadkeep.clock import nonce, now_ms
+from threadkeep.drivers.loops import run_in_thread
 from threadkeep.engine import audit, blame, catalogue, copy, diffs, looking, paths, prune, repair, verify
 from threadkeep.engine.audit import Activity, TracedWrite
 from threadkeep.engine.blame import Blame
@@ -21,7 +22,7 @@ from threadkeep.engine.branch import Branch
 from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.diffs import Diff
 from threadkeep.engine.health import Facts
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
+from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_count, as_id
 from threadkeep.engine.looking import Shown, Tree
 from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.engine.rebuilding import Replay
@@ -43,6 +44,7 @@ from threadkeep.operating.moments import Moment, as_moment
 from threadkeep.operating.policies import Retention, policies
 from threadkeep.operating.upkeep import Compacted
 from threadkeep.plan import Plan
+from threadkeep.session import Session
 from threadkeep.work import Read, Tell, Work
 
 T = TypeVar("T")
@@ -56,8 +58,8 @@ class Operator:
     _serde: Any
     """The Keep's serializer."""
 
-    def __init__(self, desk: Desk, retention: Sequence[Policy] = ()) -> None:
-        self._desk = desk
+    def __init__(self, session: Session, retention: Sequence[Policy] = ()) -> None:
+        self._session = session
         self._retention = tuple(retention)
 
     def threads(
@@ -79,7 +81,7 @@ class Operator:
         `contains` is text that ids have anywhere, in capitals or not: all threads are looked through for it.
         """
         query, wanted, last = self._query(limit, after, prefix, metadata, status, order, kind)
-        return self._desk.runner.run(catalogue.threads(query, wanted, last, as_id(contains, "contains")))
+        return self._session.runner.run(catalogue.threads(query, wanted, last, as_id(contains, "contains")))
 
     async def athreads(
         self,
@@ -96,25 +98,25 @@ class Operator:
         """The same for async callers."""
         query, wanted, last = self._query(limit, after, prefix, metadata, status, order, kind)
         text = as_id(contains, "contains")
-        return await self._desk.runner.arun(lambda: catalogue.threads(query, wanted, last, text))
+        return await self._session.runner.arun(lambda: catalogue.threads(query, wanted, last, text))
 
     def thread(self, thread_id: str, *, kind: str | None = None) -> ThreadInfo | None:
         """One thread of the catalogue, or None. `kind` is needed where both kinds have this id."""
-        return self._desk.runner.run(self._info_of(thread_id, kind))
+        return self._session.runner.run(self._info_of(thread_id, kind))
 
     async def athread(self, thread_id: str, *, kind: str | None = None) -> ThreadInfo | None:
         """The same for async callers."""
-        return await self._desk.runner.arun(lambda: self._info_of(thread_id, kind))
+        return await self._session.runner.arun(lambda: self._info_of(thread_id, kind))
 
     def _info_of(self, thread_id: str, kind: str | None) -> Plan[ThreadInfo | None]:
-        return catalogue.thread(self._desk.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind))
+        return catalogue.thread(self._session.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind))
 
     def _query(
         self, limit: int, after: Any, prefix: str, metadata: Any, status: str | None, order: str, kind: str | None
     ) -> tuple[Any, Mapping[str, Any], str | None]:
         metadata = _checked_metadata(metadata)
         query = catalogue.query(
-            self._desk.tenant, limit=as_count(limit, "limit"), after=after, prefix=as_id(prefix, "prefix"),
+            self._session.tenant, limit=as_count(limit, "limit"), after=after, prefix=as_id(prefix, "prefix"),
             metadata=metadata, status=status, order=order, kind=_checked_kind(kind),
         )  # fmt: skip
         last = None if after is None or isinstance(after, ThreadInfo) else as_id(after, "after")
@@ -141,32 +143,32 @@ class Operator:
         return await self._achange(source_thread_id, kind, self._copying(target_thread_id))
 
     def _deleting(self, key: ThreadKey) -> _Change:
-        return key, lambda: prune.delete(self._desk.heads, key)
+        return key, lambda: prune.delete(self._session.heads, key)
 
     def _copying(self, target_thread_id: str) -> Callable[[ThreadKey], _Change]:
         id = as_id(target_thread_id, "target_thread_id")
 
         def of(source: ThreadKey) -> _Change:
-            target = self._desk.key(source.kind, id)
-            return target, lambda: copy.copy(self._desk.heads, source, target, now(), draw())
+            target = self._session.key(source.kind, id)
+            return target, lambda: copy.copy(self._session.heads, source, target, now_ms(), nonce())
 
         return of
 
     def _change(self, thread_id: str, kind: str | None, change: Callable[[ThreadKey], _Change]) -> bool:
         """Change a thread, if it is there."""
-        key = self._desk.runner.run(self._key_of(thread_id, kind))
+        key = self._session.runner.run(self._key_of(thread_id, kind))
         if key is not None:
-            self._desk.exclusive(*change(key))
+            self._session.exclusive(*change(key))
         return key is not None
 
     async def _achange(self, thread_id: str, kind: str | None, change: Callable[[ThreadKey], _Change]) -> bool:
-        key = await self._desk.runner.arun(lambda: self._key_of(thread_id, kind))
+        key = await self._session.runner.arun(lambda: self._key_of(thread_id, kind))
         if key is not None:
-            await self._desk.aexclusive(*change(key))
+            await self._session.aexclusive(*change(key))
         return key is not None
 
     def _key_of(self, thread_id: str, kind: str | None) -> Plan[ThreadKey | None]:
-        return catalogue.key_of(self._desk.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind))
+        return catalogue.key_of(self._session.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind))
 
     # -- Look --
 
@@ -177,18 +179,18 @@ class Operator:
 
         Missing if there is no such thread. Up to four round trips; no state is read.
         """
-        return self._desk.runner.run(self._logged(thread_id, ns, limit, kind))
+        return self._session.runner.run(self._logged(thread_id, ns, limit, kind))
 
     async def alog(
         self, thread_id: str, *, ns: str | None = None, limit: int | None = None, kind: str | None = None
     ) -> list[Step]:
         """The same for async callers."""
-        return await self._desk.runner.arun(lambda: self._logged(thread_id, ns, limit, kind))
+        return await self._session.runner.arun(lambda: self._logged(thread_id, ns, limit, kind))
 
     def _logged(self, thread_id: str, ns: str | None, limit: int | None, kind: str | None) -> Plan[list[Step]]:
         space = None if ns is None else as_id(ns, "ns")
         count = None if limit is None else as_count(limit, "limit")
-        return self._in(thread_id, kind, lambda key: looking.log(self._desk.heads, key, space, count))
+        return self._in(thread_id, kind, lambda key: looking.log(self._session.heads, key, space, count))
 
     def show(self, thread_id: str, checkpoint_id: str | None = None, *, ns: str = "", kind: str | None = None) -> Shown:
         """A checkpoint (the latest) with all that it holds, as plain data: no class of the application is needed.
@@ -196,28 +198,28 @@ class Operator:
         `checkpoint_id` is an id, the only one that begins or ends so, or `latest`, each also with `~2`: two before.
         Missing if there is no such thread or checkpoint, ValueError if there are several.
         """
-        return self._desk.runner.run(self._shown(thread_id, checkpoint_id, ns, kind))
+        return self._session.runner.run(self._shown(thread_id, checkpoint_id, ns, kind))
 
     async def ashow(
         self, thread_id: str, checkpoint_id: str | None = None, *, ns: str = "", kind: str | None = None
     ) -> Shown:
         """The same for async callers."""
-        return await self._desk.runner.arun(lambda: self._shown(thread_id, checkpoint_id, ns, kind))
+        return await self._session.runner.arun(lambda: self._shown(thread_id, checkpoint_id, ns, kind))
 
     def _shown(self, thread_id: str, checkpoint_id: str | None, ns: str, kind: str | None) -> Plan[Shown]:
         ref, space = _reference(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-        return self._in(thread_id, kind, lambda key: looking.show(self._desk.heads, key, ref, space))
+        return self._in(thread_id, kind, lambda key: looking.show(self._session.heads, key, ref, space))
 
     def tree(self, thread_id: str, *, kind: str | None = None) -> Tree:
         """The checkpoints of a thread, newest first, and how they hang together. Missing if there is no such thread."""
-        return self._desk.runner.run(self._tree(thread_id, kind))
+        return self._session.runner.run(self._tree(thread_id, kind))
 
     async def atree(self, thread_id: str, *, kind: str | None = None) -> Tree:
         """The same for async callers."""
-        return await self._desk.runner.arun(lambda: self._tree(thread_id, kind))
+        return await self._session.runner.arun(lambda: self._tree(thread_id, kind))
 
     def _tree(self, thread_id: str, kind: str | None) -> Plan[Tree]:
-        return self._in(thread_id, kind, lambda key: looking.tree(self._desk.heads, key))
+        return self._in(thread_id, kind, lambda key: looking.tree(self._session.heads, key))
 
     def find(self, ref: str, *, kind: str | None = None) -> Step:
         """The checkpoint that a text names: THREAD (its latest), THREAD@CHECKPOINT, or the whole id of one in any thread.
@@ -225,14 +227,14 @@ class Operator:
         CHECKPOINT is as for `show`: of the root namespace, or of the only other that has such. Missing if nothing is
         named so, ValueError if several are.
         """
-        return self._desk.runner.run(self._found(ref, kind))
+        return self._session.runner.run(self._found(ref, kind))
 
     async def afind(self, ref: str, *, kind: str | None = None) -> Step:
         """The same for async callers."""
-        return await self._desk.runner.arun(lambda: self._found(ref, kind))
+        return await self._session.runner.arun(lambda: self._found(ref, kind))
 
     def _found(self, ref: str, kind: str | None) -> Plan[Step]:
-        return looking.locate(self._desk.heads, self._desk.tenant, as_id(ref, "ref"), _checked_kind(kind))
+        return looking.locate(self._session.heads, self._session.tenant, as_id(ref, "ref"), _checked_kind(kind))
 
     def diff(
         self,
@@ -248,7 +250,7 @@ class Operator:
 
         Missing if there is no such thread or checkpoint. What both hold in the same items is not read.
         """
-        return self._desk.runner.run(self._compared(thread_id, a, b, ns, other_thread, kind))
+        return self._session.runner.run(self._compared(thread_id, a, b, ns, other_thread, kind))
 
     async def adiff(
         self,
@@ -261,7 +263,7 @@ class Operator:
         kind: str | None = None,
     ) -> Diff:
         """The same for async callers."""
-        return await self._desk.runner.arun(lambda: self._compared(thread_id, a, b, ns, other_thread, kind))
+        return await self._session.runner.arun(lambda: self._compared(thread_id, a, b, ns, other_thread, kind))
 
     def _compared(
         self, thread_id: str, a: str | None, b: str | None, ns: str, other_thread: str | None, kind: str | None
@@ -270,7 +272,7 @@ class Operator:
         other = thread_id if other_thread is None else other_thread
         return self._in(
             thread_id, kind,
-            lambda one: self._in(other, kind, lambda key: diffs.diff(self._desk.heads, (one, refs[0]), (key, refs[1]), space)),
+            lambda one: self._in(other, kind, lambda key: diffs.diff(self._session.heads, (one, refs[0]), (key, refs[1]), space)),
         )  # fmt: skip
 
     def blame(
@@ -281,21 +283,21 @@ class Operator:
         A path looks like `messages[3].content`, `messages[-1]`, `messages[id=abc]` or `user.age`. ValueError if it
         does not, Missing if nothing stands there. Up to five round trips.
         """
-        return self._desk.runner.run(self._blamed(thread_id, path, checkpoint_id, ns, kind))
+        return self._session.runner.run(self._blamed(thread_id, path, checkpoint_id, ns, kind))
 
     async def ablame(
         self, thread_id: str, path: str, *, checkpoint_id: str | None = None, ns: str = "", kind: str | None = None
     ) -> Blame:
         """The same for async callers."""
-        return await self._desk.runner.arun(lambda: self._blamed(thread_id, path, checkpoint_id, ns, kind))
+        return await self._session.runner.arun(lambda: self._blamed(thread_id, path, checkpoint_id, ns, kind))
 
     def _blamed(self, thread_id: str, path: str, checkpoint_id: str | None, ns: str, kind: str | None) -> Plan[Blame]:
         at, ref, space = paths.parse(path), _reference(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-        return self._in(thread_id, kind, lambda key: blame.blame(self._desk.heads, key, at, ref, space))
+        return self._in(thread_id, kind, lambda key: blame.blame(self._session.heads, key, at, ref, space))
 
     def _in(self, thread_id: str, kind: str | None, make: Callable[[ThreadKey], Plan[T]]) -> Plan[T]:
         """A plan about a thread that must be there."""
-        return _in_thread(self._desk.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind), make)
+        return _in_thread(self._session.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind), make)
 
     # -- Audit --
 
@@ -315,7 +317,7 @@ class Operator:
         is the messages that this checkpoint has and its parent has not, `task` is their run, `idx` their place in
         the talk.
         """
-        return self._desk.runner.run(self._tracing(thread_id, checkpoint_id, ns, kind, values=values))
+        return self._session.runner.run(self._tracing(thread_id, checkpoint_id, ns, kind, values=values))
 
     async def atrace(
         self,
@@ -327,7 +329,7 @@ class Operator:
         values: bool = False,
     ) -> list[TracedWrite]:
         """The same for async callers."""
-        return await self._desk.runner.arun(lambda: self._tracing(thread_id, checkpoint_id, ns, kind, values=values))
+        return await self._session.runner.arun(lambda: self._tracing(thread_id, checkpoint_id, ns, kind, values=values))
 
     def activity(
         self,
@@ -347,7 +349,7 @@ class Operator:
         each message counts as a write of no node to the channel `messages`. One thread is read at a time; one that is
         changed meanwhile is counted as it is when its turn comes.
         """
-        return self._desk.work(self._acting(since, until, prefix, ns, kind, metadata), on_progress)
+        return self._session.work(self._acting(since, until, prefix, ns, kind, metadata), on_progress)
 
     async def aactivity(
         self,
@@ -361,7 +363,7 @@ class Operator:
         on_progress: Tell | None = None,
     ) -> Activity:
         """The same for async callers."""
-        return await self._desk.awork(self._acting(since, until, prefix, ns, kind, metadata), on_progress)
+        return await self._session.awork(self._acting(since, until, prefix, ns, kind, metadata), on_progress)
 
     def sizes(
         self,
@@ -376,7 +378,7 @@ class Operator:
 
         One thread, or all whose ids begin with `prefix`. Rows are read and items measured, one thread at a time.
         """
-        return self._desk.work(self._weighing(thread_id, prefix, kind, limit), on_progress)
+        return self._session.work(self._weighing(thread_id, prefix, kind, limit), on_progress)
 
     async def asizes(
         self,
@@ -388,37 +390,37 @@ class Operator:
         on_progress: Tell | None = None,
     ) -> Sizes:
         """The same for async callers."""
-        return await self._desk.awork(self._weighing(thread_id, prefix, kind, limit), on_progress)
+        return await self._session.awork(self._weighing(thread_id, prefix, kind, limit), on_progress)
 
     def stats(self, *, on_progress: Tell | None = None) -> Stats:
         """Threads and memories of this tenant in numbers, from their rows; and what the storage takes."""
-        return self._desk.work(rounds.stats(self._desk.tenant, clock.now_exactly()), on_progress)
+        return self._session.work(rounds.stats(self._session.tenant, clock.now_us()), on_progress)
 
     async def astats(self, *, on_progress: Tell | None = None) -> Stats:
         """The same for async callers."""
-        return await self._desk.awork(rounds.stats(self._desk.tenant, clock.now_exactly()), on_progress)
+        return await self._session.awork(rounds.stats(self._session.tenant, clock.now_us()), on_progress)
 
     async def _tracing(
         self, thread_id: str, checkpoint_id: str | None, ns: str, kind: str | None, *, values: bool
     ) -> list[TracedWrite]:
         id, space = as_id(thread_id, "thread_id"), as_id(ns, "ns")
         ref = None if checkpoint_id is None else as_id(checkpoint_id, "checkpoint_id")
-        key = await catalogue.known(self._desk.tenant, id, _checked_kind(kind))
-        return await audit.trace(self._desk.heads, key, ref, space, values=values)
+        key = await catalogue.known(self._session.tenant, id, _checked_kind(kind))
+        return await audit.trace(self._session.heads, key, ref, space, values=values)
 
     def _acting(
         self, since: Moment | None, until: Moment | None, prefix: str, ns: str | None, kind: str | None, metadata: Any
     ) -> Work[Activity]:
-        time = now()
+        time = now_ms()
         space = None if ns is None else as_id(ns, "ns")
         asked = audit.Asked(as_moment(since, "since", time), as_moment(until, "until", time), space)
         begin = as_id(prefix, "prefix")
         return rounds.activity(
-            self._desk.heads, self._desk.tenant, begin, _checked_kind(kind), _checked_metadata(metadata), asked
+            self._session.heads, self._session.tenant, begin, _checked_kind(kind), _checked_metadata(metadata), asked
         )
 
     def _weighing(self, thread_id: str | None, prefix: str, kind: str | None, limit: int) -> Work[Sizes]:
-        heads, tenant, most = self._desk.heads, self._desk.tenant, as_count(limit, "limit")
+        heads, tenant, most = self._session.heads, self._session.tenant, as_count(limit, "limit")
         begin, one_kind = as_id(prefix, "prefix"), _checked_kind(kind)
         if thread_id is None:
             return rounds.sizes_of_all(heads, tenant, begin, one_kind, most)
@@ -446,7 +448,7 @@ class Operator:
         and compares; `dry_run` only counts. What broke off goes on when it is called again. ValueError for what is not
         known, FileNotFoundError, Unavailable if a server cannot be reached, Missing if there is no such thread.
         """
-        return self._desk.work(self._importing(source, kind, thread_id, prefix, verify, dry_run), on_progress)
+        return self._session.work(self._importing(source, kind, thread_id, prefix, verify, dry_run), on_progress)
 
     async def aimport_from(
         self,
@@ -460,7 +462,7 @@ class Operator:
         on_progress: Tell | None = None,
     ) -> Imported:
         """The same for async callers; the source is read in another thread."""
-        return await self._desk.awork(self._importing(source, kind, thread_id, prefix, verify, dry_run), on_progress)
+        return await self._session.awork(self._importing(source, kind, thread_id, prefix, verify, dry_run), on_progress)
 
     def _importing(
         self, source: Any, kind: Any, thread_id: Any, prefix: Any, verify: Any, dry_run: Any
@@ -471,7 +473,7 @@ class Operator:
             source, kind, as_id(thread_id, "thread_id") if thread_id is not None else None, as_id(prefix, "prefix"),
             verify=bool(verify), dry_run=bool(dry_run),
         )  # fmt: skip
-        return importing(wish, Target(self._desk.tenant, self._desk.heads, self._indexing))
+        return importing(wish, Target(self._session.tenant, self._session.heads, self._indexing))
 
     def _indexing(self) -> Any:
         """How memories are indexed."""
@@ -488,13 +490,13 @@ class Operator:
         completed. Done again before something went on from there, it is the same branch. Missing if there is no such
         thread or checkpoint. Four round trips.
         """
-        return self._desk.work(self._rolling_back(thread_id, checkpoint_id, ns, kind, dry_run=dry_run))
+        return self._session.work(self._rolling_back(thread_id, checkpoint_id, ns, kind, dry_run=dry_run))
 
     async def arollback(
         self, thread_id: str, checkpoint_id: str, *, ns: str = "", kind: str | None = None, dry_run: bool = False
     ) -> Branch:
         """The same for async callers."""
-        return await self._desk.awork(self._rolling_back(thread_id, checkpoint_id, ns, kind, dry_run=dry_run))
+        return await self._session.awork(self._rolling_back(thread_id, checkpoint_id, ns, kind, dry_run=dry_run))
 
     def fork(
         self,
@@ -509,7 +511,7 @@ class Operator:
 
         A new thread begins with that checkpoint, its ancestors and their writes. ValueError if there is a thread `to`.
         """
-        return self._desk.work(self._forking(thread_id, checkpoint_id, to, ns, kind))
+        return self._session.work(self._forking(thread_id, checkpoint_id, to, ns, kind))
 
     async def afork(
         self,
@@ -521,17 +523,17 @@ class Operator:
         kind: str | None = None,
     ) -> Branch:
         """The same for async callers."""
-        return await self._desk.awork(self._forking(thread_id, checkpoint_id, to, ns, kind))
+        return await self._session.awork(self._forking(thread_id, checkpoint_id, to, ns, kind))
 
     def _rolling_back(self, thread_id: Any, ref: Any, ns: Any, kind: str | None, *, dry_run: bool) -> Work[Branch]:
         place = (as_id(thread_id, "thread_id"), as_id(ref, "checkpoint_id"), as_id(ns, "ns"), _checked_kind(kind))
-        return branching.rolling_back(self._desk, *place, dry_run=dry_run)
+        return branching.rolling_back(self._session, *place, dry_run=dry_run)
 
     def _forking(self, thread_id: Any, ref: Any, to: Any, ns: Any, kind: str | None) -> Work[Branch]:
         wanted = as_id(ref, "checkpoint_id") if ref is not None else None
         target = as_id(to, "to") if to is not None else None
         place = (as_id(thread_id, "thread_id"), wanted, as_id(ns, "ns"), _checked_kind(kind))
-        return branching.forking(self._desk, *place, to=target)
+        return branching.forking(self._session, *place, to=target)
 
     # -- Retention --
 
@@ -539,19 +541,19 @@ class Operator:
         self, thread_id: str, checkpoint_id: str, name: str | None, *, ns: str = "", kind: str | None = None
     ) -> str:
         """Give a checkpoint a tag (metadata `tag`), so that policies keep it; None takes it away. The checkpoint's id."""
-        return self._desk.work(self._tagging(thread_id, checkpoint_id, name, ns, kind))
+        return self._session.work(self._tagging(thread_id, checkpoint_id, name, ns, kind))
 
     async def atag(
         self, thread_id: str, checkpoint_id: str, name: str | None, *, ns: str = "", kind: str | None = None
     ) -> str:
         """The same for async callers."""
-        return await self._desk.awork(self._tagging(thread_id, checkpoint_id, name, ns, kind))
+        return await self._session.awork(self._tagging(thread_id, checkpoint_id, name, ns, kind))
 
     def _tagging(self, thread_id: Any, ref: Any, name: Any, ns: Any, kind: str | None) -> Work[str]:
         if name is not None and not (isinstance(name, str) and name):
             raise TypeError(f"name must be a str that is not empty, or None, not {name!r}")
         place = (as_id(thread_id, "thread_id"), as_id(ref, "checkpoint_id"), as_id(ns, "ns"), _checked_kind(kind))
-        return branching.tagging(self._desk, *place, name=name)
+        return branching.tagging(self._session, *place, name=name)
 
     def prune(
         self,
@@ -567,7 +569,7 @@ class Operator:
         `dry_run` says exactly what would go, and how many bytes come back. `kind` is needed where both kinds have this
         id. If there is no such thread, the answer is false; ValueError with neither a thread nor a policy. Each thread is a commit.
         """
-        return self._desk.work(self._pruning(thread_id, policy, kind, dry_run=dry_run), on_progress)
+        return self._session.work(self._pruning(thread_id, policy, kind, dry_run=dry_run), on_progress)
 
     async def aprune(
         self,
@@ -579,35 +581,36 @@ class Operator:
         on_progress: Tell | None = None,
     ) -> Pruned:
         """The same for async callers."""
-        return await self._desk.awork(self._pruning(thread_id, policy, kind, dry_run=dry_run), on_progress)
+        return await self._session.awork(self._pruning(thread_id, policy, kind, dry_run=dry_run), on_progress)
 
     def _pruning(self, thread_id: Any, policy: Retention, kind: str | None, *, dry_run: bool) -> Work[Pruned]:
         given = policies(policy, "policy") if policy is not None else None
         if thread_id is None and given is None:
             raise ValueError("say which thread, or by which policy: prune without either would be for every thread")
         if thread_id is None:
-            return sweeping.pruning(self._desk, given or (), kind=_checked_kind(kind), dry_run=dry_run)
+            return sweeping.pruning(self._session, given or (), kind=_checked_kind(kind), dry_run=dry_run)
         id = as_id(thread_id, "thread_id")
-        return sweeping.pruning_one(self._desk, id, given, kind=_checked_kind(kind), dry_run=dry_run)
+        return sweeping.pruning_one(self._session, id, given, kind=_checked_kind(kind), dry_run=dry_run)
 
     def sweep(self, *, dry_run: bool = False, on_progress: Tell | None = None) -> Swept:
         """Remove memories that have expired, of all tenants, and what the policies of this Keep do not keep."""
-        return self._desk.work(sweeping.sweeping(self._desk, self._retention, dry_run=dry_run), on_progress)
+        return self._session.work(sweeping.sweeping(self._session, self._retention, dry_run=dry_run), on_progress)
 
     async def asweep(self, *, dry_run: bool = False, on_progress: Tell | None = None) -> Swept:
         """The same for async callers."""
-        return await self._desk.awork(sweeping.sweeping(self._desk, self._retention, dry_run=dry_run), on_progress)
+        return await self._session.awork(
+            sweeping.sweeping(self._session, self._retention, dry_run=dry_run), on_progress
+        )
 
     def start_sweeping(self, minutes: float = 5.0) -> Any:
         """Sweep every so many minutes, in a thread, until this Keep is closed or the future that this gives is cancelled."""
         if type(minutes) not in (int, float) or not minutes > 0:
             raise ValueError(f"minutes must be a number above 0, not {minutes!r}")
-        self._desk.upkeep = partial(sweeping.sweep_once, policies=self._retention)
-        return self._desk.start_upkeep(minutes)
+        return self._session.start_upkeep(minutes, partial(sweeping.sweep_once, policies=self._retention))
 
     def stop_sweeping(self, timeout: float | None = None) -> Any:
         """Stop that; whether it has stopped. Inside an event loop it gives something to await."""
-        return self._desk.stop_upkeep(timeout)
+        return self._session.stop_upkeep(timeout)
 
     # -- Moving --
 
@@ -630,10 +633,10 @@ class Operator:
         as of one moment.
         """
         of = chosen(thread_id, prefix, kind, memories=memories)
-        about = {"made": _moment(), "by": "threadkeep", "tenant": "" if redact else self._desk.tenant}
+        about = {"made": _moment(), "by": "threadkeep", "tenant": "" if redact else self._session.tenant}
         redacting = Redaction(secrets.token_bytes(32)) if redact else None
         with portable.writing(file) as out:
-            return self._desk.work(Export(self._desk, of, out, redacting).work(about), on_progress)
+            return self._session.work(Export(self._session, of, out, redacting).work(about), on_progress)
 
     async def aexport(
         self,
@@ -647,7 +650,7 @@ class Operator:
         on_progress: Tell | None = None,
     ) -> Exported:
         """The same for async callers; in a thread, where `on_progress` is called too."""
-        return await aside(
+        return await run_in_thread(
             lambda: self.export(
                 file, thread_id=thread_id, prefix=prefix, kind=kind, memories=memories, redact=redact,
                 on_progress=on_progress,
@@ -674,8 +677,8 @@ class Operator:
         """
         of = chosen(thread_id, prefix, kind, memories=memories)
         with portable.reading(file) as lines:
-            work = Bringing(self._desk, lines, of, self._index_memories, partial).work()
-            return self._desk.work(work, on_progress)
+            work = Bringing(self._session, lines, of, self._index_memories, partial).work()
+            return self._session.work(work, on_progress)
 
     async def aimport_portable(
         self,
@@ -689,7 +692,7 @@ class Operator:
         on_progress: Tell | None = None,
     ) -> Brought:
         """The same for async callers; in a thread, where `on_progress` is called too."""
-        return await aside(
+        return await run_in_thread(
             lambda: self.import_portable(
                 file, thread_id=thread_id, prefix=prefix, kind=kind, memories=memories, partial=partial,
                 on_progress=on_progress,
@@ -715,7 +718,7 @@ class Operator:
         Problems are collected, never raised; nothing is changed. Without any argument the memories and the storage
         itself are checked too. `on_progress` is called with (done, total, what) before each thread.
         """
-        return self._desk.work(self._verifying(thread_id, prefix, kind), on_progress)
+        return self._session.work(self._verifying(thread_id, prefix, kind), on_progress)
 
     async def averify(
         self,
@@ -726,13 +729,13 @@ class Operator:
         on_progress: Tell | None = None,
     ) -> Verified:
         """The same for async callers."""
-        return await self._desk.awork(self._verifying(thread_id, prefix, kind), on_progress)
+        return await self._session.awork(self._verifying(thread_id, prefix, kind), on_progress)
 
     def _verifying(self, thread_id: str | None, prefix: str, kind: str | None) -> Work[Verified]:
         prefix, kind = as_id(prefix, "prefix"), _checked_kind(kind)
         if thread_id is None:
-            vectors = self._desk.vectors
-            return upkeep.verifying(self._desk.tenant, prefix, kind, vectors.dims if vectors is not None else None)
+            vectors = self._session.vectors
+            return upkeep.verifying(self._session.tenant, prefix, kind, vectors.dims if vectors is not None else None)
         if prefix:
             raise ValueError("say a thread or a prefix, not both")
         return self._verifying_one(as_id(thread_id, "thread_id"), kind)
@@ -758,8 +761,8 @@ class Operator:
         take the writes in, else the default merge does (lists are added up, dicts merged, else the last value counts).
         Nothing is overwritten or removed; what it had to assume stands in the answer. `Corrupt` if nothing is left.
         """
-        key = self._desk.runner.run(self._known(thread_id, kind))
-        return self._desk.exclusive(key, self._repairing(key, checkpoint_id, ns, graph, dry_run=dry_run))
+        key = self._session.runner.run(self._known(thread_id, kind))
+        return self._session.exclusive(key, self._repairing(key, checkpoint_id, ns, graph, dry_run=dry_run))
 
     async def arepair(
         self,
@@ -772,11 +775,11 @@ class Operator:
         kind: str | None = None,
     ) -> Repaired:
         """The same for async callers."""
-        key = await self._desk.runner.arun(lambda: self._known(thread_id, kind))
-        return await self._desk.aexclusive(key, self._repairing(key, checkpoint_id, ns, graph, dry_run=dry_run))
+        key = await self._session.runner.arun(lambda: self._known(thread_id, kind))
+        return await self._session.aexclusive(key, self._repairing(key, checkpoint_id, ns, graph, dry_run=dry_run))
 
     def _known(self, thread_id: str, kind: str | None) -> Plan[ThreadKey]:
-        return verify.known(self._desk.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind))
+        return verify.known(self._session.tenant, as_id(thread_id, "thread_id"), _checked_kind(kind))
 
     def _repairing(
         self, key: ThreadKey, checkpoint_id: str | None, ns: str, graph: Any, *, dry_run: bool
@@ -787,8 +790,10 @@ class Operator:
         if key.kind == CUBE and (ns or graph is not None):
             raise ValueError(f"thread {key.id!r} is CubeLoop's: it has neither namespaces nor a graph")
         replay = self._replaying(graph) if graph is not None else None
-        wish = repair.Wish(ref, as_id(ns, "ns"), str(uuid6()), now(), datetime.now(UTC).isoformat(), draw(), dry_run)
-        return lambda: repair.repair(self._desk.heads, key, wish, replay)
+        wish = repair.Wish(
+            ref, as_id(ns, "ns"), str(uuid6()), now_ms(), datetime.now(UTC).isoformat(), nonce(), dry_run
+        )
+        return lambda: repair.repair(self._session.heads, key, wish, replay)
 
     def _replaying(self, graph: Any) -> Callable[[], Replay]:
         from threadkeep.adapters.replaying import GraphReplay  # noqa: PLC0415 - it imports LangGraph
@@ -799,12 +804,12 @@ class Operator:
 
     def doctor(self) -> list[Finding]:
         """What is to know of the storage and how it is used, with a verdict and advice on each fact. Nothing is changed."""
-        return doctor.findings(self._desk.runner.run(verify.asked(Facts())), tenant=self._desk.tenant)
+        return doctor.findings(self._session.runner.run(verify.asked(Facts())), tenant=self._session.tenant)
 
     async def adoctor(self) -> list[Finding]:
         """The same for async callers."""
-        facts = await self._desk.runner.arun(lambda: verify.asked(Facts()))
-        return doctor.findings(facts, tenant=self._desk.tenant)
+        facts = await self._session.runner.arun(lambda: verify.asked(Facts()))
+        return doctor.findings(facts, tenant=self._session.tenant)
 
     def compact(self, *, on_progress: Tell | None = None) -> Compacted:
         """Free items that nothing refers to, then have the storage give space back that it does not need.
@@ -812,11 +817,13 @@ class Operator:
         Harmless beside others; SQLite is `Unavailable`, with nothing changed, while others read or write it for longer
         than `timeout`.
         """
-        return self._desk.work(upkeep.compacting(self._desk.heads, self._desk.tenant, draw), on_progress)
+        return self._session.work(upkeep.compacting(self._session.heads, self._session.tenant, nonce), on_progress)
 
     async def acompact(self, *, on_progress: Tell | None = None) -> Compacted:
         """The same for async callers."""
-        return await self._desk.awork(upkeep.compacting(self._desk.heads, self._desk.tenant, draw), on_progress)
+        return await self._session.awork(
+            upkeep.compacting(self._session.heads, self._session.tenant, nonce), on_progress
+        )
 
 
 async def _in_thread(tenant: str, id: str, kind: str | None, make: Callable[[ThreadKey], Plan[T]]) -> T:

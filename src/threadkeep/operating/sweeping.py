@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from threadkeep import desk as clock
-from threadkeep.desk import Desk, draw, now
+from threadkeep import clock
+from threadkeep.clock import nonce, now_ms
 from threadkeep.engine import catalogue, prune, remembering, retention
 from threadkeep.engine.backend import Listed
 from threadkeep.engine.checkpoints import TRIES
@@ -19,6 +19,7 @@ from threadkeep.engine.prune import Loss
 from threadkeep.engine.retention import Policy, Pruned, Swept
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Plan
+from threadkeep.session import Session
 from threadkeep.work import Change, Progress, Read, Work
 
 _PAGE = 500
@@ -26,7 +27,7 @@ _TRIES = 5
 """A thread that others changed so often while it was judged is busy: it is left for the next time."""
 
 
-def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run: bool) -> Work[Pruned]:
+def pruning(session: Session, policies: Sequence[Policy], *, kind: str | None, dry_run: bool) -> Work[Pruned]:
     """All threads, judged by these policies. One that others change all the time is left for the next time.
 
     A damaged one is left alone and told of: it must not keep the others from being pruned.
@@ -34,10 +35,10 @@ def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run
     losses: list[tuple[ThreadKey, Loss]] = []
     skipped: list[str] = []
     looked_at, last = 0, None
-    policies = [policy for policy in policies if policy.tenant in (None, desk.tenant)]
-    moment = now()
+    policies = [policy for policy in policies if policy.tenant in (None, session.tenant)]
+    moment = now_ms()
     judge = retention.judged(policies, moment)
-    while policies and (page := (yield Read(partial(_page, desk.tenant, policies, kind, last)))):
+    while policies and (page := (yield Read(partial(_page, session.tenant, policies, kind, last)))):
         for listed in page:
             key: ThreadKey = listed.row.key
             looked_at += 1
@@ -45,7 +46,7 @@ def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run
                 continue
             yield Progress(looked_at, None, key.id)
             try:
-                loss = yield letting_go(desk, key, judge, dry_run=dry_run, tries=_TRIES)
+                loss = yield letting_go(session, key, judge, dry_run=dry_run, tries=_TRIES)
             except Conflict:
                 continue
             except Corrupt:
@@ -58,22 +59,24 @@ def pruning(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run
 
 
 def pruning_one(
-    desk: Desk, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool
+    session: Session, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool
 ) -> Work[Pruned]:
     """One thread, judged by these policies; without any, only the latest of each namespace stays."""
-    key = yield Read(lambda: catalogue.key_of(desk.tenant, id, kind))
+    key = yield Read(lambda: catalogue.key_of(session.tenant, id, kind))
     if key is None:
         return retention.pruned([], looked_at=0, dry_run=dry_run)
-    judge = retention.judged(policies, now()) if policies is not None else prune.keep_latest
-    loss = yield letting_go(desk, key, judge, dry_run=dry_run)
+    judge = retention.judged(policies, now_ms()) if policies is not None else prune.keep_latest
+    loss = yield letting_go(session, key, judge, dry_run=dry_run)
     return retention.pruned([(key, loss)] if loss is not None else [], looked_at=1, dry_run=dry_run)
 
 
-def letting_go(desk: Desk, key: ThreadKey, judge: prune.Judge, *, dry_run: bool, tries: int = TRIES) -> Read | Change:
+def letting_go(
+    session: Session, key: ThreadKey, judge: prune.Judge, *, dry_run: bool, tries: int = TRIES
+) -> Read | Change:
     """One thread."""
 
     def make() -> Plan[Loss | None]:
-        return prune.let_go(desk.heads, key, judge, draw(), dry_run=dry_run, tries=tries)
+        return prune.let_go(session.heads, key, judge, nonce(), dry_run=dry_run, tries=tries)
 
     return Read(make) if dry_run else Change(key, make)
 
@@ -87,13 +90,13 @@ async def _page(tenant: str, policies: Sequence[Policy], kind: str | None, last:
     )  # fmt: skip
 
 
-def sweeping(desk: Desk, policies: Sequence[Policy], *, dry_run: bool = False) -> Work[Swept]:
+def sweeping(session: Session, policies: Sequence[Policy], *, dry_run: bool = False) -> Work[Swept]:
     """Expired memories, of all tenants; then what these policies do not keep."""
-    memories = None if dry_run else (yield Change(None, lambda: remembering.sweep(clock.now_exactly())))
-    pruned = yield from pruning(desk, policies, kind=None, dry_run=dry_run)
+    memories = None if dry_run else (yield Change(None, lambda: remembering.sweep(clock.now_us())))
+    pruned = yield from pruning(session, policies, kind=None, dry_run=dry_run)
     return Swept(memories, pruned.dropped, pruned.checkpoints, pruned.bytes, pruned)
 
 
-def sweep_once(desk: Desk, policies: Sequence[Policy]) -> Swept:
+def sweep_once(session: Session, policies: Sequence[Policy]) -> Swept:
     """The same, here and now."""
-    return desk.work(sweeping(desk, policies))
+    return session.work(sweeping(session, policies))

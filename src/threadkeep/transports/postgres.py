@@ -36,6 +36,7 @@ from threadkeep.backends.postgres import (
     fits_one_statement,
 )
 from threadkeep.backends.sql import Row, Values, only_adds
+from threadkeep.drivers import forks
 from threadkeep.engine.backend import Catalogue, Commit, Drop, Footprint, Load, Scan, Survey
 from threadkeep.engine.health import Compact, Facts, Sound
 from threadkeep.engine.memories import (
@@ -54,7 +55,7 @@ from threadkeep.engine.memories import (
 )
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, answer
-from threadkeep.transports import arrays, forks, postgres_health
+from threadkeep.transports import arrays, postgres_health
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -95,6 +96,8 @@ class Options:
     timeout: float
     read_only: bool
     durability: str
+    wants_vectors: bool
+    """Whether vectors will be stored, so that pgvector is worth having."""
     application_name: str | None = None
 
 
@@ -184,14 +187,15 @@ class PostgresServer:
 
     writers = _WRITERS
     has_words = True
-    wants_vectors = False
-    on_loss: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, where: str | ConnectionPool[Any], backend: Postgres, options: Options) -> None:
+    def __init__(
+        self, where: str | ConnectionPool[Any], backend: Postgres, options: Options, *, on_loss: Callable[[], None]
+    ) -> None:
         self._lent = where if isinstance(where, ConnectionPool) else None
         self._conninfo = "" if self._lent is not None else _conninfo(str(where), options)
         self._backend = backend
         self._options = options
+        self._on_loss = on_loss
         self.read_only = options.read_only
         self._closed = False
         self._forked = False
@@ -347,7 +351,7 @@ class PostgresServer:
         """Where pgvector is; if it is wanted and not there, it is asked for."""
         blocks = self._backend.sql
         found = session.rows(blocks["vector-schema"])
-        if not found and self.wants_vectors and not self._options.read_only:
+        if not found and self._options.wants_vectors and not self._options.read_only:
             try:
                 session.rows(blocks["new-extension"])
             except psycopg.Error as error:
@@ -385,7 +389,7 @@ class PostgresServer:
                     raise Unavailable(f"PostgreSQL: {passing}") from passing.__cause__
                 if passing.lost_connection:
                     self._renew(pool)
-                    self.on_loss()
+                    self._on_loss()
                     if not again:
                         raise Conflict(f"PostgreSQL: {passing}") from passing.__cause__
                 if attempt > 1:  # one connection that was lost says nothing of the server

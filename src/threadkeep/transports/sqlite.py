@@ -7,7 +7,6 @@ raises is translated here, in one place.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,12 +20,14 @@ import apsw
 
 from threadkeep.backends.sql import Row
 from threadkeep.backends.sqlite import READABLE, SCHEMA_VERSION, Sqlite
+from threadkeep.drivers import forks
+from threadkeep.drivers.loops import in_event_loop
 from threadkeep.engine.backend import Commit, Drop, Footprint, Storage
 from threadkeep.engine.health import Compact, Facts, Sound, Unsound
 from threadkeep.engine.memories import Browse, Count, Expired, Matching, Recall, RecallNumbered, Spaces, Worded
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, result
-from threadkeep.transports import forks, sqlite_health
+from threadkeep.transports import sqlite_health
 
 T = TypeVar("T")
 _IDLE_READERS = 8
@@ -61,8 +62,6 @@ class SqliteFile:
 
     writers = 1
     has_words = True
-    wants_vectors = False
-    on_loss: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self, path: Path, backend: Sqlite, *, durability: str, timeout: float, read_only: bool = False
@@ -380,11 +379,7 @@ def _exists(path: Path) -> bool:
 
 def _absolute(path: Path) -> Path:
     """The path as it is meant now. On an event loop, where asking for the folder counts as blocking, at first use."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return path.absolute()
-    return path
+    return path if in_event_loop() else path.absolute()
 
 
 def is_of_others(path: str) -> bool:

@@ -28,11 +28,12 @@ from redis.retry import Retry
 
 from threadkeep.backends.valkey import Valkey
 from threadkeep.backends.valkey_calls import Call, script
+from threadkeep.drivers import forks
 from threadkeep.engine.backend import Commit, Footprint, Storage
 from threadkeep.engine.health import Facts
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
 from threadkeep.plan import Outcome, Request, answer, attempt
-from threadkeep.transports import forks, valkey_health
+from threadkeep.transports import valkey_health
 from threadkeep.transports.valkey_health import Primary
 
 _LOST = (errors.ConnectionError, errors.TimeoutError, errors.RedisClusterException, OSError)
@@ -185,12 +186,11 @@ class ValkeyServer:
 
     writers = 2
     has_words = False
-    wants_vectors = False
-    on_loss: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, backend: Valkey, options: Options) -> None:
+    def __init__(self, backend: Valkey, options: Options, *, on_loss: Callable[[], None]) -> None:
         self._backend = backend
         self._options = options
+        self._on_loss = on_loss
         self.read_only = options.read_only
         self._lock = threading.Lock()
         self._at_rest = threading.Condition(self._lock)
@@ -311,7 +311,7 @@ class ValkeyServer:
 
     def _lost(self, silent: str | None) -> None:
         """Another server may be there now, which never had what this one acknowledged."""
-        self.on_loss()
+        self._on_loss()
         with suppress(*_LOST):
             self._reached().refresh(silent)
 

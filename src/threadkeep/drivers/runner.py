@@ -25,12 +25,12 @@ from random import random
 from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
 
+from threadkeep.drivers import forks
+from threadkeep.drivers.workers import Workers
 from threadkeep.engine import health, memories
 from threadkeep.engine.backend import Commit, Drop, Duplicate, Fork, Pause
 from threadkeep.errors import Closed
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, attempt, drive, result, resume
-from threadkeep.transports import forks
-from threadkeep.transports.workers import Workers
 
 T = TypeVar("T")
 Together: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
@@ -49,10 +49,6 @@ class Transport(Protocol):
     """Whether changes are refused."""
     has_words: bool
     """Whether memories can be found by their words."""
-    wants_vectors: bool
-    """Whether vectors will be stored; known before the first request."""
-    on_loss: Callable[[], None]
-    """Called when the storage may have lost what it acknowledged: nothing that was remembered is true for certain."""
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
