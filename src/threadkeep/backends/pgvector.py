@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadkeep.backends.sql_memories import changes, conditions_of
+from threadkeep.backends.sql_rows import Row
 from threadkeep.engine.filters import EVERYTHING
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories import Browse, IndexVectors, Nearby, Nearest, PartChanges, Scored, VectorChanges
 from threadkeep.engine.spaces import part_number
 
 if TYPE_CHECKING:
-    from threadkeep.backends.sql import Row, Work
+    from threadkeep.backends.sql import Work
 
 _FEW = 10_000
 """So many memories are compared one by one."""

@@ -17,20 +17,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.backends import pgvector, prefilters
 from threadkeep.backends.sql import (
-    Row,
     Session,
     SqlBackend,
-    Values,
     Work,
     item_values,
-    maybe_bytes,
     only_adds,
     sense,
     tag_values,
-    thread_row,
     with_names,
 )
 from threadkeep.backends.sql_memories import memory_values, numbered
+from threadkeep.backends.sql_rows import Row, Values, maybe_bytes, thread_row
 from threadkeep.engine.backend import Batch, Commit, Footprint, Found, Load, Loaded, Storage, Survey, refs_of
 from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes

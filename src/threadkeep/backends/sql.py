@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 from threadkeep.backends import sql_health, sql_memories
 from threadkeep.backends.blocks import read_blocks
+from threadkeep.backends.sql_rows import Row, Values, maybe_bytes, maybe_pack, maybe_unpack, thread_row
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import (
     Ancestors,
@@ -46,8 +47,6 @@ from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Request
 
-Row = tuple[Any, ...]
-Values = Mapping[str, Any]
 _BEGINNING = (2**63 - 1, "", "")
 """Before the first thread of any order."""
 _MOST_TAGS = 8
@@ -190,7 +189,7 @@ class SqlBackend(ABC):
         """A row of {checkpoint-columns}."""
         ns, id, parent, run, step, source, labels, time, hidden, refs, body = row
         return CheckpointRow(
-            from_bytes(ns), from_bytes(id), _id(parent), _id(run), step, source, labels, time, bool(hidden),
+            from_bytes(ns), from_bytes(id), maybe_unpack(parent), maybe_unpack(run), step, source, labels, time, bool(hidden),
             self.unpack_refs(refs), body,
         )  # fmt: skip
 
@@ -198,7 +197,7 @@ class SqlBackend(ABC):
         """A row of {write-columns}."""
         ns, checkpoint, task, path, run, time, entries, refs, body = row
         return WriteRow(
-            from_bytes(ns), from_bytes(checkpoint), unpack_id(task), from_bytes(path), _id(run), time,
+            from_bytes(ns), from_bytes(checkpoint), unpack_id(task), from_bytes(path), maybe_unpack(run), time,
             tuple(json.loads(entries)), self.unpack_refs(refs), body,
         )  # fmt: skip
 
@@ -575,36 +574,6 @@ def _drop_all(work: Work, number: int) -> None:
 def _entries(index: tuple[int, ...]) -> str:
     """JSON without spaces; json.dumps takes three times as long."""
     return str(list(index)).replace(" ", "")
-
-
-def maybe_bytes(text: str | None) -> bytes | None:
-    """An id as sortable bytes, if there is one."""
-    return to_bytes(text) if text is not None else None
-
-
-def maybe_pack(text: str | None) -> bytes | None:
-    """An id as few bytes, if there is one."""
-    return pack_id(text) if text is not None else None
-
-
-def _text(data: bytes | None) -> str | None:
-    return from_bytes(data) if data is not None else None
-
-
-def _id(data: bytes | None) -> str | None:
-    return unpack_id(data) if data else None
-
-
-def thread_row(row: Row) -> ThreadRow:
-    """A row of {thread-columns}."""
-    _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *told = row[:21]
-    top, run, step, source, status, labels, early, early_status, lease = told
-    return ThreadRow(
-        key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)), epoch=epoch, rev=rev,
-        nexts=tuple(itemlog.read_varints(nexts)), created=created, updated=updated, checkpoints=checkpoints,
-        writes=writes, bytes=size, top=_text(top), run=_id(run), step=step, source=source, status=status,
-        labels=labels, early=_text(early), early_status=early_status, lease=lease,
-    )  # fmt: skip
 
 
 _VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {

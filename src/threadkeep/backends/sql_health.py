@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends.sql_rows import Row, thread_row
 from threadkeep.engine.health import (
     CATALOGUE,
     MEMORY,
@@ -28,7 +29,7 @@ from threadkeep.engine.spaces import Place, decode, memory_number, part_number
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
-    from threadkeep.backends.sql import Row, Work
+    from threadkeep.backends.sql import Work
 
 _OWNED = ("tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs")
 _LOWEST = -(1 << 63) - 1
@@ -62,8 +63,6 @@ def _present(id: bytes, kind: str) -> Present:
 
 def inspect(work: Work, request: Inspect) -> Inspected:
     """A thread as it is stored, row by row."""
-    from threadkeep.backends.sql import thread_row  # noqa: PLC0415 - which imports us
-
     row = work.one("thread", **work.dialect.key_values(request.key))
     if row is None:
         return Inspected()

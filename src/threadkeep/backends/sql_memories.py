@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends.sql_rows import Row
 from threadkeep.engine.filters import EVERYTHING
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories import (
@@ -32,7 +33,7 @@ from threadkeep.errors import Conflict
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
-    from threadkeep.backends.sql import Row, Work
+    from threadkeep.backends.sql import Work
 
 _AND = "\n  AND "
 _LAST = b"\xff"

@@ -20,11 +20,25 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple
 
-import ormsgpack
-
 from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, Session, key_of, merged, merged_ranks
 from threadkeep.backends.valkey_health import Health
 from threadkeep.backends.valkey_memories import Memories
+from threadkeep.backends.valkey_rows import (
+    checkpoint_row,
+    item_field,
+    item_id,
+    pack_checkpoint,
+    pack_thread,
+    pack_write,
+    row_place,
+    segments,
+    space_place,
+    task_place,
+    thread_row,
+    visible_place,
+    write_place,
+    write_row,
+)
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import (
     Ancestors,
@@ -52,7 +66,7 @@ from threadkeep.engine.backend import (
 )
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
 from threadkeep.engine.itemlog import BEGINNING, RUN_LISTS, SHARED, ItemId, Run
-from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.records import WriteRow
 from threadkeep.engine.spaces import decode, encode
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Request
@@ -155,7 +169,7 @@ class Valkey:
             args += (lane, low, high)
         args.append(AT_ONCE)
         for want in wanted:
-            args += ("i", row_place(want.ns, want.id)) if want.id is not None else ("l", _space(want.ns))
+            args += ("i", row_place(want.ns, want.id)) if want.id is not None else ("l", space_place(want.ns))
             args.append(int(want.items))
         return Call("load", self.names(key).keys[:2], tuple(args))
 
@@ -165,7 +179,7 @@ class Valkey:
         """Items, some at a time; None if the thread is of another epoch by now."""
         found: dict[ItemId, bytes] = {}
         for start in range(0, len(ids), AT_ONCE):
-            fields = [_item(at) for at in ids[start : start + AT_ONCE]]
+            fields = [item_field(at) for at in ids[start : start + AT_ONCE]]
             now, values = session.call(Call("slice", self.names(key).keys[:1], tuple(fields)))
             if now is None or now.partition(b":")[0] != version.partition(b":")[0]:
                 return None
@@ -174,7 +188,7 @@ class Valkey:
 
     def _measure(self, session: Session, request: Measure) -> Measured:
         """Some items at a time; again, if the thread was pruned before all were measured."""
-        fields = [_item(at) for run in request.runs for at in run.ids()]
+        fields = [item_field(at) for run in request.runs for at in run.ids()]
         while True:
             slices = [
                 session.call(Call("measure", self.names(request.key).keys[:1], (BEGINNING, *fields[start : start + AT_ONCE])))
@@ -239,15 +253,15 @@ class Valkey:
         ]  # fmt: skip
         gone = [row_place(*each) for each in batch.gone_checkpoints]
         _add(args, [*gone, *(task_place(*each) for each in batch.gone_writes)])
-        _add(args, [_item(at) for run in batch.gone_items for at in run.ids()])
+        _add(args, [item_field(at) for run in batch.gone_items for at in run.ids()])
         new, changed = (batch.new_checkpoints, batch.new_writes), (batch.changed_checkpoints, batch.changed_writes)
         for checkpoints, writes in (new, changed):
             args.append(len(checkpoints) + len(writes))
             for each in checkpoints:
                 args += (row_place(each.ns, each.id), visible_place(each), pack_checkpoint(each))
             for task in writes:
-                args += (_task(task), _task(task), pack_write(task))
-        _add(args, [piece for at, stored in batch.items for piece in (_item(at), stored)], each=2)
+                args += (write_place(task), write_place(task), pack_write(task))
+        _add(args, [piece for at, stored in batch.items for piece in (item_field(at), stored)], each=2)
         _add(args, [encode((run,)) for run in batch.runs])
         _add(args, [encode((run,)) for run in batch.gone_runs])
         return Call("commit", names.keys if staged is None else (*names.keys, staged), tuple(args))
@@ -309,7 +323,7 @@ class Valkey:
             if some is None:
                 raise Conflict
             size += sum(map(len, some.values()))
-            pieces = [piece for at, stored in some.items() for piece in (_item(at), stored)]
+            pieces = [piece for at, stored in some.items() for piece in (item_field(at), stored)]
             session.call(Call("stage", (staged,), (_STAGED_FOR, *pieces)))
         thread = batch.thread._replace(bytes=batch.thread.bytes + size) if counted else batch.thread
         self.committed(session.call(self.commit_call(batch._replace(thread=thread), staged)))
@@ -337,7 +351,7 @@ class Valkey:
     def _hits(self, session: Session, request: Scan, keys: Sequence[ThreadKey]) -> list[list[Hit]]:
         """The first checkpoints of each thread that may be asked for."""
         below = _below(request)
-        space = _space(request.ns) if request.ns is not None else b""
+        space = space_place(request.ns) if request.ns is not None else b""
         calls = [Call("scan", self.names(key).keys[:2], (space, below, request.limit + 1)) for key in keys]
         return [
             [Hit(key, checkpoint_row(row), held) for row, held in zip(rows, labels, strict=True)]
@@ -380,7 +394,7 @@ class Valkey:
             wanted = [row for row in here if request.status in (None, row.status)]
             labels = session.calls(
                 [
-                    Call("HGET", self.names(row.key).keys[:1], (_item(ItemId(SHARED, row.labels or 0)),))
+                    Call("HGET", self.names(row.key).keys[:1], (item_field(ItemId(SHARED, row.labels or 0)),))
                     for row in wanted
                 ]
             )
@@ -422,12 +436,6 @@ class Valkey:
                 yield ThreadKey(request.tenant, kind, id)
 
 
-def segments(member: bytes, count: int) -> tuple[str, ...]:
-    """Encoded segments, and the rest as it is."""
-    *encoded, rest = member.split(b"\x00\x01", count)
-    return (*(decode(each + b"\x00\x01")[0] for each in encoded), from_bytes(rest))
-
-
 def _below(request: Scan) -> bytes:
     """The bound of ids that a scan asks for. With a NUL after it, the id itself is below it."""
     bounds = [(to_bytes(request.before), b"")] if request.before is not None else []
@@ -456,41 +464,6 @@ def _add(args: list[Any], values: Sequence[Any], *, each: int = 1) -> None:
     args += values
 
 
-def _space(ns: str) -> bytes:
-    """How the place of a checkpoint of a namespace begins."""
-    return b"c" + encode((ns,))
-
-
-def row_place(ns: str, id: str) -> bytes:
-    """The field of a checkpoint; its place, if it is visible."""
-    return b"c" + encode((ns, id))[:-2]
-
-
-def visible_place(row: CheckpointRow) -> bytes:
-    """The place of a checkpoint in the order."""
-    place = row_place(row.ns, row.id)
-    return b"h" + place[1:] if row.hidden else place
-
-
-def task_place(ns: str, checkpoint: str, task: str) -> bytes:
-    """The field, and the place, of a task's writes."""
-    return b"w" + encode((ns, checkpoint)) + to_bytes(task)
-
-
-def _task(row: WriteRow) -> bytes:
-    return task_place(row.ns, row.checkpoint, row.task)
-
-
-def _item(at: tuple[int, int]) -> bytes:
-    return b"i%d:%d" % at
-
-
-def item_id(field: bytes) -> ItemId:
-    """The id of an item, by its field."""
-    lane, _, n = field[1:].partition(b":")
-    return ItemId(int(lane), int(n))
-
-
 def _filled(fields: Sequence[bytes], values: Sequence[bytes | None]) -> dict[ItemId, bytes]:
     return {item_id(at): value for at, value in zip(fields, values, strict=True) if value is not None}
 
@@ -511,86 +484,3 @@ def _found(rows: Iterable[tuple[bytes | None, Sequence[bytes]]]) -> tuple[Found,
     return tuple(
         Found(checkpoint_row(row) if row is not None else None, tuple(map(write_row, writes))) for row, writes in rows
     )
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return to_bytes(text) if text is not None else None
-
-
-def _text(data: bytes | None) -> str | None:
-    return from_bytes(data) if data is not None else None
-
-
-def pack_thread(row: ThreadRow) -> bytes:
-    """A thread's row, without its bytes. In clear, for scripts: how many names it has."""
-    texts = (row.top, row.run, row.source, row.status, row.early, row.early_status)
-    packed = ormsgpack.packb(
-        [*map(to_bytes, row.key), row.epoch, row.rev, row.nexts, row.created, row.updated, row.checkpoints, row.writes,
-         row.step, row.labels, row.lease, *map(_bytes, texts)]
-    )  # fmt: skip
-    return b"%d\n%s" % (row.nexts[0] if row.nexts else 0, packed)
-
-
-def thread_row(stored: bytes, size: bytes) -> ThreadRow:
-    """The row that `pack_thread` was given."""
-    tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, step, labels, lease, *texts = (
-        ormsgpack.unpackb(stored.partition(b"\n")[2])
-    )
-    top, run, source, status, early, early_status = map(_text, texts)
-    return ThreadRow(
-        key=ThreadKey(*map(from_bytes, (tenant, kind, id))), epoch=epoch, rev=rev, nexts=tuple(nexts), created=created,
-        updated=updated, checkpoints=checkpoints, writes=writes, bytes=int(size), top=top, run=run, step=step,
-        source=source, status=status or "idle", labels=labels, early=early, early_status=early_status, lease=lease,
-    )  # fmt: skip
-
-
-def pack_checkpoint(row: CheckpointRow) -> bytes:
-    """A checkpoint's row. In clear, for scripts: its labels and refs, and its parent's id, escaped, with its length."""
-    parent = encode((row.parent,))[:-2] if row.parent is not None else None
-    packed = ormsgpack.packb(
-        [to_bytes(row.ns), to_bytes(row.id), _bytes(row.run), row.step, _bytes(row.source), row.time, row.hidden, row.body]
-    )  # fmt: skip
-    said = (b"%d" % len(parent), parent) if parent is not None else (b"", b"")
-    return b"%s\n%s:%s%s" % (_numbers((row.labels, *_flat(row.refs))), *said, packed)
-
-
-def checkpoint_row(stored: bytes) -> CheckpointRow:
-    """The row that `pack_checkpoint` was given."""
-    numbers, _, rest = stored.partition(b"\n")
-    length, _, rest = rest.partition(b":")
-    end = int(length or 0)
-    parent = decode(rest[:end] + b"\x00\x01")[0] if length else None
-    labels, *refs = map(int, numbers.split(b","))
-    ns, id, run, step, source, time, hidden, body = ormsgpack.unpackb(rest[end:])
-    return CheckpointRow(
-        from_bytes(ns), from_bytes(id), parent, _text(run), step, _text(source), labels, time, hidden, _runs(refs), body
-    )
-
-
-def pack_write(row: WriteRow) -> bytes:
-    """A row of writes. In clear, for scripts: its refs."""
-    packed = ormsgpack.packb(
-        [*map(to_bytes, (row.ns, row.checkpoint, row.task, row.path)), _bytes(row.run), row.time, row.index, row.body]
-    )
-    return _numbers(_flat(row.refs)) + b"\n" + packed
-
-
-def write_row(stored: bytes) -> WriteRow:
-    """The row that `pack_write` was given."""
-    numbers, _, packed = stored.partition(b"\n")
-    ns, checkpoint, task, path, run, time, index, body = ormsgpack.unpackb(packed)
-    refs = _runs(list(map(int, numbers.split(b",")))) if numbers else ()
-    texts = (from_bytes(ns), from_bytes(checkpoint), from_bytes(task), from_bytes(path))
-    return WriteRow(*texts, _text(run), time, tuple(index), refs, body)
-
-
-def _numbers(numbers: Iterable[int]) -> bytes:
-    return b",".join([b"%d" % number for number in numbers])
-
-
-def _flat(runs: Iterable[Run]) -> list[int]:
-    return [number for run in runs for number in run]
-
-
-def _runs(flat: Sequence[int]) -> tuple[Run, ...]:
-    return tuple(Run(*flat[i : i + 3]) for i in range(0, len(flat), 3))

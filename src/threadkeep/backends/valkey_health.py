@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends import valkey as threads
 from threadkeep.backends import valkey_memories as memories
+from threadkeep.backends import valkey_rows as threads
 from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, Session
 from threadkeep.engine.health import (
     NONSENSE,

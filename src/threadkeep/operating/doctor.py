@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from threadkeep.version import VERSION
+
 OK, NOTE, WARNING, PROBLEM = "ok", "note", "warning", "problem"
 _MB, _GB = 1_000_000, 1_000_000_000
 _NETWORK = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs", "ncpfs")
@@ -32,9 +34,7 @@ def findings(facts: Mapping[str, Any], *, tenant: str) -> list[Finding]:
 
 
 def _common(facts: Mapping[str, Any], tenant: str) -> Iterator[Finding]:
-    from threadkeep import __version__  # noqa: PLC0415 - which imports us
-
-    yield Finding("threadkeep", __version__)
+    yield Finding("threadkeep", VERSION)
     yield Finding("python", f"{sys.version.split()[0]} on {platform.system()}")
     yield Finding("backend", facts["backend"])
     if "server" in facts:

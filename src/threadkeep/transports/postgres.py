@@ -35,7 +35,8 @@ from threadkeep.backends.postgres import (
     Statement,
     fits_one_statement,
 )
-from threadkeep.backends.sql import Row, Values, only_adds
+from threadkeep.backends.sql import only_adds
+from threadkeep.backends.sql_rows import Row, Values
 from threadkeep.drivers import forks
 from threadkeep.engine.backend import Catalogue, Commit, Drop, Footprint, Load, Scan, Survey
 from threadkeep.engine.health import Compact, Facts, Sound

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import apsw
 
-from threadkeep.backends.sql import Row
+from threadkeep.backends.sql_rows import Row
 from threadkeep.backends.sqlite import READABLE, SCHEMA_VERSION, Sqlite
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
