@@ -24,11 +24,9 @@ from colours import Async, Colour
 from processes import run, run_together
 from test_postgres import execute, schema_of
 from threadkeep import KeepStore
-from threadkeep.backends.sqlite import SCHEMA_VERSION
+from threadkeep.backends.setup import SCHEMA_VERSION
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, Unavailable
-from threadkeep.transports import postgres as on_postgres
-from threadkeep.transports import sqlite as on_sqlite
 
 MINUTE = 60_000_000
 SOON = 0.0005
@@ -440,8 +438,7 @@ def hours_for_ticks(url: str) -> Iterator[None]:
 def old_url(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Made with the first block of the schema only, and used."""
     with monkeypatch.context() as patch:
-        patch.setattr(on_sqlite, "SCHEMA_VERSION", 1)
-        patch.setattr(on_postgres, "SCHEMA_VERSION", 1)
+        patch.setattr("threadkeep.backends.setup.SCHEMA_VERSION", 1)
         with threadkeep.open(tables_url) as keep:
             keep.setup()
             with hours_for_ticks(tables_url):
@@ -507,7 +504,6 @@ def test_a_database_that_was_upgraded_is_refused_by_the_code_before(
 ) -> None:
     with threadkeep.open(old_url) as keep:
         keep.setup()
-    monkeypatch.setattr(on_sqlite, "SCHEMA_VERSION", 1)
-    monkeypatch.setattr(on_postgres, "SCHEMA_VERSION", 1)
+    monkeypatch.setattr("threadkeep.backends.setup.SCHEMA_VERSION", 1)
     with threadkeep.open(old_url) as keep, pytest.raises(SchemaTooNew):
         values(keep.checkpointer)

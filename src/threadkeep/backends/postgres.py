@@ -38,9 +38,6 @@ from threadkeep.engine.spaces import part_number
 from threadkeep.engine.vectors import numpy
 from threadkeep.plan import Request
 
-SCHEMA_VERSION = 4
-READABLE = 3
-"""The oldest schema that can be read as it is: later ones only added views."""
 _TICK = 8
 """`tick` is `updated` without its last 8 bits: a quarter of a second."""
 _NAME = re.compile(

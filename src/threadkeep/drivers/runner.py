@@ -27,14 +27,12 @@ from weakref import WeakKeyDictionary, ref
 
 from threadkeep.drivers import forks
 from threadkeep.drivers.workers import Workers
-from threadkeep.engine import health, memories
-from threadkeep.engine.backend import Commit, Drop, Duplicate, Fork, Pause
+from threadkeep.engine.backend import Pause
 from threadkeep.errors import Closed
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, attempt, drive, result, resume
 
 T = TypeVar("T")
 Together: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
-_WRITES = (Commit, Duplicate, Fork, Drop, *memories.WRITES, *health.WRITES)
 _WORKERS = 6
 _ENOUGH = 32
 """So many commits go out together even if more are on their way."""
@@ -321,7 +319,7 @@ class Runner:
         """Step a job until it asks for a commit (False) or ends (True)."""
         step = resume(job.plan, outcome)
         while isinstance(step, Request):
-            if isinstance(step, _WRITES):
+            if step.access.writes:
                 state.commits.append((job, step))
                 return False
             step = resume(job.plan, answer(self._execute, step))

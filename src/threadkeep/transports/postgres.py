@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import random
 from typing import Any, TypeVar
 
@@ -27,46 +28,23 @@ from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
+from threadkeep.backends import postgres_setup
 from threadkeep.backends.pgvector import can_index
-from threadkeep.backends.postgres import (
-    READABLE,
-    SCHEMA_VERSION,
-    Postgres,
-    Statement,
-    fits_one_statement,
-)
+from threadkeep.backends.postgres import Postgres, Statement, fits_one_statement
+from threadkeep.backends.setup import SetupStatement
 from threadkeep.backends.sql import only_adds
 from threadkeep.backends.sql_rows import Row, Values
 from threadkeep.drivers import forks
-from threadkeep.engine.backend import Catalogue, Commit, Drop, Footprint, Load, Scan, Survey
+from threadkeep.engine.backend import Commit, Load, Survey
 from threadkeep.engine.health import Compact, Facts, Sound
-from threadkeep.engine.memories import (
-    Browse,
-    Count,
-    Expired,
-    IndexVectors,
-    Matching,
-    Recall,
-    RecallNumbered,
-    Refresh,
-    Remember,
-    Spaces,
-    Sweep,
-    Worded,
-)
-from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
-from threadkeep.plan import Failure, Outcome, Reply, Request, answer
+from threadkeep.engine.memories import IndexVectors, Remember
+from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
+from threadkeep.plan import Failure, Outcome, Reply, Request, answer, drive
 from threadkeep.transports import arrays, postgres_health
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_ONE_STATEMENT = (
-    Scan, Catalogue, Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded, Count, Footprint,
-)  # fmt: skip
 _READING, _WRITING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN"
-_BY_KEYS = """SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
-set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true)"""
-"""For statements that name their rows by keys: planned once, and through the indexes."""
 _WRITERS = 4
 """So many groups of commits are under way at once; more would only make the groups smaller."""
 _GROUP_BYTES = 16 * 1024 * 1024
@@ -255,7 +233,7 @@ class PostgresServer:
                 return loaded
         if isinstance(request, Survey) and not self._options.by_thread:
             return session.ask(self._backend.survey(request))
-        if isinstance(request, _ONE_STATEMENT):
+        if request.access.one_statement:
             return self._backend.answer(session, request)
         answered = session.transaction(_READING, lambda: self._backend.answer(session, request))
         return (*postgres_health.unsound(session, self._backend), *answered) if isinstance(request, Sound) else answered
@@ -302,7 +280,7 @@ class PostgresServer:
             return self._compacted()
         return self._persist(
             lambda session: session.transaction(_WRITING, lambda: self._backend_answer(session, request)),
-            again=isinstance(request, (Drop, Refresh, Sweep)),
+            again=request.access.repeatable,
         )
 
     def _remembered(self, request: Remember) -> None:
@@ -347,20 +325,6 @@ class PostgresServer:
         with self._first_connection(time.monotonic() + self._options.timeout) as session:
             session.be_patient()
             yield session
-
-    def _find_pgvector(self, session: _Session) -> None:
-        """Where pgvector is; if it is wanted and not there, it is asked for."""
-        blocks = self._backend.sql
-        found = session.rows(blocks["vector-schema"])
-        if not found and self._options.wants_vectors and not self._options.read_only:
-            try:
-                session.rows(blocks["new-extension"])
-            except psycopg.Error as error:
-                if _is_loss(error):
-                    raise
-                _log.info("no pgvector: %s", _said(error))
-            found = session.rows(blocks["vector-schema"])
-        self._backend.pgvector = found[0][0] if found else None
 
     def _backend_answer(self, session: _Session, request: Request[Any]) -> Any:
         if self._synchronous is not None:
@@ -488,41 +452,17 @@ class PostgresServer:
         return connection.session
 
     def _prepare_schema(self, session: _Session) -> None:
-        version = self._version(session)
-        if version < READABLE and self._options.read_only:
-            made = "a Keep that is not read_only makes them"
-            raise Unavailable(f"there are {'old' if version else 'no'} tables of threadkeep; {made}")
-        if version < SCHEMA_VERSION and not self._options.read_only:
+        blocks, options, execute = self._backend.sql, self._options, partial(_set_up, session)
+        if drive(postgres_setup.needs_migration(blocks, read_only=options.read_only), execute):
+            migrate = partial(postgres_setup.migrate, blocks, self._backend.schema)
             try:
-                session.transaction(_WRITING, lambda: self._migrate(session))
+                session.transaction(_WRITING, lambda: drive(migrate(), execute))
             except _SET_UP_BY_OTHERS as error:
                 raise _Passing("others were setting it up at the same time") from error
-        self._find_pgvector(session)
-        held = session.rows("SHOW synchronous_commit")[0][0]
-        strict = self._options.durability == "strict"
-        self._synchronous = ("on" if held == "off" else None) if strict else "off"
-
-    def _version(self, session: _Session) -> int:
-        try:
-            version: int = session.rows(self._backend.sql["version"])[0][0]
-        except _NOT_SET_UP:
-            return 0
-        if version > SCHEMA_VERSION:
-            raise SchemaTooNew(
-                f"the database has schema {version}, this threadkeep knows {SCHEMA_VERSION}; upgrade threadkeep"
-            )
-        return version
-
-    def _migrate(self, session: _Session) -> None:
-        blocks, schema = self._backend.sql, self._backend.schema
-        if schema is not None and not session.rows(blocks["schema-exists"], {"schema": schema}):
-            session.rows(blocks["new-schema"])
-        session.rows(blocks["schema-0"])
-        for step in range(session.rows(blocks["version"])[0][0] + 1, SCHEMA_VERSION + 1):
-            session.rows(blocks["migrated"], {"version": step})
-            for statement in blocks[f"schema-{step}"].split(";"):
-                if statement.strip():
-                    session.rows(statement)
+        wanted = options.wants_vectors and not options.read_only
+        self._backend.pgvector = drive(postgres_setup.find_pgvector(blocks, wanted=wanted), execute)
+        synchronous = postgres_setup.synchronous_commit(blocks, durability=options.durability)
+        self._synchronous = drive(synchronous, execute)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -546,6 +486,20 @@ class PostgresServer:
             raise _Passing(_said(error), lost_connection=_is_loss(error)) from error
         except psycopg.Error as error:
             raise Unavailable(f"PostgreSQL: {_said(error)}") from error
+
+
+def _set_up(session: _Session, request: Request[Any]) -> list[Row]:
+    """Execute a statement of a set-up plan."""
+    assert isinstance(request, SetupStatement)
+    try:
+        return session.rows(request.sql, request.values)
+    except psycopg.Error as error:
+        if request.missing_ok and isinstance(error, _NOT_SET_UP):
+            return []
+        if request.refusal_ok and not _is_loss(error):
+            _log.info("PostgreSQL refused %s: %s", request.sql, _said(error))
+            return []
+        raise
 
 
 class _Passing(ThreadkeepError):

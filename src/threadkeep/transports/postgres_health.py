@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import psycopg
 
-from threadkeep.backends.postgres import SCHEMA_VERSION, Postgres
+from threadkeep.backends.postgres import Postgres
+from threadkeep.backends.setup import SCHEMA_VERSION
 from threadkeep.engine.health import DATABASE, Unsound
 
 _TABLES = (

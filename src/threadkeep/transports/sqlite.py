@@ -18,15 +18,16 @@ from urllib.parse import quote
 
 import apsw
 
+from threadkeep.backends import sqlite_setup
+from threadkeep.backends.setup import SetupStatement
 from threadkeep.backends.sql_rows import Row
-from threadkeep.backends.sqlite import READABLE, SCHEMA_VERSION, Sqlite
+from threadkeep.backends.sqlite import Sqlite
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
 from threadkeep.engine.backend import Commit, Drop, Footprint, Storage
 from threadkeep.engine.health import Compact, Facts, Sound, Unsound
-from threadkeep.engine.memories import Browse, Count, Expired, Matching, Recall, RecallNumbered, Spaces, Worded
-from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
-from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, result
+from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
+from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, drive, result
 from threadkeep.transports import sqlite_health
 
 T = TypeVar("T")
@@ -36,8 +37,6 @@ _CACHE = 8192
 """Kilobytes of the file that a connection may have at hand. With SQLite's 2,000 a search that looks at the values of ten
 thousand memories (4 MB) takes twice as long, because it reads all of their pages again."""
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
-_ONE_STATEMENT = frozenset((Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded, Count))
-"""Reads that see one moment without a transaction around them."""
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -99,7 +98,7 @@ class SqliteFile:
                 reader = _Session(self._new_reader())
             if isinstance(request, Footprint):
                 return _footprint(self._path, reader.connection)
-            if type(request) in _ONE_STATEMENT:
+            if request.access.one_statement:
                 return self._backend.answer(reader, request)
             if isinstance(request, Facts):
                 return sqlite_health.facts(reader.connection, self._path, self._durability)
@@ -239,22 +238,17 @@ class SqliteFile:
         if not self.read_only and not _exists(self._path):
             self._open_writer()
         connection = self._connect()
-        if _version(connection) != SCHEMA_VERSION:
-            self._make_current(connection)
+        try:
+            if self._needs_migration(connection):
+                self._open_writer()
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
-    def _make_current(self, connection: apsw.Connection) -> None:
-        """Have the schema made, or say why not."""
-        if not self.read_only:
-            self._open_writer()
-            return
-        version = _version(connection)
-        if READABLE <= version <= SCHEMA_VERSION:
-            return
-        connection.close()
-        self._refuse_newer(version)
-        made = "a Keep that is not read_only makes them"
-        raise Unavailable(f"{self._path} has {'old' if version else 'no'} tables of threadkeep; {made}")
+    def _needs_migration(self, connection: apsw.Connection) -> bool:
+        found = sqlite_setup.needs_migration(self._backend.sql, read_only=self.read_only, database=str(self._path))
+        return drive(found, partial(_set_up, connection))
 
     def _open_writer(self) -> apsw.Connection:
         with self._lock:
@@ -287,29 +281,12 @@ class SqliteFile:
         return connection
 
     def _prepare(self, connection: apsw.Connection) -> None:
-        """Bring the file to our schema. A file that is empty also gets its settings."""
-        if not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall())
-        if _version(connection) == SCHEMA_VERSION:
-            return
-        _in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._migrate(connection))
-
-    def _migrate(self, connection: apsw.Connection) -> None:
-        version = _version(connection)
-        self._refuse_newer(version)
-        if version == 0:
-            connection.execute("CREATE TABLE IF NOT EXISTS tk_schema (version INTEGER NOT NULL) STRICT")
-        for step in range(version + 1, SCHEMA_VERSION + 1):
-            connection.execute(self._backend.sql[f"schema-{step}"])
-        if version < SCHEMA_VERSION:
-            connection.execute("DELETE FROM tk_schema; INSERT INTO tk_schema VALUES (?)", (SCHEMA_VERSION,))
-
-    def _refuse_newer(self, version: int) -> None:
-        if version > SCHEMA_VERSION:
-            raise SchemaTooNew(
-                f"{self._path} has schema {version}, this threadkeep knows {SCHEMA_VERSION}; upgrade threadkeep"
-            )
+        """Give the file its settings, and bring it to our schema."""
+        execute = partial(_set_up, connection)
+        drive(sqlite_setup.settings(self._backend.sql), lambda statement: self._patiently(lambda: execute(statement)))
+        if self._needs_migration(connection):
+            migrate = partial(sqlite_setup.migrate, self._backend.sql, database=str(self._path))
+            _in_transaction(connection, "BEGIN IMMEDIATE", lambda: drive(migrate(), execute))
 
     def _patiently(self, work: Callable[[], T]) -> T:
         """Turning WAL on does not wait for locks by itself."""
@@ -387,16 +364,17 @@ def is_of_others(path: str) -> bool:
     try:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            return _version(connection) == 0
+            return drive(sqlite_setup.version(Sqlite().sql), partial(_set_up, connection)) == 0
         finally:
             connection.close()
     except apsw.Error:
         return False
 
 
-def _version(connection: apsw.Connection) -> int:
-    there = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'tk_schema'").fetchall()
-    return _number(connection, "SELECT version FROM tk_schema") if there else 0
+def _set_up(connection: apsw.Connection, statement: Request[Any]) -> list[Row]:
+    """Execute a statement of a set-up plan."""
+    assert isinstance(statement, SetupStatement)
+    return connection.execute(statement.sql, statement.values).fetchall()
 
 
 def _number(connection: apsw.Connection, sql: str) -> int:
