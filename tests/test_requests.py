@@ -88,6 +88,6 @@ def test_every_kind_that_is_one_statement_has_an_example_here() -> None:
 
 @pytest.mark.parametrize("request_", ONE_STATEMENT, ids=lambda request: type(request).__name__)
 def test_one_statement_is_one_statement(database: apsw.Connection, request_: Request[Any]) -> None:
-    session = Counting(database)
-    Sqlite().answer(session, request_)
-    assert session.statements == 1
+    cursor = Counting(database)
+    Sqlite().answer(cursor, request_)
+    assert cursor.statements == 1

@@ -53,8 +53,8 @@ _MOST_TAGS = 8
 """So many tags a query compares; the asker compares all of them anyway."""
 
 
-class Session(Protocol):
-    """One transaction, as the transport lends it."""
+class Cursor(Protocol):
+    """Runs SQL on the connection that a transport lends, inside its transaction."""
 
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run a statement and return its rows."""
@@ -64,7 +64,7 @@ class Session(Protocol):
 
 
 class SqlBackend(ABC):
-    """Answers requests in a session. Holds nothing but its SQL, which is read at first use."""
+    """Answers requests by statements on a cursor. Holds nothing but its SQL, which is read at first use."""
 
     files: ClassVar[tuple[str, ...]]
     """Where the blocks are, the dialect's own last."""
@@ -140,10 +140,10 @@ class SqlBackend(ABC):
     def prefilter(self, filter: Node) -> tuple[str, dict[str, Any]]:
         """A condition on memories that is true for all that match a filter, and its values."""
 
-    def answer(self, session: Session, request: Request[Any]) -> Any:
+    def answer(self, cursor: Cursor, request: Request[Any]) -> Any:
         """Execute one request. A column that cannot be read is Corrupt."""
         try:
-            return _VERBS[type(request)](Work(self, session), request)
+            return _VERBS[type(request)](Work(self, cursor), request)
         except (IndexError, ValueError) as error:
             raise nonsense(request, error) from error
 
@@ -224,14 +224,14 @@ def nonsense(request: Request[Any], error: Exception) -> Corrupt:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A dialect at work in a session."""
+    """A dialect, and the cursor that runs its SQL."""
 
     dialect: SqlBackend
-    session: Session
+    cursor: Cursor
 
     def rows(self, block: str, **values: Any) -> list[Row]:
         """The rows of a block."""
-        return self.session.rows(self.dialect.sql[block], values)
+        return self.cursor.rows(self.dialect.sql[block], values)
 
     def one(self, block: str, **values: Any) -> Row | None:
         """The first row of a block."""
@@ -241,7 +241,7 @@ class Work:
     def many(self, block: str, values: Iterable[Values]) -> int:
         """How many rows a block changes in all."""
         listed = list(values)
-        return self.session.many(self.dialect.sql[block], listed) if listed else 0
+        return self.cursor.many(self.dialect.sql[block], listed) if listed else 0
 
     def thread(self, key: ThreadKey, *, lock: bool = False) -> tuple[int, ThreadRow] | None:
         """A thread's number and row."""
@@ -411,7 +411,7 @@ def _scan(work: Work, request: Scan) -> tuple[Hit, ...]:
     asked.add("where-step", step=request.step)
     asked.add("where-run", run=maybe_pack(request.run))
     asked.add_tags(request.tags, "c")
-    return tuple(_hit(work.dialect, row) for row in work.session.rows(asked.into("scan"), asked.values))
+    return tuple(_hit(work.dialect, row) for row in work.cursor.rows(asked.into("scan"), asked.values))
 
 
 def _known_key(work: Work, key: ThreadKey) -> dict[str, Any]:
@@ -438,7 +438,7 @@ def _catalogue(work: Work, request: Catalogue) -> tuple[Listed, ...]:
     value, kind, id = request.after or _BEGINNING
     asked.add(f"after-{request.order}", value=value, after_kind=kind, after_id=to_bytes(id))
     sql = asked.into("catalogue", order=work.dialect.sql[f"order-{request.order}"])
-    return tuple(Listed(thread_row(row), row[21]) for row in work.session.rows(sql, asked.values))
+    return tuple(Listed(thread_row(row), row[21]) for row in work.cursor.rows(sql, asked.values))
 
 
 def _run_threads(work: Work, request: RunThreads) -> tuple[ThreadKey, ...]:

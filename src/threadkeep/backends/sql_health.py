@@ -50,7 +50,7 @@ def roster(work: Work, request: Roster) -> tuple[Present, ...]:
         blocks.append(work.dialect.sql["after-present"])
         values |= {"after_id": request.after[0], "after_kind": request.after[1]}
     sql = work.dialect.sql["roster"].replace("{conditions}", "\n  AND ".join(blocks))
-    return tuple(_present(*row) for row in work.session.rows(sql, values))
+    return tuple(_present(*row) for row in work.cursor.rows(sql, values))
 
 
 def _present(id: bytes, kind: str) -> Present:
@@ -138,7 +138,7 @@ def _orphans(work: Work) -> Iterator[Unsound]:
     found: dict[int, list[str]] = {}
     for table in _OWNED:
         sql = work.dialect.sql["orphans"].replace("{table}", table)
-        for number, count in work.session.rows(sql, {}):
+        for number, count in work.cursor.rows(sql, {}):
             found.setdefault(number, []).append(f"{count} in {table}")
     for number, said in found.items():
         yield Unsound(

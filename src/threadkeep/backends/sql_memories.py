@@ -178,13 +178,13 @@ def _browse(work: Work, request: Browse) -> tuple[MemoryRow, ...]:
         values |= {"after_updated": updated, "after_space": encode(space), "after_key": to_bytes(key)}
     block = "browse-below" if request.prefix else "browse"
     sql = work.dialect.sql[block].replace("{conditions}", _AND.join(conditions))
-    rows = work.session.rows(sql, values | {"limit": request.limit, "offset": request.offset})
+    rows = work.cursor.rows(sql, values | {"limit": request.limit, "offset": request.offset})
     return tuple(map(memory_row, rows))
 
 
 def _matching(work: Work, request: Matching) -> frozenset[int]:
     conditions, values = conditions_of(work, request)
-    rows = work.session.rows(work.dialect.sql["matching"].replace("{conditions}", _AND.join(conditions)), values)
+    rows = work.cursor.rows(work.dialect.sql["matching"].replace("{conditions}", _AND.join(conditions)), values)
     return frozenset(row[0] for row in rows)
 
 

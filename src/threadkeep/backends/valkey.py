@@ -20,7 +20,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple
 
-from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, Session, key_of, merged, merged_ranks
+from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, CallExecutor, key_of, merged, merged_ranks
 from threadkeep.backends.valkey_health import Health
 from threadkeep.backends.valkey_memories import Memories
 from threadkeep.backends.valkey_rows import (
@@ -107,7 +107,7 @@ class Valkey:
         self._tidies = tidies
         self._kept = str(kept) if kept is not None else ""
         remembered = Memories(self._prefix)
-        self._verbs: dict[type[Request[Any]], Callable[[Session, Any], Any]] = {
+        self._verbs: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
             Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey,
             Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
@@ -120,10 +120,10 @@ class Valkey:
         """Whether threads are kept for a while only."""
         return bool(self._kept)
 
-    def answer(self, session: Session, request: Request[Any]) -> Any:
+    def answer(self, executor: CallExecutor, request: Request[Any]) -> Any:
         """Execute one request. A row that cannot be read is Corrupt."""
         try:
-            return self._verbs[type(request)](session, request)
+            return self._verbs[type(request)](executor, request)
         except (IndexError, KeyError, AttributeError, TypeError, ValueError, Corrupt) as error:
             key = getattr(request, "key", None)
             whose = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread or a memory"
@@ -139,18 +139,18 @@ class Valkey:
 
     # --- reading a thread
 
-    def _load(self, session: Session, request: Load) -> Loaded:
-        return self._loaded(session, request.key, request.wanted, (), request.have)
+    def _load(self, executor: CallExecutor, request: Load) -> Loaded:
+        return self._loaded(executor, request.key, request.wanted, (), request.have)
 
-    def _items(self, session: Session, request: Items) -> Loaded:
-        return self._loaded(session, request.key, (), request.runs, request.have)
+    def _items(self, executor: CallExecutor, request: Items) -> Loaded:
+        return self._loaded(executor, request.key, (), request.runs, request.have)
 
     def _loaded(
-        self, session: Session, key: ThreadKey, wanted: Sequence[Want], runs: Sequence[Run], have: Have | None
+        self, executor: CallExecutor, key: ThreadKey, wanted: Sequence[Want], runs: Sequence[Run], have: Have | None
     ) -> Loaded:
         """Rows of one moment and their items; again, if the thread was pruned before all items were here."""
         while True:
-            told = session.call(self._load_call(key, wanted, have))
+            told = executor.call(self._load_call(key, wanted, have))
             if not told:
                 return Loaded(None)
             version, row, size, rows, fields, values = told
@@ -158,7 +158,7 @@ class Valkey:
             needed = [*runs, *(run for want, f in zip(wanted, found, strict=True) if want.items for run in refs_of(f))]
             believed = have if have is not None and have.epoch == thread.epoch else None
             needed += _spilled(needed, items, believed)
-            more = self._slices(session, key, version, _missing(itemlog.union(needed), items, believed))
+            more = self._slices(executor, key, version, _missing(itemlog.union(needed), items, believed))
             if more is not None:
                 return Loaded(thread, found, items | more)
 
@@ -174,24 +174,24 @@ class Valkey:
         return Call("load", self.names(key).keys[:2], tuple(args))
 
     def _slices(
-        self, session: Session, key: ThreadKey, version: bytes, ids: Sequence[ItemId]
+        self, executor: CallExecutor, key: ThreadKey, version: bytes, ids: Sequence[ItemId]
     ) -> dict[ItemId, bytes] | None:
         """Items, some at a time; None if the thread is of another epoch by now."""
         found: dict[ItemId, bytes] = {}
         for start in range(0, len(ids), AT_ONCE):
             fields = [item_field(at) for at in ids[start : start + AT_ONCE]]
-            now, values = session.call(Call("slice", self.names(key).keys[:1], tuple(fields)))
+            now, values = executor.call(Call("slice", self.names(key).keys[:1], tuple(fields)))
             if now is None or now.partition(b":")[0] != version.partition(b":")[0]:
                 return None
             found |= _filled(fields, values)
         return found
 
-    def _measure(self, session: Session, request: Measure) -> Measured:
+    def _measure(self, executor: CallExecutor, request: Measure) -> Measured:
         """Some items at a time; again, if the thread was pruned before all were measured."""
         fields = [item_field(at) for run in request.runs for at in run.ids()]
         while True:
             slices = [
-                session.call(Call("measure", self.names(request.key).keys[:1], (BEGINNING, *fields[start : start + AT_ONCE])))
+                executor.call(Call("measure", self.names(request.key).keys[:1], (BEGINNING, *fields[start : start + AT_ONCE])))
                 for start in range(0, max(len(fields), 1), AT_ONCE)
             ]  # fmt: skip
             if any(not told for told in slices):
@@ -202,19 +202,19 @@ class Valkey:
         _, row, size, _ = slices[0]
         return Measured(thread_row(row, size), tuple((*item_id(at), length, begin) for at, length, begin in items))
 
-    def _ancestors(self, session: Session, request: Ancestors) -> Loaded:
+    def _ancestors(self, executor: CallExecutor, request: Ancestors) -> Loaded:
         args = ("", 0, 0, 0, "a", row_place(request.ns, request.id), request.limit)
-        told = session.call(Call("load", self.names(request.key).keys[:2], args))
+        told = executor.call(Call("load", self.names(request.key).keys[:2], args))
         if not told:
             return Loaded(None)
         _, row, size, rows, fields, values = told
         return Loaded(thread_row(row, size), _found(rows), _filled(fields, values))
 
-    def _survey(self, session: Session, request: Survey) -> Loaded:
-        return self._surveyed(session, request.key)[1]
+    def _survey(self, executor: CallExecutor, request: Survey) -> Loaded:
+        return self._surveyed(executor, request.key)[1]
 
-    def _surveyed(self, session: Session, key: ThreadKey) -> tuple[bytes, Loaded]:
-        told = session.call(Call("survey", self.names(key).keys[:2]))
+    def _surveyed(self, executor: CallExecutor, key: ThreadKey) -> tuple[bytes, Loaded]:
+        told = executor.call(Call("survey", self.names(key).keys[:2]))
         if not told:
             return b"", Loaded(None)
         version, row, size, checkpoints, writes, fields, values, stored = told
@@ -229,8 +229,8 @@ class Valkey:
 
     # --- changing a thread
 
-    def _commit(self, session: Session, request: Commit) -> None:
-        self.committed(session.call(self.commit_call(request.batch)))
+    def _commit(self, executor: CallExecutor, request: Commit) -> None:
+        self.committed(executor.call(self.commit_call(request.batch)))
 
     @staticmethod
     def committed(reply: Any) -> None:
@@ -266,18 +266,18 @@ class Valkey:
         _add(args, [encode((run,)) for run in batch.gone_runs])
         return Call("commit", names.keys if staged is None else (*names.keys, staged), tuple(args))
 
-    def _drop(self, session: Session, request: Drop) -> None:
+    def _drop(self, executor: CallExecutor, request: Drop) -> None:
         names = self.names(request.key)
-        session.call(Call("drop", names.keys, (names.member, names.id, names.last)))
+        executor.call(Call("drop", names.keys, (names.member, names.id, names.last)))
 
-    def _duplicate(self, session: Session, request: Duplicate) -> None:
-        version, loaded = self._surveyed(session, request.source)
+    def _duplicate(self, executor: CallExecutor, request: Duplicate) -> None:
+        version, loaded = self._surveyed(executor, request.source)
         self._expect(loaded, request.expect)
         replaced = {at: stored for at, stored, _ in request.labels}
         rows = [f.row for f in loaded.found if f.row is not None]
         writes = [row for f in loaded.found for row in f.writes]
         order = self.names(request.source).keys[1]
-        told = session.call(Call("ZRANGEBYLEX", (order,), (b"[u", b"(v")))  # a row names only its first run
+        told = executor.call(Call("ZRANGEBYLEX", (order,), (b"[u", b"(v")))  # a row names only its first run
         batch = Batch(
             expect=None,
             thread=request.thread,
@@ -288,14 +288,14 @@ class Valkey:
             runs=tuple(decode(place[1:])[0] for place in told),
         )
         copied = [at for run in loaded.stored for at in run.ids() if at not in replaced]
-        self._copied(session, request.source, version, copied, batch)
+        self._copied(executor, request.source, version, copied, batch)
 
-    def _fork(self, session: Session, request: Fork) -> None:
-        loaded = self._loaded(session, request.source, (), (), None)
+    def _fork(self, executor: CallExecutor, request: Fork) -> None:
+        loaded = self._loaded(executor, request.source, (), (), None)
         self._expect(loaded, request.expect)
         version = b"%d:" % request.expect[0]
         ids = [at for run in request.runs for at in run.ids()]
-        self._copied(session, request.source, version, ids, request.batch, counted=True)
+        self._copied(executor, request.source, version, ids, request.batch, counted=True)
 
     @staticmethod
     def _expect(loaded: Loaded, expect: tuple[int, int]) -> None:
@@ -304,7 +304,7 @@ class Valkey:
 
     def _copied(
         self,
-        session: Session,
+        executor: CallExecutor,
         source: ThreadKey,
         version: bytes,
         ids: Sequence[ItemId],
@@ -319,18 +319,18 @@ class Valkey:
         )
         size = 0
         for start in range(0, len(ids), AT_ONCE):
-            some = self._slices(session, source, version, ids[start : start + AT_ONCE])
+            some = self._slices(executor, source, version, ids[start : start + AT_ONCE])
             if some is None:
                 raise Conflict
             size += sum(map(len, some.values()))
             pieces = [piece for at, stored in some.items() for piece in (item_field(at), stored)]
-            session.call(Call("stage", (staged,), (_STAGED_FOR, *pieces)))
+            executor.call(Call("stage", (staged,), (_STAGED_FOR, *pieces)))
         thread = batch.thread._replace(bytes=batch.thread.bytes + size) if counted else batch.thread
-        self.committed(session.call(self.commit_call(batch._replace(thread=thread), staged)))
+        self.committed(executor.call(self.commit_call(batch._replace(thread=thread), staged)))
 
     # --- many threads
 
-    def _run_threads(self, session: Session, request: RunThreads) -> tuple[ThreadKey, ...]:
+    def _run_threads(self, executor: CallExecutor, request: RunThreads) -> tuple[ThreadKey, ...]:
         kind = encode((request.kind,))
         asked = [
             Call("ZRANGEBYLEX", (self.key(partition, b"r", to_bytes(request.tenant)),), (b"[" + begin, b"(" + begin + b"\xff"))
@@ -338,61 +338,61 @@ class Valkey:
             for partition in range(PARTITIONS)
         ]  # fmt: skip
         begins = [len(encode((run,)) + kind) for run in request.runs for _ in range(PARTITIONS)]
-        found = zip(begins, session.calls(asked), strict=True)
+        found = zip(begins, executor.calls(asked), strict=True)
         ids = (from_bytes(member[begin:]) for begin, members in found for member in members)
         return tuple(dict.fromkeys(ThreadKey(request.tenant, request.kind, id) for id in ids))
 
-    def _scan(self, session: Session, request: Scan) -> tuple[Hit, ...]:
+    def _scan(self, executor: CallExecutor, request: Scan) -> tuple[Hit, ...]:
         if request.thread is not None:
             key = ThreadKey(request.tenant, request.kind, request.thread)
-            return tuple(islice(_in_order(self._hits(session, request, [key])[0], request), request.limit))
-        return self._scan_all(session, request)
+            return tuple(islice(_in_order(self._hits(executor, request, [key])[0], request), request.limit))
+        return self._scan_all(executor, request)
 
-    def _hits(self, session: Session, request: Scan, keys: Sequence[ThreadKey]) -> list[list[Hit]]:
+    def _hits(self, executor: CallExecutor, request: Scan, keys: Sequence[ThreadKey]) -> list[list[Hit]]:
         """The first checkpoints of each thread that may be asked for."""
         below = _below(request)
         space = space_place(request.ns) if request.ns is not None else b""
         calls = [Call("scan", self.names(key).keys[:2], (space, below, request.limit + 1)) for key in keys]
         return [
             [Hit(key, checkpoint_row(row), held) for row, held in zip(rows, labels, strict=True)]
-            for key, (rows, labels) in zip(keys, session.calls(calls), strict=True)
+            for key, (rows, labels) in zip(keys, executor.calls(calls), strict=True)
         ]
 
-    def _scan_all(self, session: Session, request: Scan) -> tuple[Hit, ...]:
+    def _scan_all(self, executor: CallExecutor, request: Scan) -> tuple[Hit, ...]:
         """Checkpoints of all threads: those threads first whose greatest id is greatest."""
         found: list[Hit] = []
-        opened = self._by_greatest(session, request)
+        opened = self._by_greatest(executor, request)
         step = max(request.limit, 16)
         while some := list(islice(opened, step)):
-            for hits in self._hits(session, request, [key for _, key in some]):
+            for hits in self._hits(executor, request, [key for _, key in some]):
                 found += hits
             found = list(islice(_in_order(found, request), request.limit))
             if len(found) >= request.limit and to_bytes(found[-1].row.id) > some[-1][0]:
                 break
         return tuple(found)
 
-    def _by_greatest(self, session: Session, request: Scan) -> Iterator[tuple[bytes, ThreadKey]]:
+    def _by_greatest(self, executor: CallExecutor, request: Scan) -> Iterator[tuple[bytes, ThreadKey]]:
         """Threads of a kind with their greatest checkpoint id, descending."""
         keys = [self.key(partition, b"g", to_bytes(request.tenant)) for partition in range(PARTITIONS)]
         for member in merged(
-            session, keys, lambda last: ("ZREVRANGEBYLEX", (b"(" + last if last else b"+", b"-")), reverse=True
+            executor, keys, lambda last: ("ZREVRANGEBYLEX", (b"(" + last if last else b"+", b"-")), reverse=True
         ):
             greatest, kind, id = segments(member, 2)
             if kind == request.kind:
                 yield to_bytes(greatest), ThreadKey(request.tenant, kind, id)
 
-    def _catalogue(self, session: Session, request: Catalogue) -> tuple[Listed, ...]:
-        threads = self._in_catalogue(session, request)
+    def _catalogue(self, executor: CallExecutor, request: Catalogue) -> tuple[Listed, ...]:
+        threads = self._in_catalogue(executor, request)
         found: list[Listed] = []
         while len(found) < request.limit:
             some = list(islice(threads, max(request.limit - len(found), 16)))
             if not some:
                 break
-            rows = session.calls([Call("HMGET", self.names(key).keys[:1], ("r", "b")) for key in some])
-            self.tidy(session, [key for key, (row, _) in zip(some, rows, strict=True) if row is None])
+            rows = executor.calls([Call("HMGET", self.names(key).keys[:1], ("r", "b")) for key in some])
+            self.tidy(executor, [key for key, (row, _) in zip(some, rows, strict=True) if row is None])
             here = [thread_row(row, size) for row, size in rows if row is not None]
             wanted = [row for row in here if request.status in (None, row.status)]
-            labels = session.calls(
+            labels = executor.calls(
                 [
                     Call("HGET", self.names(row.key).keys[:1], (item_field(ItemId(SHARED, row.labels or 0)),))
                     for row in wanted
@@ -403,17 +403,17 @@ class Valkey:
             ]
         return tuple(found[: request.limit])
 
-    def tidy(self, session: Session, keys: Iterable[ThreadKey]) -> None:
+    def tidy(self, executor: CallExecutor, keys: Iterable[ThreadKey]) -> None:
         """Forget threads that have expired."""
         if self._tidies:
             names = [self.names(key) for key in keys]
-            session.calls([Call("tidy", each.keys, (each.member, each.id, each.last)) for each in names])
+            executor.calls([Call("tidy", each.keys, (each.member, each.id, each.last)) for each in names])
 
-    def _in_catalogue(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
-        ordered = self._by_id(session, request) if request.order == "id" else self._by_number(session, request)
+    def _in_catalogue(self, executor: CallExecutor, request: Catalogue) -> Iterator[ThreadKey]:
+        ordered = self._by_id(executor, request) if request.order == "id" else self._by_number(executor, request)
         return (key for key in ordered if request.kind in (None, key.kind) and key.id.startswith(request.prefix))
 
-    def _by_id(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
+    def _by_id(self, executor: CallExecutor, request: Catalogue) -> Iterator[ThreadKey]:
         keys = [self.key(partition, b"n", to_bytes(request.tenant)) for partition in range(PARTITIONS)]
         begin = encode((request.prefix,))[:-2]
         low = b"[" + begin
@@ -421,16 +421,16 @@ class Valkey:
             _, kind, id = request.after
             low = max(low, b"(" + encode((id,)) + to_bytes(kind), key=lambda bound: bound[1:])
         ask = lambda last: ("ZRANGEBYLEX", (b"(" + last if last else low, b"(" + begin + b"\xff" if begin else b"+"))  # noqa: E731
-        for member in merged(session, keys, ask):
+        for member in merged(executor, keys, ask):
             id, kind = segments(member, 1)
             yield ThreadKey(request.tenant, kind, id)
 
-    def _by_number(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
+    def _by_number(self, executor: CallExecutor, request: Catalogue) -> Iterator[ThreadKey]:
         what = {"updated": b"u", "created": b"c", "bytes": b"b"}[request.order]
         keys = [self.key(partition, what, to_bytes(request.tenant)) for partition in range(PARTITIONS)]
         high = request.after[0] if request.after is not None else "+inf"
         after = (request.after[1], to_bytes(request.after[2])) if request.after is not None else None
-        for score, member, _ in merged_ranks(session, keys, high):
+        for score, member, _ in merged_ranks(executor, keys, high):
             kind, id = segments(member, 1)
             if after is None or score < float(high) or (kind, to_bytes(id)) > after:
                 yield ThreadKey(request.tenant, kind, id)

@@ -40,8 +40,8 @@ _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
-class _Session:
-    """A connection inside a transaction, as the backend sees it. It has one cursor, for one thread at a time."""
+class _Cursor:
+    """Runs SQL on a connection, for one thread at a time."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
@@ -76,7 +76,7 @@ class SqliteFile:
 
     def _start(self) -> None:
         self._writer: apsw.Connection | None = None
-        self._readers: list[_Session] = []
+        self._readers: list[_Cursor] = []
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._active = 0
@@ -88,14 +88,14 @@ class SqliteFile:
             if not self.read_only:
                 self._open_writer()
             elif not self._readers:
-                self._readers.append(_Session(self._new_reader()))
+                self._readers.append(_Cursor(self._new_reader()))
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request in a read transaction of its own."""
         reader = self._begin_reading()
         try:
             if reader is None:
-                reader = _Session(self._new_reader())
+                reader = _Cursor(self._new_reader())
             if isinstance(request, Footprint):
                 return _footprint(self._path, reader.connection)
             if request.access.one_statement:
@@ -110,7 +110,7 @@ class SqliteFile:
         finally:
             self._end(reader)
 
-    def _sound(self, reader: _Session) -> tuple[Unsound, ...]:
+    def _sound(self, reader: _Cursor) -> tuple[Unsound, ...]:
         loose = partial(self._backend.answer, reader, Sound())
         return sqlite_health.sound(reader.connection, loose)
 
@@ -186,7 +186,7 @@ class SqliteFile:
         with self._lock:
             self._count_in()
 
-    def _begin_reading(self) -> _Session | None:
+    def _begin_reading(self) -> _Cursor | None:
         """Begin, with a connection for reading if one is at hand; the lock is taken once for both."""
         with self._lock:
             self._count_in()
@@ -199,7 +199,7 @@ class SqliteFile:
             raise Closed
         self._active += 1
 
-    def _end(self, reader: _Session | None = None) -> None:
+    def _end(self, reader: _Cursor | None = None) -> None:
         """It is done. The connection that it read from is kept for the next, unless there are enough."""
         if reader is not None and len(self._readers) >= _IDLE_READERS:
             reader.connection.close()
@@ -212,7 +212,7 @@ class SqliteFile:
                 self._changed.notify_all()
 
     def _answer(self, connection: apsw.Connection, request: Request[Any]) -> Any:
-        return self._backend.answer(_Session(connection), request)
+        return self._backend.answer(_Cursor(connection), request)
 
     def _alone(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
         """One change, undone with its transaction: a savepoint would write each page once more."""

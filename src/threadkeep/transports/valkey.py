@@ -205,7 +205,7 @@ class ValkeyServer:
             return self._footprint()
         if isinstance(request, Facts):
             return self._facts()
-        return self._backend.answer(_Session(self, durable=False), request)
+        return self._backend.answer(_CallExecutor(self, durable=False), request)
 
     def _facts(self) -> Mapping[str, Any]:
         self.setup()
@@ -223,15 +223,15 @@ class ValkeyServer:
         """Execute changes; commits side by side."""
         if self.read_only:
             raise ReadOnly
-        session = _Session(self, durable=True)
+        executor = _CallExecutor(self, durable=True)
         if not all(isinstance(request, Commit) for request in requests):
-            return [answer(lambda each: self._backend.answer(session, each), request) for request in requests]
+            return [answer(lambda each: self._backend.answer(executor, each), request) for request in requests]
         calls = [self._backend.commit_call(request.batch) for request in requests if isinstance(request, Commit)]
         return [attempt(lambda r=reply: self._backend.committed(_value(r))) for reply in self.send(calls, durable=True)]  # type: ignore[misc]
 
     def setup(self) -> None:
         """Reach the servers now."""
-        _Session(self, durable=False).call(self._backend.probe())
+        _CallExecutor(self, durable=False).call(self._backend.probe())
 
     def close(self) -> None:
         """Let what is under way finish, and let go of all connections."""
@@ -342,7 +342,7 @@ class ValkeyServer:
         return wanted if wanted is not None else min(node.replicas, 1)
 
 
-class _Session:
+class _CallExecutor:
     """Executes calls for the backend."""
 
     def __init__(self, server: ValkeyServer, *, durable: bool) -> None:
