@@ -12,10 +12,12 @@ import psycopg
 from redis.cluster import ClusterNode, RedisCluster
 
 import threadkeep
-from threadkeep.backends import valkey
+from threadkeep.backends import valkey_rows
 from threadkeep.backends.postgres import Postgres
-from threadkeep.backends.sql import SqlBackend, thread_row
+from threadkeep.backends.sql import SqlBackend
+from threadkeep.backends.sql_rows import thread_row
 from threadkeep.backends.sqlite import Sqlite
+from threadkeep.backends.valkey import Valkey
 from threadkeep.engine.identity import GRAPH, ThreadKey
 from threadkeep.engine.itemlog import ItemId
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
@@ -67,7 +69,7 @@ class InDicts(Damager):
     """The memory backend's."""
 
     def __init__(self, keep: threadkeep.Keep, id: str, kind: str = GRAPH) -> None:
-        transport: Any = keep._desk.transport
+        transport: Any = keep._session.transport
         self._held = transport._backend._threads[ThreadKey("", kind, id)]
 
     def items(self) -> dict[ItemId, bytes]:
@@ -203,7 +205,7 @@ class InHashes(Damager):
 
     def __init__(self, client: RedisCluster, prefix: str, id: str, kind: str = GRAPH) -> None:
         self.client = client
-        self.names = valkey.Valkey(prefix).names(ThreadKey("", kind, id))
+        self.names = Valkey(prefix).names(ThreadKey("", kind, id))
         self.hash, self.order = self.names.keys[:2]
 
     def _fields(self) -> dict[bytes, bytes]:
@@ -211,7 +213,7 @@ class InHashes(Damager):
         return held
 
     def items(self) -> dict[ItemId, bytes]:
-        return {valkey.item_id(field): value for field, value in self._fields().items() if field[:1] == b"i"}
+        return {valkey_rows.item_id(field): value for field, value in self._fields().items() if field[:1] == b"i"}
 
     def _set(self, field: bytes, value: bytes | None) -> None:
         self.client.hset(self.hash, field, value) if value is not None else self.client.hdel(self.hash, field)
@@ -220,28 +222,30 @@ class InHashes(Damager):
         self._set(b"i%d:%d" % at, stored)
 
     def checkpoints(self) -> list[CheckpointRow]:
-        return [valkey.checkpoint_row(value) for field, value in self._fields().items() if field[:1] == b"c"]
+        return [valkey_rows.checkpoint_row(value) for field, value in self._fields().items() if field[:1] == b"c"]
 
     def set_checkpoint(self, row: CheckpointRow, changed: CheckpointRow | None) -> None:
-        self._set(valkey.row_place(row.ns, row.id), valkey.pack_checkpoint(changed) if changed is not None else None)
+        self._set(
+            valkey_rows.row_place(row.ns, row.id), valkey_rows.pack_checkpoint(changed) if changed is not None else None
+        )
         if changed is None:
-            self.client.zrem(self.order, valkey.visible_place(row))
+            self.client.zrem(self.order, valkey_rows.visible_place(row))
 
     def writes(self) -> list[WriteRow]:
-        return [valkey.write_row(value) for field, value in self._fields().items() if field[:1] == b"w"]
+        return [valkey_rows.write_row(value) for field, value in self._fields().items() if field[:1] == b"w"]
 
     def set_writes(self, row: WriteRow, changed: WriteRow | None) -> None:
-        place = valkey.task_place(row.ns, row.checkpoint, row.task)
-        self._set(place, valkey.pack_write(changed) if changed is not None else None)
+        place = valkey_rows.task_place(row.ns, row.checkpoint, row.task)
+        self._set(place, valkey_rows.pack_write(changed) if changed is not None else None)
         if changed is None:
             self.client.zrem(self.order, place)
 
     def thread(self) -> ThreadRow:
         held = self._fields()
-        return valkey.thread_row(held[b"r"], held[b"b"])
+        return valkey_rows.thread_row(held[b"r"], held[b"b"])
 
     def set_thread(self, changed: ThreadRow) -> None:
-        self._set(b"r", valkey.pack_thread(changed))
+        self._set(b"r", valkey_rows.pack_thread(changed))
         self._set(b"b", b"%d" % changed.bytes)
 
     def spoil_indexes(self) -> None:

@@ -160,8 +160,8 @@ def inventory(keep: threadkeep.Keep) -> dict[str, Any]:
 
 
 def _rows(keep: threadkeep.Keep, info: Any) -> Any:
-    desk = keep._desk
-    whole = desk.runner.run(survey.survey(desk.heads, desk.key(info.kind, info.id)))
+    session = keep._session
+    whole = session.runner.run(survey.survey(session.heads, session.key(info.kind, info.id)))
     rows = {p: (r.row.parent, r.row.run, r.row.time, r.row.hidden, r.row.step) for p, r in whole.records.items()}
     tasks = [(t.row.ns, t.row.checkpoint, t.row.task, i, e.channel, e.origin, e.size)
              for each in whole.tasks.values() for t in each for i, e in t.entries.items()]  # fmt: skip

@@ -9,9 +9,10 @@ from typing import Any
 import postgres
 import threadkeep
 import valkeys
+from threadkeep.drivers.runner import Transport
 from threadkeep.engine.gate import KeepSerializer
-from threadkeep.keep import Desk, Keep
-from threadkeep.transports.runner import Transport
+from threadkeep.keep import Keep
+from threadkeep.session import Caches, Session
 
 
 class Lent:
@@ -20,7 +21,6 @@ class Lent:
     def __init__(self, transport: Transport) -> None:
         self.writers, self.read, self.write = transport.writers, transport.read, transport.write
         self.setup, self.has_words, self.read_only = transport.setup, transport.has_words, transport.read_only
-        self.wants_vectors = transport.wants_vectors
 
     def close(self) -> None:
         """Not ours."""
@@ -28,9 +28,8 @@ class Lent:
 
 @cache
 def _lender(url: str, group: str | None, *, vectors: bool = False) -> Keep:
-    opened = threadkeep.open(url, group=group)
-    opened._desk.transport.wants_vectors = vectors
-    return opened
+    index: Any = {"dims": 1, "embed": lambda texts: [[1.0] for _ in texts]} if vectors else None
+    return threadkeep.open(url, group=group, index=index)
 
 
 @cache
@@ -51,11 +50,11 @@ def fresh_tenant() -> str:
 
 def transport(group: str | None = None, *, url: str | None = None) -> Lent:
     """To the schema, or to the cluster."""
-    return Lent(_lender(url or schema(), group)._desk.transport)
+    return Lent(_lender(url or schema(), group)._session.transport)
 
 
 def keep(tenant: str, *, cache_bytes: int = 1 << 26, group: str | None = None, url: str | None = None) -> Any:
-    return Keep(Desk(transport(group, url=url), tenant=tenant, cache_bytes=cache_bytes), None)
+    return Keep(Session(transport(group, url=url), tenant=tenant, caches=Caches(cache_bytes)), None)
 
 
 def place(url: str) -> str | None:
@@ -72,6 +71,6 @@ def opened(url: str, *, tenant: str | None = None, index: Any = None, ttl: Any =
     shared = place(url)
     if shared is None:
         return threadkeep.open(url, tenant=tenant or "", index=index, ttl=ttl)
-    transport = Lent(_lender(shared, None, vectors=index is not None)._desk.transport)
-    desk = Desk(transport, tenant=tenant or fresh_tenant(), cache_bytes=128 * 1024 * 1024)
-    return Keep(desk, KeepSerializer(allowed_types=()), index=index, ttl=ttl)
+    transport = Lent(_lender(shared, None, vectors=index is not None)._session.transport)
+    session = Session(transport, tenant=tenant or fresh_tenant(), caches=Caches(128 * 1024 * 1024))
+    return Keep(session, KeepSerializer(allowed_types=()), index=index, ttl=ttl)

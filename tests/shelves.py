@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import postgres
 import threadkeep
-from threadkeep.transports.postgres import _Session
+from threadkeep.transports.postgres import _Cursor
 
 PATIENCE = 30
 """Seconds after which an index counts as never made."""
@@ -164,14 +164,14 @@ class Watched:
 
     def __init__(self, monkeypatch: Any) -> None:
         self.plans: list[str] = []
-        rows = _Session.rows
+        rows = _Cursor.rows
 
-        def watched(session: _Session, sql: str, values: Any = None) -> list[Any]:
+        def watched(cursor: _Cursor, sql: str, values: Any = None) -> list[Any]:
             if "OPERATOR(" in sql and sql.lstrip().startswith("SELECT"):
-                self.plans.append("\n".join(row[0] for row in rows(session, "EXPLAIN " + sql, values)))
-            return rows(session, sql, values)
+                self.plans.append("\n".join(row[0] for row in rows(cursor, "EXPLAIN " + sql, values)))
+            return rows(cursor, sql, values)
 
-        monkeypatch.setattr(_Session, "rows", watched)
+        monkeypatch.setattr(_Cursor, "rows", watched)
 
     def by_index(self, name: str) -> bool:
         """Whether all statements since the last time used this index."""

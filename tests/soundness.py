@@ -12,13 +12,13 @@ import psycopg
 from psycopg.rows import dict_row
 
 import valkeys
-from threadkeep.backends.valkey import (
-    Valkey,
-    _task,
+from threadkeep.backends.valkey import Valkey
+from threadkeep.backends.valkey_rows import (
     checkpoint_row,
     item_id,
     thread_row,
     visible_place,
+    write_place,
     write_row,
 )
 from threadkeep.engine.identity import to_bytes
@@ -82,7 +82,7 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
         checkpoints = [checkpoint_row(value) for field, value in fields.items() if field[:1] == b"c"]
         writes = [write_row(value) for field, value in fields.items() if field[:1] == b"w"]
         order = set(there.pop(key.replace(b":t:", b":o:", 1), {}))
-        _check_places(key, fields, order, [*map(visible_place, checkpoints), *map(_task, writes)])
+        _check_places(key, fields, order, [*map(visible_place, checkpoints), *map(write_place, writes)])
         assert order >= {b"u" + encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}, key
         _check_told(key, row, there, order, checkpoints)
         threads.append(

@@ -30,7 +30,8 @@ from soundness import loose_ends, unused_items
 from threadkeep import Problem, ThreadInfo
 from threadkeep.backends.memory import Memory
 from threadkeep.engine.itemlog import ItemId
-from threadkeep.keep import Desk, Keep
+from threadkeep.keep import Keep
+from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct
 
 THREADS = ["t", "thread-u", "v"]
@@ -186,7 +187,7 @@ class Store:
 def stores(folder: Path) -> list[Store]:
     def in_memory() -> Callable[[int], Keep]:
         rows = Memory()
-        return lambda which: Keep(Desk(Direct(rows), tenant="", cache_bytes=CACHES[which]), None)
+        return lambda which: Keep(Session(Direct(rows), tenant="", caches=Caches(CACHES[which])), None)
 
     def in_file(name: str) -> Callable[[int], Keep]:
         url = f"sqlite:///{folder / name}"

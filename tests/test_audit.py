@@ -227,13 +227,13 @@ def test_activity_of_talks_counts_messages(seen: Keep) -> None:
 
 
 def test_threads_that_did_not_change_since_are_not_read(seen: Keep, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, surveyed = seen._desk.transport.read, []
+    read, surveyed = seen._session.transport.read, []
 
     def listening(request: Any) -> Any:
         surveyed.extend([request.key.id] if isinstance(request, Survey) else [])
         return read(request)
 
-    monkeypatch.setattr(seen._desk.transport, "read", listening)
+    monkeypatch.setattr(seen._session.transport, "read", listening)
     last = seen.thread("fan").updated
     assert seen.activity(since=last).threads == len(surveyed) == 1
     assert seen.activity(since=last + timedelta(milliseconds=1)).threads == 0

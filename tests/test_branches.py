@@ -288,7 +288,7 @@ def test_a_new_id_is_greater_than_all_and_of_their_kind(greatest: str, expected:
 
 
 async def test_a_clock_that_went_back_changes_nothing(url: str, call: Colour, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branches, "now_exactly", lambda: 1_000_000)
+    monkeypatch.setattr(branches, "now_us", lambda: 1_000_000)
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)
         await talked(call, graph, 2)
@@ -453,8 +453,8 @@ ONCE = {"fork to": ValueError, "fork of an earlier one": ValueError}
 def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
     new_world: Callable[[], World], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(branches, "now_exactly", lambda: 1_000_000)
-    monkeypatch.setattr("threadkeep.jobs.prune.now", lambda: 1 << 42)
+    monkeypatch.setattr(branches, "now_us", lambda: 1_000_000)
+    monkeypatch.setattr("threadkeep.jobs.prune.now_ms", lambda: 1 << 42)
     undisturbed, crashes = new_world(), 0
     ways = [(False, True), (True, False)]
     if undisturbed.path is not None:  # the others cost time and show nothing that is a database's own

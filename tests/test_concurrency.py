@@ -54,7 +54,7 @@ class Counted:
 
     def __init__(self, keep: threadkeep.Keep) -> None:
         self.transactions = self.commits = 0
-        transport = keep.checkpointer._desk.transport
+        transport = keep.checkpointer._session.transport
         write = transport.write
 
         def counting(requests: Any) -> Any:
@@ -204,7 +204,7 @@ def test_a_hundred_threads_that_write_on_one_thread_are_a_few_commits(keep: thre
 async def test_a_hundred_parallel_puts_on_as_many_threads_are_a_few_transactions(keep: threadkeep.Keep) -> None:
     counted = Counted(keep)
     await asyncio.gather(*(Chain(keep.checkpointer, f"t{n}").aput({"x": n}) for n in range(100)))
-    assert counted.transactions <= 20 * keep._desk.transport.writers
+    assert counted.transactions <= 20 * keep._session.transport.writers
     assert len(await keep.athreads(limit=200)) == 100
 
 
@@ -283,7 +283,7 @@ async def test_a_cancelled_put_is_finished_by_the_worker(keep: threadkeep.Keep) 
 def test_a_loop_may_be_closed_while_its_calls_are_under_way(keep: threadkeep.Keep) -> None:
     saver = keep.checkpointer
     keep.setup()
-    transport = saver._desk.transport
+    transport = saver._session.transport
     write, writing, go_on = transport.write, threading.Event(), threading.Event()
 
     def slow(requests: Any) -> Any:
@@ -321,14 +321,14 @@ def test_a_loop_may_be_closed_while_the_keep_is_being_closed(keep: threadkeep.Ke
     saver = keep.checkpointer
     Chain(saver).put({"x": 1})
     inside, go_on = threading.Event(), threading.Event()
-    close = saver._desk.transport.close
+    close = saver._session.transport.close
 
     def slow() -> None:
         inside.set()
         go_on.wait(PATIENCE)
         close()
 
-    saver._desk.transport.close = slow  # type: ignore[method-assign]
+    saver._session.transport.close = slow  # type: ignore[method-assign]
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _, context: None)
     task = loop.create_task(keep.aclose())
@@ -361,7 +361,7 @@ def test_a_keep_goes_from_loop_to_loop(keep: threadkeep.Keep) -> None:
 async def test_reads_do_not_wait_for_a_write_that_waits(keep: threadkeep.Keep) -> None:
     saver = keep.checkpointer
     await Chain(saver).aput({"x": 1})
-    transport = saver._desk.transport
+    transport = saver._session.transport
     write, go_on = transport.write, threading.Event()
 
     def slow(requests: Any) -> Any:
@@ -654,7 +654,7 @@ def test_a_history_that_is_pruned_while_it_is_read_is_not_called_corrupt(lasting
             at = chain.put({"log": [f"value {n} " * 20]})
             one.checkpointer.put_writes(at, [("log", f"write {n} " * 20)], "task")
     with threadkeep.open(lasting_url) as one, threadkeep.open(lasting_url) as other:
-        transport = one.checkpointer._desk.transport
+        transport = one.checkpointer._session.transport
         read = transport.read
 
         def with_a_prune_before_the_items(request: Any) -> Any:
@@ -856,7 +856,7 @@ if lasting:
 """,
     "and the child ends while callers of the parent wait": """
 Chain(saver).put({"x": 1})
-transport, gate = saver._desk.transport, threading.Event()
+transport, gate = saver._session.transport, threading.Event()
 read = transport.read
 def slow(request):
     gate.wait()
@@ -1001,7 +1001,7 @@ def test_spawned_workers_open_keeps_of_their_own(lasting_url: str, tmp_path: Any
 async def test_errors_of_a_change_reach_every_caller_that_shared_it(keep: threadkeep.Keep) -> None:
     saver = keep.checkpointer
     await Chain(saver).aput({"x": 1})
-    transport = saver._desk.transport
+    transport = saver._session.transport
     write = transport.write
 
     def fails(requests: Any) -> Any:

@@ -148,7 +148,7 @@ def test_a_thread_that_went_on_in_the_target_gets_what_it_lacks_and_keeps_its_ow
 def _checkpoints(keep: threadkeep.Keep) -> list[Any]:
     from threadkeep.engine import survey
 
-    whole = keep._desk.runner.run(survey.survey(keep._desk.heads, keep._desk.key("graph", "t")))
+    whole = keep._session.runner.run(survey.survey(keep._session.heads, keep._session.key("graph", "t")))
     return [record.row for record in whole.records.values()]
 
 
@@ -229,9 +229,9 @@ def test_vectors_go_along_where_the_target_has_no_model_and_are_made_anew_where_
         assert [item.key for item in keep.store.search(("n",), query="x" * 50)] == ["long", "short"]
     with threadkeep.open("memory://") as bare, threadkeep.open("memory://", index=index) as keep:
         threadkeep.convert(lasting_url, bare)
-        kept = bare._desk.runner.run(_vectors("", "n"))
+        kept = bare._session.runner.run(_vectors("", "n"))
         threadkeep.convert(bare, keep)
-        assert sorted(kept.values()) == sorted(keep._desk.runner.run(_vectors("", "n")).values())
+        assert sorted(kept.values()) == sorted(keep._session.runner.run(_vectors("", "n")).values())
 
 
 async def test_an_event_loop_is_not_blocked_by_a_conversion_an_export_or_an_import(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_thread_of_which_a_part_was_brought_is_not_there_for_a_graph_and_is_ma
     def stop(*progress: Any) -> None:
         seen.append(progress)
 
-    transport = other._desk.transport
+    transport = other._session.transport
     write = transport.write
 
     def fail_third(requests: Any) -> Any:
@@ -338,17 +338,17 @@ def test_a_source_that_changes_while_it_is_read_is_read_again() -> None:
     one, other = new(), new()
     chance = random.Random(4)
     grow(one.checkpointer, "t", [Put(f"c{n}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
-    read, count = one._desk.transport.read, 0
+    read, count = one._session.transport.read, 0
 
     def prune_meanwhile(request: Any) -> Any:
         nonlocal count
         count += 1
         if count == 6:
-            one._desk.transport.read = read
+            one._session.transport.read = read
             one.checkpointer.prune(["t"])
         return read(request)
 
-    one._desk.transport.read = prune_meanwhile
+    one._session.transport.read = prune_meanwhile
     done = threadkeep.convert(one, other)
     assert (count, done.copied + done.renewed, done.differing) == (6, 1, ())
     assert households.inventory(other) == households.inventory(one)

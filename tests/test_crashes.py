@@ -19,11 +19,12 @@ from model import place_config
 from soundness import loose_ends
 from threadkeep.backends.memory import Memory
 from threadkeep.backends.sqlite import Sqlite
+from threadkeep.drivers.runner import Transport
 from threadkeep.errors import Unavailable
-from threadkeep.keep import Desk, Keep
+from threadkeep.keep import Keep
 from threadkeep.plan import Outcome, Request
+from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct
-from threadkeep.transports.runner import Transport
 from threadkeep.transports.sqlite import SqliteFile
 
 NEVER = 1 << 30
@@ -85,7 +86,7 @@ class World:
     def start(self) -> None:
         """As a new process would: nothing is remembered."""
         self.transport = Crashing(self.reach())
-        self._keeps.append(Keep(Desk(self.transport, tenant=self.tenant, cache_bytes=1 << 26), None))
+        self._keeps.append(Keep(Session(self.transport, tenant=self.tenant, caches=Caches(1 << 26)), None))
 
     def reach(self) -> Transport:
         """A new transport to the same rows."""
@@ -105,7 +106,7 @@ class World:
     def tale(self) -> dict[str, Any]:
         """All that each thread holds, read from the beginning; checked for loose ends where that can be seen."""
         self.check()
-        reader = Keep(Desk(self.reach(), tenant=self.tenant, cache_bytes=0), None)
+        reader = Keep(Session(self.reach(), tenant=self.tenant, caches=Caches(0)), None)
         tale = {info.id: [(info.checkpoints, info.writes, info.status)] for info in reader.threads()}
         for found in reader.checkpointer.list(None):
             by_id = reader.checkpointer.get_tuple(found.config)

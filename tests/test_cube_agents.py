@@ -40,7 +40,7 @@ from soundness import loose_ends
 from threadkeep import Keep
 from threadkeep.adapters import cube as adapter
 from threadkeep.backends.memory import Memory
-from threadkeep.keep import Desk
+from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct
 
 
@@ -61,8 +61,8 @@ class Place:
 
     def open(self, *, claim_timeout: float | None = None) -> Keep:
         if self.url.startswith("memory"):
-            desk = Desk(Direct(self._memory), tenant="", cache_bytes=1 << 26)
-            self._keeps.append(Keep(desk, None, claim_timeout=claim_timeout))
+            session = Session(Direct(self._memory), tenant="", caches=Caches(1 << 26))
+            self._keeps.append(Keep(session, None, claim_timeout=claim_timeout))
         else:
             self._keeps.append(threadkeep.open(self.url, claim_timeout=claim_timeout))
         return self._keeps[-1]
@@ -84,7 +84,7 @@ async def place(url: str) -> AsyncIterator[Place]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Its only number is the time, in milliseconds."""
     now = [1_800_000_000_000]
-    monkeypatch.setattr(adapter, "now", lambda: now[0])
+    monkeypatch.setattr(adapter, "now_ms", lambda: now[0])
     return now
 
 

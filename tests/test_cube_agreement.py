@@ -37,11 +37,12 @@ from test_crashes import World as CrashingWorld
 from threadkeep.adapters import cube as adapter
 from threadkeep.backends.memory import Memory
 from threadkeep.backends.sqlite import Sqlite
+from threadkeep.drivers.runner import Transport
 from threadkeep.errors import Conflict, Unavailable
-from threadkeep.keep import Desk, Keep
+from threadkeep.keep import Keep
 from threadkeep.plan import Failure, Outcome, Reply, Request
+from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct
-from threadkeep.transports.runner import Transport
 from threadkeep.transports.sqlite import SqliteFile
 
 THREADS = ["t", "t", "u", "v"]
@@ -316,7 +317,7 @@ def stores(folder: Path) -> list[Store]:
 
 def on(reach: Callable[[], Any], tenant: str = "") -> Callable[[int], Keep]:
     return lambda which: Keep(
-        Desk(reach(), tenant=tenant, cache_bytes=CACHES[which]), None, claim_timeout=TIMEOUTS[which]
+        Session(reach(), tenant=tenant, caches=Caches(CACHES[which])), None, claim_timeout=TIMEOUTS[which]
     )
 
 
@@ -340,7 +341,7 @@ class Agreement(RuleBasedStateMachine):
         self.stores = self.stores_in(self.folder)
         self.model = Model()
         self.runner = asyncio.Runner()
-        self.clock = patch.object(adapter, "now", lambda: self.model.now)
+        self.clock = patch.object(adapter, "now_ms", lambda: self.model.now)
         self.clock.start()
         self.touched: set[str] = set()
         self.failed = False
@@ -604,7 +605,7 @@ class World(CrashingWorld):
     def tale(self) -> dict[str, Any]:
         """All that each talk tells, read from the beginning; checked for loose ends where that can be seen."""
         self.check()
-        with Keep(Desk(self.reach(), tenant=self.tenant, cache_bytes=0), None) as reader:
+        with Keep(Session(self.reach(), tenant=self.tenant, caches=Caches(0)), None) as reader:
             return asyncio.run(_tale(reader))
 
 
@@ -710,7 +711,7 @@ def test_a_change_whose_reply_was_lost_is_made_once(new_world: Callable[[], Worl
 
     def meanwhile() -> None:
         if others:
-            rival = Keep(Desk(world.reach(), tenant=world.tenant, cache_bytes=0), None)
+            rival = Keep(Session(world.reach(), tenant=world.tenant, caches=Caches(0)), None)
             asyncio.run(rival.cube.append("t", [said("of another", "other")]))
             rival.close()
 
@@ -718,7 +719,7 @@ def test_a_change_whose_reply_was_lost_is_made_once(new_world: Callable[[], Worl
     if others:
         expected.do(lambda keep: keep.cube.append("t", [said("of another", "other")]))
     losing = Losing(world.reach(), meanwhile)
-    with Keep(Desk(losing, tenant=world.tenant, cache_bytes=1 << 26), None) as keep:
+    with Keep(Session(losing, tenant=world.tenant, caches=Caches(1 << 26)), None) as keep:
         asyncio.run(_loaded(keep))
         losing.left = 1
         assert asyncio.run(_done(verb, keep)) == answer

@@ -434,7 +434,7 @@ def test_close_finishes_changes_that_wait_for_their_turn(url: str) -> None:
     """Only sync callers so far: there is no worker yet that could take over their commits."""
     keep = threadkeep.open(url)
     keep.setup()
-    transport = keep.checkpointer._desk.transport
+    transport = keep.checkpointer._session.transport
     write, writing, go_on = transport.write, threading.Event(), threading.Event()
 
     def slow(requests: Any) -> Any:
@@ -459,11 +459,11 @@ def test_close_finishes_changes_that_wait_for_their_turn(url: str) -> None:
     for other in others:
         other.start()
     deadline = time.monotonic() + 60
-    while len(keep.checkpointer._desk.runner._state.commits) < 3 and time.monotonic() < deadline:
+    while len(keep.checkpointer._session.runner._state.commits) < 3 and time.monotonic() < deadline:
         time.sleep(0.001)
     closing = threading.Thread(target=keep.close, daemon=True)
     closing.start()
-    while not keep.checkpointer._desk.runner._closed:
+    while not keep.checkpointer._session.runner._closed:
         time.sleep(0.001)
     go_on.set()
     for each in (first, *others, closing):

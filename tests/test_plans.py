@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from langgraph.checkpoint.serde.types import INTERRUPT
 
-import threadkeep
 from threadkeep.backends.memory import Memory
 from threadkeep.engine import checkpoints, copy, history, prune
 from threadkeep.engine.backend import (
@@ -470,69 +467,3 @@ def test_a_copy_of_nothing_asks_and_changes_nothing(bench: Bench) -> None:
     bench.drive(copy.copy(bench.heads, KEY, OTHER, 2000, 78))
     assert set(bench.asked) == {Survey}
     assert bench.get(key=OTHER) is None
-
-
-# --- which module may import which
-
-SOURCE = Path(threadkeep.__file__).parent
-MAY_IMPORT = {
-    "engine": {"engine", "plan", "errors"},
-    "backends": {"backends", "engine", "plan", "errors"},
-    "transports": {"transports", "backends", "engine", "plan", "errors"},
-    "adapters": {"adapters", "engine", "desk", "keep", "plan", "errors"},
-    "moving": {"moving", "engine", "desk", "keep", "plan", "work", "errors"},
-    "jobs": {"jobs", "engine", "desk", "plan", "work", "errors", "__version__"},
-}
-ONLY_IN = {
-    "asyncio": ("transports/", "desk.py"),
-    "threading": ("transports/",),
-    "concurrent": ("transports/",),
-    "apsw": ("transports/", "moving/sources/"),
-    "psycopg": ("transports/", "moving/sources/", "urls.py"),
-    "sqlite3": (),
-}
-IMPURE = {"time", "random", "secrets", "os", "socket", "asyncio", "threading"}
-
-
-def imported(path: Path) -> Iterator[str]:
-    """The full names of the modules that a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} imports relatively"
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module == "threadkeep")
-
-
-def files() -> list[tuple[str, Path]]:
-    """All that runs in an application: the public test suites are free to use threads and loops."""
-    named = [(path.relative_to(SOURCE).as_posix(), path) for path in sorted(SOURCE.rglob("*.py"))]
-    return [(name, path) for name, path in named if not name.startswith("conformance/")]
-
-
-def parts(name: str) -> Sequence[str]:
-    return name.split(".")
-
-
-@pytest.mark.parametrize(("name", "path"), files())
-def test_imports_follow_the_arrows(name: str, path: Path) -> None:
-    layer = name.split("/", maxsplit=1)[0]
-    if layer not in MAY_IMPORT:
-        return
-    ours = {
-        parts(module)[1] for module in imported(path) if parts(module)[0] == "threadkeep" and len(parts(module)) > 1
-    }
-    assert ours <= MAY_IMPORT[layer]
-
-
-@pytest.mark.parametrize(("name", "path"), files())
-def test_threads_loops_and_drivers_stay_in_the_transports(name: str, path: Path) -> None:
-    for module in imported(path):
-        assert name.startswith(ONLY_IN.get(parts(module)[0], (name,))), module
-
-
-@pytest.mark.parametrize(("name", "path"), files())
-def test_engine_and_backends_know_no_clock_no_chance_and_no_system(name: str, path: Path) -> None:
-    if name.startswith(("engine/", "backends/")):
-        assert not IMPURE & {parts(module)[0] for module in imported(path)}

@@ -216,17 +216,17 @@ def test_a_thread_that_is_pruned_while_it_is_exported_is_told_again() -> None:
     keep = new()
     chance = random.Random(4)
     grow(keep.checkpointer, "t", [Put(f"c{n:02}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
-    read, count = keep._desk.transport.read, 0
+    read, count = keep._session.transport.read, 0
 
     def prune_meanwhile(request: Any) -> Any:
         nonlocal count
         count += 1
         if count == 5:
-            keep._desk.transport.read = read
+            keep._session.transport.read = read
             keep.checkpointer.prune(["t"])
         return read(request)
 
-    keep._desk.transport.read = prune_meanwhile
+    keep._session.transport.read = prune_meanwhile
     file = io.BytesIO()
     told = keep.export(file)
     kinds = [each["type"] for each in lines(file.getvalue())]

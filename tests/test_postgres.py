@@ -26,7 +26,7 @@ from chains import Chain, config, ids, values
 from processes import run, run_forked, run_together
 from test_concurrency import in_loop, in_threads
 from threadkeep import errors
-from threadkeep.backends.postgres import SCHEMA_VERSION
+from threadkeep.backends.setup import SCHEMA_VERSION
 from verbs import every_async_verb, every_verb
 
 HELLO = {"greeting": "hello " * 20}
@@ -271,7 +271,7 @@ def test_a_migration_is_recorded_once(url: str) -> None:
 
 def test_a_database_from_before_ticks_is_listed_in_order(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("threadkeep.transports.postgres.SCHEMA_VERSION", 2)
+        patch.setattr("threadkeep.backends.setup.SCHEMA_VERSION", 2)
         with threadkeep.open(url) as keep:
             keep.setup()
     row = "epoch, rev, created, updated, hour, checkpoints, writes, bytes, tenant, kind, id, nexts, status"

@@ -158,13 +158,13 @@ def test_the_young_ones_stay_and_idle_threads_go(url: str, monkeypatch: pytest.M
     start = int(time.time() * 1000)
     with threadkeep.open(url) as keep:
         for days in range(4):
-            monkeypatch.setattr(adapter, "now", lambda days=days: start + days * DAY)
+            monkeypatch.setattr(adapter, "now_ms", lambda days=days: start + days * DAY)
             wrote_on(keep, "t", 3)
             wrote_on(keep, f"day{days}", 2)
             if days == 0:
                 keep.checkpointer.put_writes(config("day0", "00000001"), [(INTERRUPT, "?")], "asks")
         keep.tag("day1", "latest", "kept")
-        monkeypatch.setattr(prune, "now", lambda: start + 4 * DAY)
+        monkeypatch.setattr(prune, "now_ms", lambda: start + 4 * DAY)
         keep.prune(policy=Policy(prefix="t", keep_for="50h"))
         assert left(keep) == list(range(6, 12))
         keep.prune("t", policy=Policy(keep_for=timedelta(days=1, hours=1), keep_last=4))

@@ -20,13 +20,10 @@ from chains import Chain
 from conftest import BACKENDS
 from test_postgres import schema_of
 from test_store_opening import version
-from threadkeep.backends import postgres as postgres_backend
-from threadkeep.backends import sqlite as sqlite_backend
+from threadkeep.backends import postgres_setup, sqlite_setup
 from threadkeep.backends.blocks import read_blocks
-from threadkeep.backends.sqlite import SCHEMA_VERSION
+from threadkeep.backends.setup import SCHEMA_VERSION
 from threadkeep.engine.identity import to_bytes
-from threadkeep.transports import postgres as on_postgres
-from threadkeep.transports import sqlite as on_sqlite
 from worlds import config, live, talk
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reference/sql-views.md"
@@ -193,10 +190,9 @@ def test_no_id_makes_a_view_fail(tables_url: str) -> None:
 def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
     tables_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readable = (sqlite_backend if tables_url.startswith("sqlite") else postgres_backend).READABLE
+    readable = (sqlite_setup if tables_url.startswith("sqlite") else postgres_setup).READABLE
     with monkeypatch.context() as patch:
-        patch.setattr(on_sqlite, "SCHEMA_VERSION", readable)
-        patch.setattr(on_postgres, "SCHEMA_VERSION", readable)
+        patch.setattr("threadkeep.backends.setup.SCHEMA_VERSION", readable)
         with threadkeep.open(tables_url) as keep:
             live(keep, "thread_001")
     with threadkeep.open(tables_url, read_only=True) as keep:

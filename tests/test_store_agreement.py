@@ -51,15 +51,16 @@ from langgraph.store.memory import InMemoryStore
 import lent
 import remains
 from proving import PROVING
-from threadkeep import desk
+from threadkeep import clock
 from threadkeep.backends.memory import Memory
 from threadkeep.backends.sqlite import Sqlite
 from threadkeep.conformance.store.embedder import DIMS, UNEMBEDDABLE, embed
+from threadkeep.drivers.runner import Transport
 from threadkeep.engine.filters import matches, parse
 from threadkeep.engine.spaces import Place, memory_number
-from threadkeep.keep import Desk, Keep
+from threadkeep.keep import Keep
+from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct
-from threadkeep.transports.runner import Transport
 from threadkeep.transports.sqlite import SqliteFile
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -297,8 +298,8 @@ class Storage:
         self._keeps[FIRST].setup()
 
     def _open(self, which: int) -> Keep:
-        desk = Desk(self._reach(), tenant=self.tenant, cache_bytes=BUDGETS[which])
-        return Keep(desk, None, index=self._kinds[which])
+        session = Session(self._reach(), tenant=self.tenant, caches=Caches(BUDGETS[which]))
+        return Keep(session, None, index=self._kinds[which])
 
     def reopen(self, which: int) -> None:
         self._keeps[which].close()
@@ -360,7 +361,7 @@ class Agreement(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_800_000_000_000_000
-        self.clock = patch.object(desk, "now_exactly", lambda: self.now)
+        self.clock = patch.object(clock, "now_us", lambda: self.now)
         self.clock.start()
         self.folder = Path(tempfile.mkdtemp())
         self.storages = self.storages_in(self.folder)

@@ -32,17 +32,17 @@ from killing import kill, start
 from test_crashes import NEVER, Crashing, place_of
 from test_postgres import blocked, execute, fresh_name
 from test_postgres_faults import again_and_again, connections, end_backends
-from threadkeep import desk
 from threadkeep.backends.memory import Memory
 from threadkeep.backends.sqlite import Sqlite
 from threadkeep.conformance.store.embedder import DIMS, embed
+from threadkeep.drivers.runner import Transport
 from threadkeep.engine import remembering
 from threadkeep.engine.spaces import Place
 from threadkeep.errors import Unavailable
-from threadkeep.keep import Desk, Keep
+from threadkeep.keep import Keep
 from threadkeep.plan import Failure, Reply, attempt
+from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct
-from threadkeep.transports.runner import Transport
 from threadkeep.transports.sqlite import SqliteFile
 
 MINUTE = 60_000_000
@@ -53,7 +53,7 @@ AWAY = ("away", "b")
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Its only number is the time."""
     now = [1_800_000_000_000_000]
-    monkeypatch.setattr(desk, "now_exactly", lambda: now[0])
+    monkeypatch.setattr("threadkeep.clock.now_us", lambda: now[0])
     return now
 
 
@@ -81,7 +81,7 @@ class World:
 
     def opened(self, transport: Any, index: Any = INDEX) -> Keep:
         chosen = index if transport.has_words else {**index, "search": "vector"}
-        return Keep(Desk(transport, tenant=self.tenant, cache_bytes=1 << 26), None, index=chosen)
+        return Keep(Session(transport, tenant=self.tenant, caches=Caches(1 << 26)), None, index=chosen)
 
     def reach(self) -> Transport:
         """A new transport to the same rows."""

@@ -23,12 +23,10 @@ from chains import Chain, values
 from colours import Async, Colour
 from processes import run, run_together
 from test_postgres import execute, schema_of
-from threadkeep import KeepStore, desk
-from threadkeep.backends.sqlite import SCHEMA_VERSION
+from threadkeep import KeepStore
+from threadkeep.backends.setup import SCHEMA_VERSION
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, Unavailable
-from threadkeep.transports import postgres as on_postgres
-from threadkeep.transports import sqlite as on_sqlite
 
 MINUTE = 60_000_000
 SOON = 0.0005
@@ -39,7 +37,7 @@ SOON = 0.0005
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Its only number is the time."""
     now = [1_800_000_000_000_000]
-    monkeypatch.setattr(desk, "now_exactly", lambda: now[0])
+    monkeypatch.setattr("threadkeep.clock.now_us", lambda: now[0])
     return now
 
 
@@ -311,7 +309,7 @@ def test_a_sweep_that_fails_is_logged_and_the_next_one_comes(
 ) -> None:
     with threadkeep.open(url) as keep:
         keep.store.put(HOME, "k", {}, ttl=0)
-        transport = keep._desk.transport
+        transport = keep._session.transport
         write, failed = transport.write, threading.Event()
 
         def fail_once(requests: Any) -> Any:
@@ -321,7 +319,7 @@ def test_a_sweep_that_fails_is_logged_and_the_next_one_comes(
             return write(requests)
 
         monkeypatch.setattr(transport, "write", fail_once)
-        with caplog.at_level(logging.CRITICAL, "threadkeep.transports.sweeper"):
+        with caplog.at_level(logging.CRITICAL, "threadkeep.drivers.background"):
             keep.store.start_ttl_sweeper(SOON)
             assert failed.wait(5)
             time.sleep(0.1)
@@ -440,8 +438,7 @@ def hours_for_ticks(url: str) -> Iterator[None]:
 def old_url(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Made with the first block of the schema only, and used."""
     with monkeypatch.context() as patch:
-        patch.setattr(on_sqlite, "SCHEMA_VERSION", 1)
-        patch.setattr(on_postgres, "SCHEMA_VERSION", 1)
+        patch.setattr("threadkeep.backends.setup.SCHEMA_VERSION", 1)
         with threadkeep.open(tables_url) as keep:
             keep.setup()
             with hours_for_ticks(tables_url):
@@ -507,7 +504,6 @@ def test_a_database_that_was_upgraded_is_refused_by_the_code_before(
 ) -> None:
     with threadkeep.open(old_url) as keep:
         keep.setup()
-    monkeypatch.setattr(on_sqlite, "SCHEMA_VERSION", 1)
-    monkeypatch.setattr(on_postgres, "SCHEMA_VERSION", 1)
+    monkeypatch.setattr("threadkeep.backends.setup.SCHEMA_VERSION", 1)
     with threadkeep.open(old_url) as keep, pytest.raises(SchemaTooNew):
         values(keep.checkpointer)

@@ -15,7 +15,6 @@ from langgraph.store.base import PutOp
 import postgres
 import threadkeep
 from batches import HOME, INDEX, NEAR, index_for, keys
-from threadkeep import desk
 from threadkeep.engine.spaces import Place, memory_number
 
 MINUTE = 60_000_000
@@ -32,7 +31,7 @@ def embed_rows(texts: Sequence[str]) -> list[list[float]]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Its only number is the time."""
     now = [1_800_000_000_000_000]
-    monkeypatch.setattr(desk, "now_exactly", lambda: now[0])
+    monkeypatch.setattr("threadkeep.clock.now_us", lambda: now[0])
     return now
 
 

@@ -31,7 +31,7 @@ from threadkeep.backends.valkey_memories import Memories
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.transports.valkey import ValkeyServer
-from threadkeep.urls import Server, transport_for
+from threadkeep.urls import Server, Settings, transport_for
 from verbs import every_async_verb, every_verb
 from writers import Writers
 
@@ -60,7 +60,7 @@ def url_of(server: valkeys.Server, **options: Any) -> str:
 def reached(url: str, **options: Any) -> ValkeyServer:
     """The transport of a URL; nothing is connected."""
     chosen: Any = {"durability": "strict", "timeout": 30, "read_only": False} | options
-    transport = transport_for(url, **chosen, server=Server())
+    transport = transport_for(url, Settings(**chosen), Server())
     assert isinstance(transport, ValkeyServer)
     return transport
 

@@ -21,7 +21,7 @@ import valkeys
 from colours import Colour, Sync
 from damages import Damager, InHashes, InTables, flipped, opener
 from test_delta_graphs import build as delta_graph
-from threadkeep.backends import valkey
+from threadkeep.backends import valkey_rows
 from threadkeep.conformance.store.embedder import embed
 from threadkeep.engine import verify as checking
 from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run
@@ -307,8 +307,8 @@ def test_rows_of_valkey_that_make_no_sense_are_told_and_refused_as_corrupt() -> 
             keep.copy(SEED, copied)
         at = {name: opener(url)(keep, name) for name in ("row", "checkpoint", "place", "hash")}
         at["row"]._set(b"r", b"nonsense")  # type: ignore[attr-defined]
-        at["checkpoint"]._set(valkey.row_place("", newest.id), b"nonsense")  # type: ignore[attr-defined]
-        at["place"].client.zrem(at["place"].order, valkey.row_place("", newest.id))  # type: ignore[attr-defined]
+        at["checkpoint"]._set(valkey_rows.row_place("", newest.id), b"nonsense")  # type: ignore[attr-defined]
+        at["place"].client.zrem(at["place"].order, valkey_rows.row_place("", newest.id))  # type: ignore[attr-defined]
         at["hash"].client.delete(at["hash"].hash)  # type: ignore[attr-defined]
         found = {(problem.thread, problem.problem) for problem in keep.verify().problems}
         assert {("row", "catalogue"), ("checkpoint", "undecodable"), ("place", "index"), ("hash", "index")} <= found

@@ -30,6 +30,7 @@ from threadkeep.moving.bringing import Brought
 from threadkeep.moving.converting import Converted, aconvert, convert
 from threadkeep.moving.exporting import Exported
 from threadkeep.moving.tally import Imported
+from threadkeep.version import VERSION
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
@@ -75,7 +76,7 @@ __all__ = [
     "errors",
     "open",
 ]
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from threadkeep import jobs
-from threadkeep.desk import Desk, as_count, draw, now
+from threadkeep.clock import nonce, now_ms
 from threadkeep.engine import repair as engine_repair
 from threadkeep.engine.gate import AllowedType, KeepSerializer
-from threadkeep.engine.identity import CUBE, as_id, as_kind, as_optional_id
+from threadkeep.engine.identity import CUBE, as_count, as_id, as_kind, as_optional_id
 from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.engine.rebuilding import Replay
 from threadkeep.engine.repair import Repaired
@@ -27,7 +27,8 @@ from threadkeep.moving.exporting import Export, Exported
 from threadkeep.moving.importing import Target, Wish, importing
 from threadkeep.moving.redacting import Redaction
 from threadkeep.moving.tally import Imported
-from threadkeep.urls import Server, transport_for
+from threadkeep.session import Caches, Session
+from threadkeep.urls import Server, Settings, transport_for
 from threadkeep.verb import blocking_verb, keep_verb, verb
 from threadkeep.work import Tell, Work, change, read, reporting
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
     from threadkeep.adapters.store import KeepStore
 
-__all__ = ["Desk", "Keep", "OpenOptions", "open"]
+__all__ = ["Keep", "OpenOptions", "open"]
 _SERDES = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
 
 
@@ -52,7 +53,7 @@ class Keep:
 
     def __init__(
         self,
-        desk: Desk,
+        session: Session,
         serde: Any,
         *,
         index: Any = None,
@@ -60,7 +61,7 @@ class Keep:
         claim_timeout: float | None = None,
         retention: Retention = None,
     ) -> None:
-        self._desk = desk
+        self._session = session
         self._retention = policies(retention)
         self._serde = serde
         self._index = index
@@ -76,7 +77,7 @@ class Keep:
         if self._checkpointer is None:
             from threadkeep.adapters.saver import KeepSaver  # noqa: PLC0415 - the saver's types import LangChain
 
-            self._checkpointer = KeepSaver(self._desk, serde=self._serde)
+            self._checkpointer = KeepSaver(self._session, serde=self._serde)
         return self._checkpointer
 
     @property
@@ -85,7 +86,7 @@ class Keep:
         if self._store is None:
             from threadkeep.adapters.store import KeepStore  # noqa: PLC0415 - as above
 
-            self._store = KeepStore(self._desk, index=self._index, ttl=self._ttl)
+            self._store = KeepStore(self._session, index=self._index, ttl=self._ttl)
         return self._store
 
     @property
@@ -94,20 +95,20 @@ class Keep:
         if self._cube is None:
             from threadkeep.adapters.cube import KeepCube  # noqa: PLC0415 - CubeLoop is an extra
 
-            self._cube = KeepCube(self._desk, claim_timeout=self._claim_timeout)
+            self._cube = KeepCube(self._session, claim_timeout=self._claim_timeout)
         return self._cube
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""
-        return self._desk.setup()
+        return self._session.setup()
 
     def close(self) -> None:
         """Finish what is under way and let go of connections and workers. Harmless when repeated."""
-        self._desk.runner.close()
+        self._session.runner.close()
 
     async def aclose(self) -> None:
         """The same, without blocking the event loop."""
-        await self._desk.runner.aclose()
+        await self._session.runner.aclose()
 
     # Threads
     threads, athreads = verb(jobs.catalogue.threads)
@@ -142,7 +143,7 @@ class Keep:
 
         `dry_run` changes nothing and does not count memories. One round trip for 1,000 memories, then as for `prune`.
         """
-        return reporting(jobs.sweep.sweep(self._desk, self._retention, dry_run=dry_run), on_progress)
+        return reporting(jobs.sweep.sweep(self._session, self._retention, dry_run=dry_run), on_progress)
 
     sweep, asweep = keep_verb(_sweep)
 
@@ -153,12 +154,11 @@ class Keep:
         """
         if type(minutes) not in (int, float) or not minutes > 0:
             raise ValueError(f"minutes must be a number above 0, not {minutes!r}")
-        self._desk.upkeep = partial(jobs.sweep.sweep_now, policies=self._retention)
-        return self._desk.start_upkeep(minutes)
+        return self._session.start_upkeep(minutes, partial(jobs.sweep.sweep_now, policies=self._retention))
 
     def stop_sweeping(self, timeout: float | None = None) -> Any:
         """Stop the background sweep; return whether it has stopped. Inside an event loop, return an awaitable of that."""
-        return self._desk.stop_upkeep(timeout)
+        return self._session.stop_upkeep(timeout)
 
     # Health
     verify, averify = verb(jobs.verify.verify)
@@ -187,12 +187,12 @@ class Keep:
 
         ref, space = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
         id, of = as_id(thread_id, "thread_id"), as_kind(kind)
-        key = yield from read(lambda: known(self._desk.tenant, id, of))
+        key = yield from read(lambda: known(self._session.tenant, id, of))
         if key.kind == CUBE and (space or graph is not None):
             raise ValueError(f"thread {key.id!r} is CubeLoop's: it has neither namespaces nor a graph")
         replay = self._replaying(graph) if graph is not None else None
-        wish = engine_repair.Wish(ref, space, str(uuid6()), now(), datetime.now(UTC).isoformat(), draw(), dry_run)
-        return (yield from change(key, lambda: engine_repair.repair(self._desk.heads, key, wish, replay)))
+        wish = engine_repair.Wish(ref, space, str(uuid6()), now_ms(), datetime.now(UTC).isoformat(), nonce(), dry_run)
+        return (yield from change(key, lambda: engine_repair.repair(self._session.heads, key, wish, replay)))
 
     repair, arepair = keep_verb(_repair)
 
@@ -228,7 +228,9 @@ class Keep:
             raise ValueError("give thread_id or prefix, not both")
         thread, start = as_optional_id(thread_id, "thread_id"), as_id(prefix, "prefix")
         wish = Wish(source, kind, thread, start, verify=bool(verify), dry_run=bool(dry_run))
-        return reporting(importing(wish, Target(self._desk.tenant, self._desk.heads, self._indexing)), on_progress)
+        return reporting(
+            importing(wish, Target(self._session.tenant, self._session.heads, self._indexing)), on_progress
+        )
 
     import_from, aimport_from = keep_verb(_import_from)
 
@@ -252,10 +254,10 @@ class Keep:
         """
         of = chosen(thread_id, prefix, kind, memories=memories)
         made = datetime.now(UTC).isoformat(timespec="seconds")
-        about = {"made": made, "by": "threadkeep", "tenant": "" if redact else self._desk.tenant}
+        about = {"made": made, "by": "threadkeep", "tenant": "" if redact else self._session.tenant}
         redacting = Redaction(secrets.token_bytes(32)) if redact else None
         with portable.writing(file) as out:
-            return self._desk.work(Export(self._desk, of, out, redacting).work(about), on_progress)
+            return self._session.work(Export(self._session, of, out, redacting).work(about), on_progress)
 
     export, aexport = blocking_verb(_export)
 
@@ -280,8 +282,8 @@ class Keep:
         """
         of = chosen(thread_id, prefix, kind, memories=memories)
         with portable.reading(file) as lines:
-            work = Bringing(self._desk, lines, of, self._index_memories, partial).work()
-            return self._desk.work(work, on_progress)
+            work = Bringing(self._session, lines, of, self._index_memories, partial).work()
+            return self._session.work(work, on_progress)
 
     import_portable, aimport_portable = blocking_verb(_import_portable)
 
@@ -295,7 +297,7 @@ class Keep:
 
     def _index_memories(self, rows: Sequence[MemoryRow]) -> list[Memory]:
         """Memories that come from elsewhere, with what this Keep's store finds them by."""
-        from threadkeep.adapters.indexing import indexed  # noqa: PLC0415 - as above
+        from threadkeep.engine.indexing import indexed  # noqa: PLC0415 - as above
 
         return indexed(self._indexing(), rows)
 
@@ -384,15 +386,27 @@ def open(
     if serde is not None and not any(all(callable(getattr(serde, name, None)) for name in pair) for pair in _SERDES):
         raise TypeError(f"serde needs dumps_typed and loads_typed (or dumps and loads), which {serde!r} has not")
     server = Server(schema, min_size, max_size, prepare, group, application_name)
-    desk = Desk(
-        transport_for(url, durability=durability, timeout=timeout, read_only=read_only, server=server),
-        tenant=as_id(tenant, "tenant"),
-        cache_bytes=as_count(cache_bytes, "cache_bytes"),
+    caches = Caches(as_count(cache_bytes, "cache_bytes"))
+    settings = Settings(
+        durability=durability,
+        timeout=timeout,
+        read_only=read_only,
+        wants_vectors=_wants_vectors(index),
+        on_loss=caches.clear,
     )
+    session = Session(transport_for(url, settings, server), tenant=as_id(tenant, "tenant"), caches=caches)
     serializer = KeepSerializer(allowed_types=allowed_types) if serde is None else serde
     if claim_timeout is not None and (type(claim_timeout) not in (int, float) or not claim_timeout >= 0):
         raise ValueError(f"claim_timeout must be a number of seconds that is not negative, not {claim_timeout!r}")
-    opened = Keep(desk, serializer, index=index, ttl=ttl, claim_timeout=claim_timeout, retention=retention)
+    opened = Keep(session, serializer, index=index, ttl=ttl, claim_timeout=claim_timeout, retention=retention)
     if index is not None or ttl is not None:
         _ = opened.store  # what is wrong with them is said now
     return opened
+
+
+def _wants_vectors(index: Any) -> bool:
+    if index is None:
+        return False
+    from threadkeep.engine.indexing import stores_vectors  # noqa: PLC0415 - it imports LangChain
+
+    return stores_vectors(index)

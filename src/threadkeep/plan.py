@@ -9,16 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 S = TypeVar("S")
 
 
+class Access(NamedTuple):
+    """What executing a request means for a storage."""
+
+    writes: bool = False
+    one_statement: bool = False
+    """In SQL it is one statement, which sees one moment without a transaction around it."""
+    repeatable: bool = True
+    """It may be executed again if nobody knows whether it was: twice is the same as once."""
+
+
+READ = Access()
+READ_ONE_STATEMENT = Access(one_statement=True)
+WRITE = Access(writes=True, repeatable=False)
+IDEMPOTENT_WRITE = Access(writes=True)
+NO_ACCESS = Access()
+"""The storage is not asked."""
+
+
 class Request(Generic[T]):
-    """Something that only the outside can do; its reply is a T."""
+    """Something that only the outside can do; its reply is a T. Each kind of request declares its access."""
 
     __slots__ = ()
+    access: ClassVar[Access]
 
     def __await__(self) -> Generator[Request[T], T, T]:
         """Hand the request to the driver and come back with its reply."""

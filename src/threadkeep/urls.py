@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from threadkeep.transports.runner import Transport
+from threadkeep.drivers.runner import Transport
 
 DURABILITIES = ("strict", "relaxed")
 GROUPS = ("all", "thread")
@@ -41,28 +41,47 @@ class Server:
         return [field.name for field in fields(self) if getattr(self, field.name) is not None]
 
 
-def transport_for(url: Any, *, durability: str, timeout: float, read_only: bool, server: Server) -> Transport:
+def _nothing() -> None:
+    """For a transport whose losses nobody has to know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What every backend is told. `wants_vectors` says that vectors will be stored.
+
+    `on_loss` is called when the storage may have lost what it acknowledged: nothing that was remembered is certain.
+    """
+
+    durability: str = "strict"
+    timeout: float = 30.0
+    read_only: bool = False
+    wants_vectors: bool = False
+    on_loss: Callable[[], None] = _nothing
+
+
+def transport_for(url: Any, settings: Settings, server: Server) -> Transport:
     """The transport of a URL. Nothing is opened yet."""
-    _check_options(durability, timeout, read_only)
+    _check_settings(settings)
     if not isinstance(url, str):
         if _is_pool(url):
-            return _postgres(url, server, durability=durability, timeout=timeout, read_only=read_only)
+            return _postgres(url, settings, server)
         raise TypeError(f"a URL must be a str, not {type(url).__name__}; {ACCEPTED}")
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in _SCHEMES:
         raise ValueError(f"cannot open {_without_password(url)!r}: {ACCEPTED}")
     if scheme in _POSTGRES:
-        return _postgres(url, server, durability=durability, timeout=timeout, read_only=read_only)
+        return _postgres(url, settings, server)
     if server.given():
         raise ValueError(f"{', '.join(server.given())}: only for postgresql://")
     if scheme in _VALKEY:
-        return _valkey(url, durability=durability, timeout=timeout, read_only=read_only)
+        return _valkey(url, settings)
     if scheme == "memory":
-        return _memory(rest, read_only=read_only)
-    return _sqlite(rest, durability=durability, timeout=timeout, read_only=read_only)
+        return _memory(rest, settings)
+    return _sqlite(rest, settings)
 
 
-def _check_options(durability: Any, timeout: Any, read_only: Any) -> None:
+def _check_settings(settings: Settings) -> None:
+    durability, timeout, read_only = settings.durability, settings.timeout, settings.read_only
     if durability not in DURABILITIES:
         raise ValueError(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}")
     if type(timeout) not in (int, float) or not 0 < timeout < 1e6:
@@ -79,16 +98,16 @@ def _is_pool(thing: Any) -> bool:
     return any(kind.__module__.startswith("psycopg_pool") for kind in type(thing).__mro__)
 
 
-def _memory(rest: str, *, read_only: bool) -> Transport:
+def _memory(rest: str, settings: Settings) -> Transport:
     from threadkeep.backends.memory import Memory  # noqa: PLC0415
     from threadkeep.transports.direct import Direct  # noqa: PLC0415
 
     if rest:
         raise ValueError(f"memory:// takes nothing after it, not {rest!r}: each one is private and empty")
-    return Direct(Memory(), read_only=read_only)
+    return Direct(Memory(), read_only=settings.read_only)
 
 
-def _sqlite(rest: str, *, durability: str, timeout: float, read_only: bool) -> Transport:
+def _sqlite(rest: str, settings: Settings) -> Transport:
     from threadkeep.backends.sqlite import Sqlite  # noqa: PLC0415
     from threadkeep.transports.sqlite import SqliteFile  # noqa: PLC0415
 
@@ -99,10 +118,16 @@ def _sqlite(rest: str, *, durability: str, timeout: float, read_only: bool) -> T
         raise ValueError("sqlite:///:memory: would be another database in every thread; use memory://")
     if "?" in path or "\0" in path:
         raise ValueError(f"sqlite://{rest}: a query is not accepted, options are arguments of threadkeep.open()")
-    return SqliteFile(Path(path), Sqlite(), durability=durability, timeout=timeout, read_only=read_only)
+    return SqliteFile(
+        Path(path),
+        Sqlite(),
+        durability=settings.durability,
+        timeout=settings.timeout,
+        read_only=settings.read_only,
+    )
 
 
-def _postgres(where: Any, server: Server, *, durability: str, timeout: float, read_only: bool) -> Transport:
+def _postgres(where: Any, settings: Settings, server: Server) -> Transport:
     try:
         import psycopg_pool  # noqa: PLC0415
         from psycopg import Connection  # noqa: F401, PLC0415
@@ -124,13 +149,20 @@ def _postgres(where: Any, server: Server, *, durability: str, timeout: float, re
     _check(server)
     low, high = _sizes(server)
     options = Options(
-        min_size=low, max_size=high, prepare=server.prepare is not False, by_thread=server.group == "thread",
-        timeout=timeout, read_only=read_only, durability=durability, application_name=server.application_name,
-    )  # fmt: skip
-    return PostgresServer(where, Postgres(server.schema), options)
+        min_size=low,
+        max_size=high,
+        prepare=server.prepare is not False,
+        by_thread=server.group == "thread",
+        timeout=settings.timeout,
+        read_only=settings.read_only,
+        durability=settings.durability,
+        wants_vectors=settings.wants_vectors,
+        application_name=server.application_name,
+    )
+    return PostgresServer(where, Postgres(server.schema), options, on_loss=settings.on_loss)
 
 
-def _valkey(url: str, *, durability: str, timeout: float, read_only: bool) -> Transport:
+def _valkey(url: str, settings: Settings) -> Transport:
     try:
         from redis.connection import parse_url  # noqa: PLC0415
     except ImportError as error:
@@ -148,10 +180,11 @@ def _valkey(url: str, *, durability: str, timeout: float, read_only: bool) -> Tr
     prefix, kept = said.get("prefix", "tk"), said.get("thread_ttl")
     if not prefix or {"{", "}"} & set(prefix):
         raise ValueError(f"prefix must be a name without braces, not {prefix!r}")
-    hosts, settings = _addressed(place, theirs, parse_url, secure=url.startswith(_SECURE))
-    replicas = said.get("replicas", 0 if durability == "relaxed" else None)
-    backend = Valkey(prefix, kept * 1000 if kept is not None else None, tidies=not read_only)
-    return ValkeyServer(backend, Options(hosts, settings, replicas, timeout, read_only))
+    hosts, driver_settings = _addressed(place, theirs, parse_url, secure=url.startswith(_SECURE))
+    replicas = said.get("replicas", 0 if settings.durability == "relaxed" else None)
+    backend = Valkey(prefix, kept * 1000 if kept is not None else None, tidies=not settings.read_only)
+    options = Options(hosts, driver_settings, replicas, settings.timeout, settings.read_only)
+    return ValkeyServer(backend, options, on_loss=settings.on_loss)
 
 
 def _addressed(

@@ -12,8 +12,9 @@ from functools import partial, wraps
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, overload
 
-from threadkeep.desk import Desk, aside
+from threadkeep.drivers.loops import run_in_thread
 from threadkeep.plan import Plan
+from threadkeep.session import Session
 from threadkeep.work import Work, read
 
 P = ParamSpec("P")
@@ -25,16 +26,16 @@ AsyncVerb: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 @overload
-def verb(body: Callable[Concatenate[Desk, P], Work[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]: ...
+def verb(body: Callable[Concatenate[Session, P], Work[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]: ...
 @overload
-def verb(body: Callable[Concatenate[Desk, P], Plan[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]: ...
+def verb(body: Callable[Concatenate[Session, P], Plan[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]: ...
 def verb(body: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Make the methods of a Keep from a function of its Desk that returns a Work, or from a plan that only reads."""
-    return _both(body, attrgetter("_desk"))
+    """Make the methods of a Keep from a function of its Session that returns a Work, or from a plan that only reads."""
+    return _both(body, attrgetter("_session"))
 
 
 def keep_verb(body: Callable[Concatenate[K, P], Work[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]:
-    """The same from a method of the Keep, for what needs more of it than its Desk."""
+    """The same from a method of the Keep, for what needs more of it than its Session."""
     return _both(body, lambda keep: keep)
 
 
@@ -48,7 +49,7 @@ def blocking_verb(body: Callable[P, T]) -> tuple[Callable[P, T], Callable[P, Cor
         return body(*args, **kwargs)
 
     async def acall(*args: P.args, **kwargs: P.kwargs) -> T:
-        return await aside(partial(body, *args, **kwargs))
+        return await run_in_thread(partial(body, *args, **kwargs))
 
     in_class = next(iter(inspect.signature(body).parameters), "") == "self"
     return _named(call, body, "", in_class=in_class), _named(acall, body, "a", in_class=in_class)
@@ -60,10 +61,10 @@ def _both(
     work = _reading(body) if inspect.iscoroutinefunction(body) else body
 
     def call(keep: Any, *args: Any, **kwargs: Any) -> Any:
-        return keep._desk.work(work(first(keep), *args, **kwargs))  # noqa: SLF001 - of the same package
+        return keep._session.work(work(first(keep), *args, **kwargs))  # noqa: SLF001 - of the same package
 
     async def acall(keep: Any, *args: Any, **kwargs: Any) -> Any:
-        return await keep._desk.awork(work(first(keep), *args, **kwargs))  # noqa: SLF001 - of the same package
+        return await keep._session.awork(work(first(keep), *args, **kwargs))  # noqa: SLF001 - of the same package
 
     return _named(call, body, "", in_class=True), _named(acall, body, "a", in_class=True)
 

@@ -1,6 +1,6 @@
 """Long work: many plans one after the other, with a word on how far it is in between. Nothing is held between two of them.
 
-A work is a generator that decides what comes next and is given what it gave; `Desk.work` and `Desk.awork` carry it out,
+A work is a generator that decides what comes next and is given what it gave; `Session.work` and `Session.awork` carry it out,
 so it is written once for both colours, and ending it between two plans leaves nothing half done.
 """
 

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep.adapters.cube_types import Framework, framework
-from threadkeep.desk import Desk, draw, now
+from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.identity import CUBE, ThreadKey, as_id, as_ids
 from threadkeep.engine.talks import ops, plans
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.plan import Plan
+from threadkeep.session import Session
 
 if TYPE_CHECKING:
     from cubeloop.checkpointer.base import CheckpointData
@@ -30,14 +31,14 @@ class KeepCube:
     A claimed run may be claimed again after `claim_timeout` seconds without activity; never if it is None.
     """
 
-    def __init__(self, desk: Desk, *, claim_timeout: float | None = None) -> None:
-        self._desk = desk
+    def __init__(self, session: Session, *, claim_timeout: float | None = None) -> None:
+        self._session = session
         self._patience = None if claim_timeout is None else claim_timeout * 1000
         self._types = framework()
 
     async def load(self, thread_id: str) -> CheckpointData | None:
         """Messages and extra of one moment; None if there is no such thread. One round trip."""
-        talk = await self._reading(thread_id, lambda key: plans.load(self._desk.heads, key, self._messages))
+        talk = await self._reading(thread_id, lambda key: plans.load(self._session.heads, key, self._messages))
         if talk is None:
             return None
         parent = {"parent_thread_id": talk.parent} if self._types.knows_parents else {}
@@ -51,7 +52,7 @@ class KeepCube:
 
         def make() -> ops.Append:
             given = [ops.message(_dumped(message, self._types)) for message in messages]
-            return ops.Append(given, time=now(), draw=draw())
+            return ops.Append(given, time=now_ms(), draw=nonce())
 
         await self._changing(thread_id, make)
 
@@ -59,7 +60,7 @@ class KeepCube:
         """Put entries into the thread's extra; those that it has under other names stay."""
         if not isinstance(extra, Mapping):
             raise TypeError(f"extra must be a dict, not {type(extra).__name__}")
-        await self._changing(thread_id, lambda: ops.Merge(_json(dict(extra)), time=now(), draw=draw()))
+        await self._changing(thread_id, lambda: ops.Merge(_json(dict(extra)), time=now_ms(), draw=nonce()))
 
     async def save_pending_request(
         self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None
@@ -71,7 +72,7 @@ class KeepCube:
 
         def make() -> ops.Ask:
             pending = (_json(_of_model(request)), run) if request is not None else None
-            return ops.Ask(pending, time=now(), draw=draw())
+            return ops.Ask(pending, time=now_ms(), draw=nonce())
 
         await self._changing(thread_id, make)
 
@@ -82,7 +83,7 @@ class KeepCube:
 
     async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
         """The question that waits and its run, or None."""
-        found = await self._reading(thread_id, lambda key: plans.pending(self._desk.heads, key))
+        found = await self._reading(thread_id, lambda key: plans.pending(self._session.heads, key))
         if found is None:
             return None
         request: HitlRequest = self._types.request(found[0])
@@ -91,21 +92,21 @@ class KeepCube:
     async def clear_pending_request_if_matches(self, thread_id: str, *, question_id: str, run_id: str) -> bool:
         """Let no question wait, if the one that does has this id and run; whether it had."""
         question, run = as_id(question_id, "question_id"), as_id(run_id, "run_id")
-        return bool(await self._changing(thread_id, lambda: ops.Settle(question, run, time=now(), draw=draw())))
+        return bool(await self._changing(thread_id, lambda: ops.Settle(question, run, time=now_ms(), draw=nonce())))
 
     async def save_hitl_answer(
         self, thread_id: str, question_id: str, answer: StructuredValue, *, run_id: str | None = None
     ) -> None:
         """Keep the answer to a question, for when the run goes on."""
         run, question = _maybe_id(run_id) or "", as_id(question_id, "question_id")
-        await self._changing(thread_id, lambda: ops.Answer(run, question, _json(answer), time=now(), draw=draw()))
+        await self._changing(thread_id, lambda: ops.Answer(run, question, _json(answer), time=now_ms(), draw=nonce()))
 
     async def load_hitl_answer(
         self, thread_id: str, question_id: str, *, run_id: str | None = None
     ) -> StructuredValue | None:
         """The answer to a question, or None."""
         run, question = _maybe_id(run_id) or "", as_id(question_id, "question_id")
-        return await self._reading(thread_id, lambda key: plans.answer(self._desk.heads, key, run, question))
+        return await self._reading(thread_id, lambda key: plans.answer(self._session.heads, key, run, question))
 
     async def clear_hitl_answers(
         self, thread_id: str, question_ids: Iterable[str] | None = None, *, run_id: str | None = None
@@ -113,22 +114,22 @@ class KeepCube:
         """Drop the answers of a run: to these questions, or to all."""
         questions = None if question_ids is None else as_ids(question_ids, "question_ids")
         run = _maybe_id(run_id) or ""
-        await self._changing(thread_id, lambda: ops.Forget(run, questions, time=now(), draw=draw()))
+        await self._changing(thread_id, lambda: ops.Forget(run, questions, time=now_ms(), draw=nonce()))
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
         """Begin a run; RunAlreadyClaimedError or RunAlreadyCompletedError if it was begun before."""
         run = as_id(run_id, "run_id")
-        await self._changing(thread_id, lambda: ops.Claim(run, self._patience, time=now(), draw=draw()))
+        await self._changing(thread_id, lambda: ops.Claim(run, self._patience, time=now_ms(), draw=nonce()))
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
         """End a run, once or again; RunNotClaimedError if it was not begun."""
         run = as_id(run_id, "run_id")
-        await self._changing(thread_id, lambda: ops.Complete(run, time=now(), draw=draw()))
+        await self._changing(thread_id, lambda: ops.Complete(run, time=now_ms(), draw=nonce()))
 
     async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
         """The messages of no run, and of the runs that were completed up to this one. One round trip."""
         run = as_id(after_run_id, "after_run_id")
-        return await self._reading(thread_id, lambda key: plans.snapshot(self._desk.heads, key, run, self._messages))
+        return await self._reading(thread_id, lambda key: plans.snapshot(self._session.heads, key, run, self._messages))
 
     async def fork(
         self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
@@ -142,21 +143,21 @@ class KeepCube:
         run, about = as_id(after_run_id, "after_run_id"), _json(metadata)
 
         def plan() -> Plan[None]:
-            return plans.fork(self._desk.heads, source, target, run, about, time=now(), draw=draw())
+            return plans.fork(self._session.heads, source, target, run, about, time=now_ms(), draw=nonce())
 
-        await self._translated(source, self._desk.aexclusive(target, plan))
+        await self._translated(source, self._session.aexclusive(target, plan))
 
     def _key(self, thread_id: str, name: str = "thread_id") -> ThreadKey:
-        return self._desk.key(CUBE, as_id(thread_id, name))
+        return self._session.key(CUBE, as_id(thread_id, name))
 
     async def _changing(self, thread_id: str, make: Callable[[], ops.AnyOp]) -> Any:
         """Commit an op. A worker makes it: dumping and packing large messages would block the event loop."""
         key = self._key(thread_id)
-        return await self._translated(key, self._desk.achange(key, make))
+        return await self._translated(key, self._session.achange(key, make))
 
     async def _reading(self, thread_id: str, plan: Callable[[ThreadKey], Plan[T]]) -> T:
         key = self._key(thread_id)
-        return await self._translated(key, self._desk.runner.arun(lambda: plan(key)))
+        return await self._translated(key, self._session.runner.arun(lambda: plan(key)))
 
     async def _translated(self, key: ThreadKey, work: Awaitable[T]) -> T:
         """What some work gives, or the framework's own error."""

@@ -26,22 +26,23 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from threadkeep import keep
 from threadkeep.adapters.configs import Place, before_id, config_of, place, run_of, stored_metadata
 from threadkeep.adapters.opened import Opened
-from threadkeep.desk import Desk, as_count, draw, now
+from threadkeep.clock import nonce, now_ms
 from threadkeep.engine import checkpoints, copy, history, prune
 from threadkeep.engine.checkpoints import State
 from threadkeep.engine.codec import Codec
 from threadkeep.engine.gate import gated
-from threadkeep.engine.identity import GRAPH, ThreadKey, as_id, as_ids
+from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.ops import Put, PutWrites
 from threadkeep.keep import OpenOptions
+from threadkeep.session import Session
 
 
 class KeepSaver(BaseCheckpointSaver[Any]):
     """LangGraph's checkpointer on a Keep. Made by `Keep.checkpointer` or `KeepSaver.from_conn_string(url)`."""
 
-    def __init__(self, desk: Desk, *, serde: Any) -> None:
+    def __init__(self, session: Session, *, serde: Any) -> None:
         super().__init__(serde=serde)
-        self._desk = desk
+        self._session = session
         self._codec_kept: Codec | None = None
 
     @classmethod
@@ -52,7 +53,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""
-        return self._desk.setup()
+        return self._session.setup()
 
     def _codec(self) -> Codec:
         """The codec of the serializer as it is now."""
@@ -62,19 +63,21 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         return self._codec_kept
 
     def _key(self, thread: str) -> ThreadKey:
-        return self._desk.key(GRAPH, thread)
+        return self._session.key(GRAPH, thread)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the latest of its namespace. One round trip."""
         at, codec = place(config), self._codec()
-        plan = checkpoints.get(self._desk.heads, codec, self._key(at.thread), at.ns or "", at.id)
-        return _tuple(self._desk.runner.run(plan))
+        plan = checkpoints.get(self._session.heads, codec, self._key(at.thread), at.ns or "", at.id)
+        return _tuple(self._session.runner.run(plan))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The same for async callers."""
         at, codec = place(config), self._codec()
         key = self._key(at.thread)
-        found = await self._desk.runner.arun(lambda: checkpoints.get(self._desk.heads, codec, key, at.ns or "", at.id))
+        found = await self._session.runner.arun(
+            lambda: checkpoints.get(self._session.heads, codec, key, at.ns or "", at.id)
+        )
         return _tuple(found)
 
     def list(
@@ -91,7 +94,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
 
     def _listed(self, query: history.Query | None, codec: Codec) -> Iterator[CheckpointTuple]:
         while query is not None:
-            states, query = self._desk.runner.run(history.page(self._desk.heads, codec, query))
+            states, query = self._session.runner.run(history.page(self._session.heads, codec, query))
             yield from map(_as_tuple, states)
 
     async def alist(
@@ -106,7 +109,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         query: history.Query | None = self._query(config, filter, before, limit)
         codec = self._codec()
         while query is not None:
-            states, query = await self._desk.runner.arun(lambda q=query: history.page(self._desk.heads, codec, q))  # type: ignore[misc]
+            states, query = await self._session.runner.arun(lambda q=query: history.page(self._session.heads, codec, q))  # type: ignore[misc]
             for state in states:
                 yield _as_tuple(state)
 
@@ -115,7 +118,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         if filter is not None and not (isinstance(filter, Mapping) and all(isinstance(key, str) for key in filter)):
             raise TypeError(f"filter must be a dict with str keys, not {filter!r}")
         return history.query(
-            self._desk.tenant, GRAPH, thread=at.thread, ns=at.ns, id=at.id, before=before_id(before),
+            self._session.tenant, GRAPH, thread=at.thread, ns=at.ns, id=at.id, before=before_id(before),
             filter=dict(filter or {}), limit=as_count(limit, "limit") if limit is not None else None,
         )  # fmt: skip
 
@@ -128,7 +131,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     ) -> RunnableConfig:
         """Store a checkpoint; one of the same id is replaced and keeps its writes. One round trip when warm."""
         at = place(config)
-        self._desk.change(self._key(at.thread), self._put(at, config, checkpoint, metadata, new_versions))
+        self._session.change(self._key(at.thread), self._put(at, config, checkpoint, metadata, new_versions))
         return config_of(at.thread, at.ns or "", checkpoint["id"])
 
     async def aput(
@@ -140,7 +143,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     ) -> RunnableConfig:
         """The same for async callers."""
         at = place(config)
-        await self._desk.achange(self._key(at.thread), self._put(at, config, checkpoint, metadata, new_versions))
+        await self._session.achange(self._key(at.thread), self._put(at, config, checkpoint, metadata, new_versions))
         return config_of(at.thread, at.ns or "", checkpoint["id"])
 
     def _put(
@@ -151,7 +154,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         if not isinstance(given.get("id"), str):
             raise TypeError(f"checkpoint['id'] must be a str, not {type(given.get('id')).__name__}")
         return lambda: Put(
-            codec, at.ns or "", at.id, given, stored_metadata(config, metadata), versions or {}, now(), draw()
+            codec, at.ns or "", at.id, given, stored_metadata(config, metadata), versions or {}, now_ms(), nonce()
         )
 
     def put_writes(
@@ -159,14 +162,14 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     ) -> None:
         """Store writes of a task; of a regular one the first stays, of a special one the last. One round trip."""
         key, make = self._put_writes(config, writes, task_id, task_path)
-        self._desk.change(key, make)
+        self._session.change(key, make)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """The same for async callers."""
         key, make = self._put_writes(config, writes, task_id, task_path)
-        await self._desk.achange(key, make)
+        await self._session.achange(key, make)
 
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
@@ -181,19 +184,19 @@ class KeepSaver(BaseCheckpointSaver[Any]):
                 (WRITES_IDX_MAP.get(channel, idx), channel, codec.encode(value))
                 for idx, (channel, value) in enumerate(writes)
             ]
-            return PutWrites(at.ns or "", id, task, path, run_of(config), encoded, now(), draw())
+            return PutWrites(at.ns or "", id, task, path, run_of(config), encoded, now_ms(), nonce())
 
         return self._key(at.thread), make
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread and all that it holds. One round trip."""
         key = self._key(as_id(thread_id, "thread_id"))
-        self._desk.exclusive(key, lambda: prune.delete(self._desk.heads, key))
+        self._session.exclusive(key, lambda: prune.delete(self._session.heads, key))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """The same for async callers."""
         key = self._key(as_id(thread_id, "thread_id"))
-        await self._desk.aexclusive(key, lambda: prune.delete(self._desk.heads, key))
+        await self._session.aexclusive(key, lambda: prune.delete(self._session.heads, key))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove what these runs left: their checkpoints, and their writes on others' checkpoints.
@@ -201,35 +204,35 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         Ancestors that later checkpoints' delta channels need are hidden instead. One commit a thread.
         """
         runs = frozenset(as_ids(run_ids, "run_ids"))
-        for key in self._desk.runner.run(prune.threads_of_runs(self._desk.tenant, GRAPH, runs)) if runs else ():
-            self._desk.exclusive(key, self._without_runs(key, runs))
+        for key in self._session.runner.run(prune.threads_of_runs(self._session.tenant, GRAPH, runs)) if runs else ():
+            self._session.exclusive(key, self._without_runs(key, runs))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """The same for async callers."""
         runs = frozenset(as_ids(run_ids, "run_ids"))
         if not runs:
             return
-        keys = await self._desk.runner.arun(lambda: prune.threads_of_runs(self._desk.tenant, GRAPH, runs))
+        keys = await self._session.runner.arun(lambda: prune.threads_of_runs(self._session.tenant, GRAPH, runs))
         for key in keys:
-            await self._desk.aexclusive(key, self._without_runs(key, runs))
+            await self._session.aexclusive(key, self._without_runs(key, runs))
 
     def _without_runs(self, key: ThreadKey, runs: frozenset[str]) -> Callable[[], Any]:
-        return lambda: prune.delete_runs(self._desk.heads, key, runs, draw())
+        return lambda: prune.delete_runs(self._session.heads, key, runs, nonce())
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints and writes; those that the target has stay. The copy survives its source."""
         target, make = self._copy(source_thread_id, target_thread_id)
-        self._desk.exclusive(target, make)
+        self._session.exclusive(target, make)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """The same for async callers."""
         target, make = self._copy(source_thread_id, target_thread_id)
-        await self._desk.aexclusive(target, make)
+        await self._session.aexclusive(target, make)
 
     def _copy(self, source: str, target: str) -> tuple[ThreadKey, Callable[[], Any]]:
         source_key = self._key(as_id(source, "source_thread_id"))
         target_key = self._key(as_id(target, "target_thread_id"))
-        return target_key, lambda: copy.copy(self._desk.heads, source_key, target_key, now(), draw())
+        return target_key, lambda: copy.copy(self._session.heads, source_key, target_key, now_ms(), nonce())
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep only the latest checkpoint of each namespace (`keep_latest`), or nothing (`delete`, `delete_all`).
@@ -237,12 +240,12 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         What delta channels need of older ones is hidden instead of removed. One commit a thread.
         """
         for key in self._pruned(thread_ids, strategy):
-            self._desk.exclusive(key, lambda k=key: prune.prune(self._desk.heads, k, strategy, draw()))  # type: ignore[misc]
+            self._session.exclusive(key, lambda k=key: prune.prune(self._session.heads, k, strategy, nonce()))  # type: ignore[misc]
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """The same for async callers."""
         for key in self._pruned(thread_ids, strategy):
-            await self._desk.aexclusive(key, lambda k=key: prune.prune(self._desk.heads, k, strategy, draw()))  # type: ignore[misc]
+            await self._session.aexclusive(key, lambda k=key: prune.prune(self._session.heads, k, strategy, nonce()))  # type: ignore[misc]
 
     def _pruned(self, thread_ids: Sequence[str], strategy: str) -> builtins.list[ThreadKey]:
         if strategy not in prune.STRATEGIES:
@@ -254,19 +257,19 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     ) -> Mapping[str, DeltaChannelHistory]:
         """Writes and nearest stored value of delta channels, following parents. Two or three round trips."""
         make = self._delta_history(config, channels)
-        return _delta(self._desk.runner.run(make())) if channels else {}
+        return _delta(self._session.runner.run(make())) if channels else {}
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """The same for async callers."""
         make = self._delta_history(config, channels)
-        return _delta(await self._desk.runner.arun(make)) if channels else {}
+        return _delta(await self._session.runner.arun(make)) if channels else {}
 
     def _delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Callable[[], Any]:
         at, codec, names = place(config), self._codec(), tuple(channels)
         key = self._key(at.thread)
-        return lambda: history.delta_history(self._desk.heads, codec, key, at.ns or "", at.id, names)
+        return lambda: history.delta_history(self._session.heads, codec, key, at.ns or "", at.id, names)
 
     def get_next_version(self, current: Any, channel: None) -> Any:  # noqa: ARG002 - LangGraph's signature
         """The version after this one: integers, unless the thread came with strings, which go on as strings."""

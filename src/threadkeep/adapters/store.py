@@ -28,19 +28,19 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from threadkeep import desk as clock
-from threadkeep import keep
-from threadkeep.adapters.indexing import Embedded, Index
+from threadkeep import clock, keep
 from threadkeep.adapters.opened import Opened
-from threadkeep.desk import Desk, as_count
+from threadkeep.drivers.loops import run_in_own_loop
 from threadkeep.engine import filters, remembering, values
-from threadkeep.engine.identity import as_id
+from threadkeep.engine.identity import as_count, as_id
+from threadkeep.engine.indexing import Embedded, Index
 from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.engine.remembering import Hit, Question, lifetime, worth_refreshing
 from threadkeep.engine.spaces import Pattern, Place, Space
 from threadkeep.errors import ReadOnly
 from threadkeep.keep import OpenOptions
 from threadkeep.plan import Plan
+from threadkeep.session import Session
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STR = frozenset((str,))
@@ -72,14 +72,14 @@ class KeepStore(BaseStore):
 
     supports_ttl = True
 
-    def __init__(self, desk: Desk, *, index: IndexConfig | None, ttl: TTLConfig | None) -> None:
-        self._desk = desk
-        self._index = Index(index, has_words=desk.transport.has_words)
+    def __init__(self, session: Session, *, index: IndexConfig | None, ttl: TTLConfig | None) -> None:
+        self._session = session
+        self._index = Index(index, run=run_in_own_loop, has_words=session.transport.has_words)
         self.index_config = index
         self.embeddings = self._index.embeddings
         self.ttl_config = _ttl(ttl)
         if self._index.dims is not None:
-            desk.keep_vectors(self._index.dims, self._index.measure)
+            session.caches.keep_vectors(self._index.dims, self._index.measure)
 
     @classmethod
     def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> Opened[KeepStore]:
@@ -89,40 +89,42 @@ class KeepStore(BaseStore):
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""
-        return self._desk.setup()
+        return self._session.setup()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Reads, which see what was there before, then puts, all or none of them. One commit."""
         asked = self._asked(ops)
         embedded = self._index.embed(chain.from_iterable(asked.texts.values()), asked.queries())
-        now = clock.now_exactly()
-        hits = self._desk.runner.run(self._reading(asked, embedded, now))
+        now = clock.now_us()
+        hits = self._session.runner.run(self._reading(asked, embedded, now))
         if asked.changes:
-            self._desk.apart(lambda: self._storing(asked, embedded, now))
+            self._session.change_outside_threads(lambda: self._storing(asked, embedded, now))
         if stale := self._stale(asked, hits, now):
             with suppress(ReadOnly):
-                self._desk.apart(lambda: remembering.refresh(self._desk.tenant, stale, now))
-        self._desk.see_to_index()
+                self._session.change_outside_threads(lambda: remembering.refresh(self._session.tenant, stale, now))
+        self._session.see_to_index()
         return self._results(asked, hits)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """The same for async callers."""
         asked = self._asked(ops)
         embedded = await self._index.aembed(chain.from_iterable(asked.texts.values()), asked.queries())
-        now = clock.now_exactly()
-        hits = await self._desk.runner.arun(lambda: self._reading(asked, embedded, now)) if asked.reads else []
+        now = clock.now_us()
+        hits = await self._session.runner.arun(lambda: self._reading(asked, embedded, now)) if asked.reads else []
         if asked.changes:
-            await self._desk.aapart(lambda: self._storing(asked, embedded, now))
+            await self._session.achange_outside_threads(lambda: self._storing(asked, embedded, now))
         if stale := self._stale(asked, hits, now):
             with suppress(ReadOnly):
-                await self._desk.aapart(lambda: remembering.refresh(self._desk.tenant, stale, now))
-        self._desk.see_to_index()
+                await self._session.achange_outside_threads(
+                    lambda: remembering.refresh(self._session.tenant, stale, now)
+                )
+        self._session.see_to_index()
         return self._results(asked, hits)
 
     def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """One memory, if it is there; without what a batch needs, since reading is what stores do most."""
-        now = clock.now_exactly()
-        hit = self._desk.runner.run(remembering.get_one(self._desk.tenant, _place(namespace, key), now))
+        now = clock.now_us()
+        hit = self._session.runner.run(remembering.get_one(self._session.tenant, _place(namespace, key), now))
         if (
             hit is not None
             and hit.row.ttl is not None
@@ -130,7 +132,9 @@ class KeepStore(BaseStore):
             and worth_refreshing(hit.row, now)
         ):
             with suppress(ReadOnly):
-                self._desk.apart(lambda: remembering.refresh(self._desk.tenant, [hit.row.place], now))
+                self._session.change_outside_threads(
+                    lambda: remembering.refresh(self._session.tenant, [hit.row.place], now)
+                )
         return _item(hit) if hit is not None else None
 
     def _asked(self, ops: Iterable[Op]) -> _Asked:
@@ -156,15 +160,15 @@ class KeepStore(BaseStore):
     async def _reading(self, asked: _Asked, embedded: Embedded, now: int) -> list[Any]:
         """What each read finds; gets are read together."""
         gets = [Place(op.namespace, op.key) for _, op in asked.reads if isinstance(op, GetOp)]
-        got = iter(await remembering.get(self._desk.tenant, gets, now) if gets else [])
+        got = iter(await remembering.get(self._session.tenant, gets, now) if gets else [])
         return [next(got) if isinstance(op, GetOp) else await self._found(op, embedded, now) for _, op in asked.reads]
 
     def _found(self, op: Op, embedded: Embedded, now: int) -> Plan[Any]:
         if isinstance(op, SearchOp):
-            return remembering.search(self._question(op, embedded, now), self._desk.vectors)
+            return remembering.search(self._question(op, embedded, now), self._session.vectors)
         assert isinstance(op, ListNamespacesOp)
         patterns = [Pattern(_AT_END[each.match_type], tuple(each.path)) for each in op.match_conditions or ()]
-        return remembering.namespaces(self._desk.tenant, patterns, op.max_depth, op.limit, op.offset, now)
+        return remembering.namespaces(self._session.tenant, patterns, op.max_depth, op.limit, op.offset, now)
 
     def _question(self, op: SearchOp, embedded: Embedded, now: int) -> Question:
         vector = text = None
@@ -173,14 +177,14 @@ class KeepStore(BaseStore):
             vector = embedded.queries.get(op.query)
             text = op.query if self._index.has_words else None
         return Question(
-            self._desk.tenant, op.namespace_prefix, filters.parse(op.filter), op.limit, op.offset, now, vector, text
+            self._session.tenant, op.namespace_prefix, filters.parse(op.filter), op.limit, op.offset, now, vector, text
         )
 
     async def _storing(self, asked: _Asked, embedded: Embedded, now: int) -> None:
         """What the puts say; words are taken apart here, where no event loop waits."""
         puts = [self._memory(place, asked, embedded, now) for place in asked.values]
         gone = [place for place in asked.puts if place not in asked.values]
-        await remembering.remember(self._desk.tenant, puts, gone, now)
+        await remembering.remember(self._session.tenant, puts, gone, now)
 
     def _memory(self, place: Place, asked: _Asked, embedded: Embedded, now: int) -> Memory:
         op, value = asked.puts[place], asked.values[place]
@@ -214,17 +218,17 @@ class KeepStore(BaseStore):
 
     def sweep_ttl(self) -> Any:
         """Remove what has expired; how many memories it were. Inside an event loop it gives something to await."""
-        return self._desk.sweep()
+        return self._session.sweep()
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Any:
         """Sweep now and then, in a thread, until the Keep is closed or the future that this returns is cancelled."""
         if sweep_interval_minutes is not None:
             _minutes(sweep_interval_minutes, "sweep_interval_minutes")
-        return self._desk.start_sweeping(sweep_interval_minutes or self._interval())
+        return self._session.start_sweeping(sweep_interval_minutes or self._interval())
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> Any:
         """Stop sweeping; whether it has stopped."""
-        return self._desk.stop_sweeping(timeout)
+        return self._session.stop_sweeping(timeout)
 
     def _interval(self) -> float | None:
         return (self.ttl_config or {}).get("sweep_interval_minutes")

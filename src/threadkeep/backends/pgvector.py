@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadkeep.backends.sql_memories import changes, conditions_of
+from threadkeep.backends.sql_rows import Row
 from threadkeep.engine.filters import EVERYTHING
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories import Browse, IndexVectors, Nearby, Nearest, PartChanges, Scored, VectorChanges
 from threadkeep.engine.spaces import part_number
 
 if TYPE_CHECKING:
-    from threadkeep.backends.sql import Row, Work
+    from threadkeep.backends.sql import Work
 
 _FEW = 10_000
 """So many memories are compared one by one."""
@@ -94,7 +95,7 @@ def _has_many(work: Work, request: VectorChanges, part: int | None) -> bool:
     condition = "v.part = :part" if part is not None else "v.tenant = :tenant"
     sql = work.dialect.sql["has-many-vectors"].replace("{conditions}", condition)
     values = {"part": part, "tenant": to_bytes(request.tenant), "most": request.most + 1}
-    return bool(work.session.rows(sql, values)[0][0] > request.most)
+    return bool(work.cursor.rows(sql, values)[0][0] > request.most)
 
 
 def nearest(work: Work, request: Nearest, schema: str) -> Nearby:
@@ -144,7 +145,7 @@ class _Asked:
         sql = self._work.dialect.sql[block]
         for part, text in self._parts.items():
             sql = sql.replace(f"{{{part}}}", text)
-        return self._work.session.rows(sql, self._values | given)
+        return self._work.cursor.rows(sql, self._values | given)
 
     def numbers(self, block: str, **given: Any) -> list[int]:
         """The numbers of memories that match."""
@@ -154,7 +155,7 @@ class _Asked:
         """How many vectors there are below the prefix, up to a number of them; most memories have one."""
         below = self._work.dialect.sql["is-near-below"].replace("{dims}", self._parts["dims"])
         sql = self._work.dialect.sql["has-many-vectors"].replace("{conditions}", below)
-        return int(self._work.session.rows(sql, self._values | {"most": most})[0][0])
+        return int(self._work.cursor.rows(sql, self._values | {"most": most})[0][0])
 
     def best(self, block: str, **given: Any) -> tuple[Scored, ...]:
         """Memories by their best vector."""

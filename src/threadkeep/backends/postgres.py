@@ -17,20 +17,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.backends import pgvector, prefilters
 from threadkeep.backends.sql import (
-    Row,
-    Session,
+    Cursor,
     SqlBackend,
-    Values,
     Work,
     item_values,
-    maybe_bytes,
     only_adds,
     sense,
     tag_values,
-    thread_row,
     with_names,
 )
 from threadkeep.backends.sql_memories import memory_values, numbered
+from threadkeep.backends.sql_rows import Row, Values, maybe_bytes, thread_row
 from threadkeep.engine.backend import Batch, Commit, Footprint, Found, Load, Loaded, Storage, Survey, refs_of
 from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
@@ -41,9 +38,6 @@ from threadkeep.engine.spaces import part_number
 from threadkeep.engine.vectors import numpy
 from threadkeep.plan import Request
 
-SCHEMA_VERSION = 4
-READABLE = 3
-"""The oldest schema that can be read as it is: later ones only added views."""
 _TICK = 8
 """`tick` is `updated` without its last 8 bits: a quarter of a second."""
 _NAME = re.compile(
@@ -201,8 +195,8 @@ class Postgres(SqlBackend):
     def remember_in(self, work: Work, request: Remember) -> int:
         """Store and remove memories; how many were removed."""
         memories, vectors = self.remember(request)
-        gone = work.session.rows(*memories)[0][0]
-        work.session.rows(*vectors)
+        gone = work.cursor.rows(*memories)[0][0]
+        work.cursor.rows(*vectors)
         return int(gone)
 
     def refresh_in(self, work: Work, values: Sequence[Values]) -> None:
@@ -229,20 +223,20 @@ class Postgres(SqlBackend):
         memories = remember_values(request, puts) | {"synchronous": synchronous}
         return [(sql, shared | memories), (self.sql["remember-vectors"], shared | vector_values(request, puts))]
 
-    def answer(self, session: Session, request: Request[Any]) -> Any:
+    def answer(self, cursor: Cursor, request: Request[Any]) -> Any:
         """Execute one request; what pgvector can do, by pgvector."""
         if self.pgvector is not None and isinstance(request, (VectorChanges, Nearest)):
-            work, schema = Work(self, session), quoted(self.pgvector)
+            work, schema = Work(self, cursor), quoted(self.pgvector)
             if isinstance(request, Nearest):
                 return pgvector.nearest(work, request, schema)
             return pgvector.told_changes(work, request)
         if isinstance(request, Footprint):
-            return self._footprint(session)
-        return super().answer(session, request)
+            return self._footprint(cursor)
+        return super().answer(cursor, request)
 
-    def _footprint(self, session: Session) -> Storage:
+    def _footprint(self, cursor: Cursor) -> Storage:
         """What our tables take, with their indexes."""
-        parts: dict[str, int] = dict(session.rows(self.sql["footprint"], {"table": self.named("tk_threads")}))
+        parts: dict[str, int] = dict(cursor.rows(self.sql["footprint"], {"table": self.named("tk_threads")}))
         return Storage("postgresql", sum(parts.values()), parts)
 
     def named(self, name: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 from threadkeep.backends import sql_health, sql_memories
 from threadkeep.backends.blocks import read_blocks
+from threadkeep.backends.sql_rows import Row, Values, maybe_bytes, maybe_pack, maybe_unpack, thread_row
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import (
     Ancestors,
@@ -46,16 +47,14 @@ from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Request
 
-Row = tuple[Any, ...]
-Values = Mapping[str, Any]
 _BEGINNING = (2**63 - 1, "", "")
 """Before the first thread of any order."""
 _MOST_TAGS = 8
 """So many tags a query compares; the asker compares all of them anyway."""
 
 
-class Session(Protocol):
-    """One transaction, as the transport lends it."""
+class Cursor(Protocol):
+    """Runs SQL on the connection that a transport lends, inside its transaction."""
 
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run a statement and return its rows."""
@@ -65,7 +64,7 @@ class Session(Protocol):
 
 
 class SqlBackend(ABC):
-    """Answers requests in a session. Holds nothing but its SQL, which is read at first use."""
+    """Answers requests by statements on a cursor. Holds nothing but its SQL, which is read at first use."""
 
     files: ClassVar[tuple[str, ...]]
     """Where the blocks are, the dialect's own last."""
@@ -141,10 +140,10 @@ class SqlBackend(ABC):
     def prefilter(self, filter: Node) -> tuple[str, dict[str, Any]]:
         """A condition on memories that is true for all that match a filter, and its values."""
 
-    def answer(self, session: Session, request: Request[Any]) -> Any:
+    def answer(self, cursor: Cursor, request: Request[Any]) -> Any:
         """Execute one request. A column that cannot be read is Corrupt."""
         try:
-            return _VERBS[type(request)](Work(self, session), request)
+            return _VERBS[type(request)](Work(self, cursor), request)
         except (IndexError, ValueError) as error:
             raise nonsense(request, error) from error
 
@@ -190,7 +189,7 @@ class SqlBackend(ABC):
         """A row of {checkpoint-columns}."""
         ns, id, parent, run, step, source, labels, time, hidden, refs, body = row
         return CheckpointRow(
-            from_bytes(ns), from_bytes(id), _id(parent), _id(run), step, source, labels, time, bool(hidden),
+            from_bytes(ns), from_bytes(id), maybe_unpack(parent), maybe_unpack(run), step, source, labels, time, bool(hidden),
             self.unpack_refs(refs), body,
         )  # fmt: skip
 
@@ -198,7 +197,7 @@ class SqlBackend(ABC):
         """A row of {write-columns}."""
         ns, checkpoint, task, path, run, time, entries, refs, body = row
         return WriteRow(
-            from_bytes(ns), from_bytes(checkpoint), unpack_id(task), from_bytes(path), _id(run), time,
+            from_bytes(ns), from_bytes(checkpoint), unpack_id(task), from_bytes(path), maybe_unpack(run), time,
             tuple(json.loads(entries)), self.unpack_refs(refs), body,
         )  # fmt: skip
 
@@ -225,14 +224,14 @@ def nonsense(request: Request[Any], error: Exception) -> Corrupt:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A dialect at work in a session."""
+    """A dialect, and the cursor that runs its SQL."""
 
     dialect: SqlBackend
-    session: Session
+    cursor: Cursor
 
     def rows(self, block: str, **values: Any) -> list[Row]:
         """The rows of a block."""
-        return self.session.rows(self.dialect.sql[block], values)
+        return self.cursor.rows(self.dialect.sql[block], values)
 
     def one(self, block: str, **values: Any) -> Row | None:
         """The first row of a block."""
@@ -242,7 +241,7 @@ class Work:
     def many(self, block: str, values: Iterable[Values]) -> int:
         """How many rows a block changes in all."""
         listed = list(values)
-        return self.session.many(self.dialect.sql[block], listed) if listed else 0
+        return self.cursor.many(self.dialect.sql[block], listed) if listed else 0
 
     def thread(self, key: ThreadKey, *, lock: bool = False) -> tuple[int, ThreadRow] | None:
         """A thread's number and row."""
@@ -412,7 +411,7 @@ def _scan(work: Work, request: Scan) -> tuple[Hit, ...]:
     asked.add("where-step", step=request.step)
     asked.add("where-run", run=maybe_pack(request.run))
     asked.add_tags(request.tags, "c")
-    return tuple(_hit(work.dialect, row) for row in work.session.rows(asked.into("scan"), asked.values))
+    return tuple(_hit(work.dialect, row) for row in work.cursor.rows(asked.into("scan"), asked.values))
 
 
 def _known_key(work: Work, key: ThreadKey) -> dict[str, Any]:
@@ -439,7 +438,7 @@ def _catalogue(work: Work, request: Catalogue) -> tuple[Listed, ...]:
     value, kind, id = request.after or _BEGINNING
     asked.add(f"after-{request.order}", value=value, after_kind=kind, after_id=to_bytes(id))
     sql = asked.into("catalogue", order=work.dialect.sql[f"order-{request.order}"])
-    return tuple(Listed(thread_row(row), row[21]) for row in work.session.rows(sql, asked.values))
+    return tuple(Listed(thread_row(row), row[21]) for row in work.cursor.rows(sql, asked.values))
 
 
 def _run_threads(work: Work, request: RunThreads) -> tuple[ThreadKey, ...]:
@@ -575,36 +574,6 @@ def _drop_all(work: Work, number: int) -> None:
 def _entries(index: tuple[int, ...]) -> str:
     """JSON without spaces; json.dumps takes three times as long."""
     return str(list(index)).replace(" ", "")
-
-
-def maybe_bytes(text: str | None) -> bytes | None:
-    """An id as sortable bytes, if there is one."""
-    return to_bytes(text) if text is not None else None
-
-
-def maybe_pack(text: str | None) -> bytes | None:
-    """An id as few bytes, if there is one."""
-    return pack_id(text) if text is not None else None
-
-
-def _text(data: bytes | None) -> str | None:
-    return from_bytes(data) if data is not None else None
-
-
-def _id(data: bytes | None) -> str | None:
-    return unpack_id(data) if data else None
-
-
-def thread_row(row: Row) -> ThreadRow:
-    """A row of {thread-columns}."""
-    _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *told = row[:21]
-    top, run, step, source, status, labels, early, early_status, lease = told
-    return ThreadRow(
-        key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)), epoch=epoch, rev=rev,
-        nexts=tuple(itemlog.read_varints(nexts)), created=created, updated=updated, checkpoints=checkpoints,
-        writes=writes, bytes=size, top=_text(top), run=_id(run), step=step, source=source, status=status,
-        labels=labels, early=_text(early), early_status=early_status, lease=lease,
-    )  # fmt: skip
 
 
 _VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends.sql_rows import Row, thread_row
 from threadkeep.engine.health import (
     CATALOGUE,
     MEMORY,
@@ -28,7 +29,7 @@ from threadkeep.engine.spaces import Place, decode, memory_number, part_number
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
-    from threadkeep.backends.sql import Row, Work
+    from threadkeep.backends.sql import Work
 
 _OWNED = ("tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs")
 _LOWEST = -(1 << 63) - 1
@@ -49,7 +50,7 @@ def roster(work: Work, request: Roster) -> tuple[Present, ...]:
         blocks.append(work.dialect.sql["after-present"])
         values |= {"after_id": request.after[0], "after_kind": request.after[1]}
     sql = work.dialect.sql["roster"].replace("{conditions}", "\n  AND ".join(blocks))
-    return tuple(_present(*row) for row in work.session.rows(sql, values))
+    return tuple(_present(*row) for row in work.cursor.rows(sql, values))
 
 
 def _present(id: bytes, kind: str) -> Present:
@@ -62,8 +63,6 @@ def _present(id: bytes, kind: str) -> Present:
 
 def inspect(work: Work, request: Inspect) -> Inspected:
     """A thread as it is stored, row by row."""
-    from threadkeep.backends.sql import thread_row  # noqa: PLC0415 - which imports us
-
     row = work.one("thread", **work.dialect.key_values(request.key))
     if row is None:
         return Inspected()
@@ -139,7 +138,7 @@ def _orphans(work: Work) -> Iterator[Unsound]:
     found: dict[int, list[str]] = {}
     for table in _OWNED:
         sql = work.dialect.sql["orphans"].replace("{table}", table)
-        for number, count in work.session.rows(sql, {}):
+        for number, count in work.cursor.rows(sql, {}):
             found.setdefault(number, []).append(f"{count} in {table}")
     for number, said in found.items():
         yield Unsound(

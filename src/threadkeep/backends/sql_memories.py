@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends.sql_rows import Row
 from threadkeep.engine.filters import EVERYTHING
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories import (
@@ -32,7 +33,7 @@ from threadkeep.errors import Conflict
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
-    from threadkeep.backends.sql import Row, Work
+    from threadkeep.backends.sql import Work
 
 _AND = "\n  AND "
 _LAST = b"\xff"
@@ -177,13 +178,13 @@ def _browse(work: Work, request: Browse) -> tuple[MemoryRow, ...]:
         values |= {"after_updated": updated, "after_space": encode(space), "after_key": to_bytes(key)}
     block = "browse-below" if request.prefix else "browse"
     sql = work.dialect.sql[block].replace("{conditions}", _AND.join(conditions))
-    rows = work.session.rows(sql, values | {"limit": request.limit, "offset": request.offset})
+    rows = work.cursor.rows(sql, values | {"limit": request.limit, "offset": request.offset})
     return tuple(map(memory_row, rows))
 
 
 def _matching(work: Work, request: Matching) -> frozenset[int]:
     conditions, values = conditions_of(work, request)
-    rows = work.session.rows(work.dialect.sql["matching"].replace("{conditions}", _AND.join(conditions)), values)
+    rows = work.cursor.rows(work.dialect.sql["matching"].replace("{conditions}", _AND.join(conditions)), values)
     return frozenset(row[0] for row in rows)
 
 

@@ -12,10 +12,6 @@ from threadkeep.engine.filters import Node
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run
 
-SCHEMA_VERSION = 4
-READABLE = 2
-"""The oldest schema that can be read as it is: later ones only added views."""
-
 
 class Sqlite(SqlBackend):
     """SQLite, statement by statement: its statements cost microseconds."""

@@ -20,11 +20,25 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple
 
-import ormsgpack
-
-from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, Session, key_of, merged, merged_ranks
+from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, CallExecutor, key_of, merged, merged_ranks
 from threadkeep.backends.valkey_health import Health
 from threadkeep.backends.valkey_memories import Memories
+from threadkeep.backends.valkey_rows import (
+    checkpoint_row,
+    item_field,
+    item_id,
+    pack_checkpoint,
+    pack_thread,
+    pack_write,
+    row_place,
+    segments,
+    space_place,
+    task_place,
+    thread_row,
+    visible_place,
+    write_place,
+    write_row,
+)
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import (
     Ancestors,
@@ -52,7 +66,7 @@ from threadkeep.engine.backend import (
 )
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
 from threadkeep.engine.itemlog import BEGINNING, RUN_LISTS, SHARED, ItemId, Run
-from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.records import WriteRow
 from threadkeep.engine.spaces import decode, encode
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Request
@@ -93,7 +107,7 @@ class Valkey:
         self._tidies = tidies
         self._kept = str(kept) if kept is not None else ""
         remembered = Memories(self._prefix)
-        self._verbs: dict[type[Request[Any]], Callable[[Session, Any], Any]] = {
+        self._verbs: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
             Load: self._load, Items: self._items, Ancestors: self._ancestors, Survey: self._survey,
             Scan: self._scan,
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
@@ -106,10 +120,10 @@ class Valkey:
         """Whether threads are kept for a while only."""
         return bool(self._kept)
 
-    def answer(self, session: Session, request: Request[Any]) -> Any:
+    def answer(self, executor: CallExecutor, request: Request[Any]) -> Any:
         """Execute one request. A row that cannot be read is Corrupt."""
         try:
-            return self._verbs[type(request)](session, request)
+            return self._verbs[type(request)](executor, request)
         except (IndexError, KeyError, AttributeError, TypeError, ValueError, Corrupt) as error:
             key = getattr(request, "key", None)
             whose = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread or a memory"
@@ -125,18 +139,18 @@ class Valkey:
 
     # --- reading a thread
 
-    def _load(self, session: Session, request: Load) -> Loaded:
-        return self._loaded(session, request.key, request.wanted, (), request.have)
+    def _load(self, executor: CallExecutor, request: Load) -> Loaded:
+        return self._loaded(executor, request.key, request.wanted, (), request.have)
 
-    def _items(self, session: Session, request: Items) -> Loaded:
-        return self._loaded(session, request.key, (), request.runs, request.have)
+    def _items(self, executor: CallExecutor, request: Items) -> Loaded:
+        return self._loaded(executor, request.key, (), request.runs, request.have)
 
     def _loaded(
-        self, session: Session, key: ThreadKey, wanted: Sequence[Want], runs: Sequence[Run], have: Have | None
+        self, executor: CallExecutor, key: ThreadKey, wanted: Sequence[Want], runs: Sequence[Run], have: Have | None
     ) -> Loaded:
         """Rows of one moment and their items; again, if the thread was pruned before all items were here."""
         while True:
-            told = session.call(self._load_call(key, wanted, have))
+            told = executor.call(self._load_call(key, wanted, have))
             if not told:
                 return Loaded(None)
             version, row, size, rows, fields, values = told
@@ -144,7 +158,7 @@ class Valkey:
             needed = [*runs, *(run for want, f in zip(wanted, found, strict=True) if want.items for run in refs_of(f))]
             believed = have if have is not None and have.epoch == thread.epoch else None
             needed += _spilled(needed, items, believed)
-            more = self._slices(session, key, version, _missing(itemlog.union(needed), items, believed))
+            more = self._slices(executor, key, version, _missing(itemlog.union(needed), items, believed))
             if more is not None:
                 return Loaded(thread, found, items | more)
 
@@ -155,29 +169,29 @@ class Valkey:
             args += (lane, low, high)
         args.append(AT_ONCE)
         for want in wanted:
-            args += ("i", row_place(want.ns, want.id)) if want.id is not None else ("l", _space(want.ns))
+            args += ("i", row_place(want.ns, want.id)) if want.id is not None else ("l", space_place(want.ns))
             args.append(int(want.items))
         return Call("load", self.names(key).keys[:2], tuple(args))
 
     def _slices(
-        self, session: Session, key: ThreadKey, version: bytes, ids: Sequence[ItemId]
+        self, executor: CallExecutor, key: ThreadKey, version: bytes, ids: Sequence[ItemId]
     ) -> dict[ItemId, bytes] | None:
         """Items, some at a time; None if the thread is of another epoch by now."""
         found: dict[ItemId, bytes] = {}
         for start in range(0, len(ids), AT_ONCE):
-            fields = [_item(at) for at in ids[start : start + AT_ONCE]]
-            now, values = session.call(Call("slice", self.names(key).keys[:1], tuple(fields)))
+            fields = [item_field(at) for at in ids[start : start + AT_ONCE]]
+            now, values = executor.call(Call("slice", self.names(key).keys[:1], tuple(fields)))
             if now is None or now.partition(b":")[0] != version.partition(b":")[0]:
                 return None
             found |= _filled(fields, values)
         return found
 
-    def _measure(self, session: Session, request: Measure) -> Measured:
+    def _measure(self, executor: CallExecutor, request: Measure) -> Measured:
         """Some items at a time; again, if the thread was pruned before all were measured."""
-        fields = [_item(at) for run in request.runs for at in run.ids()]
+        fields = [item_field(at) for run in request.runs for at in run.ids()]
         while True:
             slices = [
-                session.call(Call("measure", self.names(request.key).keys[:1], (BEGINNING, *fields[start : start + AT_ONCE])))
+                executor.call(Call("measure", self.names(request.key).keys[:1], (BEGINNING, *fields[start : start + AT_ONCE])))
                 for start in range(0, max(len(fields), 1), AT_ONCE)
             ]  # fmt: skip
             if any(not told for told in slices):
@@ -188,19 +202,19 @@ class Valkey:
         _, row, size, _ = slices[0]
         return Measured(thread_row(row, size), tuple((*item_id(at), length, begin) for at, length, begin in items))
 
-    def _ancestors(self, session: Session, request: Ancestors) -> Loaded:
+    def _ancestors(self, executor: CallExecutor, request: Ancestors) -> Loaded:
         args = ("", 0, 0, 0, "a", row_place(request.ns, request.id), request.limit)
-        told = session.call(Call("load", self.names(request.key).keys[:2], args))
+        told = executor.call(Call("load", self.names(request.key).keys[:2], args))
         if not told:
             return Loaded(None)
         _, row, size, rows, fields, values = told
         return Loaded(thread_row(row, size), _found(rows), _filled(fields, values))
 
-    def _survey(self, session: Session, request: Survey) -> Loaded:
-        return self._surveyed(session, request.key)[1]
+    def _survey(self, executor: CallExecutor, request: Survey) -> Loaded:
+        return self._surveyed(executor, request.key)[1]
 
-    def _surveyed(self, session: Session, key: ThreadKey) -> tuple[bytes, Loaded]:
-        told = session.call(Call("survey", self.names(key).keys[:2]))
+    def _surveyed(self, executor: CallExecutor, key: ThreadKey) -> tuple[bytes, Loaded]:
+        told = executor.call(Call("survey", self.names(key).keys[:2]))
         if not told:
             return b"", Loaded(None)
         version, row, size, checkpoints, writes, fields, values, stored = told
@@ -215,8 +229,8 @@ class Valkey:
 
     # --- changing a thread
 
-    def _commit(self, session: Session, request: Commit) -> None:
-        self.committed(session.call(self.commit_call(request.batch)))
+    def _commit(self, executor: CallExecutor, request: Commit) -> None:
+        self.committed(executor.call(self.commit_call(request.batch)))
 
     @staticmethod
     def committed(reply: Any) -> None:
@@ -239,31 +253,31 @@ class Valkey:
         ]  # fmt: skip
         gone = [row_place(*each) for each in batch.gone_checkpoints]
         _add(args, [*gone, *(task_place(*each) for each in batch.gone_writes)])
-        _add(args, [_item(at) for run in batch.gone_items for at in run.ids()])
+        _add(args, [item_field(at) for run in batch.gone_items for at in run.ids()])
         new, changed = (batch.new_checkpoints, batch.new_writes), (batch.changed_checkpoints, batch.changed_writes)
         for checkpoints, writes in (new, changed):
             args.append(len(checkpoints) + len(writes))
             for each in checkpoints:
                 args += (row_place(each.ns, each.id), visible_place(each), pack_checkpoint(each))
             for task in writes:
-                args += (_task(task), _task(task), pack_write(task))
-        _add(args, [piece for at, stored in batch.items for piece in (_item(at), stored)], each=2)
+                args += (write_place(task), write_place(task), pack_write(task))
+        _add(args, [piece for at, stored in batch.items for piece in (item_field(at), stored)], each=2)
         _add(args, [encode((run,)) for run in batch.runs])
         _add(args, [encode((run,)) for run in batch.gone_runs])
         return Call("commit", names.keys if staged is None else (*names.keys, staged), tuple(args))
 
-    def _drop(self, session: Session, request: Drop) -> None:
+    def _drop(self, executor: CallExecutor, request: Drop) -> None:
         names = self.names(request.key)
-        session.call(Call("drop", names.keys, (names.member, names.id, names.last)))
+        executor.call(Call("drop", names.keys, (names.member, names.id, names.last)))
 
-    def _duplicate(self, session: Session, request: Duplicate) -> None:
-        version, loaded = self._surveyed(session, request.source)
+    def _duplicate(self, executor: CallExecutor, request: Duplicate) -> None:
+        version, loaded = self._surveyed(executor, request.source)
         self._expect(loaded, request.expect)
         replaced = {at: stored for at, stored, _ in request.labels}
         rows = [f.row for f in loaded.found if f.row is not None]
         writes = [row for f in loaded.found for row in f.writes]
         order = self.names(request.source).keys[1]
-        told = session.call(Call("ZRANGEBYLEX", (order,), (b"[u", b"(v")))  # a row names only its first run
+        told = executor.call(Call("ZRANGEBYLEX", (order,), (b"[u", b"(v")))  # a row names only its first run
         batch = Batch(
             expect=None,
             thread=request.thread,
@@ -274,14 +288,14 @@ class Valkey:
             runs=tuple(decode(place[1:])[0] for place in told),
         )
         copied = [at for run in loaded.stored for at in run.ids() if at not in replaced]
-        self._copied(session, request.source, version, copied, batch)
+        self._copied(executor, request.source, version, copied, batch)
 
-    def _fork(self, session: Session, request: Fork) -> None:
-        loaded = self._loaded(session, request.source, (), (), None)
+    def _fork(self, executor: CallExecutor, request: Fork) -> None:
+        loaded = self._loaded(executor, request.source, (), (), None)
         self._expect(loaded, request.expect)
         version = b"%d:" % request.expect[0]
         ids = [at for run in request.runs for at in run.ids()]
-        self._copied(session, request.source, version, ids, request.batch, counted=True)
+        self._copied(executor, request.source, version, ids, request.batch, counted=True)
 
     @staticmethod
     def _expect(loaded: Loaded, expect: tuple[int, int]) -> None:
@@ -290,7 +304,7 @@ class Valkey:
 
     def _copied(
         self,
-        session: Session,
+        executor: CallExecutor,
         source: ThreadKey,
         version: bytes,
         ids: Sequence[ItemId],
@@ -305,18 +319,18 @@ class Valkey:
         )
         size = 0
         for start in range(0, len(ids), AT_ONCE):
-            some = self._slices(session, source, version, ids[start : start + AT_ONCE])
+            some = self._slices(executor, source, version, ids[start : start + AT_ONCE])
             if some is None:
                 raise Conflict
             size += sum(map(len, some.values()))
-            pieces = [piece for at, stored in some.items() for piece in (_item(at), stored)]
-            session.call(Call("stage", (staged,), (_STAGED_FOR, *pieces)))
+            pieces = [piece for at, stored in some.items() for piece in (item_field(at), stored)]
+            executor.call(Call("stage", (staged,), (_STAGED_FOR, *pieces)))
         thread = batch.thread._replace(bytes=batch.thread.bytes + size) if counted else batch.thread
-        self.committed(session.call(self.commit_call(batch._replace(thread=thread), staged)))
+        self.committed(executor.call(self.commit_call(batch._replace(thread=thread), staged)))
 
     # --- many threads
 
-    def _run_threads(self, session: Session, request: RunThreads) -> tuple[ThreadKey, ...]:
+    def _run_threads(self, executor: CallExecutor, request: RunThreads) -> tuple[ThreadKey, ...]:
         kind = encode((request.kind,))
         asked = [
             Call("ZRANGEBYLEX", (self.key(partition, b"r", to_bytes(request.tenant)),), (b"[" + begin, b"(" + begin + b"\xff"))
@@ -324,63 +338,63 @@ class Valkey:
             for partition in range(PARTITIONS)
         ]  # fmt: skip
         begins = [len(encode((run,)) + kind) for run in request.runs for _ in range(PARTITIONS)]
-        found = zip(begins, session.calls(asked), strict=True)
+        found = zip(begins, executor.calls(asked), strict=True)
         ids = (from_bytes(member[begin:]) for begin, members in found for member in members)
         return tuple(dict.fromkeys(ThreadKey(request.tenant, request.kind, id) for id in ids))
 
-    def _scan(self, session: Session, request: Scan) -> tuple[Hit, ...]:
+    def _scan(self, executor: CallExecutor, request: Scan) -> tuple[Hit, ...]:
         if request.thread is not None:
             key = ThreadKey(request.tenant, request.kind, request.thread)
-            return tuple(islice(_in_order(self._hits(session, request, [key])[0], request), request.limit))
-        return self._scan_all(session, request)
+            return tuple(islice(_in_order(self._hits(executor, request, [key])[0], request), request.limit))
+        return self._scan_all(executor, request)
 
-    def _hits(self, session: Session, request: Scan, keys: Sequence[ThreadKey]) -> list[list[Hit]]:
+    def _hits(self, executor: CallExecutor, request: Scan, keys: Sequence[ThreadKey]) -> list[list[Hit]]:
         """The first checkpoints of each thread that may be asked for."""
         below = _below(request)
-        space = _space(request.ns) if request.ns is not None else b""
+        space = space_place(request.ns) if request.ns is not None else b""
         calls = [Call("scan", self.names(key).keys[:2], (space, below, request.limit + 1)) for key in keys]
         return [
             [Hit(key, checkpoint_row(row), held) for row, held in zip(rows, labels, strict=True)]
-            for key, (rows, labels) in zip(keys, session.calls(calls), strict=True)
+            for key, (rows, labels) in zip(keys, executor.calls(calls), strict=True)
         ]
 
-    def _scan_all(self, session: Session, request: Scan) -> tuple[Hit, ...]:
+    def _scan_all(self, executor: CallExecutor, request: Scan) -> tuple[Hit, ...]:
         """Checkpoints of all threads: those threads first whose greatest id is greatest."""
         found: list[Hit] = []
-        opened = self._by_greatest(session, request)
+        opened = self._by_greatest(executor, request)
         step = max(request.limit, 16)
         while some := list(islice(opened, step)):
-            for hits in self._hits(session, request, [key for _, key in some]):
+            for hits in self._hits(executor, request, [key for _, key in some]):
                 found += hits
             found = list(islice(_in_order(found, request), request.limit))
             if len(found) >= request.limit and to_bytes(found[-1].row.id) > some[-1][0]:
                 break
         return tuple(found)
 
-    def _by_greatest(self, session: Session, request: Scan) -> Iterator[tuple[bytes, ThreadKey]]:
+    def _by_greatest(self, executor: CallExecutor, request: Scan) -> Iterator[tuple[bytes, ThreadKey]]:
         """Threads of a kind with their greatest checkpoint id, descending."""
         keys = [self.key(partition, b"g", to_bytes(request.tenant)) for partition in range(PARTITIONS)]
         for member in merged(
-            session, keys, lambda last: ("ZREVRANGEBYLEX", (b"(" + last if last else b"+", b"-")), reverse=True
+            executor, keys, lambda last: ("ZREVRANGEBYLEX", (b"(" + last if last else b"+", b"-")), reverse=True
         ):
             greatest, kind, id = segments(member, 2)
             if kind == request.kind:
                 yield to_bytes(greatest), ThreadKey(request.tenant, kind, id)
 
-    def _catalogue(self, session: Session, request: Catalogue) -> tuple[Listed, ...]:
-        threads = self._in_catalogue(session, request)
+    def _catalogue(self, executor: CallExecutor, request: Catalogue) -> tuple[Listed, ...]:
+        threads = self._in_catalogue(executor, request)
         found: list[Listed] = []
         while len(found) < request.limit:
             some = list(islice(threads, max(request.limit - len(found), 16)))
             if not some:
                 break
-            rows = session.calls([Call("HMGET", self.names(key).keys[:1], ("r", "b")) for key in some])
-            self.tidy(session, [key for key, (row, _) in zip(some, rows, strict=True) if row is None])
+            rows = executor.calls([Call("HMGET", self.names(key).keys[:1], ("r", "b")) for key in some])
+            self.tidy(executor, [key for key, (row, _) in zip(some, rows, strict=True) if row is None])
             here = [thread_row(row, size) for row, size in rows if row is not None]
             wanted = [row for row in here if request.status in (None, row.status)]
-            labels = session.calls(
+            labels = executor.calls(
                 [
-                    Call("HGET", self.names(row.key).keys[:1], (_item(ItemId(SHARED, row.labels or 0)),))
+                    Call("HGET", self.names(row.key).keys[:1], (item_field(ItemId(SHARED, row.labels or 0)),))
                     for row in wanted
                 ]
             )
@@ -389,17 +403,17 @@ class Valkey:
             ]
         return tuple(found[: request.limit])
 
-    def tidy(self, session: Session, keys: Iterable[ThreadKey]) -> None:
+    def tidy(self, executor: CallExecutor, keys: Iterable[ThreadKey]) -> None:
         """Forget threads that have expired."""
         if self._tidies:
             names = [self.names(key) for key in keys]
-            session.calls([Call("tidy", each.keys, (each.member, each.id, each.last)) for each in names])
+            executor.calls([Call("tidy", each.keys, (each.member, each.id, each.last)) for each in names])
 
-    def _in_catalogue(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
-        ordered = self._by_id(session, request) if request.order == "id" else self._by_number(session, request)
+    def _in_catalogue(self, executor: CallExecutor, request: Catalogue) -> Iterator[ThreadKey]:
+        ordered = self._by_id(executor, request) if request.order == "id" else self._by_number(executor, request)
         return (key for key in ordered if request.kind in (None, key.kind) and key.id.startswith(request.prefix))
 
-    def _by_id(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
+    def _by_id(self, executor: CallExecutor, request: Catalogue) -> Iterator[ThreadKey]:
         keys = [self.key(partition, b"n", to_bytes(request.tenant)) for partition in range(PARTITIONS)]
         begin = encode((request.prefix,))[:-2]
         low = b"[" + begin
@@ -407,25 +421,19 @@ class Valkey:
             _, kind, id = request.after
             low = max(low, b"(" + encode((id,)) + to_bytes(kind), key=lambda bound: bound[1:])
         ask = lambda last: ("ZRANGEBYLEX", (b"(" + last if last else low, b"(" + begin + b"\xff" if begin else b"+"))  # noqa: E731
-        for member in merged(session, keys, ask):
+        for member in merged(executor, keys, ask):
             id, kind = segments(member, 1)
             yield ThreadKey(request.tenant, kind, id)
 
-    def _by_number(self, session: Session, request: Catalogue) -> Iterator[ThreadKey]:
+    def _by_number(self, executor: CallExecutor, request: Catalogue) -> Iterator[ThreadKey]:
         what = {"updated": b"u", "created": b"c", "bytes": b"b"}[request.order]
         keys = [self.key(partition, what, to_bytes(request.tenant)) for partition in range(PARTITIONS)]
         high = request.after[0] if request.after is not None else "+inf"
         after = (request.after[1], to_bytes(request.after[2])) if request.after is not None else None
-        for score, member, _ in merged_ranks(session, keys, high):
+        for score, member, _ in merged_ranks(executor, keys, high):
             kind, id = segments(member, 1)
             if after is None or score < float(high) or (kind, to_bytes(id)) > after:
                 yield ThreadKey(request.tenant, kind, id)
-
-
-def segments(member: bytes, count: int) -> tuple[str, ...]:
-    """Encoded segments, and the rest as it is."""
-    *encoded, rest = member.split(b"\x00\x01", count)
-    return (*(decode(each + b"\x00\x01")[0] for each in encoded), from_bytes(rest))
 
 
 def _below(request: Scan) -> bytes:
@@ -456,41 +464,6 @@ def _add(args: list[Any], values: Sequence[Any], *, each: int = 1) -> None:
     args += values
 
 
-def _space(ns: str) -> bytes:
-    """How the place of a checkpoint of a namespace begins."""
-    return b"c" + encode((ns,))
-
-
-def row_place(ns: str, id: str) -> bytes:
-    """The field of a checkpoint; its place, if it is visible."""
-    return b"c" + encode((ns, id))[:-2]
-
-
-def visible_place(row: CheckpointRow) -> bytes:
-    """The place of a checkpoint in the order."""
-    place = row_place(row.ns, row.id)
-    return b"h" + place[1:] if row.hidden else place
-
-
-def task_place(ns: str, checkpoint: str, task: str) -> bytes:
-    """The field, and the place, of a task's writes."""
-    return b"w" + encode((ns, checkpoint)) + to_bytes(task)
-
-
-def _task(row: WriteRow) -> bytes:
-    return task_place(row.ns, row.checkpoint, row.task)
-
-
-def _item(at: tuple[int, int]) -> bytes:
-    return b"i%d:%d" % at
-
-
-def item_id(field: bytes) -> ItemId:
-    """The id of an item, by its field."""
-    lane, _, n = field[1:].partition(b":")
-    return ItemId(int(lane), int(n))
-
-
 def _filled(fields: Sequence[bytes], values: Sequence[bytes | None]) -> dict[ItemId, bytes]:
     return {item_id(at): value for at, value in zip(fields, values, strict=True) if value is not None}
 
@@ -511,86 +484,3 @@ def _found(rows: Iterable[tuple[bytes | None, Sequence[bytes]]]) -> tuple[Found,
     return tuple(
         Found(checkpoint_row(row) if row is not None else None, tuple(map(write_row, writes))) for row, writes in rows
     )
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return to_bytes(text) if text is not None else None
-
-
-def _text(data: bytes | None) -> str | None:
-    return from_bytes(data) if data is not None else None
-
-
-def pack_thread(row: ThreadRow) -> bytes:
-    """A thread's row, without its bytes. In clear, for scripts: how many names it has."""
-    texts = (row.top, row.run, row.source, row.status, row.early, row.early_status)
-    packed = ormsgpack.packb(
-        [*map(to_bytes, row.key), row.epoch, row.rev, row.nexts, row.created, row.updated, row.checkpoints, row.writes,
-         row.step, row.labels, row.lease, *map(_bytes, texts)]
-    )  # fmt: skip
-    return b"%d\n%s" % (row.nexts[0] if row.nexts else 0, packed)
-
-
-def thread_row(stored: bytes, size: bytes) -> ThreadRow:
-    """The row that `pack_thread` was given."""
-    tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, step, labels, lease, *texts = (
-        ormsgpack.unpackb(stored.partition(b"\n")[2])
-    )
-    top, run, source, status, early, early_status = map(_text, texts)
-    return ThreadRow(
-        key=ThreadKey(*map(from_bytes, (tenant, kind, id))), epoch=epoch, rev=rev, nexts=tuple(nexts), created=created,
-        updated=updated, checkpoints=checkpoints, writes=writes, bytes=int(size), top=top, run=run, step=step,
-        source=source, status=status or "idle", labels=labels, early=early, early_status=early_status, lease=lease,
-    )  # fmt: skip
-
-
-def pack_checkpoint(row: CheckpointRow) -> bytes:
-    """A checkpoint's row. In clear, for scripts: its labels and refs, and its parent's id, escaped, with its length."""
-    parent = encode((row.parent,))[:-2] if row.parent is not None else None
-    packed = ormsgpack.packb(
-        [to_bytes(row.ns), to_bytes(row.id), _bytes(row.run), row.step, _bytes(row.source), row.time, row.hidden, row.body]
-    )  # fmt: skip
-    said = (b"%d" % len(parent), parent) if parent is not None else (b"", b"")
-    return b"%s\n%s:%s%s" % (_numbers((row.labels, *_flat(row.refs))), *said, packed)
-
-
-def checkpoint_row(stored: bytes) -> CheckpointRow:
-    """The row that `pack_checkpoint` was given."""
-    numbers, _, rest = stored.partition(b"\n")
-    length, _, rest = rest.partition(b":")
-    end = int(length or 0)
-    parent = decode(rest[:end] + b"\x00\x01")[0] if length else None
-    labels, *refs = map(int, numbers.split(b","))
-    ns, id, run, step, source, time, hidden, body = ormsgpack.unpackb(rest[end:])
-    return CheckpointRow(
-        from_bytes(ns), from_bytes(id), parent, _text(run), step, _text(source), labels, time, hidden, _runs(refs), body
-    )
-
-
-def pack_write(row: WriteRow) -> bytes:
-    """A row of writes. In clear, for scripts: its refs."""
-    packed = ormsgpack.packb(
-        [*map(to_bytes, (row.ns, row.checkpoint, row.task, row.path)), _bytes(row.run), row.time, row.index, row.body]
-    )
-    return _numbers(_flat(row.refs)) + b"\n" + packed
-
-
-def write_row(stored: bytes) -> WriteRow:
-    """The row that `pack_write` was given."""
-    numbers, _, packed = stored.partition(b"\n")
-    ns, checkpoint, task, path, run, time, index, body = ormsgpack.unpackb(packed)
-    refs = _runs(list(map(int, numbers.split(b",")))) if numbers else ()
-    texts = (from_bytes(ns), from_bytes(checkpoint), from_bytes(task), from_bytes(path))
-    return WriteRow(*texts, _text(run), time, tuple(index), refs, body)
-
-
-def _numbers(numbers: Iterable[int]) -> bytes:
-    return b",".join([b"%d" % number for number in numbers])
-
-
-def _flat(runs: Iterable[Run]) -> list[int]:
-    return [number for run in runs for number in run]
-
-
-def _runs(flat: Sequence[int]) -> tuple[Run, ...]:
-    return tuple(Run(*flat[i : i + 3]) for i in range(0, len(flat), 3))

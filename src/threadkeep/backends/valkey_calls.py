@@ -22,7 +22,7 @@ class Call(NamedTuple):
     args: tuple[Any, ...] = ()
 
 
-class Session(Protocol):
+class CallExecutor(Protocol):
     """What executes calls. An error of one is raised."""
 
     def call(self, call: Call) -> Any:
@@ -44,7 +44,7 @@ def script(name: str) -> str:
 
 
 def merged(
-    session: Session,
+    executor: CallExecutor,
     keys: Sequence[bytes],
     ask: Callable[[bytes], tuple[str, tuple[bytes, bytes]]],
     *,
@@ -63,13 +63,13 @@ def merged(
             if len(some) < limit:
                 return
             limit = min(4 * limit, AT_ONCE)
-            some = session.call(call(key, some[-1], limit))
+            some = executor.call(call(key, some[-1], limit))
 
-    firsts = session.calls([call(key, b"", _FEW) for key in keys])
+    firsts = executor.calls([call(key, b"", _FEW) for key in keys])
     return merge(*(one_by_one(key, some) for key, some in zip(keys, firsts, strict=True) if some), reverse=reverse)
 
 
-def merged_ranks(session: Session, keys: Sequence[bytes], high: Any) -> Iterator[tuple[float, bytes, bytes]]:
+def merged_ranks(executor: CallExecutor, keys: Sequence[bytes], high: Any) -> Iterator[tuple[float, bytes, bytes]]:
     """Members of sorted sets by score, descending from `high`, with their set's key; those of one score in order."""
 
     def call(key: bytes, start: int, limit: int) -> Call:
@@ -86,9 +86,9 @@ def merged_ranks(session: Session, keys: Sequence[bytes], high: Any) -> Iterator
             if is_all:
                 return
             start, limit = start + limit, min(4 * limit, AT_ONCE)
-            some = session.call(call(key, start, limit))
+            some = executor.call(call(key, start, limit))
 
-    firsts = session.calls([call(key, 0, _FEW) for key in keys])
+    firsts = executor.calls([call(key, 0, _FEW) for key in keys])
     return merge(*(one_by_one(key, some) for key, some in zip(keys, firsts, strict=True) if some), key=_by_rank)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends import valkey as threads
 from threadkeep.backends import valkey_memories as memories
-from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, Session
+from threadkeep.backends import valkey_rows as threads
+from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, CallExecutor
 from threadkeep.engine.health import (
     NONSENSE,
     Compact,
@@ -41,12 +41,12 @@ class Health:
     def __init__(self, backend: Valkey, remembered: memories.Memories) -> None:
         self._backend = backend
         self._remembered = remembered
-        self.verbs: dict[type[Request[Any]], Callable[[Session, Any], Any]] = {
+        self.verbs: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
             Roster: self._roster, Inspect: self._inspect, InspectMemories: self._inspect_memories,
             Sound: lambda *_: (), Compact: self._compact,
         }  # fmt: skip
 
-    def _told_of(self, session: Session, tenant: str) -> list[ThreadKey]:
+    def _told_of(self, executor: CallExecutor, tenant: str) -> list[ThreadKey]:
         """All threads that some set tells of, by id."""
         calls = [
             Call("ZRANGE", (self._backend.key(partition, what, to_bytes(tenant)),), (0, -1))
@@ -54,22 +54,22 @@ class Health:
             for partition in range(PARTITIONS)
         ]
         found: set[ThreadKey] = set()
-        for call, members in zip(calls, session.calls(calls), strict=True):
+        for call, members in zip(calls, executor.calls(calls), strict=True):
             by_id = call.keys[0].split(b"}:", 1)[1][:1] == b"n"
             found.update(_keys(tenant, members, by_id=by_id))
         return sorted(found, key=lambda key: (to_bytes(key.id), key.kind))
 
-    def _roster(self, session: Session, request: Roster) -> tuple[Present, ...]:
+    def _roster(self, executor: CallExecutor, request: Roster) -> tuple[Present, ...]:
         """All at once: an empty page follows."""
         if request.after is not None:
             return ()
-        told = self._told_of(session, request.tenant)
+        told = self._told_of(executor, request.tenant)
         wanted = [key for key in told if request.kind in (None, key.kind) and key.id.startswith(request.prefix)]
         return tuple(Present(key.kind, key.id, True) for key in wanted)
 
-    def _inspect(self, session: Session, request: Inspect) -> Inspected:
+    def _inspect(self, executor: CallExecutor, request: Inspect) -> Inspected:
         names = self._backend.names(request.key)
-        there, version, row, size, fields, values, shared, held, stored, places, untold, told = session.call(
+        there, version, row, size, fields, values, shared, held, stored, places, untold, told = executor.call(
             Call("inspect", names.keys, (names.member, names.id, names.last))
         )
         if not there:
@@ -98,18 +98,20 @@ class Health:
 
     # --- memories
 
-    def _inspect_memories(self, session: Session, request: InspectMemories) -> MemoriesSeen:
+    def _inspect_memories(self, executor: CallExecutor, request: InspectMemories) -> MemoriesSeen:
         """One partition at a time."""
-        parts = sorted(self._remembered.parts(session, request.tenant), key=lambda part: part.name)
+        parts = sorted(self._remembered.parts(executor, request.tenant), key=lambda part: part.name)
         left = [part for part in parts if request.after is None or part.name > request.after]
         if not left:
             return MemoriesSeen(())
-        seen, wrong = self._partition(session, request.tenant, left[0])
+        seen, wrong = self._partition(executor, request.tenant, left[0])
         return MemoriesSeen(tuple(seen), left[0].name if left[1:] else None, tuple(wrong))
 
-    def _partition(self, session: Session, tenant: str, part: memories.Part) -> tuple[list[MemorySeen], list[str]]:
+    def _partition(
+        self, executor: CallExecutor, tenant: str, part: memories.Part
+    ) -> tuple[list[MemorySeen], list[str]]:
         hashed, expiry, spaces, times, vectors, changes, _ = part.keys
-        numbers, fields, known, timed, placed, expiring = session.calls(
+        numbers, fields, known, timed, placed, expiring = executor.calls(
             [Call("HKEYS", (hashed,)), Call("HKEYS", (vectors,)), Call("ZRANGE", (changes,), (0, -1)),
              Call("ZRANGE", (times,), (0, -1)), Call("ZRANGE", (spaces,), (0, -1)), Call("ZRANGE", (expiry,), (0, -1))]
         )  # fmt: skip
@@ -138,34 +140,39 @@ class Health:
             f"vector {each.decode()} is not in the set of changes, or not stored: no search finds it"
             for each in sorted(held ^ set(known))
         ]
-        sizes = self._vector_sizes(session, vectors, sorted(held))
-        return list(self._memories(session, tenant, hashed, numbers, sizes)), wrong
+        sizes = self._vector_sizes(executor, vectors, sorted(held))
+        return list(self._memories(executor, tenant, hashed, numbers, sizes)), wrong
 
-    def _vector_sizes(self, session: Session, key: bytes, fields: Sequence[bytes]) -> dict[bytes, dict[int, int]]:
+    def _vector_sizes(self, executor: CallExecutor, key: bytes, fields: Sequence[bytes]) -> dict[bytes, dict[int, int]]:
         sizes: dict[bytes, dict[int, int]] = {}
         for start in range(0, len(fields), AT_ONCE):
             some = fields[start : start + AT_ONCE]
-            for field, stored in zip(some, session.call(Call("HMGET", (key,), tuple(some))), strict=True):
+            for field, stored in zip(some, executor.call(Call("HMGET", (key,), tuple(some))), strict=True):
                 number, _, n = field.partition(b":")
                 sizes.setdefault(number, {})[int(n)] = _vector_size(stored)
         return sizes
 
     def _memories(
-        self, session: Session, tenant: str, key: bytes, numbers: Sequence[bytes], sizes: dict[bytes, dict[int, int]]
+        self,
+        executor: CallExecutor,
+        tenant: str,
+        key: bytes,
+        numbers: Sequence[bytes],
+        sizes: dict[bytes, dict[int, int]],
     ) -> Iterator[MemorySeen]:
         for start in range(0, len(numbers), AT_ONCE):
             some = numbers[start : start + AT_ONCE]
-            for name, stored in zip(some, session.call(Call("HMGET", (key,), tuple(some))), strict=True):
+            for name, stored in zip(some, executor.call(Call("HMGET", (key,), tuple(some))), strict=True):
                 if stored is not None:
                     yield _memory(tenant, name, stored, sizes.get(name, {}))
 
     # --- tidying
 
-    def _compact(self, session: Session, request: Compact) -> tuple[int, int]:
+    def _compact(self, executor: CallExecutor, request: Compact) -> tuple[int, int]:
         """Forget threads that have expired; bytes are not told by every server, so none are."""
-        keys = self._told_of(session, request.tenant)
-        there = session.calls([Call("EXISTS", self._backend.names(key).keys[:1]) for key in keys])
-        self._backend.tidy(session, [key for key, held in zip(keys, there, strict=True) if not held])
+        keys = self._told_of(executor, request.tenant)
+        there = executor.calls([Call("EXISTS", self._backend.names(key).keys[:1]) for key in keys])
+        self._backend.tidy(executor, [key for key, held in zip(keys, there, strict=True) if not held])
         return (0, 0)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import ormsgpack
 
-from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, Session, key_of, merged_ranks
+from threadkeep.backends.valkey_calls import AT_ONCE, PARTITIONS, Call, CallExecutor, key_of, merged_ranks
 from threadkeep.engine.filters import matches
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories import (
@@ -65,7 +65,7 @@ class Memories:
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
-        self.verbs: dict[type[Request[Any]], Callable[[Session, Any], Any]] = {
+        self.verbs: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
             Remember: self._remember, Refresh: self._refresh, Sweep: self._sweep, Recall: self._recall,
             RecallNumbered: self._recall_numbered, Browse: self._browse, Spaces: self._spaces,
             Matching: self._matching, Expired: self._expired, Worded: self._worded, VectorChanges: self._changes,
@@ -78,26 +78,26 @@ class Memories:
         keys = [key_of(self._prefix, slot, what, name) for what in (b"m", b"e", b"s", b"d", b"v", b"w")]
         return Part(tenant, first, (*keys, key_of(self._prefix, slot, b"p", b"")))
 
-    def parts(self, session: Session, tenant: str | None, prefix: Space = ()) -> list[Part]:
+    def parts(self, executor: CallExecutor, tenant: str | None, prefix: Space = ()) -> list[Part]:
         """The partitions that a prefix means: one, or all of a tenant, or all."""
         if tenant is not None and prefix:
             return [self._part(tenant, prefix[0])]
         begin = encode((tenant,)) if tenant is not None else b""
         bounds = (b"[" + begin, b"(" + begin + b"\xff") if begin else (b"-", b"+")
         keys = [key_of(self._prefix, slot, b"p", b"") for slot in range(PARTITIONS)]
-        named = session.calls([Call("ZRANGEBYLEX", (key,), bounds) for key in keys])
+        named = executor.calls([Call("ZRANGEBYLEX", (key,), bounds) for key in keys])
         return [self._part(*decode(name)) for names in named for name in names]
 
     # --- storing
 
-    def _remember(self, session: Session, request: Remember) -> None:
+    def _remember(self, executor: CallExecutor, request: Remember) -> None:
         puts: dict[str, list[Memory]] = {}
         gone: dict[str, list[Place]] = {}
         for each in request.puts:
             puts.setdefault(each.row.space[0], []).append(each)
         for place in request.gone:
             gone.setdefault(place.space[0], []).append(place)
-        session.calls(
+        executor.calls(
             [
                 self._remember_call(
                     request, self._part(request.tenant, first), puts.get(first, ()), gone.get(first, ())
@@ -125,39 +125,39 @@ class Memories:
             args += (_number(request.tenant, place), encode(place.space) + _OWN)
         return Call("remember", part.keys, tuple(args))
 
-    def _refresh(self, session: Session, request: Refresh) -> None:
+    def _refresh(self, executor: CallExecutor, request: Refresh) -> None:
         places: dict[str, list[bytes]] = {}
         for place in request.places:
             places.setdefault(place.space[0], []).append(_number(request.tenant, place))
         parts = ((self._part(request.tenant, first), numbers) for first, numbers in places.items())
-        session.calls([Call("refresh", part.keys[:2], (request.now, *numbers)) for part, numbers in parts])
+        executor.calls([Call("refresh", part.keys[:2], (request.now, *numbers)) for part, numbers in parts])
 
-    def _sweep(self, session: Session, request: Sweep) -> int:
+    def _sweep(self, executor: CallExecutor, request: Sweep) -> int:
         swept = 0
-        for part in self.parts(session, None):
+        for part in self.parts(executor, None):
             if swept >= request.limit:
                 break
             bounds = ("-inf", request.now, "LIMIT", 0, request.limit - swept)
-            numbers = session.call(Call("ZRANGEBYSCORE", (part.keys[_EXPIRY],), bounds))
-            rows = self._fetched(session, part, numbers)
+            numbers = executor.call(Call("ZRANGEBYSCORE", (part.keys[_EXPIRY],), bounds))
+            rows = self._fetched(executor, part, numbers)
             places = [row.place for row in rows.values() if not _lives(row, request.now)]
             if places:
                 asked = Remember(part.tenant, (), tuple(places), request.now, expired=True)
-                swept += session.call(self._remember_call(asked, part, (), places))
+                swept += executor.call(self._remember_call(asked, part, (), places))
         return swept
 
     # --- reading
 
-    def _fetched(self, session: Session, part: Part, numbers: Sequence[bytes]) -> dict[bytes, MemoryRow]:
+    def _fetched(self, executor: CallExecutor, part: Part, numbers: Sequence[bytes]) -> dict[bytes, MemoryRow]:
         """Memories by number, whether they have expired or not, some at a time."""
         found: dict[bytes, MemoryRow] = {}
         for start in range(0, len(numbers), AT_ONCE):
             some = numbers[start : start + AT_ONCE]
-            stored = session.call(Call("HMGET", (part.keys[_MEMORIES],), tuple(some)))
+            stored = executor.call(Call("HMGET", (part.keys[_MEMORIES],), tuple(some)))
             found |= {number: memory_row(each) for number, each in zip(some, stored, strict=True) if each is not None}
         return found
 
-    def _recall(self, session: Session, request: Recall) -> tuple[MemoryRow | None, ...]:
+    def _recall(self, executor: CallExecutor, request: Recall) -> tuple[MemoryRow | None, ...]:
         """What is in one partition is read at one moment."""
         wanted: dict[str, list[bytes]] = {}
         for place in request.places:
@@ -167,35 +167,37 @@ class Memories:
             Call("HMGET", (self._part(request.tenant, first).keys[_MEMORIES],), tuple(numbers))
             for first, numbers in wanted.items()
         ]
-        stored = (each for told in session.calls(calls) for each in told if each is not None)
+        stored = (each for told in executor.calls(calls) for each in told if each is not None)
         living = {row.place: row for row in map(memory_row, stored) if _lives(row, request.now)}
         return tuple(living.get(place) for place in request.places)
 
-    def _recall_numbered(self, session: Session, request: RecallNumbered) -> dict[int, MemoryRow]:
+    def _recall_numbered(self, executor: CallExecutor, request: RecallNumbered) -> dict[int, MemoryRow]:
         names = [_name(number) for number in request.numbers]
         found: dict[int, MemoryRow] = {}
-        for part in self.parts(session, request.tenant, request.prefix):
-            rows = self._fetched(session, part, names)
+        for part in self.parts(executor, request.tenant, request.prefix):
+            rows = self._fetched(executor, part, names)
             found |= {int(name, 16) - _HALF: row for name, row in rows.items() if _lives(row, request.now)}
         return found
 
-    def _below(self, session: Session, part: Part, prefix: Space) -> list[bytes]:
+    def _below(self, executor: CallExecutor, part: Part, prefix: Space) -> list[bytes]:
         """The numbers of all memories below a prefix."""
         begin = encode(prefix)
         bounds = (b"[" + begin, b"(" + begin + b"\xff") if begin else (b"-", b"+")
-        members = session.call(Call("ZRANGEBYLEX", (part.keys[_SPACES],), bounds))
+        members = executor.call(Call("ZRANGEBYLEX", (part.keys[_SPACES],), bounds))
         return [member[-_LETTERS:] for member in members]
 
-    def _living(self, session: Session, tenant: str, prefix: Space, now: int) -> Iterator[tuple[bytes, MemoryRow]]:
-        for part in self.parts(session, tenant, prefix):
-            rows = self._fetched(session, part, self._below(session, part, prefix))
+    def _living(
+        self, executor: CallExecutor, tenant: str, prefix: Space, now: int
+    ) -> Iterator[tuple[bytes, MemoryRow]]:
+        for part in self.parts(executor, tenant, prefix):
+            rows = self._fetched(executor, part, self._below(executor, part, prefix))
             yield from ((number, row) for number, row in rows.items() if _lives(row, now))
 
-    def _browse(self, session: Session, request: Browse) -> tuple[MemoryRow, ...]:
-        parts = self.parts(session, request.tenant, request.prefix)
+    def _browse(self, executor: CallExecutor, request: Browse) -> tuple[MemoryRow, ...]:
+        parts = self.parts(executor, request.tenant, request.prefix)
         high = request.after[0] if request.after is not None else None
-        ranked = self._ranked(session, parts, request.prefix, high)
-        rows = self._in_order(session, ranked)
+        ranked = self._ranked(executor, parts, request.prefix, high)
+        rows = self._in_order(executor, ranked)
         if request.after is not None:
             updated, space, key = request.after
             rows = (row for row in rows if _order(row) > (-updated, space, key))
@@ -203,33 +205,33 @@ class Memories:
         return tuple(islice(living, request.offset, request.offset + request.limit))
 
     def _ranked(
-        self, session: Session, parts: Sequence[Part], prefix: Space, high: int | None
+        self, executor: CallExecutor, parts: Sequence[Part], prefix: Space, high: int | None
     ) -> Iterator[tuple[float, bytes, Part]]:
         """Numbers of memories by time of change, descending."""
         if len(prefix) > 1:
-            numbers = self._below(session, parts[0], prefix)
-            scores = session.call(Call("ZMSCORE", (parts[0].keys[_TIMES],), tuple(numbers))) if numbers else []
+            numbers = self._below(executor, parts[0], prefix)
+            scores = executor.call(Call("ZMSCORE", (parts[0].keys[_TIMES],), tuple(numbers))) if numbers else []
             times = ((float(score), number) for score, number in zip(scores, numbers, strict=True) if score is not None)
             wanted = [(time, number) for time, number in times if high is None or time <= high]
             return ((time, number, parts[0]) for time, number in sorted(wanted, reverse=True))
         keys = {part.keys[_TIMES]: part for part in parts}
-        ranks = merged_ranks(session, list(keys), high if high is not None else "+inf")
+        ranks = merged_ranks(executor, list(keys), high if high is not None else "+inf")
         return ((time, number, keys[key]) for time, number, key in ranks)
 
-    def _in_order(self, session: Session, ranked: Iterator[tuple[float, bytes, Part]]) -> Iterator[MemoryRow]:
+    def _in_order(self, executor: CallExecutor, ranked: Iterator[tuple[float, bytes, Part]]) -> Iterator[MemoryRow]:
         """Memories in the order of `Browse`; those of one time are read together."""
         for _, group in groupby(_with_ties(ranked), key=lambda some: some[0]):
             some = [each for _, each in group]
             rows: list[MemoryRow] = []
             for part in dict.fromkeys(part for _, _, part in some):
-                rows += self._fetched(session, part, [number for _, number, where in some if where is part]).values()
+                rows += self._fetched(executor, part, [number for _, number, where in some if where is part]).values()
             yield from sorted(rows, key=_order)
 
-    def _spaces(self, session: Session, request: Spaces) -> tuple[Space, ...]:
+    def _spaces(self, executor: CallExecutor, request: Spaces) -> tuple[Space, ...]:
         begin = encode(request.prefix)
         low = b"(" + encode(request.after) + _OWN + b"\xff" if request.after is not None else b"[" + begin
         high = b"(" + begin + b"\xff" if begin else b"+"
-        parts = self.parts(session, request.tenant, request.prefix)
+        parts = self.parts(executor, request.tenant, request.prefix)
         calls = [
             Call(
                 "spaces",
@@ -238,58 +240,58 @@ class Memories:
             )
             for part in parts
         ]
-        found = [decode(space) for spaces in session.calls(calls) for space in spaces]
+        found = [decode(space) for spaces in executor.calls(calls) for space in spaces]
         return tuple(sorted(space for space in found if request.after is None or space > request.after))[
             : request.limit
         ]
 
-    def _count(self, session: Session, request: Count) -> int:
+    def _count(self, executor: CallExecutor, request: Count) -> int:
         """All that are stored, but for those that have expired."""
-        parts = self.parts(session, request.tenant)
-        stored = session.calls([Call("HLEN", (part.keys[_MEMORIES],)) for part in parts])
-        over = session.calls([Call("ZCOUNT", (part.keys[_EXPIRY],), ("-inf", request.now)) for part in parts])
+        parts = self.parts(executor, request.tenant)
+        stored = executor.calls([Call("HLEN", (part.keys[_MEMORIES],)) for part in parts])
+        over = executor.calls([Call("ZCOUNT", (part.keys[_EXPIRY],), ("-inf", request.now)) for part in parts])
         return int(sum(stored) - sum(over))
 
-    def _matching(self, session: Session, request: Matching) -> frozenset[int]:
-        living = self._living(session, request.tenant, request.prefix, request.now)
+    def _matching(self, executor: CallExecutor, request: Matching) -> frozenset[int]:
+        living = self._living(executor, request.tenant, request.prefix, request.now)
         return frozenset(int(name, 16) - _HALF for name, row in living if matches(request.filter, load(row.value)))
 
-    def _expired(self, session: Session, request: Expired) -> frozenset[int]:
+    def _expired(self, executor: CallExecutor, request: Expired) -> frozenset[int]:
         found: set[int] = set()
-        for part in self.parts(session, request.tenant, request.prefix):
-            numbers = session.call(Call("ZRANGEBYSCORE", (part.keys[_EXPIRY],), ("-inf", request.now)))
-            rows = self._fetched(session, part, numbers)
+        for part in self.parts(executor, request.tenant, request.prefix):
+            numbers = executor.call(Call("ZRANGEBYSCORE", (part.keys[_EXPIRY],), ("-inf", request.now)))
+            rows = self._fetched(executor, part, numbers)
             found |= {
                 int(n, 16) - _HALF for n, row in rows.items() if row.space[: len(request.prefix)] == request.prefix
             }
         return frozenset(found)
 
-    def _worded(self, session: Session, request: Worded) -> Any:
+    def _worded(self, executor: CallExecutor, request: Worded) -> Any:
         raise NotImplementedError("there is no full text on Valkey: give the store an embed, or another backend")
 
     # --- vectors
 
-    def _changes(self, session: Session, request: VectorChanges) -> tuple[PartChanges, ...]:
-        parts = self.parts(session, request.tenant, (request.first,) if request.first is not None else ())
-        told = session.calls([Call("HMGET", (part.keys[_VECTORS],), ("seq", "lost")) for part in parts])
+    def _changes(self, executor: CallExecutor, request: VectorChanges) -> tuple[PartChanges, ...]:
+        parts = self.parts(executor, request.tenant, (request.first,) if request.first is not None else ())
+        told = executor.calls([Call("HMGET", (part.keys[_VECTORS],), ("seq", "lost")) for part in parts])
         found = []
         for part, (seq, lost) in zip(parts, told, strict=True):
             at = (int(seq or 0), int(lost or 0))
             since = request.since.get(part.first, (0, 0))
             if at != since:
-                found.append(self._changed(session, part, at, since))
+                found.append(self._changed(executor, part, at, since))
         return tuple(found)
 
-    def _changed(self, session: Session, part: Part, at: tuple[int, int], since: tuple[int, int]) -> PartChanges:
-        fields = session.call(Call("ZRANGEBYSCORE", (part.keys[_CHANGES],), (f"({since[0]}", "+inf")))
+    def _changed(self, executor: CallExecutor, part: Part, at: tuple[int, int], since: tuple[int, int]) -> PartChanges:
+        fields = executor.call(Call("ZRANGEBYSCORE", (part.keys[_CHANGES],), (f"({since[0]}", "+inf")))
         changed: list[VectorRow] = []
         for start in range(0, len(fields), AT_ONCE):
             some = fields[start : start + AT_ONCE]
-            stored = session.call(Call("HMGET", (part.keys[_VECTORS],), tuple(some)))
+            stored = executor.call(Call("HMGET", (part.keys[_VECTORS],), tuple(some)))
             changed += [_vector(field, each) for field, each in zip(some, stored, strict=True) if each is not None]
         if at[1] == since[1]:
             return PartChanges(part.first, at, tuple(changed))
-        present = session.call(Call("ZRANGE", (part.keys[_CHANGES],), (0, -1)))
+        present = executor.call(Call("ZRANGE", (part.keys[_CHANGES],), (0, -1)))
         return PartChanges(part.first, at, tuple(changed), frozenset(map(_field, present)))
 
 

@@ -11,13 +11,13 @@ it decides nothing and decodes no state. A failure to reach the storage is raise
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import ItemId, Run
 from threadkeep.engine.pool import Pool
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
-from threadkeep.plan import Request
+from threadkeep.plan import IDEMPOTENT_WRITE, NO_ACCESS, READ, READ_ONE_STATEMENT, WRITE, Access, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ class Loaded:
 class Load(Request[Loaded]):
     """Some checkpoints of a thread; `found` is in the order of `wanted`."""
 
+    access: ClassVar[Access] = READ
     key: ThreadKey
     wanted: tuple[Want, ...]
     have: Have | None = None
@@ -78,6 +79,7 @@ class Load(Request[Loaded]):
 class Items(Request[Loaded]):
     """The thread's row and these items; those that are gone are missing from the reply."""
 
+    access: ClassVar[Access] = READ
     key: ThreadKey
     runs: tuple[Run, ...]
     have: Have | None = None
@@ -94,6 +96,7 @@ class Measured(NamedTuple):
 class Measure(Request[Measured]):
     """How long these items are, without sending them; those that are gone are missing from the reply."""
 
+    access: ClassVar[Access] = READ
     key: ThreadKey
     runs: tuple[Run, ...]
 
@@ -102,6 +105,7 @@ class Measure(Request[Measured]):
 class Ancestors(Request[Loaded]):
     """A checkpoint, then its parents, nearest first, at most `limit` rows. A cycle ends the list; no items of state."""
 
+    access: ClassVar[Access] = READ
     key: ThreadKey
     ns: str
     id: str
@@ -115,6 +119,7 @@ class Survey(Request[Loaded]):
     `stored` tells which items there are.
     """
 
+    access: ClassVar[Access] = READ
     key: ThreadKey
 
 
@@ -135,6 +140,7 @@ class Scan(Request[tuple[Hit, ...]]):
     match; the asker checks again.
     """
 
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     kind: str
     limit: int
@@ -165,6 +171,7 @@ class Catalogue(Request[tuple[Listed, ...]]):
     rows that do not match. Costs what the slice costs, however many checkpoints the threads have.
     """
 
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     order: str
     limit: int
@@ -179,6 +186,7 @@ class Catalogue(Request[tuple[Listed, ...]]):
 class RunThreads(Request[tuple[ThreadKey, ...]]):
     """The threads in which one of these runs left a checkpoint or a write."""
 
+    access: ClassVar[Access] = READ
     tenant: str
     kind: str
     runs: tuple[str, ...]
@@ -202,6 +210,8 @@ class Storage:
 @dataclass(frozen=True, slots=True)
 class Footprint(Request[Storage | None]):
     """What the storage takes; None if it is this process's memory."""
+
+    access: ClassVar[Access] = READ_ONE_STATEMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +251,7 @@ class Batch(NamedTuple):
 class Commit(Request[None]):
     """Make a batch, durably. A repeated commit whose first try was made is a Conflict: read again and see."""
 
+    access: ClassVar[Access] = WRITE
     batch: Batch
 
 
@@ -252,6 +263,7 @@ class Duplicate(Request[None]):
     their index entries.
     """
 
+    access: ClassVar[Access] = WRITE
     source: ThreadKey
     expect: tuple[int, int]
     thread: ThreadRow
@@ -265,6 +277,7 @@ class Fork(Request[None]):
     Conflict if the source is not at `expect` or the thread exists. `batch.thread.bytes` does not count what is copied.
     """
 
+    access: ClassVar[Access] = WRITE
     source: ThreadKey
     expect: tuple[int, int]
     runs: tuple[Run, ...]
@@ -275,6 +288,7 @@ class Fork(Request[None]):
 class Drop(Request[None]):
     """Remove a thread and all that it holds; nothing happens if it is not there."""
 
+    access: ClassVar[Access] = IDEMPOTENT_WRITE
     key: ThreadKey
 
 
@@ -282,4 +296,5 @@ class Drop(Request[None]):
 class Pause(Request[None]):
     """Wait a moment before another try; longer at each."""
 
+    access: ClassVar[Access] = NO_ACCESS
     attempt: int

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import ItemId
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.spaces import Place
-from threadkeep.plan import Request
+from threadkeep.plan import IDEMPOTENT_WRITE, READ, Access, Request
 
 T = TypeVar("T")
 NONSENSE = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
@@ -46,6 +46,7 @@ class Present(NamedTuple):
 class Roster(Request[tuple[Present, ...]]):
     """Which threads there are, by id, about `limit` after the last one of the page before. An empty page is the end."""
 
+    access: ClassVar[Access] = READ
     tenant: str
     limit: int
     after: Any = None
@@ -77,6 +78,7 @@ class Inspected:
 class Inspect(Request[Inspected]):
     """A thread as it is stored."""
 
+    access: ClassVar[Access] = READ
     key: ThreadKey
 
 
@@ -106,6 +108,7 @@ class MemoriesSeen:
 class InspectMemories(Request[MemoriesSeen]):
     """The memories of a tenant as they are stored, expired ones too, about `limit` after where the page before ended."""
 
+    access: ClassVar[Access] = READ
     tenant: str
     limit: int
     after: Any = None
@@ -122,10 +125,14 @@ class Unsound(NamedTuple):
 class Sound(Request[tuple[Unsound, ...]]):
     """What the storage finds wrong with itself, and rows that belong to no thread and no memory of any tenant."""
 
+    access: ClassVar[Access] = READ
+
 
 @dataclass(frozen=True, slots=True)
 class Facts(Request[Mapping[str, Any]]):
     """What the storage, its driver and the machine say of themselves; see `threadkeep.jobs.doctor`."""
+
+    access: ClassVar[Access] = READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +142,8 @@ class Compact(Request[tuple[int, int]]):
     Unavailable, and nothing is changed, if others are in the way.
     """
 
+    access: ClassVar[Access] = IDEMPOTENT_WRITE
     tenant: str
-
-
-WRITES = (Compact,)
 
 
 def each_read(

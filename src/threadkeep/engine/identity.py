@@ -54,6 +54,15 @@ def as_ids(values: Any, what: str) -> list[str]:
     return [as_id(value, what) for value in values]
 
 
+def as_count(value: Any, what: str) -> int:
+    """A number of things: an int that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if value < 0:
+        raise ValueError(f"{what} must not be negative: {value}")
+    return value
+
+
 def to_bytes(text: str) -> bytes:
     """An id as sortable bytes."""
     return text.encode("utf-8", "surrogatepass")

@@ -10,11 +10,11 @@ A request that has a filter may leave out only what does not match; the asker ch
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from threadkeep.engine.filters import EVERYTHING, Node
 from threadkeep.engine.spaces import Place, Space
-from threadkeep.plan import Request
+from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, Request
 
 
 class MemoryRow(NamedTuple):
@@ -46,6 +46,7 @@ class Memory(NamedTuple):
 class Remember(Request[None]):
     """Store and remove memories, all or nothing. A memory that is there and has not expired keeps its `created`."""
 
+    access: ClassVar[Access] = IDEMPOTENT_WRITE
     tenant: str
     puts: tuple[Memory, ...]
     gone: tuple[Place, ...]
@@ -58,6 +59,7 @@ class Remember(Request[None]):
 class Refresh(Request[None]):
     """Let memories that have a ttl live that long from now on."""
 
+    access: ClassVar[Access] = IDEMPOTENT_WRITE
     tenant: str
     places: tuple[Place, ...]
     now: int
@@ -67,6 +69,7 @@ class Refresh(Request[None]):
 class Sweep(Request[int]):
     """Remove at most `limit` memories that have expired, of all tenants; how many it were."""
 
+    access: ClassVar[Access] = IDEMPOTENT_WRITE
     now: int
     limit: int
 
@@ -75,6 +78,7 @@ class Sweep(Request[int]):
 class Recall(Request[tuple[MemoryRow | None, ...]]):
     """Memories by place; None for one that is not there."""
 
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     places: tuple[Place, ...]
     now: int
@@ -84,6 +88,7 @@ class Recall(Request[tuple[MemoryRow | None, ...]]):
 class RecallNumbered(Request[dict[int, MemoryRow]]):
     """Memories by number, all of them below a prefix; those that are gone are missing."""
 
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     prefix: Space
     numbers: tuple[int, ...]
@@ -98,6 +103,7 @@ Position: TypeAlias = tuple[int, Space, str]
 class Browse(Request[tuple[MemoryRow, ...]]):
     """Memories below a prefix: the last updated first, then by namespace and key. At most `limit`, after `after`."""
 
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     prefix: Space
     now: int
@@ -111,6 +117,7 @@ class Browse(Request[tuple[MemoryRow, ...]]):
 class Spaces(Request[tuple[Space, ...]]):
     """Namespaces below a prefix that have memories, in order, at most `limit`, after `after`."""
 
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     prefix: Space
     now: int
@@ -122,6 +129,7 @@ class Spaces(Request[tuple[Space, ...]]):
 class Count(Request[int]):
     """How many memories a tenant has."""
 
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     now: int
 
@@ -130,6 +138,7 @@ class Count(Request[int]):
 class Matching(Request[frozenset[int]]):
     """The numbers of the memories below a prefix that may match a filter."""
 
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     prefix: Space
     now: int
@@ -140,6 +149,7 @@ class Matching(Request[frozenset[int]]):
 class Expired(Request[frozenset[int]]):
     """The numbers of the memories below a prefix that have expired and are still stored."""
 
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     prefix: Space
     now: int
@@ -153,6 +163,7 @@ Scored: TypeAlias = tuple[int, float]
 class Worded(Request[tuple[Scored, ...]]):
     """The memories below a prefix that have one of these words, best first, at most `limit`."""
 
+    access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
     prefix: Space
     now: int
@@ -190,6 +201,7 @@ class VectorChanges(Request[tuple[PartChanges, ...]]):
     The asker does not want to hold more than `most` vectors, if that can be helped, and may be `full` already.
     """
 
+    access: ClassVar[Access] = READ
     tenant: str
     first: str | None
     since: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -213,6 +225,7 @@ class Nearest(Request[Nearby]):
     `needed` if there are so many.
     """
 
+    access: ClassVar[Access] = READ
     tenant: str
     prefix: Space
     now: int
@@ -227,8 +240,6 @@ class Nearest(Request[Nearby]):
 class IndexVectors(Request[None]):
     """Have an index for vectors of so many dimensions, where the storage has such a thing."""
 
+    access: ClassVar[Access] = IDEMPOTENT_WRITE
     dims: int
     measure: str
-
-
-WRITES = (Remember, Refresh, Sweep, IndexVectors)

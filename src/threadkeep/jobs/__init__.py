@@ -10,7 +10,7 @@
 
 Each verb is one function, here with its contract; `keep.py` makes the sync and the async method from it. A verb that
 only reads is a plan (`async def`); any other is a work (`threadkeep.work`). What happens to one thread is a plan in
-`engine/`. Modules here may import `engine`, `desk`, `plan`, `work` and `errors`.
+`engine/`. Modules here may import `engine`, `session`, `plan`, `work` and `errors`.
 """
 
 from threadkeep.jobs import audit, branches, catalogue, compact, doctor, look, prune, sweep, verify

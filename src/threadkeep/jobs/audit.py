@@ -7,14 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from threadkeep import desk as clock
-from threadkeep.desk import Desk, as_count, now
+from threadkeep import clock
+from threadkeep.clock import now_ms
 from threadkeep.engine import audit
 from threadkeep.engine import sizes as engine_sizes
 from threadkeep.engine.audit import Activity, TracedWrite
 from threadkeep.engine.backend import Footprint
 from threadkeep.engine.catalogue import ThreadInfo
-from threadkeep.engine.identity import ThreadKey, as_id, as_kind, as_optional_id
+from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind, as_optional_id
 from threadkeep.engine.memories import Count, Spaces
 from threadkeep.engine.metadata import as_filter
 from threadkeep.engine.sizes import Sizes, Stats
@@ -22,13 +22,14 @@ from threadkeep.engine.when import When, as_time
 from threadkeep.jobs.look import thread_key
 from threadkeep.jobs.over_threads import over_threads, read_thread
 from threadkeep.plan import ask
+from threadkeep.session import Session
 from threadkeep.work import Tell, Work, read, reporting
 
 _NAMESPACES = 1000
 
 
 async def trace(
-    desk: Desk,
+    session: Session,
     thread_id: str,
     checkpoint_id: str | None = None,
     *,
@@ -44,11 +45,11 @@ async def trace(
     Raise Missing if there is no such thread or checkpoint. Up to five round trips.
     """
     ref, space = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-    return await audit.trace(desk.heads, await thread_key(desk, thread_id, kind), ref, space, values=values)
+    return await audit.trace(session.heads, await thread_key(session, thread_id, kind), ref, space, values=values)
 
 
 def activity(
-    desk: Desk,
+    session: Session,
     *,
     since: When | None = None,
     until: When | None = None,
@@ -65,16 +66,16 @@ def activity(
     threads each message counts as a write of no node to the channel `messages`. Threads are read one at a time, each as
     it is then; those without a change after `since` are not read, damaged ones are listed in `skipped`.
     """
-    time = now()
+    time = now_ms()
     asked = audit.Asked(as_time(since, "since", time), as_time(until, "until", time), as_optional_id(ns, "ns"))
-    threads = partial(over_threads, desk.tenant, as_id(prefix, "prefix"), as_kind(kind), as_filter(metadata))
+    threads = partial(over_threads, session.tenant, as_id(prefix, "prefix"), as_kind(kind), as_filter(metadata))
 
     def work() -> Work[Activity]:
         tally, skipped = audit.Tally(), list[str]()
 
         def visit(info: ThreadInfo) -> Work[None]:
             if asked.since is None or info.updated >= audit.moment(asked.since):
-                plan = partial(audit.done_in, desk.heads, ThreadKey(desk.tenant, info.kind, info.id), asked)
+                plan = partial(audit.done_in, session.heads, ThreadKey(session.tenant, info.kind, info.id), asked)
                 yield from read_thread(info, plan, tally.take, skipped)
 
         yield from threads(visit)
@@ -84,7 +85,7 @@ def activity(
 
 
 def sizes(
-    desk: Desk,
+    session: Session,
     *,
     thread_id: str | None = None,
     prefix: str = "",
@@ -100,35 +101,35 @@ def sizes(
     """
     scale, start, of = engine_sizes.Scale(as_count(limit, "limit")), as_id(prefix, "prefix"), as_kind(kind)
     if thread_id is None:
-        return reporting(_sizes_of_all(desk, scale, start, of), on_progress)
+        return reporting(_sizes_of_all(session, scale, start, of), on_progress)
     if start:
         raise ValueError("give thread_id or prefix, not both")
-    return _sizes_of_one(desk, scale, as_id(thread_id, "thread_id"), of)
+    return _sizes_of_one(session, scale, as_id(thread_id, "thread_id"), of)
 
 
-def _sizes_of_all(desk: Desk, scale: engine_sizes.Scale, prefix: str, kind: str | None) -> Work[Sizes]:
+def _sizes_of_all(session: Session, scale: engine_sizes.Scale, prefix: str, kind: str | None) -> Work[Sizes]:
     skipped: list[str] = []
 
     def visit(info: ThreadInfo) -> Work[None]:
-        plan = partial(engine_sizes.weigh, desk.heads, ThreadKey(desk.tenant, info.kind, info.id))
+        plan = partial(engine_sizes.weigh, session.heads, ThreadKey(session.tenant, info.kind, info.id))
         yield from read_thread(info, plan, scale.take, skipped)
 
-    yield from over_threads(desk.tenant, prefix, kind, {}, visit)
+    yield from over_threads(session.tenant, prefix, kind, {}, visit)
     return replace(scale.sizes(), skipped=tuple(skipped))
 
 
-def _sizes_of_one(desk: Desk, scale: engine_sizes.Scale, id: str, kind: str | None) -> Work[Sizes]:
-    key = yield from read(lambda: thread_key(desk, id, kind))
-    scale.take((yield from read(lambda: engine_sizes.weigh(desk.heads, key))))
+def _sizes_of_one(session: Session, scale: engine_sizes.Scale, id: str, kind: str | None) -> Work[Sizes]:
+    key = yield from read(lambda: thread_key(session, id, kind))
+    scale.take((yield from read(lambda: engine_sizes.weigh(session.heads, key))))
     return scale.sizes()
 
 
-def stats(desk: Desk, *, on_progress: Tell | None = None) -> Work[Stats]:
+def stats(session: Session, *, on_progress: Tell | None = None) -> Work[Stats]:
     """Return the numbers of threads, checkpoints, writes and memories of this tenant, and the space the storage takes.
 
     Four round trips; more for many threads or namespaces. Only thread rows are read.
     """
-    return reporting(_stats(desk.tenant, clock.now_exactly()), on_progress)
+    return reporting(_stats(session.tenant, clock.now_us()), on_progress)
 
 
 def _stats(tenant: str, now: int) -> Work[Stats]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threadkeep.desk import Desk, draw, now_exactly
+from threadkeep.clock import nonce, now_us
 from threadkeep.engine import branch
 from threadkeep.engine import tag as engine_tag
 from threadkeep.engine.branch import Branch, Moment
@@ -10,11 +10,18 @@ from threadkeep.engine.identity import CUBE, ThreadKey, as_id, as_optional_id
 from threadkeep.engine.talks import branches as talks
 from threadkeep.jobs.look import thread_key
 from threadkeep.plan import Plan
+from threadkeep.session import Session
 from threadkeep.work import Work, change, read
 
 
 def rollback(
-    desk: Desk, thread_id: str, checkpoint_id: str, *, ns: str = "", kind: str | None = None, dry_run: bool = False
+    session: Session,
+    thread_id: str,
+    checkpoint_id: str,
+    *,
+    ns: str = "",
+    kind: str | None = None,
+    dry_run: bool = False,
 ) -> Work[Branch]:
     """Go back to a checkpoint: add a branch with its state, which becomes the latest. Nothing is removed.
 
@@ -23,18 +30,18 @@ def rollback(
     Raise Missing if there is no such thread or checkpoint. Up to five round trips.
     """
     ref, space = as_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-    key = yield from _thread(desk, thread_id, space, kind)
+    key = yield from _thread(session, thread_id, space, kind)
 
     def plan() -> Plan[Branch]:
         if key.kind == CUBE:
-            return talks.rollback(desk.heads, key, ref, _moment(), dry_run=dry_run)
-        return branch.rollback(desk.heads, key, ref, space, _moment(), dry_run=dry_run)
+            return talks.rollback(session.heads, key, ref, _moment(), dry_run=dry_run)
+        return branch.rollback(session.heads, key, ref, space, _moment(), dry_run=dry_run)
 
     return (yield from read(plan) if dry_run else change(key, plan))
 
 
 def fork(
-    desk: Desk,
+    session: Session,
     thread_id: str,
     checkpoint_id: str | None = None,
     *,
@@ -51,16 +58,16 @@ def fork(
     space = as_id(ns, "ns")
     if target_id is not None and space:
         raise ValueError("a new thread starts in the root namespace: give ns or to, not both")
-    key = yield from _thread(desk, thread_id, space, kind)
+    key = yield from _thread(session, thread_id, space, kind)
     if target_id is None:
-        return (yield from change(key, lambda: _fork_within(desk, key, ref, space)))
-    target = desk.key(key.kind, target_id)
+        return (yield from change(key, lambda: _fork_within(session, key, ref, space)))
+    target = session.key(key.kind, target_id)
     fork_to = talks.fork_to if key.kind == CUBE else branch.fork_to
-    return (yield from change(target, lambda: fork_to(desk.heads, key, ref, target, _moment())))
+    return (yield from change(target, lambda: fork_to(session.heads, key, ref, target, _moment())))
 
 
 def tag(
-    desk: Desk, thread_id: str, checkpoint_id: str, name: str | None, *, ns: str = "", kind: str | None = None
+    session: Session, thread_id: str, checkpoint_id: str, name: str | None, *, ns: str = "", kind: str | None = None
 ) -> Work[str]:
     """Tag a checkpoint (metadata `tag`), so that policies keep it. None removes its tag. Return the checkpoint's id.
 
@@ -69,23 +76,23 @@ def tag(
     if name is not None and not (name and isinstance(name, str)):
         raise TypeError(f"name must be a non-empty str or None, not {name!r}")
     ref, space = as_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-    key = yield from _thread(desk, thread_id, space, kind)
-    return (yield from change(key, lambda: engine_tag.tag(desk.heads, key, ref, space, name, draw())))
+    key = yield from _thread(session, thread_id, space, kind)
+    return (yield from change(key, lambda: engine_tag.tag(session.heads, key, ref, space, name, nonce())))
 
 
-def _thread(desk: Desk, thread_id: str, ns: str, kind: str | None) -> Work[ThreadKey]:
+def _thread(session: Session, thread_id: str, ns: str, kind: str | None) -> Work[ThreadKey]:
     """The key of a thread; ValueError if it cannot have this namespace."""
-    key = yield from read(lambda: thread_key(desk, thread_id, kind))
+    key = yield from read(lambda: thread_key(session, thread_id, kind))
     if key.kind == CUBE and ns:
         raise ValueError(f"thread {key.id!r} is CubeLoop's: it has no namespaces")
     return key
 
 
-def _fork_within(desk: Desk, key: ThreadKey, ref: str | None, ns: str) -> Plan[Branch]:
+def _fork_within(session: Session, key: ThreadKey, ref: str | None, ns: str) -> Plan[Branch]:
     if key.kind == CUBE:
-        return talks.fork(desk.heads, key, ref, _moment())
-    return branch.fork(desk.heads, key, ref, ns, _moment())
+        return talks.fork(session.heads, key, ref, _moment())
+    return branch.fork(session.heads, key, ref, ns, _moment())
 
 
 def _moment() -> Moment:
-    return Moment(now_exactly(), draw())
+    return Moment(now_us(), nonce())

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from threadkeep.desk import Desk, as_count, draw, now
+from threadkeep.clock import nonce, now_ms
 from threadkeep.engine import catalogue, prune
 from threadkeep.engine import copy as engine_copy
 from threadkeep.engine.catalogue import ThreadInfo
-from threadkeep.engine.identity import ThreadKey, as_id, as_kind
+from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind
 from threadkeep.engine.metadata import as_filter
+from threadkeep.session import Session
 from threadkeep.work import Work, change, read
 
 
 async def threads(
-    desk: Desk,
+    session: Session,
     *,
     limit: int = 50,
     after: str | ThreadInfo | None = None,
@@ -35,7 +36,7 @@ async def threads(
     """
     wanted = as_filter(metadata)
     query = catalogue.query(
-        desk.tenant,
+        session.tenant,
         limit=as_count(limit, "limit"),
         after=after,
         prefix=as_id(prefix, "prefix"),
@@ -48,41 +49,41 @@ async def threads(
     return await catalogue.threads(query, wanted, last, as_id(contains, "contains"))
 
 
-async def thread(desk: Desk, thread_id: str, *, kind: str | None = None) -> ThreadInfo | None:
+async def thread(session: Session, thread_id: str, *, kind: str | None = None) -> ThreadInfo | None:
     """Return one thread, or None if there is none.
 
     Raise ValueError if both kinds have a thread with this id and `kind` is not given. Two round trips; one more without
     `kind`.
     """
-    return await catalogue.thread(desk.tenant, as_id(thread_id, "thread_id"), as_kind(kind))
+    return await catalogue.thread(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))
 
 
-def delete(desk: Desk, thread_id: str, *, kind: str | None = None) -> Work[bool]:
+def delete(session: Session, thread_id: str, *, kind: str | None = None) -> Work[bool]:
     """Delete a thread with everything it holds. Return whether it existed.
 
     Raise ValueError if both kinds have a thread with this id and `kind` is not given. Two round trips; one more without
     `kind`.
     """
-    key = yield from _find(desk, thread_id, kind)
+    key = yield from _find(session, thread_id, kind)
     if key is not None:
-        yield from change(key, lambda: prune.delete(desk.heads, key))
+        yield from change(key, lambda: prune.delete(session.heads, key))
     return key is not None
 
 
-def copy(desk: Desk, source_thread_id: str, target_thread_id: str, *, kind: str | None = None) -> Work[bool]:
+def copy(session: Session, source_thread_id: str, target_thread_id: str, *, kind: str | None = None) -> Work[bool]:
     """Copy a thread with all its checkpoints. Return whether the source existed. The copy does not depend on it.
 
     If a LangGraph target exists, its own checkpoints stay and the missing ones are added. If a CubeLoop target exists,
     raise ValueError. The items are copied inside the database.
     """
     target_id = as_id(target_thread_id, "target_thread_id")
-    source = yield from _find(desk, source_thread_id, kind)
+    source = yield from _find(session, source_thread_id, kind)
     if source is not None:
-        target = desk.key(source.kind, target_id)
-        yield from change(target, lambda: engine_copy.copy(desk.heads, source, target, now(), draw()))
+        target = session.key(source.kind, target_id)
+        yield from change(target, lambda: engine_copy.copy(session.heads, source, target, now_ms(), nonce()))
     return source is not None
 
 
-def _find(desk: Desk, thread_id: str, kind: str | None) -> Work[ThreadKey | None]:
+def _find(session: Session, thread_id: str, kind: str | None) -> Work[ThreadKey | None]:
     id, of = as_id(thread_id, "thread_id"), as_kind(kind)
-    return read(lambda: catalogue.key_of(desk.tenant, id, of))
+    return read(lambda: catalogue.key_of(session.tenant, id, of))

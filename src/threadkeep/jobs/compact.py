@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from threadkeep.desk import Desk, draw
+from threadkeep.clock import nonce
 from threadkeep.engine import prune
 from threadkeep.engine.health import Compact
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import present_threads
 from threadkeep.plan import Plan, Request, ask
+from threadkeep.session import Session
 from threadkeep.work import Progress, Tell, Work, change, read, reporting
 
 
@@ -30,17 +31,17 @@ class Compacted:
     skipped: list[str] = field(default_factory=list)
 
 
-def compact(desk: Desk, *, on_progress: Tell | None = None) -> Work[Compacted]:
+def compact(session: Session, *, on_progress: Tell | None = None) -> Work[Compacted]:
     """Free items that nothing refers to, then have the storage return unused space.
 
     Other readers and writers may go on. SQLite raises Unavailable, with nothing changed, if they keep the file busy for
     longer than `timeout`. Two round trips for each thread, four if something is freed.
     """
-    return reporting(_compact(desk), on_progress)
+    return reporting(_compact(session), on_progress)
 
 
-def _compact(desk: Desk) -> Work[Compacted]:
-    present = yield from present_threads(desk.tenant, "", None, _ask)
+def _compact(session: Session) -> Work[Compacted]:
+    present = yield from present_threads(session.tenant, "", None, _ask)
     items = before = after = 0
     skipped: list[str] = []
     for done, one in enumerate(present):
@@ -48,15 +49,15 @@ def _compact(desk: Desk) -> Work[Compacted]:
         if one.odd is not None:
             skipped.append(one.id)
             continue
-        key = ThreadKey(desk.tenant, one.kind, one.id)
+        key = ThreadKey(session.tenant, one.kind, one.id)
         try:
-            freed = yield from change(key, partial(_free, desk, key))
+            freed = yield from change(key, partial(_free, session, key))
         except Corrupt:
             skipped.append(one.id)
             continue
         items, before, after = items + freed.items, before + freed.before, after + freed.after
     yield Progress(len(present), len(present), "the storage")
-    took, takes = yield from change(None, partial(ask, Compact(desk.tenant)))
+    took, takes = yield from change(None, partial(ask, Compact(session.tenant)))
     return Compacted(len(present), items, took or before, takes if took else after, skipped)
 
 
@@ -64,5 +65,5 @@ def _ask(request: Request[Any]) -> Work[Any]:
     return read(partial(ask, request))
 
 
-def _free(desk: Desk, key: ThreadKey) -> Plan[prune.Freed]:
-    return prune.free(desk.heads, key, draw())
+def _free(session: Session, key: ThreadKey) -> Plan[prune.Freed]:
+    return prune.free(session.heads, key, nonce())

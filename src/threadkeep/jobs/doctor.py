@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from threadkeep.desk import Desk
 from threadkeep.engine.health import Facts
+from threadkeep.session import Session
+from threadkeep.version import VERSION
 
 OK, NOTE, WARNING, PROBLEM = "ok", "note", "warning", "problem"
 _MB, _GB = 1_000_000, 1_000_000_000
@@ -29,12 +30,12 @@ class Finding:
     advice: str = ""
 
 
-async def doctor(desk: Desk) -> list[Finding]:
+async def doctor(session: Session) -> list[Finding]:
     """Report the settings and the state of the storage, each with a verdict and, where needed, advice.
 
     Nothing is changed. One round trip.
     """
-    return findings(await Facts(), tenant=desk.tenant)
+    return findings(await Facts(), tenant=session.tenant)
 
 
 def findings(facts: Mapping[str, Any], *, tenant: str) -> list[Finding]:
@@ -43,9 +44,7 @@ def findings(facts: Mapping[str, Any], *, tenant: str) -> list[Finding]:
 
 
 def _common(facts: Mapping[str, Any], tenant: str) -> Iterator[Finding]:
-    from threadkeep import __version__  # noqa: PLC0415 - which imports us
-
-    yield Finding("threadkeep", __version__)
+    yield Finding("threadkeep", VERSION)
     yield Finding("python", f"{sys.version.split()[0]} on {platform.system()}")
     yield Finding("backend", facts["backend"])
     if "server" in facts:

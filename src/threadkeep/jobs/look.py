@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from threadkeep.desk import Desk, as_count
 from threadkeep.engine import blame as engine_blame
 from threadkeep.engine import catalogue, diffs, looking, paths
 from threadkeep.engine.blame import Blame
 from threadkeep.engine.diffs import Diff
-from threadkeep.engine.identity import ThreadKey, as_id, as_kind, as_optional_id
+from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind, as_optional_id
 from threadkeep.engine.looking import Shown, Tree
 from threadkeep.engine.steps import Step
+from threadkeep.session import Session
 
 
 async def log(
-    desk: Desk, thread_id: str, *, ns: str | None = None, limit: int | None = None, kind: str | None = None
+    session: Session, thread_id: str, *, ns: str | None = None, limit: int | None = None, kind: str | None = None
 ) -> list[Step]:
     """Return the checkpoints of a thread, newest first: of one namespace, or of all. Hidden ones are left out.
 
@@ -21,11 +21,11 @@ async def log(
     """
     space = as_optional_id(ns, "ns")
     count = None if limit is None else as_count(limit, "limit")
-    return await looking.log(desk.heads, await thread_key(desk, thread_id, kind), space, count)
+    return await looking.log(session.heads, await thread_key(session, thread_id, kind), space, count)
 
 
 async def show(
-    desk: Desk, thread_id: str, checkpoint_id: str | None = None, *, ns: str = "", kind: str | None = None
+    session: Session, thread_id: str, checkpoint_id: str | None = None, *, ns: str = "", kind: str | None = None
 ) -> Shown:
     """Return a checkpoint (the latest by default) with everything it holds, as plain data. No application class is needed.
 
@@ -33,28 +33,28 @@ async def show(
     Missing if there is no such thread or checkpoint, ValueError if several match. Up to four round trips.
     """
     ref, space = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-    return await looking.show(desk.heads, await thread_key(desk, thread_id, kind), ref, space)
+    return await looking.show(session.heads, await thread_key(session, thread_id, kind), ref, space)
 
 
-async def tree(desk: Desk, thread_id: str, *, kind: str | None = None) -> Tree:
+async def tree(session: Session, thread_id: str, *, kind: str | None = None) -> Tree:
     """Return the checkpoints of a thread, newest first, with the parent and the children of each.
 
     Raise Missing if there is no such thread. Up to four round trips; no state is read.
     """
-    return await looking.tree(desk.heads, await thread_key(desk, thread_id, kind))
+    return await looking.tree(session.heads, await thread_key(session, thread_id, kind))
 
 
-async def find(desk: Desk, ref: str, *, kind: str | None = None) -> Step:
+async def find(session: Session, ref: str, *, kind: str | None = None) -> Step:
     """Return the checkpoint that `ref` names: THREAD (its latest), THREAD@CHECKPOINT, or a whole id in any thread.
 
     CHECKPOINT is written as for `show`. It is looked up in the root namespace, or in the only other one that has it.
     Raise Missing if nothing matches, ValueError if several do.
     """
-    return await looking.locate(desk.heads, desk.tenant, as_id(ref, "ref"), as_kind(kind))
+    return await looking.locate(session.heads, session.tenant, as_id(ref, "ref"), as_kind(kind))
 
 
 async def diff(
-    desk: Desk,
+    session: Session,
     thread_id: str,
     a: str | None,
     b: str | None = None,
@@ -69,13 +69,19 @@ async def diff(
     Values that both share in storage are not read. Up to four round trips for each thread.
     """
     first, second, space = as_optional_id(a, "a"), as_optional_id(b, "b"), as_id(ns, "ns")
-    one = await thread_key(desk, thread_id, kind)
-    other = one if other_thread is None else await thread_key(desk, other_thread, kind)
-    return await diffs.diff(desk.heads, (one, first), (other, second), space)
+    one = await thread_key(session, thread_id, kind)
+    other = one if other_thread is None else await thread_key(session, other_thread, kind)
+    return await diffs.diff(session.heads, (one, first), (other, second), space)
 
 
 async def blame(
-    desk: Desk, thread_id: str, path: str, *, checkpoint_id: str | None = None, ns: str = "", kind: str | None = None
+    session: Session,
+    thread_id: str,
+    path: str,
+    *,
+    checkpoint_id: str | None = None,
+    ns: str = "",
+    kind: str | None = None,
 ) -> Blame:
     """Return the checkpoint, task and write that first set the value at `path` in a checkpoint (the latest by default).
 
@@ -83,9 +89,9 @@ async def blame(
     is not a path, Missing if there is nothing at it. Up to five round trips.
     """
     at, ref, space = paths.parse(path), as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-    return await engine_blame.blame(desk.heads, await thread_key(desk, thread_id, kind), at, ref, space)
+    return await engine_blame.blame(session.heads, await thread_key(session, thread_id, kind), at, ref, space)
 
 
-async def thread_key(desk: Desk, thread_id: str, kind: str | None) -> ThreadKey:
+async def thread_key(session: Session, thread_id: str, kind: str | None) -> ThreadKey:
     """Return the key of a thread. Missing if there is none; ValueError if both kinds have one and `kind` is None."""
-    return await catalogue.known(desk.tenant, as_id(thread_id, "thread_id"), as_kind(kind))
+    return await catalogue.known(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))

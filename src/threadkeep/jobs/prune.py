@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from threadkeep.desk import Desk, draw, now
+from threadkeep.clock import nonce, now_ms
 from threadkeep.engine import catalogue, retention
 from threadkeep.engine import prune as engine_prune
 from threadkeep.engine.backend import Listed
@@ -18,6 +18,7 @@ from threadkeep.engine.retention import Policy, Pruned, PrunedThread
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.jobs.policies import Retention, policies
 from threadkeep.plan import Plan
+from threadkeep.session import Session
 from threadkeep.work import Aside, Progress, Tell, Work, change, read, reporting
 
 _PAGE = 500
@@ -26,7 +27,7 @@ _TRIES = 5
 
 
 def prune(
-    desk: Desk,
+    session: Session,
     thread_id: str | None = None,
     *,
     policy: Retention = None,
@@ -45,32 +46,32 @@ def prune(
     if thread_id is None and policy is None:
         raise ValueError("prune needs a thread or a policy: neither would mean every thread")
     id, of = None if thread_id is None else as_id(thread_id, "thread_id"), as_kind(kind)
-    return reporting(_prune(desk, id, policy, of, dry_run=dry_run), on_progress)
+    return reporting(_prune(session, id, policy, of, dry_run=dry_run), on_progress)
 
 
-def _prune(desk: Desk, id: str | None, policy: Retention, kind: str | None, *, dry_run: bool) -> Work[Pruned]:
+def _prune(session: Session, id: str | None, policy: Retention, kind: str | None, *, dry_run: bool) -> Work[Pruned]:
     given = (yield Aside(lambda: policies(policy, "policy"))) if policy is not None else None  # it may be a file
     if id is None:
-        return (yield from prune_threads(desk, given or (), kind=kind, dry_run=dry_run))
-    return (yield from prune_thread(desk, id, given, kind=kind, dry_run=dry_run))
+        return (yield from prune_threads(session, given or (), kind=kind, dry_run=dry_run))
+    return (yield from prune_thread(session, id, given, kind=kind, dry_run=dry_run))
 
 
-def prune_threads(desk: Desk, policies: Sequence[Policy], *, kind: str | None, dry_run: bool) -> Work[Pruned]:
+def prune_threads(session: Session, policies: Sequence[Policy], *, kind: str | None, dry_run: bool) -> Work[Pruned]:
     """Prune all threads of the tenant by these policies."""
     pruned: list[PrunedThread] = []
     skipped: list[str] = []
     looked_at, last = 0, None
-    policies = [policy for policy in policies if policy.tenant in (None, desk.tenant)]
-    time = now()
+    policies = [policy for policy in policies if policy.tenant in (None, session.tenant)]
+    time = now_ms()
     judge = retention.judged(policies, time)
-    while policies and (page := (yield from read(partial(_page, desk.tenant, policies, kind, last)))):
+    while policies and (page := (yield from read(partial(_page, session.tenant, policies, kind, last)))):
         for listed in page:
             looked_at += 1
             if not retention.may_lose(policies, listed.row, time):
                 continue
             yield Progress(looked_at, None, listed.row.key.id)
             try:
-                pruned += yield from _prune_one(desk, listed.row.key, judge, dry_run=dry_run, tries=_TRIES)
+                pruned += yield from _prune_one(session, listed.row.key, judge, dry_run=dry_run, tries=_TRIES)
             except Conflict:
                 continue
             except Corrupt:
@@ -80,24 +81,24 @@ def prune_threads(desk: Desk, policies: Sequence[Policy], *, kind: str | None, d
 
 
 def prune_thread(
-    desk: Desk, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool
+    session: Session, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool
 ) -> Work[Pruned]:
     """Prune one thread by these policies; without any, keep only the latest checkpoint of each namespace."""
-    key = yield from read(lambda: catalogue.key_of(desk.tenant, id, kind))
+    key = yield from read(lambda: catalogue.key_of(session.tenant, id, kind))
     if key is None:
         return retention.pruned((), looked_at=0, dry_run=dry_run)
-    judge = retention.judged(policies, now()) if policies is not None else engine_prune.keep_latest
-    pruned = yield from _prune_one(desk, key, judge, dry_run=dry_run, tries=TRIES)
+    judge = retention.judged(policies, now_ms()) if policies is not None else engine_prune.keep_latest
+    pruned = yield from _prune_one(session, key, judge, dry_run=dry_run, tries=TRIES)
     return retention.pruned(pruned, looked_at=1, dry_run=dry_run)
 
 
 def _prune_one(
-    desk: Desk, key: ThreadKey, judge: engine_prune.Judge, *, dry_run: bool, tries: int
+    session: Session, key: ThreadKey, judge: engine_prune.Judge, *, dry_run: bool, tries: int
 ) -> Work[list[PrunedThread]]:
     """Prune a thread; an empty list if nothing changes. Conflict if others change it at each try."""
 
     def plan() -> Plan[engine_prune.Loss | None]:
-        return engine_prune.prune_thread(desk.heads, key, judge, draw(), dry_run=dry_run, tries=tries)
+        return engine_prune.prune_thread(session.heads, key, judge, nonce(), dry_run=dry_run, tries=tries)
 
     loss = yield from read(plan) if dry_run else change(key, plan)
     return [] if loss is None else [PrunedThread(key.id, key.kind, *loss)]

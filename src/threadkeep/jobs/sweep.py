@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from threadkeep import desk as clock
-from threadkeep.desk import Desk
+from threadkeep import clock
 from threadkeep.engine import remembering
 from threadkeep.engine.retention import Policy, Swept
 from threadkeep.jobs.prune import prune_threads
+from threadkeep.session import Session
 from threadkeep.work import Work, change
 
 
-def sweep(desk: Desk, policies: Sequence[Policy], *, dry_run: bool = False) -> Work[Swept]:
+def sweep(session: Session, policies: Sequence[Policy], *, dry_run: bool = False) -> Work[Swept]:
     """Remove expired memories of all tenants, then prune the threads of this one."""
-    memories = None if dry_run else (yield from change(None, lambda: remembering.sweep(clock.now_exactly())))
-    pruned = yield from prune_threads(desk, policies, kind=None, dry_run=dry_run)
+    memories = None if dry_run else (yield from change(None, lambda: remembering.sweep(clock.now_us())))
+    pruned = yield from prune_threads(session, policies, kind=None, dry_run=dry_run)
     return Swept(memories, pruned.dropped, pruned.checkpoints, pruned.bytes, pruned)
 
 
-def sweep_now(desk: Desk, policies: Sequence[Policy]) -> Swept:
+def sweep_now(session: Session, policies: Sequence[Policy]) -> Swept:
     """Sweep in this thread: what the background sweeper calls."""
-    return desk.work(sweep(desk, policies))
+    return session.work(sweep(session, policies))

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from threadkeep.desk import Desk
 from threadkeep.engine import verify as engine_verify
 from threadkeep.engine.health import CATALOGUE, DATABASE, InspectMemories, Sound
 from threadkeep.engine.identity import ThreadKey, as_id, as_kind
@@ -15,6 +14,7 @@ from threadkeep.engine.verify import Verified, counted, memory_problems, storage
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.jobs.over_threads import present_threads
 from threadkeep.plan import Request, ask
+from threadkeep.session import Session
 from threadkeep.work import Progress, Tell, Work, read, reporting
 
 _MEMORIES = 500
@@ -23,7 +23,7 @@ _MOST = 10_000
 
 
 def verify(
-    desk: Desk,
+    session: Session,
     thread_id: str | None = None,
     *,
     prefix: str = "",
@@ -38,10 +38,10 @@ def verify(
     """
     start, of = as_id(prefix, "prefix"), as_kind(kind)
     if thread_id is None:
-        return reporting(_verify_all(desk, start, of), on_progress)
+        return reporting(_verify_all(session, start, of), on_progress)
     if start:
         raise ValueError("give thread_id or prefix, not both")
-    return reporting(_verify_one(desk, as_id(thread_id, "thread_id"), of), on_progress)
+    return reporting(_verify_one(session, as_id(thread_id, "thread_id"), of), on_progress)
 
 
 @dataclass(slots=True)
@@ -68,15 +68,15 @@ class _Checked:
         return Verified(threads, checkpoints, writes, items, self.memories, size, self.problems)
 
 
-def _verify_one(desk: Desk, id: str, kind: str | None) -> Work[Verified]:
-    key = yield from read(lambda: engine_verify.known(desk.tenant, id, kind))
+def _verify_one(session: Session, id: str, kind: str | None) -> Work[Verified]:
+    key = yield from read(lambda: engine_verify.known(session.tenant, id, kind))
     checked = _Checked()
     yield Progress(0, 1, key.id)
     yield from _check_thread(key, checked)
     return checked.verified()
 
 
-def _verify_all(desk: Desk, prefix: str, kind: str | None) -> Work[Verified]:
+def _verify_all(session: Session, prefix: str, kind: str | None) -> Work[Verified]:
     """Check all matching threads; the memories and the storage too, unless threads were selected."""
     checked = _Checked()
     everything = not prefix and kind is None
@@ -84,9 +84,9 @@ def _verify_all(desk: Desk, prefix: str, kind: str | None) -> Work[Verified]:
         yield Progress(0, None, "the storage")
         checked.add(storage_problems((yield from checked.ask(Sound())) or ()))
     try:
-        yield from _check_threads(desk.tenant, prefix, kind, checked)
+        yield from _check_threads(session.tenant, prefix, kind, checked)
         if everything:
-            yield from _check_memories(desk, checked)
+            yield from _check_memories(session, checked)
     except Unavailable as error:
         if not any(problem.problem == DATABASE for problem in checked.problems):
             raise
@@ -116,12 +116,12 @@ def _check_thread(key: ThreadKey, checked: _Checked) -> Work[None]:
         checked.add(sight.problems)
 
 
-def _check_memories(desk: Desk, checked: _Checked) -> Work[None]:
-    dims = desk.vectors.dims if desk.vectors is not None else None
+def _check_memories(session: Session, checked: _Checked) -> Work[None]:
+    dims = session.vectors.dims if session.vectors is not None else None
     after = None
     while True:
         yield Progress(checked.memories, None, "memories")
-        seen = yield from checked.ask(InspectMemories(desk.tenant, _MEMORIES, after))
+        seen = yield from checked.ask(InspectMemories(session.tenant, _MEMORIES, after))
         if seen is None:
             return
         checked.memories += len(seen.memories)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from threadkeep.desk import Desk, draw, now_exactly
+from threadkeep.clock import nonce, now_us
 from threadkeep.engine import itemlog, metadata
 from threadkeep.engine.backend import Batch, Label, Loaded
 from threadkeep.engine.codec import pack
@@ -39,6 +39,7 @@ from threadkeep.moving.making import Making, hidden, is_older, is_unfinished
 from threadkeep.moving.merging import merged, removed
 from threadkeep.moving.portable import Lanes, Line
 from threadkeep.moving.remembering import Index
+from threadkeep.session import Session
 from threadkeep.work import Progress, Work
 
 _FEW = 64
@@ -292,7 +293,7 @@ class _Way(NamedTuple):
 class Bringing:
     """A file on its way into a Keep."""
 
-    desk: Desk
+    session: Session
     lines: Iterator[Line]
     of: Chosen
     index: Index
@@ -357,7 +358,7 @@ class Bringing:
         if not self.of.fits(kind, id):
             return self._skipped()
         self._met.add(id)
-        key = self.desk.key(kind, id)
+        key = self.session.key(kind, id)
         way = yield from self._way(first, key)
         if way.becomes == LEFT:
             self._counts["threads"] = self._counts.get("threads", 0) + 1
@@ -420,11 +421,11 @@ class Bringing:
     def _begun(self, first: Line, way: _Way) -> Work[Making]:
         """Begin to make a thread, where nothing is in the way any more."""
         assert way.made_as is not None
-        old = way.there if way.made_as == self.desk.key(way.made_as.kind, way.made_as.id) else None
+        old = way.there if way.made_as == self.session.key(way.made_as.kind, way.made_as.id) else None
         found = old if old is not None else (yield from surveyed(way.made_as))
         if found.thread is not None:
-            yield from removed(self.desk, found)
-        return Making(self.desk.heads, way.made_as, first.count("created"), first.count("updated"), draw())
+            yield from removed(self.session, found)
+        return Making(self.session.heads, way.made_as, first.count("created"), first.count("updated"), nonce())
 
     def _abandoned(self, making: Making | None) -> Work[None]:
         if making is not None:
@@ -441,7 +442,7 @@ class Bringing:
             yield from making.add(unpacked.taken(), unpacked.nexts)
             yield from making.finish(batch)
         if became == MERGED:
-            yield from merged(self.desk, unpacked.key, key)
+            yield from merged(self.session, unpacked.key, key)
         yield from self._compared(unpacked, key, became)
         self._counts[became] = self._counts.get(became, 0) + 1
         self._counts["threads"] = self._counts.get("threads", 0) + 1
@@ -456,7 +457,7 @@ class Bringing:
             return
         here = _Sum()
         if found.thread is not None:
-            yield from tell(self.desk, found, here.add)
+            yield from tell(self.session, found, here.add)
         if here.total != unpacked.sum.total:
             self._differing.append(f"{key.kind} {key.id}: the thread is not as the file has it")
 
@@ -470,11 +471,11 @@ class Bringing:
                 yield from self._store_memories()
 
     def _store_memories(self) -> Work[None]:
-        time = now_exactly()
+        time = now_us()
         rows = [row for row in self._memories if row.expires is None or row.expires > time]
         self._memories = []
         if rows:
-            stored = yield from remembering.take_in(self.desk.tenant, rows, self.index, time)
+            stored = yield from remembering.take_in(self.session.tenant, rows, self.index, time)
             self._counts["memories"] = self._counts.get("memories", 0) + stored
 
 

@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep import keep as keeping
-from threadkeep.desk import Desk, aside, draw, now_exactly
+from threadkeep.clock import nonce, now_us
+from threadkeep.drivers.loops import run_in_thread
 from threadkeep.engine import metadata
 from threadkeep.engine.backend import Batch, Label, Loaded, Pause
 from threadkeep.engine.checkpoints import TRIES
@@ -34,6 +35,7 @@ from threadkeep.moving.comparing import Digest, digest_of, places, row_of, same_
 from threadkeep.moving.making import Making, Slices, bytes_of_rows, hidden, is_older, is_unfinished
 from threadkeep.moving.merging import merged, removed
 from threadkeep.plan import Failure, Outcome, Reply, attempt, result, resume
+from threadkeep.session import Session
 from threadkeep.work import Progress, Read, Step, Tell, Work
 
 T = TypeVar("T")
@@ -45,7 +47,7 @@ COPIED, SAME, RENEWED, MERGED, LEFT, GONE = "copied", "same", "renewed", "merged
 class At(NamedTuple):
     """A step on a certain Keep."""
 
-    desk: Desk
+    session: Session
     step: Step
 
 
@@ -108,7 +110,7 @@ async def aconvert(
     on_progress: Tell | None = None,
 ) -> Converted:
     """The same for async callers; in a thread, where `on_progress` is called too."""
-    return await aside(
+    return await run_in_thread(
         lambda: convert(
             source, target, thread_id=thread_id, prefix=prefix, kind=kind, memories=memories, verify=verify,
             dry_run=dry_run, tenant=tenant, on_progress=on_progress,
@@ -125,12 +127,12 @@ def _opened(where: str | Keep, tenant: str, *, read_only: bool) -> Iterator[Keep
         yield keep
 
 
-def _carried_out(work: Both[T], source: Desk, tell: Tell | None) -> T:
+def _carried_out(work: Both[T], source: Session, tell: Tell | None) -> T:
     """Carry out the steps, each on its Keep."""
     step = resume(work, Reply())
     while not isinstance(step, (Reply, Failure)):
-        desk, inner = step if isinstance(step, At) else (source, step)
-        step = resume(work, attempt(partial(desk.work, _once(inner), tell)))
+        session, inner = step if isinstance(step, At) else (source, step)
+        step = resume(work, attempt(partial(session.work, _once(inner), tell)))
     done: T = result(step)
     return done
 
@@ -139,7 +141,7 @@ def _once(step: Step) -> Work[Any]:
     return (yield step)
 
 
-def _at(desk: Desk, work: Work[T]) -> Both[T]:
+def _at(session: Session, work: Work[T]) -> Both[T]:
     """Work on one certain Keep."""
     outcome: Outcome = Reply()
     while True:
@@ -148,7 +150,7 @@ def _at(desk: Desk, work: Work[T]) -> Both[T]:
             done: T = result(step)
             return done
         try:
-            outcome = Reply((yield At(desk, step)))
+            outcome = Reply((yield At(session, step)))
         except BaseException as error:  # noqa: BLE001 - the work decides
             outcome = Failure(error)
 
@@ -168,21 +170,21 @@ class _House:
     _vectors: tuple[str, dict[int, tuple[bytes, ...]]] | None = None
 
     @property
-    def source(self) -> Desk:
+    def source(self) -> Session:
         """Where it comes from."""
-        return self.of_source._desk  # noqa: SLF001 - of the same package
+        return self.of_source._session  # noqa: SLF001 - of the same package
 
     @property
-    def target(self) -> Desk:
+    def target(self) -> Session:
         """Where it goes."""
-        return self.of_target._desk  # noqa: SLF001 - of the same package
+        return self.of_target._session  # noqa: SLF001 - of the same package
 
     def work(self) -> Both[Converted]:
         """All of it."""
         total = yield from choosing.each_thread(self.source.tenant, self.of, self._thread)
         if self.of.memories:
             yield Progress(total, total, "memories")
-            yield from choosing.each_memory(self.source.tenant, now_exactly(), self._take_memories)
+            yield from choosing.each_memory(self.source.tenant, now_us(), self._take_memories)
         yield Progress(total, total, "")
         told = {name: self.counts.get(name, 0) for name in (COPIED, SAME, RENEWED, MERGED)}
         return Converted(
@@ -244,7 +246,7 @@ class _House:
         """Make the thread of a survey under another key; the digest of its items."""
         row = loaded.thread
         assert row is not None
-        making = Making(self.target.heads, target, row.created, row.updated, draw())
+        making = Making(self.target.heads, target, row.created, row.updated, nonce())
         slices, digest = Slices(row, loaded.stored), Digest()
         while slices:
             items = yield from slices.next()
@@ -289,20 +291,20 @@ class _House:
 
     def _take_memories(self, first: str, rows: list[MemoryRow]) -> Both[None]:
         if self.dry_run:
-            lacking = yield from _at(self.target, remembering.lacking(self.target.tenant, rows, now_exactly()))
+            lacking = yield from _at(self.target, remembering.lacking(self.target.tenant, rows, now_us()))
             self.memories += len(lacking)
             return
         known = yield from self._vectors_of(first)
         numbers = {row: memory_number(self.source.tenant, row.place) for row in rows}
         vectors = {row: known[number] for row, number in numbers.items() if number in known}
         index = self.of_target._index_memories  # noqa: SLF001 - of the same package
-        tenant, time = self.target.tenant, now_exactly()
+        tenant, time = self.target.tenant, now_us()
         self.memories += yield from _at(self.target, remembering.take_in(tenant, rows, index, time, vectors))
         if self.verify:
             yield from self._compare_memories(rows)
 
     def _compare_memories(self, rows: list[MemoryRow]) -> Both[None]:
-        time = now_exactly()
+        time = now_us()
         lacking = yield from _at(self.target, remembering.lacking(self.target.tenant, rows, time))
         changed = set((yield from remembering.lacking(self.source.tenant, lacking, time)))
         self.differing += [
@@ -338,10 +340,10 @@ async def _vectors(tenant: str, first: str) -> dict[int, tuple[bytes, ...]]:
     return {number: tuple(fields[n] for n in sorted(fields)) for number, fields in found.items()}
 
 
-def _rows(desk: Desk, loaded: Loaded, target: ThreadKey) -> Batch:
+def _rows(session: Session, loaded: Loaded, target: ThreadKey) -> Batch:
     """All rows of a surveyed thread, as a change that adds them to another."""
     assert loaded.thread is not None
-    head = desk.heads.seen(loaded.thread.key, loaded, None)
+    head = session.heads.seen(loaded.thread.key, loaded, None)
     checkpoints = tuple(found.row for found in loaded.found if found.row is not None)
     writes = tuple(row for found in loaded.found for row in found.writes)
     runs = [row.run for row in checkpoints]

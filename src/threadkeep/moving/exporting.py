@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from threadkeep.desk import Desk, now_exactly
+from threadkeep.clock import now_us
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import Loaded, Pause
 from threadkeep.engine.checkpoints import TRIES
@@ -42,6 +42,7 @@ from threadkeep.moving.portable import (
     runs_line,
     writes_line,
 )
+from threadkeep.session import Session
 from threadkeep.work import Progress, Read, Work
 
 Emit: TypeAlias = Callable[[dict[str, Any]], None]
@@ -102,10 +103,10 @@ class Told(NamedTuple):
     items: int
 
 
-def tell(desk: Desk, loaded: Loaded, emit: Emit, redacting: Redacting | None = None) -> Work[Told]:
+def tell(session: Session, loaded: Loaded, emit: Emit, redacting: Redacting | None = None) -> Work[Told]:
     """The lines of a surveyed thread, but for the first and the last. Conflict if it is pruned meanwhile."""
     assert loaded.thread is not None
-    thread = whole(desk.heads, loaded.thread.key, loaded)
+    thread = whole(session.heads, loaded.thread.key, loaded)
     assert thread is not None
     lanes, lists = Lanes(thread.head.names), _numbered_lists(thread)
     items = yield from _tell_items(loaded.thread, thread, lanes, emit, redacting)
@@ -203,7 +204,7 @@ def _tell_pieces(
 class Export:
     """A file that is being written."""
 
-    desk: Desk
+    session: Session
     of: Chosen
     out: Writer
     redacting: Redacting | None = None
@@ -214,11 +215,11 @@ class Export:
         """All of it; `about` stands in the header."""
         redacted = self.redacting is not None
         self.out.write({"type": HEADER, "format": FORMAT, "version": VERSION, **about, "redacted": redacted})
-        total = yield from choosing.each_thread(self.desk.tenant, self.of, self._thread)
+        total = yield from choosing.each_thread(self.session.tenant, self.of, self._thread)
         memories = 0
         if self.of.memories:
             yield Progress(total, total, "memories")
-            memories = yield from choosing.each_memory(self.desk.tenant, now_exactly(), self._memories)
+            memories = yield from choosing.each_memory(self.session.tenant, now_us(), self._memories)
         threads = self._counts.get("threads", 0)
         self.out.write({"type": END, "threads": threads, "memories": memories})
         yield Progress(total, total, "")
@@ -244,7 +245,7 @@ class Export:
                 return
             self.out.write(self._changed(thread_line(loaded.thread)))
             try:
-                told = yield from tell(self.desk, loaded, self.out.write, self.redacting)
+                told = yield from tell(self.session, loaded, self.out.write, self.redacting)
             except Corrupt:
                 self.out.write({"type": THREAD_VOID})
                 raise

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from threadkeep.desk import draw, now
+from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.backend import Scan, Want
 from threadkeep.engine.checkpoints import about, load_some, write
 from threadkeep.engine.codec import Codec, Parts, pack, unpack
@@ -203,7 +203,7 @@ def _some(reading: Iterator[Found]) -> list[Found]:
 
 def _ops_of(found: Found, *, only_new: bool) -> list[Op]:
     time = time_of(found.place, found.checkpoint)
-    time = now() if time is None else time
+    time = now_ms() if time is None else time
     ops: list[Op] = []
     if found.checkpoint is not None:
         ops.append(_put(found.place, found.checkpoint, time))
@@ -212,7 +212,7 @@ def _ops_of(found: Found, *, only_new: bool) -> list[Op]:
         by_task.setdefault((each.task, each.path), []).append((each.idx, each.channel, each.value))
     for (task, path), writes in by_task.items():
         ns, id = found.place
-        ops.append(PutWrites(ns, id, task, path, None, writes, time, draw(), only_new=only_new))
+        ops.append(PutWrites(ns, id, task, path, None, writes, time, nonce(), only_new=only_new))
     return ops
 
 
@@ -224,7 +224,7 @@ def _put(place: Place, given: Checkpoint, time: int) -> Put:
     }  # fmt: skip
     op = Put(
         codec=_PLAIN, ns=place.ns, parent=given.parent, checkpoint=checkpoint, given_metadata=given.metadata,
-        new_versions={}, time=time, draw=draw(), only_new=True,
+        new_versions={}, time=time, draw=nonce(), only_new=True,
     )  # fmt: skip
     op.values = dict.fromkeys(given.values)
     op.encoded = dict(given.values)

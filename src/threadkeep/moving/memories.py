@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from threadkeep.desk import now_exactly
+from threadkeep.clock import now_us
 from threadkeep.engine.memories import Memory, MemoryRow, Recall
 from threadkeep.engine.remembering import remember
 from threadkeep.engine.values import load
@@ -78,7 +78,7 @@ class Shelf:
         for each in some:
             if isinstance(each, UnreadableError):
                 self.tally.differs(f"{each}, left out")
-            elif each.row.expires is not None and each.row.expires <= now_exactly():
+            elif each.row.expires is not None and each.row.expires <= now_us():
                 self.tally.skipped += 1
             else:
                 living.append(each)
@@ -96,7 +96,7 @@ class Shelf:
     def _stored(self, wanted: Sequence[Remembered], *, takes_over: bool) -> Work[None]:
         if wanted:
             memories = yield Aside(lambda: list(self._indexed(wanted, takes_over=takes_over)))
-            yield Change(None, lambda: remember(self.tenant, memories, (), now_exactly()))
+            yield Change(None, lambda: remember(self.tenant, memories, (), now_us()))
             self.tally.memories += len(wanted)
             self.tally.bytes += sum(len(each.row.value) for each in wanted)
 
@@ -130,4 +130,4 @@ def _is_same(held: MemoryRow, row: MemoryRow) -> bool:
 
 
 async def _recalled(tenant: str, rows: Sequence[MemoryRow]) -> tuple[MemoryRow | None, ...]:
-    return await Recall(tenant, tuple(row.place for row in rows), now_exactly()) if rows else ()
+    return await Recall(tenant, tuple(row.place for row in rows), now_us()) if rows else ()

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from threadkeep.desk import Desk, draw, now
+from threadkeep.clock import nonce, now_ms
 from threadkeep.engine import copy
 from threadkeep.engine.backend import Loaded
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.moving.comparing import surveyed
 from threadkeep.moving.making import Making
+from threadkeep.session import Session
 from threadkeep.work import Change, Work
 
 
-def merged(desk: Desk, beside: ThreadKey, target: ThreadKey) -> Work[None]:
+def merged(session: Session, beside: ThreadKey, target: ThreadKey) -> Work[None]:
     """Add to a thread what another has, and remove that."""
-    yield Change(target, lambda: copy.copy(desk.heads, beside, target, now(), draw(), keeps_times=True))
+    yield Change(target, lambda: copy.copy(session.heads, beside, target, now_ms(), nonce(), keeps_times=True))
     found = yield from surveyed(beside)
     if found.thread is not None:
-        yield from removed(desk, found)
+        yield from removed(session, found)
 
 
-def removed(desk: Desk, loaded: Loaded) -> Work[None]:
+def removed(session: Session, loaded: Loaded) -> Work[None]:
     """Remove a thread that is as it was surveyed; Conflict if it is not."""
     row = loaded.thread
     assert row is not None
-    yield from Making(desk.heads, row.key, row.created, row.updated, row.epoch, row).abandon()
+    yield from Making(session.heads, row.key, row.created, row.updated, row.epoch, row).abandon()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from threadkeep.desk import draw, now
+from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.talks import ops, plans
@@ -122,7 +122,7 @@ def _appending(talk: Talk, here: plans.Overview | None, messages: Iterator[Messa
     begun = here.ledger.open | {run for run in here.ledger.runs if here.ledger.is_completed(run)} if here else set()
     to_claim = {run.id: run for run in talk.runs if run.id not in begun}
     if here is None and talk.parent is not None:
-        yield ops.Adopt(talk.parent, time=talk.runs[0].claimed if talk.runs else now(), draw=draw())
+        yield ops.Adopt(talk.parent, time=talk.runs[0].claimed if talk.runs else now_ms(), draw=nonce())
     group: list[Message] = []
     for message in messages:
         if group and not _go_together(group, message):
@@ -143,27 +143,27 @@ def _go_together(group: Sequence[Message], message: Message) -> bool:
 
 
 def _claim(run: Run) -> ops.Claim:
-    return ops.Claim(run.id, time=run.claimed, draw=draw())
+    return ops.Claim(run.id, time=run.claimed, draw=nonce())
 
 
 def _append(group: Sequence[Message]) -> ops.Append:
     given = [ops.message(message.plain)._replace(run=message.run) for message in group]
-    return ops.Append(given, every=True, time=group[-1].time, draw=draw())
+    return ops.Append(given, every=True, time=group[-1].time, draw=nonce())
 
 
 def _around(talk: Talk, here: plans.Overview | None) -> list[ops.AnyOp]:
     """What makes the rest of a talk: runs that are done, extra, the question, answers."""
-    time = max([now(), *(run.completed or run.claimed for run in talk.runs)]) if here is None else now()
+    time = max([now_ms(), *(run.completed or run.claimed for run in talk.runs)]) if here is None else now_ms()
     done = [run for run in talk.runs if run.order is not None and not (here and here.ledger.is_completed(run.id))]
     made: list[ops.AnyOp] = [
-        ops.Complete(run.id, time=run.completed or time, draw=draw())
+        ops.Complete(run.id, time=run.completed or time, draw=nonce())
         for run in sorted(done, key=lambda run: run.order or 0)
     ]
     held = here.extra if here is not None else None
     if talk.extra is not None and talk.extra != held:
-        made.append(ops.Merge(talk.extra, time=time, draw=draw()))
+        made.append(ops.Merge(talk.extra, time=time, draw=nonce()))
     if talk.pending != (here.pending if here is not None else None):
-        made.append(ops.Ask(talk.pending, time=time, draw=draw()))
+        made.append(ops.Ask(talk.pending, time=time, draw=nonce()))
     return made + list(_answering(talk, here, time))
 
 
@@ -171,11 +171,11 @@ def _answering(talk: Talk, here: plans.Overview | None, time: int) -> Iterator[o
     held = here.answers if here is not None else {}
     for (run, question), answer in talk.answers.items():
         if question not in held.get(run, {}) or held[run][question] != answer:
-            yield ops.Answer(run, question, answer, time=time, draw=draw())
+            yield ops.Answer(run, question, answer, time=time, draw=nonce())
     for run, answers in held.items():
         gone = [question for question in answers if (run, question) not in talk.answers]
         if gone:
-            yield ops.Forget(run, gone, time=time, draw=draw())
+            yield ops.Forget(run, gone, time=time, draw=nonce())
 
 
 def _some(made: Iterator[ops.AnyOp]) -> list[ops.AnyOp]:

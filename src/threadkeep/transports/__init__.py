@@ -1,11 +1,12 @@
-"""Transports: the only I/O, and the only threads. They execute requests and translate what drivers raise.
+"""Transports: connections, and the only I/O. They execute requests and translate what database drivers raise.
 
-runner.py     drives plans; one commit in flight a thread of an agent, what comes meanwhile goes into the next;
-              commits of many threads in one transaction, or one statement
-workers.py    the threads that make changes, and that read for async callers
-forks.py      what happens when the process forks
-direct.py     the memory backend under a lock
-sqlite.py     connections to a SQLite file
-postgres.py   connections to a PostgreSQL server; what is lost is made again
-arrays.py     how values go to PostgreSQL, many at once
+    direct.py    the in-memory backend, under a lock
+    sqlite.py    connections to a SQLite file
+    postgres.py  connections to a PostgreSQL server; one that is lost is made again
+    valkey.py    connections to a Valkey or Redis server or cluster
+    arrays.py    how values go to PostgreSQL, many at once
+    *_health.py  what a storage and its driver report about themselves, and compacting
+
+They decide nothing: what a request is, it declares (`plan.Access`); what set-up does, `backends` says.
+May import `drivers`, `backends`, `engine`, `plan` and `errors`. Each driver is imported in its transport only.
 """

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+from threadkeep.drivers import forks
 from threadkeep.engine.health import Facts
 from threadkeep.errors import ReadOnly
 from threadkeep.plan import Outcome, Request, answer
-from threadkeep.transports import forks
 
 
 class Answering(Protocol):
@@ -24,8 +24,6 @@ class Direct:
 
     writers = 1
     has_words = True
-    wants_vectors = False
-    on_loss: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, backend: Answering, *, read_only: bool = False) -> None:
         self._backend = backend

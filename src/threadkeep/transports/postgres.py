@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import random
 from typing import Any, TypeVar
 
@@ -27,40 +28,22 @@ from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
+from threadkeep.backends import postgres_setup
 from threadkeep.backends.pgvector import can_index
-from threadkeep.backends.postgres import (
-    READABLE,
-    SCHEMA_VERSION,
-    Postgres,
-    Statement,
-    fits_one_statement,
-)
-from threadkeep.backends.sql import Row, Values, only_adds
-from threadkeep.engine.backend import Catalogue, Commit, Drop, Footprint, Load, Scan, Survey
+from threadkeep.backends.postgres import Postgres, Statement, fits_one_statement
+from threadkeep.backends.setup import SetupStatement
+from threadkeep.backends.sql import only_adds
+from threadkeep.backends.sql_rows import Row, Values
+from threadkeep.drivers import forks
+from threadkeep.engine.backend import Commit, Load, Survey
 from threadkeep.engine.health import Compact, Facts, Sound
-from threadkeep.engine.memories import (
-    Browse,
-    Count,
-    Expired,
-    IndexVectors,
-    Matching,
-    Recall,
-    RecallNumbered,
-    Refresh,
-    Remember,
-    Spaces,
-    Sweep,
-    Worded,
-)
-from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
-from threadkeep.plan import Failure, Outcome, Reply, Request, answer
-from threadkeep.transports import arrays, forks, postgres_health
+from threadkeep.engine.memories import IndexVectors, Remember
+from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
+from threadkeep.plan import Failure, Outcome, Reply, Request, answer, drive
+from threadkeep.transports import arrays, postgres_health
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_ONE_STATEMENT = (
-    Scan, Catalogue, Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded, Count, Footprint,
-)  # fmt: skip
 _READING, _WRITING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN"
 _WRITERS = 4
 """So many groups of commits are under way at once; more would only make the groups smaller."""
@@ -92,6 +75,8 @@ class Options:
     timeout: float
     read_only: bool
     durability: str
+    wants_vectors: bool
+    """Whether vectors will be stored, so that pgvector is worth having."""
     application_name: str | None = None
 
 
@@ -99,14 +84,14 @@ class _Connection(psycopg.Connection[Row]):
     """A connection on which nothing takes for ever, even if the server has stopped without saying so."""
 
     patience: float | None = None
-    session: _Session | None = None
+    kept_cursor: _Cursor | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         return super().wait(gen, interval, self.patience if timeout is None else timeout)
 
 
-class _Session:
-    """A connection, as the backend sees it. Its cursor is ours, whatever a pool that was lent would give."""
+class _Cursor:
+    """Runs SQL on a connection, by a psycopg cursor of our own, whatever cursors a pool that was lent would make."""
 
     def __init__(self, connection: psycopg.Connection[Any], backend: Postgres) -> None:
         self._connection = connection
@@ -181,14 +166,15 @@ class PostgresServer:
 
     writers = _WRITERS
     has_words = True
-    wants_vectors = False
-    on_loss: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, where: str | ConnectionPool[Any], backend: Postgres, options: Options) -> None:
+    def __init__(
+        self, where: str | ConnectionPool[Any], backend: Postgres, options: Options, *, on_loss: Callable[[], None]
+    ) -> None:
         self._lent = where if isinstance(where, ConnectionPool) else None
         self._conninfo = "" if self._lent is not None else _conninfo(str(where), options)
         self._backend = backend
         self._options = options
+        self._on_loss = on_loss
         self.read_only = options.read_only
         self._closed = False
         self._forked = False
@@ -206,7 +192,7 @@ class PostgresServer:
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request: in one statement, or in a transaction that sees one moment."""
-        return self._persist(lambda session: self._answer(session, request))
+        return self._persist(lambda cursor: self._answer(cursor, request))
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes; those that only add go out together, in one statement. Durable when this returns (strict)."""
@@ -238,19 +224,19 @@ class PostgresServer:
             self._forked = True
             self._start()
 
-    def _answer(self, session: _Session, request: Request[Any]) -> Any:
+    def _answer(self, cursor: _Cursor, request: Request[Any]) -> Any:
         if isinstance(request, Facts):
-            return postgres_health.facts(session, self._backend, self._pool_facts(), synchronous=self._synchronous)
+            return postgres_health.facts(cursor, self._backend, self._pool_facts(), synchronous=self._synchronous)
         if isinstance(request, Load) and not self._options.by_thread:
-            loaded = session.ask(self._backend.load(request))
+            loaded = cursor.ask(self._backend.load(request))
             if loaded is not None:
                 return loaded
         if isinstance(request, Survey) and not self._options.by_thread:
-            return session.ask(self._backend.survey(request))
-        if isinstance(request, _ONE_STATEMENT):
-            return self._backend.answer(session, request)
-        answered = session.transaction(_READING, lambda: self._backend.answer(session, request))
-        return (*postgres_health.unsound(session, self._backend), *answered) if isinstance(request, Sound) else answered
+            return cursor.ask(self._backend.survey(request))
+        if request.access.one_statement:
+            return self._backend.answer(cursor, request)
+        answered = cursor.transaction(_READING, lambda: self._backend.answer(cursor, request))
+        return (*postgres_health.unsound(cursor, self._backend), *answered) if isinstance(request, Sound) else answered
 
     def _pool_facts(self) -> dict[str, Any]:
         pool, options = self._lent or self._pool, self._options
@@ -264,15 +250,15 @@ class PostgresServer:
         }
 
     def _compacted(self) -> tuple[int, int]:
-        with self._translated(), self._patient_connection() as session:
-            return postgres_health.compact(session)
+        with self._translated(), self._patient_connection() as cursor:
+            return postgres_health.compact(cursor)
 
     def _together(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Commit all at once. If one is in the way of the others, each goes alone."""
         batches = [request.batch for request in requests if isinstance(request, Commit)]
         statement = self._backend.commit(batches, self._synchronous_now())
         try:
-            made = self._persist(lambda session: session.ask(statement), again=False)
+            made = self._persist(lambda cursor: cursor.ask(statement), again=False)
         except (Conflict, ValueError):
             return [self._change(request) for request in requests]
         return [_outcome(self._backend.number(batch.thread.key) in made) for batch in batches]
@@ -283,7 +269,7 @@ class PostgresServer:
     def _changed(self, request: Request[Any]) -> Any:
         if isinstance(request, Commit) and not self._options.by_thread and fits_one_statement(request):
             statement = self._backend.commit([request.batch], self._synchronous_now())
-            if not self._persist(lambda session: session.ask(statement), again=False):
+            if not self._persist(lambda cursor: cursor.ask(statement), again=False):
                 raise Conflict
             return None
         if isinstance(request, Remember):
@@ -293,14 +279,14 @@ class PostgresServer:
         if isinstance(request, Compact):
             return self._compacted()
         return self._persist(
-            lambda session: session.transaction(_WRITING, lambda: self._backend_answer(session, request)),
-            again=isinstance(request, (Drop, Refresh, Sweep)),
+            lambda cursor: cursor.transaction(_WRITING, lambda: self._backend_answer(cursor, request)),
+            again=request.access.repeatable,
         )
 
     def _remembered(self, request: Remember) -> None:
         """Memories in one transaction, and one round trip. Made twice, it is the same."""
         statements = self._backend.remember(request, self._synchronous_now())
-        self._persist(lambda session: session.at_once(statements))
+        self._persist(lambda cursor: cursor.at_once(statements))
 
     def _index_vectors(self, request: IndexVectors) -> None:
         """Have an index, if that is possible; without one vectors are compared by the clients, or one by one.
@@ -310,60 +296,46 @@ class PostgresServer:
         self._ready()
         possible = self._backend.pgvector is not None and can_index(request.dims, request.measure)
         if possible and self._options.prepare:
-            with self._translated(), self._patient_connection() as session:
-                self._make_index(session, request)
+            with self._translated(), self._patient_connection() as cursor:
+                self._make_index(cursor, request)
 
-    def _make_index(self, session: _Session, request: IndexVectors) -> None:
+    def _make_index(self, cursor: _Cursor, request: IndexVectors) -> None:
         """Make an index, unless it is there or others are at it. One that was not finished is removed."""
         blocks, backend = self._backend.sql, self._backend
         name, drop, make = backend.index_blocks(request)
         lock = {"table": backend.named("tk_vectors"), "dims": request.dims}
-        if not session.rows(blocks["lock-index"], lock)[0][0]:
+        if not cursor.rows(blocks["lock-index"], lock)[0][0]:
             return
         try:
-            valid = session.rows(blocks["index-is-valid"], {"name": name})
+            valid = cursor.rows(blocks["index-is-valid"], {"name": name})
             if valid and valid[0][0]:
                 return
-            session.rows(drop)
-            session.rows(make)
+            cursor.rows(drop)
+            cursor.rows(make)
         except psycopg.Error as error:
             _log.warning("no index for vectors: %s", _said(error))
-            session.rows(drop)
+            cursor.rows(drop)
         finally:
-            session.rows(blocks["unlock-index"], lock)
+            cursor.rows(blocks["unlock-index"], lock)
 
     @contextmanager
-    def _patient_connection(self) -> Iterator[_Session]:
+    def _patient_connection(self) -> Iterator[_Cursor]:
         """A connection for what takes long."""
         self._ready()
-        with self._first_connection(time.monotonic() + self._options.timeout) as session:
-            session.be_patient()
-            yield session
+        with self._first_connection(time.monotonic() + self._options.timeout) as cursor:
+            cursor.be_patient()
+            yield cursor
 
-    def _find_pgvector(self, session: _Session) -> None:
-        """Where pgvector is; if it is wanted and not there, it is asked for."""
-        blocks = self._backend.sql
-        found = session.rows(blocks["vector-schema"])
-        if not found and self.wants_vectors and not self._options.read_only:
-            try:
-                session.rows(blocks["new-extension"])
-            except psycopg.Error as error:
-                if _is_loss(error):
-                    raise
-                _log.info("no pgvector: %s", _said(error))
-            found = session.rows(blocks["vector-schema"])
-        self._backend.pgvector = found[0][0] if found else None
-
-    def _backend_answer(self, session: _Session, request: Request[Any]) -> Any:
+    def _backend_answer(self, cursor: _Cursor, request: Request[Any]) -> Any:
         if self._synchronous is not None:
-            session.rows(f"SET LOCAL synchronous_commit = {self._synchronous}")
-        return self._backend.answer(session, request)
+            cursor.rows(f"SET LOCAL synchronous_commit = {self._synchronous}")
+        return self._backend.answer(cursor, request)
 
     def _synchronous_now(self) -> str | None:
         self._ready()
         return self._synchronous
 
-    def _persist(self, work: Callable[[_Session], T], *, again: bool = True) -> T:
+    def _persist(self, work: Callable[[_Cursor], T], *, again: bool = True) -> T:
         """Do some work on a connection, again and again while that may help. What it raises is translated.
 
         If the connection is lost on the way, everything that was remembered is forgotten: the next one may lead to a
@@ -373,8 +345,8 @@ class PostgresServer:
         end, attempt = time.monotonic() + self._options.timeout, 0
         while True:
             try:
-                with self._translated(), self._lend(pool, end) as session:
-                    return work(session)
+                with self._translated(), self._lend(pool, end) as cursor:
+                    return work(cursor)
             except _Passing as passing:
                 attempt += 1
                 pause = min(0.01 * 2**attempt, 0.25) * (0.5 + random())  # noqa: S311 - no secret
@@ -382,7 +354,7 @@ class PostgresServer:
                     raise Unavailable(f"PostgreSQL: {passing}") from passing.__cause__
                 if passing.lost_connection:
                     self._renew(pool)
-                    self.on_loss()
+                    self._on_loss()
                     if not again:
                         raise Conflict(f"PostgreSQL: {passing}") from passing.__cause__
                 if attempt > 1:  # one connection that was lost says nothing of the server
@@ -433,8 +405,8 @@ class PostgresServer:
         end, attempt = time.monotonic() + min(self._options.timeout, _FIRST_PATIENCE), 0
         while True:
             try:
-                with self._translated(), self._first_connection(end) as session:
-                    return self._prepare_schema(session)
+                with self._translated(), self._first_connection(end) as cursor:
+                    return self._prepare_schema(cursor)
             except _Passing as passing:
                 attempt += 1
                 if time.monotonic() > end:
@@ -442,18 +414,18 @@ class PostgresServer:
                 time.sleep(min(0.02 * 2**attempt, 0.5) * (0.5 + random()))  # noqa: S311 - no secret
 
     @contextmanager
-    def _first_connection(self, end: float) -> Iterator[_Session]:
+    def _first_connection(self, end: float) -> Iterator[_Cursor]:
         """A connection of its own, which says at once what is wrong with the address; of a pool that was lent, one of its."""
         if self._lent is not None:
-            with self._lend(self._lent, end) as session:
-                yield session
+            with self._lend(self._lent, end) as cursor:
+                yield cursor
             return
         with _Connection.connect(self._conninfo, autocommit=True) as connection:
             connection.patience = self._options.timeout
-            yield _Session(connection, self._backend)
+            yield _Cursor(connection, self._backend)
 
     @contextmanager
-    def _lend(self, pool: ConnectionPool[Any], end: float) -> Iterator[_Session]:
+    def _lend(self, pool: ConnectionPool[Any], end: float) -> Iterator[_Cursor]:
         """A connection of the pool; it goes back as it came."""
         connection = pool.getconn(timeout=max(end - time.monotonic(), 0.001))
         try:
@@ -463,7 +435,7 @@ class PostgresServer:
             if not self._options.prepare:
                 connection.prepare_threshold = None
             try:
-                yield self._session(connection)
+                yield self._cursor_of(connection)
             finally:
                 connection.prepare_threshold = threshold
                 if not autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE:
@@ -471,50 +443,26 @@ class PostgresServer:
         finally:
             pool.putconn(connection)
 
-    def _session(self, connection: psycopg.Connection[Any]) -> _Session:
-        """A connection of ours keeps its session."""
+    def _cursor_of(self, connection: psycopg.Connection[Any]) -> _Cursor:
+        """A connection of ours keeps its cursor."""
         if not isinstance(connection, _Connection):
-            return _Session(connection, self._backend)
-        if connection.session is None:
-            connection.session = _Session(connection, self._backend)
-        return connection.session
+            return _Cursor(connection, self._backend)
+        if connection.kept_cursor is None:
+            connection.kept_cursor = _Cursor(connection, self._backend)
+        return connection.kept_cursor
 
-    def _prepare_schema(self, session: _Session) -> None:
-        version = self._version(session)
-        if version < READABLE and self._options.read_only:
-            made = "a Keep that is not read_only makes them"
-            raise Unavailable(f"there are {'old' if version else 'no'} tables of threadkeep; {made}")
-        if version < SCHEMA_VERSION and not self._options.read_only:
+    def _prepare_schema(self, cursor: _Cursor) -> None:
+        blocks, options, execute = self._backend.sql, self._options, partial(_set_up, cursor)
+        if drive(postgres_setup.needs_migration(blocks, read_only=options.read_only), execute):
+            migrate = partial(postgres_setup.migrate, blocks, self._backend.schema)
             try:
-                session.transaction(_WRITING, lambda: self._migrate(session))
+                cursor.transaction(_WRITING, lambda: drive(migrate(), execute))
             except _SET_UP_BY_OTHERS as error:
                 raise _Passing("others were setting it up at the same time") from error
-        self._find_pgvector(session)
-        held = session.rows("SHOW synchronous_commit")[0][0]
-        strict = self._options.durability == "strict"
-        self._synchronous = ("on" if held == "off" else None) if strict else "off"
-
-    def _version(self, session: _Session) -> int:
-        try:
-            version: int = session.rows(self._backend.sql["version"])[0][0]
-        except _NOT_SET_UP:
-            return 0
-        if version > SCHEMA_VERSION:
-            raise SchemaTooNew(
-                f"the database has schema {version}, this threadkeep knows {SCHEMA_VERSION}; upgrade threadkeep"
-            )
-        return version
-
-    def _migrate(self, session: _Session) -> None:
-        blocks, schema = self._backend.sql, self._backend.schema
-        if schema is not None and not session.rows(blocks["schema-exists"], {"schema": schema}):
-            session.rows(blocks["new-schema"])
-        session.rows(blocks["schema-0"])
-        for step in range(session.rows(blocks["version"])[0][0] + 1, SCHEMA_VERSION + 1):
-            session.rows(blocks["migrated"], {"version": step})
-            for statement in blocks[f"schema-{step}"].split(";"):
-                if statement.strip():
-                    session.rows(statement)
+        wanted = options.wants_vectors and not options.read_only
+        self._backend.pgvector = drive(postgres_setup.find_pgvector(blocks, wanted=wanted), execute)
+        synchronous = postgres_setup.synchronous_commit(blocks, durability=options.durability)
+        self._synchronous = drive(synchronous, execute)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -538,6 +486,20 @@ class PostgresServer:
             raise _Passing(_said(error), lost_connection=_is_loss(error)) from error
         except psycopg.Error as error:
             raise Unavailable(f"PostgreSQL: {_said(error)}") from error
+
+
+def _set_up(cursor: _Cursor, request: Request[Any]) -> list[Row]:
+    """Execute a statement of a set-up plan."""
+    assert isinstance(request, SetupStatement)
+    try:
+        return cursor.rows(request.sql, request.values)
+    except psycopg.Error as error:
+        if request.missing_ok and isinstance(error, _NOT_SET_UP):
+            return []
+        if request.refusal_ok and not _is_loss(error):
+            _log.info("PostgreSQL refused %s: %s", request.sql, _said(error))
+            return []
+        raise
 
 
 class _Passing(ThreadkeepError):

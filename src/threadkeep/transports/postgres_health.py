@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import psycopg
 
-from threadkeep.backends.postgres import SCHEMA_VERSION, Postgres
+from threadkeep.backends.postgres import Postgres
+from threadkeep.backends.setup import SCHEMA_VERSION
 from threadkeep.engine.health import DATABASE, Unsound
 
 _TABLES = (
@@ -21,7 +22,7 @@ _SETTINGS = (
 )  # fmt: skip
 
 
-class Session(Protocol):
+class HealthCursor(Protocol):
     """A connection that answers statements. `pid` is the process that it was told to have on the server."""
 
     @property
@@ -32,58 +33,58 @@ class Session(Protocol):
         """Run a statement and return its rows."""
 
 
-def unsound(session: Session, backend: Postgres) -> tuple[Unsound, ...]:
+def unsound(cursor: HealthCursor, backend: Postgres) -> tuple[Unsound, ...]:
     """Indexes that the server does not use."""
-    rows = session.rows(backend.sql["invalid-indexes"], {"schema": backend.schema})
+    rows = cursor.rows(backend.sql["invalid-indexes"], {"schema": backend.schema})
     return tuple(Unsound(DATABASE, f"the index {name} is not valid: REINDEX INDEX it") for (name,) in rows)
 
 
 def facts(
-    session: Session, backend: Postgres, pool: Mapping[str, Any], *, synchronous: str | None
+    cursor: HealthCursor, backend: Postgres, pool: Mapping[str, Any], *, synchronous: str | None
 ) -> Mapping[str, Any]:
     """What is to know of the server; `synchronous` is what we set beside its own setting."""
-    settings = {name: _setting(session, name) for name in _SETTINGS}
-    schema = backend.schema or session.rows("SELECT current_schema()::text")[0][0]
+    settings = {name: _setting(cursor, name) for name in _SETTINGS}
+    schema = backend.schema or cursor.rows("SELECT current_schema()::text")[0][0]
     before = time.time()
-    clock = float(session.rows("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0])
+    clock = float(cursor.rows("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0])
     took = time.time() - before
     return {
         "backend": "postgres",
         "driver": f"psycopg {psycopg.__version__}, libpq {psycopg.pq.version()}",
         "server": f"PostgreSQL {settings['server_version']}",
-        "schema": session.rows(backend.sql["version"])[0][0],
+        "schema": cursor.rows(backend.sql["version"])[0][0],
         "schema_known": SCHEMA_VERSION,
         "schema_name": schema,
         "settings": settings | {"synchronous_in_force": synchronous or settings["synchronous_commit"]},
-        "connections": session.rows("SELECT count(*) FROM pg_catalog.pg_stat_activity")[0][0],
-        "standby": bool(session.rows("SELECT pg_catalog.pg_is_in_recovery()")[0][0]),
+        "connections": cursor.rows("SELECT count(*) FROM pg_catalog.pg_stat_activity")[0][0],
+        "standby": bool(cursor.rows("SELECT pg_catalog.pg_is_in_recovery()")[0][0]),
         "pgvector": backend.pgvector,
-        "pooler": "PgBouncer or the like" if _pid(session) != session.pid else None,
+        "pooler": "PgBouncer or the like" if _pid(cursor) != cursor.pid else None,
         "round_trip": took,
         "skew": clock - (before + took / 2),
-        "tables": _tables(session, schema),
-        "may_create": bool(session.rows("SELECT has_schema_privilege(current_schema(), 'CREATE')")[0][0])
+        "tables": _tables(cursor, schema),
+        "may_create": bool(cursor.rows("SELECT has_schema_privilege(current_schema(), 'CREATE')")[0][0])
         if backend.schema is None
-        else bool(session.rows("SELECT has_schema_privilege(:schema, 'CREATE')", {"schema": schema})[0][0]),
-        "threads": session.rows("SELECT count(*) FROM tk_threads")[0][0],
-        "memories": session.rows("SELECT count(*) FROM tk_memories")[0][0],
+        else bool(cursor.rows("SELECT has_schema_privilege(:schema, 'CREATE')", {"schema": schema})[0][0]),
+        "threads": cursor.rows("SELECT count(*) FROM tk_threads")[0][0],
+        "memories": cursor.rows("SELECT count(*) FROM tk_memories")[0][0],
         **pool,
     }
 
 
-def _pid(session: Session) -> int:
+def _pid(cursor: HealthCursor) -> int:
     """The process that really answers: a pooler tells another one."""
-    return int(session.rows("SELECT pg_catalog.pg_backend_pid()::bigint")[0][0])
+    return int(cursor.rows("SELECT pg_catalog.pg_backend_pid()::bigint")[0][0])
 
 
-def _setting(session: Session, name: str) -> str:
-    rows = session.rows("SELECT pg_catalog.current_setting(:name, true)::text", {"name": name})
+def _setting(cursor: HealthCursor, name: str) -> str:
+    rows = cursor.rows("SELECT pg_catalog.current_setting(:name, true)::text", {"name": name})
     return str(rows[0][0])
 
 
-def _tables(session: Session, schema: str) -> Sequence[tuple[Any, ...]]:
+def _tables(cursor: HealthCursor, schema: str) -> Sequence[tuple[Any, ...]]:
     """Our tables: name, living and dead rows, bytes, and whether we may change them."""
-    return session.rows(
+    return cursor.rows(
         "SELECT s.relname::text, s.n_live_tup, s.n_dead_tup, pg_catalog.pg_total_relation_size(s.relid),"
         " has_table_privilege(s.relid, 'INSERT') AND has_table_privilege(s.relid, 'UPDATE')"
         " AND has_table_privilege(s.relid, 'DELETE')"
@@ -92,15 +93,15 @@ def _tables(session: Session, schema: str) -> Sequence[tuple[Any, ...]]:
     )
 
 
-def compact(session: Session) -> tuple[int, int]:
+def compact(cursor: HealthCursor) -> tuple[int, int]:
     """Vacuum our tables, outside of any transaction; others go on. Bytes of all of them before and after."""
-    before = _size(session)
+    before = _size(cursor)
     for table in _TABLES:
-        session.rows(f"VACUUM (ANALYZE) {table}")
-    return before, _size(session)
+        cursor.rows(f"VACUUM (ANALYZE) {table}")
+    return before, _size(cursor)
 
 
-def _size(session: Session) -> int:
+def _size(cursor: HealthCursor) -> int:
     return sum(
-        int(session.rows(f"SELECT pg_catalog.pg_total_relation_size('{table}'::regclass)")[0][0]) for table in _TABLES
+        int(cursor.rows(f"SELECT pg_catalog.pg_total_relation_size('{table}'::regclass)")[0][0]) for table in _TABLES
     )

@@ -7,7 +7,6 @@ raises is translated here, in one place.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +18,17 @@ from urllib.parse import quote
 
 import apsw
 
-from threadkeep.backends.sql import Row
-from threadkeep.backends.sqlite import READABLE, SCHEMA_VERSION, Sqlite
+from threadkeep.backends import sqlite_setup
+from threadkeep.backends.setup import SetupStatement
+from threadkeep.backends.sql_rows import Row
+from threadkeep.backends.sqlite import Sqlite
+from threadkeep.drivers import forks
+from threadkeep.drivers.loops import in_event_loop
 from threadkeep.engine.backend import Commit, Drop, Footprint, Storage
 from threadkeep.engine.health import Compact, Facts, Sound, Unsound
-from threadkeep.engine.memories import Browse, Count, Expired, Matching, Recall, RecallNumbered, Spaces, Worded
-from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
-from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, result
-from threadkeep.transports import forks, sqlite_health
+from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
+from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, drive, result
+from threadkeep.transports import sqlite_health
 
 T = TypeVar("T")
 _IDLE_READERS = 8
@@ -35,13 +37,11 @@ _CACHE = 8192
 """Kilobytes of the file that a connection may have at hand. With SQLite's 2,000 a search that looks at the values of ten
 thousand memories (4 MB) takes twice as long, because it reads all of their pages again."""
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
-_ONE_STATEMENT = frozenset((Recall, RecallNumbered, Browse, Matching, Expired, Spaces, Worded, Count))
-"""Reads that see one moment without a transaction around them."""
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
-class _Session:
-    """A connection inside a transaction, as the backend sees it. It has one cursor, for one thread at a time."""
+class _Cursor:
+    """Runs SQL on a connection, for one thread at a time."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
@@ -61,8 +61,6 @@ class SqliteFile:
 
     writers = 1
     has_words = True
-    wants_vectors = False
-    on_loss: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self, path: Path, backend: Sqlite, *, durability: str, timeout: float, read_only: bool = False
@@ -78,7 +76,7 @@ class SqliteFile:
 
     def _start(self) -> None:
         self._writer: apsw.Connection | None = None
-        self._readers: list[_Session] = []
+        self._readers: list[_Cursor] = []
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._active = 0
@@ -90,17 +88,17 @@ class SqliteFile:
             if not self.read_only:
                 self._open_writer()
             elif not self._readers:
-                self._readers.append(_Session(self._new_reader()))
+                self._readers.append(_Cursor(self._new_reader()))
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request in a read transaction of its own."""
         reader = self._begin_reading()
         try:
             if reader is None:
-                reader = _Session(self._new_reader())
+                reader = _Cursor(self._new_reader())
             if isinstance(request, Footprint):
                 return _footprint(self._path, reader.connection)
-            if type(request) in _ONE_STATEMENT:
+            if request.access.one_statement:
                 return self._backend.answer(reader, request)
             if isinstance(request, Facts):
                 return sqlite_health.facts(reader.connection, self._path, self._durability)
@@ -112,7 +110,7 @@ class SqliteFile:
         finally:
             self._end(reader)
 
-    def _sound(self, reader: _Session) -> tuple[Unsound, ...]:
+    def _sound(self, reader: _Cursor) -> tuple[Unsound, ...]:
         loose = partial(self._backend.answer, reader, Sound())
         return sqlite_health.sound(reader.connection, loose)
 
@@ -188,7 +186,7 @@ class SqliteFile:
         with self._lock:
             self._count_in()
 
-    def _begin_reading(self) -> _Session | None:
+    def _begin_reading(self) -> _Cursor | None:
         """Begin, with a connection for reading if one is at hand; the lock is taken once for both."""
         with self._lock:
             self._count_in()
@@ -201,7 +199,7 @@ class SqliteFile:
             raise Closed
         self._active += 1
 
-    def _end(self, reader: _Session | None = None) -> None:
+    def _end(self, reader: _Cursor | None = None) -> None:
         """It is done. The connection that it read from is kept for the next, unless there are enough."""
         if reader is not None and len(self._readers) >= _IDLE_READERS:
             reader.connection.close()
@@ -214,7 +212,7 @@ class SqliteFile:
                 self._changed.notify_all()
 
     def _answer(self, connection: apsw.Connection, request: Request[Any]) -> Any:
-        return self._backend.answer(_Session(connection), request)
+        return self._backend.answer(_Cursor(connection), request)
 
     def _alone(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
         """One change, undone with its transaction: a savepoint would write each page once more."""
@@ -240,22 +238,17 @@ class SqliteFile:
         if not self.read_only and not _exists(self._path):
             self._open_writer()
         connection = self._connect()
-        if _version(connection) != SCHEMA_VERSION:
-            self._make_current(connection)
+        try:
+            if self._needs_migration(connection):
+                self._open_writer()
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
-    def _make_current(self, connection: apsw.Connection) -> None:
-        """Have the schema made, or say why not."""
-        if not self.read_only:
-            self._open_writer()
-            return
-        version = _version(connection)
-        if READABLE <= version <= SCHEMA_VERSION:
-            return
-        connection.close()
-        self._refuse_newer(version)
-        made = "a Keep that is not read_only makes them"
-        raise Unavailable(f"{self._path} has {'old' if version else 'no'} tables of threadkeep; {made}")
+    def _needs_migration(self, connection: apsw.Connection) -> bool:
+        found = sqlite_setup.needs_migration(self._backend.sql, read_only=self.read_only, database=str(self._path))
+        return drive(found, partial(_set_up, connection))
 
     def _open_writer(self) -> apsw.Connection:
         with self._lock:
@@ -288,29 +281,12 @@ class SqliteFile:
         return connection
 
     def _prepare(self, connection: apsw.Connection) -> None:
-        """Bring the file to our schema. A file that is empty also gets its settings."""
-        if not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall())
-        if _version(connection) == SCHEMA_VERSION:
-            return
-        _in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._migrate(connection))
-
-    def _migrate(self, connection: apsw.Connection) -> None:
-        version = _version(connection)
-        self._refuse_newer(version)
-        if version == 0:
-            connection.execute("CREATE TABLE IF NOT EXISTS tk_schema (version INTEGER NOT NULL) STRICT")
-        for step in range(version + 1, SCHEMA_VERSION + 1):
-            connection.execute(self._backend.sql[f"schema-{step}"])
-        if version < SCHEMA_VERSION:
-            connection.execute("DELETE FROM tk_schema; INSERT INTO tk_schema VALUES (?)", (SCHEMA_VERSION,))
-
-    def _refuse_newer(self, version: int) -> None:
-        if version > SCHEMA_VERSION:
-            raise SchemaTooNew(
-                f"{self._path} has schema {version}, this threadkeep knows {SCHEMA_VERSION}; upgrade threadkeep"
-            )
+        """Give the file its settings, and bring it to our schema."""
+        execute = partial(_set_up, connection)
+        drive(sqlite_setup.settings(self._backend.sql), lambda statement: self._patiently(lambda: execute(statement)))
+        if self._needs_migration(connection):
+            migrate = partial(sqlite_setup.migrate, self._backend.sql, database=str(self._path))
+            _in_transaction(connection, "BEGIN IMMEDIATE", lambda: drive(migrate(), execute))
 
     def _patiently(self, work: Callable[[], T]) -> T:
         """Turning WAL on does not wait for locks by itself."""
@@ -380,11 +356,7 @@ def _exists(path: Path) -> bool:
 
 def _absolute(path: Path) -> Path:
     """The path as it is meant now. On an event loop, where asking for the folder counts as blocking, at first use."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return path.absolute()
-    return path
+    return path if in_event_loop() else path.absolute()
 
 
 def is_of_others(path: str) -> bool:
@@ -392,16 +364,17 @@ def is_of_others(path: str) -> bool:
     try:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            return _version(connection) == 0
+            return drive(sqlite_setup.version(Sqlite().sql), partial(_set_up, connection)) == 0
         finally:
             connection.close()
     except apsw.Error:
         return False
 
 
-def _version(connection: apsw.Connection) -> int:
-    there = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'tk_schema'").fetchall()
-    return _number(connection, "SELECT version FROM tk_schema") if there else 0
+def _set_up(connection: apsw.Connection, statement: Request[Any]) -> list[Row]:
+    """Execute a statement of a set-up plan."""
+    assert isinstance(statement, SetupStatement)
+    return connection.execute(statement.sql, statement.values).fetchall()
 
 
 def _number(connection: apsw.Connection, sql: str) -> int:

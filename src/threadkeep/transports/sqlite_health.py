@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from threadkeep.backends.sqlite import SCHEMA_VERSION
+from threadkeep.backends.setup import SCHEMA_VERSION
 from threadkeep.engine.health import DATABASE, Unsound
 
 _MOST = 100

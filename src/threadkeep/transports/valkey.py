@@ -28,11 +28,12 @@ from redis.retry import Retry
 
 from threadkeep.backends.valkey import Valkey
 from threadkeep.backends.valkey_calls import Call, script
+from threadkeep.drivers import forks
 from threadkeep.engine.backend import Commit, Footprint, Storage
 from threadkeep.engine.health import Facts
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
 from threadkeep.plan import Outcome, Request, answer, attempt
-from threadkeep.transports import forks, valkey_health
+from threadkeep.transports import valkey_health
 from threadkeep.transports.valkey_health import Primary
 
 _LOST = (errors.ConnectionError, errors.TimeoutError, errors.RedisClusterException, OSError)
@@ -185,12 +186,11 @@ class ValkeyServer:
 
     writers = 2
     has_words = False
-    wants_vectors = False
-    on_loss: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, backend: Valkey, options: Options) -> None:
+    def __init__(self, backend: Valkey, options: Options, *, on_loss: Callable[[], None]) -> None:
         self._backend = backend
         self._options = options
+        self._on_loss = on_loss
         self.read_only = options.read_only
         self._lock = threading.Lock()
         self._at_rest = threading.Condition(self._lock)
@@ -205,7 +205,7 @@ class ValkeyServer:
             return self._footprint()
         if isinstance(request, Facts):
             return self._facts()
-        return self._backend.answer(_Session(self, durable=False), request)
+        return self._backend.answer(_CallExecutor(self, durable=False), request)
 
     def _facts(self) -> Mapping[str, Any]:
         self.setup()
@@ -223,15 +223,15 @@ class ValkeyServer:
         """Execute changes; commits side by side."""
         if self.read_only:
             raise ReadOnly
-        session = _Session(self, durable=True)
+        executor = _CallExecutor(self, durable=True)
         if not all(isinstance(request, Commit) for request in requests):
-            return [answer(lambda each: self._backend.answer(session, each), request) for request in requests]
+            return [answer(lambda each: self._backend.answer(executor, each), request) for request in requests]
         calls = [self._backend.commit_call(request.batch) for request in requests if isinstance(request, Commit)]
         return [attempt(lambda r=reply: self._backend.committed(_value(r))) for reply in self.send(calls, durable=True)]  # type: ignore[misc]
 
     def setup(self) -> None:
         """Reach the servers now."""
-        _Session(self, durable=False).call(self._backend.probe())
+        _CallExecutor(self, durable=False).call(self._backend.probe())
 
     def close(self) -> None:
         """Let what is under way finish, and let go of all connections."""
@@ -311,7 +311,7 @@ class ValkeyServer:
 
     def _lost(self, silent: str | None) -> None:
         """Another server may be there now, which never had what this one acknowledged."""
-        self.on_loss()
+        self._on_loss()
         with suppress(*_LOST):
             self._reached().refresh(silent)
 
@@ -342,7 +342,7 @@ class ValkeyServer:
         return wanted if wanted is not None else min(node.replicas, 1)
 
 
-class _Session:
+class _CallExecutor:
     """Executes calls for the backend."""
 
     def __init__(self, server: ValkeyServer, *, durable: bool) -> None:

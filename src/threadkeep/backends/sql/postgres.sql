@@ -16,6 +16,9 @@ SELECT coalesce(max(version), 0) FROM tk_schema;
 -- migrated: a migration is being made, by us alone
 INSERT INTO tk_schema (version) VALUES (:version);
 
+-- synchronous-commit: whether commits wait for the disk
+SHOW synchronous_commit;
+
 -- schema-exists: whether the schema is there
 SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = :schema;
 

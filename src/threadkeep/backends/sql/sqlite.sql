@@ -1,6 +1,28 @@
 -- What SQLite says in its own way: the schema, and threads that are numbered by the database.
 -- Ids are UTF-8 in BLOBs: their byte order is Python's order of strings. Times are milliseconds since 1970.
 
+-- has-tables: whether the file has any table, of whomever
+SELECT 1 FROM sqlite_schema LIMIT 1;
+
+-- new-file-settings: what can be set only while a file is empty
+PRAGMA auto_vacuum = INCREMENTAL;
+
+-- journal-mode: readers and one writer side by side
+PRAGMA journal_mode = WAL;
+
+-- has-schema: whether the tables are there
+SELECT 1 FROM sqlite_schema WHERE name = 'tk_schema';
+
+-- schema-table: where the version of the schema is kept
+CREATE TABLE IF NOT EXISTS tk_schema (version INTEGER NOT NULL) STRICT;
+
+-- version: the version of the schema
+SELECT version FROM tk_schema;
+
+-- migrated: the schema has this version now
+DELETE FROM tk_schema;
+INSERT INTO tk_schema VALUES (:version);
+
 -- schema-1: everything, from an empty database
 CREATE TABLE tk_threads (
     thread INTEGER PRIMARY KEY,

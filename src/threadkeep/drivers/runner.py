@@ -25,16 +25,14 @@ from random import random
 from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from threadkeep.engine import health, memories
-from threadkeep.engine.backend import Commit, Drop, Duplicate, Fork, Pause
+from threadkeep.drivers import forks
+from threadkeep.drivers.workers import Workers
+from threadkeep.engine.backend import Pause
 from threadkeep.errors import Closed
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, attempt, drive, result, resume
-from threadkeep.transports import forks
-from threadkeep.transports.workers import Workers
 
 T = TypeVar("T")
 Together: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
-_WRITES = (Commit, Duplicate, Fork, Drop, *memories.WRITES, *health.WRITES)
 _WORKERS = 6
 _ENOUGH = 32
 """So many commits go out together even if more are on their way."""
@@ -49,10 +47,6 @@ class Transport(Protocol):
     """Whether changes are refused."""
     has_words: bool
     """Whether memories can be found by their words."""
-    wants_vectors: bool
-    """Whether vectors will be stored; known before the first request."""
-    on_loss: Callable[[], None]
-    """Called when the storage may have lost what it acknowledged: nothing that was remembered is true for certain."""
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
@@ -325,7 +319,7 @@ class Runner:
         """Step a job until it asks for a commit (False) or ends (True)."""
         step = resume(job.plan, outcome)
         while isinstance(step, Request):
-            if isinstance(step, _WRITES):
+            if step.access.writes:
                 state.commits.append((job, step))
                 return False
             step = resume(job.plan, answer(self._execute, step))

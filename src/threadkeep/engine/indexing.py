@@ -11,15 +11,14 @@ The index is LangGraph's IndexConfig, with `search` added, which says what a que
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from threadkeep.desk import run_apart
 from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.engine.values import load
 from threadkeep.engine.vectors import COSINE, MEASURES, packed
@@ -27,6 +26,7 @@ from threadkeep.engine.words import leaves, words_of
 
 _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config"}
 _SEARCHES = ("vector", "text", "hybrid", "off")
+_BY_VECTOR = ("vector", "hybrid")
 _WHOLE = "$"
 
 
@@ -40,19 +40,33 @@ class Embedded(NamedTuple):
 _NOTHING = Embedded({}, {})
 
 
-class Index:
-    """How values are found by queries."""
+Run: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, Embedded]]], Embedded]
+"""Runs a coroutine to its end for a blocking caller: an embedding function may be async only."""
 
-    def __init__(self, config: Any, *, has_words: bool = True) -> None:
+
+def stores_vectors(config: Any) -> bool:
+    """Whether a store with this index stores vectors. What is wrong with the index is an error."""
+    return _search(_checked(config)) in _BY_VECTOR
+
+
+def _search(checked: Mapping[str, Any]) -> str:
+    return checked.get("search") or ("vector" if checked.get("embed") is not None else "text")
+
+
+class Index:
+    """How values are found by queries. `has_words` says whether the storage has full text."""
+
+    def __init__(self, config: Any, *, run: Run, has_words: bool = True) -> None:
         given = _checked(config)
-        self.search = given.get("search") or ("vector" if given.get("embed") is not None else "text")
+        self._run = run
+        self.search = _search(given)
         if self.search in ("text", "hybrid") and not has_words:
             if given.get("search"):
                 raise NotImplementedError(
                     f"search={self.search!r}: there is no full text on this storage, only vectors"
                 )
             self.search = "off"
-        has_vectors = self.search in ("vector", "hybrid")
+        has_vectors = self.search in _BY_VECTOR
         self.dims: int | None = given.get("dims") if has_vectors else None
         self.measure = given.get("distance_type") or COSINE
         self.embeddings = ensure_embeddings(given["embed"]) if has_vectors else None
@@ -91,7 +105,7 @@ class Index:
             return _NOTHING
         if isinstance(model, EmbeddingsLambda):
             if getattr(model, "func", None) is None:
-                return run_apart(lambda: self.aembed(wanted, asked))
+                return self._run(lambda: self.aembed(wanted, asked))
             found = model.embed_documents(asked) if asked else []
         else:
             found = [model.embed_query(query) for query in asked]
@@ -159,7 +173,7 @@ def _checked(config: Any) -> Mapping[str, Any]:
     search, embed, dims = config.get("search"), config.get("embed"), config.get("dims")
     if search is not None and search not in _SEARCHES:
         raise ValueError(f"index['search'] must be one of {', '.join(_SEARCHES)}, not {search!r}")
-    if (embed is not None and search is None) or search in ("vector", "hybrid"):
+    if (embed is not None and search is None) or search in _BY_VECTOR:
         _check_vectors(embed, dims)
     if embed is None and dims is not None:
         raise ValueError("index['dims'] needs an index['embed'] beside it")

@@ -1,0 +1,185 @@
+"""Which module may import which: the layers of threadkeep, as one table, and no cycles."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import threadkeep
+
+SOURCE = Path(threadkeep.__file__).parent
+GUARDED = frozenset(
+    [
+        "asyncio",
+        "atexit",
+        "concurrent",
+        "multiprocessing",
+        "os",
+        "queue",
+        "random",
+        "secrets",
+        "signal",
+        "socket",
+        "sqlite3",
+        "subprocess",
+        "threading",
+        "time",
+    ]
+)
+"""Modules of the standard library that only some layers may use. Every library from outside is guarded as well."""
+
+
+class Layer(NamedTuple):
+    """What a package, or a module beside the packages, may import: modules of ours, and guarded ones.
+
+    `threadkeep` is the package itself: what users see.
+    """
+
+    ours: str
+    guarded: str = ""
+
+
+LAYERS = {
+    # requests and values; pure: no clock, no randomness, no system
+    "plan": Layer(""),
+    "errors": Layer(""),
+    "version": Layer(""),
+    "engine": Layer("engine plan errors", "langchain_core langgraph numpy ormsgpack zstandard"),
+    "backends": Layer("backends engine plan errors", "ormsgpack"),
+    "work": Layer("engine plan"),
+    # threads and event loops, databases
+    "clock": Layer("", "secrets time"),
+    "drivers": Layer("drivers engine plan errors", "asyncio atexit concurrent os queue random threading time"),
+    "transports": Layer(
+        "transports drivers backends engine plan errors", "apsw os psycopg psycopg_pool random redis threading time"
+    ),
+    "urls": Layer("transports drivers backends", "psycopg psycopg_pool redis"),
+    "session": Layer("clock drivers engine errors plan work"),
+    # what users call
+    "adapters": Layer(
+        "adapters clock drivers engine errors keep plan session", "cubeloop langchain_core langgraph random"
+    ),
+    "moving": Layer("moving clock drivers engine errors keep plan session work", "ormsgpack os zstandard"),
+    "moving/sources": Layer("moving engine errors", "apsw langgraph ormsgpack os psycopg"),
+    "jobs": Layer("jobs clock engine errors plan session version work", "os"),
+    "verb": Layer("drivers plan session work"),
+    "keep": Layer("adapters clock engine jobs moving session urls verb work", "langgraph psycopg_pool secrets"),
+    "__init__": Layer("adapters engine errors jobs keep moving version"),
+    # programs, and the suites for other implementations, which start threads and event loops on purpose
+    "cli": Layer("cli engine errors jobs moving threadkeep transports work", "os rich time typer"),
+    "__main__": Layer("cli"),
+    "conformance": Layer(
+        "conformance", "asyncio concurrent cubeloop langchain_core langgraph pydantic pytest threading time"
+    ),
+}
+"""The longest path that a file's path starts with is its layer."""
+
+ON_USE = {
+    ("threadkeep.keep", "threadkeep.adapters.saver"): "a Keep makes its adapters on use; from_conn_string opens a Keep",
+    ("threadkeep.keep", "threadkeep.adapters.store"): "the same",
+}
+"""Imports inside functions that would be cycles at the top of a module, and why they are needed."""
+
+
+class Imported(NamedTuple):
+    """A module that is imported; `only_types` says that no program runs this import."""
+
+    module: str
+    only_types: bool
+    in_function: bool
+
+
+def paths() -> list[str]:
+    return [path.relative_to(SOURCE).as_posix() for path in sorted(SOURCE.rglob("*.py"))]
+
+
+def name_of(path: str) -> str:
+    return ".".join(("threadkeep", *Path(path).with_suffix("").parts)).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in paths()}
+
+
+def imported(path: str) -> Iterator[Imported]:
+    tree = ast.parse((SOURCE / path).read_text("utf-8"))
+    yield from _imports(tree, only_types=False, in_function=False)
+
+
+def _imports(node: ast.AST, *, only_types: bool, in_function: bool) -> Iterator[Imported]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Imported(alias.name, only_types, in_function) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "an import is relative"
+            assert child.module is not None
+            for alias in child.names:
+                full = f"{child.module}.{alias.name}"
+                yield Imported(full if full in MODULES else child.module, only_types, in_function)
+        else:
+            types = isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"
+            function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            yield from _imports(child, only_types=only_types or types, in_function=in_function or function)
+
+
+def layer_of(path: str) -> str:
+    folders = path.removesuffix(".py").split("/")
+    names = ("/".join(folders[:n]) for n in range(len(folders), 0, -1))
+    return next(name for name in names if name in LAYERS)
+
+
+def is_guarded(module: str) -> bool:
+    return module in GUARDED or module not in sys.stdlib_module_names
+
+
+def forbidden(path: str) -> set[str]:
+    """What a module imports and its layer may not."""
+    layer = LAYERS[layer_of(path)]
+    tops = [(*each.module.split("."), "threadkeep")[:2] for each in imported(path)]
+    ours = {below for top, below in tops if top == "threadkeep"}
+    guarded = {top for top, _ in tops if top != "threadkeep" and is_guarded(top)}
+    return (ours - set(layer.ours.split())) | (guarded - set(layer.guarded.split()))
+
+
+def test_a_module_imports_only_what_its_layer_may() -> None:
+    assert {path: found for path in paths() if (found := forbidden(path))} == {}
+
+
+def test_every_layer_is_there() -> None:
+    assert [name for name in LAYERS if not ((SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file())] == []
+
+
+def test_threads_and_event_loops_are_used_by_drivers_and_transports_only() -> None:
+    users = [name for name, layer in LAYERS.items() if {"asyncio", "threading"} & set(layer.guarded.split())]
+    assert users == ["drivers", "transports", "conformance"]
+
+
+def imports() -> dict[str, set[str]]:
+    """The modules of ours that each of them imports, inside functions too, when it is run."""
+    return {
+        name: {each.module for each in imported(path) if each.module in MODULES and not each.only_types} - {name}
+        for name, path in MODULES.items()
+    }
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = imports()
+    for importer, module in ON_USE:
+        graph[importer].remove(module)
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("edge", ON_USE)
+def test_a_cycle_that_is_justified_is_inside_a_function(edge: tuple[str, str]) -> None:
+    importer, module = edge
+    found = [each for each in imported(MODULES[importer]) if each.module == module and not each.only_types]
+    assert found
+    assert all(each.in_function for each in found)

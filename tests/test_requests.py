@@ -1,0 +1,93 @@
+"""What requests declare: whether they write, are one statement in SQL, and may be repeated."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import apsw
+import pytest
+
+import threadkeep
+from threadkeep.backends.setup import SCHEMA_VERSION
+from threadkeep.backends.sqlite import Sqlite
+from threadkeep.engine import filters
+from threadkeep.engine.backend import Catalogue, Footprint, Scan
+from threadkeep.engine.memories import Browse, Count, Expired, Matching, Recall, RecallNumbered, Spaces, Worded
+from threadkeep.engine.spaces import Place
+from threadkeep.plan import Access, Request
+
+PREFIX = ("users", "1")
+FILTER = filters.parse({"a": {"$gt": 1}})
+ONE_STATEMENT: Sequence[Request[Any]] = (
+    Scan("", "graph", 10, thread="t", ns="", tags=(b"a", b"b")),
+    Catalogue("", "updated", 10, prefix="t", tags=(b"a",)),
+    Recall("", (Place(PREFIX, "a"), Place(PREFIX, "b")), 1),
+    RecallNumbered("", PREFIX, (1, 2, 3), 1),
+    Browse("", PREFIX, 1, 10, filter=FILTER),
+    Spaces("", PREFIX, 1, 10),
+    Count("", 1),
+    Matching("", PREFIX, 1, FILTER),
+    Expired("", PREFIX, 1),
+    Worded("", PREFIX, 1, ("a", "b"), 10),
+)
+
+
+def kinds() -> set[type[Request[Any]]]:
+    """Every kind of request that threadkeep has."""
+    for module in pkgutil.walk_packages(threadkeep.__path__, "threadkeep."):
+        if module.name.startswith(("threadkeep.engine", "threadkeep.backends")):
+            importlib.import_module(module.name)
+    return {kind for kind in _below(Request) if kind.__module__.startswith("threadkeep.")}
+
+
+def _below(kind: type) -> Iterator[type]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
+
+
+class Counting:
+    """A connection that counts its statements."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.statements = 0
+        self._connection = connection
+
+    def rows(self, sql: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        self.statements += 1
+        return self._connection.execute(sql, values).fetchall()
+
+    def many(self, sql: str, values: Sequence[Mapping[str, Any]]) -> int:
+        raise AssertionError(sql)
+
+
+@pytest.fixture(scope="module")
+def database() -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    for version in range(1, SCHEMA_VERSION + 1):
+        connection.execute(Sqlite().sql[f"schema-{version}"])
+    return connection
+
+
+def test_every_kind_of_request_declares_its_access() -> None:
+    assert len(kinds()) > 25
+    assert [kind for kind in kinds() if not isinstance(vars(kind).get("access"), Access)] == []
+
+
+def test_what_may_not_be_repeated_writes() -> None:
+    assert [kind for kind in kinds() if not kind.access.repeatable and not kind.access.writes] == []
+
+
+def test_every_kind_that_is_one_statement_has_an_example_here() -> None:
+    ours = {type(request).__name__ for request in ONE_STATEMENT} | {Footprint.__name__}  # which no SQLite table knows
+    assert {kind.__name__ for kind in kinds() if kind.access.one_statement} == ours
+
+
+@pytest.mark.parametrize("request_", ONE_STATEMENT, ids=lambda request: type(request).__name__)
+def test_one_statement_is_one_statement(database: apsw.Connection, request_: Request[Any]) -> None:
+    cursor = Counting(database)
+    Sqlite().answer(cursor, request_)
+    assert cursor.statements == 1
