@@ -13,7 +13,7 @@ from threadkeep import desk as clock
 from threadkeep.desk import Desk, draw, now
 from threadkeep.engine import catalogue, prune, remembering, retention
 from threadkeep.engine.backend import Listed
-from threadkeep.engine.checkpoints import TRIES
+from threadkeep.engine.commit import TRIES
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.prune import Loss
 from threadkeep.engine.retention import Policy, Pruned, Swept
