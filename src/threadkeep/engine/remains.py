@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from threadkeep.engine import itemlog
+from threadkeep.engine import itemlog, metadata
 from threadkeep.engine.commit import with_top
 from threadkeep.engine.identity import CUBE
 from threadkeep.engine.itemlog import NAMES, SHARED, Run
@@ -80,9 +80,8 @@ def delta_channels(records: Mapping[Place, Record]) -> dict[Place, frozenset[str
 
 
 def _own_delta_channels(record: Record) -> frozenset[str]:
-    counted = (record.own.get(key) or () for key in ("counters_since_delta_snapshot", "delta_writes_versioned"))
     held = (name for name, slot in record.slots.items() if slot.snapshot)
-    return frozenset((*(name for names in counted for name in names), *held))
+    return metadata.delta_channels(record.own).union(held)
 
 
 def _parent(record: Record) -> Place:

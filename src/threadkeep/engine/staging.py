@@ -91,6 +91,8 @@ class Staging:
                 held[name] = parent.slots[name]
             else:
                 held[name] = op.encoded[name] = op.codec.encode(value)
+        if op.inherits and parent is not None:
+            held.update(_inherited(op, parent))
         return held
 
     def _put(self, op: Put, thread: ThreadRow, held: dict[str, Parts | Slot]) -> None:
@@ -193,6 +195,23 @@ class Staging:
 
 def _records(known: Mapping[tuple[str, str], Known]) -> Iterable[Record]:
     return (found.record for found in known.values() if found.record is not None)
+
+
+def _inherited(op: Put, parent: Record) -> dict[str, Slot]:
+    """The parent's slots of channels that have no value here, are not new and have the parent's version.
+
+    Not those of delta channels: an absent value means that they are rebuilt from ancestors and their writes.
+    """
+    return {
+        name: slot
+        for name, slot in parent.slots.items()
+        if name not in op.values
+        and name not in op.new_versions
+        and _same_version(parent, op, name)
+        and not slot.snapshot
+        and name not in metadata.delta_channels(op.about.own)
+        and name not in metadata.delta_channels(parent.own)
+    }
 
 
 def _same_version(parent: Record, op: Put, name: str) -> bool:
