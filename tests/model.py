@@ -11,7 +11,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, get_checkpoint_id
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, _DeltaSnapshot
 
 Place = tuple[str, str, str]
 
@@ -57,9 +57,20 @@ class Model(InMemorySaver):
         for channel, value in checkpoint["channel_values"].items():
             known = channel in kept and versions.get(channel) == checkpoint["channel_versions"].get(channel)
             held[channel] = kept[channel] if known and channel not in new_versions else self.serde.dumps_typed(value)
+        for channel in kept.keys() - held.keys() - new_versions.keys():
+            one, other = versions.get(channel), checkpoint["channel_versions"].get(channel)
+            same = one is not None and type(one) is type(other) and one == other
+            if same and channel not in self._delta(parent, metadata):
+                held[channel] = kept[channel]
         self.made.add(thread)
         self.values[(thread, ns, checkpoint["id"])] = held
         return super().put(config, checkpoint, metadata, new_versions)
+
+    def _delta(self, parent: Place, metadata: Any) -> set[str]:
+        """The delta channels that metadata counts, or of which the parent holds a snapshot."""
+        counts = [about.get("counters_since_delta_snapshot") or {} for about in (metadata, self.about(parent))]
+        held = {name: self.serde.loads_typed(data) for name, data in self.values[parent].items()}
+        return {*counts[0], *counts[1], *(name for name in held if isinstance(held[name], _DeltaSnapshot))}
 
     def _versions(self, place: Place) -> dict[str, Any]:
         saved = self.storage[place[0]][place[1]].get(place[2])

@@ -322,7 +322,10 @@ class Agreement(RuleBasedStateMachine):
         self.live[place] = {"values": checkpoint["channel_values"], "versions": checkpoint["channel_versions"]}
         self.known[place] = None
         self.touched.add(thread)
-        return ("put", config, {**checkpoint, "id": id}, self.metadata(draw, thread, ns), new_versions)
+        left_out = draw(st.sets(st.sampled_from([*CHANNELS]))) if draw(st.integers(0, 4)) == 4 else set()
+        given = {name: value for name, value in checkpoint["channel_values"].items() if name not in left_out}
+        checkpoint = {**checkpoint, "id": id, "channel_values": given}
+        return ("put", config, checkpoint, self.metadata(draw, thread, ns), new_versions)
 
     def parent(self, draw: Any, thread: str, ns: str) -> str | None:
         """Mostly the latest, sometimes an older one (a fork), one that is gone, or none."""

@@ -335,7 +335,7 @@ def test_a_thread_that_is_pruned_while_it_is_measured_is_weighed_as_it_is_then()
             bench.asked = asked
 
     told = bench.drive(sizes.weigh(bench.heads, KEY), before=interfere)
-    assert [each.__name__ for each in bench.asked] == ["Survey", "Measure", "Pause", "Survey", "Measure"]
+    assert [each.__name__ for each in bench.asked] == ["Survey", "Measure", "Survey", "Measure"]
     assert told == bench.drive(sizes.weigh(bench.heads, KEY))
     assert told.thread.by_kind["unused"] == 0
 

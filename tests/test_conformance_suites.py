@@ -235,7 +235,13 @@ def test_a_store_that_is_bound_to_its_loop_is_tested_in_both_colours(tmp_path: P
 
 # --- InMemorySaver
 
-OF_IN_MEMORY_SAVER = {"test_a_filter_tells_json_types_apart": "True equals 1"}
+OF_IN_MEMORY_SAVER = {
+    "test_a_filter_tells_json_types_apart": "True equals 1",
+    # values are found by channel and version, whichever checkpoint they were put with
+    "test_a_channel_that_is_left_out_has_the_value_of_its_own_branch": "the branch that was put last",
+    "test_a_channel_that_is_left_out_is_taken_from_the_parent_only": "any checkpoint's value is found",
+    "test_a_delta_channel_is_not_taken_from_the_parent": "any channel is found by its version",
+}
 
 
 def test_in_memory_saver_deviates_where_the_list_says(tmp_path: Path) -> None:

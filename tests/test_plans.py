@@ -10,7 +10,7 @@ import pytest
 from langgraph.checkpoint.serde.types import INTERRUPT
 
 from threadkeep.backends.memory import Memory
-from threadkeep.engine import checkpoints, copy, history, prune
+from threadkeep.engine import checkpoints, commit, copy, history, prune
 from threadkeep.engine.backend import (
     Ancestors,
     Catalogue,
@@ -247,7 +247,7 @@ def test_endless_conflicts_end_as_conflict_and_leave_nothing(warm: Bench) -> Non
 
     with pytest.raises(Conflict, match="'t'"):
         warm.write(put("4", "3"), before=refuse)
-    assert warm.asked.count(Commit) == checkpoints.TRIES
+    assert warm.asked.count(Commit) == commit.TRIES
     assert warm.get("4") is None
 
 
@@ -358,7 +358,7 @@ def test_a_prune_while_the_history_of_a_delta_channel_is_read_makes_it_read_agai
             pruned.append(other.drive(prune.prune(other.heads, KEY, "keep_latest", 99)))
 
     found = bench.drive(history.delta_history(bench.heads, CODEC, KEY, "", "4", ["messages"]), before=interfere)
-    assert bench.asked == [Ancestors, Items, Pause, Ancestors, Items]
+    assert bench.asked == [Ancestors, Items, Ancestors, Items]
     assert len(found["messages"].writes) == 3
     assert found["messages"].seeds == [["seed " * 20]]
 
@@ -393,7 +393,7 @@ def test_a_prune_that_another_writer_interrupts_reads_again(warm: Bench) -> None
             Bench(warm.backend).write(op)
 
     warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 78), before=interfere)
-    assert warm.asked == [Survey, Commit, Pause, Survey, Commit]
+    assert warm.asked == [Survey, Commit, Survey, Commit]
     assert [id for id in "1234" if warm.get(id)] == ["4"]
 
 
@@ -431,7 +431,7 @@ def once(kind: type, act: Callable[[], Any]) -> Callable[[Request[Any]], None]:
 def test_a_copy_whose_source_changes_under_way_is_made_of_what_the_source_has_then(warm: Bench) -> None:
     change = once(Duplicate, lambda: Bench(warm.backend).write(put("4", "3")))
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78), before=change)
-    assert warm.asked == [Survey, Survey, Duplicate, Pause, Survey, Survey, Duplicate]
+    assert warm.asked == [Survey, Survey, Duplicate, Survey, Survey, Duplicate]
     assert [id for id in "1234" if warm.get(id, OTHER)] == ["1", "2", "3", "4"]
 
 

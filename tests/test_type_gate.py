@@ -442,6 +442,25 @@ def test_a_blocked_module_is_not_imported(saver: threadkeep.KeepSaver, monkeypat
     }
 
 
+@pytest.mark.parametrize(
+    "stored",
+    [
+        ("msgpack", packed(ext(KEYWORDS, "nowhere_of_the_gate", "Name", {"n": 1}))),
+        ("json", b'{"lc": 2, "type": "constructor", "id": ["nowhere_of_the_gate", "Name"], "kwargs": {"n": 1}}'),
+    ],
+    ids=["msgpack", "json"],
+)
+def test_a_type_that_is_not_rebuilt_is_reported_once_as_blocked(
+    saver: threadkeep.KeepSaver, caplog: pytest.LogCaptureFixture, stored: tuple[str, bytes]
+) -> None:
+    """With the word that LangGraph's warning has, by which people search their logs."""
+    for _ in range(2):
+        saver.serde.loads_typed(stored)
+    assert len(caplog.messages) == 1
+    assert "Blocked deserialization of nowhere_of_the_gate.Name" in caplog.text
+    assert "blocked" in caplog.text
+
+
 @pytest.mark.parametrize("dtype", ["O", "|O8", [["f", "O"]]], ids=str)
 def test_an_array_of_objects_is_not_made_from_bytes(saver: threadkeep.KeepSaver, dtype: Any) -> None:
     found = saver.serde.loads_typed(("msgpack", packed(ext(NUMPY, dtype, [1], "C", b"\x01" * 8))))

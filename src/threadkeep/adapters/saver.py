@@ -153,8 +153,9 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         given = cast("Mapping[str, Any]", checkpoint)
         if not isinstance(given.get("id"), str):
             raise TypeError(f"checkpoint['id'] must be a str, not {type(given.get('id')).__name__}")
+        ns, parent, new = at.ns or "", at.id, versions or {}
         return lambda: Put(
-            codec, at.ns or "", at.id, given, stored_metadata(config, metadata), versions or {}, now_ms(), nonce()
+            codec, ns, parent, given, stored_metadata(config, metadata), new, now_ms(), nonce(), inherits=True
         )
 
     def put_writes(

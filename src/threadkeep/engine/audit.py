@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.backend import Items
 from threadkeep.engine.codec import MSGPACK
+from threadkeep.engine.commit import read_consistently
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.itemlog import Run, join_runs, union
@@ -21,7 +22,7 @@ from threadkeep.engine.plain import plain, plain_parts
 from threadkeep.engine.pool import Pool
 from threadkeep.engine.records import Entry, Record, Slot, TaskWrites
 from threadkeep.engine.sizes import measured
-from threadkeep.engine.survey import Place, Whole, find, is_of_send, node_of, steadily, survey, with_items
+from threadkeep.engine.survey import Place, Whole, find, is_of_send, node_of, survey, with_items
 from threadkeep.engine.talks.form import EVENTS, MESSAGES, events
 from threadkeep.engine.talks.form import plain as message
 from threadkeep.engine.talks.ledger import Event
@@ -85,7 +86,7 @@ async def trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, value
 
     Missing if there is no such checkpoint; writes that came before their checkpoint are found by its whole id.
     """
-    return await steadily(key, lambda: _trace(heads, key, ref, ns, values=values))
+    return await read_consistently(key, lambda: _trace(heads, key, ref, ns, values=values))
 
 
 async def _trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, values: bool) -> list[TracedWrite]:
@@ -262,7 +263,7 @@ class Done(NamedTuple):
 
 async def done_in(heads: Heads, key: ThreadKey, asked: Asked) -> Done:
     """What happened in a thread. One round trip; more where sends are pending, and two more for a talk."""
-    return await steadily(key, lambda: _done_in(heads, key, asked))
+    return await read_consistently(key, lambda: _done_in(heads, key, asked))
 
 
 async def _done_in(heads: Heads, key: ThreadKey, asked: Asked) -> Done:

@@ -18,13 +18,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from threadkeep.engine import itemlog, metadata
-from threadkeep.engine.backend import Batch, Commit, Fork, Items, Label, Pause
-from threadkeep.engine.checkpoints import TRIES
+from threadkeep.engine.backend import Batch, Commit, Fork, Items, Label
 from threadkeep.engine.codec import Codec, pack, unpack
+from threadkeep.engine.commit import Decision, Seen, commit, copied_row
 from threadkeep.engine.copy import about_target
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import ThreadKey
@@ -33,8 +34,18 @@ from threadkeep.engine.ops import Put
 from threadkeep.engine.records import CheckpointRow, Record
 from threadkeep.engine.remains import Remains, Verdict, counted, delta_channels, remains
 from threadkeep.engine.staging import Staging
-from threadkeep.engine.survey import FORKED_FROM, TAG, Whole, children, find, forked_from, lineage, survey
-from threadkeep.errors import Conflict, Missing
+from threadkeep.engine.survey import (
+    FORKED_FROM,
+    TAG,
+    Whole,
+    children,
+    find,
+    forked_from,
+    lineage,
+    survey,
+    survey_to_change,
+)
+from threadkeep.errors import Missing
 from threadkeep.plan import result
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -92,29 +103,18 @@ async def fork(heads: Heads, key: ThreadKey, ref: str | None, ns: str, moment: M
 async def _branch(
     heads: Heads, key: ThreadKey, ref: str | None, ns: str, moment: Moment, *, again: bool, dry_run: bool
 ) -> Branch:
-    tried: set[str] = set()
-    for attempt in range(TRIES):
-        thread = await survey(heads, key)
-        made = _ours(thread, ns, tried, moment)
-        if made is not None and ref is not None:
-            return _told(key, made, ref)
+
+    def decide(seen: Seen[Whole], _: int) -> Decision[Branch]:
+        nonlocal ref
+        thread = seen.state
         target = visible(thread, ref, ns)
-        ref = target.row.id  # by another name it may be another one after this
+        ref = target.row.id  # by another name it may be another one at the next try
         made = _unused_branch(thread, target) if again else None
         batch = _batch(thread, target, moment)
-        if made is not None or dry_run:
-            return _told(key, made or batch.new_checkpoints[0], ref)
-        tried.add(batch.new_checkpoints[0].id)
-        heads.forget(key)
-        try:
-            await Commit(batch)
-        except Conflict:
-            await Pause(attempt)
-        else:
-            return _told(key, batch.new_checkpoints[0], ref)
-        finally:
-            heads.forget(key)
-    raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
+        branch = _told(key, made or batch.new_checkpoints[0], ref)
+        return Decision(branch, None if made is not None or dry_run else Commit(batch))
+
+    return await commit(heads, key, partial(survey_to_change, heads, key), decide)
 
 
 def visible(thread: Whole, ref: str | None, ns: str) -> Record:
@@ -127,12 +127,6 @@ def visible(thread: Whole, ref: str | None, ns: str) -> Record:
 
 def _told(key: ThreadKey, made: CheckpointRow, target: str) -> Branch:
     return Branch(key.id, key.kind, made.ns, made.id, made.parent, target)
-
-
-def _ours(thread: Whole, ns: str, tried: set[str], moment: Moment) -> CheckpointRow | None:
-    """What an earlier try made whose answer got lost; the time is known to the microsecond."""
-    mine = (thread.records.get((ns, id)) for id in tried)
-    return next((r.row for r in mine if r is not None and r.fields.get("ts") == _text(moment)), None)
 
 
 def _unused_branch(thread: Whole, target: Record) -> CheckpointRow | None:
@@ -223,27 +217,26 @@ async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, 
     What waits on the checkpoint, an interrupt above all, is taken over if nothing came after it: it can be answered in
     the new thread too. Else it belongs to what came after, and is left out. ValueError if there is a thread `to`.
     """
-    for attempt in range(TRIES):
+
+    async def read() -> Seen[tuple[Whole, Record]]:
+        nonlocal ref
         thread = await survey(heads, key)
         target = visible(thread, ref, "")
         ref = target.row.id
-        there = (await Items(to, ())).thread
-        if there is not None and moment.draw <= there.epoch < moment.draw + attempt:
-            return _told(to, target.row, target.row.id)  # the answer to an earlier try got lost
-        if there is not None:
+        return Seen((thread, target), (await Items(to, ())).thread)
+
+    def decide(seen: Seen[tuple[Whole, Record]], attempt: int) -> Decision[Branch]:
+        if seen.row is not None:
             raise ValueError(f"there is a thread {to.id!r} already")
+        thread, target = seen.state
         row = thread.head.row
         assert row is not None
         left = remains(thread, _lineage_only(thread, target))
-        try:
-            await Fork(key, (row.epoch, row.rev), *_taken_over(thread, left, to, moment, attempt))
-        except Conflict:
-            await Pause(attempt)
-            continue
-        finally:
-            heads.forget(to)
-        return _told(to, left.rows[("", target.row.id)], target.row.id)
-    raise Conflict(f"thread {key.id!r} or {to.id!r} was changed by others at each of {TRIES} tries")
+        taken = _taken_over(thread, left, to, moment, moment.draw + attempt)
+        branch = _told(to, left.rows[("", target.row.id)], target.row.id)
+        return Decision(branch, Fork(key, (row.epoch, row.rev), *taken))
+
+    return await commit(heads, to, read, decide, source=key)
 
 
 def _lineage_only(thread: Whole, target: Record) -> Verdict:
@@ -260,17 +253,15 @@ def _lineage_only(thread: Whole, target: Record) -> Verdict:
 
 
 def _taken_over(
-    thread: Whole, left: Remains, to: ThreadKey, moment: Moment, attempt: int
+    thread: Whole, left: Remains, to: ThreadKey, moment: Moment, epoch: int
 ) -> tuple[tuple[Run, ...], Batch]:
     """The items that are copied, and the rows and labels of the new thread."""
     tasks = list(left.tasks.values())
     labels = {n: _labels(thread, n, to) for n in {row.labels for row in left.rows.values()}}
     items = tuple(_repointed(thread, labels))
     size = sum(row.size for row in left.rows.values()) + sum(task.row.size for task in tasks)
-    row = counted(thread, left)._replace(
-        key=to, epoch=moment.draw + attempt, rev=0, created=moment.time, updated=moment.time, lease=None,
-        bytes=size + sum(len(stored) for _, stored in items),
-    )  # fmt: skip
+    size += sum(len(stored) for _, stored in items)
+    row = copied_row(counted(thread, left), to, time=moment.time, epoch=epoch, size=size)
     runs = [*(each.run for each in left.rows.values()), *(e.origin[1] for t in tasks for e in t.entries.values())]
     batch = Batch(
         expect=None,

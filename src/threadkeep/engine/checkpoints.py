@@ -14,26 +14,26 @@ is replaced, if its idx is negative), so a commit whose outcome got lost may be 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine import metadata
-from threadkeep.engine.backend import Batch, Commit, Found, Load, Loaded, Pause, Want
+from threadkeep.engine.backend import Found, Load, Loaded, Want
 from threadkeep.engine.codec import MSGPACK, Codec, unpack
+from threadkeep.engine.commit import TRIES, commit_ops
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.ops import Op, Put, PutWrites
 from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.engine.staging import Known, Staging
 from threadkeep.engine.wire import LIST
-from threadkeep.errors import Conflict
-from threadkeep.plan import Outcome, Plan
+from threadkeep.plan import Outcome
 
-TRIES = 40
+__all__ = ["TRIES"]  # moving/ imports it from here
 
 
 class State(NamedTuple):
@@ -48,59 +48,9 @@ class State(NamedTuple):
     writes: list[tuple[str, str, Any]]
 
 
-class Staged(Protocol):
-    """What ops make of a thread, one after the other."""
-
-    head: Head
-
-    def take(self, op: Any) -> Outcome:
-        """Stage one op."""
-
-    def batch(self) -> Batch | None:
-        """The change as a whole, or None if there is none."""
-
-    def next_head(self, batch: Batch) -> Head:
-        """The head that the batch made."""
-
-
 async def write(heads: Heads, key: ThreadKey, ops: Sequence[Op]) -> list[Outcome]:
     """Make all these changes in one commit; one outcome each, in order. One op's bad value fails that op only."""
-    return await committed(heads, key, ops, partial(_read_what_is_needed, heads, key, ops))
-
-
-async def committed(
-    heads: Heads, key: ThreadKey, ops: Sequence[Any], stage: Callable[[Head | None], Plan[Staged]]
-) -> list[Outcome]:
-    """Stage ops on what is remembered of a thread, and commit them; on a Conflict, on what is there now.
-
-    A Conflict may be with oneself, if the answer to a commit got lost: ops must know their own work again.
-    """
-    head = heads.get(key)
-    for attempt in range(TRIES):
-        try:
-            staging = await stage(head)
-            outcomes = [staging.take(op) for op in ops]
-            batch = staging.batch()
-            if batch is None and head is not None:  # nothing to do, as far as is remembered: nobody checks that
-                heads.forget(key)
-                head = None
-                continue
-            if batch is None:
-                heads.remember(staging.head)
-                return outcomes
-            await Commit(batch)
-        except Conflict:
-            heads.forget(key)
-            head = None
-            if attempt:
-                await Pause(attempt)
-            continue
-        except BaseException:
-            heads.forget(key)  # the outcome is unknown: read before the next write
-            raise
-        heads.remember(staging.next_head(batch))
-        return outcomes
-    raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
+    return await commit_ops(heads, key, ops, partial(_read_what_is_needed, heads, key, ops))
 
 
 async def _read_what_is_needed(heads: Heads, key: ThreadKey, ops: Sequence[Op], head: Head | None) -> Staging:

@@ -8,16 +8,17 @@ Metadata that names the source as its thread_id names the target afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadkeep.engine import itemlog, metadata
-from threadkeep.engine.backend import Duplicate, Items, Loaded, Pause, Survey
-from threadkeep.engine.checkpoints import TRIES, about, write
+from threadkeep.engine.backend import Duplicate, Items, Loaded, Survey
+from threadkeep.engine.checkpoints import about, write
 from threadkeep.engine.codec import Codec, Parts, pack, unpack
+from threadkeep.engine.commit import Decision, Seen, commit, copied_row
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.itemlog import SHARED, Item, ItemId
-from threadkeep.engine.ops import Put, PutWrites
+from threadkeep.engine.ops import Op, Put, PutWrites
 from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.engine.wire import WHOLE, split_parts
 from threadkeep.errors import Conflict
@@ -34,33 +35,44 @@ async def copy(
     """
     if source == target:
         return
-    for attempt in range(TRIES):
+
+    async def read() -> Seen[_Source]:
         loaded, there = await Survey(source), await Survey(target)
+        head = heads.seen(source, loaded, None)
+        if loaded.thread is not None and there.thread is not None and target.kind != CUBE:
+            head = await _with_items(heads, head, loaded)
+        return Seen(_Source(head, loaded, there), there.thread)
+
+    def decide(seen: Seen[_Source], attempt: int) -> Decision[list[Op]]:
+        head, loaded, there = seen.state
         if loaded.thread is None:
-            return
-        try:
-            if there.thread is not None and draw <= there.thread.epoch < draw + attempt:
-                return  # the answer to an earlier try got lost
-            if there.thread is not None and target.kind == CUBE:
-                raise ValueError(f"there is a thread {target.id!r} already: two talks cannot become one")
-            if there.thread is None:
-                await _duplicate(heads.seen(source, loaded, None), loaded, target, time, draw + attempt)
-            else:
-                await _merge(heads, source, loaded, target, there, None if keeps_times else time, draw)
-        except Conflict:
-            await Pause(attempt)
-            continue
-        return
-    raise Conflict(f"thread {source.id!r} or {target.id!r} was changed by others at each of {TRIES} tries")
+            return Decision([])
+        if seen.row is None:
+            return Decision([], _duplicate(head, loaded, target, time, draw + attempt))
+        if target.kind == CUBE:
+            raise ValueError(f"there is a thread {target.id!r} already: two talks cannot become one")
+        return Decision(_merged(head, loaded, there, target, None if keeps_times else time, draw))
+
+    ops = await commit(heads, target, read, decide, source=source)
+    for outcome in await write(heads, target, ops) if ops else []:
+        result(outcome)
 
 
-async def _duplicate(head: Head, loaded: Loaded, target: ThreadKey, time: int, draw: int) -> None:
+class _Source(NamedTuple):
+    """What is copied, with its items if the target exists; and the target."""
+
+    head: Head
+    loaded: Loaded
+    there: Loaded
+
+
+def _duplicate(head: Head, loaded: Loaded, target: ThreadKey, time: int, epoch: int) -> Duplicate:
     row = loaded.thread
     assert row is not None
     labels = tuple(_repointed(head, loaded, target))
     size = row.bytes + sum(len(stored) - len(loaded.items[at]) for at, stored, _ in labels)
-    thread = row._replace(key=target, epoch=draw, rev=0, created=time, updated=time, bytes=size, lease=None)
-    await Duplicate(row.key, (row.epoch, row.rev), thread, labels)
+    thread = copied_row(row, target, time=time, epoch=epoch, size=size)
+    return Duplicate(row.key, (row.epoch, row.rev), thread, labels)
 
 
 def _repointed(head: Head, loaded: Loaded, target: ThreadKey) -> Iterator[tuple[ItemId, bytes, tuple[bytes, ...]]]:
@@ -77,25 +89,28 @@ def about_target(about: dict[str, Any], source: ThreadKey, target: ThreadKey) ->
     return about | {"thread_id": target.id} if about.get("thread_id") == source.id else about
 
 
-async def _merge(
-    heads: Heads, source: ThreadKey, loaded: Loaded, target: ThreadKey, there: Loaded, time: int | None, draw: int
-) -> None:
-    head = heads.seen(source, loaded, None)
-    have = {(f.row.ns, f.row.id) for f in there.found if f.row is not None}
-    records = [head.checkpoint(f.row) for f in loaded.found if f.row is not None]
-    tasks = [head.task(row) for f in loaded.found for row in f.writes]
+async def _with_items(heads: Heads, head: Head, loaded: Loaded) -> Head:
+    """The head with all items of a surveyed thread; Conflict if it was pruned since."""
+    records, tasks = _rows(head, loaded)
     runs = [run for record in records for slot in record.slots.values() for run in slot.runs]
     runs += [run for task in tasks for entry in task.entries.values() for run in entry.slot.runs]
-    items = await Items(source, tuple(itemlog.union(runs)))
+    items = await Items(head.key, tuple(itemlog.union(runs)))
     if items.thread is None or head.row is None or items.thread.epoch != head.row.epoch or not heads.is_current(head):
-        raise Conflict(f"thread {source.id!r} was pruned while it was copied")
-    head = heads.seen(source, items, head)
-    ops: list[Put | PutWrites] = [
-        _put_again(head, record, target, time, draw) for record in _parents_first(records, have)
-    ]
-    ops += [op for task in tasks for op in _writes_again(head, task, time, draw)]
-    for outcome in await write(heads, target, ops) if ops else []:
-        result(outcome)
+        raise Conflict(f"{head.where} was pruned while it was copied")
+    return heads.seen(head.key, items, head)
+
+
+def _rows(head: Head, loaded: Loaded) -> tuple[list[Record], list[TaskWrites]]:
+    records = [head.checkpoint(f.row) for f in loaded.found if f.row is not None]
+    return records, [head.task(row) for f in loaded.found for row in f.writes]
+
+
+def _merged(head: Head, loaded: Loaded, there: Loaded, target: ThreadKey, time: int | None, draw: int) -> list[Op]:
+    """The puts of what the target does not have."""
+    have = {(f.row.ns, f.row.id) for f in there.found if f.row is not None}
+    records, tasks = _rows(head, loaded)
+    ops: list[Op] = [_put_again(head, record, target, time, draw) for record in _parents_first(records, have)]
+    return ops + [op for task in tasks for op in _writes_again(head, task, time, draw)]
 
 
 def _parents_first(records: Iterable[Record], have: set[tuple[str, str]]) -> list[Record]:

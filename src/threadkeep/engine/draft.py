@@ -87,6 +87,10 @@ class Draft:
         """Put elements at the end of a lane without looking for them in the log."""
         return tuple(self._store(self.lane(lane), list(elements)))
 
+    def sealed(self) -> tuple[tuple[ItemId, bytes], ...]:
+        """The new items as they are stored."""
+        return tuple((at, itemlog.seal_item(at, item)) for at, item in self.new_items.items())
+
     def lane(self, name: str) -> int:
         """The lane of a name."""
         return FIRST_CHANNEL + self.number(name)

@@ -141,15 +141,14 @@ class KeepSerializer(JsonPlusSerializer):
         emit_serde_event({"kind": "msgpack_blocked", "module": module, "name": name})
         self._tell(
             (module, name),
-            "%s.%s was stored but is not allowed to be rebuilt%s; its stored data is returned. "
-            "Import it first, or name it in allowed_types=",
-            "",
+            "Blocked deserialization of %s.%s: the type is not allowed. A blocked type is returned as its stored data. "
+            "Import its module first, or add the type to allowed_types=",
         )
 
-    def _tell(self, name: Name, text: str, detail: object) -> None:
+    def _tell(self, name: Name, text: str, *details: object) -> None:
         if name not in self._warned and len(self._warned) < 1000:
             self._warned.add(name)
-            _log.warning(text, ".".join(name[:-1]), name[-1], detail)
+            _log.warning(text, ".".join(name[:-1]), name[-1], *details)
 
 
 def gated(serde: Any) -> Any:

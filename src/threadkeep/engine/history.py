@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from threadkeep.engine import itemlog, metadata
-from threadkeep.engine.backend import Ancestors, Hit, Items, Loaded, Pause, Scan, Want
-from threadkeep.engine.checkpoints import TRIES, State, get, get_all, value, writes
+from threadkeep.engine.backend import Ancestors, Hit, Items, Loaded, Scan, Want
+from threadkeep.engine.checkpoints import State, get, get_all, value, writes
 from threadkeep.engine.codec import Codec
+from threadkeep.engine.commit import read_consistently
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run
@@ -116,13 +117,13 @@ async def delta_history(
     if id is None:
         latest = await get(heads, codec, key, ns, None)
         id = latest.id if latest else ""
-    for attempt in range(TRIES):
-        head, lineage = await _lineage(heads, key, ns, id, channels)
-        whole = await _with_items(heads, key, head, lineage)
-        if whole is not None:
-            return _collected(whole, codec, lineage, channels)
-        await Pause(attempt)
-    raise Conflict(f"thread {key.id!r} was pruned by others at each of {TRIES} tries")
+    at = id
+
+    async def once() -> dict[str, ChannelHistory]:
+        head, lineage = await _lineage(heads, key, ns, at, channels)
+        return _collected(await _with_items(heads, key, head, lineage), codec, lineage, channels)
+
+    return await read_consistently(key, once)
 
 
 def _collected(head: Head, codec: Codec, lineage: _Lineage, channels: Sequence[str]) -> dict[str, ChannelHistory]:
@@ -188,8 +189,8 @@ def _only(task: TaskWrites, channels: set[str]) -> TaskWrites:
     return task._replace(entries={idx: entry for idx, entry in task.entries.items() if entry.channel in channels})
 
 
-async def _with_items(heads: Heads, key: ThreadKey, head: Head, lineage: _Lineage) -> Head | None:
-    """The head with all items that the lineage needs; None if the thread was pruned since."""
+async def _with_items(heads: Heads, key: ThreadKey, head: Head, lineage: _Lineage) -> Head:
+    """The head with all items that the lineage needs; Conflict if the thread was pruned since."""
     needed = [
         run
         for ancestor, wanted in lineage
@@ -199,4 +200,6 @@ async def _with_items(heads: Heads, key: ThreadKey, head: Head, lineage: _Lineag
     if not missing:
         return head
     loaded = await Items(key, missing)
-    return heads.seen(key, loaded, head) if _same_epoch(head, loaded) and heads.is_current(head) else None
+    if not (_same_epoch(head, loaded) and heads.is_current(head)):
+        raise Conflict(f"{head.where} was pruned while it was read")
+    return heads.seen(key, loaded, head)

@@ -22,7 +22,7 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.records import Record, Slot
 from threadkeep.engine.steps import Reading, Step, Written, fetch, is_internal, read, sends_of, write_slots
 from threadkeep.engine.survey import find, is_short_for
-from threadkeep.engine.talks import plainly
+from threadkeep.engine.talks import form
 from threadkeep.errors import Missing
 
 _SHORTEST, _WHOLE = 8, 12
@@ -113,7 +113,7 @@ def _all_slots(reading: Reading, record: Record) -> list[Slot]:
 def _status(reading: Reading, record: Record, next: Iterable[str]) -> str:
     """What the thread's status is, or would be, with this checkpoint as the newest."""
     if reading.is_talk:
-        return plainly.status(reading.thread.head, record)
+        return form.status_at(reading.thread.head, record)
     found = "pending" if next else status.of_checkpoint(record)
     for task in reading.tasks(record):
         found = status.worse(found, status.of_writes(entry.channel for entry in task.entries.values()))

@@ -49,6 +49,12 @@ def join(parts: Split) -> dict[str, Any]:
     return {key: value for key, value in columns.items() if value is not None} | parts.own | parts.labels
 
 
+def delta_channels(own: Mapping[str, Any]) -> frozenset[str]:
+    """The delta channels that a checkpoint's own metadata counts."""
+    counted = (own.get(key) or () for key in ("counters_since_delta_snapshot", "delta_writes_versioned"))
+    return frozenset(name for names in counted for name in names)
+
+
 def _is_column_text(value: Any) -> bool:
     return type(value) is str and value.isascii() and "\0" not in value
 

@@ -23,7 +23,8 @@ class Put:
     """Store a checkpoint. Values are encoded when the parent's cannot be re-used, those in `new_versions` at once.
 
     `time` is milliseconds, `draw` a random number for the epoch of a new thread; if it is `only_new`, what is there
-    stays. What is `held` in the thread already is not given again: `channel_values` is not looked at then.
+    stays. What is `held` in the thread already is not given again: `channel_values` is not looked at then. If it
+    `inherits`, a channel without a value has the parent's, where the parent holds the version that is given.
     """
 
     codec: Codec
@@ -37,6 +38,7 @@ class Put:
     hidden: bool = False
     only_new: bool = False
     held: Mapping[str, Slot] | None = None
+    inherits: bool = False
     id: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from threadkeep.engine.backend import Batch, Commit, Drop, Items, Measure, Pause, RunThreads, Survey
-from threadkeep.engine.checkpoints import TRIES
+from threadkeep.engine.backend import Batch, Commit, Drop, Items, Measure, RunThreads, Survey
+from threadkeep.engine.commit import TRIES, Decision, Seen, commit, forgetting
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.records import CheckpointRow, Record, TaskWrites
@@ -44,9 +44,8 @@ async def prune(heads: Heads, key: ThreadKey, strategy: str, draw: int) -> None:
 
 async def delete(heads: Heads, key: ThreadKey) -> None:
     """Remove a thread. One round trip."""
-    heads.forget(key)
-    await Drop(key)
-    heads.forget(key)
+    with forgetting(heads, key):
+        await Drop(key)
 
 
 async def threads_of_runs(tenant: str, kind: str, runs: Iterable[str]) -> tuple[ThreadKey, ...]:
@@ -66,55 +65,50 @@ async def prune_thread(
 
     Three round trips: what it weighs is asked before it goes. Conflict if others change it at each of so many tries.
     """
-    lost: Loss | None = None
-    for attempt in range(tries):
+
+    async def read() -> Seen[_Judged | None]:
         thread = whole(heads, key, await Survey(key))
-        if thread is None or _is_ours(thread, draw, attempt):
-            return lost  # gone, or the answer to an earlier try got lost
+        if thread is None:
+            return Seen(None, None)
         left = remains(thread, judge(thread))
-        batch = _batch(thread, left, draw + attempt)
-        if batch is None:
-            return None
-        try:
-            lost = _loss(thread, left, batch, await _weighed(thread, batch))
-            if not dry_run:
-                await _commit(heads, batch)
-        except Conflict:
-            await Pause(attempt)
-        else:
-            return lost
-    raise Conflict(f"thread {key.id!r} was changed by others at each of {tries} tries")
+        return Seen(_Judged(thread, left, await _freed(thread, left)), thread.head.row)
+
+    def decide(seen: Seen[_Judged | None], attempt: int) -> Decision[Loss | None]:
+        judged = seen.state
+        batch = _batch(judged.thread, judged.left, draw + attempt) if judged is not None else None
+        if judged is None or batch is None:
+            return Decision(None)
+        return Decision(_loss(judged, batch), None if dry_run else Commit(batch))
+
+    return await commit(heads, key, read, decide, tries=tries)
 
 
-def _is_ours(thread: Whole, draw: int, attempt: int) -> bool:
-    return thread.head.row is not None and draw <= thread.head.row.epoch < draw + attempt
+class _Judged(NamedTuple):
+    """A thread, what is left of it, and how many bytes the items hold that go."""
+
+    thread: Whole
+    left: Remains
+    freed: int
 
 
-async def _weighed(thread: Whole, batch: Batch) -> int:
-    """How many bytes the items hold that a batch frees."""
-    if batch.ends or not batch.gone_items:
+async def _freed(thread: Whole, left: Remains) -> int:
+    """How many bytes the items hold that go; 0 if all of the thread goes."""
+    if _ends(left) or not left.unused:
         return 0
-    row, items = await Measure(thread.key, batch.gone_items)
-    if row is None or batch.expect is None or row.epoch != batch.expect[0]:
+    row, items = await Measure(thread.key, left.unused)
+    if row is None or thread.head.row is None or row.epoch != thread.head.row.epoch:
         raise Conflict(f"thread {thread.key.id!r} was pruned by others")
     return sum(length for _, _, length, _ in items)
 
 
-def _loss(thread: Whole, left: Remains, batch: Batch, freed: int) -> Loss:
+def _loss(judged: _Judged, batch: Batch) -> Loss:
+    thread, left, freed = judged
     row = thread.head.row
     assert row is not None
     hidden = (place for place, new in left.rows.items() if new.hidden and not thread.records[place].row.hidden)
     writes = row.writes - sum(len(task.entries) for task in left.tasks.values())
     size = row.bytes if batch.ends else freed - batch.thread.bytes
     return Loss(batch.ends, tuple(sorted(batch.gone_checkpoints)), tuple(sorted(hidden)), writes, size)
-
-
-async def _commit(heads: Heads, batch: Batch) -> None:
-    heads.forget(batch.thread.key)
-    try:
-        await Commit(batch)
-    finally:
-        heads.forget(batch.thread.key)
 
 
 class Freed(NamedTuple):
@@ -145,18 +139,17 @@ async def _judged(
     heads: Heads, key: ThreadKey, judge: Judge, draw: int, runs: frozenset[str] = frozenset()
 ) -> Batch | None:
     """Make the change that a verdict demands; what it was, None if nothing had to be done."""
-    for attempt in range(TRIES):
+
+    async def read() -> Seen[Whole | None]:
         thread = whole(heads, key, await Survey(key))
+        return Seen(thread, thread.head.row if thread is not None else None)
+
+    def decide(seen: Seen[Whole | None], attempt: int) -> Decision[Batch | None]:
+        thread = seen.state
         batch = _batch(thread, remains(thread, judge(thread)), draw + attempt, runs) if thread is not None else None
-        if batch is None:
-            return None
-        try:
-            await _commit(heads, batch)
-        except Conflict:
-            await Pause(attempt)
-        else:
-            return batch
-    raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
+        return Decision(batch, Commit(batch) if batch is not None else None)
+
+    return await commit(heads, key, read, decide)
 
 
 def keep_latest(thread: Whole) -> Verdict:
@@ -216,9 +209,14 @@ def _batch(thread: Whole, left: Remains, draw: int, runs: frozenset[str] = froze
         gone_checkpoints=gone,
         gone_writes=gone_writes,
         gone_items=left.unused,
-        ends=not left.rows and not left.tasks,
+        ends=_ends(left),
         gone_runs=tuple(runs - _runs(left)),
     )
+
+
+def _ends(left: Remains) -> bool:
+    """Whether nothing is left."""
+    return not left.rows and not left.tasks
 
 
 def _runs(left: Remains) -> set[str | None]:

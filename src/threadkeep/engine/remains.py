@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from threadkeep.engine import itemlog
+from threadkeep.engine import itemlog, metadata
+from threadkeep.engine.commit import with_top
 from threadkeep.engine.identity import CUBE
 from threadkeep.engine.itemlog import NAMES, SHARED, Run
 from threadkeep.engine.records import CheckpointRow, Entry, Record, TaskWrites, ThreadRow, pack_writes, reseal
@@ -79,9 +80,8 @@ def delta_channels(records: Mapping[Place, Record]) -> dict[Place, frozenset[str
 
 
 def _own_delta_channels(record: Record) -> frozenset[str]:
-    counted = (record.own.get(key) or () for key in ("counters_since_delta_snapshot", "delta_writes_versioned"))
     held = (name for name, slot in record.slots.items() if slot.snapshot)
-    return frozenset((*(name for names in counted for name in names), *held))
+    return metadata.delta_channels(record.own).union(held)
 
 
 def _parent(record: Record) -> Place:
@@ -148,12 +148,9 @@ def counted(thread: Whole, left: Remains) -> ThreadRow:
     top = max(tops, key=lambda record: record.row.id, default=None)
     tasks = list(left.tasks.values())
     early, waiting = _early(thread, top.row.id if top else "", tasks)
-    return row._replace(
-        early=early, early_status=waiting, checkpoints=len(left.visible), run=top.row.run if top else None,
-        writes=sum(len(task.entries) for task in tasks), status=_status(row, top, tasks),
-        top=top.row.id if top else None, step=top.row.step if top else None,
-        source=top.row.source if top else None, labels=top.row.labels if top else None,
-    )  # fmt: skip
+    writes = sum(len(task.entries) for task in tasks)
+    row = with_top(row, top.row if top else None, _status(row, top, tasks))
+    return row._replace(early=early, early_status=waiting, checkpoints=len(left.visible), writes=writes)
 
 
 def _status(row: ThreadRow, top: Record | None, tasks: Sequence[TaskWrites]) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from threadkeep.engine import metadata
-from threadkeep.engine.backend import Commit, Pause
-from threadkeep.engine.checkpoints import TRIES
+from threadkeep.engine.backend import Batch, Commit
 from threadkeep.engine.codec import Codec
+from threadkeep.engine.commit import Decision, Seen, commit
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, SHARED, Item, ItemId
@@ -26,7 +26,7 @@ from threadkeep.engine.staging import Staging
 from threadkeep.engine.survey import BACK, LATEST, Place, is_short_for
 from threadkeep.engine.talks.mending import mended
 from threadkeep.engine.verify import examined
-from threadkeep.errors import Conflict, Corrupt, Missing
+from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import result
 
 _NEAR = 1 << 16
@@ -69,44 +69,42 @@ class Wish:
 
 async def repair(heads: Heads, key: ThreadKey, wish: Wish, replay: Callable[[], Replay] | None) -> Repaired:
     """Rebuild a checkpoint as a new branch. Corrupt if nothing is left to build from, or if nothing can be written."""
-    for attempt in range(TRIES):
+
+    async def read() -> Seen[tuple[Repaired, Batch | None]]:
         sight = await examined(key)
         if sight is None or not sight.found.is_there:
             raise Missing(f"there is no thread {key.id!r}")
         _refuse_hopeless(sight)
-        try:
-            return await _repaired(heads, sight, wish, replay() if replay else None)
-        except Conflict:
-            await Pause(attempt)
-    raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
+        return Seen(await _repaired(sight, wish, replay() if replay else None), sight.row, sight.records)
+
+    def decide(seen: Seen[tuple[Repaired, Batch | None]], _: int) -> Decision[Repaired]:
+        made, batch = seen.state
+        return Decision(made, Commit(batch) if batch is not None else None)
+
+    return await commit(heads, key, read, decide)
 
 
-async def _repaired(heads: Heads, sight: Sight, wish: Wish, replay: Replay | None) -> Repaired:
+async def _repaired(sight: Sight, wish: Wish, replay: Replay | None) -> tuple[Repaired, Batch | None]:
+    """What is made of a thread, and the change that makes it, if there is one to make."""
     rebuilder = Rebuilder(sight, replay)
     damage = rebuilder.damage()
     target = _target(sight, wish, damage)
     others = sorted(_said(place) for place in damage if place != target)
     if target is None or (target not in damage and target in sight.records):
         intact = ["the newest checkpoint is intact, so the thread goes on; name a damaged one to have a branch of it"]
-        return Repaired(
+        nothing = Repaired(
             sight.key.id, sight.key.kind, wish.ns, None, assumptions=intact if others else [], affected=others
         )
+        return nothing, None
     if sight.key.kind == CUBE:
         talk = await mended(rebuilder, target, wish.time, wish.draw)
         made = Repaired(
             sight.key.id, CUBE, "", target[1], talk.id, talk.parent, talk.channels, [*rebuilder.assumed], others
         )
-        batch = talk.batch
+        batch: Batch | None = talk.batch
     else:
         made, batch = await _branched(rebuilder, target, wish, damage, others)
-    if wish.dry_run:
-        return replace(made, checkpoint=None)
-    heads.forget(sight.key)
-    try:
-        await Commit(batch)
-    finally:
-        heads.forget(sight.key)
-    return made
+    return (replace(made, checkpoint=None), None) if wish.dry_run else (made, batch)
 
 
 # --- what to repair
@@ -170,7 +168,7 @@ def _said(place: Place) -> str:
 
 async def _branched(
     rebuilder: Rebuilder, target: Place, wish: Wish, damage: dict[Place, str], others: list[str]
-) -> tuple[Repaired, Any]:
+) -> tuple[Repaired, Batch | None]:
     sight = rebuilder.sight
     rebuilt = await rebuilder.state(target)
     if rebuilt is None:

@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from threadkeep.engine.backend import Measure, Storage
 from threadkeep.engine.catalogue import ThreadInfo
+from threadkeep.engine.commit import read_consistently
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.itemlog import FIRST_CHANNEL, Run, full_length, minus, union
 from threadkeep.engine.records import Slot, TaskWrites
 from threadkeep.engine.status import STATUSES
-from threadkeep.engine.survey import Whole, steadily, survey
+from threadkeep.engine.survey import Whole, survey
 from threadkeep.engine.wire import WHOLE, header
 from threadkeep.errors import Conflict
 
@@ -187,7 +188,7 @@ class Weighed(NamedTuple):
 
 async def weigh(heads: Heads, key: ThreadKey) -> Weighed:
     """What a thread takes. Two round trips; more if it has many items. Missing if it is not there."""
-    return await steadily(key, lambda: _weigh(heads, key))
+    return await read_consistently(key, lambda: _weigh(heads, key))
 
 
 async def _weigh(heads: Heads, key: ThreadKey) -> Weighed:

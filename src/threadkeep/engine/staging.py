@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from threadkeep.engine import itemlog, metadata
+from threadkeep.engine import metadata
 from threadkeep.engine.backend import Batch, Label
 from threadkeep.engine.codec import Parts
+from threadkeep.engine.commit import new_row, next_batch, next_head, with_top
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.heads import Head
 from threadkeep.engine.itemlog import SHARED, ItemId
@@ -25,9 +26,6 @@ from threadkeep.engine.records import (
 )
 from threadkeep.engine.status import of_checkpoint, of_writes, worse
 from threadkeep.plan import Failure, Outcome, Reply
-
-STRIDE = 1 << 32
-"""A revision is greater than the one before by at most this."""
 
 
 class Known(NamedTuple):
@@ -67,7 +65,7 @@ class Staging:
 
     def _thread(self, op: Op) -> ThreadRow:
         """The thread's row at this point; a new thread starts below revision 0."""
-        return self._row or ThreadRow(self.head.key, op.draw, -1, (), op.time, op.time)
+        return self._row or new_row(self.head.key, op.time, op.draw)
 
     def _find(self, ns: str, id: str | None) -> Record | None:
         if id is None:
@@ -93,6 +91,8 @@ class Staging:
                 held[name] = parent.slots[name]
             else:
                 held[name] = op.encoded[name] = op.codec.encode(value)
+        if op.inherits and parent is not None:
+            held.update(_inherited(op, parent))
         return held
 
     def _put(self, op: Put, thread: ThreadRow, held: dict[str, Parts | Slot]) -> None:
@@ -144,10 +144,7 @@ class Staging:
         for found in (known.tasks | staged).values():
             status = worse(status, of_writes(entry.channel for entry in found.entries.values()))
         waiting = (thread.early, thread.early_status) if thread.early and thread.early > row.id else (None, None)
-        return thread._replace(
-            top=row.id, step=row.step, source=row.source, run=row.run, labels=row.labels,
-            status=status, early=waiting[0], early_status=waiting[1],
-        )  # fmt: skip
+        return with_top(thread, row, status)._replace(early=waiting[0], early_status=waiting[1])
 
     def _put_writes(self, op: PutWrites, thread: ThreadRow) -> None:
         """Add a task's writes: of a regular one the first stays, of a special one (idx < 0) the last."""
@@ -182,15 +179,7 @@ class Staging:
         """The change as a whole, or None if there is none."""
         if self._row is None or not (self._records or self._tasks):
             return None
-        sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in self._draft.new_items.items())
-        added = self._bytes + sum(len(stored) for _, stored in sealed)
-        before = self.head.row
-        return Batch(
-            expect=(before.epoch, before.rev) if before else None,
-            thread=self._row._replace(
-                rev=self._row.rev + 1 + self._draw % STRIDE, nexts=tuple(self._draft.nexts), bytes=added
-            ),
-            items=sealed,
+        return next_batch(self._draft, self._row, draw=self._draw, grown=self._bytes)._replace(
             new_checkpoints=tuple(r.row for place, r in self._records.items() if place in self._new),
             changed_checkpoints=tuple(r.row for place, r in self._records.items() if place not in self._new),
             new_writes=tuple(t.row for place, t in self._tasks.items() if place in self._new),
@@ -201,16 +190,28 @@ class Staging:
 
     def next_head(self, batch: Batch) -> Head:
         """The head that the batch made."""
-        before = self.head.row
-        for at, item in self._draft.new_items.items():
-            self.head.pool.add(at, item)
-        row = batch.thread._replace(bytes=(before.bytes if before else 0) + batch.thread.bytes)
-        recent = self.head.with_recent([*_records(self._known), *self._records.values()])
-        return Head(self.head.key, row, tuple(self._draft.names), recent, self.head.pool)
+        return next_head(self._draft, batch, [*_records(self._known), *self._records.values()])
 
 
 def _records(known: Mapping[tuple[str, str], Known]) -> Iterable[Record]:
     return (found.record for found in known.values() if found.record is not None)
+
+
+def _inherited(op: Put, parent: Record) -> dict[str, Slot]:
+    """The parent's slots of channels that have no value here, are not new and have the parent's version.
+
+    Not those of delta channels: an absent value means that they are rebuilt from ancestors and their writes.
+    """
+    return {
+        name: slot
+        for name, slot in parent.slots.items()
+        if name not in op.values
+        and name not in op.new_versions
+        and _same_version(parent, op, name)
+        and not slot.snapshot
+        and name not in metadata.delta_channels(op.about.own)
+        and name not in metadata.delta_channels(parent.own)
+    }
 
 
 def _same_version(parent: Record, op: Put, name: str) -> bool:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from langgraph.checkpoint.serde.types import TASKS
 
-from threadkeep.engine.backend import Pause
-from threadkeep.engine.checkpoints import TRIES, about
+from threadkeep.engine.checkpoints import about
+from threadkeep.engine.commit import read_consistently
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.paths import message_id
@@ -25,7 +25,6 @@ from threadkeep.engine.records import Entry, Record, Slot, TaskWrites
 from threadkeep.engine.remains import delta_channels
 from threadkeep.engine.survey import Place, Whole, lineage, node_of, survey, value_of, with_items
 from threadkeep.engine.talks import plainly
-from threadkeep.errors import Conflict
 
 T = TypeVar("T")
 _INTERNAL = ("__", "branch:", "join:")
@@ -250,13 +249,11 @@ def sends_of(reading: Reading, records: Iterable[Record]) -> list[Slot]:
 
 async def read(heads: Heads, key: ThreadKey, use: Callable[[Reading], Awaitable[T]]) -> T:
     """Survey a thread and use it; again, if it is pruned meanwhile. Missing if there is no such thread."""
-    for attempt in range(TRIES):
-        reading = Reading(await survey(heads, key))
-        try:
-            return await use(reading)
-        except Conflict:
-            await Pause(attempt)
-    raise Conflict(f"thread {key.id!r} was pruned by others at each of {TRIES} tries")
+
+    async def once() -> T:
+        return await use(Reading(await survey(heads, key)))
+
+    return await read_consistently(key, once)
 
 
 async def fetch(heads: Heads, reading: Reading, slots: Iterable[Slot]) -> None:

@@ -6,18 +6,18 @@ What looks at a thread, judges it or branches it starts here. One round trip; no
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
-from threadkeep.engine.backend import Items, Loaded, Pause, Survey
+from threadkeep.engine.backend import Items, Loaded, Survey
 from threadkeep.engine.checkpoints import about
+from threadkeep.engine.commit import Seen
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run, union
 from threadkeep.engine.plain import plain_parts
 from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.errors import Conflict, Missing
-from threadkeep.plan import Plan
 
 Place = tuple[str, str]
 """Namespace and id of a checkpoint."""
@@ -29,8 +29,6 @@ FORKED_FROM = "forked_from"
 BACK = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
 """So many checkpoints before the one that is named."""
 _PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
-TRIES = 40
-T = TypeVar("T")
 
 
 class Whole(NamedTuple):
@@ -77,6 +75,12 @@ async def survey(heads: Heads, key: ThreadKey) -> Whole:
     if found is None:
         raise Missing(f"there is no thread {key.id!r}")
     return found
+
+
+async def survey_to_change(heads: Heads, key: ThreadKey) -> Seen[Whole]:
+    """The same, for a verb that changes the thread."""
+    found = await survey(heads, key)
+    return Seen(found, found.head.row, found.records)
 
 
 def find(thread: Whole, ref: str | None, ns: str = "") -> Record:
@@ -182,13 +186,3 @@ def node_of(path: str, sends: Iterable[Any] = ()) -> str | None:
 def is_of_send(path: str) -> bool:
     """Whether a task came from a pending send, or from a call of the functional API."""
     return path.startswith(_PUSH)
-
-
-async def steadily(key: ThreadKey, read: Callable[[], Plan[T]]) -> T:
-    """What a plan reads of a thread in several steps; again, if the thread was pruned in between."""
-    for attempt in range(TRIES):
-        try:
-            return await read()
-        except Conflict:
-            await Pause(attempt)
-    raise Conflict(f"thread {key.id!r} was pruned by others at each of {TRIES} tries")

@@ -2,60 +2,47 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from threadkeep.engine import itemlog, metadata
-from threadkeep.engine.backend import Batch, Commit, Label, Pause
+from threadkeep.engine import metadata
+from threadkeep.engine.backend import Batch, Commit, Label
 from threadkeep.engine.branch import visible
-from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.codec import pack, unpack
+from threadkeep.engine.commit import Decision, Seen, commit, next_batch
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.itemlog import SHARED, ItemId
 from threadkeep.engine.records import CheckpointRow, Record, reseal
-from threadkeep.engine.staging import STRIDE
-from threadkeep.engine.survey import TAG, Whole, survey
+from threadkeep.engine.survey import TAG, Whole, survey_to_change
 from threadkeep.engine.talks import form
-from threadkeep.errors import Conflict
 
 
 async def tag(heads: Heads, key: ThreadKey, ref: str | None, ns: str, name: str | None, draw: int) -> str:
     """Give a checkpoint a tag in place of any other, or take it away; the checkpoint's id. Two round trips; one for nothing."""
-    for attempt in range(TRIES):
-        thread = await survey(heads, key)
+
+    def decide(seen: Seen[Whole], _: int) -> Decision[str]:
+        nonlocal ref
+        thread = seen.state
         record = visible(thread, ref, ns)
         ref = record.row.id
         if thread.about(record).get(TAG) == name:
-            return ref
-        try:
-            heads.forget(key)
-            await Commit(_batch(thread, record, name, draw))
-        except Conflict:
-            await Pause(attempt)
-        else:
-            return ref
-        finally:
-            heads.forget(key)
-    raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
+            return Decision(ref)
+        return Decision(ref, Commit(_batch(thread, record, name, draw)))
+
+    return await commit(heads, key, partial(survey_to_change, heads, key), decide)
 
 
 def _batch(thread: Whole, record: Record, name: str | None, draw: int) -> Batch:
     head, draft = thread.head, Draft(thread.head)
     assert head.row is not None
     row = _retold(thread, record, name, draft)
-    sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in draft.new_items.items())
     on_top = (row.ns, row.id) == ("", head.row.top)
-    return Batch(
-        expect=(head.row.epoch, head.row.rev),
-        thread=head.row._replace(
-            rev=head.row.rev + 1 + draw % STRIDE, nexts=tuple(draft.nexts), labels=row.labels if on_top else head.row.labels,
-            bytes=row.size - record.row.size + sum(len(stored) for _, stored in sealed),
-        ),
-        items=sealed,
-        changed_checkpoints=(row,),
-        labels=tuple(_labels(row, record, thread, name, draft)),
-    )  # fmt: skip
+    next = head.row._replace(labels=row.labels) if on_top else head.row
+    return next_batch(draft, next, draw=draw, grown=row.size - record.row.size)._replace(
+        changed_checkpoints=(row,), labels=tuple(_labels(row, record, thread, name, draft))
+    )
 
 
 def _retold(thread: Whole, record: Record, name: str | None, draft: Draft) -> CheckpointRow:

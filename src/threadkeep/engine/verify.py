@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from threadkeep.engine import itemlog, metadata
-from threadkeep.engine.backend import Have, Items, Pause
+from threadkeep.engine.backend import Have, Items
+from threadkeep.engine.commit import read_consistently
 from threadkeep.engine.heads import Head
 from threadkeep.engine.health import (
     CATALOGUE,
@@ -72,18 +73,20 @@ class Verified:
 
 async def examined(key: ThreadKey) -> Sight | None:
     """A thread with all that is wrong with it, its items too; None if there is no such thread and nothing tells of it."""
-    for attempt in range(_TRIES):
-        found = await Inspect(key)
-        sight = look(key, found)
-        for said in found.told:
-            sight.tell(INDEX, f"{sight.where}: {said}")
-        if not found.is_there:
-            return sight if sight.problems else None
-        if sight.row is None or await _items_are_read(sight):
-            _judge(sight)
-            return sight
-        await Pause(attempt)
-    raise Conflict(f"thread {key.id!r} was pruned by others at each of {_TRIES} tries")
+    return await read_consistently(key, partial(_examined, key), tries=_TRIES)
+
+
+async def _examined(key: ThreadKey) -> Sight | None:
+    found = await Inspect(key)
+    sight = look(key, found)
+    for said in found.told:
+        sight.tell(INDEX, f"{sight.where}: {said}")
+    if not found.is_there:
+        return sight if sight.problems else None
+    if sight.row is not None:
+        await _read_items(sight)
+    _judge(sight)
+    return sight
 
 
 def counted(sight: Sight) -> tuple[int, int, int, int, int]:
@@ -101,20 +104,17 @@ def _rows_size(found: Inspected) -> int:
 # --- items
 
 
-async def _items_are_read(sight: Sight) -> bool:
-    """Unseal and decode all items of the state; False if the thread was pruned meanwhile."""
+async def _read_items(sight: Sight) -> None:
+    """Unseal and decode all items of the state; Conflict if the thread was pruned meanwhile."""
     values = _Values(sight)
     for some in _slices(each for each in sight.found.stored if each[0] >= FIRST_CHANNEL):
-        if not await _slice_is_read(sight, some, values.take):
-            return False
+        await _read_slice(sight, some, values.take)
     for pieces in values.unfinished():
         held: dict[ItemId, bytes] = {}
         wanted = [(*at, 0) for piece in pieces for at in piece.ids]
-        if not await _slice_is_read(sight, wanted, partial(_hold, held)):
-            return False
+        await _read_slice(sight, wanted, partial(_hold, held))
         for piece in pieces:
             values.finish(piece, held)
-    return True
 
 
 def _hold(held: dict[ItemId, bytes], at: ItemId, item: itemlog.Item) -> None:
@@ -134,7 +134,7 @@ def _slices(stored: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int, 
         yield some
 
 
-async def _slice_is_read(sight: Sight, some: list[tuple[int, int, int]], take: Any) -> bool:
+async def _read_slice(sight: Sight, some: list[tuple[int, int, int]], take: Any) -> None:
     """Read some items, give each that is intact to `take`; what cannot be read is looked for by halves."""
     row = sight.row
     assert row is not None
@@ -144,17 +144,18 @@ async def _slice_is_read(sight: Sight, some: list[tuple[int, int, int]], take: A
     except Corrupt as error:
         if len(some) == 1:
             sight.bad[ids[0]] = (DATABASE, f"item {ids[0].lane}:{ids[0].n} of {sight.where} cannot be read: {error}")
-            return True
+            return
         half = len(some) // 2
-        return await _slice_is_read(sight, some[:half], take) and await _slice_is_read(sight, some[half:], take)
+        await _read_slice(sight, some[:half], take)
+        await _read_slice(sight, some[half:], take)
+        return
     if loaded.thread is None or loaded.thread.epoch != row.epoch:
-        return False
+        raise Conflict(f"{sight.where} was pruned while it was read")
     for at in ids:
         if at not in loaded.items:
             sight.bad.setdefault(at, (DATABASE, f"item {at.lane}:{at.n} of {sight.where} is listed but not found"))
         elif at not in sight.bad:
             _unsealed(sight, at, loaded.items[at], take)
-    return True
 
 
 def _unsealed(sight: Sight, at: ItemId, stored: bytes, take: Any) -> None:
@@ -429,10 +430,7 @@ async def examine_talk(sight: Sight) -> None:
 
 def _judge_talk(sight: Sight, head: Head, record: Record, row: ThreadRow) -> None:
     events, pending = form.events(head, record), form.value(head, record, form.PENDING)
-    ledger = Ledger(events)
-    status = "pending" if ledger.open else "idle"
-    if pending is not None and not form.is_settled(pending):
-        status = "interrupted"
+    status = form.status(pending, Ledger(events))
     if row.status != status:
         sight.tell(CATALOGUE, f"{sight.where} says that its status is {row.status!r}, not {status!r}")
     messages = record.slots.get(form.MESSAGES)

@@ -12,7 +12,7 @@ from threadkeep.clock import nonce, now_ms
 from threadkeep.engine import catalogue, retention
 from threadkeep.engine import prune as engine_prune
 from threadkeep.engine.backend import Listed
-from threadkeep.engine.checkpoints import TRIES
+from threadkeep.engine.commit import TRIES
 from threadkeep.engine.identity import ThreadKey, as_id, as_kind
 from threadkeep.engine.retention import Policy, Pruned, PrunedThread
 from threadkeep.errors import Conflict, Corrupt

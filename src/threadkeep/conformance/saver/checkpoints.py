@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep.conformance.colours import Colour
+from threadkeep.conformance.declared import needs
 from threadkeep.conformance.saver.chains import at, chain, got, ids, put, values
 
 ODD_NAMES = [
@@ -104,6 +105,76 @@ def test_a_channel_that_went_is_gone(my_saver: Colour) -> None:
     put(my_saver, "2", "1", {"a": 2}, version=2)
     assert values(my_saver) == {"a": 2}
     assert values(my_saver, "t", "1") == {"a": 1, "b": 1}
+
+
+# --- a channel that is left out, at the version that its parent holds
+
+
+LONG = [f"element {n} " * 20 for n in range(20)]
+HELD: dict[str, Any] = {"small": "stays", "large": LONG}
+
+
+def put_without(saver: Colour, id: str, parent: str | None, versions: dict[str, Any], /, **how: Any) -> None:
+    """Put a checkpoint whose only value is that of `a`, if a version of it is named; nothing else is new."""
+    given = {"a": f"a of {id}"} if "a" in versions else {}
+    new = how.pop("new_versions", {name: versions[name] for name in given})
+    checkpoint = {**empty_checkpoint(), "id": id, "channel_values": given, "channel_versions": versions}
+    saver.put(at("t", parent, how.pop("ns", "")), checkpoint, {"source": "loop", "step": 1} | how, new)
+
+
+def test_a_channel_that_is_left_out_at_its_parents_version_has_the_parents_value(my_saver: Colour) -> None:
+    put(my_saver, "1", None, HELD)
+    put_without(my_saver, "2", "1", {"small": 1, "large": 1, "a": 2})
+    put_without(my_saver, "3", "2", {"small": 1, "large": 1})
+    assert values(my_saver, "t", "2") == HELD | {"a": "a of 2"}
+    assert values(my_saver, "t", "3") == HELD
+
+
+@needs("prune")
+def test_a_value_that_was_taken_from_the_parent_survives_it(my_saver: Colour) -> None:
+    put(my_saver, "1", None, HELD)
+    put_without(my_saver, "2", "1", {"small": 1, "large": 1})
+    my_saver.prune(["t"])
+    assert ids(my_saver) == ["2"]
+    assert values(my_saver, "t", "2") == HELD
+
+
+def test_a_channel_that_is_left_out_and_new_has_no_value(my_saver: Colour) -> None:
+    put(my_saver, "1", None, HELD)
+    put_without(my_saver, "2", "1", {"small": 2, "large": 1}, new_versions={"small": 2})
+    assert values(my_saver, "t", "2") == {"large": LONG}
+    put(my_saver, "3", None, HELD, version=3)
+    put_without(my_saver, "4", "3", {"small": 3, "large": 3}, new_versions={"small": 3})
+    assert values(my_saver, "t", "4") == {"large": LONG}
+
+
+def test_a_channel_that_is_left_out_has_the_value_of_its_own_branch(my_saver: Colour) -> None:
+    """The versions of two branches may be equal integers."""
+    put(my_saver, "1", None, {"held": "root"})
+    for id, side in (("2", "left"), ("3", "right")):
+        put(my_saver, id, "1", {"held": side}, version=2)
+    for id, parent in (("4", "2"), ("5", "3")):
+        put_without(my_saver, id, parent, {"held": 2})
+    assert [values(my_saver, "t", id) for id in "45"] == [{"held": "left"}, {"held": "right"}]
+
+
+def test_a_channel_that_is_left_out_is_taken_from_the_parent_only(my_saver: Colour) -> None:
+    put(my_saver, "1", None, {"held": "first"})
+    put(my_saver, "2", "1", {"held": "second"}, version=2)
+    for id, parent in (("3", "1"), ("4", "not there"), ("5", None)):
+        put_without(my_saver, id, parent, {"held": 2})
+    put_without(my_saver, "6", "2", {"held": 2}, ns="child")
+    found = [values(my_saver, "t", id) for id in "345"] + [values(my_saver, ns="child")]
+    assert found == [{}, {}, {}, {}]
+
+
+def test_a_put_on_an_id_that_is_there_takes_left_out_channels_from_its_parent_again(my_saver: Colour) -> None:
+    put(my_saver, "1", None, HELD | {"a": "a of 1"})
+    for _ in range(2):
+        put_without(my_saver, "2", "1", {"small": 1, "large": 1, "a": 2})
+        assert values(my_saver, "t", "2") == HELD | {"a": "a of 2"}
+    put_without(my_saver, "2", "1", {"large": 1})
+    assert values(my_saver, "t", "2") == {"large": LONG}
 
 
 def test_branches_keep_their_own_values(my_saver: Colour) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
 from threadkeep.conformance.colours import Colour
 from threadkeep.conformance.declared import needs
-from threadkeep.conformance.saver.chains import at, put
+from threadkeep.conformance.saver.chains import at, put, values
 
 DELTA: dict[str, Any] = {"counters_since_delta_snapshot": {"log": (1, 1)}}
 
@@ -39,6 +43,19 @@ def test_the_history_of_a_channel_is_its_seed_and_the_writes_since(my_saver: Col
 def test_a_branch_does_not_see_its_sibling(my_saver: Colour) -> None:
     branches(my_saver)
     assert told(my_saver, "5", "log") == {"log": (["seed"], ["on 1", "on 2", "on 4"])}
+
+
+@needs("delta_channels")
+@pytest.mark.parametrize("held", [["seed"], _DeltaSnapshot(["seed"])], ids=["plain", "snapshot"])
+def test_a_delta_channel_is_not_taken_from_the_parent(my_saver: Colour, held: Any) -> None:
+    """It is rebuilt from its ancestors, whatever its version is."""
+    put(my_saver, "1", None, {"log": held})
+    my_saver.put_writes(at("t", "1"), [("log", "on 1")], "task")
+    checkpoint = {**empty_checkpoint(), "id": "2", "channel_versions": {"log": 1}}
+    my_saver.put(at("t", "1"), checkpoint, {"source": "loop", "step": 1, **DELTA}, {})
+    put(my_saver, "3", "2", **DELTA)
+    assert values(my_saver, "t", "2") == {}
+    assert told(my_saver, "3", "log") == {"log": (held, ["on 1"])}
 
 
 @needs("delta_channels")

@@ -61,3 +61,13 @@ def test_a_thread_may_be_forked_from_its_history(my_saver: Colour) -> None:
     graph.update_state(first.config, {"lines": ["another"]})
     assert graph.get_state(THREAD).values == {"lines": ["line 0", "another"]}
     assert graph.invoke({"lines": []}, THREAD) == {"lines": ["line 0", "another", "line 2"]}
+
+
+def test_a_duplicate_of_any_checkpoint_has_its_values_and_goes_on_as_it_does(my_saver: Colour) -> None:
+    """`__copy__` puts beside the checkpoint, with all its versions and none that is new."""
+    graph = graph_on(my_saver, asks=True)
+    graph.invoke({"lines": []}, THREAD)
+    for state in list(graph.get_state_history(THREAD)):
+        made = graph.get_state(graph.update_state(state.config, None, as_node="__copy__"))
+        assert (made.values, made.next) == (state.values, state.next)
+        assert made.config != state.config

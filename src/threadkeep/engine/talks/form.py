@@ -23,7 +23,7 @@ from threadkeep.engine.draft import Draft
 from threadkeep.engine.heads import Head
 from threadkeep.engine.itemlog import Run
 from threadkeep.engine.records import CheckpointRow, Record, Slot, pack_checkpoint
-from threadkeep.engine.talks.ledger import Event, unpacked
+from threadkeep.engine.talks.ledger import Event, Ledger, unpacked
 from threadkeep.engine.wire import LIST, MAP, WHOLE, header
 from threadkeep.errors import Corrupt
 
@@ -78,6 +78,22 @@ def value(head: Head, record: Record | None, name: str) -> Any:
 def is_settled(pending: Sequence[Any]) -> bool:
     """Whether there is no question any more."""
     return pending[0] is None
+
+
+def status(pending: Sequence[Any] | None, ledger: Ledger) -> str:
+    """The status of a cube thread: a question waits; or a run is under way, or broke off; or neither."""
+    if pending is not None and not is_settled(pending):
+        return "interrupted"
+    return "pending" if ledger.open else "idle"
+
+
+def status_at(head: Head, record: Record) -> str:
+    """The status of a cube thread at a checkpoint. The items of the question and the events must be at hand."""
+    pending = value(head, record, PENDING)
+    try:
+        return status(pending, Ledger(events(head, record)))
+    except (KeyError, TypeError, IndexError) as error:
+        raise Corrupt(f"{PENDING} of {head.where} does not make sense: {error!r}") from error
 
 
 def events(head: Head, record: Record) -> list[Event]:

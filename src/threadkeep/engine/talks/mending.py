@@ -9,15 +9,15 @@ from typing import NamedTuple
 from threadkeep.engine import itemlog, metadata
 from threadkeep.engine.backend import Batch, Label
 from threadkeep.engine.codec import MSGPACK, pack
+from threadkeep.engine.commit import next_batch, with_top
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.heads import Head
 from threadkeep.engine.itemlog import SHARED, Item, ItemId
 from threadkeep.engine.rebuilding import INTACT, LOST, Rebuilder
 from threadkeep.engine.records import CheckpointRow, Record, Slot
-from threadkeep.engine.staging import STRIDE
 from threadkeep.engine.survey import Place
-from threadkeep.engine.talks.form import EVENTS, FOLDED, MESSAGES, PENDING, checkpoint, events, is_settled, value
-from threadkeep.engine.talks.ledger import APPENDED, Event, Ledger, packed
+from threadkeep.engine.talks.form import EVENTS, FOLDED, MESSAGES, checkpoint, events, status_at
+from threadkeep.engine.talks.ledger import APPENDED, Event, packed
 from threadkeep.engine.wire import LIST
 from threadkeep.errors import Corrupt
 
@@ -126,26 +126,14 @@ def _made(
         ns="", id=id, parent=record.row.id if record.row.id != target[1] else record.row.parent, run=record.row.run,
         step=None, source="fork", labels=label, time=time, hidden=False, refs=(), body=b"",
     )  # fmt: skip
-    built = checkpoint(made, slots, draft).row
-    sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in draft.new_items.items())
-    thread = row._replace(
-        rev=row.rev + 1 + draw % STRIDE, nexts=tuple(draft.nexts), updated=time, checkpoints=row.checkpoints + 1,
-        top=built.id, run=built.run, step=built.step, source=built.source, labels=label, status=_status(rebuilder, draft, slots),
-        bytes=built.size + sum(len(stored) for _, stored in sealed),
-    )  # fmt: skip
-    tagged = (Label(label, metadata.tags(labels)),) if ItemId(SHARED, label) in draft.new_items else ()
-    runs = (built.run,) if built.run is not None else ()
-    batch = Batch((row.epoch, row.rev), thread, items=sealed, new_checkpoints=(built,), labels=tagged, runs=runs)
-    return Mended(built.id, built.parent, channels, batch)
-
-
-def _status(rebuilder: Rebuilder, draft: Draft, slots: dict[str, Slot]) -> str:
-    """As `staging` tells it: a question waits, a run is under way or broke off, or neither."""
+    packed_record = checkpoint(made, slots, draft)
+    built = packed_record.row
     for at, item in draft.new_items.items():
         rebuilder.pool.add(at, item)
-    row = CheckpointRow("", "", None, None, None, None, 0, 0, False, (), b"")
-    record = Record(row, {}, {}, {}, slots, {}, None)
-    pending = value(draft.head, record, PENDING)
-    if pending is not None and not is_settled(pending):
-        return "interrupted"
-    return "pending" if Ledger(events(draft.head, record)).open else "idle"
+    thread = with_top(row, built, status_at(draft.head, packed_record))
+    thread = thread._replace(updated=time, checkpoints=row.checkpoints + 1)
+    tagged = (Label(label, metadata.tags(labels)),) if ItemId(SHARED, label) in draft.new_items else ()
+    runs = (built.run,) if built.run is not None else ()
+    batch = next_batch(draft, thread, draw=draw, grown=built.size)
+    batch = batch._replace(new_checkpoints=(built,), labels=tagged, runs=runs)
+    return Mended(built.id, built.parent, channels, batch)

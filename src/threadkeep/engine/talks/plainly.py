@@ -61,10 +61,3 @@ def _runs(head: Head, record: Record) -> list[dict[str, Any]]:
         {"run": name, "completed": run.completed is not None, "messages": counts.get(name, 0)}
         for name, run in ledger.runs.items()
     ]
-
-
-def status(head: Head, record: Record) -> str:
-    """A question waits; a run is under way, or broke off; or neither. Needs the items of the question and the runs."""
-    if value(head, record, form.PENDING) is not None:
-        return "interrupted"
-    return "pending" if form.EVENTS in record.slots and Ledger(form.events(head, record)).open else "idle"

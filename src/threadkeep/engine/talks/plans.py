@@ -16,14 +16,15 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from threadkeep.engine import itemlog, metadata
-from threadkeep.engine.backend import Batch, Fork, Items, Label, Pause, Want
-from threadkeep.engine.checkpoints import TRIES, about, committed, load_some, remembering
+from threadkeep.engine.backend import Batch, Fork, Items, Label, Want
+from threadkeep.engine.checkpoints import about, load_some, remembering
 from threadkeep.engine.codec import MSGPACK, pack
+from threadkeep.engine.commit import Decision, Seen, commit, commit_ops, new_row, read_consistently, with_top
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import NAMES, SHARED, Run
-from threadkeep.engine.records import CheckpointRow, Record, Slot, ThreadRow
+from threadkeep.engine.records import CheckpointRow, Record, Slot
 from threadkeep.engine.talks.form import (
     ANSWERS,
     EVENTS,
@@ -73,7 +74,7 @@ _NEEDS: dict[type, tuple[str, ...]] = {
 
 async def write(heads: Heads, key: ThreadKey, ops: Sequence[AnyOp]) -> list[Outcome]:
     """Make all these changes in one commit; one outcome each, in order. One round trip when warm, three when cold."""
-    return await committed(heads, key, ops, partial(_staged, heads, key, ops))
+    return await commit_ops(heads, key, ops, partial(_staged, heads, key, ops))
 
 
 async def _staged(heads: Heads, key: ThreadKey, ops: Sequence[AnyOp], head: Head | None) -> Staging:
@@ -216,18 +217,16 @@ async def answer(heads: Heads, key: ThreadKey, run: str, question: str) -> Any:
 
 async def _read(heads: Heads, key: ThreadKey, name: str) -> Any:
     """A channel of the newest checkpoint as it is now. One round trip; two if it is large and not at hand."""
-    for attempt in range(TRIES):
+
+    async def once() -> Any:
         head, record = await _current(heads, key, heads.get(key))
         if record is None:
             return None
-        try:
-            head = await _with_items(heads, head, record, (name,))
-        except Conflict:
-            await Pause(attempt)
-            continue
+        head = await _with_items(heads, head, record, (name,))
         heads.remember(remembering(head, [record]))
         return value(head, record, name)
-    raise Conflict(f"thread {key.id!r} was pruned by others at each of {TRIES} tries")
+
+    return await read_consistently(key, once)
 
 
 async def fork(
@@ -237,26 +236,25 @@ async def fork(
 
     Four round trips. `about` stands in its extra as `fork`, if it is given.
     """
-    for attempt in range(TRIES):
+
+    async def read() -> Seen[tuple[Head, Record]]:
         head, record = await _current(heads, source, heads.get(source))
-        row = head.row
-        if record is None or row is None:
+        if record is None:
             raise _no_thread(source)
         there = (await Items(target, ())).thread
-        if there is not None and draw <= there.epoch < draw + attempt:
-            return  # the answer to an earlier try got lost
-        if there is not None:
-            raise Refused(THREAD_EXISTS, f"there is a thread {target.id!r} already")
-        try:
+        if there is None:
             head = await _with_items(heads, head, record, (EVENTS, EXTRA))
-            forked = _forked(head, record, target, run, about, time, draw + attempt)
-            await Fork(source, (row.epoch, row.rev), *forked)
-        except Conflict:
-            await Pause(attempt)
-            continue
-        heads.forget(target)
-        return
-    raise Conflict(f"thread {source.id!r} or {target.id!r} was changed by others at each of {TRIES} tries")
+        return Seen((head, record), there)
+
+    def decide(seen: Seen[tuple[Head, Record]], attempt: int) -> Decision[None]:
+        if seen.row is not None:
+            raise Refused(THREAD_EXISTS, f"there is a thread {target.id!r} already")
+        head, record = seen.state
+        assert head.row is not None
+        forked = _forked(head, record, target, run, about, time, draw + attempt)
+        return Decision(None, Fork(source, (head.row.epoch, head.row.rev), *forked))
+
+    await commit(heads, target, read, decide, source=source)
 
 
 def _forked(
@@ -287,11 +285,10 @@ def taken_over(
         refs=(), body=b"",
     )  # fmt: skip
     row = checkpoint(row, slots, draft, own).row
-    sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in draft.new_items.items())
-    thread = ThreadRow(
-        target, draw, 0, tuple(draft.nexts), time, time, checkpoints=1, top=row.id, run=run, step=row.step,
-        source=row.source, labels=label, status=status, bytes=row.size + sum(len(stored) for _, stored in sealed),
-    )  # fmt: skip
+    sealed = draft.sealed()
+    size = row.size + sum(len(stored) for _, stored in sealed)
+    thread = with_top(new_row(target, time, draw), row, status)
+    thread = thread._replace(rev=0, nexts=tuple(draft.nexts), checkpoints=1, bytes=size)
     tagged = (Label(label, metadata.tags(labels)),)
     batch = Batch(
         None, thread, items=sealed, new_checkpoints=(row,), labels=tagged, runs=(run,) if run is not None else ()

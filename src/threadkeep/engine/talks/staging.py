@@ -9,11 +9,11 @@ from typing import Any
 from threadkeep.engine import itemlog, metadata
 from threadkeep.engine.backend import Batch, Label
 from threadkeep.engine.codec import MSGPACK, pack
+from threadkeep.engine.commit import new_row, next_batch, next_head, with_top
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.heads import Head
 from threadkeep.engine.itemlog import SHARED, ItemId
-from threadkeep.engine.records import CheckpointRow, Record, Slot, ThreadRow
-from threadkeep.engine.staging import STRIDE
+from threadkeep.engine.records import CheckpointRow, Record, Slot
 from threadkeep.engine.talks.form import (
     ANSWERS,
     EVENTS,
@@ -26,6 +26,7 @@ from threadkeep.engine.talks.form import (
     checkpoint,
     is_settled,
     parts,
+    status,
     value,
 )
 from threadkeep.engine.talks.ledger import APPENDED, CLAIMED, COMPLETED, Event, Ledger
@@ -215,7 +216,7 @@ class Staging:
     def _begin(self, time: int, run: str | None, *, anew: bool = False, labels: dict[str, Any] | None = None) -> None:
         """Change the newest checkpoint from here on, or begin another, if this is another run."""
         if self._row is None:
-            self._row = ThreadRow(self.head.key, self._draw, -1, (), time, time)
+            self._row = new_row(self.head.key, time, self._draw)
         if self._at is None or self._at.run != run or anew:
             self._finish()
             before = self._at
@@ -251,42 +252,29 @@ class Staging:
         if self._row is None or self._at is None or not self._records:
             self._give_back()
             return None
-        sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in self._draft.new_items.items())
         rows = [record.row for record in self._records.values()]
-        before, at = self.head.row, self._at
         replaced = self._before.row.size if self._before and self._before.row.id in self._records else 0
-        return Batch(
-            expect=(before.epoch, before.rev) if before else None,
-            thread=self._row._replace(
-                rev=self._row.rev + 1 + self._draw % STRIDE, nexts=tuple(self._draft.nexts), updated=at.time,
-                checkpoints=self._row.checkpoints + len(self._new), top=at.id, run=at.run, step=at.step,
-                source=at.source, labels=at.labels, status=self._status(),
-                bytes=sum(row.size for row in rows) - replaced + sum(len(stored) for _, stored in sealed),
-            ),
-            items=sealed,
+        thread = with_top(self._row, self._at, self._status())._replace(
+            updated=self._at.time, checkpoints=self._row.checkpoints + len(self._new)
+        )
+        grown = sum(row.size for row in rows) - replaced
+        return next_batch(self._draft, thread, draw=self._draw, grown=grown)._replace(
             new_checkpoints=tuple(row for row in rows if row.id in self._new),
             changed_checkpoints=tuple(row for row in rows if row.id not in self._new),
             labels=tuple(self._labels.values()),
             runs=tuple(self._runs),
-        )  # fmt: skip
+        )
 
     def _status(self) -> str:
-        """A question waits; a run is under way, or broke off; or neither."""
+        """As it was, if no op changed the events or the question."""
         if self._ledger is None:
             return self._row.status if self._row is not None else "idle"
-        pending = self._read(PENDING)
-        if pending is not None and not is_settled(pending):
-            return "interrupted"
-        return "pending" if self._ledger.open else "idle"
+        return status(self._read(PENDING), self._ledger)
 
     def next_head(self, batch: Batch) -> Head:
         """The head that the batch made."""
-        before, pool = self.head.row, self.head.pool
-        for at, item in self._draft.new_items.items():
-            pool.add(at, item)
         self._give_back()
-        row = batch.thread._replace(bytes=(before.bytes if before else 0) + batch.thread.bytes)
-        return Head(self.head.key, row, tuple(self._draft.names), self.head.with_recent(self._records.values()), pool)
+        return next_head(self._draft, batch, self._records.values())
 
     def _give_back(self) -> None:
         """Have the ledger at hand for the next change."""
