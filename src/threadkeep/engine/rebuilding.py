@@ -2,7 +2,7 @@
 
 The writes on a checkpoint are what its child took in. So a channel that cannot be read any more is what the nearest
 ancestor that can be read holds, and after it the writes on each checkpoint from there on; how they are merged is told by
-the graph, if there is one, or by `merging`. Where writes are lost too, what is left of the list or dict itself is taken.
+the graph, if there is one, or by `default_merge`. Where writes are lost too, what is left of the list or dict itself is taken.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
 from threadkeep.engine import itemlog
 from threadkeep.engine.backend import Have, Items
 from threadkeep.engine.codec import MSGPACK, Parts, pack
+from threadkeep.engine.default_merge import merged
+from threadkeep.engine.heads import Head
 from threadkeep.engine.itemlog import FIRST_CHANNEL, Item, ItemId
-from threadkeep.engine.merging import merged, opened
 from threadkeep.engine.plain import plain_parts
 from threadkeep.engine.pool import Pool
 from threadkeep.engine.records import CheckpointRow, Entry, Slot
 from threadkeep.engine.remains import delta_channels
 from threadkeep.engine.sight import Among, Sight
-from threadkeep.engine.survey import Place, node_of
+from threadkeep.engine.survey import Place, node_of, parts_of
 from threadkeep.engine.wire import LIST, WHOLE, split_parts
 from threadkeep.errors import Conflict, Corrupt
 
@@ -196,12 +197,8 @@ class Rebuilder:
         """A value by its parts."""
         if isinstance(value, Parts):
             return value
-        if value.inline is not None:
-            return Parts(value.kind, value.tag, [value.inline], value.snapshot)
         await self.fetch([value])
-        data = self.pool.join(value.runs, self.sight.where)
-        elements = [data] if value.kind == WHOLE else list(split_parts(data, value.elements)) if value.elements else []
-        return Parts(value.kind, value.tag, elements, value.snapshot)
+        return parts_of(Head(self.sight.key, self.sight.row, pool=self.pool), value)
 
     async def fetch(self, slots: Iterable[Slot]) -> None:
         """Have the intact items of these values at hand."""
@@ -340,7 +337,7 @@ class Rebuilder:
         if not writes:
             return base
         if name == TASKS:
-            return Parts(LIST, MSGPACK, [b"".join(opened(write).parts) for write in writes])
+            return merged(Parts(LIST, MSGPACK, []), writes)
         if self._replay is not None:
             try:
                 return self._replay.channel(name, base, writes)

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from threadkeep.engine.backend import Items, Loaded, Pause, Survey
 from threadkeep.engine.checkpoints import about
+from threadkeep.engine.codec import MSGPACK, Parts
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run, union
 from threadkeep.engine.plain import plain_parts
 from threadkeep.engine.records import Record, Slot, TaskWrites
+from threadkeep.engine.wire import SNAPSHOT, WHOLE, extension, split_parts
 from threadkeep.errors import Conflict, Missing
 from threadkeep.plan import Plan
 
@@ -161,6 +163,18 @@ def value_of(head: Head, slot: Slot, what: str) -> Any:
     if slot.inline is not None:
         return plain_parts(0, slot.tag, 1, slot.inline, what=what)
     return plain_parts(slot.kind, slot.tag, slot.elements, head.bytes_of(slot.runs), what=what)
+
+
+def parts_of(head: Head, slot: Slot) -> Parts:
+    """What a slot holds, as its parts; its items must be at hand. A snapshot that is stored whole is unwrapped."""
+    data = slot.inline if slot.inline is not None else head.bytes_of(slot.runs)
+    if slot.kind != WHOLE:
+        elements = list(split_parts(data, slot.elements)) if slot.elements else []
+        return Parts(slot.kind, slot.tag, elements, slot.snapshot)
+    wrapped = extension(data, 0) if slot.tag == MSGPACK and data else None
+    if wrapped is not None and wrapped[0] == SNAPSHOT:
+        return Parts(WHOLE, MSGPACK, [data[wrapped[1] :]], snapshot=True)
+    return Parts(WHOLE, slot.tag, [data], slot.snapshot)
 
 
 def node_of(path: str, sends: Iterable[Any] = ()) -> str | None:
