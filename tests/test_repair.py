@@ -32,7 +32,7 @@ from threadkeep.engine.codec import Codec, Parts
 from threadkeep.engine.default_merge import merged
 from threadkeep.engine.gate import KeepSerializer
 from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, SHARED, ItemId, unseal_item
-from threadkeep.engine.rebuilding import next_version
+from threadkeep.engine.rebuild import next_version
 from threadkeep.engine.repair import greater
 from threadkeep.errors import Corrupt, Missing, ReadOnly
 

@@ -24,7 +24,7 @@ from threadkeep.engine.health import Facts
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
 from threadkeep.engine.looking import Shown, Tree
 from threadkeep.engine.memories import Memory, MemoryRow
-from threadkeep.engine.rebuilding import Replay
+from threadkeep.engine.rebuild import Replay
 from threadkeep.engine.repair import Repaired
 from threadkeep.engine.retention import Policy, Pruned, Swept
 from threadkeep.engine.sizes import Sizes, Stats
@@ -791,7 +791,7 @@ class Operator:
         return lambda: repair.repair(self._desk.heads, key, wish, replay)
 
     def _replaying(self, graph: Any) -> Callable[[], Replay]:
-        from threadkeep.adapters.replaying import GraphReplay  # noqa: PLC0415 - it imports LangGraph
+        from threadkeep.adapters.graph_replay import GraphReplay  # noqa: PLC0415 - it imports LangGraph
 
         saver = getattr(graph, "checkpointer", None)
         replay = GraphReplay(graph, getattr(saver, "serde", None) or self._serde)

@@ -19,12 +19,12 @@ from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, SHARED, Item, ItemId
 from threadkeep.engine.ops import Put
-from threadkeep.engine.rebuilding import Rebuilder, Replay, State
+from threadkeep.engine.rebuild import Rebuilder, Replay, State
 from threadkeep.engine.records import Record, ThreadRow
-from threadkeep.engine.sight import Sight
 from threadkeep.engine.staging import Staging
 from threadkeep.engine.survey import BACK, LATEST, Place, is_short_for
-from threadkeep.engine.talks.mending import mended
+from threadkeep.engine.talks.repair import mended
+from threadkeep.engine.thread_scan import ThreadScan
 from threadkeep.engine.verify import examined
 from threadkeep.errors import Conflict, Corrupt, Missing
 from threadkeep.plan import result
@@ -70,73 +70,73 @@ class Wish:
 async def repair(heads: Heads, key: ThreadKey, wish: Wish, replay: Callable[[], Replay] | None) -> Repaired:
     """Rebuild a checkpoint as a new branch. Corrupt if nothing is left to build from, or if nothing can be written."""
     for attempt in range(TRIES):
-        sight = await examined(key)
-        if sight is None or not sight.found.is_there:
+        scan = await examined(key)
+        if scan is None or not scan.found.is_there:
             raise Missing(f"there is no thread {key.id!r}")
-        _refuse_hopeless(sight)
+        _refuse_hopeless(scan)
         try:
-            return await _repaired(heads, sight, wish, replay() if replay else None)
+            return await _repaired(heads, scan, wish, replay() if replay else None)
         except Conflict:
             await Pause(attempt)
     raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
 
 
-async def _repaired(heads: Heads, sight: Sight, wish: Wish, replay: Replay | None) -> Repaired:
-    rebuilder = Rebuilder(sight, replay)
+async def _repaired(heads: Heads, scan: ThreadScan, wish: Wish, replay: Replay | None) -> Repaired:
+    rebuilder = Rebuilder(scan, replay)
     damage = rebuilder.damage()
-    target = _target(sight, wish, damage)
+    target = _target(scan, wish, damage)
     others = sorted(_said(place) for place in damage if place != target)
-    if target is None or (target not in damage and target in sight.records):
+    if target is None or (target not in damage and target in scan.records):
         intact = ["the newest checkpoint is intact, so the thread goes on; name a damaged one to have a branch of it"]
         return Repaired(
-            sight.key.id, sight.key.kind, wish.ns, None, assumptions=intact if others else [], affected=others
+            scan.key.id, scan.key.kind, wish.ns, None, assumptions=intact if others else [], affected=others
         )
-    if sight.key.kind == CUBE:
+    if scan.key.kind == CUBE:
         talk = await mended(rebuilder, target, wish.time, wish.draw)
         made = Repaired(
-            sight.key.id, CUBE, "", target[1], talk.id, talk.parent, talk.channels, [*rebuilder.assumed], others
+            scan.key.id, CUBE, "", target[1], talk.id, talk.parent, talk.channels, [*rebuilder.assumed], others
         )
         batch = talk.batch
     else:
         made, batch = await _branched(rebuilder, target, wish, damage, others)
     if wish.dry_run:
         return replace(made, checkpoint=None)
-    heads.forget(sight.key)
+    heads.forget(scan.key)
     try:
         await Commit(batch)
     finally:
-        heads.forget(sight.key)
+        heads.forget(scan.key)
     return made
 
 
 # --- what to repair
 
 
-def _refuse_hopeless(sight: Sight) -> None:
+def _refuse_hopeless(scan: ThreadScan) -> None:
     """Nothing can be written to a thread whose row or names are damaged; say what can be done."""
     advice = "nothing can be added to it. Restore it from a backup; `verify` tells what is damaged"
-    if sight.row is None:
-        raise Corrupt(f"the row of {sight.where} cannot be read: {advice}")
-    names = [at.n for at in sight.bad if at.lane == NAMES]
+    if scan.row is None:
+        raise Corrupt(f"the row of {scan.where} cannot be read: {advice}")
+    names = [at.n for at in scan.bad if at.lane == NAMES]
     if names:
-        count = len(sight.records) + len(sight.broken)
+        count = len(scan.records) + len(scan.broken)
         raise Corrupt(
-            f"{sight.where}: {len(names)} names of channels or nodes are damaged (no. {', '.join(map(str, names[:5]))}), which {count} checkpoints are spelled with: {advice}"
+            f"{scan.where}: {len(names)} names of channels or nodes are damaged (no. {', '.join(map(str, names[:5]))}), which {count} checkpoints are spelled with: {advice}"
         )
 
 
-def _target(sight: Sight, wish: Wish, damage: Iterable[Place]) -> Place | None:
+def _target(scan: ThreadScan, wish: Wish, damage: Iterable[Place]) -> Place | None:
     """The checkpoint that is meant; if none is said, the newest one, if it is damaged: an older one would become the latest."""
     if wish.ref is None:
-        rows = {(row.ns, row.id): row for row in sight.found.checkpoints}
+        rows = {(row.ns, row.id): row for row in scan.found.checkpoints}
         seen = [place for place in damage if place[0] == wish.ns and not (place in rows and rows[place].hidden)]
-        top = sight.row.top if sight.row is not None and wish.ns == "" else None
-        if top is not None and ("", top) not in rows and ("", top) not in sight.broken:
+        top = scan.row.top if scan.row is not None and wish.ns == "" else None
+        if top is not None and ("", top) not in rows and ("", top) not in scan.broken:
             seen.append(("", top))
         newest = max(seen, default=None)
         intact = [row.id for place, row in rows.items() if place[0] == wish.ns and not row.hidden and place not in seen]
         return newest if newest is not None and newest[1] > max(intact, default="") else None
-    return (wish.ns, _meant(sorted(_known_ids(sight, wish.ns)), wish.ref, sight.where))
+    return (wish.ns, _meant(sorted(_known_ids(scan, wish.ns)), wish.ref, scan.where))
 
 
 def _meant(ids: list[str], ref: str, where: str) -> str:
@@ -153,11 +153,11 @@ def _meant(ids: list[str], ref: str, where: str) -> str:
     return named[0]
 
 
-def _known_ids(sight: Sight, ns: str) -> set[str]:
+def _known_ids(scan: ThreadScan, ns: str) -> set[str]:
     """The checkpoints that are there, or that others name."""
-    ids = {id for space, id in (*sight.records, *sight.broken) if space == ns}
-    ids |= {r.row.parent for (space, _), r in sight.records.items() if space == ns and r.row.parent is not None}
-    top = sight.row.top if sight.row is not None and ns == "" else None
+    ids = {id for space, id in (*scan.records, *scan.broken) if space == ns}
+    ids |= {r.row.parent for (space, _), r in scan.records.items() if space == ns and r.row.parent is not None}
+    top = scan.row.top if scan.row is not None and ns == "" else None
     return ids | ({top} if top is not None else set())
 
 
@@ -171,26 +171,26 @@ def _said(place: Place) -> str:
 async def _branched(
     rebuilder: Rebuilder, target: Place, wish: Wish, damage: dict[Place, str], others: list[str]
 ) -> tuple[Repaired, Any]:
-    sight = rebuilder.sight
+    scan = rebuilder.scan
     rebuilt = await rebuilder.state(target)
     if rebuilt is None:
         raise Corrupt(
-            f"checkpoint {target[1]!r} of {sight.where} cannot be rebuilt: no checkpoint before it can be read"
+            f"checkpoint {target[1]!r} of {scan.where} cannot be rebuilt: no checkpoint before it can be read"
         )
     state, base = rebuilt
     parent = _parent(rebuilder, target, base, damage)
     _tell_of_tasks(rebuilder, target)
-    newer = [id for ns, id in sight.records if ns == target[0] and id > target[1]]
+    newer = [id for ns, id in scan.records if ns == target[0] and id > target[1]]
     if newer:
         rebuilder.assume(
             f"{max(newer)} and other checkpoints are newer than {target[1]}: the branch is the latest from now on"
         )
-    id = greater(wish.id, (place[1] for place in _places(sight) if place[0] == target[0]))
+    id = greater(wish.id, (place[1] for place in _places(scan) if place[0] == target[0]))
     op = _put(rebuilder, state, target, base, parent, id, wish)
     staging = Staging(_head(rebuilder, parent), {})
     result(staging.take(op))
     made = Repaired(
-        sight.key.id, sight.key.kind, target[0], target[1], id, parent[1] if parent else None, dict(sorted(state.how.items())),
+        scan.key.id, scan.key.kind, target[0], target[1], id, parent[1] if parent else None, dict(sorted(state.how.items())),
         list(rebuilder.assumed), others,
     )  # fmt: skip
     return made, staging.batch()
@@ -200,7 +200,7 @@ def _parent(rebuilder: Rebuilder, target: Place, base: Place, damage: dict[Place
     """The damaged one's parent if that is intact, else the nearest intact ancestor."""
     at = rebuilder.parent_of(target, say=False) if base == target else base
     met: set[Place] = set()
-    while at is not None and (at in damage or at not in rebuilder.sight.records) and at not in met:
+    while at is not None and (at in damage or at not in rebuilder.scan.records) and at not in met:
         met.add(at)
         at = rebuilder.parent_of(at, say=False)
     return at if at not in met else None
@@ -208,14 +208,14 @@ def _parent(rebuilder: Rebuilder, target: Place, base: Place, damage: dict[Place
 
 def _tell_of_tasks(rebuilder: Rebuilder, target: Place) -> None:
     """Writes of tasks that had run on the damaged checkpoint belong to its id: on the new one they run again."""
-    tasks = rebuilder.sight.tasks.get(target, ())
+    tasks = rebuilder.scan.tasks.get(target, ())
     if tasks:
         rebuilder.assume(f"{len(tasks)} tasks had written on {target[1]}: on the branch they run again")
 
 
-def _places(sight: Sight) -> set[Place]:
-    top = {("", sight.row.top)} if sight.row is not None and sight.row.top is not None else set()
-    return {*sight.records, *sight.broken, *sight.tasks, *top}
+def _places(scan: ThreadScan) -> set[Place]:
+    top = {("", scan.row.top)} if scan.row is not None and scan.row.top is not None else set()
+    return {*scan.records, *scan.broken, *scan.tasks, *top}
 
 
 def greater(id: str, others: Iterable[str]) -> str:
@@ -232,9 +232,9 @@ def greater(id: str, others: Iterable[str]) -> str:
 def _put(
     rebuilder: Rebuilder, state: State, target: Place, base: Place, parent: Place | None, id: str, wish: Wish
 ) -> Put:
-    sight = rebuilder.sight
-    record = sight.records.get(target)
-    about = _about(sight, target, sight.records[base], steps=_steps(rebuilder, target, base))
+    scan = rebuilder.scan
+    record = scan.records.get(target)
+    about = _about(scan, target, scan.records[base], steps=_steps(rebuilder, target, base))
     fields = {**state.fields, "v": state.fields.get("v", 4), "ts": wish.timestamp}
     op = Put(
         codec=Codec(None), ns=target[0], parent=parent[1] if parent else None,
@@ -249,7 +249,7 @@ def _put(
 
 def _steps(rebuilder: Rebuilder, target: Place, base: Place) -> int:
     count, at = 0, target
-    while at != base and count < len(rebuilder.sight.broken) + 1:
+    while at != base and count < len(rebuilder.scan.broken) + 1:
         count += 1
         found = rebuilder.parent_of(at, say=False)
         if found is None:
@@ -258,17 +258,17 @@ def _steps(rebuilder: Rebuilder, target: Place, base: Place) -> int:
     return count
 
 
-def _about(sight: Sight, target: Place, base: Record, *, steps: int) -> dict[str, Any]:
+def _about(scan: ThreadScan, target: Place, base: Record, *, steps: int) -> dict[str, Any]:
     """The metadata of the damaged one, as far as it can be read; else that of the one it is built from."""
-    record = sight.records.get(target) or base
-    labels = sight.labels(record.row.labels) or {}
+    record = scan.records.get(target) or base
+    labels = scan.labels(record.row.labels) or {}
     step = record.row.step
-    if target not in sight.records:
-        row = next((row for row in sight.found.checkpoints if (row.ns, row.id) == target), None)
+    if target not in scan.records:
+        row = next((row for row in scan.found.checkpoints if (row.ns, row.id) == target), None)
         step = row.step if row is not None and row.step is not None else (step or 0) + steps
     own = (
         dict(record.own)
-        if record is not base or target in sight.records
+        if record is not base or target in scan.records
         else {key: value for key, value in record.own.items() if key == "parents"}
     )
     return metadata.join(metadata.Split(None, step, None, labels, own))
@@ -276,20 +276,20 @@ def _about(sight: Sight, target: Place, base: Record, *, steps: int) -> dict[str
 
 def _head(rebuilder: Rebuilder, parent: Place | None) -> Head:
     """The thread as far as it can be believed: what is new is put after all that is there."""
-    sight = rebuilder.sight
-    row = sight.row
+    scan = rebuilder.scan
+    row = scan.row
     assert row is not None
-    names = tuple(sight.names[n] for n in range(len(sight.names)))
-    recent = {parent: sight.records[parent]} if parent is not None else {}
-    for n, data in sight.shared.items():
+    names = tuple(scan.names[n] for n in range(len(scan.names)))
+    recent = {parent: scan.records[parent]} if parent is not None else {}
+    for n, data in scan.shared.items():
         rebuilder.pool.add(ItemId(SHARED, n), Item(data))
-    return Head(sight.key, _counting_all(sight, row), names, recent, rebuilder.pool)
+    return Head(scan.key, _counting_all(scan, row), names, recent, rebuilder.pool)
 
 
-def _counting_all(sight: Sight, row: ThreadRow) -> ThreadRow:
+def _counting_all(scan: ThreadScan, row: ThreadRow) -> ThreadRow:
     nexts = list(row.nexts)
-    lanes = FIRST_CHANNEL + len(sight.names)
-    for lane, n, _ in sight.found.stored:
+    lanes = FIRST_CHANNEL + len(scan.names)
+    for lane, n, _ in scan.found.stored:
         if not 0 <= lane < lanes + _NEAR:
             continue  # a number that is damaged: nothing new comes near it
         nexts += [0] * (lane + 1 - len(nexts))

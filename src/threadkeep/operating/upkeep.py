@@ -8,9 +8,9 @@ from typing import Any
 
 from threadkeep.engine import prune
 from threadkeep.engine.heads import Heads
-from threadkeep.engine.health import CATALOGUE, DATABASE, Compact, InspectMemories, Present, Roster, Sound
+from threadkeep.engine.health import CATALOGUE, DATABASE, Compact, InspectMemories, IntegrityCheck, Present, Roster
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.sight import Problem
+from threadkeep.engine.thread_scan import Problem
 from threadkeep.engine.verify import Verified, asked, counted, memory_problems, storage_problems, thread_examined
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.plan import Request
@@ -66,7 +66,7 @@ def verifying(tenant: str, prefix: str, kind: str | None, dims: int | None) -> W
     everything = not prefix and kind is None
     if everything:
         yield Progress(0, None, "the storage")
-        count.tell(storage_problems((yield from _told(Sound(), count)) or ()))
+        count.tell(storage_problems((yield from _told(IntegrityCheck(), count)) or ()))
     try:
         present = yield from _present(tenant, prefix, kind, count)
         for done, one in enumerate(present):
@@ -106,14 +106,14 @@ def _present(tenant: str, prefix: str, kind: str | None, count: _Count) -> Work[
 
 def _thread(key: ThreadKey, count: _Count) -> Work[None]:
     try:
-        sight = yield Read(lambda: thread_examined(key))
+        scan = yield Read(lambda: thread_examined(key))
     except Corrupt as error:
         count.numbers[0] += 1
         count.tell([Problem(DATABASE, str(error), key.id, key.kind)])
         return
-    if sight is not None:
-        count.numbers = [one + other for one, other in zip(count.numbers, counted(sight), strict=True)]
-        count.tell(sight.problems)
+    if scan is not None:
+        count.numbers = [one + other for one, other in zip(count.numbers, counted(scan), strict=True)]
+        count.tell(scan.problems)
 
 
 def _memories(tenant: str, dims: int | None, count: _Count) -> Work[None]:

@@ -37,7 +37,7 @@ from threadkeep.backends.postgres import (
 )
 from threadkeep.backends.sql import Row, Values, only_adds
 from threadkeep.engine.backend import Catalogue, Commit, Drop, Footprint, Load, Scan, Survey
-from threadkeep.engine.health import Compact, Facts, Sound
+from threadkeep.engine.health import Compact, Facts, IntegrityCheck
 from threadkeep.engine.memories import (
     Browse,
     Count,
@@ -253,7 +253,11 @@ class PostgresServer:
         if isinstance(request, _ONE_STATEMENT):
             return self._backend.answer(session, request)
         answered = session.transaction(_READING, lambda: self._backend.answer(session, request))
-        return (*postgres_health.unsound(session, self._backend), *answered) if isinstance(request, Sound) else answered
+        return (
+            (*postgres_health.unsound(session, self._backend), *answered)
+            if isinstance(request, IntegrityCheck)
+            else answered
+        )
 
     def _pool_facts(self) -> dict[str, Any]:
         pool, options = self._lent or self._pool, self._options

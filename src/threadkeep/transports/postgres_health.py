@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import psycopg
 
 from threadkeep.backends.postgres import SCHEMA_VERSION, Postgres
-from threadkeep.engine.health import DATABASE, Unsound
+from threadkeep.engine.health import DATABASE, IntegrityProblem
 
 _TABLES = (
     "tk_schema", "tk_threads", "tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs", "tk_memories",
@@ -32,10 +32,10 @@ class Session(Protocol):
         """Run a statement and return its rows."""
 
 
-def unsound(session: Session, backend: Postgres) -> tuple[Unsound, ...]:
+def unsound(session: Session, backend: Postgres) -> tuple[IntegrityProblem, ...]:
     """Indexes that the server does not use."""
     rows = session.rows(backend.sql["invalid-indexes"], {"schema": backend.schema})
-    return tuple(Unsound(DATABASE, f"the index {name} is not valid: REINDEX INDEX it") for (name,) in rows)
+    return tuple(IntegrityProblem(DATABASE, f"the index {name} is not valid: REINDEX INDEX it") for (name,) in rows)
 
 
 def facts(

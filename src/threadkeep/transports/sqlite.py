@@ -22,7 +22,7 @@ import apsw
 from threadkeep.backends.sql import Row
 from threadkeep.backends.sqlite import READABLE, SCHEMA_VERSION, Sqlite
 from threadkeep.engine.backend import Commit, Drop, Footprint, Storage
-from threadkeep.engine.health import Compact, Facts, Sound, Unsound
+from threadkeep.engine.health import Compact, Facts, IntegrityCheck, IntegrityProblem
 from threadkeep.engine.memories import Browse, Count, Expired, Matching, Recall, RecallNumbered, Spaces, Worded
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, SchemaTooNew, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, result
@@ -104,7 +104,7 @@ class SqliteFile:
                 return self._backend.answer(reader, request)
             if isinstance(request, Facts):
                 return sqlite_health.facts(reader.connection, self._path, self._durability)
-            if isinstance(request, Sound):
+            if isinstance(request, IntegrityCheck):
                 return self._sound(reader)
             return _in_transaction(reader.connection, "BEGIN", partial(self._backend.answer, reader, request))
         except apsw.Error as error:
@@ -112,8 +112,8 @@ class SqliteFile:
         finally:
             self._end(reader)
 
-    def _sound(self, reader: _Session) -> tuple[Unsound, ...]:
-        loose = partial(self._backend.answer, reader, Sound())
+    def _sound(self, reader: _Session) -> tuple[IntegrityProblem, ...]:
+        loose = partial(self._backend.answer, reader, IntegrityCheck())
         return sqlite_health.sound(reader.connection, loose)
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:

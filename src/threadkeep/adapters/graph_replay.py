@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.checkpoint.serde.base import maybe_add_typed_methods
 
 from threadkeep.engine.codec import Codec, Parts
-from threadkeep.engine.rebuilding import NotTheGraphError, State, Value, Written, next_version
+from threadkeep.engine.rebuild import NotTheGraphError, State, Value, Written, next_version
 
 _INPUT, _INTERRUPT, _PUSH = "__input__", "__interrupt__", "__pregel_push"
 

@@ -56,7 +56,7 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Sight:
+class ThreadScan:
     """What can be read of a thread. `bad` has the items that cannot be used; `uneven` how many elements items have, but 1."""
 
     key: ThreadKey
@@ -130,60 +130,60 @@ def _no_new_names(name: str) -> int:
     raise KeyError(name)
 
 
-def look(key: ThreadKey, found: Inspected) -> Sight:
+def look(key: ThreadKey, found: Inspected) -> ThreadScan:
     """A thread as far as its rows can be read. The items of its state were not looked at yet."""
-    sight = Sight(key, found)
+    scan = ThreadScan(key, found)
     for at, stored in sorted(found.items.items()):
-        _take_item(sight, at, stored)
-    for n in range(sight.row.nexts[NAMES] if sight.row and sight.row.nexts else 0):
+        _take_item(scan, at, stored)
+    for n in range(scan.row.nexts[NAMES] if scan.row and scan.row.nexts else 0):
         if ItemId(NAMES, n) not in found.items:
-            sight.bad[ItemId(NAMES, n)] = (MISSING_ITEM, "a name of a channel or node is not there")
+            scan.bad[ItemId(NAMES, n)] = (MISSING_ITEM, "a name of a channel or node is not there")
     for row in found.checkpoints:
-        _take_checkpoint(sight, row)
+        _take_checkpoint(scan, row)
     for task in found.writes:
-        _take_writes(sight, task)
-    for odd in found.odd:
-        _take_odd(sight, odd)
-    return sight
+        _take_writes(scan, task)
+    for odd in found.unreadable:
+        _take_odd(scan, odd)
+    return scan
 
 
-def _take_item(sight: Sight, at: ItemId, stored: bytes) -> None:
+def _take_item(scan: ThreadScan, at: ItemId, stored: bytes) -> None:
     try:
-        item = itemlog.unseal_item(at, stored, sight.where)
-        _keep_item(sight, at, item)
+        item = itemlog.unseal_item(at, stored, scan.where)
+        _keep_item(scan, at, item)
     except Corrupt as error:
-        sight.bad[at] = (CHECKSUM, str(error))
+        scan.bad[at] = (CHECKSUM, str(error))
     except (ValueError, IndexError) as error:
-        sight.bad[at] = (UNDECODABLE, f"item {at.lane}:{at.n} of {sight.where} does not make sense: {error!r}")
+        scan.bad[at] = (UNDECODABLE, f"item {at.lane}:{at.n} of {scan.where} does not make sense: {error!r}")
 
 
-def _keep_item(sight: Sight, at: ItemId, item: Item) -> None:
+def _keep_item(scan: ThreadScan, at: ItemId, item: Item) -> None:
     if at.lane == NAMES:
-        sight.names[at.n] = from_bytes(item.data)
+        scan.names[at.n] = from_bytes(item.data)
     elif at.lane == RUN_LISTS:
-        sight.run_lists[at.n] = itemlog.unpack_runs(item.data)
+        scan.run_lists[at.n] = itemlog.unpack_runs(item.data)
     else:
-        sight.shared[at.n] = item.data
+        scan.shared[at.n] = item.data
 
 
-def _take_checkpoint(sight: Sight, row: CheckpointRow) -> None:
+def _take_checkpoint(scan: ThreadScan, row: CheckpointRow) -> None:
     place = (row.ns, row.id)
     if not is_sealed(row):
-        sight.broken[place] = "its checksum does not fit"
-        sight.tell(CHECKSUM, f"checkpoint {row.id!r}: the checksum does not fit its row", place)
+        scan.broken[place] = "its checksum does not fit"
+        scan.tell(CHECKSUM, f"checkpoint {row.id!r}: the checksum does not fit its row", place)
         return
     try:
-        sight.records[place] = unpack_checkpoint(row, sight.reading(), sight.decoding(), sight.where)
+        scan.records[place] = unpack_checkpoint(row, scan.reading(), scan.decoding(), scan.where)
     except Corrupt as error:
-        sight.broken[place] = "it cannot be decoded"
-        sight.tell(UNDECODABLE, str(error), place)
+        scan.broken[place] = "it cannot be decoded"
+        scan.tell(UNDECODABLE, str(error), place)
 
 
-def _take_writes(sight: Sight, row: WriteRow) -> None:
+def _take_writes(scan: ThreadScan, row: WriteRow) -> None:
     place, at = (row.ns, row.checkpoint), (row.ns, row.checkpoint, row.task)
     if not is_sealed(row):
-        sight.broken_writes[at] = "the checksum does not fit"
-        sight.tell(
+        scan.broken_writes[at] = "the checksum does not fit"
+        scan.tell(
             CHECKSUM,
             f"writes of task {row.task!r} on checkpoint {row.checkpoint!r}: the checksum does not fit their row",
             place,
@@ -191,23 +191,23 @@ def _take_writes(sight: Sight, row: WriteRow) -> None:
         )
         return
     try:
-        sight.tasks.setdefault(place, []).append(unpack_writes(row, sight.reading(), sight.decoding(), sight.where))
+        scan.tasks.setdefault(place, []).append(unpack_writes(row, scan.reading(), scan.decoding(), scan.where))
     except Corrupt as error:
-        sight.broken_writes[at] = "they cannot be decoded"
-        sight.tell(UNDECODABLE, str(error), place, row.task)
+        scan.broken_writes[at] = "they cannot be decoded"
+        scan.tell(UNDECODABLE, str(error), place, row.task)
 
 
-def _take_odd(sight: Sight, odd: Any) -> None:
+def _take_odd(scan: ThreadScan, odd: Any) -> None:
     if odd.checkpoint is None:
-        sight.tell("catalogue", f"the row of {sight.where} cannot be read: {odd.said}")
+        scan.tell("catalogue", f"the row of {scan.where} cannot be read: {odd.said}")
         return
     place = (odd.ns or "", odd.checkpoint)
     if odd.task is None:
-        sight.broken[place] = odd.said
-        sight.tell(UNDECODABLE, f"the row of checkpoint {odd.checkpoint!r} cannot be read: {odd.said}", place)
+        scan.broken[place] = odd.said
+        scan.tell(UNDECODABLE, f"the row of checkpoint {odd.checkpoint!r} cannot be read: {odd.said}", place)
     else:
-        sight.broken_writes[(*place, odd.task)] = odd.said
-        sight.tell(
+        scan.broken_writes[(*place, odd.task)] = odd.said
+        scan.tell(
             UNDECODABLE,
             f"writes of task {odd.task!r} on checkpoint {odd.checkpoint!r} cannot be read: {odd.said}",
             place,
@@ -236,11 +236,11 @@ class Among:
         return found
 
 
-def affected(sight: Sight) -> Mapping[ItemId, list[tuple[Place, str | None]]]:
+def affected(scan: ThreadScan) -> Mapping[ItemId, list[tuple[Place, str | None]]]:
     """Who refers to each item that cannot be used: checkpoints, and tasks on them."""
-    bad = Among(sight.bad)
-    who: dict[ItemId, list[tuple[Place, str | None]]] = {at: [] for at in sight.bad}
-    for place, record in sight.records.items():
+    bad = Among(scan.bad)
+    who: dict[ItemId, list[tuple[Place, str | None]]] = {at: [] for at in scan.bad}
+    for place, record in scan.records.items():
         runs = [
             *record.row.refs,
             Run(SHARED, record.row.labels, 1),
@@ -248,7 +248,7 @@ def affected(sight: Sight) -> Mapping[ItemId, list[tuple[Place, str | None]]]:
         ]
         for at in dict.fromkeys(bad.met(runs)):
             who[at].append((place, None))
-    for place, tasks in sight.tasks.items():
+    for place, tasks in scan.tasks.items():
         for task in tasks:
             runs = [*task.row.refs, *(run for entry in task.entries.values() for run in entry.slot.runs)]
             for at in dict.fromkeys(bad.met(runs)):

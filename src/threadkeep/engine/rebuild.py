@@ -23,8 +23,8 @@ from threadkeep.engine.plain import plain_parts
 from threadkeep.engine.pool import Pool
 from threadkeep.engine.records import CheckpointRow, Entry, Slot
 from threadkeep.engine.remains import delta_channels
-from threadkeep.engine.sight import Among, Sight
 from threadkeep.engine.survey import Place, node_of, parts_of
+from threadkeep.engine.thread_scan import Among, ThreadScan
 from threadkeep.engine.wire import LIST, WHOLE, split_parts
 from threadkeep.errors import Conflict, Corrupt
 
@@ -88,26 +88,26 @@ class _Way(NamedTuple):
 class Rebuilder:
     """What is left of a thread, put together. It reads items as they are needed, and notes what it has to assume."""
 
-    def __init__(self, sight: Sight, replay: Replay | None) -> None:
-        self.sight = sight
+    def __init__(self, scan: ThreadScan, replay: Replay | None) -> None:
+        self.scan = scan
         self.pool = Pool()
         self.assumed: dict[str, None] = {}
         self._replay = replay
-        self._bad = Among(sight.bad)
-        self._deltas = delta_channels(sight.records)
-        self._rows = {(row.ns, row.id): row for row in sight.found.checkpoints}
+        self._bad = Among(scan.bad)
+        self._deltas = delta_channels(scan.records)
+        self._rows = {(row.ns, row.id): row for row in scan.found.checkpoints}
 
     # --- what is damaged
 
     def damage(self) -> dict[Place, str]:
         """Every checkpoint that cannot be read as it was, and why."""
-        found, lost = dict(self.sight.broken), self._places_of_lost_writes()
-        for place, record in self.sight.records.items():
+        found, lost = dict(self.scan.broken), self._places_of_lost_writes()
+        for place, record in self.scan.records.items():
             hurt = [name for name, slot in record.slots.items() if not self.usable(slot)]
             hurt += self.hurt_deltas(place)
             if hurt:
                 found[place] = f"channels that cannot be read: {', '.join(sorted(hurt))}"
-            elif self.sight.labels(record.row.labels) is None:
+            elif self.scan.labels(record.row.labels) is None:
                 found[place] = "its labels cannot be read"
             elif place in lost:
                 found[place] = "writes on it cannot be read"
@@ -115,8 +115,8 @@ class Rebuilder:
 
     def _places_of_lost_writes(self) -> set[Place]:
         """Where writes are damaged: whoever reads the checkpoint reads them, too."""
-        lost = {at[:2] for at in self.sight.broken_writes}
-        for place, tasks in self.sight.tasks.items():
+        lost = {at[:2] for at in self.scan.broken_writes}
+        for place, tasks in self.scan.tasks.items():
             if not all(self.usable(entry.slot) for task in tasks for entry in task.entries.values()):
                 lost.add(place)
         return lost
@@ -127,15 +127,15 @@ class Rebuilder:
 
     def hurt_deltas(self, place: Place) -> list[str]:
         """Delta channels of a checkpoint of which an ancestor's row, its writes, or the value before them cannot be read."""
-        slots = self.sight.records[place].slots
-        return [name for name in self._deltas[place] - slots.keys() if name in self.sight.records[place].versions and not self._is_whole_delta(place, name)]  # fmt: skip
+        slots = self.scan.records[place].slots
+        return [name for name in self._deltas[place] - slots.keys() if name in self.scan.records[place].versions and not self._is_whole_delta(place, name)]  # fmt: skip
 
     def _is_whole_delta(self, place: Place, name: str) -> bool:
         """Whether whoever reads it meets nothing that is damaged on the way back to the value that is stored."""
         way = self._way(place, name)
         return way.is_whole and not any(
-            passed not in self.sight.records
-            or (passed != way.base and name in self.sight.records[passed].slots)
+            passed not in self.scan.records
+            or (passed != way.base and name in self.scan.records[passed].slots)
             or self._lost_on(passed, name)
             for passed in way.through
         )
@@ -145,14 +145,14 @@ class Rebuilder:
     def parent_of(self, place: Place, *, say: bool = True) -> Place | None:
         """The parent that a row names; of a row that is gone or unreadable, the greatest intact id below it."""
         row: CheckpointRow | None = self._rows.get(place)
-        known = self.sight.records.keys() | self.sight.broken.keys()
-        if row is not None and place in self.sight.records:
+        known = self.scan.records.keys() | self.scan.broken.keys()
+        if row is not None and place in self.scan.records:
             return (place[0], row.parent) if row.parent is not None and (place[0], row.parent) in known else None
         if row is not None and row.parent is not None and (place[0], row.parent) in known:
             if say:
                 self.assume(f"the row of {place[1]} is damaged; its parent is taken to be {row.parent}, as it says")
             return (place[0], row.parent)
-        below = [each for each in self.sight.records if each[0] == place[0] and each[1] < place[1]]
+        below = [each for each in self.scan.records if each[0] == place[0] and each[1] < place[1]]
         found = max(below, default=None)
         if say and found is not None:
             self.assume(
@@ -172,23 +172,23 @@ class Rebuilder:
         while at is not None and at not in met:
             met.add(at)
             through.append(at)
-            record = self.sight.records.get(at)
+            record = self.scan.records.get(at)
             if record is not None and name in record.slots and self.usable(record.slots[name]):
                 return _Way(at, through[::-1], is_whole=True)
             if name in _STEP_ONLY:
                 return _Way(None, through, is_whole=True)
             last, at = at, self.parent_of(at, say=False)
             if at is None:
-                first = self.sight.records.get(last)
+                first = self.scan.records.get(last)
                 begins = first is not None and first.row.parent is None and (first.row.step or 0) < 0
                 return _Way(None, through[::-1], is_whole=begins and name not in (first.slots if first else {}))
         return _Way(None, through[::-1], is_whole=False)
 
     def _lost_on(self, place: Place, name: str) -> bool:
         """Whether writes on a checkpoint are lost that may have been to this channel."""
-        if any(at[:2] == place for at in self.sight.broken_writes):
+        if any(at[:2] == place for at in self.scan.broken_writes):
             return True
-        entries = (entry for task in self.sight.tasks.get(place, ()) for entry in task.entries.values())
+        entries = (entry for task in self.scan.tasks.get(place, ()) for entry in task.entries.values())
         return any(entry.channel == name and not self.usable(entry.slot) for entry in entries)
 
     # --- reading
@@ -198,28 +198,28 @@ class Rebuilder:
         if isinstance(value, Parts):
             return value
         await self.fetch([value])
-        return parts_of(Head(self.sight.key, self.sight.row, pool=self.pool), value)
+        return parts_of(Head(self.scan.key, self.scan.row, pool=self.pool), value)
 
     async def fetch(self, slots: Iterable[Slot]) -> None:
         """Have the intact items of these values at hand."""
         lacking = self.pool.lacking(itemlog.union(run for slot in slots for run in slot.runs))
-        ids = [at for run in lacking for at in run.ids() if at not in self.sight.bad]
-        row = self.sight.row
+        ids = [at for run in lacking for at in run.ids() if at not in self.scan.bad]
+        row = self.scan.row
         if not ids or row is None:
             return
-        loaded = await Items(self.sight.key, itemlog.join_runs(ids), Have(row.epoch, len(self.sight.names), Pool()))
+        loaded = await Items(self.scan.key, itemlog.join_runs(ids), Have(row.epoch, len(self.scan.names), Pool()))
         if loaded.thread is None or loaded.thread.epoch != row.epoch:
-            raise Conflict(f"{self.sight.where} was pruned while it was read")
+            raise Conflict(f"{self.scan.where} was pruned while it was read")
         self.pool.fill(
-            {at: held for at, held in loaded.items.items() if at.lane >= FIRST_CHANNEL and at not in self.sight.bad},
-            self.sight.where,
+            {at: held for at, held in loaded.items.items() if at.lane >= FIRST_CHANNEL and at not in self.scan.bad},
+            self.scan.where,
         )
 
     async def written(self, place: Place, child: Place, sends: Iterable[Any] = ()) -> list[Written]:
         """The writes on a checkpoint that a child took in, in LangGraph's order."""
         known = [
             (entry.origin[0], task.row.task, idx, entry)
-            for task in self.sight.tasks.get(place, ())
+            for task in self.scan.tasks.get(place, ())
             for idx, entry in task.entries.items()
             if entry.channel not in _NO_CHANNELS
         ]
@@ -255,7 +255,7 @@ class Rebuilder:
         """The state of a checkpoint, and which one it starts from: itself, if its row can be read. None if nothing is left."""
         steps: list[Place] = []
         at: Place | None = place
-        while at is not None and at not in self.sight.records:
+        while at is not None and at not in self.scan.records:
             if at in steps:
                 return None
             steps.append(at)
@@ -274,7 +274,7 @@ class Rebuilder:
 
     async def _own_state(self, place: Place, *, anew: bool, whole: bool) -> State:
         """What a readable row holds, with its damaged channels rebuilt; if it must be `whole`, all delta channels too."""
-        record = self.sight.records[place]
+        record = self.scan.records[place]
         values: dict[str, Value] = {name: slot for name, slot in record.slots.items() if self.usable(slot)}
         how = dict.fromkeys(values, INTACT if not anew else f"taken from ancestor {place[1]}")
         hurt = [name for name in record.slots if name not in values] + self.hurt_deltas(place)
@@ -302,7 +302,7 @@ class Rebuilder:
         way = self._way(place, name)
         lost = [passed for passed in way.through if self._lost_on(passed, name)]
         children = dict(zip(way.through, [*way.through[1:], place], strict=False))
-        slot = self.sight.records[place].slots.get(name)
+        slot = self.scan.records[place].slots.get(name)
         left = await self._salvaged(slot) if slot is not None and (lost or not way.is_whole) else None
         if left is not None and slot is not None:
             gone = slot.elements - len(left.parts)
@@ -319,7 +319,7 @@ class Rebuilder:
         return (value._replace(snapshot=True) if is_delta else value), how
 
     async def _replayed(self, way: _Way, name: str, children: Mapping[Place, Place]) -> tuple[Parts | None, str]:
-        base = await self.parts(self.sight.records[way.base].slots[name]) if way.base is not None else None
+        base = await self.parts(self.scan.records[way.base].slots[name]) if way.base is not None else None
         writes: list[Parts] = []
         writers: list[str] = []
         for passed in way.through:
@@ -378,7 +378,7 @@ class Rebuilder:
         """The state after the step that took in the writes on a checkpoint."""
         sends = await self._sends(state)
         writes = await self.written(place, child, sends)
-        if any(each.value is None for each in writes) or any(at[:2] == place for at in self.sight.broken_writes):
+        if any(each.value is None for each in writes) or any(at[:2] == place for at in self.scan.broken_writes):
             self.assume(f"some writes on {place[1]} are damaged: what they brought is missing")
         writes = [each for each in writes if each.value is not None]
         if not writes:

@@ -12,7 +12,7 @@ from threadkeep.engine.codec import MSGPACK, pack
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.heads import Head
 from threadkeep.engine.itemlog import SHARED, Item, ItemId
-from threadkeep.engine.rebuilding import INTACT, LOST, Rebuilder
+from threadkeep.engine.rebuild import INTACT, LOST, Rebuilder
 from threadkeep.engine.records import CheckpointRow, Record, Slot
 from threadkeep.engine.staging import STRIDE
 from threadkeep.engine.survey import Place
@@ -33,24 +33,24 @@ class Mended(NamedTuple):
 
 async def mended(rebuilder: Rebuilder, target: Place, time: int, draw: int) -> Mended:
     """A talk with all that can be read of a damaged checkpoint, or as the newest intact one before it has it."""
-    sight = rebuilder.sight
-    record = sight.records.get(target)
+    scan = rebuilder.scan
+    record = scan.records.get(target)
     if record is None or not rebuilder.usable(record.slots.get(EVENTS, _NOTHING)):
         base = _newest_intact(rebuilder, target)
         rebuilder.assume(
             f"{target[1]} cannot be read: the talk goes on as it was at {base[1]}; what came after it is lost"
         )
-        record = sight.records[base]
+        record = scan.records[base]
         channels = dict.fromkeys(record.slots, f"taken from {base[1]}")
     else:
         channels = {name: INTACT if rebuilder.usable(slot) else LOST for name, slot in record.slots.items()}
     await rebuilder.fetch(record.slots.values())
-    row = rebuilder.sight.row
+    row = rebuilder.scan.row
     assert row is not None
-    for n, data in sight.shared.items():
+    for n, data in scan.shared.items():
         rebuilder.pool.add(ItemId(SHARED, n), Item(data))
-    names = tuple(sight.names[n] for n in range(len(sight.names)))
-    draft = Draft(Head(sight.key, row, names, {}, rebuilder.pool))
+    names = tuple(scan.names[n] for n in range(len(scan.names)))
+    draft = Draft(Head(scan.key, row, names, {}, rebuilder.pool))
     slots = _slots(rebuilder, draft, record, channels)
     return _made(rebuilder, draft, record, slots, channels, target, time, draw)
 
@@ -60,9 +60,9 @@ _NOTHING = Slot(LIST, MSGPACK, 0, False, None)
 
 def _newest_intact(rebuilder: Rebuilder, target: Place) -> Place:
     damaged = rebuilder.damage()
-    below = [place for place in rebuilder.sight.records if place < target and place not in damaged]
+    below = [place for place in rebuilder.scan.records if place < target and place not in damaged]
     if not below:
-        raise Corrupt(f"{rebuilder.sight.where} cannot be mended: no checkpoint of it can be read")
+        raise Corrupt(f"{rebuilder.scan.where} cannot be mended: no checkpoint of it can be read")
     return max(below)
 
 
@@ -92,7 +92,7 @@ def _readable(rebuilder: Rebuilder, told: list[Event], messages: Slot) -> Iterat
     ids = (at for run in messages.runs for at in run.ids())
     for event in told:
         held = list(islice(ids, event.items))
-        if event.kind != APPENDED or not any(at in rebuilder.sight.bad for at in held):
+        if event.kind != APPENDED or not any(at in rebuilder.scan.bad for at in held):
             yield event, held
             continue
         left = _left(rebuilder, event, held)
@@ -115,11 +115,11 @@ def _made(
     rebuilder: Rebuilder, draft: Draft, record: Record, slots: dict[str, Slot], channels: dict[str, str], target: Place,
     time: int, draw: int,
 ) -> Mended:  # fmt: skip
-    sight = rebuilder.sight
-    row = sight.row
+    scan = rebuilder.scan
+    row = scan.row
     assert row is not None
-    greatest = max((id for _, id in (*sight.records, *sight.broken)), default=target[1])
-    labels = {**(sight.labels(record.row.labels) or {}), "repaired": target[1]}
+    greatest = max((id for _, id in (*scan.records, *scan.broken)), default=target[1])
+    labels = {**(scan.labels(record.row.labels) or {}), "repaired": target[1]}
     label = draft.share(pack(labels))
     id = f"{int(max(greatest, row.top or '')) + 1:010}" if greatest.isdigit() else greatest + "0"
     made = CheckpointRow(
