@@ -28,11 +28,11 @@ from test_delta_graphs import appended
 from test_delta_graphs import build as delta_graph
 from test_serializers import JsonTyped
 from threadkeep.cli.app import run
+from threadkeep.engine.apply_writes import next_version
 from threadkeep.engine.codec import Codec, Parts
 from threadkeep.engine.default_merge import merged
 from threadkeep.engine.gate import KeepSerializer
 from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, SHARED, ItemId, unseal_item
-from threadkeep.engine.rebuild import next_version
 from threadkeep.engine.repair import greater
 from threadkeep.errors import Corrupt, Missing, ReadOnly
 
@@ -209,6 +209,22 @@ async def test_what_is_lost_is_left_out_and_said(url: str, call: Colour) -> None
         assert out["turn"] == 3
 
 
+def test_what_is_left_of_a_list_is_kept_if_the_checkpoint_after_it_is_damaged_too() -> None:
+    with threadkeep.open("memory://") as keep:
+        graph = build(keep.checkpointer)
+        states = talk(graph, 2)
+        rows = opener("memory://")(keep, "t")
+        at = message_item(rows, id_of(states[1]))
+        rows.set_item(at, flipped(rows.items()[at]))
+        spoil(rows, id_of(states[0]))
+        repaired = keep.repair("t")
+        assert repaired.channels["messages"] == "what can be read of it: 3 of 4 elements"
+        assert repaired.channels["log"].startswith("rebuilt from ancestor")
+        found = graph.get_state(THREAD)
+        before = states[0].values
+        assert found.values == {**before, "messages": before["messages"][:-1]}
+
+
 def test_reducers_of_ones_own_need_the_graph(tmp_path: Path) -> None:
     class Scores(TypedDict, total=False):
         best: Annotated[int, lambda old, new: max(old, new)]
@@ -337,12 +353,11 @@ def test_an_item_with_an_enormous_number_of_its_lane_is_only_one_that_is_lost(tm
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
         graph.invoke({"messages": [HumanMessage("question " * 30, id="h0")]}, THREAD)
-        execute: Any = opener(url)(keep, "t").execute  # type: ignore[attr-defined]
-        execute(
-            f"UPDATE tk_items SET lane = {1 << 40} WHERE rowid = (SELECT max(rowid) FROM tk_items WHERE lane > 2)", {}
-        )
+        rows: Any = opener(url)(keep, "t")
+        at = message_item(rows, rows.root()[-1].id)
+        rows.execute(f"UPDATE tk_items SET lane = {1 << 40} WHERE lane = {at.lane} AND n = {at.n}", {})
         assert keep.repair("t").checkpoint is not None
-        assert graph.get_state(THREAD).values["messages"]
+        assert [message.id for message in graph.get_state(THREAD).values["messages"]] == ["h0"]
 
 
 def test_writes_of_another_branch_are_not_taken_in(tmp_path: Path) -> None:

@@ -787,15 +787,16 @@ class Operator:
         if key.kind == CUBE and (ns or graph is not None):
             raise ValueError(f"thread {key.id!r} is CubeLoop's: it has neither namespaces nor a graph")
         replay = self._replaying(graph) if graph is not None else None
-        wish = repair.Wish(ref, as_id(ns, "ns"), str(uuid6()), now(), datetime.now(UTC).isoformat(), draw(), dry_run)
-        return lambda: repair.repair(self._desk.heads, key, wish, replay)
+        options = repair.RepairOptions(
+            ref, as_id(ns, "ns"), str(uuid6()), now(), datetime.now(UTC).isoformat(), draw(), dry_run
+        )
+        return lambda: repair.repair(self._desk.heads, key, options, replay)
 
-    def _replaying(self, graph: Any) -> Callable[[], Replay]:
+    def _replaying(self, graph: Any) -> Replay:
         from threadkeep.adapters.graph_replay import GraphReplay  # noqa: PLC0415 - it imports LangGraph
 
         saver = getattr(graph, "checkpointer", None)
-        replay = GraphReplay(graph, getattr(saver, "serde", None) or self._serde)
-        return lambda: replay
+        return GraphReplay(graph, getattr(saver, "serde", None) or self._serde)
 
     def doctor(self) -> list[Finding]:
         """What is to know of the storage and how it is used, with a verdict and advice on each fact. Nothing is changed."""

@@ -92,14 +92,21 @@ def find(thread: Whole, ref: str | None, ns: str = "") -> Record:
         return exact
     if (back := BACK.fullmatch(ref)) is not None:
         return _before(thread, find(thread, back["ref"], ns), int(back["steps"]))
-    visible = thread.visible(ns)
-    named = visible[-1:] if ref == LATEST else [record for record in visible if is_short_for(ref, record.row.id)]
-    if len(named) == 1:
-        return named[0]
     where = f"thread {thread.key.id!r}" + (f", namespace {ns!r}" if ns else "")
+    return thread.records[(ns, match_id([record.row.id for record in thread.visible(ns)], ref, where))]
+
+
+def match_id(ids: list[str], ref: str, where: str) -> str:
+    """The last of these ids if the reference is `latest`, else the only one that begins or ends so.
+
+    Missing if there is none, ValueError if there are several.
+    """
+    named = ids[-1:] if ref == LATEST else [id for id in ids if is_short_for(ref, id)]
     if not named:
         raise Missing(f"there is no checkpoint {ref!r} in {where}")
-    raise ValueError(f"{len(named)} checkpoints of {where} begin or end with {ref!r}: say more of the id")
+    if len(named) > 1:
+        raise ValueError(f"{len(named)} checkpoints of {where} begin or end with {ref!r}: say more of the id")
+    return named[0]
 
 
 def is_short_for(ref: str, id: str) -> bool:

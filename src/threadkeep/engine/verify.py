@@ -40,8 +40,7 @@ from threadkeep.engine.thread_scan import (
     UNDECODABLE,
     Problem,
     ThreadScan,
-    affected,
-    look,
+    scan_thread,
 )
 from threadkeep.engine.values import load
 from threadkeep.errors import Conflict, Corrupt, Missing
@@ -75,7 +74,7 @@ async def examined(key: ThreadKey) -> ThreadScan | None:
     """A thread with all that is wrong with it, its items too; None if there is no such thread and nothing tells of it."""
     for attempt in range(_TRIES):
         found = await Inspect(key)
-        scan = look(key, found)
+        scan = scan_thread(key, found)
         for said in found.told:
             scan.tell(INDEX, f"{scan.where}: {said}")
         if not found.is_there:
@@ -196,7 +195,7 @@ class _Values:
     def take(self, at: ItemId, item: itemlog.Item) -> None:
         """Decode an item, in one of the forms that values of its lane have."""
         forms = self._forms.get(at.lane, ())
-        if item.elements and forms and not any(_decodes(*form, item.elements, item.data) for form in forms):
+        if item.elements and forms and not any(decodes(*form, item.elements, item.data) for form in forms):
             self._open.add(at)
 
     def unfinished(self) -> Iterator[list[_Piece]]:
@@ -246,12 +245,13 @@ class _Values:
             return  # one of them is damaged, which is told already
         first = piece.ids[0]
         elements = self._scan.uneven.get(first, 1)
-        if not _decodes(piece.kind, piece.tag, elements, b"".join(held[at] for at in piece.ids)):
+        if not decodes(piece.kind, piece.tag, elements, b"".join(held[at] for at in piece.ids)):
             said = f"what items {', '.join(f'{at.lane}:{at.n}' for at in piece.ids[:4])} of {self._scan.where} hold cannot be decoded"
             self._scan.bad[first] = (UNDECODABLE, said)
 
 
-def _decodes(kind: int, tag: str, elements: int, data: bytes) -> bool:
+def decodes(kind: int, tag: str, elements: int, data: bytes) -> bool:
+    """Whether a value in joined parts can be decoded."""
     try:
         plain_parts(kind, tag, elements, data)
     except (Corrupt, ValueError, TypeError, IndexError, KeyError):
@@ -260,7 +260,7 @@ def _decodes(kind: int, tag: str, elements: int, data: bytes) -> bool:
 
 
 def _decoded_inline(scan: ThreadScan, place: tuple[str, str], task: str | None, name: str, slot: Slot) -> None:
-    if slot.inline is None or not _decodes(0, slot.tag, 1, slot.inline):
+    if slot.inline is None or not decodes(0, slot.tag, 1, slot.inline):
         scan.tell(UNDECODABLE, f"channel {name!r} of checkpoint {place[1]!r} cannot be decoded", place, task)
 
 
@@ -270,9 +270,10 @@ def _decoded_inline(scan: ThreadScan, place: tuple[str, str], task: str | None, 
 def _judge(scan: ThreadScan) -> None:
     """Note what is wrong between rows, and with items."""
     _find_missing(scan)
-    who = affected(scan) if scan.bad else {}
+    _find_undecodable_labels(scan)
+    scan.find_needing()
     for at, (problem, said) in sorted(scan.bad.items()):
-        _tell_item(scan, at, problem, said, who[at])
+        _tell_item(scan, at, problem, said, scan.needing[at])
     places = {*scan.records, *scan.broken}
     for (ns, id), record in scan.records.items():
         parent = record.row.parent
@@ -289,13 +290,17 @@ def _judge(scan: ThreadScan) -> None:
 
 def _find_missing(scan: ThreadScan) -> None:
     stored = itemlog.join_runs((lane, n) for lane, n, _ in scan.found.stored)
-    used = {run for record in scan.records.values() for run in record.row.refs}
-    used |= {run for tasks in scan.tasks.values() for task in tasks for run in task.row.refs}
-    used |= {run for _, _, _, slot in scan.slots() for run in slot.runs}
-    used |= {Run(itemlog.SHARED, record.row.labels, 1) for record in scan.records.values()}
+    used = {run for _, _, runs in scan.references() for run in runs}
     for run in itemlog.minus(used, stored):
         for at in run.ids():
             scan.bad.setdefault(at, (MISSING_ITEM, f"item {at.lane}:{at.n} of {scan.where} is not there"))
+
+
+def _find_undecodable_labels(scan: ThreadScan) -> None:
+    for n in {record.row.labels for record in scan.records.values()}:
+        if scan.labels(n) is None:
+            said = f"labels {n} of {scan.where} cannot be decoded"
+            scan.bad.setdefault(ItemId(itemlog.SHARED, n), (UNDECODABLE, said))
 
 
 def _tell_item(
@@ -311,21 +316,17 @@ def _tell_item(
 
 
 def _judge_labels(scan: ThreadScan) -> None:
-    """Labels can be decoded, and the index has exactly their tags."""
+    """The index has exactly the tags of the labels."""
     tags: dict[int, set[bytes]] = {}
     for n, tag in scan.found.tags or ():
         tags.setdefault(n, set()).add(tag)
     for n in {record.row.labels for record in scan.records.values()}:
         labels = scan.labels(n)
-        at = ItemId(itemlog.SHARED, n)
-        if labels is None:
-            if at not in scan.bad:
-                scan.tell(UNDECODABLE, f"labels {n} of {scan.where} cannot be decoded", item=at)
-        elif scan.found.tags is not None and set(metadata.tags(labels)) != tags.get(n, set()):
+        if labels is not None and scan.found.tags is not None and set(metadata.tags(labels)) != tags.get(n, set()):
             scan.tell(
                 INDEX,
                 f"the index of metadata does not have what labels {n} of {scan.where} say: filters may not find it",
-                item=at,
+                item=ItemId(itemlog.SHARED, n),
             )
     stored = {n for lane, n, _ in scan.found.stored if lane == itemlog.SHARED}
     for n in sorted(tags.keys() - stored):
@@ -412,16 +413,14 @@ async def examine_talk(scan: ThreadScan) -> None:
     record = scan.records.get(("", row.top or "")) if row is not None else None
     if row is None or record is None:
         return
-    runs = [run for name in (form.EVENTS, form.PENDING) if name in record.slots for run in record.slots[name].runs]
-    if any(at in scan.bad for run in runs for at in run.ids()):
+    slots = [record.slots[name] for name in (form.EVENTS, form.PENDING) if name in record.slots]
+    if not all(map(scan.is_intact, slots)):
         return
-    loaded = await Items(scan.key, tuple(itemlog.union(runs)))
-    if loaded.thread is None or (loaded.thread.epoch, loaded.thread.rev) != (row.epoch, row.rev):
-        return  # others changed it: its status is another one by now
-    pool = Pool()
     try:
-        pool.fill({at: stored for at, stored in loaded.items.items() if at.lane >= FIRST_CHANNEL}, scan.where)
-        _judge_talk(scan, Head(scan.key, row, pool=pool), record, row)
+        await scan.fetch(slots)
+        _judge_talk(scan, scan.head(), record, row)
+    except Conflict:
+        return  # it was pruned since: what it was then cannot be read any more
     except (Corrupt, ValueError, TypeError, IndexError, KeyError) as error:
         scan.tell(
             UNDECODABLE, f"the events or the question of {scan.where} do not make sense: {error}", ("", record.row.id)

@@ -1,17 +1,15 @@
-"""Mending a talk: its newest messages that can be read, in a new checkpoint. What was lost is said."""
+"""Repairing a CubeLoop thread: all messages that can be read, in a new checkpoint. What was lost is said."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
 
 from threadkeep.engine import itemlog, metadata
 from threadkeep.engine.backend import Batch, Label
 from threadkeep.engine.codec import MSGPACK, pack
 from threadkeep.engine.draft import Draft
-from threadkeep.engine.heads import Head
-from threadkeep.engine.itemlog import SHARED, Item, ItemId
+from threadkeep.engine.itemlog import SHARED, ItemId
 from threadkeep.engine.rebuild import INTACT, LOST, Rebuilder
 from threadkeep.engine.records import CheckpointRow, Record, Slot
 from threadkeep.engine.staging import STRIDE
@@ -22,60 +20,44 @@ from threadkeep.engine.wire import LIST
 from threadkeep.errors import Corrupt
 
 
-class Mended(NamedTuple):
-    """The new checkpoint of a talk, how its channels were obtained, and the change that makes it."""
-
-    id: str
-    parent: str | None
-    channels: dict[str, str]
-    batch: Batch
-
-
-async def mended(rebuilder: Rebuilder, target: Place, time: int, draw: int) -> Mended:
-    """A talk with all that can be read of a damaged checkpoint, or as the newest intact one before it has it."""
+async def repair_cube(
+    rebuilder: Rebuilder, target: Place, time: int, draw: int
+) -> tuple[CheckpointRow, dict[str, str], Batch]:
+    """What can be read of a damaged checkpoint, or the newest intact one before it: as a new row, with how each channel was obtained."""
     scan = rebuilder.scan
     record = scan.records.get(target)
-    if record is None or not rebuilder.usable(record.slots.get(EVENTS, _NOTHING)):
-        base = _newest_intact(rebuilder, target)
-        rebuilder.assume(
-            f"{target[1]} cannot be read: the talk goes on as it was at {base[1]}; what came after it is lost"
-        )
-        record = scan.records[base]
-        channels = dict.fromkeys(record.slots, f"taken from {base[1]}")
+    if record is not None and (EVENTS not in record.slots or scan.is_intact(record.slots[EVENTS])):
+        channels = {name: INTACT if scan.is_intact(slot) else LOST for name, slot in record.slots.items()}
     else:
-        channels = {name: INTACT if rebuilder.usable(slot) else LOST for name, slot in record.slots.items()}
-    await rebuilder.fetch(record.slots.values())
-    row = rebuilder.scan.row
-    assert row is not None
-    for n, data in scan.shared.items():
-        rebuilder.pool.add(ItemId(SHARED, n), Item(data))
-    names = tuple(scan.names[n] for n in range(len(scan.names)))
-    draft = Draft(Head(scan.key, row, names, {}, rebuilder.pool))
+        record = _newest_intact(rebuilder, target)
+        channels = dict.fromkeys(record.slots, f"taken from {record.row.id}")
+        rebuilder.assume(
+            f"{target[1]} cannot be read: the talk goes on as it was at {record.row.id}; what came after it is lost"
+        )
+    await scan.fetch(record.slots.values())
+    draft = Draft(rebuilder.head)
     slots = _slots(rebuilder, draft, record, channels)
-    return _made(rebuilder, draft, record, slots, channels, target, time, draw)
+    row, batch = _made(rebuilder, draft, record, slots, target, time, draw)
+    return row, channels, batch
 
 
-_NOTHING = Slot(LIST, MSGPACK, 0, False, None)
-
-
-def _newest_intact(rebuilder: Rebuilder, target: Place) -> Place:
-    damaged = rebuilder.damage()
-    below = [place for place in rebuilder.scan.records if place < target and place not in damaged]
+def _newest_intact(rebuilder: Rebuilder, target: Place) -> Record:
+    records = rebuilder.scan.records
+    below = [place for place in records if place < target and place not in rebuilder.damaged]
     if not below:
-        raise Corrupt(f"{rebuilder.scan.where} cannot be mended: no checkpoint of it can be read")
-    return max(below)
+        raise Corrupt(f"{rebuilder.scan.where} cannot be repaired: no checkpoint of it can be read")
+    return records[max(below)]
 
 
 def _slots(rebuilder: Rebuilder, draft: Draft, record: Record, channels: dict[str, str]) -> dict[str, Slot]:
     """What of a checkpoint can be read: other channels whole or not at all, messages one by one."""
-    slots = {name: slot for name, slot in record.slots.items() if rebuilder.usable(slot)}
+    slots = {name: slot for name, slot in record.slots.items() if rebuilder.scan.is_intact(slot)}
     for name in record.slots.keys() - slots.keys() - {MESSAGES}:
         rebuilder.assume(f"{name} cannot be read and is left out")
     messages = record.slots.get(MESSAGES)
     if messages is None or MESSAGES in slots:
         return slots
-    told = events(draft.head, record)
-    kept = list(_readable(rebuilder, told, messages))
+    kept = list(_readable(rebuilder, events(draft.head, record), messages))
     ids = [at for _, held in kept for at in held]
     count = sum(len(event.ids) for event, _ in kept)
     slots[MESSAGES] = draft.spilled(Slot(LIST, MSGPACK, count, False, None, itemlog.join_runs(ids)), None)
@@ -89,60 +71,49 @@ def _slots(rebuilder: Rebuilder, draft: Draft, record: Record, channels: dict[st
 
 def _readable(rebuilder: Rebuilder, told: list[Event], messages: Slot) -> Iterator[tuple[Event, list[ItemId]]]:
     """Events with the items that are left of them; of messages that came together, those in damaged items go."""
+    scan = rebuilder.scan
     ids = (at for run in messages.runs for at in run.ids())
     for event in told:
         held = list(islice(ids, event.items))
-        if event.kind != APPENDED or not any(at in rebuilder.scan.bad for at in held):
+        if event.kind != APPENDED or not any(at in scan.bad for at in held):
             yield event, held
-            continue
-        left = _left(rebuilder, event, held)
-        if left:
-            yield (
-                event._replace(ids=tuple(id for id, _ in left), items=sum(len(each) for _, each in left)),
-                [at for _, each in left for at in each],
-            )
-
-
-def _left(rebuilder: Rebuilder, event: Event, held: list[ItemId]) -> list[tuple[str, list[ItemId]]]:
-    """The messages of an event whose items are intact, where each is in items of its own; else none are known apart."""
-    if len(held) != len(event.ids):
-        return []
-    pairs = zip(event.ids, held, strict=True)
-    return [(id, [at]) for id, at in pairs if (item := rebuilder.pool.get(at)) is not None and item.elements == 1]
+        elif len(held) == len(event.ids):  # else it is not known which message an item belongs to
+            pairs = zip(event.ids, held, strict=True)
+            left = [(id, at) for id, at in pairs if at not in scan.bad and scan.uneven.get(at, 1) == 1]
+            if left:
+                yield event._replace(ids=tuple(id for id, _ in left), items=len(left)), [at for _, at in left]
 
 
 def _made(
-    rebuilder: Rebuilder, draft: Draft, record: Record, slots: dict[str, Slot], channels: dict[str, str], target: Place,
-    time: int, draw: int,
-) -> Mended:  # fmt: skip
-    scan = rebuilder.scan
-    row = scan.row
+    rebuilder: Rebuilder, draft: Draft, record: Record, slots: dict[str, Slot], target: Place, time: int, draw: int
+) -> tuple[CheckpointRow, Batch]:
+    scan, row = rebuilder.scan, rebuilder.scan.row
     assert row is not None
     greatest = max((id for _, id in (*scan.records, *scan.broken)), default=target[1])
     labels = {**(scan.labels(record.row.labels) or {}), "repaired": target[1]}
     label = draft.share(pack(labels))
-    id = f"{int(max(greatest, row.top or '')) + 1:010}" if greatest.isdigit() else greatest + "0"
     made = CheckpointRow(
-        ns="", id=id, parent=record.row.id if record.row.id != target[1] else record.row.parent, run=record.row.run,
-        step=None, source="fork", labels=label, time=time, hidden=False, refs=(), body=b"",
+        ns="", id=f"{int(max(greatest, row.top or '')) + 1:010}" if greatest.isdigit() else greatest + "0",
+        parent=record.row.id if record.row.id != target[1] else record.row.parent, run=record.row.run, step=None,
+        source="fork", labels=label, time=time, hidden=False, refs=(), body=b"",
     )  # fmt: skip
     built = checkpoint(made, slots, draft).row
     sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in draft.new_items.items())
     thread = row._replace(
         rev=row.rev + 1 + draw % STRIDE, nexts=tuple(draft.nexts), updated=time, checkpoints=row.checkpoints + 1,
-        top=built.id, run=built.run, step=built.step, source=built.source, labels=label, status=_status(rebuilder, draft, slots),
+        top=built.id, run=built.run, step=built.step, source=built.source, labels=label, status=_status(draft, slots),
         bytes=built.size + sum(len(stored) for _, stored in sealed),
     )  # fmt: skip
     tagged = (Label(label, metadata.tags(labels)),) if ItemId(SHARED, label) in draft.new_items else ()
     runs = (built.run,) if built.run is not None else ()
     batch = Batch((row.epoch, row.rev), thread, items=sealed, new_checkpoints=(built,), labels=tagged, runs=runs)
-    return Mended(built.id, built.parent, channels, batch)
+    return built, batch
 
 
-def _status(rebuilder: Rebuilder, draft: Draft, slots: dict[str, Slot]) -> str:
+def _status(draft: Draft, slots: dict[str, Slot]) -> str:
     """As `staging` tells it: a question waits, a run is under way or broke off, or neither."""
     for at, item in draft.new_items.items():
-        rebuilder.pool.add(at, item)
+        draft.head.pool.add(at, item)
     row = CheckpointRow("", "", None, None, None, None, 0, 0, False, (), b"")
     record = Record(row, {}, {}, {}, slots, {}, None)
     pending = value(draft.head, record, PENDING)
