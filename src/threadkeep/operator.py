@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from threadkeep import desk as clock
-from threadkeep.desk import Desk, as_count, aside, draw, now
-from threadkeep.engine import audit, blame, catalogue, copy, diffs, looking, paths, prune, repair, verify
+from threadkeep.desk import Desk, as_count, aside, draw, now, now_exactly
+from threadkeep.engine import audit, blame, branch, catalogue, copy, diffs, looking, paths, prune, repair, verify
 from threadkeep.engine.audit import Activity, TracedWrite
 from threadkeep.engine.blame import Blame
 from threadkeep.engine.branch import Branch
@@ -781,15 +781,11 @@ class Operator:
     def _repairing(
         self, key: ThreadKey, checkpoint_id: str | None, ns: str, graph: Any, *, dry_run: bool
     ) -> Callable[[], Plan[Repaired]]:
-        from langgraph.checkpoint.base.id import uuid6  # noqa: PLC0415 - it imports LangChain
-
         ref = as_id(checkpoint_id, "checkpoint_id") if checkpoint_id is not None else None
         if key.kind == CUBE and (ns or graph is not None):
             raise ValueError(f"thread {key.id!r} is CubeLoop's: it has neither namespaces nor a graph")
         replay = self._replaying(graph) if graph is not None else None
-        options = repair.RepairOptions(
-            ref, as_id(ns, "ns"), str(uuid6()), now(), datetime.now(UTC).isoformat(), draw(), dry_run
-        )
+        options = repair.RepairOptions(ref, as_id(ns, "ns"), branch.Moment(now_exactly(), draw()), dry_run)
         return lambda: repair.repair(self._desk.heads, key, options, replay)
 
     def _replaying(self, graph: Any) -> Replay:

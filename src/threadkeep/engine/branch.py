@@ -75,6 +75,11 @@ class Moment(NamedTuple):
         """Milliseconds."""
         return self.micros // 1000
 
+    @property
+    def timestamp(self) -> str:
+        """As LangGraph writes it."""
+        return (_EPOCH + timedelta(microseconds=self.micros)).isoformat()
+
 
 async def rollback(heads: Heads, key: ThreadKey, ref: str, ns: str, moment: Moment, *, dry_run: bool = False) -> Branch:
     """Let a namespace go on from an earlier checkpoint: a new branch, and the latest. Two round trips.
@@ -132,7 +137,7 @@ def _told(key: ThreadKey, made: CheckpointRow, target: str) -> Branch:
 def _ours(thread: Whole, ns: str, tried: set[str], moment: Moment) -> CheckpointRow | None:
     """What an earlier try made whose answer got lost; the time is known to the microsecond."""
     mine = (thread.records.get((ns, id)) for id in tried)
-    return next((r.row for r in mine if r is not None and r.fields.get("ts") == _text(moment)), None)
+    return next((r.row for r in mine if r is not None and r.fields.get("ts") == moment.timestamp), None)
 
 
 def _unused_branch(thread: Whole, target: Record) -> CheckpointRow | None:
@@ -155,7 +160,7 @@ def _batch(thread: Whole, target: Record, moment: Moment) -> Batch:
 def _put(thread: Whole, target: Record, moment: Moment) -> Put:
     """The branch as a put of what the thread has already."""
     row = target.row
-    anew = {"ts": _text(moment), "updated_channels": None}  # so LangGraph looks at every node for what comes next
+    anew = {"ts": moment.timestamp, "updated_channels": None}  # so LangGraph looks at every node for what comes next
     id = fresh_id(_greatest(thread, row.ns), moment)
     known = {"id": id, "channel_versions": target.versions, "versions_seen": target.seen}
     op = Put(
@@ -164,10 +169,6 @@ def _put(thread: Whole, target: Record, moment: Moment) -> Put:
     )  # fmt: skip
     op.rest = target.rest
     return op
-
-
-def _text(moment: Moment) -> str:
-    return (_EPOCH + timedelta(microseconds=moment.micros)).isoformat()
 
 
 def _about(thread: Whole, target: Record) -> dict[str, Any]:

@@ -6,9 +6,9 @@
     Overwrite     what it holds becomes the value, in every form that LangGraph's `_get_overwrite` accepts
     else          the last write is the value
 
-It works on stored bytes, so it needs no class of the application. It gives what reducers give that add, extend, merge or
-replace, and what LangGraph's `add_messages` gives; but a message that was written without an id has none. What any other
-reducer does, only the graph knows.
+It works on stored bytes, so it needs no class of the application. The result is that of reducers which add, extend,
+merge or replace, and of LangGraph's `add_messages`, except that a message written without an id does not get one. What
+any other reducer does, only the graph knows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def merged(base: Parts | None, writes: Iterable[Parts], *, delta: bool = False) 
 
 
 class _Held(NamedTuple):
-    """A value while it is merged: elements of a list by message id, entries of a dict by key, or the one part of others."""
+    """A value while it is merged: elements of a list by message id, entries of a dict by key, or one part."""
 
     kind: int
     tag: str
@@ -117,7 +117,7 @@ def _split(value: Parts) -> tuple[int, Sequence[bytes]]:
 
 
 def _overwrite_value(write: Parts) -> bytes | None:
-    """What an Overwrite holds: the object, {"__overwrite__": value}, or its JSON {"value": …, "type": "__overwrite__"}."""
+    """The value of an Overwrite: of the object, of {"__overwrite__": …} or of {"value": …, "type": "__overwrite__"}."""
     if write.tag != MSGPACK:
         return None
     stored_class, (kind, entries) = _class_and_fields(write)

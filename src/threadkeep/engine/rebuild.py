@@ -1,8 +1,8 @@
-"""Rebuilding the state of a damaged checkpoint from what is left: its intact channels, its ancestors, and stored writes.
+"""Rebuild the state of a damaged checkpoint from its intact channels, its ancestors and stored writes.
 
-The writes on a checkpoint are what its child applied. So a channel that cannot be read is what the nearest ancestor
-holds of it intact, and the writes on each checkpoint from there on. The graph applies them, if there is one, else
-`apply_writes` does. Where writes are damaged too, what can be read of the list or dict itself is taken.
+The writes on a checkpoint are what its child applied. So the value of a damaged channel is the nearest intact value of
+an ancestor with the writes on each checkpoint since. The graph applies them if it is at hand, else `apply_writes` does.
+If writes are damaged too, the elements of the list or dict that can be read are kept.
 """
 
 from __future__ import annotations
@@ -36,12 +36,19 @@ from threadkeep.engine.wire import LIST, WHOLE
 
 INTACT, LOST = "intact", "lost"
 Value = Slot | Parts
+_Stored = tuple[TaskWrites, int, Entry]
 _Steps = list[tuple[Place, list[StoredWrite]]]
 _TASK = "~__pregel_pu"
 """How the path of a task begins: pull or push."""
 _SEVERAL, _FEW = 2, 3
-_DEFAULT_RULE = "values were merged by the default rule: lists are concatenated (messages by id), dicts merged by key, anything else replaced"
-_VERSIONS = "versions, and what nodes have seen, were made from those of the checkpoint before: nodes that wrote have seen what triggers them"
+_DEFAULT_RULE = (
+    "values were merged by the default rule: lists are concatenated (messages by id), dicts merged by key, "
+    "anything else replaced"
+)
+_VERSIONS = (
+    "versions, and what nodes have seen, were made from those of the checkpoint before: "
+    "nodes that wrote have seen what triggers them"
+)
 
 
 class WrongGraphError(ValueError):
@@ -70,7 +77,7 @@ class RebuiltState:
 
 
 class _Way(NamedTuple):
-    """What a channel is rebuilt from: `base` holds it intact (None: nothing does), `line` leads from there to the checkpoint."""
+    """What a channel is rebuilt from: `base` holds it intact, if any does; `line` leads from it to the checkpoint."""
 
     base: Place | None
     line: list[Place]
@@ -78,7 +85,7 @@ class _Way(NamedTuple):
 
 
 class Rebuilder:
-    """What is left of a thread, put together. It reads items as they are needed, and notes what it has to assume.
+    """Rebuilds checkpoints of a thread. It reads items when they are needed and collects what it has to assume.
 
     `damaged` are the checkpoints that cannot be read as they were.
     """
@@ -96,13 +103,13 @@ class Rebuilder:
         self.damaged = self._find_damaged()
 
     def assume(self, said: str) -> None:
-        """Note something that nobody can be sure of."""
+        """Note something that is not certain."""
         self.assumptions[said] = None
 
     # --- what is damaged
 
     def _find_damaged(self) -> set[Place]:
-        """Rows, what they need, writes on them, and what their delta channels are rebuilt through."""
+        """Damage to a row, to what it needs, to writes on it, or to what its delta channels are rebuilt from."""
         needing = {place for places in self.scan.needing.values() for place, _ in places}
         deltas = {place for place in self.scan.records if self._has_hurt_delta(place)}
         return self.scan.broken | deltas | ((needing | self._lost_writes) & self._known)
@@ -113,7 +120,7 @@ class Rebuilder:
         return {name for name in self._deltas[place] if name in record.versions and name not in record.slots}
 
     def _has_hurt_delta(self, place: Place) -> bool:
-        """Whether whoever reads its delta channels meets something damaged on the way back to the stored value."""
+        """Whether something is damaged between a checkpoint and the stored value of one of its delta channels."""
         records = self.scan.records
         for name in self._rebuilt_deltas(place):
             way = self._way(place, name)
@@ -144,7 +151,7 @@ class Rebuilder:
             at, _ = self._parent(at)
 
     def _parent(self, place: Place) -> tuple[Place | None, str | None]:
-        """The parent that a row names, of a row that is gone the greatest readable id below it; and what that assumes."""
+        """The parent that a row names, else the greatest readable id below; and what has to be assumed for that."""
         row, is_readable = self._rows.get(place), place in self.scan.records
         if row is not None and row.parent is not None and (place[0], row.parent) in self._known:
             said = f"the row of {place[1]} is damaged; its parent is taken to be {row.parent}, as it says"
@@ -154,7 +161,8 @@ class Rebuilder:
         below = max((each for each in self.scan.records if each[0] == place[0] and each < place), default=None)
         if below is None:
             return None, None
-        return below, f"the parent of {place[1]} is not known any more: the greatest checkpoint below it that can be read is taken, {below[1]}"  # fmt: skip
+        said = f"the parent of {place[1]} is not known: the greatest readable checkpoint below it is taken, {below[1]}"
+        return below, said
 
     def _way(self, place: Place, name: str) -> _Way:
         """Back to the nearest ancestor that holds a channel intact, or to the beginning."""
@@ -190,9 +198,7 @@ class Rebuilder:
             ]
         return self._written[(place, child)]
 
-    def _of_child(
-        self, known: list[tuple[TaskWrites, int, Entry]], place: Place, child: Place
-    ) -> list[tuple[TaskWrites, int, Entry]]:
+    def _of_child(self, known: list[_Stored], place: Place, child: Place) -> list[_Stored]:
         """Of the writes on a checkpoint with several children, those that were there when this one was made.
 
         What update_state writes is stored for delta channels only, and has no task's path.
@@ -230,7 +236,7 @@ class Rebuilder:
     # --- rebuilding
 
     async def state(self, target: Place) -> tuple[RebuiltState, Place] | None:
-        """The state of a checkpoint, and the one that it is built from: itself, if its row can be read. None if nothing is left."""
+        """The state of a checkpoint, and what it is built from: itself, if it can be read. None if nothing is left."""
         line: list[Place] = []
         for at in chain([target], self.ancestors(target)):
             line.insert(0, at)
@@ -260,9 +266,8 @@ class Rebuilder:
         if self._lost(None, [place]):
             self.assume(f"some writes on {place[1]} are damaged: what they brought is missing")
         if not writes:
-            self.assume(
-                f"no writes are stored on {place[1]}: its state is taken as it was; input that {child[1]} brought is lost"
-            )
+            lost = f"input that {child[1]} brought is lost"
+            self.assume(f"no writes are stored on {place[1]}: its state is taken as it was; {lost}")
         return writes
 
     def _needs_deltas(self, place: Place) -> bool:
@@ -290,7 +295,7 @@ class Rebuilder:
         return replace(state, how=how)
 
     async def _by_names(self, base: Place, last: Place, steps: _Steps, *, deltas: bool) -> RebuiltState:
-        """The state of `last`, some steps after `base`, without the graph. Damaged channels are rebuilt, and all delta channels if asked."""
+        """The state of `last`, these steps after `base`, without the graph; with all delta channels if asked."""
         record = self.scan.records[base]
         versions, seen, fields = record.versions, record.seen, record.fields
         names = {*record.slots, *(self._rebuilt_deltas(base) if deltas else ())}
@@ -366,7 +371,8 @@ class Rebuilder:
             left += group if decodes(slot.kind, slot.tag, len(group), b"".join(group)) else []
         if not left:
             return None
-        self.assume(f"channel {name}: {slot.elements - len(left)} of {slot.elements} elements cannot be read and are left out")  # fmt: skip
+        gone = slot.elements - len(left)
+        self.assume(f"channel {name}: {gone} of {slot.elements} elements cannot be read and are left out")
         parts = Parts(slot.kind, slot.tag, left, slot.snapshot)
         return parts, f"what can be read of it: {len(left)} of {slot.elements} elements"
 

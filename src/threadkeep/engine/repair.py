@@ -1,23 +1,22 @@
 """Repair: rebuild the state of a damaged checkpoint as a new branch. Nothing is overwritten or removed.
 
-The new checkpoint is greater than all others of its namespace, so a graph goes on from it; its metadata `repaired` names
-the damaged one. Each row is read by itself, so a damaged one hides no other.
+The id of the new checkpoint is greater than all others of its namespace, so a graph continues from it. Its metadata
+`repaired` names the damaged one. Each row is read by itself, so a damaged row does not hide others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
-from uuid import UUID
 
 from threadkeep.engine import metadata
 from threadkeep.engine.backend import Batch, Commit, Pause
+from threadkeep.engine.branch import Moment, fresh_id
 from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.codec import Codec
-from threadkeep.engine.heads import Head, Heads
+from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES
+from threadkeep.engine.itemlog import NAMES
 from threadkeep.engine.ops import Put
 from threadkeep.engine.rebuild import Rebuilder, Replay
 from threadkeep.engine.records import CheckpointRow
@@ -29,9 +28,6 @@ from threadkeep.engine.verify import examined
 from threadkeep.errors import Conflict, Corrupt, Missing
 from threadkeep.plan import result
 
-_NEAR = 1 << 16
-"""So many lanes after the last are counted: a thread that grows may get to have them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
@@ -39,8 +35,8 @@ class Repaired:
 
     `damaged` is the checkpoint that was repaired, None if there is nothing to do. `checkpoint` is the new one, None if
     nothing was done; `parent` is its parent. `channels` says how each was obtained: intact, taken from an ancestor,
-    rebuilt from one and writes, what can be read of it, or lost. `assumptions` is what nobody can be sure of. `affected`
-    are the other damaged checkpoints.
+    rebuilt from one and writes, what can be read of it, or lost. `assumptions` lists what is not certain, `affected`
+    the other damaged checkpoints.
     """
 
     thread: str
@@ -56,14 +52,11 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """What to repair, and what only the outside has: a new id, the time, a random number."""
+    """Which checkpoint to repair, in which namespace, and when."""
 
     ref: str | None
     ns: str
-    id: str
-    time: int
-    timestamp: str
-    draw: int
+    moment: Moment
     dry_run: bool = False
 
 
@@ -90,9 +83,9 @@ async def _repaired(heads: Heads, scan: ThreadScan, options: RepairOptions, repl
         intact = ["the newest checkpoint is intact, so the thread goes on; name a damaged one to have a branch of it"]
         return replace(told, assumptions=intact if affected else [])
     if scan.key.kind == CUBE:
-        row, channels, batch = await repair_cube(rebuilder, target, options.time, options.draw)
+        row, channels, batch = await repair_cube(rebuilder, target, _fresh_id(scan, "", options.moment), options.moment)
     else:
-        row, channels, batch = await _branched(rebuilder, target, options)
+        row, channels, batch = await _branched(rebuilder, target, options.moment)
     made = replace(told, damaged=target[1], parent=row.parent, channels=channels, assumptions=[*rebuilder.assumptions])
     if options.dry_run:
         return made
@@ -116,12 +109,13 @@ def _refuse_hopeless(scan: ThreadScan) -> None:
     if names:
         count = len(scan.records) + len(scan.broken)
         raise Corrupt(
-            f"{scan.where}: {len(names)} names of channels or nodes are damaged (no. {', '.join(map(str, names[:5]))}), which {count} checkpoints are spelled with: {advice}"
+            f"{scan.where}: {len(names)} names of channels or nodes are damaged "
+            f"(no. {', '.join(map(str, names[:5]))}), which {count} checkpoints are spelled with: {advice}"
         )
 
 
 def _target(rebuilder: Rebuilder, options: RepairOptions) -> Place | None:
-    """The checkpoint that is meant; if none is named, the newest one, if it is damaged: an older one would become the latest."""
+    """The checkpoint that is named; else the newest, if it is damaged. A branch of an older one would be the latest."""
     scan, ns = rebuilder.scan, options.ns
     ids = {id for space, id in (*scan.records, *scan.broken, *_top(scan)) if space == ns}
     if options.ref is not None:
@@ -138,7 +132,7 @@ def _top(scan: ThreadScan) -> set[Place]:
 
 
 def _meant(ids: list[str], ref: str, where: str) -> str:
-    """The id that a reference means, as `survey.find` has it; but `~2` is two before in the order of ids: parents may be gone."""
+    """The id that a reference means, as in `survey.find`; but `~2` goes back by id, because parents may be gone."""
     back = BACK.fullmatch(ref) if ref not in ids else None
     if back is None:
         return ref if ref in ids else match_id(ids, ref, where)
@@ -151,9 +145,7 @@ def _meant(ids: list[str], ref: str, where: str) -> str:
 # --- the new branch
 
 
-async def _branched(
-    rebuilder: Rebuilder, target: Place, options: RepairOptions
-) -> tuple[CheckpointRow, dict[str, str], Batch]:
+async def _branched(rebuilder: Rebuilder, target: Place, moment: Moment) -> tuple[CheckpointRow, dict[str, str], Batch]:
     scan = rebuilder.scan
     rebuilt = await rebuilder.state(target)
     if rebuilt is None:
@@ -172,34 +164,30 @@ async def _branched(
         rebuilder.assume(
             f"{max(newer)} and other checkpoints are newer than {target[1]}: the branch is the latest from now on"
         )
-    used = (id for ns, id in (*scan.records, *scan.broken, *scan.tasks, *_top(scan)) if ns == target[0])
     op = Put(
         codec=Codec(None), ns=target[0], parent=parent[1] if parent else None,
         checkpoint={
-            "v": 4, **state.fields, "ts": options.timestamp, "id": greater(options.id, used),
+            "v": 4, **state.fields, "ts": moment.timestamp, "id": _fresh_id(scan, target[0], moment),
             "channel_values": state.values, "channel_versions": state.versions, "versions_seen": state.seen,
         },
         given_metadata={**_metadata(rebuilder, target, base), "source": "fork", "repaired": target[1]},
-        new_versions={}, time=options.time, draw=options.draw,
+        new_versions={}, time=moment.time, draw=moment.draw,
     )  # fmt: skip
     op.encoded = dict(state.values)
     op.rest = scan.records[target].rest if target in scan.records else None
-    staging = Staging(_head(rebuilder, parent), {})
+    recent = {parent: scan.records[parent]} if parent is not None else {}
+    staging = Staging(replace(rebuilder.head, recent=recent), {})
     result(staging.take(op))
     batch = staging.batch()
     assert batch is not None
     return batch.new_checkpoints[0], dict(sorted(state.how.items())), batch
 
 
-def greater(id: str, others: Iterable[str]) -> str:
-    """An id that is greater than all others: the given one, if it is."""
-    greatest = max(others, default="")
-    if id > greatest:
-        return id
-    try:
-        return str(UUID(int=UUID(greatest).int + 1))
-    except (ValueError, AttributeError):
-        return greatest + "0"
+def _fresh_id(scan: ThreadScan, ns: str, moment: Moment) -> str:
+    """An id after all that a namespace has or names."""
+    return fresh_id(
+        max(id for space, id in (*scan.records, *scan.broken, *scan.tasks, *_top(scan)) if space == ns), moment
+    )
 
 
 def _metadata(rebuilder: Rebuilder, target: Place, base: Place) -> dict[str, Any]:
@@ -212,17 +200,3 @@ def _metadata(rebuilder: Rebuilder, target: Place, base: Place) -> dict[str, Any
         step = row.step if row is not None and row.step is not None else (step or 0) + steps
         own = {key: value for key, value in own.items() if key == "parents"}
     return metadata.join(metadata.Split(None, step, None, scan.labels(record.row.labels) or {}, own))
-
-
-def _head(rebuilder: Rebuilder, parent: Place | None) -> Head:
-    """The thread as far as it can be believed: what is new is put after all that is there."""
-    head, scan = rebuilder.head, rebuilder.scan
-    assert head.row is not None
-    nexts = list(head.row.nexts)
-    for lane, n, _ in scan.found.stored:
-        if not 0 <= lane < FIRST_CHANNEL + len(scan.names) + _NEAR:
-            continue  # a number that is damaged: nothing new comes near it
-        nexts += [0] * (lane + 1 - len(nexts))
-        nexts[lane] = max(nexts[lane], n + 1)
-    recent = {parent: scan.records[parent]} if parent is not None else {}
-    return replace(head, row=head.row._replace(nexts=tuple(nexts)), recent=recent)

@@ -1,7 +1,7 @@
 """A thread as far as it can be read: the rows that make sense, and what is wrong with those that do not.
 
-Everything else refuses a thread at its first damaged row. Verify and repair start here: each row is unsealed and decoded
-by itself, with the names, shapes and run lists that are left.
+Everything else refuses a thread at its first damaged row. Verify and repair start here. Each row is unsealed and
+decoded by itself, with the names, shapes and run lists that are left.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from threadkeep.errors import Conflict, Corrupt
 
 CHECKSUM, MISSING_ITEM, MISSING_PARENT, UNDECODABLE = "checksum", "missing item", "missing parent", "undecodable"
 COUNTER = "counter"
+_NEAR = 1 << 16
+"""So many lanes after the last are counted: a thread that grows may get to have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,21 @@ class ThreadScan:
         return f"thread {self.key.id!r}"
 
     def head(self) -> Head:
-        """The thread for what reads and writes intact ones. Its names end at the first damaged one."""
+        """The thread for what reads and writes intact ones: new items come after all that are there.
+
+        Its names end at the first damaged one.
+        """
         names = tuple(self.names[n] for n in takewhile(self.names.__contains__, count()))
-        return Head(self.key, self.row, names, {}, self.pool)
+        row = self.row and self.row._replace(nexts=self._nexts(self.row))
+        return Head(self.key, row, names, {}, self.pool)
+
+    def _nexts(self, row: ThreadRow) -> tuple[int, ...]:
+        nexts = list(row.nexts)
+        for lane, end in self.ends().items():
+            if 0 <= lane < FIRST_CHANNEL + len(self.names) + _NEAR:  # else its number is damaged
+                nexts += [0] * (lane + 1 - len(nexts))
+                nexts[lane] = max(nexts[lane], end)
+        return tuple(nexts)
 
     def tell(
         self, problem: str, said: str, place: Place | None = None, task: str | None = None, item: ItemId | None = None
@@ -109,6 +123,13 @@ class ThreadScan:
             return dict(unpack(item.data, f"labels {n} of {self.where}") or {}) if item is not None else None
         except (Corrupt, TypeError, ValueError):
             return None
+
+    def ends(self) -> dict[int, int]:
+        """The number after the last item of each lane."""
+        found: dict[int, int] = {}
+        for lane, n, _ in self.found.stored:
+            found[lane] = max(found.get(lane, 0), n + 1)
+        return found
 
     def slots(self) -> Iterator[tuple[Place, str | None, str, Slot]]:
         """Every value that a row holds: its checkpoint, its task if it is a write, and its channel."""
@@ -144,7 +165,7 @@ class ThreadScan:
         return not self._bad.among((*slot.runs, *slot.spill))
 
     async def fetch(self, slots: Iterable[Slot]) -> None:
-        """Read the intact items of these values into the pool. Conflict if the thread was pruned. One round trip at most."""
+        """Read the intact items of these values into the pool. Conflict if the thread was pruned. One round trip."""
         lacking = self.pool.lacking(itemlog.union(run for slot in slots for run in slot.runs))
         wanted = itemlog.join_runs(at for run in lacking for at in run.ids() if at not in self.bad)
         if not wanted or self.row is None:

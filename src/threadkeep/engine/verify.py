@@ -348,10 +348,7 @@ def _judge_runs(scan: ThreadScan) -> None:
 def _judge_counts(scan: ThreadScan, row: ThreadRow) -> None:
     """The counters of the thread's row. With rows that cannot be read, they cannot be compared."""
     found = scan.found
-    held: dict[int, int] = {}
-    for lane, n, _ in found.stored:
-        held[lane] = max(held.get(lane, 0), n + 1)
-    for lane, end in sorted(held.items()):
+    for lane, end in sorted(scan.ends().items()):
         if lane >= len(row.nexts) or row.nexts[lane] < end:
             scan.tell(
                 COUNTER,

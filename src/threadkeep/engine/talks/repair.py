@@ -7,6 +7,7 @@ from itertools import islice
 
 from threadkeep.engine import itemlog, metadata
 from threadkeep.engine.backend import Batch, Label
+from threadkeep.engine.branch import Moment
 from threadkeep.engine.codec import MSGPACK, pack
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.itemlog import SHARED, ItemId
@@ -21,9 +22,12 @@ from threadkeep.errors import Corrupt
 
 
 async def repair_cube(
-    rebuilder: Rebuilder, target: Place, time: int, draw: int
+    rebuilder: Rebuilder, target: Place, id: str, moment: Moment
 ) -> tuple[CheckpointRow, dict[str, str], Batch]:
-    """What can be read of a damaged checkpoint, or the newest intact one before it: as a new row, with how each channel was obtained."""
+    """A new checkpoint, how its channels were obtained, and the batch.
+
+    It has what can be read of the damaged checkpoint, or the state of the newest intact one before it.
+    """
     scan = rebuilder.scan
     record = scan.records.get(target)
     if record is not None and (EVENTS not in record.slots or scan.is_intact(record.slots[EVENTS])):
@@ -37,7 +41,7 @@ async def repair_cube(
     await scan.fetch(record.slots.values())
     draft = Draft(rebuilder.head)
     slots = _slots(rebuilder, draft, record, channels)
-    row, batch = _made(rebuilder, draft, record, slots, target, time, draw)
+    row, batch = _made(rebuilder, draft, record, slots, target, id, moment)
     return row, channels, batch
 
 
@@ -85,24 +89,21 @@ def _readable(rebuilder: Rebuilder, told: list[Event], messages: Slot) -> Iterat
 
 
 def _made(
-    rebuilder: Rebuilder, draft: Draft, record: Record, slots: dict[str, Slot], target: Place, time: int, draw: int
+    rebuilder: Rebuilder, draft: Draft, record: Record, slots: dict[str, Slot], target: Place, id: str, moment: Moment
 ) -> tuple[CheckpointRow, Batch]:
     scan, row = rebuilder.scan, rebuilder.scan.row
     assert row is not None
-    greatest = max((id for _, id in (*scan.records, *scan.broken)), default=target[1])
     labels = {**(scan.labels(record.row.labels) or {}), "repaired": target[1]}
     label = draft.share(pack(labels))
-    made = CheckpointRow(
-        ns="", id=f"{int(max(greatest, row.top or '')) + 1:010}" if greatest.isdigit() else greatest + "0",
-        parent=record.row.id if record.row.id != target[1] else record.row.parent, run=record.row.run, step=None,
-        source="fork", labels=label, time=time, hidden=False, refs=(), body=b"",
-    )  # fmt: skip
-    built = checkpoint(made, slots, draft).row
+    parent = record.row.id if record.row.id != target[1] else record.row.parent
+    made = CheckpointRow("", id, parent, record.row.run, None, "fork", label, moment.time, False, (), b"")
+    new = checkpoint(made, slots, draft)
+    built = new.row
     sealed = tuple((at, itemlog.seal_item(at, item)) for at, item in draft.new_items.items())
     thread = row._replace(
-        rev=row.rev + 1 + draw % STRIDE, nexts=tuple(draft.nexts), updated=time, checkpoints=row.checkpoints + 1,
-        top=built.id, run=built.run, step=built.step, source=built.source, labels=label, status=_status(draft, slots),
-        bytes=built.size + sum(len(stored) for _, stored in sealed),
+        rev=row.rev + 1 + moment.draw % STRIDE, nexts=tuple(draft.nexts), updated=moment.time,
+        checkpoints=row.checkpoints + 1, top=built.id, run=built.run, step=built.step, source=built.source,
+        labels=label, status=_status(draft, new), bytes=built.size + sum(len(stored) for _, stored in sealed),
     )  # fmt: skip
     tagged = (Label(label, metadata.tags(labels)),) if ItemId(SHARED, label) in draft.new_items else ()
     runs = (built.run,) if built.run is not None else ()
@@ -110,12 +111,10 @@ def _made(
     return built, batch
 
 
-def _status(draft: Draft, slots: dict[str, Slot]) -> str:
+def _status(draft: Draft, record: Record) -> str:
     """As `staging` tells it: a question waits, a run is under way or broke off, or neither."""
     for at, item in draft.new_items.items():
         draft.head.pool.add(at, item)
-    row = CheckpointRow("", "", None, None, None, None, 0, 0, False, (), b"")
-    record = Record(row, {}, {}, {}, slots, {}, None)
     pending = value(draft.head, record, PENDING)
     if pending is not None and not is_settled(pending):
         return "interrupted"
