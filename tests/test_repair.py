@@ -12,21 +12,27 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from cubeloop.providers.base import TextContent, UserMessage
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
+from langgraph.channels.binop import BinaryOperatorAggregate
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Overwrite, Send, interrupt
 
 import threadkeep
+from chains import Chain
+from chains import values as channel_values
 from colours import Async, Colour
 from damages import Damager, flipped, opener
+from test_delta_graphs import appended
 from test_delta_graphs import build as delta_graph
+from test_serializers import JsonTyped
 from threadkeep.cli.app import run
+from threadkeep.engine.apply_writes import next_version
 from threadkeep.engine.codec import Codec, Parts
+from threadkeep.engine.default_merge import merged
 from threadkeep.engine.gate import KeepSerializer
 from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, SHARED, ItemId, unseal_item
-from threadkeep.engine.merging import merged
-from threadkeep.engine.rebuilding import next_version
-from threadkeep.engine.repair import greater
 from threadkeep.errors import Corrupt, Missing, ReadOnly
 
 THREAD: dict[str, Any] = {"configurable": {"thread_id": "t"}}
@@ -202,6 +208,22 @@ async def test_what_is_lost_is_left_out_and_said(url: str, call: Colour) -> None
         assert out["turn"] == 3
 
 
+def test_what_is_left_of_a_list_is_kept_if_the_checkpoint_after_it_is_damaged_too() -> None:
+    with threadkeep.open("memory://") as keep:
+        graph = build(keep.checkpointer)
+        states = talk(graph, 2)
+        rows = opener("memory://")(keep, "t")
+        at = message_item(rows, id_of(states[1]))
+        rows.set_item(at, flipped(rows.items()[at]))
+        spoil(rows, id_of(states[0]))
+        repaired = keep.repair("t")
+        assert repaired.channels["messages"] == "what can be read of it: 3 of 4 elements"
+        assert repaired.channels["log"].startswith("rebuilt from ancestor")
+        found = graph.get_state(THREAD)
+        before = states[0].values
+        assert found.values == {**before, "messages": before["messages"][:-1]}
+
+
 def test_reducers_of_ones_own_need_the_graph(tmp_path: Path) -> None:
     class Scores(TypedDict, total=False):
         best: Annotated[int, lambda old, new: max(old, new)]
@@ -330,12 +352,11 @@ def test_an_item_with_an_enormous_number_of_its_lane_is_only_one_that_is_lost(tm
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
         graph.invoke({"messages": [HumanMessage("question " * 30, id="h0")]}, THREAD)
-        execute: Any = opener(url)(keep, "t").execute  # type: ignore[attr-defined]
-        execute(
-            f"UPDATE tk_items SET lane = {1 << 40} WHERE rowid = (SELECT max(rowid) FROM tk_items WHERE lane > 2)", {}
-        )
+        rows: Any = opener(url)(keep, "t")
+        at = message_item(rows, rows.root()[-1].id)
+        rows.execute(f"UPDATE tk_items SET lane = {1 << 40} WHERE lane = {at.lane} AND n = {at.n}", {})
         assert keep.repair("t").checkpoint is not None
-        assert graph.get_state(THREAD).values["messages"]
+        assert [message.id for message in graph.get_state(THREAD).values["messages"]] == ["h0"]
 
 
 def test_writes_of_another_branch_are_not_taken_in(tmp_path: Path) -> None:
@@ -462,6 +483,60 @@ async def test_a_talk_is_mended_with_the_messages_that_can_be_read(url: str) -> 
             await keep.arepair("row", ns="a")
 
 
+OVERWRITES: dict[str, Any] = {
+    "instance": Overwrite(["z"]),
+    "one key": {"__overwrite__": ["z"]},
+    "as JSON": {"value": ["z"], "type": "__overwrite__"},
+    "as JSON, with more": {"type": "__overwrite__", "more": "x" * 2000, "value": ["z"]},
+}
+
+
+def test_show_diff_blame_and_repair_agree_on_every_form_of_overwrite(url: str) -> None:
+    """On a delta channel that is rebuilt from its writes, as LangGraph's own channel does."""
+    with threadkeep.open(url, durability="relaxed") as keep:
+        for form, overwrite in OVERWRITES.items():
+            chain, counted = Chain(keep.checkpointer, form), {"counters_since_delta_snapshot": {"log": (1, 1)}}
+            first = chain.put({"log": ["a", "b"]})
+            second, third = [
+                keep.checkpointer.put(parent, {**checkpoint, "channel_values": {}}, about, {})
+                for parent, checkpoint, about, _ in (chain.next({"log": n}, **counted) for n in range(2))
+            ]
+            keep.checkpointer.put_writes(first, [("log", overwrite)], "task", "~__pregel_pull, second")
+            keep.checkpointer.put_writes(second, [("log", ["y"])], "task", "~__pregel_pull, third")
+            history = keep.checkpointer.get_delta_channel_history(config=third, channels=["log"])["log"]
+            channel = DeltaChannel(appended).from_checkpoint(history["seed"])
+            channel.replay_writes(history["writes"])
+            assert channel.get() == ["z", "y"], "what LangGraph makes of it"
+            ids = [each["configurable"]["checkpoint_id"] for each in (first, second, third)]
+            assert [keep.show(form, id).values["log"] for id in ids] == [["a", "b"], ["z"], ["z", "y"]]
+            (differing,) = keep.diff(form, ids[0], ids[1]).channels
+            assert sorted((each.change, each.path) for each in differing.changes) == [
+                ("changed", "log[0]"),
+                ("removed", "log[1]"),
+            ]
+            wrote = keep.blame(form, "log[0]").write
+            assert wrote is not None
+            assert wrote.node == "second"
+            spoil(opener(url)(keep, form), ids[2])
+            keep.repair(form)
+            assert channel_values(keep.checkpointer, form)["log"].value == ["z", "y"], "a snapshot"
+
+
+@pytest.mark.parametrize("serde", [None, JsonTyped()], ids=["msgpack", "json"])
+def test_show_and_repair_agree_on_a_delta_channel_that_starts_from_a_small_dict(serde: Any) -> None:
+    with threadkeep.open("memory://", serde=serde) as keep:
+        chain, counted = Chain(keep.checkpointer), {"counters_since_delta_snapshot": {"files": (1, 1)}}
+        first = chain.put({"files": {"a": 1} if serde else _DeltaSnapshot({"a": 1})})
+        parent, checkpoint, about, _ = chain.next({"files": "changed"}, **counted)
+        second = keep.checkpointer.put(parent, {**checkpoint, "channel_values": {}}, about, {})
+        keep.checkpointer.put_writes(first, [("files", {"b": [2]})], "task")
+        assert keep.show("t").values["files"] == {"a": 1, "b": [2]}
+        spoil(opener("memory://")(keep, "t"), second["configurable"]["checkpoint_id"])
+        keep.repair("t")
+        found = channel_values(keep.checkpointer)["files"]
+        assert (found.value if isinstance(found, _DeltaSnapshot) else found) == {"a": 1, "b": [2]}
+
+
 CODEC = Codec(KeepSerializer())
 
 
@@ -486,24 +561,32 @@ MERGES: list[tuple[Any, list[Any], Any]] = [
     ([HUMAN, AI], [[RemoveMessage(id="__remove_all__"), HumanMessage("f", id="5")]], [HumanMessage("f", id="5")]),
     ([HUMAN], [Overwrite([AI])], [AI]),
     ([HUMAN], [{"__overwrite__": [1]}, [2]], [1, 2]),
+    ([HUMAN], [{"value": [AI], "type": "__overwrite__"}, HUMAN], [AI, HUMAN]),
+    ([1], [{"value": [2], "type": "other"}], [1, {"value": [2], "type": "other"}]),
+    ([1], [{"__overwrite__": [2], "more": 3}], [1, {"__overwrite__": [2], "more": 3}]),
+    ([1], [Overwrite({"__overwrite__": 2})], {"__overwrite__": 2}),
+    ({"a": 1}, [Overwrite(None), {"b": 2}], {"b": 2}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("base", "writes", "expected"), MERGES, ids=str)
+@pytest.mark.parametrize(("base", "writes", "expected"), MERGES, ids=range(len(MERGES)))
 def test_the_default_merge(base: Any, writes: list[Any], expected: Any) -> None:
     found = merged(CODEC.encode(base) if base is not None else None, [CODEC.encode(write) for write in writes])
     assert value(found) == expected
 
 
-def test_versions_and_ids_go_on() -> None:
+@pytest.mark.parametrize("form", OVERWRITES)
+def test_the_default_merge_overwrites_where_langgraph_does(form: str) -> None:
+    channel = BinaryOperatorAggregate(list, operator.add).from_checkpoint(["a"])
+    channel.update([OVERWRITES[form]])
+    assert value(merged(CODEC.encode(["a"]), [CODEC.encode(OVERWRITES[form])])) == channel.get() == ["z"]
+
+
+def test_versions_go_on() -> None:
     assert next_version([]) == 1
     assert next_version([1, 7, 3]) == 8
     after = next_version([f"{3:032}.0123", f"{12:032}.0001"])
     assert (after > f"{12:032}.9999", int(after.split(".")[0])) == (True, 13)
-    assert greater("b", ["a"]) == "b"
-    uuid = "1f1e18ca-f271-672b-800a-9102b640910c"
-    assert greater("0", [uuid]) > uuid
-    assert greater("0", ["zzz"]) > "zzz"
 
 
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from threadkeep.engine.diffs import ChannelDiff, Diff
 from threadkeep.engine.looking import Shown, Tree
 from threadkeep.engine.repair import Repaired
 from threadkeep.engine.retention import Policy, Pruned, PrunedThread, Swept
-from threadkeep.engine.sight import Problem
 from threadkeep.engine.sizes import ChannelSize, Sizes, Stats, ThreadSize
 from threadkeep.engine.steps import Step, Written
+from threadkeep.engine.thread_scan import Problem
 from threadkeep.engine.verify import Verified
 from threadkeep.jobs.compact import Compacted
 from threadkeep.jobs.doctor import Finding

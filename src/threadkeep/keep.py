@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from threadkeep import jobs
-from threadkeep.clock import nonce, now_ms
+from threadkeep.clock import nonce, now_us
 from threadkeep.engine import repair as engine_repair
+from threadkeep.engine.branch import Moment
 from threadkeep.engine.gate import AllowedType, KeepSerializer
 from threadkeep.engine.identity import CUBE, as_count, as_id, as_kind, as_optional_id
 from threadkeep.engine.memories import Memory, MemoryRow
-from threadkeep.engine.rebuilding import Replay
+from threadkeep.engine.rebuild import Replay
 from threadkeep.engine.repair import Repaired
 from threadkeep.engine.retention import Swept
 from threadkeep.engine.verify import known
@@ -183,25 +184,22 @@ class Keep:
         result lists what had to be assumed. Raise Corrupt if nothing is left to build from, Missing if there is no such
         thread or checkpoint.
         """
-        from langgraph.checkpoint.base.id import uuid6  # noqa: PLC0415 - it imports LangChain
-
         ref, space = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
         id, of = as_id(thread_id, "thread_id"), as_kind(kind)
         key = yield from read(lambda: known(self._session.tenant, id, of))
         if key.kind == CUBE and (space or graph is not None):
             raise ValueError(f"thread {key.id!r} is CubeLoop's: it has neither namespaces nor a graph")
         replay = self._replaying(graph) if graph is not None else None
-        wish = engine_repair.Wish(ref, space, str(uuid6()), now_ms(), datetime.now(UTC).isoformat(), nonce(), dry_run)
-        return (yield from change(key, lambda: engine_repair.repair(self._session.heads, key, wish, replay)))
+        options = engine_repair.RepairOptions(ref, space, Moment(now_us(), nonce()), dry_run)
+        return (yield from change(key, lambda: engine_repair.repair(self._session.heads, key, options, replay)))
 
     repair, arepair = keep_verb(_repair)
 
-    def _replaying(self, graph: Any) -> Callable[[], Replay]:
-        from threadkeep.adapters.replaying import GraphReplay  # noqa: PLC0415 - it imports LangGraph
+    def _replaying(self, graph: Any) -> Replay:
+        from threadkeep.adapters.graph_replay import GraphReplay  # noqa: PLC0415 - it imports LangGraph
 
         saver = getattr(graph, "checkpointer", None)
-        replay = GraphReplay(graph, getattr(saver, "serde", None) or self._serde)
-        return lambda: replay
+        return GraphReplay(graph, getattr(saver, "serde", None) or self._serde)
 
     # Import and export
 

@@ -34,7 +34,7 @@ from threadkeep.engine.backend import (
     Survey,
     refs_of,
 )
-from threadkeep.engine.health import Compact, Inspect, Inspected, Present, Roster, Sound
+from threadkeep.engine.health import Compact, Inspect, Inspected, IntegrityCheck, Present, Roster
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.itemlog import BEGINNING, NAMES, RUN_LISTS, SHARED, ItemId, Run, join_runs, spilled, union
 from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
@@ -69,7 +69,7 @@ class Memory:
             Catalogue: self._catalogue, RunThreads: self._run_threads, Commit: self._commit,
             Duplicate: self._duplicate, Fork: self._fork, Drop: self._drop, Measure: self._measure,
             Footprint: lambda _: None, **Remembered().verbs,
-            Roster: self._roster, Inspect: self._inspect, Sound: lambda _: (), Compact: lambda _: (0, 0),
+            Roster: self._roster, Inspect: self._inspect, IntegrityCheck: lambda _: (), Compact: lambda _: (0, 0),
         }  # fmt: skip
 
     def answer(self, request: Request[Any]) -> Any:

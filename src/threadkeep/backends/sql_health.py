@@ -13,13 +13,13 @@ from threadkeep.engine.health import (
     Inspect,
     Inspected,
     InspectMemories,
+    IntegrityCheck,
+    IntegrityProblem,
     MemoriesSeen,
     MemorySeen,
-    Odd,
     Present,
     Roster,
-    Sound,
-    Unsound,
+    UnreadableRow,
     each_read,
     loosely,
 )
@@ -67,12 +67,14 @@ def inspect(work: Work, request: Inspect) -> Inspected:
     if row is None:
         return Inspected()
     number = row[0]
-    threads, odd = each_read([row], thread_row, lambda _: Odd(""))
+    threads, odd = each_read([row], thread_row, lambda _: UnreadableRow(""))
     checkpoints, odd_checkpoints = each_read(
         work.rows("checkpoints", thread=number), work.dialect.checkpoint_row, _checkpoint_place
     )
     writes, odd_writes = each_read(work.rows("all-writes", thread=number), work.dialect.write_row, _write_place)
-    runs, odd_runs = each_read(work.rows("runs", thread=number), lambda row: unpack_id(row[0]), lambda _: Odd(""))
+    runs, odd_runs = each_read(
+        work.rows("runs", thread=number), lambda row: unpack_id(row[0]), lambda _: UnreadableRow("")
+    )
     told = (
         ["its row does not stand where the index by time looks for it"] if work.rows("told-tick", thread=number) else []
     )
@@ -86,21 +88,21 @@ def inspect(work: Work, request: Inspect) -> Inspected:
         stored=tuple(work.rows("item-sizes", thread=number)),
         tags=frozenset((labels, bytes(tag)) for labels, tag in work.rows("tags", thread=number)),
         runs=frozenset(runs),
-        odd=(*odd, *odd_checkpoints, *odd_writes),
+        unreadable=(*odd, *odd_checkpoints, *odd_writes),
         told=tuple(told),
     )
 
 
-def _checkpoint_place(row: Row) -> Odd:
-    return Odd("", loosely(row[0]), loosely(row[1]))
+def _checkpoint_place(row: Row) -> UnreadableRow:
+    return UnreadableRow("", loosely(row[0]), loosely(row[1]))
 
 
-def _write_place(row: Row) -> Odd:
+def _write_place(row: Row) -> UnreadableRow:
     try:
         task = unpack_id(row[2])
     except NONSENSE:
         task = loosely(row[2]) or ""
-    return Odd("", loosely(row[0]), loosely(row[1]), task)
+    return UnreadableRow("", loosely(row[0]), loosely(row[1]), task)
 
 
 def inspect_memories(work: Work, request: InspectMemories) -> MemoriesSeen:
@@ -129,38 +131,38 @@ def _memory(tenant: str, row: Row, vectors: dict[int, tuple[int, int]]) -> Memor
     return MemorySeen(number, place, value, {field: size for field, (size, _) in vectors.items()}, tuple(wrong))
 
 
-def sound(work: Work, request: Sound) -> tuple[Unsound, ...]:  # noqa: ARG001 - the same signature for all
+def sound(work: Work, request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:  # noqa: ARG001 - the same signature for all
     """Rows that belong to nothing."""
     return (*_orphans(work), *_lost_memories(work))
 
 
-def _orphans(work: Work) -> Iterator[Unsound]:
+def _orphans(work: Work) -> Iterator[IntegrityProblem]:
     found: dict[int, list[str]] = {}
     for table in _OWNED:
         sql = work.dialect.sql["orphans"].replace("{table}", table)
         for number, count in work.cursor.rows(sql, {}):
             found.setdefault(number, []).append(f"{count} in {table}")
     for number, said in found.items():
-        yield Unsound(
+        yield IntegrityProblem(
             CATALOGUE, f"there is no row of thread number {number}, but there are rows of its own: {', '.join(said)}"
         )
 
 
-def _lost_memories(work: Work) -> Iterable[Unsound]:
+def _lost_memories(work: Work) -> Iterable[IntegrityProblem]:
     for number, count in work.rows("lost-vectors"):
-        yield Unsound(MEMORY, f"{count} vectors belong to memory number {number}, which is not there")
+        yield IntegrityProblem(MEMORY, f"{count} vectors belong to memory number {number}, which is not there")
     for number, count in work.rows("unseen-vectors"):
-        yield Unsound(
+        yield IntegrityProblem(
             MEMORY,
             f"{count} vectors of memory number {number} are not counted by their partition: no search finds them",
         )
     for (number,) in work.rows("lost-words"):
-        yield Unsound(MEMORY, f"words belong to the memory in row {number}, which is not there")
+        yield IntegrityProblem(MEMORY, f"words belong to the memory in row {number}, which is not there")
 
 
 VERBS: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
     Roster: roster,
     Inspect: inspect,
     InspectMemories: inspect_memories,
-    Sound: sound,
+    IntegrityCheck: sound,
 }

@@ -14,12 +14,12 @@ from threadkeep.engine.health import (
     Inspect,
     Inspected,
     InspectMemories,
+    IntegrityCheck,
     MemoriesSeen,
     MemorySeen,
-    Odd,
     Present,
     Roster,
-    Sound,
+    UnreadableRow,
     each_read,
     loosely,
 )
@@ -43,7 +43,7 @@ class Health:
         self._remembered = remembered
         self.verbs: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
             Roster: self._roster, Inspect: self._inspect, InspectMemories: self._inspect_memories,
-            Sound: lambda *_: (), Compact: self._compact,
+            IntegrityCheck: lambda *_: (), Compact: self._compact,
         }  # fmt: skip
 
     def _told_of(self, executor: CallExecutor, tenant: str) -> list[ThreadKey]:
@@ -76,7 +76,7 @@ class Health:
             return Inspected(
                 told=() if self._backend.expires else ("sets tell of it, but it is not there; compact forgets it",)
             )
-        rows, odd = each_read([(row, size)], lambda pair: threads.thread_row(*pair), lambda _: Odd(""))
+        rows, odd = each_read([(row, size)], lambda pair: threads.thread_row(*pair), lambda _: UnreadableRow(""))
         named = list(zip(fields, values, strict=True))
         checkpoints, odd_checkpoints = each_read(
             [pair for pair in named if pair[0][:1] == b"c"], _checkpoint, lambda pair: _place(pair[0])
@@ -199,11 +199,11 @@ def _write(pair: tuple[bytes, bytes]) -> WriteRow:
     return row
 
 
-def _place(field: bytes) -> Odd:
+def _place(field: bytes) -> UnreadableRow:
     """Where a row stands, told by its field."""
     ns, _, rest = field[1:].partition(b"\x00\x01")
     checkpoint, _, task = rest.partition(b"\x00\x01")
-    return Odd("", loosely(ns), loosely(checkpoint), loosely(task) if field[:1] == b"w" else None)
+    return UnreadableRow("", loosely(ns), loosely(checkpoint), loosely(task) if field[:1] == b"w" else None)
 
 
 def _misplaced(

@@ -15,7 +15,7 @@ from rich.text import Text
 from threadkeep.cli.app import NO, DryRun, Json, Kind, Tenant, Url, Yes, app, opened
 from threadkeep.cli.output import answer, bar, counted, left_alone, size, table
 from threadkeep.engine.repair import Repaired
-from threadkeep.engine.sight import Problem
+from threadkeep.engine.thread_scan import Problem
 from threadkeep.engine.verify import Verified
 from threadkeep.jobs.compact import Compacted
 from threadkeep.jobs.doctor import PROBLEM, Finding

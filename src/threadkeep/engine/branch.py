@@ -86,6 +86,11 @@ class Moment(NamedTuple):
         """Milliseconds."""
         return self.micros // 1000
 
+    @property
+    def timestamp(self) -> str:
+        """As LangGraph writes it."""
+        return (_EPOCH + timedelta(microseconds=self.micros)).isoformat()
+
 
 async def rollback(heads: Heads, key: ThreadKey, ref: str, ns: str, moment: Moment, *, dry_run: bool = False) -> Branch:
     """Let a namespace go on from an earlier checkpoint: a new branch, and the latest. Two round trips.
@@ -149,7 +154,7 @@ def _batch(thread: Whole, target: Record, moment: Moment) -> Batch:
 def _put(thread: Whole, target: Record, moment: Moment) -> Put:
     """The branch as a put of what the thread has already."""
     row = target.row
-    anew = {"ts": _text(moment), "updated_channels": None}  # so LangGraph looks at every node for what comes next
+    anew = {"ts": moment.timestamp, "updated_channels": None}  # so LangGraph looks at every node for what comes next
     id = fresh_id(_greatest(thread, row.ns), moment)
     known = {"id": id, "channel_versions": target.versions, "versions_seen": target.seen}
     op = Put(
@@ -158,10 +163,6 @@ def _put(thread: Whole, target: Record, moment: Moment) -> Put:
     )  # fmt: skip
     op.rest = target.rest
     return op
-
-
-def _text(moment: Moment) -> str:
-    return (_EPOCH + timedelta(microseconds=moment.micros)).isoformat()
 
 
 def _about(thread: Whole, target: Record) -> dict[str, Any]:

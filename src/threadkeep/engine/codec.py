@@ -38,6 +38,12 @@ class Parts(NamedTuple):
         """Bytes of all parts."""
         return sum(map(len, self.parts))
 
+    @property
+    def data(self) -> bytes:
+        """The value as one whole."""
+        joined = b"".join(self.parts)
+        return joined if self.kind == WHOLE else header(self.kind, len(self.parts)) + joined
+
 
 class _NotMsgpackError(Exception):
     """The pickle fallback was needed: the value stays whole."""

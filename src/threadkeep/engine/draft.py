@@ -17,7 +17,7 @@ from threadkeep.engine.heads import Head
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.itemlog import CHUNK, FIRST_CHANNEL, NAMES, RUN_LISTS, SHARED, Item, ItemId, Run
 from threadkeep.engine.records import Names, Slot
-from threadkeep.engine.wire import WHOLE, header
+from threadkeep.engine.wire import WHOLE
 
 _INLINE = 32
 """Values up to this many bytes stand in the row: an item and its reference would cost as much."""
@@ -71,7 +71,7 @@ class Draft:
         with an id.
         """
         if parts.size <= _INLINE and not parts.snapshot:
-            return Slot(WHOLE, parts.tag, 1, False, _whole(parts))
+            return Slot(WHOLE, parts.tag, 1, False, parts.data)
         lane = self.lane(channel)
         if parts.kind == WHOLE:
             ids = self._place_whole(lane, parts.parts[0], early=early)
@@ -193,11 +193,6 @@ class Draft:
 def _numbers(names: tuple[str, ...]) -> Mapping[str, int]:
     """The number of each name; threads of one graph mostly have the same names."""
     return {name: n for n, name in enumerate(names)}
-
-
-def _whole(parts: Parts) -> bytes:
-    joined = b"".join(parts.parts)
-    return joined if parts.kind == WHOLE else header(parts.kind, len(parts.parts)) + joined
 
 
 def _piece(ids: list[ItemId], held: list[Item]) -> _Piece:

@@ -85,13 +85,14 @@ class Head:
 
     def checkpoint(self, row: CheckpointRow) -> Record:
         """A row, decoded."""
-        return unpack_checkpoint(row, self.reading(), self._shared(), self.where)
+        return unpack_checkpoint(row, self.reading(), self.decoding(), self.where)
 
     def task(self, row: WriteRow) -> TaskWrites:
         """A row of writes, decoded."""
-        return unpack_writes(row, self.reading(), self._shared(), self.where)
+        return unpack_writes(row, self.reading(), self.decoding(), self.where)
 
-    def _shared(self) -> Shared:
+    def decoding(self) -> Shared:
+        """The run lists and shapes for unpacking rows."""
         return Shared(self.pool.run_lists, self._shape)
 
     def _shape(self, n: int) -> Any:

@@ -1,9 +1,9 @@
 """What is asked of a storage to check it, to know it and to tidy it up. Guarantees as in `backend`.
 
-    read     Roster, Inspect, InspectMemories, Sound, Facts
+    read     Roster, Inspect, InspectMemories, IntegrityCheck, Facts
     write    Compact
 
-What these bring is as it is stored: a row that cannot be read does not hide the others, it is told as an `Odd`.
+What these bring is as it is stored: a row that cannot be read does not hide the others, it becomes an `UnreadableRow`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NONSENSE = (IndexError, ValueError, KeyError, TypeError, AttributeError, Overflo
 CATALOGUE, DATABASE, MEMORY, INDEX = "catalogue", "database", "memory", "index"
 
 
-class Odd(NamedTuple):
+class UnreadableRow(NamedTuple):
     """A row that cannot be read: what is wrong, and where it is, as far as that can be told."""
 
     said: str
@@ -56,7 +56,7 @@ class Roster(Request[tuple[Present, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """All of a thread but its state, of one moment. `thread` is None if its row is gone (nothing `is_there`) or odd.
+    """All of a thread but its state, of one moment. `thread` is None if its row is gone (nothing `is_there`) or unreadable.
 
     `items` are those of the engine's lanes; `stored` tells of all items: lane, number and size. `tags` (labels and
     tag) and `runs` are None where the storage has no such index; `told` is what its other indexes say wrongly.
@@ -70,7 +70,7 @@ class Inspected:
     stored: tuple[tuple[int, int, int], ...] = ()
     tags: frozenset[tuple[int, bytes]] | None = None
     runs: frozenset[str] | None = None
-    odd: tuple[Odd, ...] = ()
+    unreadable: tuple[UnreadableRow, ...] = ()
     told: tuple[str, ...] = ()
 
 
@@ -114,7 +114,7 @@ class InspectMemories(Request[MemoriesSeen]):
     after: Any = None
 
 
-class Unsound(NamedTuple):
+class IntegrityProblem(NamedTuple):
     """Something that is wrong with the storage as a whole: a kind of problem, and a sentence."""
 
     kind: str
@@ -122,7 +122,7 @@ class Unsound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sound(Request[tuple[Unsound, ...]]):
+class IntegrityCheck(Request[tuple[IntegrityProblem, ...]]):
     """What the storage finds wrong with itself, and rows that belong to no thread and no memory of any tenant."""
 
     access: ClassVar[Access] = READ
@@ -147,11 +147,11 @@ class Compact(Request[tuple[int, int]]):
 
 
 def each_read(
-    rows: Iterable[Any], read: Callable[[Any], T], place: Callable[[Any], Odd]
-) -> tuple[tuple[T, ...], tuple[Odd, ...]]:
+    rows: Iterable[Any], read: Callable[[Any], T], place: Callable[[Any], UnreadableRow]
+) -> tuple[tuple[T, ...], tuple[UnreadableRow, ...]]:
     """Rows that can be read, and those that cannot."""
     good: list[T] = []
-    odd: list[Odd] = []
+    odd: list[UnreadableRow] = []
     for row in rows:
         try:
             good.append(read(row))

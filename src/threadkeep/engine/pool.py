@@ -64,6 +64,18 @@ class Pool:
             return None
         return held
 
+    def groups(self, runs: Iterable[Run]) -> Iterator[list[bytes]]:
+        """The elements that are stored together, one group after the other, without those of which an item is not here.
+
+        The last item of an element may be missing: whether a group can be decoded is for the caller to find out.
+        """
+        for ids in self._pieces(runs):
+            try:
+                held = self._whole(ids)
+            except (KeyError, IndexError, ValueError, ZeroDivisionError):
+                continue
+            yield held
+
     def slices(self, runs: Iterable[Run], size: int) -> Iterator[tuple[int, bytes]]:
         """Some elements at a time, as their number and their bytes one after the other; KeyError if an item is not here."""
         for lane, start, length in runs:

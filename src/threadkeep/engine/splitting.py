@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from threadkeep.engine.codec import DICT_WORTH_SPLITTING, MSGPACK, Parts
-from threadkeep.engine.wire import LIST, MAP, WHOLE, end, extension, opened
+from threadkeep.engine.wire import LIST, MAP, SNAPSHOT, WHOLE, end, extension, opened
 
-_SNAPSHOT = 7
-"""The extension code of LangGraph's _DeltaSnapshot."""
 _REMEMBERED = 16 * 1024 * 1024
 """So many bytes of last values are remembered, roughly."""
 
@@ -52,7 +50,7 @@ class Splitter:
             return self._map(data, at, first, count)
         until = end(data, at)
         known = extension(data, at)
-        if known is not None and known[0] == _SNAPSHOT:
+        if known is not None and known[0] == SNAPSHOT:
             inner, stop = self.take(place, data[known[1] : until], 0)
             if inner.kind != WHOLE and stop == until - known[1]:
                 return inner._replace(snapshot=True), until

@@ -1,13 +1,12 @@
 """A thread's checkpoints and writes for people: what happened at each step, and what the channels held, as plain data.
 
 Nothing here needs the application's classes. A delta channel, which a checkpoint does not hold, is rebuilt from the
-nearest stored value and the writes since by a stated rule, since its reducer is not known here: lists are joined, a
-message replaces the one with its id and a RemoveMessage removes it, dicts are merged, of anything else the last stays.
+nearest stored value and the writes since by the default merge, because its reducer is not known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -17,13 +16,13 @@ from langgraph.checkpoint.serde.types import TASKS
 
 from threadkeep.engine.checkpoints import about
 from threadkeep.engine.commit import read_consistently
+from threadkeep.engine.default_merge import merged
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
-from threadkeep.engine.paths import message_id
-from threadkeep.engine.plain import TYPE, jsonable, type_of
+from threadkeep.engine.plain import jsonable, plain
 from threadkeep.engine.records import Entry, Record, Slot, TaskWrites
 from threadkeep.engine.remains import delta_channels
-from threadkeep.engine.survey import Place, Whole, lineage, node_of, survey, value_of, with_items
+from threadkeep.engine.survey import Place, Whole, lineage, node_of, parts_of, survey, value_of, with_items
 from threadkeep.engine.talks import plainly
 
 T = TypeVar("T")
@@ -31,7 +30,6 @@ _INTERNAL = ("__", "branch:", "join:")
 _HELD = ("__root__", "__end__", "__previous__")
 """Channels that hold what the application gave: a state that is no dict, and what the functional API returned and saved."""
 _PUSH = "__pregel_push"
-_OVERWRITE, _REMOVE, _ALL = "langgraph.types.Overwrite", "RemoveMessage", "__remove_all__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +143,8 @@ class Reading:
             return plainly.value(self.thread.head, record, name)
         if name in record.slots:
             return value_of(self.thread.head, record.slots[name], where)
-        held: list[Any] = []
-        for one in self._since(record, name):
-            if not held and name in one.slots:
-                held.append(value_of(self.thread.head, one.slots[name], where))
-            held += [value_of(self.thread.head, entry.slot, where) for entry in self._entries(one, name)]
-        return merged(held)
+        held = merged(None, (parts_of(self.thread.head, slot) for slot in self.slots(record, name)), delta=True)
+        return plain(held.tag, held.data, what=where) if held is not None else None
 
     def _since(self, record: Record, name: str) -> list[Record]:
         """The ancestors that a delta channel is rebuilt from, oldest first: that with a stored value, if any, and those after it."""
@@ -259,40 +253,3 @@ async def read(heads: Heads, key: ThreadKey, use: Callable[[Reading], Awaitable[
 async def fetch(heads: Heads, reading: Reading, slots: Iterable[Slot]) -> None:
     """Have what these slots refer to at hand. One round trip; none if all is."""
     await with_items(heads, reading.thread, slots)
-
-
-def merged(values: Iterable[Any]) -> Any:
-    """What a delta channel holds after these values, by the rule above."""
-    held: Any = None
-    for value in values:
-        if isinstance(value, Mapping) and value.get(TYPE) == _OVERWRITE:
-            held = value.get("value")
-        elif isinstance(held, list) or (held is None and _is_one_or_more(value)):
-            held = _joined(held or [], value if isinstance(value, list) else [value])
-        elif isinstance(held, Mapping) and isinstance(value, Mapping):
-            held = {**held, **value}
-        else:
-            held = value
-    return held
-
-
-def _is_one_or_more(value: Any) -> bool:
-    return isinstance(value, list) or message_id(value) is not None
-
-
-def _joined(held: list[Any], more: list[Any]) -> list[Any]:
-    """Two lists, one after the other; messages by their ids."""
-    found = list(held)
-    places = {id: n for n, each in enumerate(found) if (id := message_id(each)) is not None}
-    for element in more:
-        id = message_id(element)
-        if type_of(element) == _REMOVE:
-            found = [] if id == _ALL else [each for each in found if message_id(each) != id]
-            places = {id: n for n, each in enumerate(found) if (id := message_id(each)) is not None}
-        elif id is not None and id in places:
-            found[places[id]] = element
-        else:
-            if id is not None:
-                places[id] = len(found)
-            found.append(element)
-    return found

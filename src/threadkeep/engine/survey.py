@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 from threadkeep.engine.backend import Items, Loaded, Survey
 from threadkeep.engine.checkpoints import about
+from threadkeep.engine.codec import MSGPACK, Parts
 from threadkeep.engine.commit import Seen
 from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Run, union
 from threadkeep.engine.plain import plain_parts
 from threadkeep.engine.records import Record, Slot, TaskWrites
+from threadkeep.engine.wire import SNAPSHOT, WHOLE, extension, split_parts
 from threadkeep.errors import Conflict, Missing
 
 Place = tuple[str, str]
@@ -94,14 +96,21 @@ def find(thread: Whole, ref: str | None, ns: str = "") -> Record:
         return exact
     if (back := BACK.fullmatch(ref)) is not None:
         return _before(thread, find(thread, back["ref"], ns), int(back["steps"]))
-    visible = thread.visible(ns)
-    named = visible[-1:] if ref == LATEST else [record for record in visible if is_short_for(ref, record.row.id)]
-    if len(named) == 1:
-        return named[0]
     where = f"thread {thread.key.id!r}" + (f", namespace {ns!r}" if ns else "")
+    return thread.records[(ns, match_id([record.row.id for record in thread.visible(ns)], ref, where))]
+
+
+def match_id(ids: list[str], ref: str, where: str) -> str:
+    """The last of these ids if the reference is `latest`, else the only one that begins or ends so.
+
+    Missing if there is none, ValueError if there are several.
+    """
+    named = ids[-1:] if ref == LATEST else [id for id in ids if is_short_for(ref, id)]
     if not named:
         raise Missing(f"there is no checkpoint {ref!r} in {where}")
-    raise ValueError(f"{len(named)} checkpoints of {where} begin or end with {ref!r}: say more of the id")
+    if len(named) > 1:
+        raise ValueError(f"{len(named)} checkpoints of {where} begin or end with {ref!r}: say more of the id")
+    return named[0]
 
 
 def is_short_for(ref: str, id: str) -> bool:
@@ -165,6 +174,18 @@ def value_of(head: Head, slot: Slot, what: str) -> Any:
     if slot.inline is not None:
         return plain_parts(0, slot.tag, 1, slot.inline, what=what)
     return plain_parts(slot.kind, slot.tag, slot.elements, head.bytes_of(slot.runs), what=what)
+
+
+def parts_of(head: Head, slot: Slot) -> Parts:
+    """What a slot holds, as its parts; its items must be at hand. A snapshot that is stored whole is unwrapped."""
+    data = slot.inline if slot.inline is not None else head.bytes_of(slot.runs)
+    if slot.kind != WHOLE:
+        elements = list(split_parts(data, slot.elements)) if slot.elements else []
+        return Parts(slot.kind, slot.tag, elements, slot.snapshot)
+    wrapped = extension(data, 0) if slot.tag == MSGPACK and data else None
+    if wrapped is not None and wrapped[0] == SNAPSHOT:
+        return Parts(WHOLE, MSGPACK, [data[wrapped[1] :]], snapshot=True)
+    return Parts(WHOLE, slot.tag, [data], slot.snapshot)
 
 
 def node_of(path: str, sends: Iterable[Any] = ()) -> str | None:

@@ -22,28 +22,27 @@ from threadkeep.engine.health import (
     MEMORY,
     Inspect,
     Inspected,
+    IntegrityProblem,
     MemoriesSeen,
     MemorySeen,
-    Unsound,
 )
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.itemlog import FIRST_CHANNEL, ItemId, Run
 from threadkeep.engine.plain import plain_parts
 from threadkeep.engine.pool import Pool
 from threadkeep.engine.records import Record, Slot, ThreadRow
-from threadkeep.engine.sight import (
+from threadkeep.engine.status import of_checkpoint, of_writes, worse
+from threadkeep.engine.talks import form
+from threadkeep.engine.talks.ledger import Ledger
+from threadkeep.engine.thread_scan import (
     COUNTER,
     MISSING_ITEM,
     MISSING_PARENT,
     UNDECODABLE,
     Problem,
-    Sight,
-    affected,
-    look,
+    ThreadScan,
+    scan_thread,
 )
-from threadkeep.engine.status import of_checkpoint, of_writes, worse
-from threadkeep.engine.talks import form
-from threadkeep.engine.talks.ledger import Ledger
 from threadkeep.engine.values import load
 from threadkeep.errors import Conflict, Corrupt, Missing
 
@@ -71,27 +70,27 @@ class Verified:
         return not self.problems
 
 
-async def examined(key: ThreadKey) -> Sight | None:
+async def examined(key: ThreadKey) -> ThreadScan | None:
     """A thread with all that is wrong with it, its items too; None if there is no such thread and nothing tells of it."""
     return await read_consistently(key, partial(_examined, key), tries=_TRIES)
 
 
-async def _examined(key: ThreadKey) -> Sight | None:
+async def _examined(key: ThreadKey) -> ThreadScan | None:
     found = await Inspect(key)
-    sight = look(key, found)
+    scan = scan_thread(key, found)
     for said in found.told:
-        sight.tell(INDEX, f"{sight.where}: {said}")
+        scan.tell(INDEX, f"{scan.where}: {said}")
     if not found.is_there:
-        return sight if sight.problems else None
-    if sight.row is not None:
-        await _read_items(sight)
-    _judge(sight)
-    return sight
+        return scan if scan.problems else None
+    if scan.row is not None:
+        await _read_items(scan)
+    _judge(scan)
+    return scan
 
 
-def counted(sight: Sight) -> tuple[int, int, int, int, int]:
+def counted(scan: ThreadScan) -> tuple[int, int, int, int, int]:
     """What was looked at in a thread: it, its checkpoints, writes and items, and their bytes."""
-    found = sight.found
+    found = scan.found
     size = sum(size for _, _, size in found.stored) + _rows_size(found)
     writes = sum(len(row.index) // 3 for row in found.writes)
     return int(found.is_there), len(found.checkpoints), writes, len(found.stored), size
@@ -104,15 +103,15 @@ def _rows_size(found: Inspected) -> int:
 # --- items
 
 
-async def _read_items(sight: Sight) -> None:
+async def _read_items(scan: ThreadScan) -> None:
     """Unseal and decode all items of the state; Conflict if the thread was pruned meanwhile."""
-    values = _Values(sight)
-    for some in _slices(each for each in sight.found.stored if each[0] >= FIRST_CHANNEL):
-        await _read_slice(sight, some, values.take)
+    values = _Values(scan)
+    for some in _slices(each for each in scan.found.stored if each[0] >= FIRST_CHANNEL):
+        await _read_slice(scan, some, values.take)
     for pieces in values.unfinished():
         held: dict[ItemId, bytes] = {}
         wanted = [(*at, 0) for piece in pieces for at in piece.ids]
-        await _read_slice(sight, wanted, partial(_hold, held))
+        await _read_slice(scan, wanted, partial(_hold, held))
         for piece in pieces:
             values.finish(piece, held)
 
@@ -134,38 +133,38 @@ def _slices(stored: Iterable[tuple[int, int, int]]) -> Iterator[list[tuple[int, 
         yield some
 
 
-async def _read_slice(sight: Sight, some: list[tuple[int, int, int]], take: Any) -> None:
+async def _read_slice(scan: ThreadScan, some: list[tuple[int, int, int]], take: Any) -> None:
     """Read some items, give each that is intact to `take`; what cannot be read is looked for by halves."""
-    row = sight.row
+    row = scan.row
     assert row is not None
     ids = sorted({ItemId(lane, n) for lane, n, _ in some})
     try:
-        loaded = await Items(sight.key, itemlog.join_runs(ids), Have(row.epoch, len(sight.names), Pool()))
+        loaded = await Items(scan.key, itemlog.join_runs(ids), Have(row.epoch, len(scan.names), Pool()))
     except Corrupt as error:
         if len(some) == 1:
-            sight.bad[ids[0]] = (DATABASE, f"item {ids[0].lane}:{ids[0].n} of {sight.where} cannot be read: {error}")
+            scan.bad[ids[0]] = (DATABASE, f"item {ids[0].lane}:{ids[0].n} of {scan.where} cannot be read: {error}")
             return
         half = len(some) // 2
-        await _read_slice(sight, some[:half], take)
-        await _read_slice(sight, some[half:], take)
+        await _read_slice(scan, some[:half], take)
+        await _read_slice(scan, some[half:], take)
         return
     if loaded.thread is None or loaded.thread.epoch != row.epoch:
-        raise Conflict(f"{sight.where} was pruned while it was read")
+        raise Conflict(f"{scan.where} was pruned while it was read")
     for at in ids:
         if at not in loaded.items:
-            sight.bad.setdefault(at, (DATABASE, f"item {at.lane}:{at.n} of {sight.where} is listed but not found"))
-        elif at not in sight.bad:
-            _unsealed(sight, at, loaded.items[at], take)
+            scan.bad.setdefault(at, (DATABASE, f"item {at.lane}:{at.n} of {scan.where} is listed but not found"))
+        elif at not in scan.bad:
+            _unsealed(scan, at, loaded.items[at], take)
 
 
-def _unsealed(sight: Sight, at: ItemId, stored: bytes, take: Any) -> None:
+def _unsealed(scan: ThreadScan, at: ItemId, stored: bytes, take: Any) -> None:
     try:
-        item = itemlog.unseal_item(at, stored, sight.where)
+        item = itemlog.unseal_item(at, stored, scan.where)
     except Corrupt as error:
-        sight.bad[at] = ("checksum", str(error))
+        scan.bad[at] = ("checksum", str(error))
         return
     if item.elements != 1:
-        sight.uneven[at] = item.elements
+        scan.uneven[at] = item.elements
     take(at, item)
 
 
@@ -181,14 +180,14 @@ class _Piece:
 class _Values:
     """Decodes what items hold: most hold whole elements; those that do not are put together later."""
 
-    def __init__(self, sight: Sight) -> None:
-        self._sight = sight
+    def __init__(self, scan: ThreadScan) -> None:
+        self._scan = scan
         self._forms: dict[int, set[tuple[int, str]]] = {}
         self._slots: dict[tuple[Run, ...], Slot] = {}
         self._open: set[ItemId] = set()
-        for place, task, name, slot in sight.slots():
+        for place, task, name, slot in scan.slots():
             if slot.inline is not None:
-                _decoded_inline(sight, place, task, name, slot)
+                _decoded_inline(scan, place, task, name, slot)
             elif slot.runs:
                 self._forms.setdefault(slot.runs[0].lane, set()).add((slot.kind, slot.tag))
                 self._slots[slot.runs] = slot
@@ -196,12 +195,12 @@ class _Values:
     def take(self, at: ItemId, item: itemlog.Item) -> None:
         """Decode an item, in one of the forms that values of its lane have."""
         forms = self._forms.get(at.lane, ())
-        if item.elements and forms and not any(_decodes(*form, item.elements, item.data) for form in forms):
+        if item.elements and forms and not any(decodes(*form, item.elements, item.data) for form in forms):
             self._open.add(at)
 
     def unfinished(self) -> Iterator[list[_Piece]]:
         """The elements that take several items, some at a time."""
-        sizes = {ItemId(lane, n): size for lane, n, size in self._sight.found.stored}
+        sizes = {ItemId(lane, n): size for lane, n, size in self._scan.found.stored}
         some: list[_Piece] = []
         held = 0
         for piece in self._pieces():
@@ -228,7 +227,7 @@ class _Values:
     def _pieces_of(self, slot: Slot) -> Iterator[_Piece]:
         ids: list[ItemId] = []
         for at in (at for run in slot.runs for at in run.ids()):
-            if self._sight.uneven.get(at, 1) == 0 and ids:
+            if self._scan.uneven.get(at, 1) == 0 and ids:
                 ids.append(at)
                 continue
             if ids:
@@ -245,13 +244,14 @@ class _Values:
         if not all(at in held for at in piece.ids):
             return  # one of them is damaged, which is told already
         first = piece.ids[0]
-        elements = self._sight.uneven.get(first, 1)
-        if not _decodes(piece.kind, piece.tag, elements, b"".join(held[at] for at in piece.ids)):
-            said = f"what items {', '.join(f'{at.lane}:{at.n}' for at in piece.ids[:4])} of {self._sight.where} hold cannot be decoded"
-            self._sight.bad[first] = (UNDECODABLE, said)
+        elements = self._scan.uneven.get(first, 1)
+        if not decodes(piece.kind, piece.tag, elements, b"".join(held[at] for at in piece.ids)):
+            said = f"what items {', '.join(f'{at.lane}:{at.n}' for at in piece.ids[:4])} of {self._scan.where} hold cannot be decoded"
+            self._scan.bad[first] = (UNDECODABLE, said)
 
 
-def _decodes(kind: int, tag: str, elements: int, data: bytes) -> bool:
+def decodes(kind: int, tag: str, elements: int, data: bytes) -> bool:
+    """Whether a value in joined parts can be decoded."""
     try:
         plain_parts(kind, tag, elements, data)
     except (Corrupt, ValueError, TypeError, IndexError, KeyError):
@@ -259,47 +259,52 @@ def _decodes(kind: int, tag: str, elements: int, data: bytes) -> bool:
     return True
 
 
-def _decoded_inline(sight: Sight, place: tuple[str, str], task: str | None, name: str, slot: Slot) -> None:
-    if slot.inline is None or not _decodes(0, slot.tag, 1, slot.inline):
-        sight.tell(UNDECODABLE, f"channel {name!r} of checkpoint {place[1]!r} cannot be decoded", place, task)
+def _decoded_inline(scan: ThreadScan, place: tuple[str, str], task: str | None, name: str, slot: Slot) -> None:
+    if slot.inline is None or not decodes(0, slot.tag, 1, slot.inline):
+        scan.tell(UNDECODABLE, f"channel {name!r} of checkpoint {place[1]!r} cannot be decoded", place, task)
 
 
 # --- what is said of each other
 
 
-def _judge(sight: Sight) -> None:
+def _judge(scan: ThreadScan) -> None:
     """Note what is wrong between rows, and with items."""
-    _find_missing(sight)
-    who = affected(sight) if sight.bad else {}
-    for at, (problem, said) in sorted(sight.bad.items()):
-        _tell_item(sight, at, problem, said, who[at])
-    places = {*sight.records, *sight.broken}
-    for (ns, id), record in sight.records.items():
+    _find_missing(scan)
+    _find_undecodable_labels(scan)
+    scan.find_needing()
+    for at, (problem, said) in sorted(scan.bad.items()):
+        _tell_item(scan, at, problem, said, scan.needing[at])
+    places = {*scan.records, *scan.broken}
+    for (ns, id), record in scan.records.items():
         parent = record.row.parent
         if parent is not None and (ns, parent) not in places:
-            sight.tell(
+            scan.tell(
                 MISSING_PARENT, f"checkpoint {id!r} says that {parent!r} is its parent, which is not there", (ns, id)
             )
-    _judge_labels(sight)
-    if sight.row is not None:
-        _judge_counts(sight, sight.row)
-        _judge_catalogue(sight, sight.row)
-    _judge_runs(sight)
+    _judge_labels(scan)
+    if scan.row is not None:
+        _judge_counts(scan, scan.row)
+        _judge_catalogue(scan, scan.row)
+    _judge_runs(scan)
 
 
-def _find_missing(sight: Sight) -> None:
-    stored = itemlog.join_runs((lane, n) for lane, n, _ in sight.found.stored)
-    used = {run for record in sight.records.values() for run in record.row.refs}
-    used |= {run for tasks in sight.tasks.values() for task in tasks for run in task.row.refs}
-    used |= {run for _, _, _, slot in sight.slots() for run in slot.runs}
-    used |= {Run(itemlog.SHARED, record.row.labels, 1) for record in sight.records.values()}
+def _find_missing(scan: ThreadScan) -> None:
+    stored = itemlog.join_runs((lane, n) for lane, n, _ in scan.found.stored)
+    used = {run for _, _, runs in scan.references() for run in runs}
     for run in itemlog.minus(used, stored):
         for at in run.ids():
-            sight.bad.setdefault(at, (MISSING_ITEM, f"item {at.lane}:{at.n} of {sight.where} is not there"))
+            scan.bad.setdefault(at, (MISSING_ITEM, f"item {at.lane}:{at.n} of {scan.where} is not there"))
+
+
+def _find_undecodable_labels(scan: ThreadScan) -> None:
+    for n in {record.row.labels for record in scan.records.values()}:
+        if scan.labels(n) is None:
+            said = f"labels {n} of {scan.where} cannot be decoded"
+            scan.bad.setdefault(ItemId(itemlog.SHARED, n), (UNDECODABLE, said))
 
 
 def _tell_item(
-    sight: Sight, at: ItemId, problem: str, said: str, who: list[tuple[tuple[str, str], str | None]]
+    scan: ThreadScan, at: ItemId, problem: str, said: str, who: list[tuple[tuple[str, str], str | None]]
 ) -> None:
     checkpoints = sorted({place for place, task in who if task is None}, key=lambda place: place[1])
     tasks = sum(task is not None for _, task in who)
@@ -307,56 +312,49 @@ def _tell_item(
     refer = f"; {' and '.join(told)} need it" if told else "; nothing that can be read needs it" if at.lane else ""
     first = next((task for place, task in who if place not in checkpoints), None)
     place = checkpoints[-1] if checkpoints else who[0][0] if who else None
-    sight.tell(problem, said + refer, place, first if not checkpoints else None, at)
+    scan.tell(problem, said + refer, place, first if not checkpoints else None, at)
 
 
-def _judge_labels(sight: Sight) -> None:
-    """Labels can be decoded, and the index has exactly their tags."""
+def _judge_labels(scan: ThreadScan) -> None:
+    """The index has exactly the tags of the labels."""
     tags: dict[int, set[bytes]] = {}
-    for n, tag in sight.found.tags or ():
+    for n, tag in scan.found.tags or ():
         tags.setdefault(n, set()).add(tag)
-    for n in {record.row.labels for record in sight.records.values()}:
-        labels = sight.labels(n)
-        at = ItemId(itemlog.SHARED, n)
-        if labels is None:
-            if at not in sight.bad:
-                sight.tell(UNDECODABLE, f"labels {n} of {sight.where} cannot be decoded", item=at)
-        elif sight.found.tags is not None and set(metadata.tags(labels)) != tags.get(n, set()):
-            sight.tell(
+    for n in {record.row.labels for record in scan.records.values()}:
+        labels = scan.labels(n)
+        if labels is not None and scan.found.tags is not None and set(metadata.tags(labels)) != tags.get(n, set()):
+            scan.tell(
                 INDEX,
-                f"the index of metadata does not have what labels {n} of {sight.where} say: filters may not find it",
-                item=at,
+                f"the index of metadata does not have what labels {n} of {scan.where} say: filters may not find it",
+                item=ItemId(itemlog.SHARED, n),
             )
-    stored = {n for lane, n, _ in sight.found.stored if lane == itemlog.SHARED}
+    stored = {n for lane, n, _ in scan.found.stored if lane == itemlog.SHARED}
     for n in sorted(tags.keys() - stored):
-        sight.tell(INDEX, f"the index of metadata of {sight.where} tells of labels {n}, which are not there")
+        scan.tell(INDEX, f"the index of metadata of {scan.where} tells of labels {n}, which are not there")
 
 
-def _judge_runs(sight: Sight) -> None:
-    if sight.found.runs is None:
+def _judge_runs(scan: ThreadScan) -> None:
+    if scan.found.runs is None:
         return
-    runs = {record.row.run for record in sight.records.values()}
-    runs |= {entry.origin[1] for tasks in sight.tasks.values() for task in tasks for entry in task.entries.values()}
-    for run in sorted(run for run in runs if run is not None and run not in (sight.found.runs or ())):
-        sight.tell(
+    runs = {record.row.run for record in scan.records.values()}
+    runs |= {entry.origin[1] for tasks in scan.tasks.values() for task in tasks for entry in task.entries.values()}
+    for run in sorted(run for run in runs if run is not None and run not in (scan.found.runs or ())):
+        scan.tell(
             INDEX,
-            f"run {run!r} left something in {sight.where}, but the index of runs does not know: delete_for_runs will not find it",
+            f"run {run!r} left something in {scan.where}, but the index of runs does not know: delete_for_runs will not find it",
         )
 
 
-def _judge_counts(sight: Sight, row: ThreadRow) -> None:
+def _judge_counts(scan: ThreadScan, row: ThreadRow) -> None:
     """The counters of the thread's row. With rows that cannot be read, they cannot be compared."""
-    found = sight.found
-    held: dict[int, int] = {}
-    for lane, n, _ in found.stored:
-        held[lane] = max(held.get(lane, 0), n + 1)
-    for lane, end in sorted(held.items()):
+    found = scan.found
+    for lane, end in sorted(scan.ends().items()):
         if lane >= len(row.nexts) or row.nexts[lane] < end:
-            sight.tell(
+            scan.tell(
                 COUNTER,
-                f"lane {lane} of {sight.where} has item {end - 1}, which is not counted yet: the next put would meet it",
+                f"lane {lane} of {scan.where} has item {end - 1}, which is not counted yet: the next put would meet it",
             )
-    if found.odd:
+    if found.unreadable:
         return
     size = sum(size for _, _, size in found.stored) + _rows_size(found)
     counts = {
@@ -366,80 +364,78 @@ def _judge_counts(sight: Sight, row: ThreadRow) -> None:
     }
     for name, count in counts.items():
         if getattr(row, name) != count:
-            sight.tell(COUNTER, f"{sight.where} counts {getattr(row, name)} {name}, but there are {count}")
+            scan.tell(COUNTER, f"{scan.where} counts {getattr(row, name)} {name}, but there are {count}")
 
 
-def _judge_catalogue(sight: Sight, row: ThreadRow) -> None:
+def _judge_catalogue(scan: ThreadScan, row: ThreadRow) -> None:
     """What the thread's row says of the newest root checkpoint."""
-    if sight.found.odd or any(ns == "" for ns, _ in sight.broken):
-        visible = [row.id for row in sight.found.checkpoints if row.ns == "" and not row.hidden]
-        if not sight.found.odd and (row.top or "") != max(visible, default=""):
-            sight.tell(
+    if scan.found.unreadable or any(ns == "" for ns, _ in scan.broken):
+        visible = [row.id for row in scan.found.checkpoints if row.ns == "" and not row.hidden]
+        if not scan.found.unreadable and (row.top or "") != max(visible, default=""):
+            scan.tell(
                 CATALOGUE,
-                f"{sight.where} says that its newest checkpoint is {row.top!r}, not {max(visible, default=None)!r}",
+                f"{scan.where} says that its newest checkpoint is {row.top!r}, not {max(visible, default=None)!r}",
             )
         return
-    tops = [r for (ns, _), r in sight.records.items() if ns == "" and not r.row.hidden]
+    tops = [r for (ns, _), r in scan.records.items() if ns == "" and not r.row.hidden]
     top = max(tops, key=lambda record: record.row.id, default=None)
     wanted: dict[str, Any] = dict.fromkeys(("top", "run", "step", "source", "labels"))
     if top is not None:
         at = top.row
         wanted = {"top": at.id, "run": at.run, "step": at.step, "source": at.source, "labels": at.labels}
-    if not any(ns == "" for ns, _, _ in sight.broken_writes) and row.key.kind != CUBE:
-        wanted |= _statuses(sight, top)
+    if not any(ns == "" for ns, _, _ in scan.broken_writes) and row.key.kind != CUBE:
+        wanted |= _statuses(scan, top)
     for name, value in wanted.items():
         if getattr(row, name) != value:
-            sight.tell(CATALOGUE, f"{sight.where} says that its {name} is {getattr(row, name)!r}, not {value!r}")
+            scan.tell(CATALOGUE, f"{scan.where} says that its {name} is {getattr(row, name)!r}, not {value!r}")
 
 
-def _statuses(sight: Sight, top: Record | None) -> dict[str, Any]:
+def _statuses(scan: ThreadScan, top: Record | None) -> dict[str, Any]:
     status = of_checkpoint(top) if top else "idle"
     newest = top.row.id if top else ""
-    for task in sight.tasks.get(("", newest), ()) if top else ():
+    for task in scan.tasks.get(("", newest), ()) if top else ():
         status = worse(status, of_writes(entry.channel for entry in task.entries.values()))
-    waiting = [id for ns, id in sight.tasks if ns == "" and id > newest and ("", id) not in sight.records]
+    waiting = [id for ns, id in scan.tasks if ns == "" and id > newest and ("", id) not in scan.records]
     early = max(waiting, default=None)
-    channels = [entry.channel for task in sight.tasks.get(("", early or ""), ()) for entry in task.entries.values()]
+    channels = [entry.channel for task in scan.tasks.get(("", early or ""), ()) for entry in task.entries.values()]
     return {"status": status, "early": early, "early_status": of_writes(channels) if early is not None else None}
 
 
 # --- talks
 
 
-async def examine_talk(sight: Sight) -> None:
+async def examine_talk(scan: ThreadScan) -> None:
     """Whether the ledger of a talk makes sense, and the thread's status is what it tells."""
-    row = sight.row
-    record = sight.records.get(("", row.top or "")) if row is not None else None
+    row = scan.row
+    record = scan.records.get(("", row.top or "")) if row is not None else None
     if row is None or record is None:
         return
-    runs = [run for name in (form.EVENTS, form.PENDING) if name in record.slots for run in record.slots[name].runs]
-    if any(at in sight.bad for run in runs for at in run.ids()):
+    slots = [record.slots[name] for name in (form.EVENTS, form.PENDING) if name in record.slots]
+    if not all(map(scan.is_intact, slots)):
         return
-    loaded = await Items(sight.key, tuple(itemlog.union(runs)))
-    if loaded.thread is None or (loaded.thread.epoch, loaded.thread.rev) != (row.epoch, row.rev):
-        return  # others changed it: its status is another one by now
-    pool = Pool()
     try:
-        pool.fill({at: stored for at, stored in loaded.items.items() if at.lane >= FIRST_CHANNEL}, sight.where)
-        _judge_talk(sight, Head(sight.key, row, pool=pool), record, row)
+        await scan.fetch(slots)
+        _judge_talk(scan, scan.head(), record, row)
+    except Conflict:
+        return  # it was pruned since: what it was then cannot be read any more
     except (Corrupt, ValueError, TypeError, IndexError, KeyError) as error:
-        sight.tell(
-            UNDECODABLE, f"the events or the question of {sight.where} do not make sense: {error}", ("", record.row.id)
+        scan.tell(
+            UNDECODABLE, f"the events or the question of {scan.where} do not make sense: {error}", ("", record.row.id)
         )
 
 
-def _judge_talk(sight: Sight, head: Head, record: Record, row: ThreadRow) -> None:
+def _judge_talk(scan: ThreadScan, head: Head, record: Record, row: ThreadRow) -> None:
     events, pending = form.events(head, record), form.value(head, record, form.PENDING)
     status = form.status(pending, Ledger(events))
     if row.status != status:
-        sight.tell(CATALOGUE, f"{sight.where} says that its status is {row.status!r}, not {status!r}")
+        scan.tell(CATALOGUE, f"{scan.where} says that its status is {row.status!r}, not {status!r}")
     messages = record.slots.get(form.MESSAGES)
     held = (messages.elements, sum(run.length for run in messages.runs)) if messages else (0, 0)
     told = (sum(len(event.ids) for event in events), sum(event.items for event in events))
     if held != told:
-        sight.tell(
+        scan.tell(
             COUNTER,
-            f"the ledger of {sight.where} tells of {told[0]} messages in {told[1]} items, but there are {held[0]} in {held[1]}",
+            f"the ledger of {scan.where} tells of {told[0]} messages in {told[1]} items, but there are {held[0]} in {held[1]}",
         )
 
 
@@ -481,7 +477,7 @@ def _wrong_vectors(memory: MemorySeen, dims: int | None) -> Iterator[str]:
         yield f"its vectors have {sizes.pop() // _FLOAT} dimensions, not {dims}"
 
 
-def storage_problems(unsound: Iterable[Unsound]) -> list[Problem]:
+def storage_problems(unsound: Iterable[IntegrityProblem]) -> list[Problem]:
     """What the storage finds wrong with itself."""
     return [Problem(each.kind, each.said) for each in unsound]
 
@@ -500,9 +496,9 @@ async def known(tenant: str, id: str, kind: str | None) -> ThreadKey:
     return found[0]
 
 
-async def thread_examined(key: ThreadKey) -> Sight | None:
+async def thread_examined(key: ThreadKey) -> ThreadScan | None:
     """`examined`, and of a talk, its ledger."""
-    sight = await examined(key)
-    if sight is not None and sight.found.is_there and key.kind == CUBE:
-        await examine_talk(sight)
-    return sight
+    scan = await examined(key)
+    if scan is not None and scan.found.is_there and key.kind == CUBE:
+        await examine_talk(scan)
+    return scan

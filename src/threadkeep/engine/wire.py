@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 WHOLE, LIST, MAP = 0, 1, 2
 """How a value is stored: as one, as the elements of a list, or as the entries of a dict."""
+SNAPSHOT = 7
+"""The extension code of LangGraph's _DeltaSnapshot."""
 
 
 def header(kind: int, count: int) -> bytes:

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from threadkeep.engine import verify as engine_verify
-from threadkeep.engine.health import CATALOGUE, DATABASE, InspectMemories, Sound
+from threadkeep.engine.health import CATALOGUE, DATABASE, InspectMemories, IntegrityCheck
 from threadkeep.engine.identity import ThreadKey, as_id, as_kind
-from threadkeep.engine.sight import Problem
+from threadkeep.engine.thread_scan import Problem
 from threadkeep.engine.verify import Verified, counted, memory_problems, storage_problems, thread_examined
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.jobs.over_threads import present_threads
@@ -82,7 +82,7 @@ def _verify_all(session: Session, prefix: str, kind: str | None) -> Work[Verifie
     everything = not prefix and kind is None
     if everything:
         yield Progress(0, None, "the storage")
-        checked.add(storage_problems((yield from checked.ask(Sound())) or ()))
+        checked.add(storage_problems((yield from checked.ask(IntegrityCheck())) or ()))
     try:
         yield from _check_threads(session.tenant, prefix, kind, checked)
         if everything:
@@ -106,14 +106,14 @@ def _check_threads(tenant: str, prefix: str, kind: str | None, checked: _Checked
 
 def _check_thread(key: ThreadKey, checked: _Checked) -> Work[None]:
     try:
-        sight = yield from read(partial(thread_examined, key))
+        scan = yield from read(partial(thread_examined, key))
     except Corrupt as error:
         checked.counts[0] += 1
         checked.add([Problem(DATABASE, str(error), key.id, key.kind)])
         return
-    if sight is not None:
-        checked.counts = [one + other for one, other in zip(checked.counts, counted(sight), strict=True)]
-        checked.add(sight.problems)
+    if scan is not None:
+        checked.counts = [one + other for one, other in zip(checked.counts, counted(scan), strict=True)]
+        checked.add(scan.problems)
 
 
 def _check_memories(session: Session, checked: _Checked) -> Work[None]:

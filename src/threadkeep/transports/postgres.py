@@ -36,7 +36,7 @@ from threadkeep.backends.sql import only_adds
 from threadkeep.backends.sql_rows import Row, Values
 from threadkeep.drivers import forks
 from threadkeep.engine.backend import Commit, Load, Survey
-from threadkeep.engine.health import Compact, Facts, Sound
+from threadkeep.engine.health import Compact, Facts, IntegrityCheck
 from threadkeep.engine.memories import IndexVectors, Remember
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, answer, drive
@@ -236,7 +236,11 @@ class PostgresServer:
         if request.access.one_statement:
             return self._backend.answer(cursor, request)
         answered = cursor.transaction(_READING, lambda: self._backend.answer(cursor, request))
-        return (*postgres_health.unsound(cursor, self._backend), *answered) if isinstance(request, Sound) else answered
+        return (
+            (*postgres_health.unsound(cursor, self._backend), *answered)
+            if isinstance(request, IntegrityCheck)
+            else answered
+        )
 
     def _pool_facts(self) -> dict[str, Any]:
         pool, options = self._lent or self._pool, self._options

@@ -10,7 +10,7 @@ import psycopg
 
 from threadkeep.backends.postgres import Postgres
 from threadkeep.backends.setup import SCHEMA_VERSION
-from threadkeep.engine.health import DATABASE, Unsound
+from threadkeep.engine.health import DATABASE, IntegrityProblem
 
 _TABLES = (
     "tk_schema", "tk_threads", "tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs", "tk_memories",
@@ -33,10 +33,10 @@ class HealthCursor(Protocol):
         """Run a statement and return its rows."""
 
 
-def unsound(cursor: HealthCursor, backend: Postgres) -> tuple[Unsound, ...]:
+def unsound(cursor: HealthCursor, backend: Postgres) -> tuple[IntegrityProblem, ...]:
     """Indexes that the server does not use."""
     rows = cursor.rows(backend.sql["invalid-indexes"], {"schema": backend.schema})
-    return tuple(Unsound(DATABASE, f"the index {name} is not valid: REINDEX INDEX it") for (name,) in rows)
+    return tuple(IntegrityProblem(DATABASE, f"the index {name} is not valid: REINDEX INDEX it") for (name,) in rows)
 
 
 def facts(

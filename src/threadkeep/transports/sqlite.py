@@ -25,7 +25,7 @@ from threadkeep.backends.sqlite import Sqlite
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
 from threadkeep.engine.backend import Commit, Drop, Footprint, Storage
-from threadkeep.engine.health import Compact, Facts, Sound, Unsound
+from threadkeep.engine.health import Compact, Facts, IntegrityCheck, IntegrityProblem
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, drive, result
 from threadkeep.transports import sqlite_health
@@ -102,7 +102,7 @@ class SqliteFile:
                 return self._backend.answer(reader, request)
             if isinstance(request, Facts):
                 return sqlite_health.facts(reader.connection, self._path, self._durability)
-            if isinstance(request, Sound):
+            if isinstance(request, IntegrityCheck):
                 return self._sound(reader)
             return _in_transaction(reader.connection, "BEGIN", partial(self._backend.answer, reader, request))
         except apsw.Error as error:
@@ -110,8 +110,8 @@ class SqliteFile:
         finally:
             self._end(reader)
 
-    def _sound(self, reader: _Cursor) -> tuple[Unsound, ...]:
-        loose = partial(self._backend.answer, reader, Sound())
+    def _sound(self, reader: _Cursor) -> tuple[IntegrityProblem, ...]:
+        loose = partial(self._backend.answer, reader, IntegrityCheck())
         return sqlite_health.sound(reader.connection, loose)
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:

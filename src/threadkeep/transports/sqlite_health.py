@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 
 from threadkeep.backends.setup import SCHEMA_VERSION
-from threadkeep.engine.health import DATABASE, Unsound
+from threadkeep.engine.health import DATABASE, IntegrityProblem
 
 _MOST = 100
 _TABLES = (
@@ -22,16 +22,18 @@ _SYNCHRONOUS = ("off", "normal", "full", "extra")
 _MOUNTS = Path("/proc/mounts")
 
 
-def sound(connection: apsw.Connection, loose: Callable[[], tuple[Unsound, ...]]) -> tuple[Unsound, ...]:
+def sound(
+    connection: apsw.Connection, loose: Callable[[], tuple[IntegrityProblem, ...]]
+) -> tuple[IntegrityProblem, ...]:
     """What SQLite's own check says, tables that are gone, and what `loose` finds if all are there."""
-    found = [Unsound(DATABASE, f"SQLite: {said}") for said in _integrity(connection)]
+    found = [IntegrityProblem(DATABASE, f"SQLite: {said}") for said in _integrity(connection)]
     there = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
     gone = [name for name in _TABLES if name not in there]
-    found += [Unsound(DATABASE, f"the table {name} is not there") for name in gone]
+    found += [IntegrityProblem(DATABASE, f"the table {name} is not there") for name in gone]
     try:
         return (*found, *(() if gone else loose()))
     except apsw.Error as error:
-        return (*found, Unsound(DATABASE, f"SQLite: {error}"))
+        return (*found, IntegrityProblem(DATABASE, f"SQLite: {error}"))
 
 
 def _integrity(connection: apsw.Connection) -> Iterator[str]:

@@ -9,4 +9,5 @@ run begins a new one (without runs, each turn of the user), so older checkpoints
     staging.py    ops into a draft, the batch that they make
     plans.py      write, load, snapshot, fork
     branches.py   rollback and fork of the operator's
+    repair.py     a new checkpoint with what can be read
 """
