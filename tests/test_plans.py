@@ -480,15 +480,15 @@ MAY_IMPORT = {
     "backends": {"backends", "engine", "plan", "errors"},
     "transports": {"transports", "backends", "engine", "plan", "errors"},
     "adapters": {"adapters", "engine", "desk", "keep", "plan", "errors"},
-    "moving": {"moving", "engine", "desk", "keep", "plan", "work", "errors"},
+    "transfer": {"transfer", "engine", "desk", "keep", "plan", "work", "errors"},
     "operating": {"operating", "engine", "desk", "plan", "work", "errors", "__version__"},
 }
 ONLY_IN = {
     "asyncio": ("transports/", "desk.py"),
     "threading": ("transports/",),
     "concurrent": ("transports/",),
-    "apsw": ("transports/", "moving/sources/"),
-    "psycopg": ("transports/", "moving/sources/", "urls.py"),
+    "apsw": ("transports/", "transfer/sources/"),
+    "psycopg": ("transports/", "transfer/sources/", "urls.py"),
     "sqlite3": (),
 }
 IMPURE = {"time", "random", "secrets", "os", "socket", "asyncio", "threading"}

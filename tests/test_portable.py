@@ -30,7 +30,7 @@ from conftest import BACKENDS, Backend
 from households import thread
 from soundness import loose_ends
 from threadkeep.cli.app import run
-from threadkeep.moving import portable
+from threadkeep.transfer.portable import format as portable
 from trees import Put, Wrote, grow, random_trees
 
 ROOT = Path(__file__).resolve().parents[1]

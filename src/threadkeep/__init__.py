@@ -24,10 +24,10 @@ from threadkeep.engine.sizes import ChannelSize, Sizes, Stats, ThreadSize
 from threadkeep.engine.steps import Step, Written
 from threadkeep.engine.verify import Verified
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
-from threadkeep.moving.bringing import Brought
-from threadkeep.moving.converting import Converted, aconvert, convert
-from threadkeep.moving.exporting import Exported
-from threadkeep.moving.tally import Imported
+from threadkeep.transfer.portable.import_portable import Brought
+from threadkeep.transfer.convert import Converted, aconvert, convert
+from threadkeep.transfer.portable.export import Exported
+from threadkeep.transfer.result import Imported
 from threadkeep.operating.doctor import Finding
 from threadkeep.operating.upkeep import Compacted
 

@@ -30,13 +30,13 @@ from threadkeep.engine.retention import Policy, Pruned, Swept
 from threadkeep.engine.sizes import Sizes, Stats
 from threadkeep.engine.steps import Step
 from threadkeep.engine.verify import Verified
-from threadkeep.moving import portable
-from threadkeep.moving.bringing import Bringing, Brought
-from threadkeep.moving.choosing import chosen
-from threadkeep.moving.exporting import Export, Exported
-from threadkeep.moving.importing import Target, Wish, importing
-from threadkeep.moving.redacting import Redaction
-from threadkeep.moving.tally import Imported
+from threadkeep.transfer.portable import format as portable
+from threadkeep.transfer.portable.import_portable import Bringing, Brought
+from threadkeep.transfer.selection import chosen
+from threadkeep.transfer.portable.export import Export, Exported
+from threadkeep.transfer.import_from import Target, Wish, importing
+from threadkeep.transfer.portable.redact import Redaction
+from threadkeep.transfer.result import Imported
 from threadkeep.operating import branching, doctor, rounds, sweeping, upkeep
 from threadkeep.operating.doctor import Finding
 from threadkeep.operating.moments import Moment, as_moment

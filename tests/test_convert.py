@@ -28,7 +28,7 @@ from processes import finish, start
 from soundness import loose_ends
 from threadkeep.cli.app import run
 from threadkeep.errors import Missing, ReadOnly
-from threadkeep.moving.converting import _vectors
+from threadkeep.transfer.convert import _vectors
 from trees import Put, Wrote, grow
 
 

@@ -23,9 +23,9 @@ from threadkeep.engine.itemlog import Item
 from threadkeep.engine.metadata import OWN
 from threadkeep.engine.talks import form
 from threadkeep.engine.wire import MAP
-from threadkeep.moving import portable
-from threadkeep.moving.exporting import Pieces
-from threadkeep.moving.msgpack import Span, children, spans
+from threadkeep.transfer.portable import format as portable
+from threadkeep.transfer.portable.export import Pieces
+from threadkeep.transfer.portable.msgpack import Span, children, spans
 
 Change: TypeAlias = Callable[[str], str]
 _TOOLS = frozenset({"tool", "tool_call", "tool_use", "tool_result", "tool_call_chunk", "invalid_tool_call", "function",

@@ -1,7 +1,7 @@
 """What an import of a SqliteSaver's file takes: time, memory, and whether both sides are equal in the end.
 
-    python bench/moving.py                      # 100,000 checkpoints, three shapes; a few minutes
-    python bench/moving.py --checkpoints 5000   # quicker
+    python bench/import_from.py                      # 100,000 checkpoints, three shapes; a few minutes
+    python bench/import_from.py --checkpoints 5000   # quicker
 
 The sources are made with plain SQL, of real messages. Each is imported by a process of its own, whose largest resident
 memory counts; then as many checkpoints as `--sample` says are read by the official saver and by ours, and compared.

@@ -22,11 +22,11 @@ from threadkeep.engine.memories import MemoryRow
 from threadkeep.engine.records import Slot, TaskWrites, ThreadRow
 from threadkeep.engine.survey import Whole, whole
 from threadkeep.errors import Conflict, Corrupt
-from threadkeep.moving import choosing
-from threadkeep.moving.choosing import Chosen
-from threadkeep.moving.comparing import surveyed
-from threadkeep.moving.making import Slices, is_unfinished
-from threadkeep.moving.portable import (
+from threadkeep.transfer import selection as choosing
+from threadkeep.transfer.selection import Chosen
+from threadkeep.transfer.compare import surveyed
+from threadkeep.transfer.thread_builder import Slices, is_unfinished
+from threadkeep.transfer.portable.format import (
     END,
     FORMAT,
     HEADER,

@@ -123,8 +123,8 @@ def test_what_a_postgres_saver_kept_is_here_and_goes_on(empty: threadkeep.Keep) 
 def test_large_values_of_a_postgres_saver_come_a_few_at_a_time(
     empty: threadkeep.Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("threadkeep.moving.sources.langgraph_postgres._BYTES_AT_ONCE", 3000)
-    monkeypatch.setattr("threadkeep.moving.graphs._BYTES", 2000)
+    monkeypatch.setattr("threadkeep.transfer.sources.langgraph_postgres._BYTES_AT_ONCE", 3000)
+    monkeypatch.setattr("threadkeep.transfer.graph_threads._BYTES", 2000)
     database = Database()
     with PostgresSaver.from_conn_string(database.libpq) as theirs:
         theirs.setup()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from threadkeep.moving.foreign import Source
-from threadkeep.moving.portable import is_portable
+from threadkeep.transfer.sources.source import Source
+from threadkeep.transfer.portable.format import is_portable
 
 OWN_DATABASE, OWN_EXPORT = "threadkeep", "threadkeep-export"
 """What is our own, and imported elsewhere: a database of ours, and the portable file that `export` makes."""
@@ -67,7 +67,7 @@ def _path(given: str | os.PathLike[str]) -> Path:
 
 
 def _of_object(given: Any, kind: str | None) -> list[Source]:
-    from threadkeep.moving.sources import langgraph_memory  # noqa: PLC0415 - it imports LangGraph's saver and store
+    from threadkeep.transfer.sources import langgraph_memory  # noqa: PLC0415 - it imports LangGraph's saver and store
 
     found = langgraph_memory.source_of(given)
     if found is None:
@@ -90,8 +90,8 @@ def _of_file(path: Path, kind: str | None) -> list[Source]:
         )
     if magic and not magic.startswith(_SQLITE_MAGIC):
         raise ValueError(f"{path} is neither an SQLite database nor an export of threadkeep")
-    from threadkeep.moving.sources import cubeloop_sqlite, langgraph_sqlite  # noqa: PLC0415 - they import the driver
-    from threadkeep.moving.sources.sqlite_file import SqliteRows  # noqa: PLC0415
+    from threadkeep.transfer.sources import cubeloop_sqlite, langgraph_sqlite  # noqa: PLC0415 - they import the driver
+    from threadkeep.transfer.sources.sqlite_file import SqliteRows  # noqa: PLC0415
 
     rows = SqliteRows(path)
     if langgraph_sqlite.is_too_old(rows.tables):
@@ -101,8 +101,8 @@ def _of_file(path: Path, kind: str | None) -> list[Source]:
 
 
 def _of_server(url: str, kind: str | None) -> list[Source]:
-    from threadkeep.moving.sources import cubeloop_postgres, langgraph_postgres  # noqa: PLC0415 - the driver is an extra
-    from threadkeep.moving.sources.postgres_server import PostgresRows  # noqa: PLC0415
+    from threadkeep.transfer.sources import cubeloop_postgres, langgraph_postgres  # noqa: PLC0415 - the driver is an extra
+    from threadkeep.transfer.sources.postgres_server import PostgresRows  # noqa: PLC0415
 
     rows = PostgresRows(url)
     return _chosen(rows.named, kind, rows, langgraph_postgres, cubeloop_postgres)

@@ -15,8 +15,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from threadkeep.moving.foreign import Message, Run, Talk, UnreadableError
-from threadkeep.moving.sources.sqlite_file import SqliteRows
+from threadkeep.transfer.sources.source import Message, Run, Talk, UnreadableError
+from threadkeep.transfer.sources.sqlite_file import SqliteRows
 
 KIND = "cubeloop-sqlite"
 _MESSAGES = {"id", "thread_id", "message_json"}

@@ -16,8 +16,8 @@ from threadkeep.desk import now_exactly
 from threadkeep.engine.memories import Memory, MemoryRow, Recall
 from threadkeep.engine.remembering import remember
 from threadkeep.engine.values import load
-from threadkeep.moving.foreign import Memories, Remembered, UnreadableError
-from threadkeep.moving.tally import Tally
+from threadkeep.transfer.sources.source import Memories, Remembered, UnreadableError
+from threadkeep.transfer.result import Tally
 from threadkeep.work import Aside, Change, Progress, Read, Work
 
 _AT_ONCE = 200

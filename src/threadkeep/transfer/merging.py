@@ -6,8 +6,8 @@ from threadkeep.desk import Desk, draw, now
 from threadkeep.engine import copy
 from threadkeep.engine.backend import Loaded
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.moving.comparing import surveyed
-from threadkeep.moving.making import Making
+from threadkeep.transfer.compare import surveyed
+from threadkeep.transfer.thread_builder import Making
 from threadkeep.work import Change, Work
 
 

@@ -31,14 +31,15 @@ from threadkeep.engine.records import (
 )
 from threadkeep.engine.status import STATUSES
 from threadkeep.errors import Conflict, Missing, ThreadkeepError
-from threadkeep.moving import portable, remembering
-from threadkeep.moving.choosing import Chosen
-from threadkeep.moving.comparing import places, surveyed
-from threadkeep.moving.exporting import tell
-from threadkeep.moving.making import Making, hidden, is_older, is_unfinished
-from threadkeep.moving.merging import merged, removed
-from threadkeep.moving.portable import Lanes, Line
-from threadkeep.moving.remembering import Index
+from threadkeep.transfer import remembering
+from threadkeep.transfer.portable import format as portable
+from threadkeep.transfer.selection import Chosen
+from threadkeep.transfer.compare import places, surveyed
+from threadkeep.transfer.portable.export import tell
+from threadkeep.transfer.thread_builder import Making, hidden, is_older, is_unfinished
+from threadkeep.transfer.merging import merged, removed
+from threadkeep.transfer.portable.format import Lanes, Line
+from threadkeep.transfer.remembering import Index
 from threadkeep.work import Progress, Work
 
 _FEW = 64

@@ -15,7 +15,7 @@ import ormsgpack
 from threadkeep.engine.codec import MSGPACK, Parts
 from threadkeep.engine.splitting import Splitter
 from threadkeep.engine.wire import MAP, WHOLE, end, header, opened
-from threadkeep.moving.foreign import UnreadableError
+from threadkeep.transfer.sources.source import UnreadableError
 
 JSON = "json"
 _PLAIN = ("v", "ts", "id", "channel_versions", "versions_seen", "updated_channels")

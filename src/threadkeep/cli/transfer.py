@@ -11,9 +11,9 @@ import typer
 import threadkeep
 from threadkeep.cli.app import DryRun, Json, Tenant, Url, app, as_url, opened, saying
 from threadkeep.cli.output import answer, bar, counted, line, size
-from threadkeep.moving.portable import is_portable
-from threadkeep.moving.recognise import KINDS, OWN_EXPORT
-from threadkeep.moving.tally import Imported
+from threadkeep.transfer.portable.format import is_portable
+from threadkeep.transfer.sources.detect import KINDS, OWN_EXPORT
+from threadkeep.transfer.result import Imported
 
 
 @app.command("import")

@@ -17,7 +17,7 @@ from threadkeep.engine.identity import as_id
 from threadkeep.engine.memories import MemoryRow
 from threadkeep.engine.splitting import Splitter
 from threadkeep.engine.vectors import packed
-from threadkeep.moving.foreign import (
+from threadkeep.transfer.sources.source import (
     Checkpoint,
     Counted,
     Found,
@@ -28,8 +28,8 @@ from threadkeep.moving.foreign import (
     Write,
     microseconds,
 )
-from threadkeep.moving.rows import body, metadata, versions
-from threadkeep.moving.sources.langgraph_sqlite import encoded
+from threadkeep.transfer.sources.checkpoint_bytes import body, metadata, versions
+from threadkeep.transfer.sources.langgraph_sqlite import encoded
 
 KIND = "memory"
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import ormsgpack
 
-from threadkeep.moving.foreign import Message, Run, Talk, UnreadableError, milliseconds
-from threadkeep.moving.sources.postgres_server import PostgresRows
+from threadkeep.transfer.sources.source import Message, Run, Talk, UnreadableError, milliseconds
+from threadkeep.transfer.sources.postgres_server import PostgresRows
 
 KIND = "cubeloop-postgres"
 _MESSAGES = {"thread_id", "seq", "role", "metadata", "payload"}

@@ -15,8 +15,8 @@ from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.talks import ops, plans
 from threadkeep.engine.talks.form import packed
-from threadkeep.moving.foreign import Message, Run, Talk, Talks, UnreadableError
-from threadkeep.moving.tally import Tally
+from threadkeep.transfer.sources.source import Message, Run, Talk, Talks, UnreadableError
+from threadkeep.transfer.result import Tally
 from threadkeep.plan import result
 from threadkeep.work import Aside, Change, Progress, Read, Work
 

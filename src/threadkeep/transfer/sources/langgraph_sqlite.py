@@ -16,10 +16,10 @@ from typing import Any
 from threadkeep.engine.codec import Parts
 from threadkeep.engine.splitting import Splitter
 from threadkeep.engine.wire import WHOLE
-from threadkeep.moving.foreign import Checkpoint, Counted, Found, Place, UnreadableError, Write
-from threadkeep.moving.rows import body, metadata, versions
-from threadkeep.moving.sources.sqlite_file import SqliteRows
-from threadkeep.moving.sources.stored import StoredMemories
+from threadkeep.transfer.sources.source import Checkpoint, Counted, Found, Place, UnreadableError, Write
+from threadkeep.transfer.sources.checkpoint_bytes import body, metadata, versions
+from threadkeep.transfer.sources.sqlite_file import SqliteRows
+from threadkeep.transfer.sources.langgraph_store import StoredMemories
 
 KIND = "langgraph-sqlite"
 _CHECKPOINTS = {"thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "type", "checkpoint", "metadata"}

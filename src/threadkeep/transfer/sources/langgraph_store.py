@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from threadkeep.engine import values
 from threadkeep.engine.memories import MemoryRow
-from threadkeep.moving.foreign import Remembered, UnreadableError, microseconds, moment
+from threadkeep.transfer.sources.source import Remembered, UnreadableError, microseconds, moment
 
 
 def remembered(

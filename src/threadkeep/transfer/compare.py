@@ -9,7 +9,7 @@ from threadkeep.engine.backend import Items, Loaded, Survey
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import ItemId
 from threadkeep.engine.records import ThreadRow
-from threadkeep.moving.making import Slices
+from threadkeep.transfer.thread_builder import Slices
 from threadkeep.work import Read, Work
 
 

@@ -22,9 +22,9 @@ from threadkeep.engine.ops import FIELDS, Op, Put, PutWrites
 from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.engine.wire import WHOLE, header
 from threadkeep.errors import Conflict
-from threadkeep.moving.foreign import Checkpoint, Counted, Found, Graphs, Place, Write, time_of
-from threadkeep.moving.rows import joined
-from threadkeep.moving.tally import Tally
+from threadkeep.transfer.sources.source import Checkpoint, Counted, Found, Graphs, Place, Write, time_of
+from threadkeep.transfer.sources.checkpoint_bytes import joined
+from threadkeep.transfer.result import Tally
 from threadkeep.plan import Failure, Outcome
 from threadkeep.work import Aside, Change, Progress, Read, Work
 

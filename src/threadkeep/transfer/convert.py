@@ -28,11 +28,12 @@ from threadkeep.engine.records import unpack_labels
 from threadkeep.engine.spaces import memory_number
 from threadkeep.errors import Conflict
 from threadkeep.keep import Keep
-from threadkeep.moving import choosing, remembering
-from threadkeep.moving.choosing import Chosen, chosen
-from threadkeep.moving.comparing import Digest, digest_of, places, row_of, same_rows, same_thread, surveyed
-from threadkeep.moving.making import Making, Slices, bytes_of_rows, hidden, is_older, is_unfinished
-from threadkeep.moving.merging import merged, removed
+from threadkeep.transfer import remembering
+from threadkeep.transfer import selection as choosing
+from threadkeep.transfer.selection import Chosen, chosen
+from threadkeep.transfer.compare import Digest, digest_of, places, row_of, same_rows, same_thread, surveyed
+from threadkeep.transfer.thread_builder import Making, Slices, bytes_of_rows, hidden, is_older, is_unfinished
+from threadkeep.transfer.merging import merged, removed
 from threadkeep.plan import Failure, Outcome, Reply, attempt, result, resume
 from threadkeep.work import Progress, Read, Step, Tell, Work
 

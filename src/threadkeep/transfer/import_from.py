@@ -14,12 +14,12 @@ from typing import Any
 from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.errors import Missing
-from threadkeep.moving.foreign import Source
-from threadkeep.moving.graphs import GraphThread
-from threadkeep.moving.memories import Indexing, Shelf
-from threadkeep.moving.recognise import recognise
-from threadkeep.moving.talks import CubeThread
-from threadkeep.moving.tally import Imported, Tally
+from threadkeep.transfer.sources.source import Source
+from threadkeep.transfer.graph_threads import GraphThread
+from threadkeep.transfer.memories import Indexing, Shelf
+from threadkeep.transfer.sources.detect import recognise
+from threadkeep.transfer.cube_threads import CubeThread
+from threadkeep.transfer.result import Imported, Tally
 from threadkeep.work import Aside, Progress, Work
 
 

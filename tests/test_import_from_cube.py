@@ -202,7 +202,7 @@ async def test_files_of_old_cubepi_are_read(release: str, tmp_path: Path) -> Non
 
 
 async def test_an_import_of_a_long_talk_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadkeep.moving.talks._OPS", 5)
+    monkeypatch.setattr("threadkeep.transfer.cube_threads._OPS", 5)
     async with SQLiteCheckpointer(str(tmp_path / "long.db")) as theirs, threadkeep.open("memory://") as keep:
         for n in range(20):
             await theirs.claim_run("talk", f"run {n}")

@@ -22,11 +22,11 @@ from threadkeep.engine.codec import MSGPACK, Parts
 from threadkeep.engine.splitting import Splitter
 from threadkeep.engine.vectors import packed as packed_vector
 from threadkeep.engine.wire import LIST, MAP, WHOLE, header
-from threadkeep.moving.foreign import Checkpoint, Counted, Found, Place, UnreadableError, Write
-from threadkeep.moving.rows import JSON, joined, metadata, packed, plain_value, versions
-from threadkeep.moving.sources.langgraph_sqlite import encoded
-from threadkeep.moving.sources.postgres_server import PostgresRows
-from threadkeep.moving.sources.stored import StoredMemories
+from threadkeep.transfer.sources.source import Checkpoint, Counted, Found, Place, UnreadableError, Write
+from threadkeep.transfer.sources.checkpoint_bytes import JSON, joined, metadata, packed, plain_value, versions
+from threadkeep.transfer.sources.langgraph_sqlite import encoded
+from threadkeep.transfer.sources.postgres_server import PostgresRows
+from threadkeep.transfer.sources.langgraph_store import StoredMemories
 
 KIND = "langgraph-postgres"
 _CHECKPOINTS = {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}
