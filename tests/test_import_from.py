@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_what_a_postgres_saver_kept_is_here_and_goes_on(empty: threadkeep.Keep) 
         found = empty.import_from(database.url)
         assert (found.threads, found.differences, found.kinds) == (5, (), ("langgraph-postgres",))
         assert database.execute("SELECT * FROM checkpoint_blobs ORDER BY 1, 2, 3, 4") == rows
-        assert empty.import_from(database.libpq, kind="langgraph-postgres").skipped == found.checkpoints
+        assert empty.import_from(database.libpq, kind="langgraph-postgres").already_there == found.checkpoints
         assert_same(empty.checkpointer, theirs, ALL)
         for thread in ("chat", "asked"):
             assert ended(empty.checkpointer, thread) == ended(theirs, thread)
@@ -196,7 +197,7 @@ def _go_on(saver: Any, release: str) -> None:
 def test_an_import_again_brings_only_what_is_new(source: Path, empty: threadkeep.Keep) -> None:
     first = empty.import_from(source)
     again = empty.import_from(source)
-    assert (again.checkpoints, again.writes, again.skipped) == (0, 0, first.checkpoints)
+    assert (again.checkpoints, again.writes, again.already_there) == (0, 0, first.checkpoints)
     with SqliteSaver.from_conn_string(str(source)) as theirs:
         houses.asking(theirs).invoke(Command(resume="yes"), at("asked"))
         houses.chat(theirs).invoke(None, at("chat"))
@@ -227,6 +228,58 @@ def test_some_threads_may_be_chosen_and_counted_before(source: Path, empty: thre
         empty.import_from(source, thread_id="nobody")
     with pytest.raises(ValueError, match="not both"):
         empty.import_from(source, thread_id="chat", prefix="a")
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The same threads on their three ways into an empty Keep."""
+
+    source: Path
+    file: Path
+    keep: threadkeep.Keep
+
+    def results(self, targets: list[threadkeep.Keep], **options: Any) -> list[tuple[int, ...]]:
+        done = [
+            targets[0].import_from(self.source, **options),
+            targets[1].import_portable(self.file, **options),
+            threadkeep.convert(self.keep, targets[2], **options),
+        ]
+        names = (
+            "threads created unchanged updated merged conflicting checkpoints writes already_there differences verified"
+        )
+        return [tuple(getattr(each, name) for name in names.split()) for each in done]
+
+
+def test_all_ways_into_a_keep_count_alike(source: Path, tmp_path: Path, empty: threadkeep.Keep) -> None:
+    empty.import_from(source)
+    empty.export(tmp_path / "all.tk")
+    ways = Ways(source, tmp_path / "all.tk", empty)
+    targets = [threadkeep.open("memory://") for _ in range(3)]
+    held = [(each.checkpoints, each.writes) for each in empty.threads()]
+    checkpoints, writes = (sum(each) for each in zip(*held, strict=True))
+    counted = (5, 5, 0, 0, 0, 0, checkpoints, writes, 0, ())
+    assert ways.results(targets, dry_run=True) == [(*counted, False)] * 3
+    assert [keep.threads() for keep in targets] == [[]] * 3
+    assert ways.results(targets) == [(*counted, True)] * 3
+    repeated = (5, 0, 5, 0, 0, 0, 0, 0, checkpoints, ())
+    assert ways.results(targets, dry_run=True) == [(*repeated, False)] * 3
+    assert ways.results(targets, verify=False) == [(*repeated, False)] * 3
+    assert ways.results(targets) == [(*repeated, True)] * 3
+
+
+def test_a_thread_that_grew_is_counted_alike_on_all_ways(source: Path, tmp_path: Path, empty: threadkeep.Keep) -> None:
+    targets = [threadkeep.open("memory://") for _ in range(3)]
+    ways = Ways(source, tmp_path / "all.tk", empty)
+    for grows in (False, True):
+        if grows:
+            with SqliteSaver.from_conn_string(str(source)) as theirs:
+                houses.asking(theirs).invoke(Command(resume="yes"), at("asked"))
+        grown = empty.import_from(source)
+        empty.export(tmp_path / "all.tk")
+        would, done = ways.results(targets, dry_run=True), ways.results(targets)
+        assert [each[:-1] for each in would[1:]] == [each[:-1] for each in done[1:]]
+        assert done[0] == done[1] == done[2]
+    assert (grown.unchanged, grown.updated) == (4, 1)
 
 
 def test_progress_is_told_and_ends_at_the_total(source: Path, empty: threadkeep.Keep) -> None:
@@ -354,7 +407,7 @@ def test_an_import_that_was_killed_goes_on(backend: str, kills: tuple[str, ...],
         there = sum(each.checkpoints for each in keep.threads())
         assert 0 < there < 600
         found = keep.import_from(tmp_path / "theirs.db")
-        assert (found.differences, found.skipped, found.checkpoints) == ((), there, 600 - there)
+        assert (found.differences, found.already_there, found.checkpoints) == ((), there, 600 - there)
         assert_same(keep.checkpointer, theirs, ["t0", "t9"])
     assert loose_ends(Path(url.removeprefix("sqlite:///")) if backend == "sqlite" else url) == []
 
@@ -458,7 +511,7 @@ def test_a_difference_is_found_and_named(source: Path, empty: threadkeep.Keep) -
     connection.close()
     found = empty.import_from(source)
     said = "\n".join(found.differences)
-    assert f"thread 'chat', checkpoint {ids[-1]!r}: channel 'count' differs" in said
+    assert f"thread 'chat': checkpoint {ids[-1]!r}: channel 'count' differs" in said
     assert f"checkpoint {ids[0]!r}: its metadata differs" in said
     assert f"checkpoint {ids[1]!r}: its parent is {ids[0]!r}, not 'x'" in said
     assert f"checkpoint {ids[2]!r}: write 0 of task" in said
@@ -545,7 +598,7 @@ def test_the_command_counts_chooses_and_tells_in_json(
     capsys.readouterr()
     assert run(["import", str(source), "--json", *url]) == 0
     again = json.loads(capsys.readouterr().out)
-    assert (again["checkpoints"], again["skipped"]) == (0, counted["checkpoints"])
+    assert (again["checkpoints"], again["already_there"]) == (0, counted["checkpoints"])
     with sqlite3.connect(source) as connection:
         connection.execute("UPDATE checkpoints SET metadata = '{}'")
     connection.close()
@@ -563,10 +616,12 @@ def test_the_command_imports_what_was_exported(
         keep.import_from(source)
         for name in ("all.tk", "all.jsonl"):
             keep.export(tmp_path / name)
-    for name, expected in (("all.tk", "5 new"), ("all.jsonl", "5 here already")):
+    for name, expected in (("all.tk", "5 created"), ("all.jsonl", "5 unchanged")):
         assert run(["import", str(tmp_path / name), "--url", str(tmp_path / "ours.db")]) == 0
         assert expected in capsys.readouterr().out
-    assert run(["import", str(tmp_path / "all.tk"), "--dry-run", "--url", str(tmp_path / "ours.db")]) == 2
+    assert run(["import", str(tmp_path / "all.tk"), "--dry-run", "--url", str(tmp_path / "new.db")]) == 0
+    assert "would import 5 threads from threadkeep-export: 5 created" in capsys.readouterr().out
+    assert not (tmp_path / "new.db").exists()
     with threadkeep.open("memory://") as keep, pytest.raises(ValueError, match="import_portable"):
         keep.import_from(tmp_path / "all.jsonl")
 
@@ -581,7 +636,7 @@ def test_the_command_that_is_interrupted_goes_on(tmp_path: Path) -> None:
     child.send_signal(signal.SIGINT)
     _, said = child.communicate()
     assert child.returncode == 130, said
-    assert "the same command goes on" in said
+    assert "the same command continues" in said
     with threadkeep.open(f"sqlite:///{ours}") as keep:
         assert 0 < len(keep.threads(limit=200)) < 100
         assert keep.import_from(tmp_path / "theirs.db", prefix="t1").differences == ()

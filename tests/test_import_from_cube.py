@@ -127,7 +127,7 @@ async def test_what_cubeloop_kept_in_sqlite_is_here_and_goes_on(url: str, talks:
             "talk": "interrupted", "fork": "idle", "extra only": "idle", "no runs": "idle", "claimed": "pending",
         }  # fmt: skip
         again = await keep.aimport_from(path)
-        assert (again.messages, again.skipped, again.differences) == (0, found.messages, ())
+        assert (again.messages, again.already_there, again.differences) == (0, found.messages, ())
         await theirs.append("no runs", [said("user", "more")])
         await theirs.save_pending_request("talk", None)
         await theirs.clear_hitl_answers("talk", run_id="three")
@@ -137,6 +137,21 @@ async def test_what_cubeloop_kept_in_sqlite_is_here_and_goes_on(url: str, talks:
         await assert_same(keep.cube, theirs)
         await keep.cube.append("no runs", [said("user", "only here")])
         assert (await keep.aimport_from(path)).differences == ()
+
+
+def test_messages_are_counted_alike_on_all_ways(talks: Path, tmp_path: Path) -> None:
+    with (
+        threadkeep.open("memory://") as keep,
+        threadkeep.open("memory://") as by_file,
+        threadkeep.open("memory://") as by_url,
+    ):
+        for name in ("created", "unchanged"):
+            done = [keep.import_from(talks)]
+            keep.export(tmp_path / "all.tk")
+            done += [by_file.import_portable(tmp_path / "all.tk"), threadkeep.convert(keep, by_url)]
+            counts = {(each.messages, each.already_there, each.checkpoints, getattr(each, name)) for each in done}
+            messages = sum(len(asyncio.run(keep.cube.load(info.id)).messages) for info in keep.threads())
+            assert counts == {(messages, 0, 0, 5) if name == "created" else (0, messages, 0, 5)}
 
 
 async def test_agents_go_on_where_they_were(talks: Path) -> None:
@@ -311,7 +326,7 @@ def test_memories_in_sqlite_come_with_their_times_and_vectors(url: str, tmp_path
         ours: Any = {**INDEX, "embed": lambda texts: asked.extend(texts) or embed(texts)}
         with threadkeep.open(url, index=ours) as keep:
             found = keep.import_from(path)
-            assert (found.memories, found.skipped, found.differences) == (7, 1, ())
+            assert (found.memories, found.expired, found.differences) == (7, 1, ())
             assert asked == []
             assert_same_memories(keep.store, theirs)
             assert_same_ranking(keep.store, like)

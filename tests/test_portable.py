@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from conftest import BACKENDS, Backend
 from households import thread
 from soundness import loose_ends
 from threadkeep.cli.app import run
-from threadkeep.transfer.portable import format as portable
+from threadkeep.transfer.portable import files
 from trees import Put, Wrote, grow, random_trees
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,17 +80,23 @@ def test_a_file_of_one_backend_is_the_same_on_another_and_goes_on_there(
         one.import_portable(io.BytesIO(exported()))
         done = one.export(tmp_path / "file.tk")
         assert (done.threads, done.memories, done.redacted) == (11, 72, False)
-        assert portable.is_portable(tmp_path / "file.tk")
+        assert files.is_portable(tmp_path / "file.tk")
         brought = other.import_portable(tmp_path / "file.tk")
-        assert (brought.threads, brought.made, brought.memories, brought.differing) == (11, 11, 72, ())
+        assert (brought.threads, brought.created, brought.memories, brought.differences) == (11, 11, 72, ())
         assert households.inventory(other) == households.inventory(house())
         again = other.import_portable(str(tmp_path / "file.tk"))
-        assert (again.made, again.same, again.memories, again.differing, again.complete) == (0, 11, 0, (), True)
+        assert (again.created, again.unchanged, again.memories, again.differences, again.complete) == (
+            0,
+            11,
+            0,
+            (),
+            True,
+        )
         answered = households.NESTED(other.checkpointer).invoke(Command(resume="Ana"), thread("nested"))
         assert answered["said"][-1] == "heard Ana"
         talked = households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
         brought = other.import_portable(tmp_path / "file.tk")
-        assert (brought.same, brought.merged, brought.differing) == (9, 2, ())
+        assert (brought.unchanged, brought.merged, brought.differences) == (9, 2, ())
         assert households.CHAT(other.checkpointer).get_state(households.CONTINUED).values == talked
     if target.lasting:
         assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
@@ -128,9 +135,9 @@ def test_a_path_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         rb'"made":"[^"]*"|"crc":"\w*"', b"", told
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "a.tk"]
-    assert new().import_portable(tmp_path / "a.jsonl").made == 1
-    assert not portable.is_portable(tmp_path / "none")
-    assert not portable.is_portable(Path(__file__))
+    assert new().import_portable(tmp_path / "a.jsonl").created == 1
+    assert not files.is_portable(tmp_path / "none")
+    assert not files.is_portable(Path(__file__))
 
 
 def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path) -> None:
@@ -140,7 +147,7 @@ def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path) -> None:
     (tmp_path / "link.tk").symlink_to("real.tk")
     keep.export(tmp_path / "link.tk")
     assert (tmp_path / "link.tk").is_symlink()
-    assert portable.is_portable(tmp_path / "real.tk")
+    assert files.is_portable(tmp_path / "real.tk")
     os.mkfifo(tmp_path / "pipe")
     reading = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
     keep.export(tmp_path / "pipe")
@@ -183,7 +190,7 @@ def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
     one.export(file)
     for _ in range(2):
         brought = other.import_portable(io.BytesIO(file.getvalue()))
-        assert (brought.threads, brought.merged, len(brought.differing)) == (2, 1, 1)
+        assert (brought.threads, brought.merged, len(brought.differences)) == (2, 1, 1)
         values = {
             each.checkpoint["id"]: each.checkpoint["channel_values"]["a"] for each in other.checkpointer.list(None)
         }
@@ -195,11 +202,20 @@ def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
     asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text="later")])]))
     newer = io.BytesIO()
     one.export(newer)
-    assert third.import_portable(io.BytesIO(newer.getvalue())).renewed == 1
+    assert third.import_portable(io.BytesIO(newer.getvalue())).updated == 1
     assert len(asyncio.run(third.cube.load("talk")).messages) == 2
     older = third.import_portable(io.BytesIO(file.getvalue()))  # a talk does not go back
-    assert (older.renewed, len(older.differing)) == (0, 1)
+    assert (older.updated, len(older.differences)) == (0, 1)
     assert len(asyncio.run(third.cube.load("talk")).messages) == 2
+
+
+def test_a_dry_run_of_a_file_counts_what_an_import_writes() -> None:
+    keep = new()
+    would = keep.import_portable(io.BytesIO(exported()), dry_run=True)
+    assert (would.dry_run, would.verified, keep.threads(), keep.store.search(())) == (True, False, [], [])
+    done = keep.import_portable(io.BytesIO(exported()))
+    assert replace(would, dry_run=False, verified=True, bytes=done.bytes) == done
+    assert done.bytes > 0
 
 
 def test_a_memory_that_is_newer_here_stays() -> None:
@@ -232,7 +248,7 @@ def test_a_thread_that_is_pruned_while_it_is_exported_is_told_again() -> None:
     kinds = [each["type"] for each in lines(file.getvalue())]
     assert (told.threads, told.checkpoints, kinds.count("thread-void"), kinds.count("thread")) == (1, 1, 1, 2)
     other = new()
-    assert other.import_portable(io.BytesIO(file.getvalue())).made == 1
+    assert other.import_portable(io.BytesIO(file.getvalue())).created == 1
     assert households.inventory(other) == households.inventory(keep)
 
 
@@ -245,7 +261,7 @@ def test_a_file_that_is_cut_off_is_noticed_and_what_is_whole_of_it_is_there() ->
     chance = random.Random(3)
     for cut in [ends[0], ends[-2], *(chance.randrange(len(data) - 1) for _ in range(6))]:
         keep = new()
-        with pytest.raises(ValueError, match="cut off|no file"):
+        with pytest.raises(ValueError, match="cut off|not a portable file"):
             keep.import_portable(io.BytesIO(data[:cut]))
         whole = data[:cut].count(b'{"type":"thread-end"')
         there = {info.id for info in keep.threads(limit=100) if info.checkpoints}
@@ -254,7 +270,7 @@ def test_a_file_that_is_cut_off_is_noticed_and_what_is_whole_of_it_is_there() ->
             brought = new().import_portable(io.BytesIO(data[:cut]), partial=True)
             assert (brought.complete, brought.threads) == (False, len(there))
     for cut in (40, len(exported()) // 2, len(exported()) - 5):
-        with pytest.raises(ValueError, match="cut off|no file|decompressed"):
+        with pytest.raises(ValueError, match="cut off|not a portable file|decompressed"):
             new().import_portable(io.BytesIO(exported()[:cut]))
 
 
@@ -347,7 +363,7 @@ def test_lines_in_a_wrong_order_or_twice_are_refused() -> None:
 
 
 def test_a_hostile_file_takes_no_memory_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portable, "LONGEST", 100_000)
+    monkeypatch.setattr(files, "LONGEST_LINE", 100_000)
     head = json.dumps(small()[0]).encode() + b"\n"
     for body, why in [
         (b'{"type":"' + b"x" * 10_000_000, "longer than"),
@@ -383,7 +399,7 @@ def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() 
         assert not any(each in text for each in spellings), secret
     keep = new()
     brought = keep.import_portable(io.BytesIO(exported(redact=True)))
-    assert (brought.threads, brought.made, brought.memories, brought.differing) == (11, 11, 72, ())
+    assert (brought.threads, brought.created, brought.memories, brought.differences) == (11, 11, 72, ())
     shapes = {info.checkpoints for info in keep.threads(limit=100)}
     assert shapes == {info.checkpoints for info in house().threads(limit=100)}
     chat = next(info for info in keep.threads(limit=100) if info.checkpoints == house().thread("chat").checkpoints)
@@ -504,7 +520,7 @@ def test_the_command_exports_to_a_file_and_to_the_standard_output(
     assert not (tmp_path / "none.tk").exists()
     capsys.readouterr()
     assert run(["export", "--url", url, "-o", str(tmp_path / "a.db")]) == 2, "the database itself"
-    assert "is no export" in capsys.readouterr().err
+    assert "is not an export" in capsys.readouterr().err
     assert run(["verify", "--url", url]) == 0
     command = [sys.executable, "-m", "threadkeep", "export", "fan", "--url", url, "--output", "-"]
     piped = subprocess.run(command, capture_output=True, check=True)
@@ -527,10 +543,10 @@ def test_any_tree_of_checkpoints_is_the_same_after_a_file(steps: list[Any], prun
         keep.checkpointer.prune(["t"])
     file, redacted = io.BytesIO(), io.BytesIO()
     keep.export(file)
-    assert other.import_portable(io.BytesIO(file.getvalue())).differing == ()
+    assert other.import_portable(io.BytesIO(file.getvalue())).differences == ()
     assert households.inventory(other) == households.inventory(keep)
     keep.export(redacted, redact=True)
-    assert third.import_portable(io.BytesIO(redacted.getvalue())).differing == ()
+    assert third.import_portable(io.BytesIO(redacted.getvalue())).differences == ()
     (one,), (found,) = keep.threads(), third.threads()
     assert (found.checkpoints, found.writes, found.status) == (one.checkpoints, one.writes, one.status)
     assert [each.checkpoint["id"] for each in third.checkpointer.list(None)] == [

@@ -24,12 +24,11 @@ from threadkeep.engine.sizes import ChannelSize, Sizes, Stats, ThreadSize
 from threadkeep.engine.steps import Step, Written
 from threadkeep.engine.verify import Verified
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
-from threadkeep.transfer.portable.import_portable import Brought
-from threadkeep.transfer.convert import Converted, aconvert, convert
-from threadkeep.transfer.portable.export import Exported
-from threadkeep.transfer.result import Imported
 from threadkeep.operating.doctor import Finding
 from threadkeep.operating.upkeep import Compacted
+from threadkeep.transfer.convert import aconvert, convert
+from threadkeep.transfer.portable.export import ExportResult
+from threadkeep.transfer.result import TransferResult
 
 if TYPE_CHECKING:
     from threadkeep.adapters.saver import KeepSaver
@@ -39,16 +38,13 @@ __all__ = [
     "Activity",
     "Blame",
     "Branch",
-    "Brought",
     "Change",
     "ChannelDiff",
     "ChannelSize",
     "Compacted",
-    "Converted",
     "Diff",
-    "Exported",
+    "ExportResult",
     "Finding",
-    "Imported",
     "Keep",
     "KeepSaver",
     "KeepStore",
@@ -67,6 +63,7 @@ __all__ = [
     "ThreadInfo",
     "ThreadSize",
     "TracedWrite",
+    "TransferResult",
     "Tree",
     "Verified",
     "Written",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from threadkeep.desk import Desk, as_count
 from threadkeep.engine.gate import AllowedType, KeepSerializer
 from threadkeep.engine.identity import as_id
-from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.operating.policies import Retention, policies
 from threadkeep.operator import Operator
 from threadkeep.urls import Server, transport_for
@@ -77,17 +76,6 @@ class Keep(Operator):
 
     def _indexing(self) -> Any:
         return self.store._index  # noqa: SLF001 - nobody else needs it
-
-    @property
-    def _embeds(self) -> bool:
-        """Whether memories are embedded that are stored here."""
-        return bool(self._index and self._index.get("embed") is not None)
-
-    def _index_memories(self, rows: Sequence[MemoryRow]) -> list[Memory]:
-        """Memories that come from elsewhere, with what this Keep's store finds them by."""
-        from threadkeep.adapters.indexing import indexed  # noqa: PLC0415 - as above
-
-        return indexed(self._indexing(), rows)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""

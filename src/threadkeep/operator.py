@@ -1,7 +1,7 @@
 """The operator's verbs of a Keep: look into threads, go back, let go, check, move. Sync and async, one plan for both.
 
 Here arguments are read and plans are named; what the verbs do is in `engine/` and, where files and other databases are
-involved, in `moving/`. The command line (`cli/`) says the same words.
+involved, in `transfer/`. The command line (`cli/`) says the same words.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from threadkeep.engine.diffs import Diff
 from threadkeep.engine.health import Facts
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id
 from threadkeep.engine.looking import Shown, Tree
-from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.engine.rebuilding import Replay
 from threadkeep.engine.repair import Repaired
 from threadkeep.engine.retention import Policy, Pruned, Swept
 from threadkeep.engine.sizes import Sizes, Stats
 from threadkeep.engine.steps import Step
 from threadkeep.engine.verify import Verified
-from threadkeep.transfer.portable import format as portable
-from threadkeep.transfer.portable.import_portable import Bringing, Brought
-from threadkeep.transfer.selection import chosen
-from threadkeep.transfer.portable.export import Export, Exported
-from threadkeep.transfer.import_from import Target, Wish, importing
-from threadkeep.transfer.portable.redact import Redaction
-from threadkeep.transfer.result import Imported
 from threadkeep.operating import branching, doctor, rounds, sweeping, upkeep
 from threadkeep.operating.doctor import Finding
 from threadkeep.operating.moments import Moment, as_moment
 from threadkeep.operating.policies import Retention, policies
 from threadkeep.operating.upkeep import Compacted
 from threadkeep.plan import Plan
+from threadkeep.transfer.import_from import import_from
+from threadkeep.transfer.pipeline import Transfer
+from threadkeep.transfer.portable.export import Export, ExportResult
+from threadkeep.transfer.portable.files import PortableFile, open_for_reading, open_for_writing
+from threadkeep.transfer.portable.import_portable import PortableImport
+from threadkeep.transfer.portable.redact import Redaction
+from threadkeep.transfer.result import TransferResult
+from threadkeep.transfer.selection import select
 from threadkeep.work import Read, Tell, Work
 
 T = TypeVar("T")
@@ -426,25 +426,26 @@ class Operator:
             raise ValueError("say thread_id or prefix, not both")
         return rounds.sizes_of_one(heads, tenant, as_id(thread_id, "thread_id"), one_kind, most)
 
-    # -- Moving house --
+    # -- Import from other savers --
 
     def import_from(
         self,
         source: Any,
         *,
         kind: str | None = None,
-        thread_id: str | None = None,
+        thread_id: str | Sequence[str] | None = None,
         prefix: str = "",
         verify: bool = True,
         dry_run: bool = False,
         on_progress: Tell | None = None,
-    ) -> Imported:
-        """Bring in what another saver, store or checkpointer kept: of a file, a postgresql:// URL, or an object in memory.
+    ) -> TransferResult:
+        """Import what another saver, store or checkpointer holds: a file, a postgresql:// URL, or an object in memory.
 
-        Its kind is recognised, unless `kind` says it. `thread_id` or `prefix` choose threads; memories come only without
-        them. Nothing in the source changes, and nothing that is here is overwritten. `verify` reads both sides again
-        and compares; `dry_run` only counts. What broke off goes on when it is called again. ValueError for what is not
-        known, FileNotFoundError, Unavailable if a server cannot be reached, Missing if there is no such thread.
+        Its kind is detected, unless `kind` names it. `thread_id` or `prefix` select threads; memories are imported only
+        without them. The source is only read, and nothing that is here is overwritten. `verify` reads both sides again
+        and compares them; `dry_run` only counts. Repeating an import continues it where it was interrupted. ValueError
+        if the source is not known, FileNotFoundError if there is no such file, Unavailable if a server cannot be
+        reached, Missing if a selected thread does not exist.
         """
         return self._desk.work(self._importing(source, kind, thread_id, prefix, verify, dry_run), on_progress)
 
@@ -453,25 +454,21 @@ class Operator:
         source: Any,
         *,
         kind: str | None = None,
-        thread_id: str | None = None,
+        thread_id: str | Sequence[str] | None = None,
         prefix: str = "",
         verify: bool = True,
         dry_run: bool = False,
         on_progress: Tell | None = None,
-    ) -> Imported:
-        """The same for async callers; the source is read in another thread."""
+    ) -> TransferResult:
+        """The same for async callers. The source is read in another thread."""
         return await self._desk.awork(self._importing(source, kind, thread_id, prefix, verify, dry_run), on_progress)
 
     def _importing(
         self, source: Any, kind: Any, thread_id: Any, prefix: Any, verify: Any, dry_run: Any
-    ) -> Work[Imported]:
-        if thread_id is not None and prefix:
-            raise ValueError("say thread_id or prefix, not both")
-        wish = Wish(
-            source, kind, as_id(thread_id, "thread_id") if thread_id is not None else None, as_id(prefix, "prefix"),
-            verify=bool(verify), dry_run=bool(dry_run),
-        )  # fmt: skip
-        return importing(wish, Target(self._desk.tenant, self._desk.heads, self._indexing))
+    ) -> Work[TransferResult]:
+        selection = select(thread_id, prefix, None, memories=None)
+        into = Transfer(self._desk, self._indexing, verify=bool(verify), dry_run=bool(dry_run))
+        return import_from(into, source, kind, selection)
 
     def _indexing(self) -> Any:
         """How memories are indexed."""
@@ -609,11 +606,11 @@ class Operator:
         """Stop that; whether it has stopped. Inside an event loop it gives something to await."""
         return self._desk.stop_upkeep(timeout)
 
-    # -- Moving --
+    # -- Portable files --
 
     def export(
         self,
-        file: portable.Where,
+        file: PortableFile,
         *,
         thread_id: str | Sequence[str] | None = None,
         prefix: str = "",
@@ -621,23 +618,22 @@ class Operator:
         memories: bool | None = None,
         redact: bool = False,
         on_progress: Tell | None = None,
-    ) -> Exported:
+    ) -> ExportResult:
         """Write threads and memories into a portable file: a path, or a binary file that is open for writing.
 
-        All threads, or one or some by their ids, or those whose ids begin with `prefix`, of one kind or both. Memories
-        belong to no thread: unless it is said, they go along with all threads only. `redact` replaces what people
-        wrote. A path is written whole or not at all; it is compressed, unless its name ends in .jsonl. Each thread is
-        as of one moment.
+        All threads, or some by id, or those whose id starts with `prefix`; of one kind or both. Memories belong to no
+        thread: by default they are exported only with all threads. `redact` replaces what people wrote. A path is
+        written completely or not at all, and compressed unless its name ends in .jsonl. Each thread is as of one moment.
         """
-        of = chosen(thread_id, prefix, kind, memories=memories)
+        selection = select(thread_id, prefix, kind, memories=memories)
         about = {"made": _moment(), "by": "threadkeep", "tenant": "" if redact else self._desk.tenant}
-        redacting = Redaction(secrets.token_bytes(32)) if redact else None
-        with portable.writing(file) as out:
-            return self._desk.work(Export(self._desk, of, out, redacting).work(about), on_progress)
+        redactor = Redaction(secrets.token_bytes(32)) if redact else None
+        with open_for_writing(file) as out:
+            return self._desk.work(Export(self._desk, selection, out, redactor).work(about), on_progress)
 
     async def aexport(
         self,
-        file: portable.Where,
+        file: PortableFile,
         *,
         thread_id: str | Sequence[str] | None = None,
         prefix: str = "",
@@ -645,8 +641,8 @@ class Operator:
         memories: bool | None = None,
         redact: bool = False,
         on_progress: Tell | None = None,
-    ) -> Exported:
-        """The same for async callers; in a thread, where `on_progress` is called too."""
+    ) -> ExportResult:
+        """The same for async callers. It runs in a thread, where `on_progress` is called too."""
         return await aside(
             lambda: self.export(
                 file, thread_id=thread_id, prefix=prefix, kind=kind, memories=memories, redact=redact,
@@ -656,49 +652,50 @@ class Operator:
 
     def import_portable(
         self,
-        file: portable.Where,
+        file: PortableFile,
         *,
         thread_id: str | Sequence[str] | None = None,
         prefix: str = "",
         kind: str | None = None,
         memories: bool | None = None,
         partial: bool = False,
+        verify: bool = True,
+        dry_run: bool = False,
         on_progress: Tell | None = None,
-    ) -> Brought:
-        """Bring threads and memories of a portable file here: a path, or a binary file that is open for reading.
+    ) -> TransferResult:
+        """Import threads and memories from a portable file: a path, or a binary file that is open for reading.
 
-        What is here stays: a thread gets the checkpoints that it has not, a talk that differs is told of in
-        `differing`. Repeating it is harmless, and goes on where it was interrupted. Each thread is read again and
-        compared with the file. A file that is cut off, or is not as it was written, is a ValueError; threads that were
-        whole before that are here then. With `partial` a file may be cut off. Missing if a thread that is named is not in it.
+        What is here stays: a LangGraph thread gets the checkpoints that it lacks, a CubeLoop thread that differs is
+        reported in `differences`. Repeating an import is harmless, and continues it where it was interrupted. `verify`
+        reads each thread again and compares it with the file; `dry_run` only counts. ValueError if the file is cut off
+        or damaged; the threads before that are imported. `partial` accepts a file that is cut off. Missing if a selected
+        thread is not in the file.
         """
-        of = chosen(thread_id, prefix, kind, memories=memories)
-        with portable.reading(file) as lines:
-            work = Bringing(self._desk, lines, of, self._index_memories, partial).work()
-            return self._desk.work(work, on_progress)
+        selection = select(thread_id, prefix, kind, memories=memories)
+        into = Transfer(self._desk, self._indexing, verify=bool(verify), dry_run=bool(dry_run))
+        with open_for_reading(file) as lines:
+            return self._desk.work(PortableImport(into, lines, selection, partial).work(), on_progress)
 
     async def aimport_portable(
         self,
-        file: portable.Where,
+        file: PortableFile,
         *,
         thread_id: str | Sequence[str] | None = None,
         prefix: str = "",
         kind: str | None = None,
         memories: bool | None = None,
         partial: bool = False,
+        verify: bool = True,
+        dry_run: bool = False,
         on_progress: Tell | None = None,
-    ) -> Brought:
-        """The same for async callers; in a thread, where `on_progress` is called too."""
+    ) -> TransferResult:
+        """The same for async callers. It runs in a thread, where `on_progress` is called too."""
         return await aside(
             lambda: self.import_portable(
                 file, thread_id=thread_id, prefix=prefix, kind=kind, memories=memories, partial=partial,
-                on_progress=on_progress,
+                verify=verify, dry_run=dry_run, on_progress=on_progress,
             )
         )  # fmt: skip
-
-    def _index_memories(self, rows: Sequence[MemoryRow]) -> list[Memory]:
-        """Memories that come from elsewhere, with what this Keep's store finds them by."""
-        raise NotImplementedError
 
     # -- Health --
 

@@ -1,4 +1,4 @@
-"""Commands that bring threads and memories from one place to another: import."""
+"""The command `import`, and how the result of a transfer is printed."""
 
 from __future__ import annotations
 
@@ -9,86 +9,75 @@ from typing import Annotated
 import typer
 
 import threadkeep
-from threadkeep.cli.app import DryRun, Json, Tenant, Url, app, as_url, opened, saying
+from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened, saying
 from threadkeep.cli.output import answer, bar, counted, line, size
-from threadkeep.transfer.portable.format import is_portable
-from threadkeep.transfer.sources.detect import KINDS, OWN_EXPORT
-from threadkeep.transfer.result import Imported
+from threadkeep.transfer.portable.files import is_portable
+from threadkeep.transfer.result import OWN_EXPORT
+from threadkeep.transfer.sources.detect import KINDS
 
 
 @app.command("import")
 def import_(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A file, or a postgresql:// URL (schema= may stand in its query).")
+        str, typer.Argument(metavar="SOURCE", help="A file, or a postgresql:// URL (which may have ?schema=NAME).")
     ],
     *,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", help=f"What the source is, if it is not to be recognised: {', '.join(KINDS[:-1])}."),
+        typer.Option("--kind", help=f"The kind of the source, if it is not to be detected: {', '.join(KINDS[:-1])}."),
     ] = None,
     thread: Annotated[str | None, typer.Option("--thread", help="Only this thread.")] = None,
-    prefix: Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")] = "",
+    prefix: Annotated[str, typer.Option("--prefix", help="Only threads whose id starts with PREFIX.")] = "",
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Read both sides again and compare.")] = True,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Of an exported file: take it though it is cut off.")
-    ] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Accept an exported file that is cut off.")] = False,
     dry_run: DryRun = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:
-    """Bring in what LangGraph's and CubeLoop's own savers kept, or an exported file. Exit code 1 if both sides differ.
+    """Import what LangGraph's and CubeLoop's own savers hold, or an exported file. Exit code 1 if both sides differ.
 
-    The source is only read, and nothing that is here is overwritten. If it is interrupted, the same command goes on.
-    """  # fmt: skip
+    The source is only read, and nothing in the target is overwritten. After an interruption, the same command continues.
+    """
     with (
         opened(_target(url, dry_run=dry_run), tenant, read_only=dry_run, may_be_new=True) as keep,
-        saying("what was brought in stays; the same command goes on from there"),
+        saying("what was imported stays; the same command continues"),
         bar("import", hidden=json) as tell,
     ):
         if kind in (None, OWN_EXPORT) and is_portable(source):
-            if dry_run:
-                raise ValueError("--dry-run is not for an exported file")
-            return _brought(
-                keep.import_portable(source, thread_id=thread, prefix=prefix, partial=partial, on_progress=tell),
-                as_json=json,
+            done = keep.import_portable(
+                source, thread_id=thread, prefix=prefix, partial=partial, verify=verify, dry_run=dry_run,
+                on_progress=tell,
+            )  # fmt: skip
+        else:
+            done = keep.import_from(
+                source, kind=kind, thread_id=thread, prefix=prefix, verify=verify, dry_run=dry_run, on_progress=tell
             )
-        found = keep.import_from(
-            source, kind=kind, thread_id=thread, prefix=prefix, verify=verify, dry_run=dry_run, on_progress=tell
-        )
-    answer(found, _told(found, dry_run=dry_run, verify=verify), as_json=json)
-    return 0 if found.is_equal else 1
-
-
-def _brought(found: threadkeep.Brought, *, as_json: bool) -> int:
-    """What became of an exported file."""
-    told = {
-        "new": found.made, "here already": found.same, "made anew": found.renewed,
-        "merged with what is here": found.merged, "memories": found.memories,
-    }  # fmt: skip
-    lines = [f"imported from {OWN_EXPORT}: {counted(found.threads, 'thread')}"]
-    lines += [f"  {count:,} {what}" for what, count in told.items() if count]
-    lines += [f"differs: {each}" for each in found.differing]
-    answer(found, map(line, lines), as_json=as_json)
-    return 1 if found.differing else 0
+    answer(done, map(line, result_lines(done, "import", "imported")), as_json=json)
+    return 0 if done.is_equal else NO
 
 
 def _target(url: str | None, *, dry_run: bool) -> str:
-    """Where things go; what is only counted goes nowhere if there is no file yet."""
+    """The URL of the target. A dry run does not create a file: if there is none yet, the target is empty."""
     where = as_url(url)
     is_new = where.startswith("sqlite:///") and not Path(where.removeprefix("sqlite:///")).exists()
     return "memory://" if dry_run and is_new else where
 
 
-def _told(found: Imported, *, dry_run: bool, verify: bool) -> Iterator[str]:
-    yield f"{'would import' if dry_run else 'imported'} from {', '.join(found.kinds)}:"
-    for name in ("threads", "checkpoints", "writes", "messages", "memories"):
-        if count := getattr(found, name):
-            yield f"  {name:<12}{count:>12,}"
-    if found.skipped:
-        yield f"  {'here already':<12}{found.skipped:>12,}"
-    if found.bytes:
-        yield f"  {'new values':<12}{size(found.bytes):>12}"
-    yield from (line(f"differs: {what}") for what in found.differences)
-    if not dry_run and verify and found.is_equal:
+def result_lines(done: threadkeep.TransferResult, verb: str, past: str) -> Iterator[str]:
+    """What a transfer did, line by line."""
+    outcomes = ("created", "unchanged", "updated", "merged", "conflicting")
+    found = [f"{count:,} {name}" for name in outcomes if (count := getattr(done, name))]
+    verb = f"would {verb}" if done.dry_run else past
+    threads = f"{verb} {counted(done.threads, 'thread')} from {', '.join(done.kinds)}"
+    yield threads + (f": {', '.join(found)}" if found else "")
+    for name in ("checkpoints", "writes", "messages", "memories", "already_there", "expired"):
+        if count := getattr(done, name):
+            yield f"  {name.replace('_', ' '):<15}{count:>12,}"
+    if done.bytes:
+        yield f"  {'size':<15}{size(done.bytes):>12}"
+    yield from (f"differs: {each}" for each in done.differences)
+    if not done.complete:
+        yield "the file is cut off: its last thread or memories are missing"
+    if done.verified and done.is_equal:
         yield "both sides are equal"

@@ -5,5 +5,5 @@
     policies.py    retention policies, in Python or in threadkeep.toml          sweeping.py  prune and sweep by them
     upkeep.py      verify, compact                                              doctor.py    a storage's facts, judged
 
-Long work is a generator (`threadkeep.work`); what happens to one thread is a plan in `engine/`. Moving is in `moving/`.
+Long work is a generator (`threadkeep.work`); what happens to one thread is a plan in `engine/`. Transfers are in `transfer/`.
 """

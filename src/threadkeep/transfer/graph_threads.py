@@ -1,19 +1,20 @@
-"""LangGraph's threads: what is missing here is put, in the order of ids, then both sides are read and compared.
+"""LangGraph threads of another saver: put the checkpoints that are missing in the order of their ids, then compare.
 
-Nothing that is here is changed, but for special writes (interrupts, errors, answers to them), of which the last counts:
-those follow the source as long as the thread was not continued here. So an import that broke off goes on where it was,
-and one of a source that has grown brings what is new.
+Nothing that the target has is changed, except special writes (interrupts, errors, resumes), of which the last counts:
+they follow the source as long as nobody continued the thread here. So an interrupted import continues where it stopped,
+and repeating the import of a source that has grown adds what is new.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from threadkeep.desk import draw, now
 from threadkeep.engine.backend import Scan, Want
-from threadkeep.engine.checkpoints import about, load_some, write
+from threadkeep.engine.checkpoints import about, load_some
+from threadkeep.engine.checkpoints import write as commit_ops
 from threadkeep.engine.codec import Codec, Parts, pack, unpack
 from threadkeep.engine.gate import KeepSerializer
 from threadkeep.engine.heads import Head, Heads
@@ -22,175 +23,202 @@ from threadkeep.engine.ops import FIELDS, Op, Put, PutWrites
 from threadkeep.engine.records import Record, Slot, TaskWrites
 from threadkeep.engine.wire import WHOLE, header
 from threadkeep.errors import Conflict
-from threadkeep.transfer.sources.source import Checkpoint, Counted, Found, Graphs, Place, Write, time_of
+from threadkeep.plan import Failure
+from threadkeep.plan import Outcome as OpOutcome
+from threadkeep.transfer.pipeline import Transfer
+from threadkeep.transfer.result import Outcome
 from threadkeep.transfer.sources.checkpoint_bytes import joined
-from threadkeep.transfer.result import Tally
-from threadkeep.plan import Failure, Outcome
+from threadkeep.transfer.sources.source import (
+    CheckpointPlace,
+    EncodedCheckpoint,
+    EncodedWrite,
+    ForeignCheckpoint,
+    ForeignGraphThreads,
+    WriteCount,
+    time_of,
+)
 from threadkeep.work import Aside, Change, Progress, Read, Work
 
-_BYTES, _OPS, _AT_ONCE = 4 * 1024 * 1024, 500, 200
+_BYTES, _OPS, _LOOKUPS = 4 * 1024 * 1024, 500, 200
 """How much goes into one commit, and how many checkpoints are looked up at once."""
-_LEANEST = 24 * 1024 * 1024
-"""So many bytes of what is stored here are at hand while it is compared."""
+_LARGEST_POOL = 24 * 1024 * 1024
+"""Bytes of stored items that are held in memory while both sides are compared."""
 _PLAIN = Codec(KeepSerializer())
 
 
 @dataclass(slots=True)
 class GraphThread:
-    """One thread on its way from a source to here."""
+    """A LangGraph thread of another saver on its way into a Keep. `key` is its key there."""
 
-    source: Graphs
-    id: str
+    into: Transfer
+    source: ForeignGraphThreads
     key: ThreadKey
-    heads: Heads
-    tally: Tally
-    most: int = _OPS
-    """So many changes go into one commit."""
+    _places: dict[CheckpointPlace, bool] = field(default_factory=dict)
+    _here: set[CheckpointPlace] = field(default_factory=set)
+    _ops_per_commit: int = _OPS
 
-    def moved(self, *, verify: bool) -> Work[None]:
-        """Bring in what is missing, and compare."""
-        places: dict[Place, bool] = yield Aside(lambda: self.source.places(self.id))
-        counted: dict[Place, Counted] = yield Aside(lambda: self.source.counted(self.id))
-        here = yield from self._here()
-        known = places.keys() & here
-        is_continued = bool(here - places.keys())
-        self.tally.threads += 1
-        self.tally.skipped += len(known)
-        self.tally.done += len(known)
-        missing = [place for place, has_checkpoint in places.items() if has_checkpoint and place not in here]
-        yield from self._put(missing)
-        late = yield from self._with_new_writes(sorted(places.keys() - set(missing)), counted)
-        yield from self._put_writes(late, only_new=is_continued)
-        if verify:
-            yield from self._compared(list(places), is_continued=is_continued)
-        self.heads.forget(self.key)
+    def count(self) -> Work[Outcome | None]:
+        """Count what `put` would write; special writes that changed are not noticed."""
+        missing = yield from self._find_missing()
+        counted, here = yield from self._count_writes(missing)
+        writes = sum(max(each.writes - here.get(place, 0), 0) for place, each in counted.items())
+        self.into.tally.add("checkpoints", len(missing))
+        self.into.tally.add("writes", writes)
+        return self._outcome(len(missing) + writes)
 
-    def counted(self) -> Work[None]:
-        """Count what `moved` would bring in."""
-        places: dict[Place, bool] = yield Aside(lambda: self.source.places(self.id))
-        here = yield from self._here()
-        self.tally.threads += 1
-        self.tally.skipped += len(places.keys() & here)
-        self.tally.checkpoints += sum(has for place, has in places.items() if place not in here)
+    def put(self) -> Work[Outcome | None]:
+        """Put what is missing."""
+        missing = yield from self._find_missing()
+        counted, here = yield from self._count_writes(missing)
+        tally = self.into.tally
+        tally.done += len(self._places.keys() & self._here)
+        before = tally["checkpoints"] + tally["writes"]
+        yield from self._put_checkpoints(missing)
+        changed = [place for place, n in here.items() if counted[place].special or counted[place].writes > n]
+        yield from self._put_writes(changed, only_new=self._is_continued)
+        self._heads.forget(self.key)
+        return self._outcome(tally["checkpoints"] + tally["writes"] - before)
 
-    def _here(self) -> Work[set[Place]]:
-        """The checkpoints that are here."""
-        here: set[Place] = set()
-        scan = Scan(self.key.tenant, self.key.kind, _OPS, thread=self.id)
+    def compare(self) -> Work[None]:
+        """Read both sides again and report where they differ."""
+        reading, head = self.source.read(self.key.id, list(self._places)), None
+        while some := (yield Aside(lambda: _next_slice(reading))):
+            places = [each.place for each in some]
+            head, here = yield Read(lambda h=head, p=places: _read(self._heads, self.key, p, h))  # type: ignore[misc]
+            yield Aside(lambda h=head, r=here, s=some: self._compare_slice(h, r, s))  # type: ignore[misc]
+            if head.pool.size > _LARGEST_POOL:
+                head = None
+            yield Progress(self.into.tally.done, self.into.tally.total, f"{self.key.id}: comparing")
+        self._heads.forget(self.key)
+
+    @property
+    def _heads(self) -> Heads:
+        return self.into.session.heads
+
+    @property
+    def _is_continued(self) -> bool:
+        """Whether the thread has checkpoints here that the source does not have."""
+        return bool(self._here - self._places.keys())
+
+    def _outcome(self, added: int) -> Outcome:
+        if not added:
+            return "unchanged"
+        return "merged" if self._is_continued else "updated" if self._here else "created"
+
+    def _find_missing(self) -> Work[list[CheckpointPlace]]:
+        """Look up both sides; return the checkpoints that are missing here."""
+        self._places = yield Aside(lambda: self.source.places(self.key.id))
+        self._here = yield from self._read_places()
+        self.into.tally.add("already_there", len(self._places.keys() & self._here))
+        return [place for place, has_checkpoint in self._places.items() if has_checkpoint and place not in self._here]
+
+    def _read_places(self) -> Work[set[CheckpointPlace]]:
+        """The checkpoints that the thread has here."""
+        here: set[CheckpointPlace] = set()
+        scan = Scan(self.key.tenant, self.key.kind, _OPS, thread=self.key.id)
         while True:
             hits = yield Read(lambda s=scan: _scanned(s))  # type: ignore[misc]
-            here.update(Place(hit.row.ns, hit.row.id) for hit in hits)
+            here.update(CheckpointPlace(hit.row.ns, hit.row.id) for hit in hits)
             if len(hits) < _OPS:
                 return here
             last = hits[-1]
-            scan = Scan(
-                self.key.tenant, self.key.kind, _OPS, thread=self.id, after=(last.row.id, last.key.id, last.row.ns)
-            )
+            after = (last.row.id, last.key.id, last.row.ns)
+            scan = Scan(self.key.tenant, self.key.kind, _OPS, thread=self.key.id, after=after)
 
-    def _put(self, places: Sequence[Place]) -> Work[None]:
-        """Put checkpoints with their writes, some in each commit: one that is here has its writes, too."""
-        reading = self.source.read(self.id, places)
-        while some := (yield Aside(lambda: _some(reading))):
+    def _count_writes(
+        self, missing: Sequence[CheckpointPlace]
+    ) -> Work[tuple[dict[CheckpointPlace, WriteCount], dict[CheckpointPlace, int]]]:
+        """Count the writes at each place in the source; and here, at places whose checkpoint is not missing."""
+        counted: dict[CheckpointPlace, WriteCount] = yield Aside(lambda: self.source.write_counts(self.key.id))
+        asked = sorted(counted.keys() - set(missing))
+        here: dict[CheckpointPlace, int] = {}
+        for start in range(0, len(asked), _LOOKUPS):
+            some = asked[start : start + _LOOKUPS]
+            counts = yield Read(lambda places=some: _write_counts(self._heads, self.key, places))  # type: ignore[misc]
+            here.update(zip(some, counts, strict=True))
+        return counted, here
+
+    def _put_checkpoints(self, places: Sequence[CheckpointPlace]) -> Work[None]:
+        """Put checkpoints together with their writes, several in each commit."""
+        reading, tally = self.source.read(self.key.id, places), self.into.tally
+        while some := (yield Aside(lambda: _next_slice(reading))):
             ops = yield Aside(lambda found=some: self._ops(found, only_new=True))  # type: ignore[misc]
             yield from self._commit(ops)
-            self.tally.checkpoints += sum(found.checkpoint is not None for found in some)
-            self.tally.done += sum(found.checkpoint is not None or found.trouble is not None for found in some)
-            self.tally.bytes += sum(found.fresh for found in some)
-            yield Progress(self.tally.done, self.tally.total, self.id)
+            tally.add("checkpoints", sum(each.checkpoint is not None for each in some))
+            tally.add("bytes", sum(each.fresh for each in some))
+            tally.done += sum(each.checkpoint is not None or each.problem is not None for each in some)
+            yield Progress(tally.done, tally.total, self.key.id)
 
-    def _put_writes(self, places: Sequence[Place], *, only_new: bool) -> Work[None]:
-        """Put the writes of checkpoints that are here, or of none; those that are here are left out."""
-        reading = self.source.read(self.id, places)
-        while some := (yield Aside(lambda: _some(reading))):
-            at = [found.place for found in some]
-            head, here = yield Read(lambda p=at: _read(self.heads, self.key, p, None))  # type: ignore[misc]
-            lacking = [_lacking(head, found, tasks) for found, (_, tasks) in zip(some, here, strict=True)]
-            yield from self._commit(self._ops(lacking, only_new=only_new))
+    def _put_writes(self, places: Sequence[CheckpointPlace], *, only_new: bool) -> Work[None]:
+        """Put writes that are missing on checkpoints that are here, or on none."""
+        reading = self.source.read(self.key.id, places)
+        while some := (yield Aside(lambda: _next_slice(reading))):
+            at = [each.place for each in some]
+            head, here = yield Read(lambda p=at: _read(self._heads, self.key, p, None))  # type: ignore[misc]
+            missing = [_missing_writes(head, each, tasks) for each, (_, tasks) in zip(some, here, strict=True)]
+            yield from self._commit(self._ops(missing, only_new=only_new))
 
-    def _commit(self, ops: Sequence[tuple[Place, Op]]) -> Work[None]:
-        """Make these changes; where others write to the thread all the time, in commits that are short enough."""
+    def _commit(self, ops: Sequence[tuple[CheckpointPlace, Op]]) -> Work[None]:
+        """Commit these ops. If others keep writing to the thread, the commits become smaller."""
         while ops:
-            some = ops[: self.most]
+            some = ops[: self._ops_per_commit]
             try:
-                outcomes = yield Change(self.key, lambda c=some: write(self.heads, self.key, [op for _, op in c]))  # type: ignore[misc]
+                outcomes = yield Change(self.key, lambda c=some: commit_ops(self._heads, self.key, [op for _, op in c]))  # type: ignore[misc]
             except Conflict:
                 if len(some) == 1:
                     raise
-                self.most = len(some) // 2
+                self._ops_per_commit = len(some) // 2
                 continue
             for (place, op), outcome in zip(some, outcomes, strict=True):
-                self._made(place, op, outcome)
+                self._count_op(place, op, outcome)
             ops = ops[len(some) :]
 
-    def _made(self, place: Place, op: Op, outcome: Outcome) -> None:
-        """Count a change; one that cannot be is a difference."""
+    def _count_op(self, place: CheckpointPlace, op: Op, outcome: OpOutcome) -> None:
+        """Count what was written. A value that cannot be stored is a difference."""
         if isinstance(outcome, Failure):
             if not isinstance(outcome.error, (TypeError, ValueError)):
                 raise outcome.error
             self._differs(place, f"left out: {outcome.error}")
         elif isinstance(op, PutWrites):
-            self.tally.writes += len(op.writes)
+            self.into.tally.add("writes", len(op.writes))
 
-    def _ops(self, some: Sequence[Found], *, only_new: bool) -> list[tuple[Place, Op]]:
-        ops: list[tuple[Place, Op]] = []
-        for found in some:
-            if found.trouble is not None:
-                self._differs(found.place, f"left out: {found.trouble}")
+    def _ops(self, some: Sequence[ForeignCheckpoint], *, only_new: bool) -> list[tuple[CheckpointPlace, Op]]:
+        ops: list[tuple[CheckpointPlace, Op]] = []
+        for each in some:
+            if each.problem is not None:
+                self._differs(each.place, f"left out: {each.problem}")
             try:
-                ops += [(found.place, op) for op in _ops_of(found, only_new=only_new)]
+                ops += [(each.place, op) for op in _ops_of(each, only_new=only_new)]
             except (TypeError, ValueError) as error:
-                self._differs(found.place, f"left out: {error}")
+                self._differs(each.place, f"left out: {error}")
         return ops
 
-    def _differs(self, place: Place, what: str) -> None:
-        self.tally.differs(f"thread {self.id!r}, {place}: {what}")
+    def _differs(self, place: CheckpointPlace, what: str) -> None:
+        self.into.differs(self.key, f"{place}: {what}")
 
-    def _with_new_writes(self, known: Sequence[Place], counted: Mapping[Place, Counted]) -> Work[list[Place]]:
-        """The checkpoints that are here and have more writes in the source, or such that may have changed."""
-        late: list[Place] = []
-        asked = [place for place in known if place in counted]
-        for start in range(0, len(asked), _AT_ONCE):
-            some = asked[start : start + _AT_ONCE]
-            writes = yield Read(lambda places=some: _counts(self.heads, self.key, places))  # type: ignore[misc]
-            late += [
-                place
-                for place, here in zip(some, writes, strict=True)
-                if counted[place].special or counted[place].writes > here
-            ]
-        return late
-
-    def _compared(self, places: Sequence[Place], *, is_continued: bool) -> Work[None]:
-        """Read both sides again and tell where they differ."""
-        reading, head = self.source.read(self.id, places), None
-        while some := (yield Aside(lambda: _some(reading))):
-            at = tuple(found.place for found in some)
-            head, here = yield Read(lambda h=head, p=at: _read(self.heads, self.key, p, h))  # type: ignore[misc]
-            yield Aside(lambda h=head, r=here, s=some: self._compare(h, r, s, is_continued=is_continued))  # type: ignore[misc]
-            if head.pool.size > _LEANEST:
-                head = None
-            yield Progress(self.tally.done, self.tally.total, f"{self.id}: comparing")
-
-    def _compare(self, head: Head, here: Sequence[_Here], some: Sequence[Found], *, is_continued: bool) -> None:
-        for found, (record, tasks) in zip(some, here, strict=True):
-            if found.trouble is None and found.checkpoint is not None:
-                for what in _differences(head, record, found.checkpoint):
-                    self._differs(found.place, what)
-            for each in found.writes:
-                if not (_has(head, tasks, each) or (is_continued and each.idx < 0)):
-                    self._differs(found.place, f"write {each.idx} of task {each.task!r} to {each.channel!r} differs")
+    def _compare_slice(self, head: Head, here: Sequence[_Here], some: Sequence[ForeignCheckpoint]) -> None:
+        for each, (record, tasks) in zip(some, here, strict=True):
+            if each.problem is None and each.checkpoint is not None:
+                for what in _differences(head, record, each.checkpoint):
+                    self._differs(each.place, what)
+            for write in each.writes:
+                may_differ = self._is_continued and write.idx < 0
+                if not (may_differ or _has(head, tasks, write)):
+                    what = f"write {write.idx} of task {write.task!r} to {write.channel!r} differs"
+                    self._differs(each.place, what)
 
 
 _Here = tuple[Record | None, dict[str, TaskWrites]]
-"""A checkpoint of ours, and its writes by task."""
+"""A checkpoint of the target, and its writes by task."""
 
 
 async def _scanned(scan: Scan) -> Any:
     return await scan
 
 
-def _some(reading: Iterator[Found]) -> list[Found]:
+def _next_slice(reading: Iterator[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
     """The next checkpoints, as many as one commit takes."""
-    some: list[Found] = []
+    some: list[ForeignCheckpoint] = []
     size = ops = 0
     for found in reading:
         some.append(found)
@@ -201,7 +229,7 @@ def _some(reading: Iterator[Found]) -> list[Found]:
     return some
 
 
-def _ops_of(found: Found, *, only_new: bool) -> list[Op]:
+def _ops_of(found: ForeignCheckpoint, *, only_new: bool) -> list[Op]:
     time = time_of(found.place, found.checkpoint)
     time = now() if time is None else time
     ops: list[Op] = []
@@ -216,8 +244,8 @@ def _ops_of(found: Found, *, only_new: bool) -> list[Op]:
     return ops
 
 
-def _put(place: Place, given: Checkpoint, time: int) -> Put:
-    """A put of values that are encoded already."""
+def _put(place: CheckpointPlace, given: EncodedCheckpoint, time: int) -> Put:
+    """A put of values that are already encoded."""
     checkpoint = {
         **{name: given.fields[name] for name in FIELDS if name in given.fields},
         "id": place.id, "channel_versions": given.versions, "versions_seen": given.seen,
@@ -232,22 +260,22 @@ def _put(place: Place, given: Checkpoint, time: int) -> Put:
     return op
 
 
-def _lacking(head: Head, found: Found, tasks: Mapping[str, TaskWrites]) -> Found:
+def _missing_writes(head: Head, found: ForeignCheckpoint, tasks: Mapping[str, TaskWrites]) -> ForeignCheckpoint:
     """The writes that are not here yet."""
     writes = [each for each in found.writes if not _has(head, tasks, each)]
-    return found._replace(checkpoint=None, trouble=None, writes=writes)
+    return found._replace(checkpoint=None, problem=None, writes=writes)
 
 
-async def _counts(heads: Heads, key: ThreadKey, places: Sequence[Place]) -> list[int]:
-    """How many writes are here, at each place. One round trip."""
+async def _write_counts(heads: Heads, key: ThreadKey, places: Sequence[CheckpointPlace]) -> list[int]:
+    """Count the writes that are here at each place. One round trip."""
     _, here = await _read(heads, key, places, None, items=False)
     return [sum(len(task.entries) for task in tasks.values()) for _, tasks in here]
 
 
 async def _read(
-    heads: Heads, key: ThreadKey, places: Sequence[Place], head: Head | None, *, items: bool = True
+    heads: Heads, key: ThreadKey, places: Sequence[CheckpointPlace], head: Head | None, *, items: bool = True
 ) -> tuple[Head, list[_Here]]:
-    """What is here at these places. One round trip."""
+    """Read what is here at these places. One round trip."""
     head, loaded = await load_some(heads, key, tuple(Want(*place, items=items) for place in places), head)
     if loaded.thread is None:
         return head, [(None, {})] * len(places)
@@ -257,27 +285,27 @@ async def _read(
     ]
 
 
-def _differences(head: Head, here: Record | None, there: Checkpoint) -> Iterator[str]:
-    """What of a checkpoint is not as it is in the source."""
+def _differences(head: Head, here: Record | None, there: EncodedCheckpoint) -> Iterator[str]:
+    """How a checkpoint differs from the source's."""
     if here is None:
-        yield "is not here"
+        yield "it is missing"
         return
     if here.row.parent != there.parent:
         yield f"its parent is {here.row.parent!r}, not {there.parent!r}"
-    if _told(about(head, here)) != _told(unpack(pack(there.metadata), "metadata") or {}):
+    if _comparable(about(head, here)) != _comparable(unpack(pack(there.metadata), "metadata") or {}):
         yield "its metadata differs"
-    if _told(here.versions) != _told(there.versions) or _told(here.seen) != _told(there.seen):
+    if _comparable(here.versions) != _comparable(there.versions) or _comparable(here.seen) != _comparable(there.seen):
         yield "its versions differ"
     if here.rest != there.rest or any(here.fields.get(name) != there.fields.get(name) for name in FIELDS):
         yield "its other fields differ"
     for name in sorted(here.slots.keys() ^ there.values.keys()):
-        yield f"channel {name!r} is " + ("not here" if name in there.values else "only here")
+        yield f"channel {name!r} is " + ("missing" if name in there.values else "not in the source")
     for name, parts in there.values.items():
         if name in here.slots and not _is_same(head, here.slots[name], parts):
             yield f"channel {name!r} differs"
 
 
-def _told(given: Mapping[str, Any]) -> dict[str, bytes]:
+def _comparable(given: Mapping[str, Any]) -> dict[str, bytes]:
     """A dict for comparing: types count, the order of keys does not."""
     return {key: pack(_sorted(value)) for key, value in given.items()}
 
@@ -288,7 +316,7 @@ def _sorted(value: Any) -> Any:
     return [_sorted(each) for each in value] if isinstance(value, list) else value
 
 
-def _has(head: Head, tasks: Mapping[str, TaskWrites], given: Write) -> bool:
+def _has(head: Head, tasks: Mapping[str, TaskWrites], given: EncodedWrite) -> bool:
     task = tasks.get(given.task)
     entry = task.entries.get(given.idx) if task is not None else None
     return (
@@ -300,7 +328,7 @@ def _has(head: Head, tasks: Mapping[str, TaskWrites], given: Write) -> bool:
 
 
 def _is_same(head: Head, slot: Slot, parts: Parts) -> bool:
-    """Whether a value of ours has the same bytes."""
+    """Whether a stored value has the same bytes."""
     if slot.tag != parts.tag or slot.snapshot != parts.snapshot:
         return False
     data = slot.inline if slot.inline is not None else head.bytes_of(slot.runs)

@@ -1,108 +1,112 @@
-"""The import as a whole: every thread, talk and memory of the sources, one after the other.
+"""`Keep.import_from`: every thread and memory that another library's saver, store or checkpointer holds.
 
-It may be ended at any point and begun again: what is here is not brought in twice.
+An import may be interrupted at any point and repeated. What the target has already is not put again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
-from threadkeep.engine.heads import Heads
-from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.identity import CUBE, GRAPH
 from threadkeep.errors import Missing
-from threadkeep.transfer.sources.source import Source
-from threadkeep.transfer.graph_threads import GraphThread
-from threadkeep.transfer.memories import Indexing, Shelf
-from threadkeep.transfer.sources.detect import recognise
 from threadkeep.transfer.cube_threads import CubeThread
-from threadkeep.transfer.result import Imported, Tally
+from threadkeep.transfer.graph_threads import GraphThread
+from threadkeep.transfer.memories import IncomingMemory, put_memories
+from threadkeep.transfer.pipeline import IncomingThread, Transfer, transfer_thread
+from threadkeep.transfer.result import TransferResult
+from threadkeep.transfer.selection import Selection
+from threadkeep.transfer.sources.detect import detect
+from threadkeep.transfer.sources.source import ForeignMemories, ForeignMemory, Source, UnreadableError
 from threadkeep.work import Aside, Progress, Work
 
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where things go: whose they become, what is remembered of threads, and how memories are indexed."""
-
-    tenant: str
-    heads: Heads
-    index: Callable[[], Indexing]
+_MEMORIES = 200
+"""Memories that are read at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be imported: from where, taken as what, which threads; and whether to compare, or only to count."""
+class _Found(NamedTuple):
+    """The ids of the selected threads of a source."""
 
-    source: Any
-    kind: str | None = None
-    thread: str | None = None
-    prefix: str = ""
-    verify: bool = True
-    dry_run: bool = False
-
-    @property
-    def is_all(self) -> bool:
-        """Whether no thread was named: then memories come along, which belong to none."""
-        return self.thread is None and not self.prefix
-
-    def wants(self, thread: str) -> bool:
-        """Whether a thread is to be imported."""
-        return thread == self.thread if self.thread is not None else thread.startswith(self.prefix)
+    source: Source
+    graph: list[str]
+    cube: list[str]
 
 
-def importing(wish: Wish, target: Target) -> Work[Imported]:
-    """Import. Missing if a thread was named that there is not; what `recognise` raises if there is no such source."""
-    sources: list[Source] = yield Aside(lambda: recognise(wish.source, wish.kind))
-    with closing(_All(sources)):
-        tally = Tally()
-        threads = yield Aside(lambda: [_threads(source, wish) for source in sources])
-        if wish.thread is not None and not any(map(any, threads)):
-            raise Missing(f"there is no thread {wish.thread!r} in the source")
-        tally.total = yield Aside(lambda: sum(map(partial(_count, wish), sources, threads)))
-        yield Progress(0, tally.total, "")
-        for source, (graphs, talks) in zip(sources, threads, strict=True):
-            for mover in _movers(source, graphs, talks, wish, target, tally):
-                yield from mover.counted() if wish.dry_run else mover.moved(verify=wish.verify)
-        yield Progress(tally.total, tally.total, "")
-        return tally.imported(tuple(source.kind for source in sources))
+def import_from(into: Transfer, given: Any, kind: str | None, selection: Selection) -> Work[TransferResult]:
+    """Import. Missing if a selected thread does not exist; what `detect` raises if there is no such source."""
+    sources: list[Source] = yield Aside(lambda: detect(given, kind))
+    with closing(_Sources(sources)):
+        found: list[_Found] = yield Aside(lambda: [_find(source, selection) for source in sources])
+        for id in selection.ids or ():
+            if not any(id in (*each.graph, *each.cube) for each in found):
+                raise Missing(f"there is no thread {id!r} in the source")
+        into.tally.total = yield Aside(lambda: sum(_size(each, selection) for each in found))
+        yield Progress(0, into.tally.total, "")
+        for each in found:
+            for thread in _threads(into, each):
+                yield from transfer_thread(into, thread)
+            if each.source.memories is not None and selection.memories:
+                yield from _put_all_memories(into, each.source.memories)
+        yield Progress(into.tally.total, into.tally.total, "")
+        return into.result(*(source.kind for source in sources))
 
 
-class _All:
+class _Sources:
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Close all of them."""
         for source in self._sources:
             source.close()
 
 
-def _threads(source: Source, wish: Wish) -> tuple[list[str], list[str]]:
-    graphs = source.graphs.threads() if source.graphs is not None else ()
-    talks = source.talks.threads() if source.talks is not None else ()
-    return list(filter(wish.wants, graphs)), list(filter(wish.wants, talks))
+def _find(source: Source, selection: Selection) -> _Found:
+    graph = source.graph.threads() if source.graph is not None else ()
+    cube = source.cube.threads() if source.cube is not None else ()
+    return _Found(
+        source,
+        [id for id in graph if selection.includes(GRAPH, id)],
+        [id for id in cube if selection.includes(CUBE, id)],
+    )
 
 
-def _count(wish: Wish, source: Source, threads: tuple[Sequence[str], Sequence[str]]) -> int:
-    """How much there is, for the progress."""
-    total = 0
-    for each, chosen in zip((source.graphs, source.talks), threads, strict=True):
+def _size(found: _Found, selection: Selection) -> int:
+    """How much is selected, for the progress. Memories are included only with all threads."""
+    source, total = found.source, 0
+    for each, ids in ((source.graph, found.graph), (source.cube, found.cube)):
         if each is not None:
-            total += each.count(None) if wish.is_all else sum(map(each.count, chosen))
-    return total + (source.memories.count() if source.memories is not None and wish.is_all else 0)
+            total += each.count(None) if selection.memories else sum(map(each.count, ids))
+    return total + (source.memories.count() if source.memories is not None and selection.memories else 0)
 
 
-def _movers(
-    source: Source, graphs: Sequence[str], talks: Sequence[str], wish: Wish, target: Target, tally: Tally
-) -> Iterator[GraphThread | CubeThread | Shelf]:
-    for id in graphs:
-        assert source.graphs is not None
-        yield GraphThread(source.graphs, id, ThreadKey(target.tenant, GRAPH, id), target.heads, tally)
-    for id in talks:
-        assert source.talks is not None
-        yield CubeThread(source.talks, id, ThreadKey(target.tenant, CUBE, id), target.heads, tally)
-    if source.memories is not None and wish.is_all:
-        yield Shelf(source.memories, target.tenant, target.index(), tally)
+def _threads(into: Transfer, found: _Found) -> Iterator[IncomingThread]:
+    for id in found.graph:
+        assert found.source.graph is not None
+        yield GraphThread(into, found.source.graph, into.session.key(GRAPH, id))
+    for id in found.cube:
+        assert found.source.cube is not None
+        yield CubeThread(into, found.source.cube, into.session.key(CUBE, id))
+
+
+def _put_all_memories(into: Transfer, memories: ForeignMemories) -> Work[None]:
+    has_vectors: bool = yield Aside(memories.has_vectors)
+    reading = memories.rows()
+    while some := (yield Aside(lambda: list(islice(reading, _MEMORIES)))):
+        readable = []
+        for each in some:
+            if isinstance(each, UnreadableError):
+                into.tally.differs(f"{each}; it was left out")
+            else:
+                readable.append(_incoming(each, into.index().dims if has_vectors else None))
+        yield from put_memories(into, readable)
+        into.tally.done += len(some)
+        yield Progress(into.tally.done, into.tally.total, "memories")
+
+
+def _incoming(memory: ForeignMemory, dims: int | None) -> IncomingMemory:
+    """A memory with its vectors, if they have the dimensions of the target's index. It may have been stored without any."""
+    fits = dims is not None and all(len(vector) == 4 * dims for vector in memory.vectors)
+    return IncomingMemory(memory.row, memory.vectors if fits else None)

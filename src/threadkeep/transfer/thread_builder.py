@@ -1,8 +1,8 @@
-"""Making a thread whose items and rows are known, in several commits: items first, the rows with the last.
+"""Building a thread from known items and rows in several commits. The items come first, the rows with the last commit.
 
-A thread without rows is one that somebody began to make and did not finish: nothing else leaves such a thread behind.
-So whoever finds one may remove it. The last commit gives the thread a revision that is a hash of its epoch, and every
-later change moves it on: as long as it stands there, nobody has changed the thread since.
+Only an unfinished build leaves a thread without rows, so any process that finds such a thread may remove it. The last
+commit sets the thread's revision to a hash of its epoch. Every later change moves the revision on, so a thread that
+still has this revision was not changed since it was built.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from threadkeep.errors import Conflict, Corrupt
 from threadkeep.work import Change, Read, Work
 
 SLICE = 4 * 1024 * 1024
-"""So many bytes of items are read, or sent, at a time."""
+"""Bytes of items that are read, or written, at a time."""
 _FEWEST, _MOST = 16, 128
-"""Items of a slice. What they hold is not known before: at worst 128 times half a MiB."""
+"""Items of a slice. Their size is not known beforehand: at worst 128 times half a MiB."""
 _HIDDEN = "\0moving\0"
-"""The tenant of threads that are only made to be merged into others: no Keep is opened for it."""
+"""Prefix of the tenant of threads that are built only to be merged into others. No Keep has such a tenant."""
 
 
 def hidden(key: ThreadKey) -> ThreadKey:
-    """Where a thread is put that has to be merged into the one of that key."""
+    """Return the key under which a thread is built that will be merged into the one of this key."""
     return ThreadKey(_HIDDEN + key.tenant, key.kind, key.id)
 
 
 def is_unfinished(loaded: Loaded) -> bool:
-    """Whether the thread has no rows: nobody finished making it."""
+    """Whether the thread has no rows: nobody finished building it."""
     return loaded.thread is not None and not any(found.row or found.writes for found in loaded.found)
 
 
-def is_older(row: ThreadRow, created: int) -> bool:
-    """Whether a thread is an older state of one that began at that time: made here of it, and not changed since."""
+def is_untouched_copy(row: ThreadRow, created: int) -> bool:
+    """Whether a thread was built here from one that was created at that time, and was not changed since."""
     return row.created == created and row.rev == _mark(row.epoch)
 
 
@@ -48,8 +48,8 @@ def _mark(epoch: int) -> int:
 
 
 @dataclass(slots=True)
-class Making:
-    """A thread that is being made. `row` is how it stands in the storage now; None if it is not there yet."""
+class ThreadBuilder:
+    """A thread that is being built. `row` is its row in the storage; None if nothing was written yet."""
 
     heads: Heads
     key: ThreadKey
@@ -57,11 +57,13 @@ class Making:
     updated: int
     epoch: int
     row: ThreadRow | None = None
+    written: int = 0
+    """Bytes that were written so far."""
     _waiting: list[tuple[ItemId, bytes]] = field(default_factory=list)
     _size: int = 0
 
     def add(self, items: Iterable[tuple[ItemId, bytes]], nexts: Sequence[int]) -> Work[None]:
-        """Take stored items in; those that are waiting are sent when they are enough."""
+        """Add stored items. They are written as soon as they fill a slice."""
         for at, stored in items:
             self._waiting.append((at, stored))
             self._size += len(stored)
@@ -69,14 +71,14 @@ class Making:
                 yield from self._send(Batch(None, self._bare(nexts)))
 
     def finish(self, batch: Batch) -> Work[ThreadRow]:
-        """Send the rows, and make it a thread that others see."""
+        """Write the rows, which makes the thread visible."""
         last = batch._replace(thread=batch.thread._replace(epoch=self.epoch, rev=_mark(self.epoch)))
         yield from self._send(last)
         assert self.row is not None
         return self.row
 
     def abandon(self) -> Work[None]:
-        """Remove what was made, if it is still as it was made."""
+        """Remove what was written, unless somebody else changed it. Conflict if so."""
         if self.row is not None:
             yield Change(self.key, lambda: _committed(self.heads, self._ending()))
 
@@ -85,12 +87,13 @@ class Making:
         return ThreadRow(self.key, self.epoch, rev, tuple(nexts), self.created, self.updated)
 
     def _send(self, batch: Batch) -> Work[None]:
-        """One commit of what waits and of this. Its bytes are counted here."""
+        """Commit the waiting items together with a batch, whose bytes do not include them yet."""
         expect = (self.row.epoch, self.row.rev) if self.row else None
         thread = batch.thread._replace(bytes=batch.thread.bytes + self._size)
         batch = batch._replace(expect=expect, thread=thread, items=(*self._waiting, *batch.items))
         yield Change(self.key, lambda: _committed(self.heads, batch))
         self.row, self._waiting, self._size = thread, [], 0
+        self.written += thread.bytes
 
     def _ending(self) -> Batch:
         assert self.row is not None
@@ -98,7 +101,7 @@ class Making:
 
 
 async def _committed(heads: Heads, batch: Batch) -> None:
-    """Commit. A Conflict may be with oneself, if the answer got lost: then it is done."""
+    """Commit. A Conflict may be with our own commit, if its reply got lost: then it is done."""
     key, thread = batch.thread.key, batch.thread
     heads.forget(key)
     try:
@@ -112,8 +115,8 @@ async def _committed(heads: Heads, batch: Batch) -> None:
         heads.forget(key)
 
 
-class Slices:
-    """Reads items of a thread, some at a time, as it was at one epoch."""
+class ItemSlices:
+    """Reads the items of a thread slice by slice, as of one epoch."""
 
     def __init__(self, thread: ThreadRow, runs: Iterable[Run]) -> None:
         self._thread = thread
@@ -121,10 +124,11 @@ class Slices:
         self._count = _FEWEST
 
     def __bool__(self) -> bool:
+        """Whether there is another slice."""
         return bool(self._left)
 
     def next(self) -> Work[list[tuple[ItemId, bytes]]]:
-        """Some more items, in the order of the runs. Conflict if the thread was pruned or removed since: its items may be others."""
+        """Return the next items, in the order of the runs. Conflict if the thread was pruned or removed since."""
         runs, row = self._some(), self._thread
         names = row.nexts[NAMES] if row.nexts else 0
         loaded = yield Read(lambda: _read(Items(row.key, runs, Have(row.epoch, names, Pool()))))
@@ -134,13 +138,13 @@ class Slices:
             found = [(at, loaded.items[at]) for run in runs for at in run.ids()]
         except KeyError as error:
             lane, n = error.args[0]
-            raise Corrupt(f"item {lane}:{n} of thread {row.key.id!r} is referred to but not there") from error
+            raise Corrupt(f"item {lane}:{n} of thread {row.key.id!r} is referenced but missing") from error
         size = sum(len(stored) for _, stored in found)
         self._count = max(_FEWEST, min(_MOST, SLICE * len(found) // size if size else _MOST))
         return found
 
     def _some(self) -> tuple[Run, ...]:
-        """The next runs, of as many items as a slice may have."""
+        """The runs of the next slice."""
         runs: list[Run] = []
         count = self._count
         while self._left and count:
@@ -157,7 +161,8 @@ async def _read(request: Items) -> Loaded:
     return await request
 
 
-def bytes_of_rows(loaded: Loaded) -> int:
-    """What the rows of a thread take."""
-    rows = [found.row for found in loaded.found if found.row is not None]
-    return sum(row.size for row in rows) + sum(row.size for found in loaded.found for row in found.writes)
+def remove_thread(heads: Heads, loaded: Loaded) -> Work[None]:
+    """Remove a thread that is still as it was read. Conflict if it is not."""
+    row = loaded.thread
+    assert row is not None
+    yield from ThreadBuilder(heads, row.key, row.created, row.updated, row.epoch, row).abandon()

@@ -1,11 +1,12 @@
-"""Exporting: a thread as the lines of a portable file, as of one moment; and a file of many.
+"""`Keep.export`: threads and memories of a Keep as the lines of a portable file. Each thread is as of one moment.
 
-The rows of a thread are read at once, its items some at a time after them. Should the thread be pruned in between, its
-lines are declared void, and it is told again.
+The rows of a thread are read at once, its items slice by slice after them. If the thread is pruned in between, the
+lines written so far are declared void and the thread is written again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,14 +19,11 @@ from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.codec import unpack
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.itemlog import Item, ItemId
-from threadkeep.engine.memories import MemoryRow
 from threadkeep.engine.records import Slot, TaskWrites, ThreadRow
 from threadkeep.engine.survey import Whole, whole
 from threadkeep.errors import Conflict, Corrupt
-from threadkeep.transfer import selection as choosing
-from threadkeep.transfer.selection import Chosen
-from threadkeep.transfer.compare import surveyed
-from threadkeep.transfer.thread_builder import Slices, is_unfinished
+from threadkeep.transfer.compare import read_rows
+from threadkeep.transfer.portable.files import LineWriter
 from threadkeep.transfer.portable.format import (
     END,
     FORMAT,
@@ -34,24 +32,25 @@ from threadkeep.transfer.portable.format import (
     THREAD_END,
     THREAD_VOID,
     VERSION,
-    Lanes,
-    Writer,
+    LaneNames,
     checkpoint_line,
     item_line,
     memory_line,
     runs_line,
     writes_line,
 )
+from threadkeep.transfer.selection import MemoryPages, Selection, ThreadPages, count_threads
+from threadkeep.transfer.thread_builder import ItemSlices, is_unfinished
 from threadkeep.work import Progress, Read, Work
 
-Emit: TypeAlias = Callable[[dict[str, Any]], None]
+WriteLine: TypeAlias = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
-    """What a file holds. `bytes` are those of its lines, before they are compressed.
+class ExportResult:
+    """What an exported file holds. `bytes` is the size of its lines before compression.
 
-    `skipped` are damaged threads that were not named, and so left out.
+    `skipped` lists damaged threads, which were left out; a damaged thread that was selected by id is an error instead.
     """
 
     threads: int
@@ -64,29 +63,29 @@ class Exported:
     skipped: tuple[str, ...] = ()
 
 
-class Pieces(NamedTuple):
-    """Of what value some items are: its channel, tag and kind."""
+class ValueForm(NamedTuple):
+    """The form of the value that some items belong to: its channel, tag and kind."""
 
     channel: str
     tag: str
     kind: int
 
 
-class Redacting(Protocol):
-    """What makes lines that nobody can recognise anybody by."""
+class Redactor(Protocol):
+    """Replaces what people wrote, line by line."""
 
     def begin(self, names: Iterable[str]) -> None:
-        """The names of channels and nodes of the thread that comes."""
+        """Begin a thread whose channels and nodes have these names."""
 
-    def line(self, said: dict[str, Any]) -> dict[str, Any]:
-        """A line of anything but an item."""
+    def line(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Redact a line that is not an item."""
 
-    def pieces(self, of: Pieces, items: list[Item]) -> list[Item]:
-        """Items, each as long as it was."""
+    def items(self, form: ValueForm, items: list[Item]) -> list[Item]:
+        """Redact items. Each keeps its length."""
 
 
 def thread_line(row: ThreadRow) -> dict[str, Any]:
-    """What a file says of a thread first."""
+    """Return the first line of a thread."""
     return {
         "type": THREAD, "kind": row.key.kind, "id": row.key.id, "created": row.created, "updated": row.updated,
         "status": row.status, "early": row.early, "early_status": row.early_status, "checkpoints": row.checkpoints,
@@ -94,39 +93,39 @@ def thread_line(row: ThreadRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class Told(NamedTuple):
-    """How much of a thread was told."""
+class LineCounts(NamedTuple):
+    """What the lines of a thread hold."""
 
     checkpoints: int
     writes: int
     items: int
 
 
-def tell(desk: Desk, loaded: Loaded, emit: Emit, redacting: Redacting | None = None) -> Work[Told]:
-    """The lines of a surveyed thread, but for the first and the last. Conflict if it is pruned meanwhile."""
+def write_thread(session: Desk, loaded: Loaded, write: WriteLine, redactor: Redactor | None = None) -> Work[LineCounts]:
+    """Write the lines of a thread except the first and the last. Conflict if it is pruned meanwhile."""
     assert loaded.thread is not None
-    thread = whole(desk.heads, loaded.thread.key, loaded)
+    thread = whole(session.heads, loaded.thread.key, loaded)
     assert thread is not None
-    lanes, lists = Lanes(thread.head.names), _numbered_lists(thread)
-    items = yield from _tell_items(loaded.thread, thread, lanes, emit, redacting)
+    lanes, lists = LaneNames(thread.head.names), _numbered_lists(thread)
+    items = yield from _write_items(loaded.thread, thread, lanes, write, redactor)
     for at, n in lists.items():
-        emit(runs_line(n, thread.head.pool.run_lists[at], lanes))
-    changed = redacting.line if redacting else _as_it_is
+        write(runs_line(n, thread.head.pool.run_lists[at], lanes))
+    changed = redactor.line if redactor else _unchanged
     labels: dict[int, dict[str, Any]] = {}
     for place in sorted(thread.records):
         record = thread.records[place]
         n = record.row.labels
         if n not in labels:
             labels[n] = unpack(thread.head.shared(n), f"labels {n} of {thread.head.where}") or {}
-        emit(changed(checkpoint_line(record, labels[n], lanes, lists)))
+        write(changed(checkpoint_line(record, labels[n], lanes, lists)))
     tasks = sorted((task for held in thread.tasks.values() for task in held), key=_place)
     for task in tasks:
-        emit(changed(writes_line(task, lanes, lists)))
-    return Told(len(thread.records), sum(len(task.entries) for task in tasks), items)
+        write(changed(writes_line(task, lanes, lists)))
+    return LineCounts(len(thread.records), sum(len(task.entries) for task in tasks), items)
 
 
-def _as_it_is(said: dict[str, Any]) -> dict[str, Any]:
-    return said
+def _unchanged(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields
 
 
 def _place(task: TaskWrites) -> tuple[str, str, str]:
@@ -134,7 +133,7 @@ def _place(task: TaskWrites) -> tuple[str, str, str]:
 
 
 def _slots(thread: Whole) -> Iterable[tuple[str, Slot]]:
-    """All values of a thread, with their channels."""
+    """All values of a thread with their channels."""
     for record in thread.records.values():
         yield from record.slots.items()
     for held in thread.tasks.values():
@@ -143,108 +142,118 @@ def _slots(thread: Whole) -> Iterable[tuple[str, Slot]]:
 
 
 def _numbered_lists(thread: Whole) -> dict[int, int]:
-    """The run lists that are used, by their number in the thread, with their number in the file."""
+    """The run lists that are used: their numbers in the thread, mapped to those in the file."""
     used = {at.n for _, slot in _slots(thread) for run in slot.spill for at in run.ids()}
     return {at: n for n, at in enumerate(sorted(used))}
 
 
-def _tell_items(row: ThreadRow, thread: Whole, lanes: Lanes, emit: Emit, redacting: Redacting | None) -> Work[int]:
-    """The items that are used, by the names of their lanes; how many."""
-    if redacting is not None:
-        redacting.begin(thread.head.names)
-        return (yield from _tell_redacted(row, thread, lanes, emit, redacting))
+def _write_items(
+    row: ThreadRow, thread: Whole, lanes: LaneNames, write: WriteLine, redactor: Redactor | None
+) -> Work[int]:
+    """Write the items that are used, in the order of their lanes' names; return their number."""
+    if redactor is not None:
+        redactor.begin(thread.head.names)
+        return (yield from _write_redacted(row, thread, lanes, write, redactor))
     used = itemlog.union(run for _, slot in _slots(thread) for run in slot.runs)
-    slices, count = Slices(row, sorted(used, key=lambda run: (lanes.name(run.lane), run.start))), 0
+    slices, count = ItemSlices(row, sorted(used, key=lambda run: (lanes.name(run.lane), run.start))), 0
     while slices:
         for at, stored in (yield from slices.next()):
-            emit(item_line(lanes.name(at.lane), at.n, itemlog.unseal_item(at, stored, thread.head.where)))
+            write(item_line(lanes.name(at.lane), at.n, itemlog.unseal_item(at, stored, thread.head.where)))
             count += 1
     return count
 
 
-def _tell_redacted(row: ThreadRow, thread: Whole, lanes: Lanes, emit: Emit, redacting: Redacting) -> Work[int]:
-    """The same, element by element: what belongs together has to be seen together."""
-    told: dict[ItemId, int] = {}
+def _write_redacted(row: ThreadRow, thread: Whole, lanes: LaneNames, write: WriteLine, redactor: Redactor) -> Work[int]:
+    """The same, element by element: all items of an element are redacted together."""
+    written: dict[ItemId, int] = {}
     for channel, slot in _slots(thread):
-        slices = Slices(row, itemlog.join_runs(_untold(slot, told)))
+        slices = ItemSlices(row, itemlog.join_runs(_unwritten(slot, written)))
         waiting: list[tuple[ItemId, Item]] = []
         while slices:
             for at, stored in (yield from slices.next()):
                 item = itemlog.unseal_item(at, stored, thread.head.where)
                 if item.elements and waiting:
-                    _tell_pieces(Pieces(channel, slot.tag, slot.kind), waiting, told, redacting, lanes, emit)
+                    _write_redacted_items(
+                        ValueForm(channel, slot.tag, slot.kind), waiting, written, redactor, lanes, write
+                    )
                     waiting = []
                 waiting.append((at, item))
         if waiting:
-            _tell_pieces(Pieces(channel, slot.tag, slot.kind), waiting, told, redacting, lanes, emit)
-    return len(told)
+            _write_redacted_items(ValueForm(channel, slot.tag, slot.kind), waiting, written, redactor, lanes, write)
+    return len(written)
 
 
-def _untold(slot: Slot, told: Mapping[ItemId, int]) -> Iterator[ItemId]:
-    """The items of a value that were not told, and those that go on with one of them: they are shared, and told already."""
+def _unwritten(slot: Slot, written: Mapping[ItemId, int]) -> Iterator[ItemId]:
+    """The items of a value that were not written yet, and items that continue them, which may have been."""
     is_open = False
     for at in (at for run in slot.runs for at in run.ids()):
-        is_open = at not in told or (is_open and told[at] == 0)
+        is_open = at not in written or (is_open and written[at] == 0)
         if is_open:
             yield at
 
 
-def _tell_pieces(
-    of: Pieces, held: list[tuple[ItemId, Item]], told: dict[ItemId, int], redacting: Redacting, lanes: Lanes, emit: Emit
+def _write_redacted_items(
+    form: ValueForm,
+    held: list[tuple[ItemId, Item]],
+    written: dict[ItemId, int],
+    redactor: Redactor,
+    lanes: LaneNames,
+    write: WriteLine,
 ) -> None:
-    """Items that hold whole elements together."""
-    for (at, _), item in zip(held, redacting.pieces(of, [item for _, item in held]), strict=True):
-        if at not in told:
-            told[at] = item.elements
-            emit(item_line(lanes.name(at.lane), at.n, item))
+    """Write items that together hold whole elements."""
+    for (at, _), item in zip(held, redactor.items(form, [item for _, item in held]), strict=True):
+        if at not in written:
+            written[at] = item.elements
+            write(item_line(lanes.name(at.lane), at.n, item))
 
 
 @dataclass(slots=True)
 class Export:
     """A file that is being written."""
 
-    desk: Desk
-    of: Chosen
-    out: Writer
-    redacting: Redacting | None = None
-    _counts: dict[str, int] = field(default_factory=dict)
+    session: Desk
+    selection: Selection
+    out: LineWriter
+    redactor: Redactor | None = None
+    _counts: Counter[str] = field(default_factory=Counter)
     _skipped: list[str] = field(default_factory=list)
 
-    def work(self, about: Mapping[str, Any]) -> Work[Exported]:
-        """All of it; `about` stands in the header."""
-        redacted = self.redacting is not None
+    def work(self, about: Mapping[str, Any]) -> Work[ExportResult]:
+        """Write the file. `about` goes into its header. Missing if a selected thread does not exist."""
+        redacted = self.redactor is not None
         self.out.write({"type": HEADER, "format": FORMAT, "version": VERSION, **about, "redacted": redacted})
-        total = yield from choosing.each_thread(self.desk.tenant, self.of, self._thread)
-        memories = 0
-        if self.of.memories:
-            yield Progress(total, total, "memories")
-            memories = yield from choosing.each_memory(self.desk.tenant, now_exactly(), self._memories)
-        threads = self._counts.get("threads", 0)
-        self.out.write({"type": END, "threads": threads, "memories": memories})
-        yield Progress(total, total, "")
-        return Exported(
-            threads=threads, memories=memories, bytes=self.out.bytes, redacted=redacted,
-            skipped=tuple(self._skipped),
-            **{name: self._counts.get(name, 0) for name in ("checkpoints", "writes", "items")},
-        )  # fmt: skip
+        total = yield from count_threads(self.session.tenant, self.selection)
+        done, pages = 0, ThreadPages(self.session.tenant, self.selection)
+        while pages:
+            for key in (yield from pages.next()):
+                yield Progress(done, max(total, done + 1), key.id)
+                yield from self._thread(key)
+                done += 1
+        if self.selection.memories:
+            yield Progress(done, done, "memories")
+            yield from self._memories()
+        names = ("threads", "checkpoints", "writes", "items", "memories")
+        counts = {name: self._counts[name] for name in names}
+        self.out.write({"type": END, "threads": counts["threads"], "memories": counts["memories"]})
+        yield Progress(done, done, "")
+        return ExportResult(**counts, bytes=self.out.bytes, redacted=redacted, skipped=tuple(self._skipped))
 
-    def _thread(self, key: ThreadKey, done: int, total: int) -> Work[None]:
-        yield Progress(done, total, key.id)
+    def _thread(self, key: ThreadKey) -> Work[None]:
         try:
             yield from self._whole_thread(key)
         except Corrupt:
-            if self.of.ids is not None:
+            if self.selection.ids is not None:
                 raise
             self._skipped.append(key.id)
 
     def _whole_thread(self, key: ThreadKey) -> Work[None]:
         for tried in range(TRIES):
-            loaded = yield from surveyed(key)
+            loaded = yield from read_rows(key)
             if loaded.thread is None or is_unfinished(loaded):
                 return
-            self.out.write(self._changed(thread_line(loaded.thread)))
+            self.out.write(self._redacted(thread_line(loaded.thread)))
             try:
-                told = yield from tell(self.desk, loaded, self.out.write, self.redacting)
+                counts = yield from write_thread(self.session, loaded, self.out.write, self.redactor)
             except Corrupt:
                 self.out.write({"type": THREAD_VOID})
                 raise
@@ -252,19 +261,21 @@ class Export:
                 self.out.write({"type": THREAD_VOID})
                 yield Read(partial(_pause, tried))
                 continue
-            self.out.write({"type": THREAD_END, **told._asdict()})
-            for name, count in ({"threads": 1} | told._asdict()).items():
-                self._counts[name] = self._counts.get(name, 0) + count
+            self.out.write({"type": THREAD_END, **counts._asdict()})
+            self._counts.update({"threads": 1, **counts._asdict()})
             return
         raise Conflict(f"thread {key.id!r} was pruned by others at each of {TRIES} tries")
 
-    def _changed(self, said: dict[str, Any]) -> dict[str, Any]:
-        return self.redacting.line(said) if self.redacting else said
+    def _redacted(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return self.redactor.line(fields) if self.redactor else fields
 
-    def _memories(self, first: str, rows: list[MemoryRow]) -> Work[None]:  # noqa: ARG002 - the partition does not matter
-        for row in rows:
-            self.out.write(self._changed(memory_line(row)))
-        yield Progress(0, None, "memories")
+    def _memories(self) -> Work[None]:
+        pages = MemoryPages(self.session.tenant, now_exactly())
+        while pages:
+            for row in (yield from pages.next()).rows:
+                self.out.write(self._redacted(memory_line(row)))
+                self._counts["memories"] += 1
+            yield Progress(0, None, "memories")
 
 
 async def _pause(tried: int) -> None:

@@ -23,8 +23,8 @@ from threadkeep.engine.itemlog import Item
 from threadkeep.engine.metadata import OWN
 from threadkeep.engine.talks import form
 from threadkeep.engine.wire import MAP
-from threadkeep.transfer.portable import format as portable
-from threadkeep.transfer.portable.export import Pieces
+from threadkeep.transfer.portable import format as lines
+from threadkeep.transfer.portable.export import ValueForm
 from threadkeep.transfer.portable.msgpack import Span, children, spans
 
 Change: TypeAlias = Callable[[str], str]
@@ -136,14 +136,14 @@ class Redaction:
     def line(self, said: dict[str, Any]) -> dict[str, Any]:
         """A line of anything but an item."""
         kind = said["type"]
-        if kind == portable.THREAD:
+        if kind == lines.THREAD:
             self._kind = said["kind"]
             return said | {"id": self.name(said["id"])}
-        if kind == portable.CHECKPOINT:
+        if kind == lines.CHECKPOINT:
             return self._checkpoint(said)
-        if kind == portable.WRITES:
+        if kind == lines.WRITES:
             return said | {"entries": [self._entry(entry) for entry in said["entries"]]}
-        if kind == portable.MEMORY:
+        if kind == lines.MEMORY:
             space = [self.name(segment) for segment in said["namespace"]]
             return said | {"namespace": space, "key": self.name(said["key"]), "value": self.tree(said["value"])}
         return said
@@ -174,7 +174,7 @@ class Redaction:
         if isinstance(value, str):
             return self.called(value) if key == "run_id" else self.name(value)
         if isinstance(value, dict) and "$msgpack" in value:
-            return {"$msgpack": portable.chars(self._walked(value["$msgpack"].encode("latin-1"), 1, _NOWHERE))}
+            return {"$msgpack": lines.chars(self._walked(value["$msgpack"].encode("latin-1"), 1, _NOWHERE))}
         return self.tree(value)
 
     def _value(self, channel: str, value: dict[str, Any], around: _Around = _NOWHERE) -> dict[str, Any]:
@@ -183,13 +183,13 @@ class Redaction:
         if "data" not in value:
             return value
         data = self._bytes(channel, value["tag"], 0, value["data"].encode("latin-1"), around)
-        return value | {"data": portable.chars(data)}
+        return value | {"data": lines.chars(data)}
 
     # -- items
 
-    def pieces(self, of: Pieces, items: list[Item]) -> list[Item]:
+    def items(self, form: ValueForm, items: list[Item]) -> list[Item]:
         """Items, each as long as it was."""
-        data = self._bytes(of.channel, of.tag, of.kind, b"".join(item.data for item in items))
+        data = self._bytes(form.channel, form.tag, form.kind, b"".join(item.data for item in items))
         changed, at = [], 0
         for item in items:
             changed.append(item._replace(data=data[at : at + len(item.data)]))

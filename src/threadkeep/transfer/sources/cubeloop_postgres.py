@@ -15,8 +15,8 @@ from typing import Any
 
 import ormsgpack
 
-from threadkeep.transfer.sources.source import Message, Run, Talk, UnreadableError, milliseconds
 from threadkeep.transfer.sources.postgres_server import PostgresRows
+from threadkeep.transfer.sources.source import CubeDetails, CubeMessage, CubeRun, UnreadableError, milliseconds
 
 KIND = "cubeloop-postgres"
 _MESSAGES = {"thread_id", "seq", "role", "metadata", "payload"}
@@ -28,7 +28,7 @@ def has_threads(tables: dict[str, set[str]]) -> bool:
     return "thread_id" in tables.get("cubepi_threads", set()) and tables.get("cubepi_messages", set()) >= _MESSAGES
 
 
-class SavedTalks:
+class SavedCubeThreads:
     """The threads of a PostgresCheckpointer."""
 
     def __init__(self, rows: PostgresRows) -> None:
@@ -46,7 +46,7 @@ class SavedTalks:
     def _column(self, table: str, name: str) -> str:
         return name if name in self._rows.tables.get(table, set()) else "NULL"
 
-    def talk(self, thread: str) -> Talk:
+    def details(self, thread: str) -> CubeDetails:
         """All of a thread but its messages."""
         names = [self._column("cubepi_threads", name) for name in ("parent_thread_id", "pending_request", "run_id")]
         query = f"SELECT extra, {', '.join(names)} FROM cubepi_threads WHERE thread_id = %s"
@@ -55,9 +55,9 @@ class SavedTalks:
         if extra is not None and not isinstance(extra, dict):
             raise UnreadableError("its extra is no JSON object")
         pending = (request, run) if isinstance(request, dict) else None
-        return Talk(self._runs(thread), extra, parent, pending, self._answers(thread))
+        return CubeDetails(self._runs(thread), extra, parent, pending, self._answers(thread))
 
-    def _runs(self, thread: str) -> list[Run]:
+    def _runs(self, thread: str) -> list[CubeRun]:
         if "cubepi_runs" not in self._rows.tables:
             return []
         query = (
@@ -65,7 +65,7 @@ class SavedTalks:
             " ORDER BY claimed_at, run_id"
         )
         return [
-            Run(run, milliseconds(claimed) or 0, milliseconds(completed), order if completed is not None else None)
+            CubeRun(run, milliseconds(claimed) or 0, milliseconds(completed), order if completed is not None else None)
             for run, claimed, completed, order in self._rows.all(query, (thread,))
         ]
 
@@ -75,7 +75,7 @@ class SavedTalks:
         query = "SELECT run_id, question_id, answer FROM cubepi_hitl_answers WHERE thread_id = %s ORDER BY 1, 2"
         return {(run, question): answer for run, question, answer in self._rows.all(query, (thread,))}
 
-    def messages(self, thread: str, start: int) -> Iterator[Message]:
+    def messages(self, thread: str, start: int) -> Iterator[CubeMessage]:
         """Its messages from the `start`th on."""
         run = self._column("cubepi_messages", "run_id")
         query = (
@@ -88,7 +88,7 @@ class SavedTalks:
             return
         rows = self._rows.paged(query, lambda row: (thread, row[0]), (thread, last[0][0]))
         for seq, about, payload, run_id, created in rows:
-            yield Message(_plain(seq, payload, about), run_id, milliseconds(created) or 0)
+            yield CubeMessage(_plain(seq, payload, about), run_id, milliseconds(created) or 0)
 
 
 def _plain(seq: int, payload: bytes, about: Any) -> dict[str, Any]:

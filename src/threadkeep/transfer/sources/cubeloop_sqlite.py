@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from threadkeep.transfer.sources.source import Message, Run, Talk, UnreadableError
+from threadkeep.transfer.sources.source import CubeDetails, CubeMessage, CubeRun, UnreadableError
 from threadkeep.transfer.sources.sqlite_file import SqliteRows
 
 KIND = "cubeloop-sqlite"
@@ -31,7 +31,7 @@ def has_threads(tables: dict[str, set[str]]) -> bool:
     return tables.get("messages", set()) >= _MESSAGES and tables.get("thread_extra", set()) >= _EXTRA
 
 
-class SavedTalks:
+class SavedCubeThreads:
     """The threads of a SQLiteCheckpointer."""
 
     def __init__(self, rows: SqliteRows) -> None:
@@ -51,15 +51,15 @@ class SavedTalks:
     def _has(self, table: str, column: str) -> bool:
         return column in self._rows.tables.get(table, set())
 
-    def talk(self, thread: str) -> Talk:
+    def details(self, thread: str) -> CubeDetails:
         """All of a thread but its messages."""
         parent = "parent_thread_id" if self._has("thread_extra", "parent_thread_id") else "NULL"
         rows = self._rows.all(f"SELECT extra_json, {parent} FROM thread_extra WHERE thread_id = ?", (thread,))
         extra, forked_from = rows[0] if rows else (None, None)
         found = parsed(extra, "its extra") if extra is not None else None
-        return Talk(self._runs(thread), found, forked_from, self._pending(thread), self._answers(thread))
+        return CubeDetails(self._runs(thread), found, forked_from, self._pending(thread), self._answers(thread))
 
-    def _runs(self, thread: str) -> list[Run]:
+    def _runs(self, thread: str) -> list[CubeRun]:
         if not self._has("runs", "run_id"):
             return []
         query = (
@@ -67,7 +67,7 @@ class SavedTalks:
             " ORDER BY claimed_at, rowid"
         )
         return [
-            Run(run, _time(claimed) or 0, _time(completed), order if completed is not None else None)
+            CubeRun(run, _time(claimed) or 0, _time(completed), order if completed is not None else None)
             for run, claimed, completed, order in self._rows.all(query, (thread,))
         ]
 
@@ -86,7 +86,7 @@ class SavedTalks:
         rows = self._rows.all(query, (thread,))
         return {(run, question): parsed(answer, "an answer", of=object) for run, question, answer in rows}
 
-    def messages(self, thread: str, start: int) -> Iterator[Message]:
+    def messages(self, thread: str, start: int) -> Iterator[CubeMessage]:
         """Its messages from the `start`th on."""
         run = "run_id" if self._has("messages", "run_id") else "NULL"
         query = (
@@ -98,7 +98,7 @@ class SavedTalks:
         if not last:
             return
         for id, text, run_id, created in self._rows.paged(query, lambda row: (thread, row[0]), (thread, last[0][0])):
-            yield Message(parsed(text, f"message {id}"), run_id, _time(created) or 0)
+            yield CubeMessage(parsed(text, f"message {id}"), run_id, _time(created) or 0)
 
 
 def parsed(text: str | bytes, what: str, *, of: type = dict) -> Any:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from threadkeep.transfer.portable.files import is_portable
+from threadkeep.transfer.result import OWN_DATABASE, OWN_EXPORT
 from threadkeep.transfer.sources.source import Source
-from threadkeep.transfer.portable.format import is_portable
 
-OWN_DATABASE, OWN_EXPORT = "threadkeep", "threadkeep-export"
-"""What is our own, and imported elsewhere: a database of ours, and the portable file that `export` makes."""
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES, MEMORY = "langgraph-sqlite", "langgraph-postgres", "memory"
 CUBELOOP_SQLITE, CUBELOOP_POSTGRES = "cubeloop-sqlite", "cubeloop-postgres"
 KINDS = (LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES, CUBELOOP_SQLITE, CUBELOOP_POSTGRES, MEMORY)
@@ -39,7 +38,7 @@ class OwnError(ValueError):
         self.kind = kind
 
 
-def recognise(given: Any, kind: str | None) -> list[Source]:
+def detect(given: Any, kind: str | None) -> list[Source]:
     """The sources that something is, opened; all of them, or those of this kind.
 
     ValueError if it is nothing that is known, or not of that kind; FileNotFoundError if there is no such file; OwnError
@@ -121,11 +120,11 @@ def _chosen(name: str, kind: str | None, rows: Any, langgraph: Any, cubeloop: An
     found = {
         langgraph.KIND: lambda close: Source(
             langgraph.KIND,
-            graphs=langgraph.SavedThreads(rows) if saver else None,
+            graph=langgraph.SavedThreads(rows) if saver else None,
             memories=langgraph.stored_memories(rows) if store else None,
             close=close,
         ),
-        cubeloop.KIND: lambda close: Source(cubeloop.KIND, talks=cubeloop.SavedTalks(rows), close=close),
+        cubeloop.KIND: lambda close: Source(cubeloop.KIND, cube=cubeloop.SavedCubeThreads(rows), close=close),
     }
     return [found[each](rows.close if each == wanted[-1] else _stays_open) for each in wanted]
 

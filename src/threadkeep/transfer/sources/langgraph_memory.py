@@ -17,19 +17,19 @@ from threadkeep.engine.identity import as_id
 from threadkeep.engine.memories import MemoryRow
 from threadkeep.engine.splitting import Splitter
 from threadkeep.engine.vectors import packed
-from threadkeep.transfer.sources.source import (
-    Checkpoint,
-    Counted,
-    Found,
-    Place,
-    Remembered,
-    Source,
-    UnreadableError,
-    Write,
-    microseconds,
-)
 from threadkeep.transfer.sources.checkpoint_bytes import body, metadata, versions
 from threadkeep.transfer.sources.langgraph_sqlite import encoded
+from threadkeep.transfer.sources.source import (
+    CheckpointPlace,
+    EncodedCheckpoint,
+    EncodedWrite,
+    ForeignCheckpoint,
+    ForeignMemory,
+    Source,
+    UnreadableError,
+    WriteCount,
+    microseconds,
+)
 
 KIND = "memory"
 
@@ -37,7 +37,7 @@ KIND = "memory"
 def source_of(given: Any) -> Source | None:
     """The source that an object is; None if it is none of them."""
     if isinstance(given, InMemorySaver):
-        return Source(KIND, graphs=SavedThreads(given))
+        return Source(KIND, graph=SavedThreads(given))
     if isinstance(given, InMemoryStore):
         return Source(KIND, memories=StoredMemories(given))
     return None
@@ -61,38 +61,42 @@ class SavedThreads:
         """All threads, those with writes only among them."""
         return sorted(self._ids)
 
-    def places(self, thread: str) -> dict[Place, bool]:
+    def places(self, thread: str) -> dict[CheckpointPlace, bool]:
         """Where a thread has something; by id, so that parents come first."""
         spaces: dict[str, Any] = self._saver.storage.get(self._ids.get(thread, ""), {})
-        found = {Place(ns, id): True for ns, space in spaces.items() for id in space}
-        alone = {place: False for place in self.counted(thread) if place not in found}
+        found = {CheckpointPlace(ns, id): True for ns, space in spaces.items() for id in space}
+        alone = {place: False for place in self.write_counts(thread) if place not in found}
         return dict(sorted((found | alone).items(), key=lambda each: (each[0].id, each[0].ns)))
 
-    def counted(self, thread: str) -> dict[Place, Counted]:
+    def write_counts(self, thread: str) -> dict[CheckpointPlace, WriteCount]:
         """The writes at each place."""
         own = self._ids.get(thread)
         held = [(at, writes) for at, writes in list(self._saver.writes.items()) if at[0] == own and writes]
-        return {Place(*at[1:]): Counted(len(writes), min(idx for _, idx in writes) < 0) for at, writes in held}
+        return {
+            CheckpointPlace(*at[1:]): WriteCount(len(writes), min(idx for _, idx in writes) < 0) for at, writes in held
+        }
 
-    def read(self, thread: str, places: Sequence[Place]) -> Iterator[Found]:
+    def read(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[ForeignCheckpoint]:
         """What is at these places."""
         splitter, cache = Splitter(), dict[Any, _Held]()
         for place in places:
             before = splitter.fresh
             writes = [
-                Write(task, path, idx, channel, encoded(splitter, *value))
+                EncodedWrite(task, path, idx, channel, encoded(splitter, *value))
                 for (_, idx), (task, channel, value, path) in sorted(self._writes(thread, place).items())
             ]
             try:
-                found = Found(place, self._checkpoint(splitter, thread, place, cache), writes)
+                found = ForeignCheckpoint(place, self._checkpoint(splitter, thread, place, cache), writes)
             except UnreadableError as error:
-                found = Found(place, None, writes, str(error))
+                found = ForeignCheckpoint(place, None, writes, str(error))
             yield found._replace(fresh=splitter.fresh - before)
 
-    def _writes(self, thread: str, place: Place) -> dict[Any, Any]:
+    def _writes(self, thread: str, place: CheckpointPlace) -> dict[Any, Any]:
         return dict(self._saver.writes.get((self._ids[thread], *place), {}))
 
-    def _checkpoint(self, splitter: Splitter, thread: str, place: Place, cache: dict[Any, _Held]) -> Checkpoint | None:
+    def _checkpoint(
+        self, splitter: Splitter, thread: str, place: CheckpointPlace, cache: dict[Any, _Held]
+    ) -> EncodedCheckpoint | None:
         own = self._ids[thread]
         row = self._saver.storage.get(own, {}).get(place.ns, {}).get(place.id)
         if row is None:
@@ -105,7 +109,7 @@ class SavedThreads:
             stored = self._saver.blobs.get((own, place.ns, channel, version))
             if stored is not None and stored[0] != "empty":
                 kept[channel] = _split_once(splitter, cache, (place.ns, channel), version, stored)
-        return Checkpoint(parent or None, found.plain, held, seen, kept, found.rest, metadata(about))
+        return EncodedCheckpoint(parent or None, found.plain, held, seen, kept, found.rest, metadata(about))
 
 
 class _Held(NamedTuple):
@@ -136,7 +140,7 @@ class StoredMemories:
         """Whether any was embedded."""
         return any(list(self._store._vectors.values()))  # noqa: SLF001
 
-    def rows(self) -> Iterator[Remembered | UnreadableError]:
+    def rows(self) -> Iterator[ForeignMemory | UnreadableError]:
         """All of them."""
         for space, items in sorted(self._store._data.items()):  # noqa: SLF001
             for key, item in sorted(items.items()):
@@ -146,7 +150,7 @@ class StoredMemories:
                     yield UnreadableError(f"memory {key!r} of {'.'.join(space)!r}: {error}")
                     continue
                 made, changed = microseconds(item.created_at), microseconds(item.updated_at)
-                yield Remembered(MemoryRow(space, key, text, made, changed, None, None), self._embedded(space, key))
+                yield ForeignMemory(MemoryRow(space, key, text, made, changed, None, None), self._embedded(space, key))
 
     def _embedded(self, space: tuple[str, ...], key: str) -> tuple[bytes, ...]:
         held = self._store._vectors.get(space, {}).get(key, {})  # noqa: SLF001

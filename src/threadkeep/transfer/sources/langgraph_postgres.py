@@ -22,11 +22,18 @@ from threadkeep.engine.codec import MSGPACK, Parts
 from threadkeep.engine.splitting import Splitter
 from threadkeep.engine.vectors import packed as packed_vector
 from threadkeep.engine.wire import LIST, MAP, WHOLE, header
-from threadkeep.transfer.sources.source import Checkpoint, Counted, Found, Place, UnreadableError, Write
 from threadkeep.transfer.sources.checkpoint_bytes import JSON, joined, metadata, packed, plain_value, versions
 from threadkeep.transfer.sources.langgraph_sqlite import encoded
-from threadkeep.transfer.sources.postgres_server import PostgresRows
 from threadkeep.transfer.sources.langgraph_store import StoredMemories
+from threadkeep.transfer.sources.postgres_server import PostgresRows
+from threadkeep.transfer.sources.source import (
+    CheckpointPlace,
+    EncodedCheckpoint,
+    EncodedWrite,
+    ForeignCheckpoint,
+    UnreadableError,
+    WriteCount,
+)
 
 KIND = "langgraph-postgres"
 _CHECKPOINTS = {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}
@@ -50,7 +57,7 @@ def has_memories(tables: dict[str, set[str]]) -> bool:
 
 
 class _Row(NamedTuple):
-    place: Place
+    place: CheckpointPlace
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: Any
@@ -89,23 +96,23 @@ class SavedThreads:
             query += " UNION SELECT DISTINCT thread_id FROM checkpoint_writes"
         return sorted(thread for (thread,) in self._rows.all(query))
 
-    def places(self, thread: str) -> dict[Place, bool]:
+    def places(self, thread: str) -> dict[CheckpointPlace, bool]:
         """Where a thread has something; by id, so that parents come first."""
         query = f"SELECT checkpoint_ns, {self._id} FROM checkpoints WHERE thread_id = %s"
-        found = {Place(*row): True for row in self._rows.all(query, (thread,))}
-        alone = {place: False for place in self.counted(thread) if place not in found}
+        found = {CheckpointPlace(*row): True for row in self._rows.all(query, (thread,))}
+        alone = {place: False for place in self.write_counts(thread) if place not in found}
         return dict(sorted((found | alone).items(), key=lambda each: (each[0].id, each[0].ns)))
 
-    def counted(self, thread: str) -> dict[Place, Counted]:
+    def write_counts(self, thread: str) -> dict[CheckpointPlace, WriteCount]:
         """The writes at each place."""
         query = (
             "SELECT checkpoint_ns, checkpoint_id, count(*), min(idx) FROM checkpoint_writes WHERE thread_id = %s"
             " GROUP BY checkpoint_ns, checkpoint_id"
         )
         rows = self._rows.all(query, (thread,)) if self._has_writes else []
-        return {Place(ns, id): Counted(count, least < 0) for ns, id, count, least in rows}
+        return {CheckpointPlace(ns, id): WriteCount(count, least < 0) for ns, id, count, least in rows}
 
-    def read(self, thread: str, places: Sequence[Place]) -> Iterator[Found]:
+    def read(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[ForeignCheckpoint]:
         """What is at these places; some rows at a time, of values as many as are not too large together."""
         splitter, blobs = Splitter(), dict[_Blob, Parts | None]()
         for start in range(0, len(places), _AT_ONCE):
@@ -125,13 +132,13 @@ class SavedThreads:
                     yield found._replace(writes=writes.get(place, ()), fresh=splitter.fresh - before)
                     before = splitter.fresh
 
-    def _checkpoints(self, thread: str, places: Sequence[Place]) -> Iterator[_Row]:
+    def _checkpoints(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[_Row]:
         query = (
             f"SELECT checkpoint_ns, {self._id}, {self._parent}, checkpoint, metadata FROM checkpoints"
             f" WHERE thread_id = %s AND (checkpoint_ns, {self._id}) IN (SELECT * FROM unnest(%s::text[], %s::text[]))"
         )
         for ns, id, parent, checkpoint, about in self._rows.all(query, (thread, *_columns(places, 2))):
-            yield _Row(Place(ns, id), parent, checkpoint, about)
+            yield _Row(CheckpointPlace(ns, id), parent, checkpoint, about)
 
     def _sizes(self, thread: str, blobs: set[_Blob]) -> dict[_Blob, int]:
         query = (
@@ -154,17 +161,22 @@ class SavedThreads:
             into[at] = None if tag == "empty" else encoded(splitter, tag, data, (at.ns, at.channel))
 
     def _found(
-        self, splitter: Splitter, thread: str, place: Place, row: _Row | None, blobs: Mapping[_Blob, Parts | None]
-    ) -> Found:
+        self,
+        splitter: Splitter,
+        thread: str,
+        place: CheckpointPlace,
+        row: _Row | None,
+        blobs: Mapping[_Blob, Parts | None],
+    ) -> ForeignCheckpoint:
         if row is None:
-            return Found(place, None, ())
+            return ForeignCheckpoint(place, None, ())
         try:
             checkpoint = _checkpoint(splitter, row, blobs, shallow=self._shallow)
-            return Found(place, self._with_sends(thread, row, checkpoint), ())
+            return ForeignCheckpoint(place, self._with_sends(thread, row, checkpoint), ())
         except UnreadableError as error:
-            return Found(place, None, (), str(error))
+            return ForeignCheckpoint(place, None, (), str(error))
 
-    def _with_sends(self, thread: str, row: _Row, checkpoint: Checkpoint) -> Checkpoint:
+    def _with_sends(self, thread: str, row: _Row, checkpoint: EncodedCheckpoint) -> EncodedCheckpoint:
         """What the saver adds while it reads: the sends of old checkpoints."""
         if self._shallow:
             return checkpoint._replace(rest=_with_pending(row.checkpoint, self._sends(thread, row.place.ns, None)))
@@ -189,7 +201,9 @@ class SavedThreads:
         )
         return _as_list(self._rows.all(query, (thread, value, TASKS)))
 
-    def _writes(self, splitter: Splitter, thread: str, places: Sequence[Place]) -> dict[Place, list[Write]]:
+    def _writes(
+        self, splitter: Splitter, thread: str, places: Sequence[CheckpointPlace]
+    ) -> dict[CheckpointPlace, list[EncodedWrite]]:
         if not self._has_writes:
             return {}
         query = (
@@ -197,10 +211,10 @@ class SavedThreads:
             " FROM checkpoint_writes WHERE thread_id = %s AND (checkpoint_ns, checkpoint_id) IN"
             " (SELECT * FROM unnest(%s::text[], %s::text[])) ORDER BY 1, 2, 3, 5"
         )
-        found: dict[Place, list[Write]] = {}
+        found: dict[CheckpointPlace, list[EncodedWrite]] = {}
         for ns, id, task, path, idx, channel, tag, data in self._rows.all(query, (thread, *_columns(places, 2))):
-            write = Write(task, path, idx, channel, encoded(splitter, tag, data))
-            found.setdefault(Place(ns, id), []).append(write)
+            write = EncodedWrite(task, path, idx, channel, encoded(splitter, tag, data))
+            found.setdefault(CheckpointPlace(ns, id), []).append(write)
         return found
 
 
@@ -216,10 +230,10 @@ def _blobs(row: _Row, *, shallow: bool) -> set[_Blob]:
 
 
 def _groups(
-    places: Sequence[Place], wanted: Mapping[Place, set[_Blob]], sizes: Mapping[_Blob, int]
-) -> Iterator[list[Place]]:
+    places: Sequence[CheckpointPlace], wanted: Mapping[CheckpointPlace, set[_Blob]], sizes: Mapping[_Blob, int]
+) -> Iterator[list[CheckpointPlace]]:
     """The places in order, as many at once as have not too many bytes."""
-    group, size, counted = list[Place](), 0, set[_Blob]()
+    group, size, counted = list[CheckpointPlace](), 0, set[_Blob]()
     for place in places:
         more = wanted.get(place, set()) - counted
         added = sum(sizes.get(blob, 0) for blob in more)
@@ -232,7 +246,9 @@ def _groups(
     yield group
 
 
-def _checkpoint(splitter: Splitter, row: _Row, blobs: Mapping[_Blob, Parts | None], *, shallow: bool) -> Checkpoint:
+def _checkpoint(
+    splitter: Splitter, row: _Row, blobs: Mapping[_Blob, Parts | None], *, shallow: bool
+) -> EncodedCheckpoint:
     given, ns = row.checkpoint, row.place.ns
     if not isinstance(given, dict):
         raise UnreadableError("it is no JSON object")
@@ -243,7 +259,7 @@ def _checkpoint(splitter: Splitter, row: _Row, blobs: Mapping[_Blob, Parts | Non
         parts = blobs.get(_Blob(ns, name, "" if shallow else str(version)))
         if parts is not None:
             values[name] = parts
-    return Checkpoint(
+    return EncodedCheckpoint(
         row.parent or None, {key: given[key] for key in _KNOWN[:-1] if key in given}, held, seen, values,
         _rest(given), metadata(row.metadata),
     )  # fmt: skip

@@ -16,10 +16,17 @@ from typing import Any
 from threadkeep.engine.codec import Parts
 from threadkeep.engine.splitting import Splitter
 from threadkeep.engine.wire import WHOLE
-from threadkeep.transfer.sources.source import Checkpoint, Counted, Found, Place, UnreadableError, Write
 from threadkeep.transfer.sources.checkpoint_bytes import body, metadata, versions
-from threadkeep.transfer.sources.sqlite_file import SqliteRows
 from threadkeep.transfer.sources.langgraph_store import StoredMemories
+from threadkeep.transfer.sources.source import (
+    CheckpointPlace,
+    EncodedCheckpoint,
+    EncodedWrite,
+    ForeignCheckpoint,
+    UnreadableError,
+    WriteCount,
+)
+from threadkeep.transfer.sources.sqlite_file import SqliteRows
 
 KIND = "langgraph-sqlite"
 _CHECKPOINTS = {"thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "type", "checkpoint", "metadata"}
@@ -64,23 +71,23 @@ class SavedThreads:
             query += " UNION SELECT DISTINCT thread_id FROM writes"
         return sorted(str(thread) for (thread,) in self._rows.all(query))
 
-    def places(self, thread: str) -> dict[Place, bool]:
+    def places(self, thread: str) -> dict[CheckpointPlace, bool]:
         """Where a thread has something; by id, so that parents come first."""
         query = "SELECT checkpoint_ns, checkpoint_id FROM checkpoints WHERE thread_id = ?"
-        found = {Place(*row): True for row in self._rows.each(query, (thread,))}
-        alone = {place: False for place in self.counted(thread) if place not in found}
+        found = {CheckpointPlace(*row): True for row in self._rows.each(query, (thread,))}
+        alone = {place: False for place in self.write_counts(thread) if place not in found}
         return dict(sorted((found | alone).items(), key=lambda each: (each[0].id, each[0].ns)))
 
-    def counted(self, thread: str) -> dict[Place, Counted]:
+    def write_counts(self, thread: str) -> dict[CheckpointPlace, WriteCount]:
         """The writes at each place."""
         query = (
             "SELECT checkpoint_ns, checkpoint_id, count(*), min(idx) FROM writes WHERE thread_id = ?"
             " GROUP BY checkpoint_ns, checkpoint_id"
         )
         rows = self._rows.each(query, (thread,)) if self._has_writes else iter(())
-        return {Place(ns, id): Counted(count, least < 0) for ns, id, count, least in rows}
+        return {CheckpointPlace(ns, id): WriteCount(count, least < 0) for ns, id, count, least in rows}
 
-    def read(self, thread: str, places: Sequence[Place]) -> Iterator[Found]:
+    def read(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[ForeignCheckpoint]:
         """What is at these places."""
         splitter = Splitter()
         for place in places:
@@ -88,7 +95,7 @@ class SavedThreads:
             found = self._found(splitter, thread, place)
             yield found._replace(fresh=splitter.fresh - before)
 
-    def _found(self, splitter: Splitter, thread: str, place: Place) -> Found:
+    def _found(self, splitter: Splitter, thread: str, place: CheckpointPlace) -> ForeignCheckpoint:
         writes = list(self._writes(splitter, thread, place))
         query = (
             "SELECT parent_checkpoint_id, type, checkpoint, metadata FROM checkpoints"
@@ -96,13 +103,13 @@ class SavedThreads:
         )
         rows = self._rows.all(query, (thread, *place))
         if not rows:
-            return Found(place, None, writes)
+            return ForeignCheckpoint(place, None, writes)
         try:
-            return Found(place, _checkpoint(splitter, place, *rows[0]), writes)
+            return ForeignCheckpoint(place, _checkpoint(splitter, place, *rows[0]), writes)
         except UnreadableError as error:
-            return Found(place, None, writes, str(error))
+            return ForeignCheckpoint(place, None, writes, str(error))
 
-    def _writes(self, splitter: Splitter, thread: str, place: Place) -> Iterator[Write]:
+    def _writes(self, splitter: Splitter, thread: str, place: CheckpointPlace) -> Iterator[EncodedWrite]:
         if not self._has_writes:
             return
         query = (
@@ -110,7 +117,7 @@ class SavedThreads:
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? ORDER BY task_id, idx"
         )
         for task, path, idx, channel, tag, value in self._rows.all(query, (thread, *place)):
-            yield Write(task, path, idx, channel, encoded(splitter, tag, value))
+            yield EncodedWrite(task, path, idx, channel, encoded(splitter, tag, value))
 
 
 def encoded(splitter: Splitter, tag: str | None, value: Any, place: Any = None) -> Parts:
@@ -125,11 +132,11 @@ def encoded(splitter: Splitter, tag: str | None, value: Any, place: Any = None) 
 
 
 def _checkpoint(
-    splitter: Splitter, place: Place, parent: str | None, tag: str | None, data: Any, about: Any
-) -> Checkpoint:
+    splitter: Splitter, place: CheckpointPlace, parent: str | None, tag: str | None, data: Any, about: Any
+) -> EncodedCheckpoint:
     found = body(splitter, place.ns, tag, data.encode() if isinstance(data, str) else data)
     held, seen = versions(found.plain)
-    return Checkpoint(parent or None, found.plain, held, seen, found.values, found.rest, metadata(about))
+    return EncodedCheckpoint(parent or None, found.plain, held, seen, found.values, found.rest, metadata(about))
 
 
 def stored_memories(rows: SqliteRows) -> StoredMemories:

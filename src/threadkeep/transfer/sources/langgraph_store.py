@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from threadkeep.engine import values
 from threadkeep.engine.memories import MemoryRow
-from threadkeep.transfer.sources.source import Remembered, UnreadableError, microseconds, moment
+from threadkeep.transfer.sources.source import ForeignMemory, UnreadableError, microseconds, parse_time
 
 
-def remembered(
+def foreign_memory(
     prefix: str,
     key: str,
     value: Any,
@@ -22,7 +22,7 @@ def remembered(
     ttl: Any,
     *,
     vectors: tuple[bytes, ...] = (),
-) -> Remembered | UnreadableError:
+) -> ForeignMemory | UnreadableError:
     """A memory from its columns; why not, if it is none."""
     try:
         text = values.dump(json.loads(value) if isinstance(value, (str, bytes)) else value)
@@ -34,11 +34,11 @@ def remembered(
         return UnreadableError(f"memory {key!r} of {prefix!r}: {error}")
     if not all(row.space):
         return UnreadableError(f"memory {key!r} of {prefix!r}: a segment of its namespace is empty")
-    return Remembered(row, vectors)
+    return ForeignMemory(row, vectors)
 
 
 def _time(given: Any) -> int:
-    time = given if isinstance(given, datetime) else moment(given)
+    time = given if isinstance(given, datetime) else parse_time(given)
     if time is None:
         raise ValueError(f"{given!r} is no time")
     return microseconds(time)
@@ -78,10 +78,10 @@ class StoredMemories:
         """Whether any was embedded."""
         return self._has_vectors and bool(self._rows.all("SELECT 1 FROM store_vectors LIMIT 1"))
 
-    def rows(self) -> Iterator[Remembered | UnreadableError]:
+    def rows(self) -> Iterator[ForeignMemory | UnreadableError]:
         """All of them."""
         for row in self._rows.paged(self._query, lambda last: last[:2], ("", "")):
-            yield remembered(*row, vectors=self._embedded(row[0], row[1]))
+            yield foreign_memory(*row, vectors=self._embedded(row[0], row[1]))
 
     def _embedded(self, prefix: str, key: str) -> tuple[bytes, ...]:
         if not self._has_vectors:

@@ -1,4 +1,4 @@
-"""Somebody else's PostgreSQL database, read in one transaction that can change nothing and sees one moment."""
+"""Somebody else's PostgreSQL database, read in one transaction that can change nothing and sees one parse_time."""
 
 from __future__ import annotations
 

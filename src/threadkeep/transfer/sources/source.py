@@ -1,4 +1,4 @@
-"""What a source gives: checkpoints with their values as bytes, writes, talks, memories."""
+"""What a source yields: checkpoints with their values as bytes, writes, CubeLoop threads, memories."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from threadkeep.engine.codec import Parts
 from threadkeep.engine.memories import MemoryRow
 
 _GREGORIAN = 0x01B21DD213814000
-"""The start of 1970 as UUIDs count, in steps of 100 ns."""
+"""1970-01-01 in the ticks of UUIDs, which are 100 ns."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UnreadableError(Exception):
-    """A row that cannot be carried over; what is said is why. The rest of the source is not concerned."""
+    """A row that cannot be transferred. The message says why. The rest of the source is not affected."""
 
 
-class Place(NamedTuple):
+class CheckpointPlace(NamedTuple):
     """A checkpoint of a thread, by namespace and id."""
 
     ns: str
@@ -30,8 +30,8 @@ class Place(NamedTuple):
         return f"checkpoint {self.id!r}" + (f" of namespace {self.ns!r}" if self.ns else "")
 
 
-class Checkpoint(NamedTuple):
-    """A checkpoint, its values encoded. `fields` are what else it has that needs no decoding; `rest` is the remainder."""
+class EncodedCheckpoint(NamedTuple):
+    """A checkpoint with encoded values. `fields` are its plain keys, `rest` holds all keys that are not known, encoded."""
 
     parent: str | None
     fields: Mapping[str, Any]
@@ -42,8 +42,8 @@ class Checkpoint(NamedTuple):
     metadata: dict[str, Any]
 
 
-class Write(NamedTuple):
-    """What a task gave to a channel."""
+class EncodedWrite(NamedTuple):
+    """What a task wrote to a channel."""
 
     task: str
     path: str
@@ -52,52 +52,52 @@ class Write(NamedTuple):
     value: Parts
 
 
-class Found(NamedTuple):
-    """What a source has at a place. `trouble` is why something of it cannot be read; `fresh` how many bytes are new."""
+class ForeignCheckpoint(NamedTuple):
+    """What a source has at a place. `problem` is why the checkpoint cannot be read, `fresh` the number of new bytes."""
 
-    place: Place
-    checkpoint: Checkpoint | None
-    writes: Sequence[Write]
-    trouble: str | None = None
+    place: CheckpointPlace
+    checkpoint: EncodedCheckpoint | None
+    writes: Sequence[EncodedWrite]
+    problem: str | None = None
     fresh: int = 0
 
 
-class Counted(NamedTuple):
-    """How many writes there are at a place, and whether there are special ones, which may change."""
+class WriteCount(NamedTuple):
+    """The number of writes at a place, and whether some are special (interrupts, errors, resumes), which may change."""
 
     writes: int
     special: bool
 
 
-class Graphs(Protocol):
-    """LangGraph's threads in a source."""
+class ForeignGraphThreads(Protocol):
+    """The LangGraph threads of a source."""
 
     def count(self, thread: str | None) -> int:
-        """How many checkpoints there are, in all or in a thread."""
+        """Return the number of checkpoints, of one thread or of all."""
 
     def threads(self) -> Sequence[str]:
-        """All threads, in order."""
+        """Return the ids of all threads, in order."""
 
-    def places(self, thread: str) -> dict[Place, bool]:
-        """Where a thread has a checkpoint (True), or writes only (False)."""
+    def places(self, thread: str) -> dict[CheckpointPlace, bool]:
+        """Return where a thread has a checkpoint (True), or only writes (False). Parents come first."""
 
-    def counted(self, thread: str) -> dict[Place, Counted]:
-        """The writes at each place that has any."""
+    def write_counts(self, thread: str) -> dict[CheckpointPlace, WriteCount]:
+        """Count the writes at each place that has any."""
 
-    def read(self, thread: str, places: Sequence[Place]) -> Iterator[Found]:
-        """What is at these places, in this order."""
+    def read(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[ForeignCheckpoint]:
+        """Read what is at these places, in this order."""
 
 
-class Message(NamedTuple):
-    """A message in its plain form, its run, and its time in milliseconds."""
+class CubeMessage(NamedTuple):
+    """A message as plain data, its run, and its time in milliseconds."""
 
     plain: dict[str, Any]
     run: str | None
     time: int
 
 
-class Run(NamedTuple):
-    """A run of an agent; times are milliseconds, `completed` and `order` are None while it is under way."""
+class CubeRun(NamedTuple):
+    """A run of an agent. Times are milliseconds. `completed` and `order` (of completion) are None until it is completed."""
 
     id: str
     claimed: int
@@ -105,87 +105,87 @@ class Run(NamedTuple):
     order: int | None
 
 
-class Talk(NamedTuple):
-    """What a CubeLoop thread has besides its messages; `extra` is None if there is no row for it."""
+class CubeDetails(NamedTuple):
+    """What a CubeLoop thread has besides its messages. `extra` is None if there is no row for it."""
 
-    runs: Sequence[Run]
+    runs: Sequence[CubeRun]
     extra: dict[str, Any] | None
     parent: str | None
     pending: tuple[dict[str, Any], str | None] | None
     answers: Mapping[tuple[str, str], Any]
 
 
-class Talks(Protocol):
-    """CubeLoop's threads in a source."""
+class ForeignCubeThreads(Protocol):
+    """The CubeLoop threads of a source."""
 
     def count(self, thread: str | None) -> int:
-        """How many messages there are, in all or in a thread."""
+        """Return the number of messages, of one thread or of all."""
 
     def threads(self) -> Sequence[str]:
-        """All threads, parents before their forks."""
+        """Return the ids of all threads, in order."""
 
-    def talk(self, thread: str) -> Talk:
-        """All of a thread but its messages."""
+    def details(self, thread: str) -> CubeDetails:
+        """Read all of a thread except its messages."""
 
-    def messages(self, thread: str, start: int) -> Iterator[Message]:
-        """Its messages in order, from the `start`th on."""
+    def messages(self, thread: str, start: int) -> Iterator[CubeMessage]:
+        """Read its messages in order, from number `start` on."""
 
 
-class Remembered(NamedTuple):
+class ForeignMemory(NamedTuple):
     """A memory, and its vectors (float32, little-endian) if the source has any."""
 
     row: MemoryRow
     vectors: tuple[bytes, ...] = ()
 
 
-class Memories(Protocol):
-    """LangGraph's memories in a source."""
+class ForeignMemories(Protocol):
+    """The memories of a source, from a LangGraph store."""
 
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of memories."""
 
     def has_vectors(self) -> bool:
-        """Whether the source has embedded any of them."""
+        """Whether the source has vectors for any of them."""
 
-    def rows(self) -> Iterator[Remembered | UnreadableError]:
-        """All of them; one that cannot be read is said to be so."""
+    def rows(self) -> Iterator[ForeignMemory | UnreadableError]:
+        """Read all memories. One that cannot be read comes as its error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source, opened: what it is called, and what it has."""
+    """An open source: its kind, and what it has."""
 
     kind: str
-    graphs: Graphs | None = None
-    talks: Talks | None = None
-    memories: Memories | None = None
+    graph: ForeignGraphThreads | None = None
+    cube: ForeignCubeThreads | None = None
+    memories: ForeignMemories | None = None
     close: Callable[[], None] = lambda: None
 
 
 def milliseconds(time: datetime | None) -> int | None:
-    """A time as milliseconds since 1970; one without a zone counts as UTC."""
+    """Return a time in milliseconds since 1970. A time without a zone is UTC."""
     return microseconds(time) // 1000 if time is not None else None
 
 
 def microseconds(time: datetime) -> int:
-    """A time as microseconds since 1970, likewise."""
+    """Return a time in microseconds since 1970, likewise."""
     since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def moment(text: Any) -> datetime | None:
-    """A time from its ISO 8601 text; None if it is none."""
+def parse_time(text: Any) -> datetime | None:
+    """Parse an ISO 8601 time; None if it is none."""
     try:
         return datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
         return None
 
 
-def time_of(place: Place, checkpoint: Checkpoint | None) -> int | None:
-    """When a checkpoint was made: as it says itself, or as its id says."""
-    said = milliseconds(moment(checkpoint.fields.get("ts"))) if checkpoint is not None else None
-    if said is not None and said >= 0:
-        return said
+def time_of(place: CheckpointPlace, checkpoint: EncodedCheckpoint | None) -> int | None:
+    """Return when a checkpoint was created, by its own field or by its id; None if neither tells."""
+    own = milliseconds(parse_time(checkpoint.fields.get("ts"))) if checkpoint is not None else None
+    if own is not None and own >= 0:
+        return own
     try:
         id = UUID(place.id)
     except ValueError:

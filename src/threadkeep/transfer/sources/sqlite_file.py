@@ -19,9 +19,9 @@ _DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 
 
 class SqliteRows:
-    """A read-only connection. A file in WAL mode is read as it was at the first moment.
+    """A read-only connection. A file in WAL mode is read as it was at the first parse_time.
 
-    One in another mode is not held: as long as it is read, nobody could write to it. There each query has its moment.
+    One in another mode is not held: as long as it is read, nobody could write to it. There each query has its parse_time.
     """
 
     def __init__(self, path: Path) -> None:
