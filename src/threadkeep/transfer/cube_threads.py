@@ -36,20 +36,19 @@ class CubeThread:
     _there: int = 0
     _before: plans.Overview | None = None
 
-    def count(self) -> Work[Outcome | None]:
-        """Count the messages that `put` would write."""
-        yield from self._look_up()
-        missing = max(self._there - self._known, 0)
-        self.into.tally.add("messages", missing)
-        return self._outcome(missing)
-
     def put(self) -> Work[Outcome | None]:
-        """Put what is missing. A thread that cannot be read is reported, and put as far as it can be read."""
+        """Put what is missing; a dry run only counts messages. A thread is put as far as it can be read."""
+        self._there = yield Aside(lambda: self.source.count(self.key.id))
+        self._before = yield Read(lambda: plans.overview(self._heads, self.key))
+        both = min(self._known, self._there)
+        self.into.tally.add("already_there", both)
+        self.into.tally.done += both
+        if self.into.dry_run:
+            self.into.tally.add("messages", self._there - both)
+            return self._outcome(self._there - both)
         added = 0
         try:
             self._details = yield Aside(lambda: self.source.details(self.key.id))
-            yield from self._look_up()
-            self.into.tally.done += min(self._known, self._there)
             added += yield from self._append(self._details)
             if self._known <= self._there:
                 others = _other_ops(self._details, self._before)
@@ -94,11 +93,6 @@ class CubeThread:
         if not added:
             return "unchanged"
         return "created" if self._before is None else "merged" if self._known > self._there else "updated"
-
-    def _look_up(self) -> Work[None]:
-        self._there = yield Aside(lambda: self.source.count(self.key.id))
-        self._before = yield Read(lambda: plans.overview(self._heads, self.key))
-        self.into.tally.add("already_there", min(self._known, self._there))
 
     def _append(self, details: CubeDetails) -> Work[int]:
         """Append the messages that are missing; return the number of ops."""

@@ -7,7 +7,7 @@ and repeating the import of a source that has grown adds what is new.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,35 +53,38 @@ class GraphThread:
     into: Transfer
     source: ForeignGraphThreads
     key: ThreadKey
-    _places: dict[CheckpointPlace, bool] = field(default_factory=dict)
+    _places: list[CheckpointPlace] = field(default_factory=list)
     _here: set[CheckpointPlace] = field(default_factory=set)
+    _is_continued: bool = False
+    """Whether the thread has checkpoints here that the source does not have."""
     _ops_per_commit: int = _OPS
 
-    def count(self) -> Work[Outcome | None]:
-        """Count what `put` would write; special writes that changed are not noticed."""
-        missing = yield from self._find_missing()
-        counted, here = yield from self._count_writes(missing)
-        writes = sum(max(each.writes - here.get(place, 0), 0) for place, each in counted.items())
-        self.into.tally.add("checkpoints", len(missing))
-        self.into.tally.add("writes", writes)
-        return self._outcome(len(missing) + writes)
-
     def put(self) -> Work[Outcome | None]:
-        """Put what is missing."""
-        missing = yield from self._find_missing()
-        counted, here = yield from self._count_writes(missing)
-        tally = self.into.tally
-        tally.done += len(self._places.keys() & self._here)
+        """Put what is missing. A dry run only counts it, and does not notice special writes that changed."""
+        written: dict[CheckpointPlace, WriteCount] = yield Aside(lambda: self.source.write_counts(self.key.id))
+        checkpoints: list[CheckpointPlace] = yield Aside(lambda: self.source.checkpoints(self.key.id))
+        self._places = _parents_first({*checkpoints, *written})
+        self._here = yield from self._read_places()
+        self._is_continued = not self._here.issubset(self._places)
+        missing = _parents_first(set(checkpoints) - self._here)
+        here = yield from self._count_writes(sorted(written.keys() - set(missing)))
+        tally, known = self.into.tally, len(self._here.intersection(self._places))
+        tally.add("already_there", known)
+        tally.done += known
         before = tally["checkpoints"] + tally["writes"]
-        yield from self._put_checkpoints(missing)
-        changed = [place for place, n in here.items() if counted[place].special or counted[place].writes > n]
-        yield from self._put_writes(changed, only_new=self._is_continued)
-        self._heads.forget(self.key)
+        if self.into.dry_run:
+            tally.add("checkpoints", len(missing))
+            tally.add("writes", sum(max(each.writes - here.get(place, 0), 0) for place, each in written.items()))
+        else:
+            yield from self._put_checkpoints(missing)
+            changed = [place for place, n in here.items() if written[place].special or written[place].writes > n]
+            yield from self._put_writes(changed, only_new=self._is_continued)
+            self._heads.forget(self.key)
         return self._outcome(tally["checkpoints"] + tally["writes"] - before)
 
     def compare(self) -> Work[None]:
         """Read both sides again and report where they differ."""
-        reading, head = self.source.read(self.key.id, list(self._places)), None
+        reading, head = self.source.read(self.key.id, self._places), None
         while some := (yield Aside(lambda: _next_slice(reading))):
             places = [each.place for each in some]
             head, here = yield Read(lambda h=head, p=places: _read(self._heads, self.key, p, h))  # type: ignore[misc]
@@ -95,22 +98,10 @@ class GraphThread:
     def _heads(self) -> Heads:
         return self.into.session.heads
 
-    @property
-    def _is_continued(self) -> bool:
-        """Whether the thread has checkpoints here that the source does not have."""
-        return bool(self._here - self._places.keys())
-
     def _outcome(self, added: int) -> Outcome:
         if not added:
             return "unchanged"
         return "merged" if self._is_continued else "updated" if self._here else "created"
-
-    def _find_missing(self) -> Work[list[CheckpointPlace]]:
-        """Look up both sides; return the checkpoints that are missing here."""
-        self._places = yield Aside(lambda: self.source.places(self.key.id))
-        self._here = yield from self._read_places()
-        self.into.tally.add("already_there", len(self._places.keys() & self._here))
-        return [place for place, has_checkpoint in self._places.items() if has_checkpoint and place not in self._here]
 
     def _read_places(self) -> Work[set[CheckpointPlace]]:
         """The checkpoints that the thread has here."""
@@ -125,18 +116,14 @@ class GraphThread:
             after = (last.row.id, last.key.id, last.row.ns)
             scan = Scan(self.key.tenant, self.key.kind, _OPS, thread=self.key.id, after=after)
 
-    def _count_writes(
-        self, missing: Sequence[CheckpointPlace]
-    ) -> Work[tuple[dict[CheckpointPlace, WriteCount], dict[CheckpointPlace, int]]]:
-        """Count the writes at each place in the source; and here, at places whose checkpoint is not missing."""
-        counted: dict[CheckpointPlace, WriteCount] = yield Aside(lambda: self.source.write_counts(self.key.id))
-        asked = sorted(counted.keys() - set(missing))
-        here: dict[CheckpointPlace, int] = {}
-        for start in range(0, len(asked), _LOOKUPS):
-            some = asked[start : start + _LOOKUPS]
-            counts = yield Read(lambda places=some: _write_counts(self._heads, self.key, places))  # type: ignore[misc]
-            here.update(zip(some, counts, strict=True))
-        return counted, here
+    def _count_writes(self, places: Sequence[CheckpointPlace]) -> Work[dict[CheckpointPlace, int]]:
+        """Count the writes that are here at these places."""
+        counts: dict[CheckpointPlace, int] = {}
+        for start in range(0, len(places), _LOOKUPS):
+            some = places[start : start + _LOOKUPS]
+            found = yield Read(lambda places=some: _write_counts(self._heads, self.key, places))  # type: ignore[misc]
+            counts.update(zip(some, found, strict=True))
+        return counts
 
     def _put_checkpoints(self, places: Sequence[CheckpointPlace]) -> Work[None]:
         """Put checkpoints together with their writes, several in each commit."""
@@ -210,6 +197,10 @@ class GraphThread:
 
 _Here = tuple[Record | None, dict[str, TaskWrites]]
 """A checkpoint of the target, and its writes by task."""
+
+
+def _parents_first(places: Iterable[CheckpointPlace]) -> list[CheckpointPlace]:
+    return sorted(places, key=lambda place: (place.id, place.ns))
 
 
 async def _scanned(scan: Scan) -> Any:

@@ -5,8 +5,8 @@ An import may be interrupted at any point and repeated. What the target has alre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -37,7 +37,9 @@ class _Found(NamedTuple):
 def import_from(into: Transfer, given: Any, kind: str | None, selection: Selection) -> Work[TransferResult]:
     """Import. Missing if a selected thread does not exist; what `detect` raises if there is no such source."""
     sources: list[Source] = yield Aside(lambda: detect(given, kind))
-    with closing(_Sources(sources)):
+    with ExitStack() as stack:
+        for source in sources:
+            stack.callback(source.close)
         found: list[_Found] = yield Aside(lambda: [_find(source, selection) for source in sources])
         for id in selection.ids or ():
             if not any(id in (*each.graph, *each.cube) for each in found):
@@ -51,16 +53,6 @@ def import_from(into: Transfer, given: Any, kind: str | None, selection: Selecti
                 yield from _put_all_memories(into, each.source.memories)
         yield Progress(into.tally.total, into.tally.total, "")
         return into.result(*(source.kind for source in sources))
-
-
-class _Sources:
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources = sources
-
-    def close(self) -> None:
-        """Close all of them."""
-        for source in self._sources:
-            source.close()
 
 
 def _find(source: Source, selection: Selection) -> _Found:

@@ -56,13 +56,10 @@ class Transfer:
 
 
 class IncomingThread(Protocol):
-    """A thread on its way into a Keep. The three verbs are called at most once each, in this order."""
-
-    def count(self) -> Work[Outcome | None]:
-        """Count what `put` would write. None if the source has no such thread any more."""
+    """A thread on its way into a Keep."""
 
     def put(self) -> Work[Outcome | None]:
-        """Write what is missing, and count it. None likewise."""
+        """Write what is missing, and count it; a dry run only counts. None if the source has no such thread after all."""
 
     def compare(self) -> Work[None]:
         """Read both sides again and report where they differ."""
@@ -70,7 +67,7 @@ class IncomingThread(Protocol):
 
 def transfer_thread(into: Transfer, thread: IncomingThread) -> Work[None]:
     """Put what is missing of a thread, compare both sides, and count; a dry run only counts."""
-    outcome = yield from (thread.count() if into.dry_run else thread.put())
+    outcome = yield from thread.put()
     if outcome is None:
         return
     if into.verify and not into.dry_run and outcome != "conflicting":

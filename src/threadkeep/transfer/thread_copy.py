@@ -70,30 +70,23 @@ class ThreadCopy:
     _rows: Batch | None = None
     _outcome: Outcome | None = None
 
-    def count(self) -> Work[Outcome | None]:
-        """Count what `put` would write."""
-        return (yield from self._transferred(writes=False))
-
     def put(self) -> Work[Outcome | None]:
-        """Write what is missing. Conflict if either side changes meanwhile."""
-        return (yield from self._transferred(writes=True))
-
-    def _transferred(self, *, writes: bool) -> Work[Outcome | None]:
+        """Write what is missing; a dry run only counts. Conflict if either side changes meanwhile."""
         before = self._before = yield from read_rows(self.key)
         self._outcome = outcome_of(self.source, before, is_cube=self.key.kind == CUBE)
         if self._outcome == "conflicting":
             self.into.differs(self.key, "the target has another CubeLoop thread of this id; it was left alone")
             return self._outcome
-        if writes and self._outcome != "unchanged":
-            self._rows = yield from self._written(before, merges=self._outcome == "merged")
-        else:
+        if self.into.dry_run or self._outcome == "unchanged":
             self._rows = yield from self.source.read(self.key, None)
+        else:
+            self._rows = yield from self._write(before, merges=self._outcome == "merged")
         if self._rows is None:
             return None
         self._count_rows(self._rows, before)
         return self._outcome
 
-    def _written(self, before: Loaded, *, merges: bool) -> Work[Batch | None]:
+    def _write(self, before: Loaded, *, merges: bool) -> Work[Batch | None]:
         """Build the thread in place of what is there, or beside it if it must be merged."""
         key = hidden(self.key) if merges else self.key
         old = (yield from read_rows(key)) if merges else before

@@ -61,12 +61,10 @@ class SavedThreads:
         """All threads, those with writes only among them."""
         return sorted(self._ids)
 
-    def places(self, thread: str) -> dict[CheckpointPlace, bool]:
-        """Where a thread has something; by id, so that parents come first."""
+    def checkpoints(self, thread: str) -> list[CheckpointPlace]:
+        """Return where a thread has checkpoints."""
         spaces: dict[str, Any] = self._saver.storage.get(self._ids.get(thread, ""), {})
-        found = {CheckpointPlace(ns, id): True for ns, space in spaces.items() for id in space}
-        alone = {place: False for place in self.write_counts(thread) if place not in found}
-        return dict(sorted((found | alone).items(), key=lambda each: (each[0].id, each[0].ns)))
+        return [CheckpointPlace(ns, id) for ns, space in spaces.items() for id in space]
 
     def write_counts(self, thread: str) -> dict[CheckpointPlace, WriteCount]:
         """The writes at each place."""

@@ -71,12 +71,10 @@ class SavedThreads:
             query += " UNION SELECT DISTINCT thread_id FROM writes"
         return sorted(str(thread) for (thread,) in self._rows.all(query))
 
-    def places(self, thread: str) -> dict[CheckpointPlace, bool]:
-        """Where a thread has something; by id, so that parents come first."""
+    def checkpoints(self, thread: str) -> list[CheckpointPlace]:
+        """Return where a thread has checkpoints."""
         query = "SELECT checkpoint_ns, checkpoint_id FROM checkpoints WHERE thread_id = ?"
-        found = {CheckpointPlace(*row): True for row in self._rows.each(query, (thread,))}
-        alone = {place: False for place in self.write_counts(thread) if place not in found}
-        return dict(sorted((found | alone).items(), key=lambda each: (each[0].id, each[0].ns)))
+        return [CheckpointPlace(*row) for row in self._rows.each(query, (thread,))]
 
     def write_counts(self, thread: str) -> dict[CheckpointPlace, WriteCount]:
         """The writes at each place."""

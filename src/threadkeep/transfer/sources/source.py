@@ -78,8 +78,8 @@ class ForeignGraphThreads(Protocol):
     def threads(self) -> Sequence[str]:
         """Return the ids of all threads, in order."""
 
-    def places(self, thread: str) -> dict[CheckpointPlace, bool]:
-        """Return where a thread has a checkpoint (True), or only writes (False). Parents come first."""
+    def checkpoints(self, thread: str) -> list[CheckpointPlace]:
+        """Return where a thread has checkpoints."""
 
     def write_counts(self, thread: str) -> dict[CheckpointPlace, WriteCount]:
         """Count the writes at each place that has any."""
