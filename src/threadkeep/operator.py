@@ -627,9 +627,9 @@ class Operator:
         """
         selection = select(thread_id, prefix, kind, memories=memories)
         about = {"made": _moment(), "by": "threadkeep", "tenant": "" if redact else self._desk.tenant}
-        redactor = Redaction(secrets.token_bytes(32)) if redact else None
+        redaction = Redaction(secrets.token_bytes(32)) if redact else None
         with open_for_writing(file) as out:
-            return self._desk.work(Export(self._desk, selection, out, redactor).work(about), on_progress)
+            return self._desk.work(Export(self._desk, selection, out, redaction).work(about), on_progress)
 
     async def aexport(
         self,

@@ -1,23 +1,19 @@
-"""Moving house: bringing in what others have kept, writing threads and memories into a file, and from one Keep to another.
+"""Transfers: threads and memories out of a Keep and into one.
 
-From others:
+Three verbs bring threads into a Keep. They share one pipeline and one result type:
 
-    recognise.py    what a path, a URL or an object is, and the source for it
-    sources/        one file a source: reads rows, changes nothing, runs no code that a row names
-    foreign.py      what all sources give
-    rows.py         stored checkpoints taken apart, as bytes
-    importing.py    the work as a whole: threads, talks, memories, one after the other
-    graphs.py       LangGraph's threads: what is missing here is put, then both sides are compared
-    talks.py        CubeLoop's threads, likewise
-    memories.py     memories, likewise
+    import_from.py       `Keep.import_from`: what other savers, stores and checkpointers hold
+    portable/            `Keep.export` and `Keep.import_portable`: the portable file, and its redaction
+    convert.py           `threadkeep.convert`: from one Keep into another
 
-Between Keeps:
+    selection.py         which threads and memories
+    pipeline.py          the steps of every transfer: decide, put, compare, count
+    graph_threads.py, cube_threads.py    threads of other libraries: put the values that are missing
+    thread_copy.py       threads of our own: build, update or merge them; thread_builder.py, compare.py
+    memories.py          memories: put those that are missing or older
+    result.py            what was done
+    sources/             what other libraries store
 
-    portable.py     the file: its lines, read and written
-    exporting.py    a Keep into a file        redacting.py   without what people wrote
-    bringing.py     a file into a Keep
-    converting.py   a Keep into another
-
-Everything here is long work (`threadkeep.work`): it may be interrupted between any two steps, and begun again. Drivers are
-imported in `sources/` only, on use. A source blocks; `work.Aside` keeps it away from event loops.
+Everything here is long work (`threadkeep.work`): it may be interrupted between any two steps, and repeated. It may
+import the engine, `desk`, `keep`, `plan`, `work` and `errors`; drivers are imported in `sources/` only.
 """

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.desk import Desk, now_exactly
 from threadkeep.engine import itemlog
@@ -39,6 +39,7 @@ from threadkeep.transfer.portable.format import (
     runs_line,
     writes_line,
 )
+from threadkeep.transfer.portable.redact import Redaction, ValueForm
 from threadkeep.transfer.selection import MemoryPages, Selection, ThreadPages, count_threads
 from threadkeep.transfer.thread_builder import ItemSlices, is_unfinished
 from threadkeep.work import Progress, Read, Work
@@ -63,27 +64,6 @@ class ExportResult:
     skipped: tuple[str, ...] = ()
 
 
-class ValueForm(NamedTuple):
-    """The form of the value that some items belong to: its channel, tag and kind."""
-
-    channel: str
-    tag: str
-    kind: int
-
-
-class Redactor(Protocol):
-    """Replaces what people wrote, line by line."""
-
-    def begin(self, names: Iterable[str]) -> None:
-        """Begin a thread whose channels and nodes have these names."""
-
-    def line(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Redact a line that is not an item."""
-
-    def items(self, form: ValueForm, items: list[Item]) -> list[Item]:
-        """Redact items. Each keeps its length."""
-
-
 def thread_line(row: ThreadRow) -> dict[str, Any]:
     """Return the first line of a thread."""
     return {
@@ -101,16 +81,18 @@ class LineCounts(NamedTuple):
     items: int
 
 
-def write_thread(session: Desk, loaded: Loaded, write: WriteLine, redactor: Redactor | None = None) -> Work[LineCounts]:
+def write_thread(
+    session: Desk, loaded: Loaded, write: WriteLine, redaction: Redaction | None = None
+) -> Work[LineCounts]:
     """Write the lines of a thread except the first and the last. Conflict if it is pruned meanwhile."""
     assert loaded.thread is not None
     thread = whole(session.heads, loaded.thread.key, loaded)
     assert thread is not None
     lanes, lists = LaneNames(thread.head.names), _numbered_lists(thread)
-    items = yield from _write_items(loaded.thread, thread, lanes, write, redactor)
+    items = yield from _write_items(loaded.thread, thread, lanes, write, redaction)
     for at, n in lists.items():
         write(runs_line(n, thread.head.pool.run_lists[at], lanes))
-    changed = redactor.line if redactor else _unchanged
+    changed = redaction.line if redaction else _unchanged
     labels: dict[int, dict[str, Any]] = {}
     for place in sorted(thread.records):
         record = thread.records[place]
@@ -148,12 +130,12 @@ def _numbered_lists(thread: Whole) -> dict[int, int]:
 
 
 def _write_items(
-    row: ThreadRow, thread: Whole, lanes: LaneNames, write: WriteLine, redactor: Redactor | None
+    row: ThreadRow, thread: Whole, lanes: LaneNames, write: WriteLine, redaction: Redaction | None
 ) -> Work[int]:
     """Write the items that are used, in the order of their lanes' names; return their number."""
-    if redactor is not None:
-        redactor.begin(thread.head.names)
-        return (yield from _write_redacted(row, thread, lanes, write, redactor))
+    if redaction is not None:
+        redaction.begin(thread.head.names)
+        return (yield from _write_redacted(row, thread, lanes, write, redaction))
     used = itemlog.union(run for _, slot in _slots(thread) for run in slot.runs)
     slices, count = ItemSlices(row, sorted(used, key=lambda run: (lanes.name(run.lane), run.start))), 0
     while slices:
@@ -163,7 +145,9 @@ def _write_items(
     return count
 
 
-def _write_redacted(row: ThreadRow, thread: Whole, lanes: LaneNames, write: WriteLine, redactor: Redactor) -> Work[int]:
+def _write_redacted(
+    row: ThreadRow, thread: Whole, lanes: LaneNames, write: WriteLine, redaction: Redaction
+) -> Work[int]:
     """The same, element by element: all items of an element are redacted together."""
     written: dict[ItemId, int] = {}
     for channel, slot in _slots(thread):
@@ -174,12 +158,12 @@ def _write_redacted(row: ThreadRow, thread: Whole, lanes: LaneNames, write: Writ
                 item = itemlog.unseal_item(at, stored, thread.head.where)
                 if item.elements and waiting:
                     _write_redacted_items(
-                        ValueForm(channel, slot.tag, slot.kind), waiting, written, redactor, lanes, write
+                        ValueForm(channel, slot.tag, slot.kind), waiting, written, redaction, lanes, write
                     )
                     waiting = []
                 waiting.append((at, item))
         if waiting:
-            _write_redacted_items(ValueForm(channel, slot.tag, slot.kind), waiting, written, redactor, lanes, write)
+            _write_redacted_items(ValueForm(channel, slot.tag, slot.kind), waiting, written, redaction, lanes, write)
     return len(written)
 
 
@@ -196,12 +180,12 @@ def _write_redacted_items(
     form: ValueForm,
     held: list[tuple[ItemId, Item]],
     written: dict[ItemId, int],
-    redactor: Redactor,
+    redaction: Redaction,
     lanes: LaneNames,
     write: WriteLine,
 ) -> None:
     """Write items that together hold whole elements."""
-    for (at, _), item in zip(held, redactor.items(form, [item for _, item in held]), strict=True):
+    for (at, _), item in zip(held, redaction.items(form, [item for _, item in held]), strict=True):
         if at not in written:
             written[at] = item.elements
             write(item_line(lanes.name(at.lane), at.n, item))
@@ -214,13 +198,13 @@ class Export:
     session: Desk
     selection: Selection
     out: LineWriter
-    redactor: Redactor | None = None
+    redaction: Redaction | None = None
     _counts: Counter[str] = field(default_factory=Counter)
     _skipped: list[str] = field(default_factory=list)
 
     def work(self, about: Mapping[str, Any]) -> Work[ExportResult]:
         """Write the file. `about` goes into its header. Missing if a selected thread does not exist."""
-        redacted = self.redactor is not None
+        redacted = self.redaction is not None
         self.out.write({"type": HEADER, "format": FORMAT, "version": VERSION, **about, "redacted": redacted})
         total = yield from count_threads(self.session.tenant, self.selection)
         done, pages = 0, ThreadPages(self.session.tenant, self.selection)
@@ -253,7 +237,7 @@ class Export:
                 return
             self.out.write(self._redacted(thread_line(loaded.thread)))
             try:
-                counts = yield from write_thread(self.session, loaded, self.out.write, self.redactor)
+                counts = yield from write_thread(self.session, loaded, self.out.write, self.redaction)
             except Corrupt:
                 self.out.write({"type": THREAD_VOID})
                 raise
@@ -267,7 +251,7 @@ class Export:
         raise Conflict(f"thread {key.id!r} was pruned by others at each of {TRIES} tries")
 
     def _redacted(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return self.redactor.line(fields) if self.redactor else fields
+        return self.redaction.line(fields) if self.redaction else fields
 
     def _memories(self) -> Work[None]:
         pages = MemoryPages(self.session.tenant, now_exactly())

@@ -1,4 +1,4 @@
-"""Where the objects of some msgpack begin and end, so that they can be changed in place."""
+"""Finding where the objects of msgpack begin and end, so that they can be changed in place."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ DEEPEST = 500
 
 
 class Span(NamedTuple):
-    """One object: its first byte, where its content begins and ends; of an extension also its code.
+    """One object: its first byte, where its content starts and ends, and the code of an extension.
 
-    The content of a list or a map are its elements, of an extension its payload, of the others what they say.
+    The content is the elements of a list or map, the payload of an extension, the bytes of any other value.
     """
 
     first: int
@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a number of more than a byte."""
+        """Whether it is a number that takes more than one byte."""
         return 0xCA <= self.first <= 0xD3
 
     @property
@@ -57,11 +57,11 @@ _EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
 _FIXED_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _NESTED = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 _DOCUMENTS = frozenset(range(8))
-"""Extension codes whose payload is msgpack again."""
+"""Extension codes whose payload is msgpack."""
 
 
 def spans(data: bytes, start: int = 0, end: int | None = None, depth: int = 0) -> Iterator[Span]:
-    """The objects that stand one after the other. ValueError if that is no msgpack."""
+    """Return the objects that follow one another. ValueError if this is not msgpack."""
     stop = len(data) if end is None else end
     at = start
     while at < stop:
@@ -73,7 +73,7 @@ def spans(data: bytes, start: int = 0, end: int | None = None, depth: int = 0) -
 
 
 def children(data: bytes, span: Span) -> list[Span]:
-    """The elements of a list, keys and values of a map, what the payload of an extension holds if that is one list."""
+    """Return the elements of a list, the keys and values of a map, the content of an extension; of its list, if it is one."""
     if span.code is not None:
         if span.code not in _DOCUMENTS or span.end == span.start:
             return []

@@ -1,4 +1,4 @@
-"""A thread as the lines of a portable file tell it, turned into items and rows while they are read.
+"""The lines of a thread in a portable file, turned into items and rows while they are read.
 
 Only the rows stay in memory. Items are handed over as they come.
 """
@@ -98,17 +98,16 @@ class ThreadRows:
 
     def take(self, line: Line) -> None:
         """Read a line."""
-        kind = line.line_type
-        if kind == lines.ITEM:
-            self._item(line)
-        elif kind == lines.RUNS:
-            self._run_list(line)
-        elif kind == lines.CHECKPOINT:
-            self._checkpoint(line)
-        elif kind == lines.WRITES:
-            self._task(line)
-        else:
-            raise line.error(f"{brief(kind)} is not expected inside a thread")
+        takes = {
+            lines.ITEM: self._item,
+            lines.RUNS: self._run_list,
+            lines.CHECKPOINT: self._checkpoint,
+            lines.WRITES: self._writes,
+        }
+        take = takes.get(line.line_type)
+        if take is None:
+            raise line.error(f"{brief(line.line_type)} is not expected inside a thread")
+        take(line)
 
     def _item(self, line: Line) -> None:
         lane, n, item = lines.read_item(line)
@@ -154,7 +153,7 @@ class ThreadRows:
         self._count_run(row.run)
         self.sum.add(lines.checkpoint_line(record, parts.labels, LaneNames(self._names), _SameNumbers()))
 
-    def _task(self, line: Line) -> None:
+    def _writes(self, line: Line) -> None:
         task = lines.read_writes(line, self._lane, self._lists)
         place = (task.row.ns, task.row.checkpoint, task.row.task)
         if place in self.writes:

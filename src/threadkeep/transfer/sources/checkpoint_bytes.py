@@ -1,7 +1,7 @@
-"""Stored checkpoints taken apart as bytes: no class of the application is needed, and none that a row names is called.
+"""Splitting a stored checkpoint into its values as bytes. No class that a row names is imported or called.
 
-A whole checkpoint may be one msgpack map, as SqliteSaver stores it, or JSON, as it did at first; PostgreSQL and memory
-have the values apart.
+SqliteSaver stores a checkpoint as one msgpack map, or as JSON in its first releases. PostgresSaver and InMemorySaver
+store the values separately.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _VALUES = "channel_values"
 _TAGS = (MSGPACK, JSON)
 
 
-class Body(NamedTuple):
-    """A checkpoint's own data; `plain` is decoded, `rest` is whatever nobody here knows."""
+class SplitCheckpoint(NamedTuple):
+    """A checkpoint: `plain` keys are decoded, `values` are channels, `rest` holds all keys that are not known, encoded."""
 
     plain: dict[str, Any]
     values: dict[str, Parts]
@@ -32,37 +32,37 @@ class Body(NamedTuple):
 
 
 def unpacked(data: bytes) -> Any:
-    """What is msgpack, decoded; what stands for an object of a class stays what it is, an extension."""
+    """Decode msgpack. Objects of classes stay extensions."""
     return ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 def packed(value: Any) -> bytes:
-    """The same back."""
+    """Encode as msgpack what `unpacked` returned."""
     return ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
-def body(splitter: Splitter, ns: str, tag: str | None, data: bytes | None) -> Body:
-    """A checkpoint that was stored as one; UnreadableError if it is none, or cannot be read without running code."""
+def split_checkpoint(splitter: Splitter, ns: str, tag: str | None, data: bytes | None) -> SplitCheckpoint:
+    """Split a checkpoint. UnreadableError if it is none, or cannot be read without running code."""
     if tag not in _TAGS or data is None:
         raise UnreadableError(_why_not(tag))
     try:
         return _from_json(splitter, ns, data) if tag == JSON else _from_msgpack(splitter, ns, data)
     except (IndexError, RecursionError, ValueError, TypeError, AttributeError) as error:
-        raise UnreadableError(f"its bytes are no checkpoint ({error})") from error
+        raise UnreadableError(f"its bytes are not a checkpoint ({error})") from error
 
 
 def _why_not(tag: str | None) -> str:
     if tag == "pickle":
-        return "it is stored as a pickle, which cannot be read without running what it says"
+        return "it is stored as a pickle, which cannot be read without running code"
     if tag is not None and "+" in tag:
         return f"it is encrypted ({tag})"
-    return f"it is stored as {tag!r}, which is not known here"
+    return f"it is stored as {tag!r}, which is not known"
 
 
-def _from_msgpack(splitter: Splitter, ns: str, data: bytes) -> Body:
+def _from_msgpack(splitter: Splitter, ns: str, data: bytes) -> SplitCheckpoint:
     kind, count, at = opened(data, 0)
     if kind != MAP:
-        raise ValueError("it is no map")
+        raise ValueError("it is not a map")
     plain: dict[str, Any] = {}
     values: dict[str, Parts] = {}
     rest: list[bytes] = []
@@ -79,7 +79,7 @@ def _from_msgpack(splitter: Splitter, ns: str, data: bytes) -> Body:
             rest.append(data[start:at])
     if at != len(data):
         raise ValueError("it is cut short, or too long")
-    return Body(plain, values, (MSGPACK, header(MAP, len(rest)) + b"".join(rest)) if rest else None)
+    return SplitCheckpoint(plain, values, (MSGPACK, header(MAP, len(rest)) + b"".join(rest)) if rest else None)
 
 
 def _values(splitter: Splitter, ns: str, data: bytes, at: int) -> tuple[dict[str, Parts], int]:
@@ -92,12 +92,12 @@ def _values(splitter: Splitter, ns: str, data: bytes, at: int) -> tuple[dict[str
     return values, at
 
 
-def _from_json(splitter: Splitter, ns: str, data: bytes) -> Body:
+def _from_json(splitter: Splitter, ns: str, data: bytes) -> SplitCheckpoint:
     whole = json.loads(data)
     given = whole.pop(_VALUES, None) or {}
     plain = {key: whole.pop(key) for key in _PLAIN if key in whole}
     values = {name: _json_value(splitter, (ns, name), value) for name, value in given.items()}
-    return Body(plain, values, _json(whole) if whole else None)
+    return SplitCheckpoint(plain, values, _json(whole) if whole else None)
 
 
 def _json_value(splitter: Splitter, place: tuple[str, str], value: Any) -> Parts:
@@ -105,7 +105,7 @@ def _json_value(splitter: Splitter, place: tuple[str, str], value: Any) -> Parts
 
 
 def _json(value: Any) -> tuple[str, bytes]:
-    """A value of a JSON checkpoint: as msgpack, unless there are objects of classes in it, which only JSON can name so."""
+    """A value of a JSON checkpoint as msgpack, or as JSON if it has objects of classes, which msgpack writes differently."""
     if not _names_a_class(value):
         try:
             return MSGPACK, packed(value)
@@ -121,12 +121,12 @@ def _names_a_class(value: Any) -> bool:
 
 
 def plain_value(splitter: Splitter, place: Any, value: Any) -> Parts:
-    """A JSON value, as the serializer would have encoded it."""
+    """Encode a JSON value as the serializer would."""
     return splitter.split(place, *_json(value))
 
 
 def metadata(stored: Any) -> dict[str, Any]:
-    """Metadata as it comes out of a column: JSON in text or bytes, msgpack from some, a dict, or nothing."""
+    """Return the metadata of a column, which may be JSON as text or bytes, msgpack, a dict, or nothing."""
     if stored is None or stored == b"":
         return {}
     found = stored
@@ -136,7 +136,7 @@ def metadata(stored: Any) -> dict[str, Any]:
         except ValueError as error:
             raise UnreadableError(f"its metadata cannot be read ({error})") from error
     if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-        raise UnreadableError("its metadata is no dict")
+        raise UnreadableError("its metadata is not a dict")
     return dict(found)
 
 
@@ -145,14 +145,14 @@ def _as_bytes(stored: str | bytes) -> bytes:
 
 
 def joined(parts: Parts) -> bytes:
-    """A value in one piece, as its serializer would have it."""
+    """Return a value in one piece, as its serializer wrote it."""
     data = b"".join(parts.parts)
     return data if parts.kind == WHOLE else header(parts.kind, len(parts.parts)) + data
 
 
 def versions(plain: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """A checkpoint's channel_versions and versions_seen; UnreadableError if they are no dicts."""
+    """Return a checkpoint's channel_versions and versions_seen. UnreadableError if they are not dicts."""
     held, seen = plain.get("channel_versions") or {}, plain.get("versions_seen") or {}
     if not isinstance(held, dict) or not isinstance(seen, dict) or not all(isinstance(n, dict) for n in seen.values()):
-        raise UnreadableError("its versions are no dicts")
+        raise UnreadableError("its versions are not dicts")
     return held, seen

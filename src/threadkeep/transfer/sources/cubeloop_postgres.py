@@ -1,11 +1,11 @@
-"""CubeLoop's PostgresCheckpointer, and CubePi's.
+"""The PostgresCheckpointer of CubeLoop and CubePi.
 
     cubepi_threads        extra, parent; pending_request since version 2, its run_id since 3
     cubepi_messages       msgpack each, metadata as JSON beside it; run_id since version 4
     cubepi_runs           since version 4
     cubepi_hitl_answers   since version 5
 
-Versions are those of its schema, 1 to 5; the columns that are there tell which it is.
+These are versions of its schema, 1 to 5. The columns that exist tell which one it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAGE = 200
 
 
 def has_threads(tables: dict[str, set[str]]) -> bool:
-    """Whether these tables are a checkpointer's."""
+    """Whether these are the tables of a checkpointer."""
     return "thread_id" in tables.get("cubepi_threads", set()) and tables.get("cubepi_messages", set()) >= _MESSAGES
 
 
@@ -35,25 +35,25 @@ class SavedCubeThreads:
         self._rows = rows
 
     def count(self, thread: str | None) -> int:
-        """How many messages there are."""
+        """Return the number of messages, of one thread or of all."""
         where, values = ("", ()) if thread is None else ("WHERE thread_id = %s", (thread,))
         return int(self._rows.all(f"SELECT count(*) FROM cubepi_messages {where}", values)[0][0])
 
     def threads(self) -> list[str]:
-        """All threads, by name."""
+        """Return the ids of all threads, in order."""
         return sorted(thread for (thread,) in self._rows.all("SELECT thread_id FROM cubepi_threads"))
 
     def _column(self, table: str, name: str) -> str:
         return name if name in self._rows.tables.get(table, set()) else "NULL"
 
     def details(self, thread: str) -> CubeDetails:
-        """All of a thread but its messages."""
+        """Read all of a thread except its messages."""
         names = [self._column("cubepi_threads", name) for name in ("parent_thread_id", "pending_request", "run_id")]
         query = f"SELECT extra, {', '.join(names)} FROM cubepi_threads WHERE thread_id = %s"
         rows = self._rows.all(query, (thread,))
         extra, parent, request, run = rows[0] if rows else (None, None, None, None)
         if extra is not None and not isinstance(extra, dict):
-            raise UnreadableError("its extra is no JSON object")
+            raise UnreadableError("its extra is not a JSON object")
         pending = (request, run) if isinstance(request, dict) else None
         return CubeDetails(self._runs(thread), extra, parent, pending, self._answers(thread))
 
@@ -76,7 +76,7 @@ class SavedCubeThreads:
         return {(run, question): answer for run, question, answer in self._rows.all(query, (thread,))}
 
     def messages(self, thread: str, start: int) -> Iterator[CubeMessage]:
-        """Its messages from the `start`th on."""
+        """Read its messages in order, from number `start` on."""
         run = self._column("cubepi_messages", "run_id")
         query = (
             f"SELECT seq, metadata, payload, {run}, created_at FROM cubepi_messages"
@@ -92,11 +92,11 @@ class SavedCubeThreads:
 
 
 def _plain(seq: int, payload: bytes, about: Any) -> dict[str, Any]:
-    """A message as the checkpointer reads it: the metadata of the column counts."""
+    """A message as the checkpointer reads it: metadata comes from the column."""
     try:
         plain = ormsgpack.unpackb(bytes(payload))
     except ValueError as error:
-        raise UnreadableError(f"message {seq} is no msgpack: {error}") from error
+        raise UnreadableError(f"message {seq} is not msgpack: {error}") from error
     if not isinstance(plain, dict):
-        raise UnreadableError(f"message {seq} is no dict")
+        raise UnreadableError(f"message {seq} is not a dict")
     return plain | {"metadata": about or {}}

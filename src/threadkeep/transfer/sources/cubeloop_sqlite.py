@@ -1,10 +1,10 @@
-"""CubeLoop's SQLiteCheckpointer, and CubePi's of every release.
+"""The SQLiteCheckpointer of CubeLoop and of every release of CubePi.
 
     messages                  JSON each, in the order of their ids
-    thread_extra              and what the thread was forked from
-    thread_pending_request    the question that waits
+    thread_extra              extra, and what the thread was forked from
+    thread_pending_request    the request that waits for an answer
     thread_hitl_answers       answers to questions
-    runs                      claimed, completed, in which order
+    runs                      when claimed and completed, and the order of completion
 
 CubePi 0.5 had only the first two, without runs and parents.
 """
@@ -27,7 +27,7 @@ _DAY = 86_400_000
 
 
 def has_threads(tables: dict[str, set[str]]) -> bool:
-    """Whether these tables are a checkpointer's."""
+    """Whether these are the tables of a checkpointer."""
     return tables.get("messages", set()) >= _MESSAGES and tables.get("thread_extra", set()) >= _EXTRA
 
 
@@ -38,12 +38,12 @@ class SavedCubeThreads:
         self._rows = rows
 
     def count(self, thread: str | None) -> int:
-        """How many messages there are."""
+        """Return the number of messages, of one thread or of all."""
         where, values = ("", ()) if thread is None else ("WHERE thread_id = ?", (thread,))
         return int(self._rows.all(f"SELECT count(*) FROM messages {where}", values)[0][0])
 
     def threads(self) -> list[str]:
-        """All threads, by name."""
+        """Return the ids of all threads, in order."""
         names = ("messages", "thread_extra", "thread_pending_request", "thread_hitl_answers", "runs")
         queries = [f"SELECT thread_id FROM {name}" for name in names if self._has(name, "thread_id")]
         return sorted(thread for (thread,) in self._rows.all(" UNION ".join(queries)))
@@ -52,7 +52,7 @@ class SavedCubeThreads:
         return column in self._rows.tables.get(table, set())
 
     def details(self, thread: str) -> CubeDetails:
-        """All of a thread but its messages."""
+        """Read all of a thread except its messages."""
         parent = "parent_thread_id" if self._has("thread_extra", "parent_thread_id") else "NULL"
         rows = self._rows.all(f"SELECT extra_json, {parent} FROM thread_extra WHERE thread_id = ?", (thread,))
         extra, forked_from = rows[0] if rows else (None, None)
@@ -77,7 +77,7 @@ class SavedCubeThreads:
         run = "run_id" if self._has("thread_pending_request", "run_id") else "NULL"
         query = f"SELECT request_json, {run} FROM thread_pending_request WHERE thread_id = ?"
         rows = self._rows.all(query, (thread,))
-        return (parsed(rows[0][0], "its question"), rows[0][1]) if rows else None
+        return (parsed(rows[0][0], "its pending request"), rows[0][1]) if rows else None
 
     def _answers(self, thread: str) -> dict[tuple[str, str], Any]:
         if not self._has("thread_hitl_answers", "answer_json"):
@@ -87,7 +87,7 @@ class SavedCubeThreads:
         return {(run, question): parsed(answer, "an answer", of=object) for run, question, answer in rows}
 
     def messages(self, thread: str, start: int) -> Iterator[CubeMessage]:
-        """Its messages from the `start`th on."""
+        """Read its messages in order, from number `start` on."""
         run = "run_id" if self._has("messages", "run_id") else "NULL"
         query = (
             f"SELECT id, message_json, {run}, created_at FROM messages WHERE thread_id = ? AND id > ?"
@@ -102,16 +102,16 @@ class SavedCubeThreads:
 
 
 def parsed(text: str | bytes, what: str, *, of: type = dict) -> Any:
-    """A JSON text; UnreadableError if it is none, or not what it should be."""
+    """Parse a JSON text. UnreadableError if it is not JSON, or of another type."""
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise UnreadableError(f"{what} is no JSON: {error}") from error
+        raise UnreadableError(f"{what} is not JSON: {error}") from error
     if not isinstance(value, of):
-        raise UnreadableError(f"{what} is no JSON object")
+        raise UnreadableError(f"{what} is not a JSON object")
     return value
 
 
 def _time(days: float | None) -> int | None:
-    """Milliseconds since 1970 of a Julian day."""
+    """Return a Julian day in milliseconds since 1970."""
     return round((days - _JULIAN_1970) * _DAY) if days is not None else None

@@ -1,7 +1,7 @@
-"""What a path, a URL or an object is, and the sources for it.
+"""Detecting what a path, a URL or an object is, and opening the sources for it.
 
-A file says it by its first bytes, a database by its tables. One may hold several things: LangGraph's threads and
-memories, and CubeLoop's threads beside them; then each is a source.
+A file is recognised by its first bytes, a database by its tables. A database may hold several things, such as threads
+and memories of LangGraph and threads of CubeLoop; then each is a source.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _OWN_TABLES = {"tk_threads", "tk_items"}
 
 
 _INSTEAD = {
-    OWN_DATABASE: "threadkeep.convert, or the command convert, brings it over",
-    OWN_EXPORT: "Keep.import_portable, or the command import, brings it in",
+    OWN_DATABASE: "use threadkeep.convert, or the command convert",
+    OWN_EXPORT: "use Keep.import_portable, or the command import",
 }
 
 
 class OwnError(ValueError):
-    """What was given is threadkeep's own: `kind` says whether it is a database or an exported file."""
+    """The source is threadkeep's own: a database or a portable file, as `kind` says."""
 
     def __init__(self, name: str, kind: str) -> None:
         super().__init__(f"{name} is threadkeep's own ({kind}): {_INSTEAD[kind]}")
@@ -39,10 +39,10 @@ class OwnError(ValueError):
 
 
 def detect(given: Any, kind: str | None) -> list[Source]:
-    """The sources that something is, opened; all of them, or those of this kind.
+    """Open the sources of a path, URL or object: all of them, or those of one kind. The caller closes them.
 
-    ValueError if it is nothing that is known, or not of that kind; FileNotFoundError if there is no such file; OwnError
-    if it is threadkeep's own. Whoever calls it closes them.
+    ValueError if it is not known, or not of that kind; FileNotFoundError if there is no such file; OwnError if it is
+    threadkeep's own.
     """
     if kind is not None and kind not in (*KINDS, OWN_DATABASE, OWN_EXPORT):
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
@@ -54,14 +54,14 @@ def detect(given: Any, kind: str | None) -> list[Source]:
 
 
 def _path(given: str | os.PathLike[str]) -> Path:
-    """A path, a sqlite:/// URL as threadkeep.open takes it, or a file: URL as SQLite does."""
+    """Return the path of a sqlite:/// URL, a file: URL, or a path."""
     text = os.fspath(given)
     if text.startswith("sqlite:///"):
         return Path(text.removeprefix("sqlite:///"))
     if text.startswith("file:"):
         return Path(unquote(text.removeprefix("file:").partition("?")[0]))
     if "://" in text:
-        raise ValueError(f"cannot import from {text.partition('://')[0]}://: a file or postgresql:// is expected")
+        raise ValueError(f"cannot import from {text.partition('://')[0]}://: expected a file or postgresql://")
     return Path(text)
 
 
@@ -72,7 +72,7 @@ def _of_object(given: Any, kind: str | None) -> list[Source]:
     if found is None:
         raise TypeError(f"a source is a path, a URL, an InMemorySaver or an InMemoryStore, not {type(given).__name__}")
     if kind not in (None, MEMORY):
-        raise ValueError(f"an {type(given).__name__} is of the kind {MEMORY}, not {kind}")
+        raise ValueError(f"an {type(given).__name__} is of kind {MEMORY}, not {kind}")
     return [found]
 
 
@@ -85,7 +85,7 @@ def _of_file(path: Path, kind: str | None) -> list[Source]:
         raise OwnError(str(path), OWN_EXPORT)
     if magic.startswith(_ZSTD_MAGIC):
         raise ValueError(
-            f"{path} is compressed, but no export of threadkeep, or one that is cut off before its first line"
+            f"{path} is compressed, but it is not an export of threadkeep, or is cut off in its first line"
         )
     if magic and not magic.startswith(_SQLITE_MAGIC):
         raise ValueError(f"{path} is neither an SQLite database nor an export of threadkeep")
@@ -95,7 +95,7 @@ def _of_file(path: Path, kind: str | None) -> list[Source]:
     rows = SqliteRows(path)
     if langgraph_sqlite.is_too_old(rows.tables):
         rows.close()
-        raise ValueError(f"{path} was written by LangGraph 0.1 or older, before its savers had a package of their own")
+        raise ValueError(f"{path} was written by LangGraph 0.1 or older, which is not supported")
     return _chosen(str(path), kind, rows, langgraph_sqlite, cubeloop_sqlite)
 
 
@@ -108,7 +108,7 @@ def _of_server(url: str, kind: str | None) -> list[Source]:
 
 
 def _chosen(name: str, kind: str | None, rows: Any, langgraph: Any, cubeloop: Any) -> list[Source]:
-    """The sources of a database that are wanted; it is closed if there are none. The last one closes it."""
+    """Return the wanted sources of a database. The last one closes it; without any it is closed here."""
     saver, store = langgraph.has_threads(rows.tables), langgraph.has_memories(rows.tables)
     known = [langgraph.KIND] * (saver or store) + [cubeloop.KIND] * cubeloop.has_threads(rows.tables)
     wanted = [each for each in known if kind in (None, each)]
@@ -135,6 +135,6 @@ def _stays_open() -> None:
 
 def _unknown(name: str, kind: str | None, known: list[str]) -> str:
     if kind is not None:
-        has = f"it has {', '.join(known)}" if known else "it has no tables that are known"
-        return f"{name} is not of the kind {kind}: {has}"
-    return f"{name} has no tables that are known: of langgraph-checkpoint-sqlite or -postgres, of CubeLoop, or ours"
+        has = f"it has {', '.join(known)}" if known else "it has no known tables"
+        return f"{name} is not of kind {kind}: {has}"
+    return f"{name} has no known tables, of langgraph-checkpoint-sqlite or -postgres, of CubeLoop, or of threadkeep"

@@ -1,6 +1,6 @@
-"""LangGraph's InMemorySaver and InMemoryStore: objects of this process.
+"""LangGraph's InMemorySaver and InMemoryStore.
 
-Their dicts are read, not their verbs: a value stays the bytes that it is.
+Their dicts are read directly, so that values stay the bytes that they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from threadkeep.engine.identity import as_id
 from threadkeep.engine.memories import MemoryRow
 from threadkeep.engine.splitting import Splitter
 from threadkeep.engine.vectors import packed
-from threadkeep.transfer.sources.checkpoint_bytes import body, metadata, versions
+from threadkeep.transfer.sources.checkpoint_bytes import metadata, split_checkpoint, versions
 from threadkeep.transfer.sources.langgraph_sqlite import encoded
 from threadkeep.transfer.sources.source import (
     CheckpointPlace,
@@ -35,7 +35,7 @@ KIND = "memory"
 
 
 def source_of(given: Any) -> Source | None:
-    """The source that an object is; None if it is none of them."""
+    """Return the source for an object; None if it is neither."""
     if isinstance(given, InMemorySaver):
         return Source(KIND, graph=SavedThreads(given))
     if isinstance(given, InMemoryStore):
@@ -44,7 +44,7 @@ def source_of(given: Any) -> Source | None:
 
 
 class SavedThreads:
-    """The threads of an InMemorySaver. A thread_id that is no str is taken as its text."""
+    """The threads of an InMemorySaver. A thread_id that is not a str becomes one."""
 
     def __init__(self, saver: InMemorySaver) -> None:
         self._saver = saver
@@ -53,12 +53,12 @@ class SavedThreads:
         }
 
     def count(self, thread: str | None) -> int:
-        """How many checkpoints there are."""
+        """Return the number of checkpoints, of one thread or of all."""
         threads: list[Any] = list(self._saver.storage) if thread is None else [self._ids.get(thread)]
         return sum(len(space) for each in threads for space in self._saver.storage.get(each, {}).values())
 
     def threads(self) -> list[str]:
-        """All threads, those with writes only among them."""
+        """Return the ids of all threads, in order; also of those that have only writes."""
         return sorted(self._ids)
 
     def checkpoints(self, thread: str) -> list[CheckpointPlace]:
@@ -67,7 +67,7 @@ class SavedThreads:
         return [CheckpointPlace(ns, id) for ns, space in spaces.items() for id in space]
 
     def write_counts(self, thread: str) -> dict[CheckpointPlace, WriteCount]:
-        """The writes at each place."""
+        """Count the writes at each place that has any."""
         own = self._ids.get(thread)
         held = [(at, writes) for at, writes in list(self._saver.writes.items()) if at[0] == own and writes]
         return {
@@ -75,7 +75,7 @@ class SavedThreads:
         }
 
     def read(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[ForeignCheckpoint]:
-        """What is at these places."""
+        """Read what is at these places, in this order."""
         splitter, cache = Splitter(), dict[Any, _Held]()
         for place in places:
             before = splitter.fresh
@@ -100,7 +100,7 @@ class SavedThreads:
         if row is None:
             return None
         (tag, data), (_, about), parent = row
-        found = body(splitter, place.ns, tag, data)
+        found = split_checkpoint(splitter, place.ns, tag, data)
         held, seen = versions(found.plain)
         kept = dict(found.values)
         for channel, version in held.items():
@@ -117,7 +117,7 @@ class _Held(NamedTuple):
 
 
 def _split_once(splitter: Splitter, cache: dict[Any, _Held], place: Any, version: Any, stored: Any) -> Parts:
-    """A value as parts; the last of each channel is at hand, since most checkpoints have it too."""
+    """A value as parts. The last one of each channel is cached, because most checkpoints repeat it."""
     held = cache.get(place)
     if held is None or held.version != version or held.data is not stored[1]:
         cache[place] = held = _Held(version, stored[1], encoded(splitter, stored[0], stored[1], place))
@@ -131,15 +131,15 @@ class StoredMemories:
         self._store = store
 
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of memories."""
         return sum(map(len, list(self._store._data.values())))  # noqa: SLF001 - there is no verb that gives all
 
     def has_vectors(self) -> bool:
-        """Whether any was embedded."""
+        """Whether the source has vectors for any of them."""
         return any(list(self._store._vectors.values()))  # noqa: SLF001
 
     def rows(self) -> Iterator[ForeignMemory | UnreadableError]:
-        """All of them."""
+        """Read all memories. One that cannot be read comes as its error."""
         for space, items in sorted(self._store._data.items()):  # noqa: SLF001
             for key, item in sorted(items.items()):
                 try:

@@ -1,12 +1,12 @@
-"""langgraph-checkpoint-postgres: PostgresSaver, AsyncPostgresSaver, the shallow ones, and their stores; every migration.
+"""langgraph-checkpoint-postgres: PostgresSaver, AsyncPostgresSaver, the shallow savers, the stores; every migration.
 
-    checkpoints         a row each as JSON, later with small values in it; of a shallow saver one row a namespace, without ids
-    checkpoint_blobs    the other values, by channel and version; of a shallow saver by channel
-    checkpoint_writes   at first without task_path
-    store               at first without expires_at and ttl_minutes
-    store_vectors       pgvector's
+    checkpoints         one JSON row each, in later releases with small values; a shallow saver has one row per namespace
+    checkpoint_blobs    the other values, by channel and version; in a shallow saver by channel
+    checkpoint_writes   without task_path in the first releases
+    store               without expires_at and ttl_minutes in the first releases
+    store_vectors       of pgvector
 
-What a checkpoint of before version 4 has to send stands in the writes of its parent, and is read as the saver reads it.
+The sends of a checkpoint before version 4 are in the writes of its parent. They are read as the saver reads them.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _PENDING = "pending_sends"
 
 
 def has_threads(tables: dict[str, set[str]]) -> bool:
-    """Whether these tables are a saver's."""
+    """Whether these are the tables of a saver."""
     return tables.get("checkpoints", set()) >= _CHECKPOINTS and tables.get("checkpoint_blobs", set()) >= _BLOBS
 
 
 def has_memories(tables: dict[str, set[str]]) -> bool:
-    """Whether these tables are a store's."""
+    """Whether these are the tables of a store."""
     return tables.get("store", set()) >= _STORE
 
 
@@ -64,7 +64,7 @@ class _Row(NamedTuple):
 
 
 class _Blob(NamedTuple):
-    """Which value: of which namespace and channel, in which version; a shallow saver has only one."""
+    """The key of a value. A shallow saver has no versions."""
 
     ns: str
     channel: str
@@ -85,12 +85,12 @@ class SavedThreads:
         self._version = "''::text" if self._shallow else "version"
 
     def count(self, thread: str | None) -> int:
-        """How many checkpoints there are."""
+        """Return the number of checkpoints, of one thread or of all."""
         where, values = ("", ()) if thread is None else ("WHERE thread_id = %s", (thread,))
         return int(self._rows.all(f"SELECT count(*) FROM checkpoints {where}", values)[0][0])
 
     def threads(self) -> list[str]:
-        """All threads, those with writes only among them."""
+        """Return the ids of all threads, in order; also of those that have only writes."""
         query = "SELECT DISTINCT thread_id FROM checkpoints"
         if self._has_writes:
             query += " UNION SELECT DISTINCT thread_id FROM checkpoint_writes"
@@ -102,7 +102,7 @@ class SavedThreads:
         return [CheckpointPlace(*row) for row in self._rows.all(query, (thread,))]
 
     def write_counts(self, thread: str) -> dict[CheckpointPlace, WriteCount]:
-        """The writes at each place."""
+        """Count the writes at each place that has any."""
         query = (
             "SELECT checkpoint_ns, checkpoint_id, count(*), min(idx) FROM checkpoint_writes WHERE thread_id = %s"
             " GROUP BY checkpoint_ns, checkpoint_id"
@@ -111,7 +111,7 @@ class SavedThreads:
         return {CheckpointPlace(ns, id): WriteCount(count, least < 0) for ns, id, count, least in rows}
 
     def read(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[ForeignCheckpoint]:
-        """What is at these places; some rows at a time, of values as many as are not too large together."""
+        """Read what is at these places, in this order: some rows at a time, and values up to a number of bytes."""
         splitter, blobs = Splitter(), dict[_Blob, Parts | None]()
         for start in range(0, len(places), _AT_ONCE):
             some = places[start : start + _AT_ONCE]
@@ -148,7 +148,7 @@ class SavedThreads:
         return {_Blob(*blob): size for *blob, size in rows}
 
     def _fetch(self, splitter: Splitter, thread: str, blobs: set[_Blob], into: dict[_Blob, Parts | None]) -> None:
-        """Have these values; None for one that says to be empty."""
+        """Read these values. None for one that is marked as empty."""
         query = (
             f"SELECT checkpoint_ns, channel, {self._version}, type, blob FROM checkpoint_blobs"
             f" WHERE thread_id = %s AND (checkpoint_ns, channel, {self._version}) IN"
@@ -175,7 +175,7 @@ class SavedThreads:
             return ForeignCheckpoint(place, None, (), str(error))
 
     def _with_sends(self, thread: str, row: _Row, checkpoint: EncodedCheckpoint) -> EncodedCheckpoint:
-        """What the saver adds while it reads: the sends of old checkpoints."""
+        """Add what the saver adds when it reads: the sends of old checkpoints."""
         if self._shallow:
             return checkpoint._replace(rest=_with_pending(row.checkpoint, self._sends(thread, row.place.ns, None)))
         version = checkpoint.fields.get("v")
@@ -189,7 +189,7 @@ class SavedThreads:
         return checkpoint._replace(versions=held | {TASKS: latest}, values=checkpoint.values | {TASKS: sends})
 
     def _sends(self, thread: str, ns: str | None, checkpoint: str | None) -> Parts | None:
-        """The sends that were written: on a checkpoint, in any namespace, as the saver asks; or in a namespace."""
+        """The sends that were written on a checkpoint, in any namespace as the saver reads them; or in a namespace."""
         if not self._has_writes:
             return None
         where, value = ("checkpoint_id", checkpoint) if ns is None else ("checkpoint_ns", ns)
@@ -230,7 +230,7 @@ def _blobs(row: _Row, *, shallow: bool) -> set[_Blob]:
 def _groups(
     places: Sequence[CheckpointPlace], wanted: Mapping[CheckpointPlace, set[_Blob]], sizes: Mapping[_Blob, int]
 ) -> Iterator[list[CheckpointPlace]]:
-    """The places in order, as many at once as have not too many bytes."""
+    """The places in order, in groups whose values are not too large together."""
     group, size, counted = list[CheckpointPlace](), 0, set[_Blob]()
     for place in places:
         more = wanted.get(place, set()) - counted
@@ -249,7 +249,7 @@ def _checkpoint(
 ) -> EncodedCheckpoint:
     given, ns = row.checkpoint, row.place.ns
     if not isinstance(given, dict):
-        raise UnreadableError("it is no JSON object")
+        raise UnreadableError("it is not a JSON object")
     held, seen = versions(given)
     inline = {} if shallow else given.get("channel_values") or {}
     values = {name: plain_value(splitter, (ns, name), value) for name, value in inline.items()}
@@ -264,7 +264,7 @@ def _checkpoint(
 
 
 def _as_list(rows: Sequence[tuple[str, bytes]]) -> Parts | None:
-    """Values that were stored one by one, as one list."""
+    """Values that were stored one by one as one list."""
     tags, elements = {tag for tag, _ in rows}, [bytes(data) for _, data in rows]
     if not rows:
         return None
@@ -272,24 +272,24 @@ def _as_list(rows: Sequence[tuple[str, bytes]]) -> Parts | None:
         return Parts(LIST, MSGPACK, elements)
     if tags == {JSON}:
         return Parts(WHOLE, JSON, [b"[" + b",".join(elements) + b"]"])
-    raise UnreadableError(f"what it has to send is stored as {', '.join(sorted(tags))}")
+    raise UnreadableError(f"its sends are stored as {', '.join(sorted(tags))}")
 
 
 def _rest(given: Mapping[str, Any]) -> tuple[str, bytes] | None:
-    """The remainder of a checkpoint. At first its sends were in it, as a tag and base64; then they are read so."""
+    """The keys of a checkpoint that are not known. The first releases stored sends there, as a tag and base64."""
     pending = given.get(_PENDING)
     if isinstance(pending, list) and len(pending) == 2 and pending[0] in (MSGPACK, JSON):
         tag, text = pending
         try:
             return _with_pending(given, Parts(WHOLE, tag, [base64.b64decode(text, validate=True)]))
         except (ValueError, TypeError) as error:
-            raise UnreadableError(f"what it has to send cannot be read: {error}") from error
+            raise UnreadableError(f"its sends cannot be read: {error}") from error
     rest = {key: value for key, value in given.items() if key not in _KNOWN}
     return (MSGPACK, packed(rest)) if rest else None
 
 
 def _with_pending(given: Mapping[str, Any], sends: Parts | None) -> tuple[str, bytes]:
-    """The remainder of a checkpoint with what it has to send, as a shallow saver gives it."""
+    """The keys of a checkpoint that are not known, and its sends, as a shallow saver returns them."""
     others = {key: value for key, value in given.items() if key not in _KNOWN and key != _PENDING}
     if sends is not None and sends.tag == JSON:
         return JSON, json.dumps(others | {_PENDING: json.loads(sends.parts[0])}).encode()

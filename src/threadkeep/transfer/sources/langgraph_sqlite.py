@@ -1,11 +1,11 @@
-"""langgraph-checkpoint-sqlite: SqliteSaver, AsyncSqliteSaver and their stores, every schema that was released.
+"""langgraph-checkpoint-sqlite: SqliteSaver, AsyncSqliteSaver and their stores; every released schema.
 
-    checkpoints     one row each, the whole checkpoint in a blob: msgpack, or JSON of the first versions
-    writes          at first without task_path
-    store           at first without expires_at and ttl_minutes
-    store_vectors   float32, little-endian, as sqlite-vec takes them
+    checkpoints     one row each, the whole checkpoint in a blob: msgpack, or JSON in the first releases
+    writes          without task_path in the first releases
+    store           without expires_at and ttl_minutes in the first releases
+    store_vectors   float32, little-endian, as sqlite-vec stores them
 
-Nothing else tells the releases apart.
+Otherwise the releases do not differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from threadkeep.engine.codec import Parts
 from threadkeep.engine.splitting import Splitter
 from threadkeep.engine.wire import WHOLE
-from threadkeep.transfer.sources.checkpoint_bytes import body, metadata, versions
+from threadkeep.transfer.sources.checkpoint_bytes import metadata, split_checkpoint, versions
 from threadkeep.transfer.sources.langgraph_store import StoredMemories
 from threadkeep.transfer.sources.source import (
     CheckpointPlace,
@@ -36,12 +36,12 @@ _PAGE = 500
 
 
 def has_threads(tables: dict[str, set[str]]) -> bool:
-    """Whether these tables are a saver's."""
+    """Whether these are the tables of a saver."""
     return tables.get("checkpoints", set()) >= _CHECKPOINTS
 
 
 def has_memories(tables: dict[str, set[str]]) -> bool:
-    """Whether these tables are a store's."""
+    """Whether these are the tables of a store."""
     return tables.get("store", set()) >= _STORE
 
 
@@ -60,12 +60,12 @@ class SavedThreads:
         self._path = "task_path" if "task_path" in columns else "''"
 
     def count(self, thread: str | None) -> int:
-        """How many checkpoints there are."""
+        """Return the number of checkpoints, of one thread or of all."""
         where, values = ("", ()) if thread is None else ("WHERE thread_id = ?", (thread,))
         return int(self._rows.all(f"SELECT count(*) FROM checkpoints {where}", values)[0][0])
 
     def threads(self) -> list[str]:
-        """All threads, those with writes only among them."""
+        """Return the ids of all threads, in order; also of those that have only writes."""
         query = "SELECT DISTINCT thread_id FROM checkpoints"
         if self._has_writes:
             query += " UNION SELECT DISTINCT thread_id FROM writes"
@@ -77,7 +77,7 @@ class SavedThreads:
         return [CheckpointPlace(*row) for row in self._rows.each(query, (thread,))]
 
     def write_counts(self, thread: str) -> dict[CheckpointPlace, WriteCount]:
-        """The writes at each place."""
+        """Count the writes at each place that has any."""
         query = (
             "SELECT checkpoint_ns, checkpoint_id, count(*), min(idx) FROM writes WHERE thread_id = ?"
             " GROUP BY checkpoint_ns, checkpoint_id"
@@ -86,7 +86,7 @@ class SavedThreads:
         return {CheckpointPlace(ns, id): WriteCount(count, least < 0) for ns, id, count, least in rows}
 
     def read(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[ForeignCheckpoint]:
-        """What is at these places."""
+        """Read what is at these places, in this order."""
         splitter = Splitter()
         for place in places:
             before = splitter.fresh
@@ -119,7 +119,7 @@ class SavedThreads:
 
 
 def encoded(splitter: Splitter, tag: str | None, value: Any, place: Any = None) -> Parts:
-    """A stored value as parts; bytes that are not what they are called stay whole, whoever reads them will say so."""
+    """A stored value as parts. Bytes that do not match their tag stay whole; reading them raises."""
     data = value.encode() if isinstance(value, str) else bytes(value or b"")
     if tag is None:
         return Parts(WHOLE, "null", [b""])
@@ -132,7 +132,7 @@ def encoded(splitter: Splitter, tag: str | None, value: Any, place: Any = None) 
 def _checkpoint(
     splitter: Splitter, place: CheckpointPlace, parent: str | None, tag: str | None, data: Any, about: Any
 ) -> EncodedCheckpoint:
-    found = body(splitter, place.ns, tag, data.encode() if isinstance(data, str) else data)
+    found = split_checkpoint(splitter, place.ns, tag, data.encode() if isinstance(data, str) else data)
     held, seen = versions(found.plain)
     return EncodedCheckpoint(parent or None, found.plain, held, seen, found.values, found.rest, metadata(about))
 

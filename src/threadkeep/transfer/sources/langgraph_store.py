@@ -1,4 +1,4 @@
-"""Memories as LangGraph's SQL stores have them, whose tables are the same: read into rows of ours."""
+"""Memories of LangGraph's SQL stores, SqliteStore and PostgresStore, whose tables are the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def foreign_memory(
     *,
     vectors: tuple[bytes, ...] = (),
 ) -> ForeignMemory | UnreadableError:
-    """A memory from its columns; why not, if it is none."""
+    """Return a memory from its columns, or the error why it cannot be read."""
     try:
         text = values.dump(json.loads(value) if isinstance(value, (str, bytes)) else value)
         row = MemoryRow(
@@ -40,27 +40,27 @@ def foreign_memory(
 def _time(given: Any) -> int:
     time = given if isinstance(given, datetime) else parse_time(given)
     if time is None:
-        raise ValueError(f"{given!r} is no time")
+        raise ValueError(f"{given!r} is not a time")
     return microseconds(time)
 
 
 class Rows(Protocol):
-    """Tables of another database, read page by page."""
+    """The tables of another database."""
 
     tables: dict[str, set[str]]
 
     def all(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """All rows of a query."""
+        """Return all rows of a query."""
 
     def paged(self, query: str, key: Callable[[Any], Sequence[Any]], start: Sequence[Any]) -> Iterator[Any]:
-        """The rows of a query that takes the key of the last row of the page before."""
+        """Read the rows of a query page by page. It takes the key of the last row of the page before."""
 
 
 class StoredMemories:
     """The memories of a SqliteStore or a PostgresStore, whose tables are the same.
 
-    `query` asks for a page of them, `{ttl}` being where times to live stand or would stand; `vectors` for those of one,
-    which `as_vector` packs.
+    `query` reads a page of them; `{ttl}` stands for the columns of times to live, which old tables lack. `vectors` reads
+    the vectors of one memory, which `as_vector` packs.
     """
 
     def __init__(self, rows: Rows, *, query: str, vectors: str, as_vector: Callable[[Any], bytes]) -> None:
@@ -71,15 +71,15 @@ class StoredMemories:
         self._vectors, self._as_vector = vectors, as_vector
 
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of memories."""
         return int(self._rows.all("SELECT count(*) FROM store")[0][0])
 
     def has_vectors(self) -> bool:
-        """Whether any was embedded."""
+        """Whether the source has vectors for any of them."""
         return self._has_vectors and bool(self._rows.all("SELECT 1 FROM store_vectors LIMIT 1"))
 
     def rows(self) -> Iterator[ForeignMemory | UnreadableError]:
-        """All of them."""
+        """Read all memories. One that cannot be read comes as its error."""
         for row in self._rows.paged(self._query, lambda last: last[:2], ("", "")):
             yield foreign_memory(*row, vectors=self._embedded(row[0], row[1]))
 

@@ -1,4 +1,4 @@
-"""Somebody else's PostgreSQL database, read in one transaction that can change nothing and sees one parse_time."""
+"""A foreign PostgreSQL database, read in one read-only transaction that sees one snapshot."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from urllib.parse import unquote
 from threadkeep.errors import Unavailable
 
 _OURS = ("min_size", "max_size", "prepare", "group")
-"""What threadkeep.open takes in a URL and no server does: the same URL may be given here."""
+"""Options that threadkeep.open takes in a URL and libpq does not know. The same URL may be passed here."""
 
 
 _PATIENT = ("statement_timeout", "idle_in_transaction_session_timeout")
-"""What could end a long transaction that disturbs nobody."""
+"""Timeouts that are switched off, because they could end the transaction."""
 
 
 class PostgresRows:
-    """A connection in a transaction: REPEATABLE READ, READ ONLY. `schema` in the URL's query says where the tables are."""
+    """A connection in a REPEATABLE READ, READ ONLY transaction. `schema` in the URL's query names the tables' schema."""
 
     def __init__(self, url: str, *, timeout: float = 30.0) -> None:
         try:
@@ -51,18 +51,18 @@ class PostgresRows:
         return tables
 
     def all(self, query: Any, values: Sequence[Any] = ()) -> list[Any]:
-        """All rows of a query; bytes come as bytes."""
+        """Return all rows of a query, in binary."""
         with self._translated():
             return self._connection.execute(query, values, binary=True).fetchall()
 
     def paged(self, query: Any, key: Callable[[Any], Sequence[Any]], start: Sequence[Any]) -> Iterator[Any]:
-        """The rows of a query that takes the key of the last row of the page before."""
+        """Read the rows of a query page by page. It takes the key of the last row of the page before."""
         while page := self.all(query, start):
             yield from page
             start = key(page[-1])
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Close the connection."""
         self._connection.close()
 
     @contextmanager
@@ -74,7 +74,7 @@ class PostgresRows:
 
 
 def _without_schema(url: str) -> tuple[str, str | None]:
-    """The URL for libpq, and the schema that its query names."""
+    """Return the URL for libpq, and the schema that its query names."""
     base, _, query = url.partition("?")
     pieces = [piece for piece in query.split("&") if piece]
     schemas = [unquote(piece.partition("=")[2]) for piece in pieces if piece.startswith("schema=")]

@@ -1,4 +1,4 @@
-"""Somebody else's SQLite file, opened so that nothing in it can change, also while others write to it."""
+"""A foreign SQLite file, opened read-only. Others may write to it meanwhile."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 
 
 class SqliteRows:
-    """A read-only connection. A file in WAL mode is read as it was at the first parse_time.
+    """A read-only connection. A file in WAL mode is read in one transaction, which sees one snapshot.
 
-    One in another mode is not held: as long as it is read, nobody could write to it. There each query has its parse_time.
+    In another mode a transaction would block writers, so there each query sees its own snapshot.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,27 +41,27 @@ class SqliteRows:
     def _columns(self, table: str) -> list[Any]:
         try:
             return list(self._connection.execute("SELECT * FROM pragma_table_info(?)", (table,)))
-        except apsw.SQLError:  # a virtual table of an extension that is not here
+        except apsw.SQLError:  # a virtual table of an extension that is not loaded
             return []
 
     def all(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """All rows of a query."""
+        """Return all rows of a query."""
         with self._translated():
             return list(self._connection.execute(query, values))
 
     def each(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """The rows of a query, one after the other, while the file may be held."""
+        """Read the rows of a query one by one. Without WAL, writers are blocked meanwhile."""
         with self._translated():
             yield from self._connection.execute(query, values)
 
     def paged(self, query: str, key: Callable[[Any], Sequence[Any]], start: Sequence[Any]) -> Iterator[Any]:
-        """The rows of a query that takes the key of the last row of the page before; nothing is held in between."""
+        """Read the rows of a query page by page. It takes the key of the last row of the page before."""
         while page := self.all(query, start):
             yield from page
             start = key(page[-1])
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     @contextmanager
@@ -71,7 +71,7 @@ class SqliteRows:
         except _DAMAGED as error:
             raise Corrupt(f"{self.path} cannot be read: {error}") from error
         except UnicodeDecodeError as error:
-            raise Corrupt(f"{self.path} has a text that is no UTF-8: {error}") from error
+            raise Corrupt(f"{self.path} has text that is not UTF-8: {error}") from error
         except apsw.Error as error:
             raise Unavailable(f"{self.path} cannot be read: {error}") from error
 
@@ -85,7 +85,7 @@ def _opened(path: Path) -> apsw.Connection:
     except apsw.CantOpenError:
         if _has_log(path) or os.access(path.parent, os.W_OK):
             raise
-        # In WAL mode a reader makes two files beside it; where it may not, nobody else is writing either.
+        # In WAL mode a reader creates two files beside it. If it may not, nobody else is writing either.
         connection = apsw.Connection(f"{where}?immutable=1", flags=flags)
     return connection
 
