@@ -21,7 +21,7 @@ from cubeloop.providers.base import TextContent, UserMessage
 from langchain_core.messages import HumanMessage
 from langgraph.types import Command
 
-import households
+import sample_keep
 import threadkeep
 from conftest import BACKENDS, Backend
 from processes import finish, start
@@ -33,16 +33,16 @@ from trees import Put, Wrote, grow
 
 
 @cache
-def house() -> threadkeep.Keep:
+def sample() -> threadkeep.Keep:
     """A Keep with one of everything, to be looked at only."""
     keep = threadkeep.open("memory://")
-    households.furnish(keep)
+    sample_keep.fill(keep)
     return keep
 
 
 @cache
-def furniture() -> dict[str, Any]:
-    return households.inventory(house())
+def sample_contents() -> dict[str, Any]:
+    return sample_keep.contents(sample())
 
 
 @pytest.fixture
@@ -68,34 +68,34 @@ def test_all_is_the_same_on_another_backend_and_goes_on_there(
     source: Backend, target: Backend, open_on: Callable[[Backend], threadkeep.Keep]
 ) -> None:
     one, other = open_on(source), open_on(target)
-    threadkeep.convert(house(), one)
+    threadkeep.convert(sample(), one)
     done = threadkeep.convert(one, other)
     assert (done.threads, done.created, done.memories, done.differences) == (11, 11, 72, ())
-    assert households.inventory(other) == furniture()
+    assert sample_keep.contents(other) == sample_contents()
     again = threadkeep.convert(one, other)
     assert (again.unchanged, again.created, again.updated, again.memories, again.differences) == (11, 0, 0, 0, ())
     asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text="more")])]))
     assert threadkeep.convert(one, other, kind="cube").updated == 1
     assert asyncio.run(other.cube.load("talk")) == asyncio.run(one.cube.load("talk"))
-    answered = households.NESTED(other.checkpointer).invoke(Command(resume="Ana"), households.thread("nested"))
+    answered = sample_keep.NESTED(other.checkpointer).invoke(Command(resume="Ana"), sample_keep.thread("nested"))
     assert answered["said"][-1] == "heard Ana"
-    talked = households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
+    talked = sample_keep.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, sample_keep.CONTINUED)
     assert talked["messages"][-3].content == "on"
     done = threadkeep.convert(one, other)
     assert (done.unchanged, done.merged, done.differences) == (9, 2, ())
-    assert households.CHAT(other.checkpointer).get_state(households.CONTINUED).values == talked
+    assert sample_keep.CHAT(other.checkpointer).get_state(sample_keep.CONTINUED).values == talked
 
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS if each.lasting], ids=lambda backend: backend.name)
 def test_rows_items_and_index_are_sound_after_a_conversion(backend: Backend, tmp_path: Path) -> None:
     url = backend.fresh(tmp_path, 1)
-    threadkeep.convert(house(), url)
+    threadkeep.convert(sample(), url)
     assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
     with threadkeep.open(url) as keep:
         found = keep.threads(metadata={"customer_email": "ana@example.org"})
         assert [info.id for info in found] == ["chat"]
         keep.checkpointer.delete_for_runs(["run-2"])  # runs are known
-        assert [each.checkpoint["id"] for each in keep.checkpointer.list(households.thread("private-thread"))] == [
+        assert [each.checkpoint["id"] for each in keep.checkpointer.list(sample_keep.thread("private-thread"))] == [
             "c2",
             "c0",
         ]
@@ -108,26 +108,26 @@ def test_a_thread_of_another_source_is_never_taken_for_a_newer_one() -> None:
         time.sleep(0.005)  # made at another moment
         grow(one.checkpointer, "1", [Put(f"c{n}", None, {"a": [n]})])
         asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text=f"{n}")])]))
-        done = threadkeep.convert(one, by_conversion)
+        converted = threadkeep.convert(one, by_conversion)
         one.export(file := io.BytesIO())
-        brought = by_file.import_portable(io.BytesIO(file.getvalue()))
-        assert (done.updated, brought.updated) == (0, 0)
-        assert [len(told.differences) for told in (done, brought)] == [n, n], "a talk is not merged"
+        imported = by_file.import_portable(io.BytesIO(file.getvalue()))
+        for done in (converted, imported):
+            assert (done.updated, done.conflicting, len(done.differences)) == (0, n, n), "a cube thread is not merged"
     for keep in (by_conversion, by_file):
-        assert {each.checkpoint["id"] for each in keep.checkpointer.list(households.thread("1"))} == {"c0", "c1"}
+        assert {each.checkpoint["id"] for each in keep.checkpointer.list(sample_keep.thread("1"))} == {"c0", "c1"}
         assert asyncio.run(keep.cube.load("talk")).messages[0].content[0].text == "0"
 
 
-def test_what_changed_in_the_source_is_brought_by_the_next_conversion() -> None:
+def test_what_changed_in_the_source_is_copied_by_the_next_conversion() -> None:
     one, other = new(), new()
-    threadkeep.convert(house(), one)
+    threadkeep.convert(sample(), one)
     threadkeep.convert(one, other)
     asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text="later")])]))
     one.checkpointer.prune(["chat"])
     one.store.put(("users",), "short", {"text": "newer"})
     done = threadkeep.convert(one, other)
     assert (done.updated, done.unchanged, done.memories, done.differences) == (2, 9, 1, ())
-    assert households.inventory(other) == households.inventory(one)
+    assert sample_keep.contents(other) == sample_keep.contents(one)
 
 
 def test_a_thread_that_went_on_in_the_target_gets_what_it_lacks_and_keeps_its_own() -> None:
@@ -156,7 +156,7 @@ def trees_config(id: str) -> dict[str, Any]:
     return {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": id}}
 
 
-def test_a_talk_that_went_on_in_the_target_is_left_alone_and_told_of() -> None:
+def test_a_cube_thread_that_went_on_in_the_target_is_left_alone_and_reported() -> None:
     one, other = new(), new()
     asyncio.run(one.cube.append("t", [UserMessage(content=[TextContent(text="a")])]))
     grow(one.checkpointer, "graph", [Put("c0", None, {"a": 1})])
@@ -167,10 +167,22 @@ def test_a_talk_that_went_on_in_the_target_is_left_alone_and_told_of() -> None:
     assert asyncio.run(other.cube.load("t")).messages[0].content[0].text == "b"
 
 
-def test_some_threads_or_none_with_memories_or_without_only_in_words() -> None:
+def test_a_memory_that_is_newer_in_the_target_stays_and_is_no_difference() -> None:
+    one, other = new(), new()
+    one.store.put(("n",), "old", {"v": "source"})
+    one.store.put(("n",), "k", {"v": "source"})
+    threadkeep.convert(one, other)
+    other.store.put(("n",), "old", {"v": "target"})
+    one.store.put(("n",), "k", {"v": "source, later"})
+    done = threadkeep.convert(one, other)
+    assert (done.memories, done.already_there, done.differences) == (1, 1, ())
+    assert [other.store.get(("n",), key).value["v"] for key in ("old", "k")] == ["target", "source, later"]
+
+
+def test_some_threads_are_converted_with_memories_or_without() -> None:
     def moved(**options: Any) -> tuple[list[str], int]:
         other = new()
-        done = threadkeep.convert(house(), other, **options)
+        done = threadkeep.convert(sample(), other, **options)
         assert done.memories == len(other.store.search((), limit=1000))
         return [info.id for info in other.threads(order="id")], done.memories
 
@@ -179,14 +191,14 @@ def test_some_threads_or_none_with_memories_or_without_only_in_words() -> None:
     assert moved(prefix="p") == (["private-thread", "pruned"], 0)
     assert moved(kind="cube") == (["forked", "talk"], 0)
     other = new()
-    would = threadkeep.convert(house(), other, dry_run=True)
+    would = threadkeep.convert(sample(), other, dry_run=True)
     assert (would.created, would.memories, would.dry_run, other.threads()) == (11, 72, True, [])
     with pytest.raises(Missing, match="nobody"):
-        threadkeep.convert(house(), other, thread_id="nobody")
+        threadkeep.convert(sample(), other, thread_id="nobody")
     with pytest.raises(ValueError, match="not both"):
-        threadkeep.convert(house(), other, thread_id="a", prefix="b")
+        threadkeep.convert(sample(), other, thread_id="a", prefix="b")
     with pytest.raises(ValueError, match="kind"):
-        threadkeep.convert(house(), other, kind="other")
+        threadkeep.convert(sample(), other, kind="other")
     with pytest.raises(ValueError, match="same Keep"):
         threadkeep.convert(other, other)
 
@@ -245,12 +257,12 @@ async def test_an_event_loop_is_not_blocked_by_a_conversion_an_export_or_an_impo
 
 def test_the_source_is_only_read_and_a_read_only_target_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
-    threadkeep.convert(house(), url, thread_id="fan")
+    threadkeep.convert(sample(), url, thread_id="fan")
     before = (tmp_path / "a.db").read_bytes()
     threadkeep.convert(url, new())
     assert (tmp_path / "a.db").read_bytes() == before
     with threadkeep.open(url, read_only=True) as keep, pytest.raises(ReadOnly):
-        threadkeep.convert(house(), keep, thread_id="chat")
+        threadkeep.convert(sample(), keep, thread_id="chat")
 
 
 # -- interrupted
@@ -290,7 +302,7 @@ def test_a_conversion_that_is_killed_or_interrupted_is_ended_by_the_same_command
     assert loose_ends(target) == []
     with threadkeep.open(f"sqlite:///{source}") as one, threadkeep.open(f"sqlite:///{target}") as other:
         assert len(other.threads(limit=1000)) == 81
-        assert households.inventory(other) == households.inventory(one)
+        assert sample_keep.contents(other) == sample_keep.contents(one)
 
 
 def _count(path: Path) -> int:
@@ -302,7 +314,7 @@ def _count(path: Path) -> int:
         return 0
 
 
-def test_a_thread_of_which_a_part_was_brought_is_not_there_for_a_graph_and_is_made_anew() -> None:
+def test_a_partly_copied_thread_is_not_visible_to_a_graph_and_is_copied_again() -> None:
     one, other = new(), new()
     chance = random.Random(3)
     grow(one.checkpointer, "t", [Put("c0", None, {"a": [chance.randbytes(400_000) for _ in range(30)]})])
@@ -326,11 +338,11 @@ def test_a_thread_of_which_a_part_was_brought_is_not_there_for_a_graph_and_is_ma
         threadkeep.convert(one, other, on_progress=stop)
     transport.write = write
     assert [(info.id, info.checkpoints) for info in other.threads()] == [("t", 0)]
-    assert other.checkpointer.get_tuple(households.thread("t")) is None
+    assert other.checkpointer.get_tuple(sample_keep.thread("t")) is None
     third, file = new(), io.BytesIO()
     assert threadkeep.convert(other, third).created == other.export(file).threads == 0  # it is no thread yet
     assert threadkeep.convert(one, other).created == 1
-    assert households.inventory(other) == households.inventory(one)
+    assert sample_keep.contents(other) == sample_keep.contents(one)
     assert seen[0] == (0, 1, "t")
 
 
@@ -351,17 +363,15 @@ def test_a_source_that_changes_while_it_is_read_is_read_again() -> None:
     one._desk.transport.read = prune_meanwhile
     done = threadkeep.convert(one, other)
     assert (count, done.created + done.updated, done.differences) == (6, 1, ())
-    assert households.inventory(other) == households.inventory(one)
+    assert sample_keep.contents(other) == sample_keep.contents(one)
 
 
 # -- the command
 
 
-def test_the_command_converts_says_so_and_tells_of_differences(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_converts_and_reports_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = tmp_path / "a.db", tmp_path / "b.db"
-    threadkeep.convert(house(), f"sqlite:///{one}")
+    threadkeep.convert(sample(), f"sqlite:///{one}")
     assert run(["convert", str(one), str(other), "--dry-run"]) == 0
     assert "would convert 11 threads from threadkeep: 11 created" in capsys.readouterr().out
     assert not other.exists()
@@ -430,5 +440,5 @@ def test_a_large_thread_takes_little_memory(tmp_path: Path) -> None:
         assert 0 < int(grown) < 100, verb
     with threadkeep.open(f"sqlite:///{tmp_path / 'd.db'}") as keep, threadkeep.open(f"sqlite:///{source}") as first:
         assert len(list(keep.checkpointer.list(None))) == 50
-        last = households.thread("t")
+        last = sample_keep.thread("t")
         assert keep.checkpointer.get_tuple(last) == first.checkpointer.get_tuple(last)

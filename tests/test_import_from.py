@@ -28,11 +28,11 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command
 
-import houses
+import foreign_savers
 import threadkeep
 import valkeys
 from data import make_old_databases
-from houses import Database, alived_in, assert_same, at, ended, lived_in, old_file, told
+from foreign_savers import Database, afill_saver, assert_same, at, fill_saver, finish_thread, old_file, read_thread
 from soundness import loose_ends
 from threadkeep.cli.app import run
 from threadkeep.engine.codec import Codec
@@ -46,24 +46,24 @@ OLD = ["a", "b", "c", "d"]
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saver_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file that SqliteSaver and AsyncSqliteSaver wrote."""
-    path = tmp_path_factory.mktemp("house") / "house.db"
+    path = tmp_path_factory.mktemp("saver") / "saver.db"
     with SqliteSaver.from_conn_string(str(path)) as saver:
-        lived_in(saver)
+        fill_saver(saver)
 
     async def write() -> None:
         async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
-            await alived_in(saver)
+            await afill_saver(saver)
 
     asyncio.run(write())
     return path
 
 
 @pytest.fixture
-def source(house: Path, tmp_path: Path) -> Path:
+def source(saver_file: Path, tmp_path: Path) -> Path:
     """A copy of that, to change."""
-    return Path(shutil.copy(house, tmp_path / "source.db"))
+    return Path(shutil.copy(saver_file, tmp_path / "source.db"))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def empty() -> Any:
         yield keep
 
 
-def check_moved(keep: threadkeep.Keep, path: Path) -> None:
+def check_import(keep: threadkeep.Keep, path: Path) -> None:
     """Import a file, compare by what both savers say, and let its threads go on."""
     before = path.read_bytes()
     found = keep.import_from(path)
@@ -85,30 +85,30 @@ def check_moved(keep: threadkeep.Keep, path: Path) -> None:
         }  # fmt: skip
         for thread in ALL:
             if thread != "answered":
-                assert ended(keep.checkpointer, thread) == ended(theirs, thread)
+                assert finish_thread(keep.checkpointer, thread) == finish_thread(theirs, thread)
 
 
 def test_what_a_sqlite_saver_kept_is_here_and_goes_on(url: str, source: Path) -> None:
     with threadkeep.open(url) as keep:
-        check_moved(keep, source)
+        check_import(keep, source)
     if not url.startswith(("memory", "valkey")):
         assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
 
 def test_the_same_goes_for_a_cluster(source: Path) -> None:
     with threadkeep.open(valkeys.shared().url()) as keep:
-        check_moved(keep, source)
+        check_import(keep, source)
 
 
 def test_what_a_postgres_saver_kept_is_here_and_goes_on(empty: threadkeep.Keep) -> None:
     database = Database()
     with PostgresSaver.from_conn_string(database.libpq) as theirs:
         theirs.setup()
-        lived_in(theirs)
+        fill_saver(theirs)
 
         async def write() -> None:
             async with AsyncPostgresSaver.from_conn_string(database.libpq) as saver:
-                await alived_in(saver)
+                await afill_saver(saver)
 
         asyncio.run(write())
         rows = database.execute("SELECT * FROM checkpoint_blobs ORDER BY 1, 2, 3, 4")
@@ -118,7 +118,7 @@ def test_what_a_postgres_saver_kept_is_here_and_goes_on(empty: threadkeep.Keep) 
         assert empty.import_from(database.libpq, kind="langgraph-postgres").already_there == found.checkpoints
         assert_same(empty.checkpointer, theirs, ALL)
         for thread in ("chat", "asked"):
-            assert ended(empty.checkpointer, thread) == ended(theirs, thread)
+            assert finish_thread(empty.checkpointer, thread) == finish_thread(theirs, thread)
 
 
 def test_large_values_of_a_postgres_saver_come_a_few_at_a_time(
@@ -129,7 +129,7 @@ def test_large_values_of_a_postgres_saver_come_a_few_at_a_time(
     database = Database()
     with PostgresSaver.from_conn_string(database.libpq) as theirs:
         theirs.setup()
-        lived_in(theirs)
+        fill_saver(theirs)
         assert empty.import_from(database.url).is_equal
         assert_same(empty.checkpointer, theirs, THREADS)
 
@@ -140,19 +140,19 @@ def test_what_a_shallow_saver_kept_is_here(empty: threadkeep.Keep) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         with ShallowPostgresSaver.from_conn_string(database.libpq) as theirs:
             theirs.setup()
-            lived_in(theirs, turns=1)
+            fill_saver(theirs, turns=1)
             assert empty.import_from(database.url).is_equal
             assert_same(empty.checkpointer, theirs, THREADS)
-    assert ended(empty.checkpointer, "asked")[1] == ()
+    assert finish_thread(empty.checkpointer, "asked")[1] == ()
 
 
 def test_what_a_saver_in_memory_kept_is_here_and_goes_on(empty: threadkeep.Keep) -> None:
     theirs = InMemorySaver()
-    lived_in(theirs)
+    fill_saver(theirs)
     assert empty.import_from(theirs).differences == ()
     assert_same(empty.checkpointer, theirs, THREADS)
     for thread in ("chat", "asked"):
-        assert ended(empty.checkpointer, thread) == ended(theirs, thread)
+        assert finish_thread(empty.checkpointer, thread) == finish_thread(theirs, thread)
 
 
 @pytest.mark.parametrize("release", OLD)
@@ -162,8 +162,8 @@ def test_files_of_old_releases_are_read_as_today(release: str, tmp_path: Path, e
     threads = ["talk", "sends", "nested", "atalk", "asends", "anested"]
     with SqliteSaver.from_conn_string(str(path)) as theirs:
         if release == "a":  # today's saver has lost the way to these datetimes and sends; ours has not
-            assert [each.metadata for each in told(empty.checkpointer, "talk")] == [
-                each.metadata for each in told(theirs, "talk")
+            assert [each.metadata for each in read_thread(empty.checkpointer, "talk")] == [
+                each.metadata for each in read_thread(theirs, "talk")
             ]
         else:
             assert_same(empty.checkpointer, theirs, threads)
@@ -199,8 +199,8 @@ def test_an_import_again_brings_only_what_is_new(source: Path, empty: threadkeep
     again = empty.import_from(source)
     assert (again.checkpoints, again.writes, again.already_there) == (0, 0, first.checkpoints)
     with SqliteSaver.from_conn_string(str(source)) as theirs:
-        houses.asking(theirs).invoke(Command(resume="yes"), at("asked"))
-        houses.chat(theirs).invoke(None, at("chat"))
+        foreign_savers.asking(theirs).invoke(Command(resume="yes"), at("asked"))
+        foreign_savers.chat(theirs).invoke(None, at("chat"))
         grown = empty.import_from(source)
         assert grown.differences == ()
         assert 0 < grown.checkpoints < first.checkpoints
@@ -210,18 +210,18 @@ def test_an_import_again_brings_only_what_is_new(source: Path, empty: threadkeep
 
 def test_a_thread_that_was_continued_here_stays_as_it_is(source: Path, empty: threadkeep.Keep) -> None:
     empty.import_from(source)
-    ended(empty.checkpointer, "asked")
-    before = told(empty.checkpointer, "asked")
+    finish_thread(empty.checkpointer, "asked")
+    before = read_thread(empty.checkpointer, "asked")
     found = empty.import_from(source)
     assert (found.checkpoints, found.writes, found.differences) == (0, 0, ())
-    assert told(empty.checkpointer, "asked") == before
+    assert read_thread(empty.checkpointer, "asked") == before
 
 
 def test_some_threads_may_be_chosen_and_counted_before(source: Path, empty: threadkeep.Keep) -> None:
-    told_before = empty.import_from(source, prefix="a", dry_run=True)
-    assert (told_before.threads, empty.threads()) == (4, [])
+    would = empty.import_from(source, prefix="a", dry_run=True)
+    assert (would.threads, empty.threads()) == (4, [])
     found = empty.import_from(source, prefix="a")
-    assert (found.threads, found.checkpoints) == (told_before.threads, told_before.checkpoints)
+    assert (found.threads, found.checkpoints) == (would.threads, would.checkpoints)
     assert sorted(each.id for each in empty.threads()) == ["aasked", "achat", "answered", "asked"]
     assert empty.import_from(source, thread_id="chat").threads == 1
     with pytest.raises(Missing, match="nobody"):
@@ -273,7 +273,7 @@ def test_a_thread_that_grew_is_counted_alike_on_all_ways(source: Path, tmp_path:
     for grows in (False, True):
         if grows:
             with SqliteSaver.from_conn_string(str(source)) as theirs:
-                houses.asking(theirs).invoke(Command(resume="yes"), at("asked"))
+                foreign_savers.asking(theirs).invoke(Command(resume="yes"), at("asked"))
         grown = empty.import_from(source)
         empty.export(tmp_path / "all.tk")
         would, done = ways.results(targets, dry_run=True), ways.results(targets)
@@ -320,10 +320,10 @@ def test_it_takes_as_little_room_as_if_the_graph_had_run_here(tmp_path: Path) ->
     for name in ("run", "imported"):
         with threadkeep.open(f"sqlite:///{tmp_path / name}.db") as keep:
             if name == "run":
-                lived_in(keep.checkpointer, turns=12)
+                fill_saver(keep.checkpointer, turns=12)
             else:
                 with SqliteSaver.from_conn_string(str(tmp_path / "theirs.db")) as theirs:
-                    lived_in(theirs, turns=12)
+                    fill_saver(theirs, turns=12)
                 keep.import_from(tmp_path / "theirs.db")
             sizes[name] = sum(each.bytes for each in keep.threads())
     assert sizes["imported"] <= 1.25 * sizes["run"]
@@ -368,7 +368,7 @@ print("done", flush=True)
 """
 
 
-def long_house(path: Path, *, threads: int, each: int = 60) -> None:
+def write_long_file(path: Path, *, threads: int, each: int = 60) -> None:
     serde = JsonPlusSerializer()
     with SqliteSaver.from_conn_string(str(path)) as saver:
         saver.setup()
@@ -390,7 +390,7 @@ def long_house(path: Path, *, threads: int, each: int = 60) -> None:
 
 @pytest.mark.parametrize(("backend", "kills"), [("sqlite", ("5", "12")), ("postgres", ("12",))])
 def test_an_import_that_was_killed_goes_on(backend: str, kills: tuple[str, ...], tmp_path: Path) -> None:
-    long_house(tmp_path / "theirs.db", threads=10)
+    write_long_file(tmp_path / "theirs.db", threads=10)
     url = f"sqlite:///{tmp_path / 'ours.db'}" if backend == "sqlite" else Database().url
     for steps in kills:
         words = [sys.executable, "-c", _IMPORT, tmp_path / "theirs.db", url, steps]
@@ -486,10 +486,10 @@ def test_values_that_are_encrypted_one_by_one_are_carried_over_as_they_are(monke
     with PostgresSaver.from_conn_string(database.libpq) as theirs, threadkeep.open("memory://", serde=serde) as keep:
         theirs.serde = serde
         theirs.setup()
-        lived_in(theirs, turns=1)
+        fill_saver(theirs, turns=1)
         assert keep.import_from(database.url).differences == ()
         assert_same(keep.checkpointer, theirs, THREADS)
-        assert ended(keep.checkpointer, "asked")[1] == ()
+        assert finish_thread(keep.checkpointer, "asked")[1] == ()
 
 
 def test_a_difference_is_found_and_named(source: Path, empty: threadkeep.Keep) -> None:
@@ -544,7 +544,7 @@ def test_what_is_no_source_is_refused(tmp_path: Path, source: Path, empty: threa
         empty.import_from(text)
     with pytest.raises(ValueError, match="no known tables"):
         empty.import_from(nothing)
-    with pytest.raises(ValueError, match="not of the kind cubeloop-sqlite: it has langgraph-sqlite"):
+    with pytest.raises(ValueError, match="not of kind cubeloop-sqlite: it has langgraph-sqlite"):
         empty.import_from(source, kind="cubeloop-sqlite")
     with pytest.raises(ValueError, match="kind must be one of"):
         empty.import_from(source, kind="csv")
@@ -554,7 +554,7 @@ def test_what_is_no_source_is_refused(tmp_path: Path, source: Path, empty: threa
         empty.import_from(ancient)
     with pytest.raises(ValueError, match="threadkeep's own"):
         empty.import_from(own)
-    with pytest.raises(ValueError, match="compressed, but no export"):
+    with pytest.raises(ValueError, match="compressed, but it is not an export"):
         empty.import_from(packed)
     with pytest.raises(Corrupt, match=r"damaged\.db"):
         empty.import_from(damaged)
@@ -562,7 +562,7 @@ def test_what_is_no_source_is_refused(tmp_path: Path, source: Path, empty: threa
         empty.import_from("postgresql://user:secret@127.0.0.1:1/db")
     with pytest.raises(TypeError, match="InMemorySaver"):
         empty.import_from(object())
-    with pytest.raises(ValueError, match="of the kind memory"):
+    with pytest.raises(ValueError, match="of kind memory"):
         empty.import_from(InMemorySaver(), kind="langgraph-sqlite")
     with threadkeep.open(f"sqlite:///{own}", read_only=True) as keep, pytest.raises(ReadOnly):
         keep.import_from(source)
@@ -627,7 +627,7 @@ def test_the_command_imports_what_was_exported(
 
 
 def test_the_command_that_is_interrupted_goes_on(tmp_path: Path) -> None:
-    long_house(tmp_path / "theirs.db", threads=100)
+    write_long_file(tmp_path / "theirs.db", threads=100)
     ours = tmp_path / "ours.db"
     words = [sys.executable, "-m", "threadkeep", "import", str(tmp_path / "theirs.db"), "--url", str(ours)]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

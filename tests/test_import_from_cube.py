@@ -32,7 +32,7 @@ from langgraph.store.sqlite.base import VECTOR_MIGRATIONS
 from sqlite_vec import serialize_float32
 
 import threadkeep
-from houses import DATA, Database, old_file
+from foreign_savers import DATA, Database, old_file
 from threadkeep.adapters.cube import KeepCube
 
 THREADS = ["talk", "fork", "extra only", "no runs", "claimed"]

@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 from langgraph.types import Command
 
-import households
+import sample_keep
 import threadkeep
 from conftest import BACKENDS, Backend
-from households import thread
+from sample_keep import thread
 from soundness import loose_ends
 from threadkeep.cli.app import run
 from threadkeep.transfer.portable import files
@@ -38,17 +38,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @cache
-def house() -> threadkeep.Keep:
+def sample() -> threadkeep.Keep:
     keep = threadkeep.open("memory://")
-    households.furnish(keep)
+    sample_keep.fill(keep)
     return keep
 
 
 @cache
 def exported(*, redact: bool = False) -> bytes:
-    """The file of the house."""
+    """The file of the sample."""
     out = io.BytesIO()
-    house().export(out, redact=redact)
+    sample().export(out, redact=redact)
     return out.getvalue()
 
 
@@ -81,9 +81,9 @@ def test_a_file_of_one_backend_is_the_same_on_another_and_goes_on_there(
         done = one.export(tmp_path / "file.tk")
         assert (done.threads, done.memories, done.redacted) == (11, 72, False)
         assert files.is_portable(tmp_path / "file.tk")
-        brought = other.import_portable(tmp_path / "file.tk")
-        assert (brought.threads, brought.created, brought.memories, brought.differences) == (11, 11, 72, ())
-        assert households.inventory(other) == households.inventory(house())
+        done = other.import_portable(tmp_path / "file.tk")
+        assert (done.threads, done.created, done.memories, done.differences) == (11, 11, 72, ())
+        assert sample_keep.contents(other) == sample_keep.contents(sample())
         again = other.import_portable(str(tmp_path / "file.tk"))
         assert (again.created, again.unchanged, again.memories, again.differences, again.complete) == (
             0,
@@ -92,12 +92,12 @@ def test_a_file_of_one_backend_is_the_same_on_another_and_goes_on_there(
             (),
             True,
         )
-        answered = households.NESTED(other.checkpointer).invoke(Command(resume="Ana"), thread("nested"))
+        answered = sample_keep.NESTED(other.checkpointer).invoke(Command(resume="Ana"), thread("nested"))
         assert answered["said"][-1] == "heard Ana"
-        talked = households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
-        brought = other.import_portable(tmp_path / "file.tk")
-        assert (brought.unchanged, brought.merged, brought.differences) == (9, 2, ())
-        assert households.CHAT(other.checkpointer).get_state(households.CONTINUED).values == talked
+        talked = sample_keep.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, sample_keep.CONTINUED)
+        done = other.import_portable(tmp_path / "file.tk")
+        assert (done.unchanged, done.merged, done.differences) == (9, 2, ())
+        assert sample_keep.CHAT(other.checkpointer).get_state(sample_keep.CONTINUED).values == talked
     if target.lasting:
         assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
@@ -159,7 +159,7 @@ def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path) -> None:
 def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:
     def out(**options: Any) -> tuple[list[str], int]:
         file = io.BytesIO()
-        house().export(file, **options)
+        sample().export(file, **options)
         said = lines(file.getvalue())
         return [each["id"] for each in said if each["type"] == "thread"], sum(each["type"] == "memory" for each in said)
 
@@ -168,15 +168,15 @@ def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:
     assert out(prefix="p", kind="graph") == (["private-thread", "pruned"], 0)
     assert out(memories=False)[1] == 0
     keep = new()
-    brought = keep.import_portable(io.BytesIO(exported()), prefix="f")
-    assert (brought.threads, brought.memories, brought.complete) == (2, 0, True)
+    done = keep.import_portable(io.BytesIO(exported()), prefix="f")
+    assert (done.threads, done.memories, done.complete) == (2, 0, True)
     assert [info.id for info in keep.threads(order="id")] == ["fan", "forked"]
     with pytest.raises(threadkeep.errors.Missing, match="nobody"):
-        house().export(io.BytesIO(), thread_id="nobody")
+        sample().export(io.BytesIO(), thread_id="nobody")
     with pytest.raises(threadkeep.errors.Missing, match="nobody"):
         new().import_portable(io.BytesIO(exported()), thread_id=["fan", "nobody"])
     with pytest.raises(TypeError, match="thread_id"):
-        house().export(io.BytesIO(), thread_id=1.5)
+        sample().export(io.BytesIO(), thread_id=1.5)
 
 
 def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
@@ -189,8 +189,8 @@ def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
     file = io.BytesIO()
     one.export(file)
     for _ in range(2):
-        brought = other.import_portable(io.BytesIO(file.getvalue()))
-        assert (brought.threads, brought.merged, len(brought.differences)) == (2, 1, 1)
+        done = other.import_portable(io.BytesIO(file.getvalue()))
+        assert (done.threads, done.merged, len(done.differences)) == (2, 1, 1)
         values = {
             each.checkpoint["id"]: each.checkpoint["channel_values"]["a"] for each in other.checkpointer.list(None)
         }
@@ -228,7 +228,7 @@ def test_a_memory_that_is_newer_here_stays() -> None:
     assert other.store.get(("n",), "k").value == {"v": "new"}
 
 
-def test_a_thread_that_is_pruned_while_it_is_exported_is_told_again() -> None:
+def test_a_thread_that_is_pruned_while_it_is_exported_is_written_again() -> None:
     keep = new()
     chance = random.Random(4)
     grow(keep.checkpointer, "t", [Put(f"c{n:02}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
@@ -249,7 +249,7 @@ def test_a_thread_that_is_pruned_while_it_is_exported_is_told_again() -> None:
     assert (told.threads, told.checkpoints, kinds.count("thread-void"), kinds.count("thread")) == (1, 1, 1, 2)
     other = new()
     assert other.import_portable(io.BytesIO(file.getvalue())).created == 1
-    assert households.inventory(other) == households.inventory(keep)
+    assert sample_keep.contents(other) == sample_keep.contents(keep)
 
 
 # -- cut and forged
@@ -267,8 +267,8 @@ def test_a_file_that_is_cut_off_is_noticed_and_what_is_whole_of_it_is_there() ->
         there = {info.id for info in keep.threads(limit=100) if info.checkpoints}
         assert len(there) in (whole, whole - 1)
         if cut > ends[0]:
-            brought = new().import_portable(io.BytesIO(data[:cut]), partial=True)
-            assert (brought.complete, brought.threads) == (False, len(there))
+            done = new().import_portable(io.BytesIO(data[:cut]), partial=True)
+            assert (done.complete, done.threads) == (False, len(there))
     for cut in (40, len(exported()) // 2, len(exported()) - 5):
         with pytest.raises(ValueError, match="cut off|not a portable file|decompressed"):
             new().import_portable(io.BytesIO(exported()[:cut]))
@@ -393,18 +393,18 @@ def test_a_hostile_file_takes_no_memory_and_runs_nothing(tmp_path: Path, monkeyp
 def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() -> None:
     text = plain(exported(redact=True)).decode()
     everything = plain(exported()).decode()
-    for secret in households.SECRETS:
+    for secret in sample_keep.SECRETS:
         spellings = {secret, secret.encode().decode("latin-1"), json.dumps(secret)[1:-1]}
         assert any(each in everything for each in spellings), secret
         assert not any(each in text for each in spellings), secret
     keep = new()
-    brought = keep.import_portable(io.BytesIO(exported(redact=True)))
-    assert (brought.threads, brought.created, brought.memories, brought.differences) == (11, 11, 72, ())
+    done = keep.import_portable(io.BytesIO(exported(redact=True)))
+    assert (done.threads, done.created, done.memories, done.differences) == (11, 11, 72, ())
     shapes = {info.checkpoints for info in keep.threads(limit=100)}
-    assert shapes == {info.checkpoints for info in house().threads(limit=100)}
-    chat = next(info for info in keep.threads(limit=100) if info.checkpoints == house().thread("chat").checkpoints)
-    state = households.CHAT(keep.checkpointer).get_state(thread(chat.id))
-    first = households.CHAT(house().checkpointer).get_state(households.CONTINUED)
+    assert shapes == {info.checkpoints for info in sample().threads(limit=100)}
+    chat = next(info for info in keep.threads(limit=100) if info.checkpoints == sample().thread("chat").checkpoints)
+    state = sample_keep.CHAT(keep.checkpointer).get_state(thread(chat.id))
+    first = sample_keep.CHAT(sample().checkpointer).get_state(sample_keep.CONTINUED)
     for found, old in zip(state.values["messages"], first.values["messages"], strict=True):
         assert type(found) is type(old)
         assert len(found.content.encode()) == len(old.content.encode())
@@ -415,7 +415,7 @@ def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() 
     assert list(ai.tool_calls[0]["args"]) != ["customer_email", "q"]
     assert state.config["configurable"]["checkpoint_id"] == first.config["configurable"]["checkpoint_id"]
     assert keep.threads(metadata={"customer_email": "ana@example.org"}) == []
-    households.CHAT(keep.checkpointer).invoke({"messages": [HumanMessage("on")]}, thread(chat.id))
+    sample_keep.CHAT(keep.checkpointer).invoke({"messages": [HumanMessage("on")]}, thread(chat.id))
 
 
 def test_names_are_the_same_within_a_redacted_file_and_others_in_the_next() -> None:
@@ -436,7 +436,7 @@ def test_names_are_the_same_within_a_redacted_file_and_others_in_the_next() -> N
     done = next(message.run_id for message in data.messages)
     assert len(asyncio.run(keep.cube.snapshot(talk.id, after_run_id=done))) == 4  # the last one is of no run
     again = io.BytesIO()
-    house().export(again, redact=True)
+    sample().export(again, redact=True)
     names = [
         {each["id"] for each in lines(data) if each["type"] == "thread"}
         for data in (exported(redact=True), again.getvalue())
@@ -489,9 +489,9 @@ def test_the_reader_in_the_documents_reads_every_file(tmp_path: Path) -> None:
     threads, memories = space["read"](tmp_path / "a.tk")
     assert len(threads) == 11
     assert len(memories) == 72
-    for info in house().threads(limit=100, kind="graph"):
+    for info in sample().threads(limit=100, kind="graph"):
         told = threads[("graph", info.id)]
-        for each in house().checkpointer.list(thread(info.id)):
+        for each in sample().checkpointer.list(thread(info.id)):
             at = (each.config["configurable"]["checkpoint_ns"], each.checkpoint["id"])
             values = told["checkpoints"][at]["values"]
             assert values.keys() == each.checkpoint["channel_values"].keys()
@@ -506,7 +506,7 @@ def test_the_command_exports_to_a_file_and_to_the_standard_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
-    threadkeep.convert(house(), url)
+    threadkeep.convert(sample(), url)
     assert run(["export", "--url", url, "--output", str(tmp_path / "all.tk")]) == 0
     assert capsys.readouterr().out.startswith(f"exported 11 threads and 72 memories to {tmp_path / 'all.tk'}\n")
     assert run(["export", "fan", "talk", "--url", url, "-o", str(tmp_path / "two.jsonl"), "--redact", "--json"]) == 0
@@ -544,7 +544,7 @@ def test_any_tree_of_checkpoints_is_the_same_after_a_file(steps: list[Any], prun
     file, redacted = io.BytesIO(), io.BytesIO()
     keep.export(file)
     assert other.import_portable(io.BytesIO(file.getvalue())).differences == ()
-    assert households.inventory(other) == households.inventory(keep)
+    assert sample_keep.contents(other) == sample_keep.contents(keep)
     keep.export(redacted, redact=True)
     assert third.import_portable(io.BytesIO(redacted.getvalue())).differences == ()
     (one,), (found,) = keep.threads(), third.threads()

@@ -1,4 +1,4 @@
-"""Sources for imports, written by the real savers: graphs that were left in every state a thread can be in."""
+"""Sources for imports, written by the real savers: threads in every state that a graph can leave."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def question(n: int) -> dict[str, Any]:
     return {"messages": [HumanMessage(f"question {n}", id=f"q{n}")]}
 
 
-def lived_in(saver: Any, *, turns: int = 3) -> None:
+def fill_saver(saver: Any, *, turns: int = 3) -> None:
     """Three threads: one that stopped before its sends, one that was asked in a subgraph, one that was answered."""
     with application():
         for n in range(turns):
@@ -116,30 +116,30 @@ def lived_in(saver: Any, *, turns: int = 3) -> None:
         asking(saver).invoke(Command(resume="yes"), at("answered"))
 
 
-async def alived_in(saver: Any) -> None:
+async def afill_saver(saver: Any) -> None:
     with application():
         await chat(saver).ainvoke(question(0), at("achat"))
         await asking(saver).ainvoke(question(0), at("aasked"))
 
 
-def ended(saver: Any, thread: str) -> Any:
-    """What comes of a thread that goes on."""
+def finish_thread(saver: Any, thread: str) -> Any:
+    """Continue a thread to its end; return its values and what comes next."""
     graph, given = (chat(saver), None) if "chat" in thread else (asking(saver), Command(resume="yes"))
     values = graph.invoke(given, at(thread))
     return {name: value for name, value in values.items() if name != "note"}, graph.get_state(at(thread)).next
 
 
-def told(saver: Any, thread: str) -> list[Any]:
-    """All that a saver says of a thread."""
+def read_thread(saver: Any, thread: str) -> list[Any]:
+    """Return all checkpoints that a saver lists of a thread."""
     found = saver.list({"configurable": {"thread_id": thread}})
     return sorted(found, key=lambda each: (each.checkpoint["id"], each.config["configurable"]["checkpoint_ns"]))
 
 
 def assert_same(ours: Any, theirs: Any, threads: list[str]) -> None:
     for thread in threads:
-        expected = told(theirs, thread)
+        expected = read_thread(theirs, thread)
         assert expected, f"there is no thread {thread}"
-        assert told(ours, thread) == expected
+        assert read_thread(ours, thread) == expected
         for each in expected:
             found = ours.get_tuple(each.config)
             assert found == each

@@ -1,4 +1,4 @@
-"""A Keep with one of everything: threads that real graphs left, talks, memories; and all that can be read of one."""
+"""A Keep with one of everything: threads of real graphs, CubeLoop threads, memories; and reading all of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CHAT = chat(_answers)
 NESTED = nested()
 
 
-def furnish(keep: threadkeep.Keep) -> None:
+def fill(keep: threadkeep.Keep) -> None:
     """Put one of everything into a Keep."""
     saver = keep.checkpointer
     named = {"customer_email": "ana@example.org"}
@@ -145,7 +145,7 @@ def _remember(store: Any) -> None:
         store.put(("notes", str(n % 3)), f"n{n}", {"n": n})
 
 
-def inventory(keep: threadkeep.Keep) -> dict[str, Any]:
+def contents(keep: threadkeep.Keep) -> dict[str, Any]:
     """All that can be read of a Keep, times and hidden rows too."""
     found: dict[str, Any] = {}
     for info in keep.threads(order="id", limit=1000):
