@@ -84,7 +84,7 @@ bench-threads: $(VENV)/.stamp  ## measure a page of the catalogue among 100,000 
 	$(RUN) bench/catalogue.py $(ARGS)
 
 bench-import: $(VENV)/.stamp  ## measure an import of 100,000 checkpoints
-	$(RUN) bench/moving.py $(ARGS)
+	$(RUN) bench/import_from.py $(ARGS)
 
 bench-recall: $(VENV)/.bench  ## measure the recall of vector search
 	$(RUN) bench/recall.py $(ARGS)

@@ -161,4 +161,4 @@ def test_no_is_an_answer(keep: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 def test_a_file_that_is_compressed_but_no_export_is_refused(keep: Any, capsys: Any) -> None:
     Path("x.tk").write_bytes(b"\x28\xb5\x2f\xfd and more")
     assert run(["import", "x.tk", "--url", "new.db"]) == 2
-    assert "compressed, but no export" in capsys.readouterr().err
+    assert "compressed, but it is not an export" in capsys.readouterr().err

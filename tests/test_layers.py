@@ -65,14 +65,14 @@ LAYERS = {
     "adapters": Layer(
         "adapters clock drivers engine errors keep plan session", "cubeloop langchain_core langgraph random"
     ),
-    "moving": Layer("moving clock drivers engine errors keep plan session work", "ormsgpack os zstandard"),
-    "moving/sources": Layer("moving engine errors", "apsw langgraph ormsgpack os psycopg"),
+    "transfer": Layer("transfer clock drivers engine errors keep plan session work", "ormsgpack os zstandard"),
+    "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg"),
     "jobs": Layer("jobs clock engine errors plan session version work", "os"),
     "verb": Layer("drivers plan session work"),
-    "keep": Layer("adapters clock engine jobs moving session urls verb work", "langgraph psycopg_pool secrets"),
-    "__init__": Layer("adapters engine errors jobs keep moving version"),
+    "keep": Layer("adapters clock engine jobs transfer session urls verb work", "langgraph psycopg_pool secrets"),
+    "__init__": Layer("adapters engine errors jobs keep transfer version"),
     # programs, and the suites for other implementations, which start threads and event loops on purpose
-    "cli": Layer("cli engine errors jobs moving threadkeep transports work", "os rich time typer"),
+    "cli": Layer("cli engine errors jobs transfer threadkeep transports work", "os rich time typer"),
     "__main__": Layer("cli"),
     "conformance": Layer(
         "conformance", "asyncio concurrent cubeloop langchain_core langgraph pydantic pytest threading time"

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,30 +25,30 @@ from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 from langgraph.types import Command
 
-import households
+import sample_keep
 import threadkeep
 from conftest import BACKENDS, Backend
-from households import thread
+from sample_keep import thread
 from soundness import loose_ends
 from threadkeep.cli.app import run
-from threadkeep.moving import portable
+from threadkeep.transfer.portable import files
 from trees import Put, Wrote, grow, random_trees
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @cache
-def house() -> threadkeep.Keep:
+def sample() -> threadkeep.Keep:
     keep = threadkeep.open("memory://")
-    households.furnish(keep)
+    sample_keep.fill(keep)
     return keep
 
 
 @cache
 def exported(*, redact: bool = False) -> bytes:
-    """The file of the house."""
+    """The file of the sample."""
     out = io.BytesIO()
-    house().export(out, redact=redact)
+    sample().export(out, redact=redact)
     return out.getvalue()
 
 
@@ -79,18 +80,24 @@ def test_a_file_of_one_backend_is_the_same_on_another_and_goes_on_there(
         one.import_portable(io.BytesIO(exported()))
         done = one.export(tmp_path / "file.tk")
         assert (done.threads, done.memories, done.redacted) == (11, 72, False)
-        assert portable.is_portable(tmp_path / "file.tk")
-        brought = other.import_portable(tmp_path / "file.tk")
-        assert (brought.threads, brought.made, brought.memories, brought.differing) == (11, 11, 72, ())
-        assert households.inventory(other) == households.inventory(house())
+        assert files.is_portable(tmp_path / "file.tk")
+        done = other.import_portable(tmp_path / "file.tk")
+        assert (done.threads, done.created, done.memories, done.differences) == (11, 11, 72, ())
+        assert sample_keep.contents(other) == sample_keep.contents(sample())
         again = other.import_portable(str(tmp_path / "file.tk"))
-        assert (again.made, again.same, again.memories, again.differing, again.complete) == (0, 11, 0, (), True)
-        answered = households.NESTED(other.checkpointer).invoke(Command(resume="Ana"), thread("nested"))
+        assert (again.created, again.unchanged, again.memories, again.differences, again.complete) == (
+            0,
+            11,
+            0,
+            (),
+            True,
+        )
+        answered = sample_keep.NESTED(other.checkpointer).invoke(Command(resume="Ana"), thread("nested"))
         assert answered["said"][-1] == "heard Ana"
-        talked = households.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, households.CONTINUED)
-        brought = other.import_portable(tmp_path / "file.tk")
-        assert (brought.same, brought.merged, brought.differing) == (9, 2, ())
-        assert households.CHAT(other.checkpointer).get_state(households.CONTINUED).values == talked
+        talked = sample_keep.CHAT(other.checkpointer).invoke({"messages": [HumanMessage("on")]}, sample_keep.CONTINUED)
+        done = other.import_portable(tmp_path / "file.tk")
+        assert (done.unchanged, done.merged, done.differences) == (9, 2, ())
+        assert sample_keep.CHAT(other.checkpointer).get_state(sample_keep.CONTINUED).values == talked
     if target.lasting:
         assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
@@ -128,9 +135,9 @@ def test_a_path_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         rb'"made":"[^"]*"|"crc":"\w*"', b"", told
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "a.tk"]
-    assert new().import_portable(tmp_path / "a.jsonl").made == 1
-    assert not portable.is_portable(tmp_path / "none")
-    assert not portable.is_portable(Path(__file__))
+    assert new().import_portable(tmp_path / "a.jsonl").created == 1
+    assert not files.is_portable(tmp_path / "none")
+    assert not files.is_portable(Path(__file__))
 
 
 def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path) -> None:
@@ -140,7 +147,7 @@ def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path) -> None:
     (tmp_path / "link.tk").symlink_to("real.tk")
     keep.export(tmp_path / "link.tk")
     assert (tmp_path / "link.tk").is_symlink()
-    assert portable.is_portable(tmp_path / "real.tk")
+    assert files.is_portable(tmp_path / "real.tk")
     os.mkfifo(tmp_path / "pipe")
     reading = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
     keep.export(tmp_path / "pipe")
@@ -152,7 +159,7 @@ def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path) -> None:
 def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:
     def out(**options: Any) -> tuple[list[str], int]:
         file = io.BytesIO()
-        house().export(file, **options)
+        sample().export(file, **options)
         said = lines(file.getvalue())
         return [each["id"] for each in said if each["type"] == "thread"], sum(each["type"] == "memory" for each in said)
 
@@ -161,15 +168,15 @@ def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:
     assert out(prefix="p", kind="graph") == (["private-thread", "pruned"], 0)
     assert out(memories=False)[1] == 0
     keep = new()
-    brought = keep.import_portable(io.BytesIO(exported()), prefix="f")
-    assert (brought.threads, brought.memories, brought.complete) == (2, 0, True)
+    done = keep.import_portable(io.BytesIO(exported()), prefix="f")
+    assert (done.threads, done.memories, done.complete) == (2, 0, True)
     assert [info.id for info in keep.threads(order="id")] == ["fan", "forked"]
     with pytest.raises(threadkeep.errors.Missing, match="nobody"):
-        house().export(io.BytesIO(), thread_id="nobody")
+        sample().export(io.BytesIO(), thread_id="nobody")
     with pytest.raises(threadkeep.errors.Missing, match="nobody"):
         new().import_portable(io.BytesIO(exported()), thread_id=["fan", "nobody"])
     with pytest.raises(TypeError, match="thread_id"):
-        house().export(io.BytesIO(), thread_id=1.5)
+        sample().export(io.BytesIO(), thread_id=1.5)
 
 
 def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
@@ -182,8 +189,8 @@ def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
     file = io.BytesIO()
     one.export(file)
     for _ in range(2):
-        brought = other.import_portable(io.BytesIO(file.getvalue()))
-        assert (brought.threads, brought.merged, len(brought.differing)) == (2, 1, 1)
+        done = other.import_portable(io.BytesIO(file.getvalue()))
+        assert (done.threads, done.merged, len(done.differences)) == (2, 1, 1)
         values = {
             each.checkpoint["id"]: each.checkpoint["channel_values"]["a"] for each in other.checkpointer.list(None)
         }
@@ -195,11 +202,20 @@ def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
     asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text="later")])]))
     newer = io.BytesIO()
     one.export(newer)
-    assert third.import_portable(io.BytesIO(newer.getvalue())).renewed == 1
+    assert third.import_portable(io.BytesIO(newer.getvalue())).updated == 1
     assert len(asyncio.run(third.cube.load("talk")).messages) == 2
     older = third.import_portable(io.BytesIO(file.getvalue()))  # a talk does not go back
-    assert (older.renewed, len(older.differing)) == (0, 1)
+    assert (older.updated, len(older.differences)) == (0, 1)
     assert len(asyncio.run(third.cube.load("talk")).messages) == 2
+
+
+def test_a_dry_run_of_a_file_counts_what_an_import_writes() -> None:
+    keep = new()
+    would = keep.import_portable(io.BytesIO(exported()), dry_run=True)
+    assert (would.dry_run, would.verified, keep.threads(), keep.store.search(())) == (True, False, [], [])
+    done = keep.import_portable(io.BytesIO(exported()))
+    assert replace(would, dry_run=False, verified=True, bytes=done.bytes) == done
+    assert done.bytes > 0
 
 
 def test_a_memory_that_is_newer_here_stays() -> None:
@@ -212,7 +228,7 @@ def test_a_memory_that_is_newer_here_stays() -> None:
     assert other.store.get(("n",), "k").value == {"v": "new"}
 
 
-def test_a_thread_that_is_pruned_while_it_is_exported_is_told_again() -> None:
+def test_a_thread_that_is_pruned_while_it_is_exported_is_written_again() -> None:
     keep = new()
     chance = random.Random(4)
     grow(keep.checkpointer, "t", [Put(f"c{n:02}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
@@ -232,8 +248,8 @@ def test_a_thread_that_is_pruned_while_it_is_exported_is_told_again() -> None:
     kinds = [each["type"] for each in lines(file.getvalue())]
     assert (told.threads, told.checkpoints, kinds.count("thread-void"), kinds.count("thread")) == (1, 1, 1, 2)
     other = new()
-    assert other.import_portable(io.BytesIO(file.getvalue())).made == 1
-    assert households.inventory(other) == households.inventory(keep)
+    assert other.import_portable(io.BytesIO(file.getvalue())).created == 1
+    assert sample_keep.contents(other) == sample_keep.contents(keep)
 
 
 # -- cut and forged
@@ -245,16 +261,16 @@ def test_a_file_that_is_cut_off_is_noticed_and_what_is_whole_of_it_is_there() ->
     chance = random.Random(3)
     for cut in [ends[0], ends[-2], *(chance.randrange(len(data) - 1) for _ in range(6))]:
         keep = new()
-        with pytest.raises(ValueError, match="cut off|no file"):
+        with pytest.raises(ValueError, match="cut off|not a portable file"):
             keep.import_portable(io.BytesIO(data[:cut]))
         whole = data[:cut].count(b'{"type":"thread-end"')
         there = {info.id for info in keep.threads(limit=100) if info.checkpoints}
         assert len(there) in (whole, whole - 1)
         if cut > ends[0]:
-            brought = new().import_portable(io.BytesIO(data[:cut]), partial=True)
-            assert (brought.complete, brought.threads) == (False, len(there))
+            done = new().import_portable(io.BytesIO(data[:cut]), partial=True)
+            assert (done.complete, done.threads) == (False, len(there))
     for cut in (40, len(exported()) // 2, len(exported()) - 5):
-        with pytest.raises(ValueError, match="cut off|no file|decompressed"):
+        with pytest.raises(ValueError, match="cut off|not a portable file|decompressed"):
             new().import_portable(io.BytesIO(exported()[:cut]))
 
 
@@ -347,7 +363,7 @@ def test_lines_in_a_wrong_order_or_twice_are_refused() -> None:
 
 
 def test_a_hostile_file_takes_no_memory_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portable, "LONGEST", 100_000)
+    monkeypatch.setattr(files, "LONGEST_LINE", 100_000)
     head = json.dumps(small()[0]).encode() + b"\n"
     for body, why in [
         (b'{"type":"' + b"x" * 10_000_000, "longer than"),
@@ -377,18 +393,18 @@ def test_a_hostile_file_takes_no_memory_and_runs_nothing(tmp_path: Path, monkeyp
 def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() -> None:
     text = plain(exported(redact=True)).decode()
     everything = plain(exported()).decode()
-    for secret in households.SECRETS:
+    for secret in sample_keep.SECRETS:
         spellings = {secret, secret.encode().decode("latin-1"), json.dumps(secret)[1:-1]}
         assert any(each in everything for each in spellings), secret
         assert not any(each in text for each in spellings), secret
     keep = new()
-    brought = keep.import_portable(io.BytesIO(exported(redact=True)))
-    assert (brought.threads, brought.made, brought.memories, brought.differing) == (11, 11, 72, ())
+    done = keep.import_portable(io.BytesIO(exported(redact=True)))
+    assert (done.threads, done.created, done.memories, done.differences) == (11, 11, 72, ())
     shapes = {info.checkpoints for info in keep.threads(limit=100)}
-    assert shapes == {info.checkpoints for info in house().threads(limit=100)}
-    chat = next(info for info in keep.threads(limit=100) if info.checkpoints == house().thread("chat").checkpoints)
-    state = households.CHAT(keep.checkpointer).get_state(thread(chat.id))
-    first = households.CHAT(house().checkpointer).get_state(households.CONTINUED)
+    assert shapes == {info.checkpoints for info in sample().threads(limit=100)}
+    chat = next(info for info in keep.threads(limit=100) if info.checkpoints == sample().thread("chat").checkpoints)
+    state = sample_keep.CHAT(keep.checkpointer).get_state(thread(chat.id))
+    first = sample_keep.CHAT(sample().checkpointer).get_state(sample_keep.CONTINUED)
     for found, old in zip(state.values["messages"], first.values["messages"], strict=True):
         assert type(found) is type(old)
         assert len(found.content.encode()) == len(old.content.encode())
@@ -399,7 +415,7 @@ def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() 
     assert list(ai.tool_calls[0]["args"]) != ["customer_email", "q"]
     assert state.config["configurable"]["checkpoint_id"] == first.config["configurable"]["checkpoint_id"]
     assert keep.threads(metadata={"customer_email": "ana@example.org"}) == []
-    households.CHAT(keep.checkpointer).invoke({"messages": [HumanMessage("on")]}, thread(chat.id))
+    sample_keep.CHAT(keep.checkpointer).invoke({"messages": [HumanMessage("on")]}, thread(chat.id))
 
 
 def test_names_are_the_same_within_a_redacted_file_and_others_in_the_next() -> None:
@@ -420,7 +436,7 @@ def test_names_are_the_same_within_a_redacted_file_and_others_in_the_next() -> N
     done = next(message.run_id for message in data.messages)
     assert len(asyncio.run(keep.cube.snapshot(talk.id, after_run_id=done))) == 4  # the last one is of no run
     again = io.BytesIO()
-    house().export(again, redact=True)
+    sample().export(again, redact=True)
     names = [
         {each["id"] for each in lines(data) if each["type"] == "thread"}
         for data in (exported(redact=True), again.getvalue())
@@ -473,9 +489,9 @@ def test_the_reader_in_the_documents_reads_every_file(tmp_path: Path) -> None:
     threads, memories = space["read"](tmp_path / "a.tk")
     assert len(threads) == 11
     assert len(memories) == 72
-    for info in house().threads(limit=100, kind="graph"):
+    for info in sample().threads(limit=100, kind="graph"):
         told = threads[("graph", info.id)]
-        for each in house().checkpointer.list(thread(info.id)):
+        for each in sample().checkpointer.list(thread(info.id)):
             at = (each.config["configurable"]["checkpoint_ns"], each.checkpoint["id"])
             values = told["checkpoints"][at]["values"]
             assert values.keys() == each.checkpoint["channel_values"].keys()
@@ -490,7 +506,7 @@ def test_the_command_exports_to_a_file_and_to_the_standard_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
-    threadkeep.convert(house(), url)
+    threadkeep.convert(sample(), url)
     assert run(["export", "--url", url, "--output", str(tmp_path / "all.tk")]) == 0
     assert capsys.readouterr().out.startswith(f"exported 11 threads and 72 memories to {tmp_path / 'all.tk'}\n")
     assert run(["export", "fan", "talk", "--url", url, "-o", str(tmp_path / "two.jsonl"), "--redact", "--json"]) == 0
@@ -504,7 +520,7 @@ def test_the_command_exports_to_a_file_and_to_the_standard_output(
     assert not (tmp_path / "none.tk").exists()
     capsys.readouterr()
     assert run(["export", "--url", url, "-o", str(tmp_path / "a.db")]) == 2, "the database itself"
-    assert "is no export" in capsys.readouterr().err
+    assert "is not an export" in capsys.readouterr().err
     assert run(["verify", "--url", url]) == 0
     command = [sys.executable, "-m", "threadkeep", "export", "fan", "--url", url, "--output", "-"]
     piped = subprocess.run(command, capture_output=True, check=True)
@@ -527,10 +543,10 @@ def test_any_tree_of_checkpoints_is_the_same_after_a_file(steps: list[Any], prun
         keep.checkpointer.prune(["t"])
     file, redacted = io.BytesIO(), io.BytesIO()
     keep.export(file)
-    assert other.import_portable(io.BytesIO(file.getvalue())).differing == ()
-    assert households.inventory(other) == households.inventory(keep)
+    assert other.import_portable(io.BytesIO(file.getvalue())).differences == ()
+    assert sample_keep.contents(other) == sample_keep.contents(keep)
     keep.export(redacted, redact=True)
-    assert third.import_portable(io.BytesIO(redacted.getvalue())).differing == ()
+    assert third.import_portable(io.BytesIO(redacted.getvalue())).differences == ()
     (one,), (found,) = keep.threads(), third.threads()
     assert (found.checkpoints, found.writes, found.status) == (one.checkpoints, one.writes, one.status)
     assert [each.checkpoint["id"] for each in third.checkpointer.list(None)] == [

@@ -26,10 +26,9 @@ from threadkeep.engine.verify import Verified
 from threadkeep.jobs.compact import Compacted
 from threadkeep.jobs.doctor import Finding
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
-from threadkeep.moving.bringing import Brought
-from threadkeep.moving.converting import Converted, aconvert, convert
-from threadkeep.moving.exporting import Exported
-from threadkeep.moving.tally import Imported
+from threadkeep.transfer.convert import aconvert, convert
+from threadkeep.transfer.portable.export import ExportResult
+from threadkeep.transfer.result import TransferResult
 from threadkeep.version import VERSION
 
 if TYPE_CHECKING:
@@ -40,16 +39,13 @@ __all__ = [
     "Activity",
     "Blame",
     "Branch",
-    "Brought",
     "Change",
     "ChannelDiff",
     "ChannelSize",
     "Compacted",
-    "Converted",
     "Diff",
-    "Exported",
+    "ExportResult",
     "Finding",
-    "Imported",
     "Keep",
     "KeepSaver",
     "KeepStore",
@@ -68,6 +64,7 @@ __all__ = [
     "ThreadInfo",
     "ThreadSize",
     "TracedWrite",
+    "TransferResult",
     "Tree",
     "Verified",
     "Written",

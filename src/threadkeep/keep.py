@@ -15,20 +15,20 @@ from threadkeep.engine import repair as engine_repair
 from threadkeep.engine.branch import Moment
 from threadkeep.engine.gate import AllowedType, KeepSerializer
 from threadkeep.engine.identity import CUBE, as_count, as_id, as_kind, as_optional_id
-from threadkeep.engine.memories import Memory, MemoryRow
 from threadkeep.engine.rebuild import Replay
 from threadkeep.engine.repair import Repaired
 from threadkeep.engine.retention import Swept
 from threadkeep.engine.verify import known
 from threadkeep.jobs.policies import Retention, policies
-from threadkeep.moving import portable
-from threadkeep.moving.bringing import Bringing, Brought
-from threadkeep.moving.choosing import chosen
-from threadkeep.moving.exporting import Export, Exported
-from threadkeep.moving.importing import Target, Wish, importing
-from threadkeep.moving.redacting import Redaction
-from threadkeep.moving.tally import Imported
 from threadkeep.session import Caches, Session
+from threadkeep.transfer.import_from import import_from
+from threadkeep.transfer.pipeline import Transfer
+from threadkeep.transfer.portable.export import Export, ExportResult
+from threadkeep.transfer.portable.files import PortableFile, open_for_reading, open_for_writing
+from threadkeep.transfer.portable.import_portable import PortableImport
+from threadkeep.transfer.portable.redact import Redaction
+from threadkeep.transfer.result import TransferResult
+from threadkeep.transfer.selection import select
 from threadkeep.urls import Server, Settings, transport_for
 from threadkeep.verb import blocking_verb, keep_verb, verb
 from threadkeep.work import Tell, Work, change, read, reporting
@@ -208,12 +208,12 @@ class Keep:
         source: Any,
         *,
         kind: str | None = None,
-        thread_id: str | None = None,
+        thread_id: str | Sequence[str] | None = None,
         prefix: str = "",
         verify: bool = True,
         dry_run: bool = False,
         on_progress: Tell | None = None,
-    ) -> Work[Imported]:
+    ) -> Work[TransferResult]:
         """Import what another saver, store or checkpointer stored: from a file, a postgresql:// URL or an object in memory.
 
         The kind of source is detected unless `kind` names it. `thread_id` or `prefix` select threads; memories are only
@@ -222,19 +222,15 @@ class Keep:
         for an unknown source, FileNotFoundError, Unavailable if a server cannot be reached, Missing if the source has
         no such thread.
         """
-        if thread_id is not None and prefix:
-            raise ValueError("give thread_id or prefix, not both")
-        thread, start = as_optional_id(thread_id, "thread_id"), as_id(prefix, "prefix")
-        wish = Wish(source, kind, thread, start, verify=bool(verify), dry_run=bool(dry_run))
-        return reporting(
-            importing(wish, Target(self._session.tenant, self._session.heads, self._indexing)), on_progress
-        )
+        selection = select(thread_id, prefix, None, memories=None)
+        into = Transfer(self._session, self._indexing, verify=bool(verify), dry_run=bool(dry_run))
+        return reporting(import_from(into, source, kind, selection), on_progress)
 
     import_from, aimport_from = keep_verb(_import_from)
 
     def _export(
         self,
-        file: portable.Where,
+        file: PortableFile,
         *,
         thread_id: str | Sequence[str] | None = None,
         prefix: str = "",
@@ -242,7 +238,7 @@ class Keep:
         memories: bool | None = None,
         redact: bool = False,
         on_progress: Tell | None = None,
-    ) -> Exported:
+    ) -> ExportResult:
         """Write threads and memories to a portable file: a path, or a binary file open for writing.
 
         Export all threads, those with the given ids, or those whose id starts with `prefix`; of one kind or both.
@@ -250,54 +246,45 @@ class Keep:
         what people wrote. A path is written completely or not at all; it is compressed unless its name ends in .jsonl.
         Each thread is consistent in itself. Async callers: `on_progress` is called in another thread.
         """
-        of = chosen(thread_id, prefix, kind, memories=memories)
+        selection = select(thread_id, prefix, kind, memories=memories)
         made = datetime.now(UTC).isoformat(timespec="seconds")
         about = {"made": made, "by": "threadkeep", "tenant": "" if redact else self._session.tenant}
-        redacting = Redaction(secrets.token_bytes(32)) if redact else None
-        with portable.writing(file) as out:
-            return self._session.work(Export(self._session, of, out, redacting).work(about), on_progress)
+        redaction = Redaction(secrets.token_bytes(32)) if redact else None
+        with open_for_writing(file) as out:
+            return self._session.work(Export(self._session, selection, out, redaction).work(about), on_progress)
 
     export, aexport = blocking_verb(_export)
 
     def _import_portable(
         self,
-        file: portable.Where,
+        file: PortableFile,
         *,
         thread_id: str | Sequence[str] | None = None,
         prefix: str = "",
         kind: str | None = None,
         memories: bool | None = None,
         partial: bool = False,
+        verify: bool = True,
+        dry_run: bool = False,
         on_progress: Tell | None = None,
-    ) -> Brought:
+    ) -> TransferResult:
         """Import threads and memories from a portable file: a path, or a binary file open for reading.
 
         Nothing here is overwritten: a thread gets the checkpoints that it lacks; a CubeLoop thread that differs is left
-        alone and listed in the result. Repeating an interrupted import continues it. Each thread is read again and
-        compared with the file. Raise ValueError if the file is truncated or damaged; threads that were complete before
-        that stay imported. `partial` accepts a truncated file. Raise Missing if the file lacks a named thread. Async
-        callers: `on_progress` is called in another thread.
+        alone and listed in `differences`. Repeating an interrupted import continues it. `verify` reads each thread
+        again and compares it with the file; `dry_run` only counts. Raise ValueError if the file is truncated or
+        damaged; threads that were complete before that stay imported. `partial` accepts a truncated file. Raise Missing
+        if the file lacks a named thread. Async callers: `on_progress` is called in another thread.
         """
-        of = chosen(thread_id, prefix, kind, memories=memories)
-        with portable.reading(file) as lines:
-            work = Bringing(self._session, lines, of, self._index_memories, partial).work()
-            return self._session.work(work, on_progress)
+        selection = select(thread_id, prefix, kind, memories=memories)
+        into = Transfer(self._session, self._indexing, verify=bool(verify), dry_run=bool(dry_run))
+        with open_for_reading(file) as lines:
+            return self._session.work(PortableImport(into, lines, selection, partial).work(), on_progress)
 
     import_portable, aimport_portable = blocking_verb(_import_portable)
 
     def _indexing(self) -> Any:
         return self.store._index  # noqa: SLF001 - nobody else needs it
-
-    @property
-    def _embeds(self) -> bool:
-        """Whether memories are embedded that are stored here."""
-        return bool(self._index and self._index.get("embed") is not None)
-
-    def _index_memories(self, rows: Sequence[MemoryRow]) -> list[Memory]:
-        """Memories that come from elsewhere, with what this Keep's store finds them by."""
-        from threadkeep.engine.indexing import indexed  # noqa: PLC0415 - as above
-
-        return indexed(self._indexing(), rows)
 
     def __enter__(self) -> Self:
         return self

@@ -20,7 +20,7 @@ from threadkeep.engine.survey import is_short_for
 from threadkeep.errors import Missing, ThreadkeepError
 from threadkeep.transports.sqlite import is_of_others
 
-_SUBJECTS = ("look", "memories", "audit", "time", "retention", "health", "moving", "exporting")
+_SUBJECTS = ("look", "memories", "audit", "time", "retention", "health", "transfer", "exporting")
 """The files with commands, in the order of --help."""
 _FILE = "sqlite:///"
 _NOT_UNDERSTOOD: Any = typer.BadParameter.__mro__[2]

@@ -1,4 +1,4 @@
-"""Commands that take threads elsewhere: export into a portable file, convert from one storage to another."""
+"""The commands `export`, into a portable file, and `convert`, from one storage to another."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ import typer
 import threadkeep
 from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened, saying
 from threadkeep.cli.output import answer, bar, counted, left_alone, line, size
+from threadkeep.cli.transfer import result_lines
 
-_Prefix = Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")]
+_Prefix = Annotated[str, typer.Option("--prefix", help="Only threads whose id starts with PREFIX.")]
 _Kind = Annotated[str | None, typer.Option("--kind", help="Only graph (LangGraph) or cube (CubeLoop).")]
 _Memories = Annotated[
     bool | None,
-    typer.Option(
-        "--memories/--no-memories", help="With memories, or without.", show_default="with, if all threads are meant"
-    ),
+    typer.Option("--memories/--no-memories", help="Include memories, or not.", show_default="only with all threads"),
 ]
 
 
 @app.command()
 def export(
-    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="Ids of threads; else all.")] = None,
+    threads: Annotated[
+        list[str] | None, typer.Argument(metavar="THREAD", help="Ids of threads; all by default.")
+    ] = None,
     *,
-    output: Annotated[str, typer.Option("--output", "-o", help="The file; - is the standard output.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="The file; - for the standard output.")],
     prefix: _Prefix = "",
     kind: _Kind = None,
     memories: _Memories = None,
@@ -37,14 +38,14 @@ def export(
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:
-    """Write threads and memories into one portable file, compressed unless its name ends in .jsonl.
+    """Write threads and memories into a portable file, compressed unless its name ends in .jsonl.
 
-    Damaged threads that are not named are left out; exit code 1 then.
+    Damaged threads that are not named are left out, and the exit code is 1.
     """
     where = sys.stdout.buffer if output == "-" else output
     if json and output == "-":
         raise ValueError("--json and --output - both write to the standard output: choose one")
-    gone = "nothing was written" if output != "-" else "what was written is not whole"
+    gone = "nothing was written" if output != "-" else "what was written is not complete"
     with opened(url, tenant, read_only=True) as keep, saying(gone), bar("exporting") as tell:
         done = keep.export(
             where, thread_id=threads or None, prefix=prefix, kind=kind, memories=memories, redact=redact,
@@ -55,15 +56,15 @@ def export(
         return code
     told = f"exported {counted(done.threads, 'thread')} and {counted(done.memories, 'memory', 'memories')} to {output}"
     more = f"{done.checkpoints:,} checkpoints, {done.writes:,} writes; {size(done.bytes)} before compression"
-    note = ["texts, numbers and names were replaced; look into the file before you send it"] if redact else []
+    note = ["texts, numbers and names were replaced; read the file before you send it"] if redact else []
     answer(done, [line(told), more, *note, *left_alone(done.skipped)], as_json=json)
     return code
 
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Where threads are: a URL, or an SQLite file.")],
-    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="Where they shall be; it may be new.")] = None,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The source: a URL, or an SQLite file.")],
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="The target; it may be new.")] = None,
     *,
     thread: Annotated[list[str] | None, typer.Option("--thread", help="Only this thread; may be repeated.")] = None,
     prefix: _Prefix = "",
@@ -75,48 +76,32 @@ def convert(
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:
-    """Bring threads and memories from one storage to another, as they are stored.
+    """Copy threads and memories from one storage to another, as they are stored.
 
-    With one URL only, that is TARGET, and SOURCE is --url. Repeat the command to go on after an interruption, or to
-    bring what is new. Exit code 1 if both sides differ in the end.
+    With one argument only, it is the target, and --url is the source. Repeat the command to continue after an
+    interruption, or to copy what is new. Exit code 1 if both sides differ in the end.
     """
     there, here = (source, target) if target is not None else (url, source)
     with (
         opened(there, tenant, read_only=True) as one,
         _target(here, tenant, dry_run=dry_run) as other,
-        saying("what was brought over stays; the same command goes on"),
+        saying("what was copied stays; the same command continues"),
         bar("converting") as tell,
     ):
         done = threadkeep.convert(
             one, other, thread_id=thread or None, prefix=prefix, kind=kind, memories=memories, verify=verify,
             dry_run=dry_run, on_progress=tell,
         )  # fmt: skip
-    answer(done, map(line, _told(done)), as_json=json)
-    return NO if done.differing else 0
+    answer(done, map(line, result_lines(done, "convert", "converted")), as_json=json)
+    return 0 if done.is_equal else NO
 
 
 @contextmanager
 def _target(url: str | None, tenant: str, *, dry_run: bool) -> Iterator[threadkeep.Keep]:
-    """Where threads shall be. A dry run makes no file: where there is none yet, nothing is there."""
+    """The target. A dry run does not create a file: if there is none yet, the target is empty."""
     file = as_url(url).removeprefix("sqlite:///")
     is_new = "://" not in file and not Path(file).exists()
     if dry_run and is_new:
         url = "memory://"
     with opened(url, tenant, read_only=dry_run, may_be_new=not dry_run) as keep:
         yield keep
-
-
-def _told(done: threadkeep.Converted) -> Iterator[str]:
-    """What a conversion did, line by line."""
-    would = "would be " if done.dry_run else ""
-    yield f"{counted(done.threads, 'thread')}, of which"
-    told = {
-        f"{would}copied": done.copied, "the same on both sides": done.same,
-        f"{would}made anew, for the source has changed": done.renewed,
-        f"{would}merged into threads of the target": done.merged,
-    }  # fmt: skip
-    yield from (f"  {count:,} {what}" for what, count in told.items() if count or what.endswith("copied"))
-    yield f"{counted(done.memories, 'memory', 'memories')} {would}brought over"
-    if done.verified and not done.differing:
-        yield "both sides were compared and are the same"
-    yield from (f"differs: {each}" for each in done.differing)

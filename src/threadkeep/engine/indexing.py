@@ -19,8 +19,6 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from threadkeep.engine.memories import Memory, MemoryRow
-from threadkeep.engine.values import load
 from threadkeep.engine.vectors import COSINE, MEASURES, packed
 from threadkeep.engine.words import leaves, words_of
 
@@ -126,17 +124,6 @@ class Index:
     def _embedded(self, texts: list[str], vectors: Any, asked: list[str], queries: Any) -> Embedded:
         assert self.dims is not None
         return Embedded(_packed(texts, vectors, self.dims), _packed(asked, queries, self.dims))
-
-
-def indexed(index: Index, rows: Sequence[MemoryRow]) -> list[Memory]:
-    """Memories with what a query can find of them. All texts are embedded at once."""
-    values = [load(row.value) for row in rows]
-    texts = [index.texts(value, None) for value in values]
-    embedded = index.embed(chain.from_iterable(texts), ()).texts
-    return [
-        Memory(row, tuple(embedded[text] for text in own), index.words(value, None))
-        for row, value, own in zip(rows, values, texts, strict=True)
-    ]
 
 
 def _packed(texts: Sequence[str], vectors: Any, dims: int) -> dict[str, bytes]:

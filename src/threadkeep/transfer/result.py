@@ -1,0 +1,94 @@
+"""The result of a transfer, and the counters that become it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+_MOST = 1000
+"""Differences that are listed one by one."""
+
+Outcome: TypeAlias = Literal["created", "unchanged", "updated", "merged", "conflicting"]
+"""What became of a thread."""
+Count: TypeAlias = Literal[
+    Outcome, "threads", "checkpoints", "writes", "messages", "memories", "already_there", "expired", "bytes"
+]
+
+
+OWN_DATABASE, OWN_EXPORT = "threadkeep", "threadkeep-export"
+"""The kinds of sources that are threadkeep's own: a database, and a portable file."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferResult:
+    """What `import_from`, `import_portable` or `convert` did. All three count in the same way.
+
+    Each of the `threads` that were found is one of these: `created`; `unchanged`, nothing was missing; `updated` from
+    an older state that nobody had changed since; `merged` into a thread that has checkpoints of its own, which stay;
+    `conflicting`, a CubeLoop thread that holds something else and was left alone.
+
+    `checkpoints`, `writes`, `messages` (of CubeLoop threads) and `memories` were new and were written, `bytes` is their
+    size. `already_there` counts the checkpoints, messages and memories that the target had, `expired` the memories that
+    were left out because they have expired. A dry run counts what would be written.
+
+    `differences` lists what the target does not hold as the source does, and what could not be read. `kinds` are those
+    of the source. `verified` is false if both sides were not compared, `complete` is false if a portable file was cut off.
+    """
+
+    threads: int = 0
+    created: int = 0
+    unchanged: int = 0
+    updated: int = 0
+    merged: int = 0
+    conflicting: int = 0
+    checkpoints: int = 0
+    writes: int = 0
+    messages: int = 0
+    memories: int = 0
+    already_there: int = 0
+    expired: int = 0
+    bytes: int = 0
+    differences: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    verified: bool = False
+    dry_run: bool = False
+    complete: bool = True
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether no difference was found."""
+        return not self.differences
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts what a transfer does. `done` of `total` is for the progress."""
+
+    total: int = 0
+    done: int = 0
+    _counts: Counter[str] = field(default_factory=Counter)
+    _differences: list[str] = field(default_factory=list)
+    _more: int = 0
+
+    def add(self, name: Count, count: int = 1) -> None:
+        """Add to a counter."""
+        self._counts[name] += count
+
+    def __getitem__(self, name: Count) -> int:
+        return self._counts[name]
+
+    def differs(self, what: str) -> None:
+        """Add a difference. Only the first thousand are kept."""
+        if len(self._differences) < _MOST:
+            self._differences.append(what)
+        else:
+            self._more += 1
+
+    def result(self, *kinds: str, verified: bool, dry_run: bool, complete: bool = True) -> TransferResult:
+        """Return what was counted."""
+        more = [f"and {self._more} more"] if self._more else []
+        return TransferResult(
+            **self._counts, differences=(*self._differences, *more), kinds=kinds, verified=verified, dry_run=dry_run,
+            complete=complete,
+        )  # fmt: skip

@@ -1,0 +1,90 @@
+"""Memories of LangGraph's SQL stores, SqliteStore and PostgresStore, whose tables are the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from threadkeep.engine import values
+from threadkeep.engine.memories import MemoryRow
+from threadkeep.transfer.sources.source import ForeignMemory, UnreadableError, microseconds, parse_time
+
+
+def foreign_memory(
+    prefix: str,
+    key: str,
+    value: Any,
+    created: Any,
+    updated: Any,
+    expires: Any,
+    ttl: Any,
+    *,
+    vectors: tuple[bytes, ...] = (),
+) -> ForeignMemory | UnreadableError:
+    """Return a memory from its columns, or the error why it cannot be read."""
+    try:
+        text = values.dump(json.loads(value) if isinstance(value, (str, bytes)) else value)
+        row = MemoryRow(
+            tuple(prefix.split(".")), key, text, _time(created), _time(updated),
+            _time(expires) if expires is not None else None, float(ttl) if ttl is not None else None,
+        )  # fmt: skip
+    except (ValueError, TypeError) as error:
+        return UnreadableError(f"memory {key!r} of {prefix!r}: {error}")
+    if not all(row.space):
+        return UnreadableError(f"memory {key!r} of {prefix!r}: a segment of its namespace is empty")
+    return ForeignMemory(row, vectors)
+
+
+def _time(given: Any) -> int:
+    time = given if isinstance(given, datetime) else parse_time(given)
+    if time is None:
+        raise ValueError(f"{given!r} is not a time")
+    return microseconds(time)
+
+
+class Rows(Protocol):
+    """The tables of another database."""
+
+    tables: dict[str, set[str]]
+
+    def all(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a query."""
+
+    def paged(self, query: str, key: Callable[[Any], Sequence[Any]], start: Sequence[Any]) -> Iterator[Any]:
+        """Read the rows of a query page by page. It takes the key of the last row of the page before."""
+
+
+class StoredMemories:
+    """The memories of a SqliteStore or a PostgresStore, whose tables are the same.
+
+    `query` reads a page of them; `{ttl}` stands for the columns of times to live, which old tables lack. `vectors` reads
+    the vectors of one memory, which `as_vector` packs.
+    """
+
+    def __init__(self, rows: Rows, *, query: str, vectors: str, as_vector: Callable[[Any], bytes]) -> None:
+        has_ttl = {"expires_at", "ttl_minutes"} <= rows.tables["store"]
+        self._rows = rows
+        self._query = query.format(ttl="expires_at, ttl_minutes" if has_ttl else "NULL, NULL")
+        self._has_vectors = {"prefix", "key", "embedding"} <= rows.tables.get("store_vectors", set())
+        self._vectors, self._as_vector = vectors, as_vector
+
+    def count(self) -> int:
+        """Return the number of memories."""
+        return int(self._rows.all("SELECT count(*) FROM store")[0][0])
+
+    def has_vectors(self) -> bool:
+        """Whether the source has vectors for any of them."""
+        return self._has_vectors and bool(self._rows.all("SELECT 1 FROM store_vectors LIMIT 1"))
+
+    def rows(self) -> Iterator[ForeignMemory | UnreadableError]:
+        """Read all memories. One that cannot be read comes as its error."""
+        for row in self._rows.paged(self._query, lambda last: last[:2], ("", "")):
+            yield foreign_memory(*row, vectors=self._embedded(row[0], row[1]))
+
+    def _embedded(self, prefix: str, key: str) -> tuple[bytes, ...]:
+        if not self._has_vectors:
+            return ()
+        found = self._rows.all(self._vectors, (prefix, key))
+        return tuple(self._as_vector(vector) for (vector,) in found if vector is not None)

@@ -1,0 +1,168 @@
+"""Building a thread from known items and rows in several commits. The items come first, the rows with the last commit.
+
+Only an unfinished build leaves a thread without rows, so any process that finds such a thread may remove it. The last
+commit sets the thread's revision to a hash of its epoch. Every later change moves the revision on, so a thread that
+still has this revision was not changed since it was built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from threadkeep.engine.backend import Batch, Commit, Have, Items, Loaded
+from threadkeep.engine.heads import Heads
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.itemlog import NAMES, ItemId, Run
+from threadkeep.engine.pool import Pool
+from threadkeep.engine.records import ThreadRow
+from threadkeep.errors import Conflict, Corrupt
+from threadkeep.work import Change, Read, Work
+
+SLICE = 4 * 1024 * 1024
+"""Bytes of items that are read, or written, at a time."""
+_FEWEST, _MOST = 16, 128
+"""Items of a slice. Their size is not known beforehand: at worst 128 times half a MiB."""
+_HIDDEN = "\0moving\0"
+"""Prefix of the tenant of threads that are built only to be merged into others. No Keep has such a tenant."""
+
+
+def hidden(key: ThreadKey) -> ThreadKey:
+    """Return the key under which a thread is built that will be merged into the one of this key."""
+    return ThreadKey(_HIDDEN + key.tenant, key.kind, key.id)
+
+
+def is_unfinished(loaded: Loaded) -> bool:
+    """Whether the thread has no rows: nobody finished building it."""
+    return loaded.thread is not None and not any(found.row or found.writes for found in loaded.found)
+
+
+def is_untouched_copy(row: ThreadRow, created: int) -> bool:
+    """Whether a thread was built here from one that was created at that time, and was not changed since."""
+    return row.created == created and row.rev == _mark(row.epoch)
+
+
+def _mark(epoch: int) -> int:
+    return int.from_bytes(blake2b(b"%d" % epoch, digest_size=6).digest(), "big")
+
+
+@dataclass(slots=True)
+class ThreadBuilder:
+    """A thread that is being built. `row` is its row in the storage; None if nothing was written yet."""
+
+    heads: Heads
+    key: ThreadKey
+    created: int
+    updated: int
+    epoch: int
+    row: ThreadRow | None = None
+    written: int = 0
+    """Bytes that were written so far."""
+    _waiting: list[tuple[ItemId, bytes]] = field(default_factory=list)
+    _size: int = 0
+
+    def add(self, items: Iterable[tuple[ItemId, bytes]], nexts: Sequence[int]) -> Work[None]:
+        """Add stored items. They are written as soon as they fill a slice."""
+        for at, stored in items:
+            self._waiting.append((at, stored))
+            self._size += len(stored)
+            if self._size >= SLICE:
+                yield from self._send(Batch(None, self._bare(nexts)))
+
+    def finish(self, batch: Batch) -> Work[ThreadRow]:
+        """Write the rows, which makes the thread visible."""
+        last = batch._replace(thread=batch.thread._replace(epoch=self.epoch, rev=_mark(self.epoch)))
+        yield from self._send(last)
+        assert self.row is not None
+        return self.row
+
+    def abandon(self) -> Work[None]:
+        """Remove what was written, unless somebody else changed it. Conflict if so."""
+        if self.row is not None:
+            yield Change(self.key, lambda: _committed(self.heads, self._ending()))
+
+    def _bare(self, nexts: Sequence[int]) -> ThreadRow:
+        rev = self.row.rev + 1 if self.row else 0
+        return ThreadRow(self.key, self.epoch, rev, tuple(nexts), self.created, self.updated)
+
+    def _send(self, batch: Batch) -> Work[None]:
+        """Commit the waiting items together with a batch, whose bytes do not include them yet."""
+        expect = (self.row.epoch, self.row.rev) if self.row else None
+        thread = batch.thread._replace(bytes=batch.thread.bytes + self._size)
+        batch = batch._replace(expect=expect, thread=thread, items=(*self._waiting, *batch.items))
+        yield Change(self.key, lambda: _committed(self.heads, batch))
+        self.row, self._waiting, self._size = thread, [], 0
+        self.written += thread.bytes
+
+    def _ending(self) -> Batch:
+        assert self.row is not None
+        return Batch((self.row.epoch, self.row.rev), self.row._replace(rev=self.row.rev + 1, bytes=0), ends=True)
+
+
+async def _committed(heads: Heads, batch: Batch) -> None:
+    """Commit. A Conflict may be with our own commit, if its reply got lost: then it is done."""
+    key, thread = batch.thread.key, batch.thread
+    heads.forget(key)
+    try:
+        await Commit(batch)
+    except Conflict:
+        there = (await Items(key, ())).thread
+        is_ours = there is not None and (there.epoch, there.rev) == (thread.epoch, thread.rev)
+        if not is_ours and not (batch.ends and there is None):
+            raise
+    finally:
+        heads.forget(key)
+
+
+class ItemSlices:
+    """Reads the items of a thread slice by slice, as of one epoch."""
+
+    def __init__(self, thread: ThreadRow, runs: Iterable[Run]) -> None:
+        self._thread = thread
+        self._left = list(reversed(list(runs)))
+        self._count = _FEWEST
+
+    def __bool__(self) -> bool:
+        """Whether there is another slice."""
+        return bool(self._left)
+
+    def next(self) -> Work[list[tuple[ItemId, bytes]]]:
+        """Return the next items, in the order of the runs. Conflict if the thread was pruned or removed since."""
+        runs, row = self._some(), self._thread
+        names = row.nexts[NAMES] if row.nexts else 0
+        loaded = yield Read(lambda: _read(Items(row.key, runs, Have(row.epoch, names, Pool()))))
+        if loaded.thread is None or loaded.thread.epoch != row.epoch:
+            raise Conflict(f"thread {row.key.id!r} was pruned while it was read")
+        try:
+            found = [(at, loaded.items[at]) for run in runs for at in run.ids()]
+        except KeyError as error:
+            lane, n = error.args[0]
+            raise Corrupt(f"item {lane}:{n} of thread {row.key.id!r} is referenced but missing") from error
+        size = sum(len(stored) for _, stored in found)
+        self._count = max(_FEWEST, min(_MOST, SLICE * len(found) // size if size else _MOST))
+        return found
+
+    def _some(self) -> tuple[Run, ...]:
+        """The runs of the next slice."""
+        runs: list[Run] = []
+        count = self._count
+        while self._left and count:
+            lane, start, length = self._left.pop()
+            taken = min(length, count)
+            runs.append(Run(lane, start, taken))
+            count -= taken
+            if taken < length:
+                self._left.append(Run(lane, start + taken, length - taken))
+        return tuple(runs)
+
+
+async def _read(request: Items) -> Loaded:
+    return await request
+
+
+def remove_thread(heads: Heads, loaded: Loaded) -> Work[None]:
+    """Remove a thread that is still as it was read. Conflict if it is not."""
+    row = loaded.thread
+    assert row is not None
+    yield from ThreadBuilder(heads, row.key, row.created, row.updated, row.epoch, row).abandon()

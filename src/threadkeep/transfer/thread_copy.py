@@ -1,0 +1,190 @@
+"""Copying a thread as it is stored, out of another Keep or a portable file.
+
+A thread that the target lacks is built there. One that was copied before and not changed since is built anew if the
+source has a later state. Any other thread stays: a LangGraph thread gets the checkpoints and writes that it lacks, a
+CubeLoop thread that differs is reported and left alone. So a transfer may be repeated, which also is how it continues
+after an interruption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from threadkeep.clock import nonce, now_ms
+from threadkeep.engine import copy
+from threadkeep.engine.backend import Batch, Loaded
+from threadkeep.engine.heads import Heads
+from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.itemlog import ItemId
+from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.talks.form import MESSAGES
+from threadkeep.engine.talks.form import count as count_elements
+from threadkeep.errors import Conflict, ThreadkeepError
+from threadkeep.transfer.compare import checkpoint_rows, read_rows, write_rows
+from threadkeep.transfer.pipeline import Transfer
+from threadkeep.transfer.result import Outcome
+from threadkeep.transfer.thread_builder import ThreadBuilder, hidden, is_unfinished, remove_thread
+from threadkeep.work import Change, Work
+
+PutItems: TypeAlias = Callable[[Iterable[tuple[ItemId, bytes]], Sequence[int]], Work[None]]
+"""Takes stored items, and the number of the next item of each lane."""
+
+
+class StoredThread(Protocol):
+    """A thread of threadkeep's own in a source, to be read once from its first item to its last row."""
+
+    created: int
+    updated: int
+
+    @property
+    def messages(self) -> int:
+        """Its messages, if it is a CubeLoop thread that was read."""
+
+    def is_same_as(self, row: ThreadRow) -> bool:
+        """Whether the target's thread, by its row, is in the same state."""
+
+    def replaces(self, row: ThreadRow) -> bool:
+        """Whether the target's thread is an earlier state of this one and nobody changed it."""
+
+    def read(self, key: ThreadKey, put: PutItems | None) -> Work[Batch | None]:
+        """Pass all items to `put`, some at a time, and return the rows, for a thread of this key.
+
+        None if the source has no complete thread after all. Conflict if it changed meanwhile.
+        """
+
+    def difference(self, found: Loaded) -> Work[str | None]:
+        """Return how the target's thread differs from what was read; None if it is the same."""
+
+
+@dataclass(slots=True)
+class ThreadCopy:
+    """A stored thread on its way into a Keep. `key` is its key there."""
+
+    into: Transfer
+    source: StoredThread
+    key: ThreadKey
+    _before: Loaded | None = None
+    _rows: Batch | None = None
+    _outcome: Outcome | None = None
+
+    def put(self) -> Work[Outcome | None]:
+        """Write what is missing; a dry run only counts. Conflict if either side changes meanwhile."""
+        before = self._before = yield from read_rows(self.key)
+        self._outcome = outcome_of(self.source, before, is_cube=self.key.kind == CUBE)
+        if self._outcome == "conflicting":
+            self.into.differs(self.key, "the target has another CubeLoop thread of this id; it was left alone")
+            return self._outcome
+        if self.into.dry_run or self._outcome == "unchanged":
+            self._rows = yield from self.source.read(self.key, None)
+        else:
+            self._rows = yield from self._write(before, merges=self._outcome == "merged")
+        if self._rows is None:
+            return None
+        self._count_rows(self._rows, before)
+        return self._outcome
+
+    def _write(self, before: Loaded, *, merges: bool) -> Work[Batch | None]:
+        """Build the thread in place of what is there, or beside it if it must be merged."""
+        key = hidden(self.key) if merges else self.key
+        old = (yield from read_rows(key)) if merges else before
+        if old.thread is not None:
+            yield from remove_thread(self._heads, old)
+        builder = ThreadBuilder(self._heads, key, self.source.created, self.source.updated, nonce())
+        try:
+            rows = yield from self.source.read(key, builder.add)
+            if rows is None:
+                yield from _abandon(builder)
+                return None
+            yield from builder.finish(rows)
+            if merges:
+                yield from self._merge(key)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from _abandon(builder)
+            raise
+        self.into.tally.add("bytes", builder.written)
+        return rows
+
+    def _merge(self, beside: ThreadKey) -> Work[None]:
+        """Add to the target's thread what it lacks of the one that was built beside it, and remove that."""
+        yield Change(self.key, lambda: copy.copy(self._heads, beside, self.key, now_ms(), nonce(), keeps_times=True))
+        left = yield from read_rows(beside)
+        if left.thread is not None:
+            yield from remove_thread(self._heads, left)
+
+    @property
+    def _heads(self) -> Heads:
+        return self.into.session.heads
+
+    def _count_rows(self, rows: Batch, before: Loaded) -> None:
+        """Count what is new, and what was there before."""
+        tally = self.into.tally
+        if self.key.kind == CUBE:
+            old = message_count(self._heads, before)
+            tally.add("messages", max(self.source.messages - old, 0))
+            tally.add("already_there", min(self.source.messages, old))
+            return
+        had = {_place(row) for row in checkpoint_rows(before)}
+        new = [row for row in rows.new_checkpoints if not row.hidden and _place(row) not in had]
+        tally.add("checkpoints", len(new))
+        tally.add("already_there", sum(not row.hidden for row in rows.new_checkpoints) - len(new))
+        held = {_place(row): _entries(row) for row in write_rows(before)}
+        tally.add("writes", sum(max(_entries(row) - held.get(_place(row), 0), 0) for row in rows.new_writes))
+
+    def compare(self) -> Work[None]:
+        """Read the target and report if it does not hold what the source had. Conflict if it was removed meanwhile."""
+        assert self._rows is not None
+        assert self._before is not None
+        found = self._before if self._outcome == "unchanged" else (yield from read_rows(self.key))
+        if found.thread is None:
+            raise Conflict(f"thread {self.key.id!r} was removed while it was compared")
+        if self._outcome == "merged":
+            missing = _places(self._rows.new_checkpoints, self._rows.new_writes)
+            missing -= _places(checkpoint_rows(found), write_rows(found))
+            difference = f"{len(missing)} checkpoints or writes are missing" if missing else None
+        else:
+            difference = yield from self.source.difference(found)
+        if difference is not None:
+            self.into.differs(self.key, difference)
+
+
+def outcome_of(source: StoredThread, before: Loaded, *, is_cube: bool) -> Outcome:
+    """Decide what becomes of a thread, given what the target has of that key."""
+    if before.thread is None or is_unfinished(before):
+        return "created"
+    if source.is_same_as(before.thread):
+        return "unchanged"
+    if source.replaces(before.thread):
+        return "updated"
+    return "conflicting" if is_cube else "merged"
+
+
+def message_count(heads: Heads, loaded: Loaded) -> int:
+    """Return the number of messages of a CubeLoop thread whose rows were read; 0 if there is none."""
+    row = loaded.thread
+    newest = next((each for each in checkpoint_rows(loaded) if row and each.id == row.top), None)
+    if row is None or newest is None:
+        return 0
+    return count_elements(heads.seen(row.key, loaded, None).checkpoint(newest).slots, MESSAGES)
+
+
+def _abandon(builder: ThreadBuilder) -> Work[None]:
+    with suppress(ThreadkeepError):  # what is left has no rows: the next transfer removes it
+        yield from builder.abandon()
+
+
+def _place(row: CheckpointRow | WriteRow) -> tuple[Any, ...]:
+    return (row.ns, row.id) if isinstance(row, CheckpointRow) else (row.ns, row.checkpoint, row.task)
+
+
+def _places(checkpoints: Iterable[CheckpointRow], writes: Iterable[WriteRow]) -> set[tuple[Any, ...]]:
+    return {*map(_place, checkpoints), *map(_place, writes)}
+
+
+def _entries(row: WriteRow) -> int:
+    """How many writes a row holds: three numbers each are in its index."""
+    return len(row.index) // 3
