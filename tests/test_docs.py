@@ -29,7 +29,7 @@ import threadkeep
 from threadkeep import urls
 from threadkeep.adapters.cube import KeepCube
 from threadkeep.backends.blocks import read_blocks
-from threadkeep.backends.sqlite import SCHEMA_VERSION
+from threadkeep.backends.setup import SCHEMA_VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]
