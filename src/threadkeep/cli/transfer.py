@@ -37,7 +37,7 @@ def import_(
 ) -> int:
     """Import what LangGraph's and CubeLoop's own savers hold, or an exported file. Exit code 1 if both sides differ.
 
-    The source is only read, and nothing in the target is overwritten. After an interruption, the same command continues.
+    The source is only read, and nothing in the target is overwritten. Repeat the command after an interruption.
     """
     with (
         opened(_target(url, dry_run=dry_run), tenant, read_only=dry_run, may_be_new=True) as keep,

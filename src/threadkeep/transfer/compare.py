@@ -71,7 +71,7 @@ def _portable(row: ThreadRow) -> ThreadRow:
 
 
 def same_rows(one: Loaded, other: Loaded) -> bool:
-    """Whether two threads have the same rows: of the thread, its checkpoints and writes; and the same numbers of items."""
+    """Whether two threads have the same rows, of themselves, their checkpoints and writes, and as many items."""
     rows = [{*checkpoint_rows(each), *write_rows(each)} for each in (one, other)]
     return same_thread(one.thread, other.thread) and rows[0] == rows[1] and one.stored == other.stored
 

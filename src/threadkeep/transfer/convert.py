@@ -149,7 +149,7 @@ class _Conversion:
         raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
 
     def _is_known_to_be_same(self, key: ThreadKey, target: ThreadKey) -> Work[bool]:
-        """Whether the rows of both threads say that they are the same, and nobody wants to know more. Two round trips."""
+        """Whether both thread rows describe the same state, which is enough unless `verify`. Two round trips."""
         if self.into.verify and not self.into.dry_run:
             return False
         row = yield from _from(self.source, read_thread_row(key))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from threadkeep.clock import nonce, now_ms
@@ -87,8 +88,8 @@ class GraphThread:
         reading, head = self.source.read(self.key.id, self._places), None
         while some := (yield Aside(lambda: _next_slice(reading))):
             places = [each.place for each in some]
-            head, here = yield Read(lambda h=head, p=places: _read(self._heads, self.key, p, h))  # type: ignore[misc]
-            yield Aside(lambda h=head, r=here, s=some: self._compare_slice(h, r, s))  # type: ignore[misc]
+            head, here = yield Read(partial(_read, self._heads, self.key, places, head))
+            yield Aside(partial(self._compare_slice, head, here, some))
             if head.pool.size > _LARGEST_POOL:
                 head = None
             yield Progress(self.into.tally.done, self.into.tally.total, f"{self.key.id}: comparing")
@@ -108,7 +109,7 @@ class GraphThread:
         here: set[CheckpointPlace] = set()
         scan = Scan(self.key.tenant, self.key.kind, _OPS, thread=self.key.id)
         while True:
-            hits = yield Read(lambda s=scan: _scanned(s))  # type: ignore[misc]
+            hits = yield Read(partial(_scanned, scan))
             here.update(CheckpointPlace(hit.row.ns, hit.row.id) for hit in hits)
             if len(hits) < _OPS:
                 return here
@@ -121,7 +122,7 @@ class GraphThread:
         counts: dict[CheckpointPlace, int] = {}
         for start in range(0, len(places), _LOOKUPS):
             some = places[start : start + _LOOKUPS]
-            found = yield Read(lambda places=some: _write_counts(self._heads, self.key, places))  # type: ignore[misc]
+            found = yield Read(partial(_write_counts, self._heads, self.key, some))
             counts.update(zip(some, found, strict=True))
         return counts
 
@@ -129,7 +130,7 @@ class GraphThread:
         """Put checkpoints together with their writes, several in each commit."""
         reading, tally = self.source.read(self.key.id, places), self.into.tally
         while some := (yield Aside(lambda: _next_slice(reading))):
-            ops = yield Aside(lambda found=some: self._ops(found, only_new=True))  # type: ignore[misc]
+            ops = yield Aside(partial(self._ops, some, only_new=True))
             yield from self._commit(ops)
             tally.add("checkpoints", sum(each.checkpoint is not None for each in some))
             tally.add("bytes", sum(each.fresh for each in some))
@@ -141,7 +142,7 @@ class GraphThread:
         reading = self.source.read(self.key.id, places)
         while some := (yield Aside(lambda: _next_slice(reading))):
             at = [each.place for each in some]
-            head, here = yield Read(lambda p=at: _read(self._heads, self.key, p, None))  # type: ignore[misc]
+            head, here = yield Read(partial(_read, self._heads, self.key, at, None))
             missing = [_missing_writes(head, each, tasks) for each, (_, tasks) in zip(some, here, strict=True)]
             yield from self._commit(self._ops(missing, only_new=only_new))
 
@@ -150,7 +151,7 @@ class GraphThread:
         while ops:
             some = ops[: self._ops_per_commit]
             try:
-                outcomes = yield Change(self.key, lambda c=some: commit_ops(self._heads, self.key, [op for _, op in c]))  # type: ignore[misc]
+                outcomes = yield Change(self.key, partial(commit_ops, self._heads, self.key, [op for _, op in some]))
             except Conflict:
                 if len(some) == 1:
                     raise

@@ -99,6 +99,6 @@ def _put_all_memories(into: Transfer, memories: ForeignMemories) -> Work[None]:
 
 
 def _incoming(memory: ForeignMemory, dims: int | None) -> IncomingMemory:
-    """A memory with its vectors, if they have the dimensions of the target's index. It may have been stored without any."""
+    """A memory with its vectors, if they have the dimensions of the target's index. It may have none."""
     fits = dims is not None and all(len(vector) == 4 * dims for vector in memory.vectors)
     return IncomingMemory(memory.row, memory.vectors if fits else None)

@@ -59,7 +59,7 @@ class IncomingThread(Protocol):
     """A thread on its way into a Keep."""
 
     def put(self) -> Work[Outcome | None]:
-        """Write what is missing, and count it; a dry run only counts. None if the source has no such thread after all."""
+        """Write what is missing and count it; a dry run only counts. None if the source has no such thread."""
 
     def compare(self) -> Work[None]:
         """Read both sides again and report where they differ."""

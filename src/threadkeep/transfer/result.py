@@ -33,7 +33,7 @@ class TransferResult:
     were left out because they have expired. A dry run counts what would be written.
 
     `differences` lists what the target does not hold as the source does, and what could not be read. `kinds` are those
-    of the source. `verified` is false if both sides were not compared, `complete` is false if a portable file was cut off.
+    of the source. `verified` is true if both sides were compared, `complete` is false if a portable file was cut off.
     """
 
     threads: int = 0

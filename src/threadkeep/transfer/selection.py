@@ -18,7 +18,7 @@ _MEMORIES = 64
 
 
 class Selection(NamedTuple):
-    """Threads by id, or all whose id starts with `prefix`; of one kind, or of both. And whether memories are included."""
+    """Threads by id, or all whose id starts with `prefix`; of one kind or both; with memories or without."""
 
     ids: tuple[str, ...] | None = None
     prefix: str = ""
@@ -32,7 +32,7 @@ class Selection(NamedTuple):
 
 
 def select(thread_id: Any, prefix: Any, kind: str | None, *, memories: bool | None) -> Selection:
-    """Check what the caller selects. Memories belong to no thread: by default they are included only with all threads."""
+    """Check a selection. Memories belong to no thread: by default they are included only with all threads."""
     if kind not in (None, GRAPH, CUBE):
         raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {kind!r}")
     if thread_id is not None and prefix:

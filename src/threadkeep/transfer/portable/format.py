@@ -255,8 +255,9 @@ def read_checkpoint(line: Line, lane_of: Any, lists: Mapping[int, tuple[Run, ...
     if step is not None and not -_MOST < step < _MOST:
         raise line.error(f"step is {brief(step)}")
     row = CheckpointRow(
-        ns=line.text("ns"), id=line.text("id"), parent=line.maybe_text("parent"), run=line.maybe_text("run"), step=step,
-        source=line.maybe_text("source"), labels=0, time=line.count("time"), hidden=line.flag("hidden"), refs=(), body=b"",
+        ns=line.text("ns"), id=line.text("id"), parent=line.maybe_text("parent"), run=line.maybe_text("run"),
+        step=step, source=line.maybe_text("source"), labels=0, time=line.count("time"), hidden=line.flag("hidden"),
+        refs=(), body=b"",
     )  # fmt: skip
     rest = line.inner(line.fields["rest"]) if line.fields.get("rest") is not None else None
     record = Record(

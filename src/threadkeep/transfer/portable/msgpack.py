@@ -73,7 +73,7 @@ def spans(data: bytes, start: int = 0, end: int | None = None, depth: int = 0) -
 
 
 def children(data: bytes, span: Span) -> list[Span]:
-    """Return the elements of a list, the keys and values of a map, the content of an extension; of its list, if it is one."""
+    """Return the elements of a list, the keys and values of a map, the content of an extension."""
     if span.code is not None:
         if span.code not in _DOCUMENTS or span.end == span.start:
             return []

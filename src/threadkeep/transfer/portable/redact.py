@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b, shake_256
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from threadkeep.engine.codec import MSGPACK
 from threadkeep.engine.identity import CUBE, from_bytes, pack_id, to_bytes, unpack_id
@@ -27,42 +27,58 @@ from threadkeep.engine.wire import MAP
 from threadkeep.transfer.portable import format as lines
 from threadkeep.transfer.portable.msgpack import Span, children, spans
 
-Change: TypeAlias = Callable[[str], str]
-_TOOLS = frozenset({"tool", "tool_call", "tool_use", "tool_result", "tool_call_chunk", "invalid_tool_call", "function",
-                    "server_tool_use", "approve"})  # fmt: skip
-_WORDS = _TOOLS | frozenset({
-    "human", "ai", "system", "developer", "user", "assistant", "remove", "chat", "HumanMessageChunk", "AIMessageChunk",
-    "SystemMessageChunk", "ToolMessageChunk", "FunctionMessageChunk", "ChatMessageChunk", "constructor", "text", "image",
-    "image_url", "input_text", "output_text", "audio", "input_audio", "video", "file", "document", "thinking", "reasoning",
-    "redacted_thinking", "refusal", "json", "object", "success", "error", "stop", "length", "end_turn", "max_tokens",
-    "stop_sequence", "tool_calls", "aborted", "content_filter", "ask", "confirm", "base64", "url", "image/png",
-    "image/jpeg", "image/gif", "image/webp", "application/pdf",
-})  # fmt: skip
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_TOOLS = _words(
+    "tool tool_call tool_use tool_result tool_call_chunk invalid_tool_call function server_tool_use approve"
+)
+_WORDS = _TOOLS | _words(
+    """
+    human ai system developer user assistant remove chat HumanMessageChunk AIMessageChunk SystemMessageChunk
+    ToolMessageChunk FunctionMessageChunk ChatMessageChunk constructor text image image_url input_text output_text
+    audio input_audio video file document thinking reasoning redacted_thinking refusal json object success error
+    stop length end_turn max_tokens stop_sequence tool_calls aborted content_filter ask confirm base64 url
+    image/png image/jpeg image/gif image/webp application/pdf
+    """
+)
 """Words of frameworks and providers, which no person wrote."""
-_WORD_KEYS = frozenset({"type", "role", "status", "stop_reason", "finish_reason", "kind", "media_type", "mime_type",
-                        "source_type", "object"})  # fmt: skip
-_ID_KEYS = frozenset({"id", "run_id", "tool_call_id", "tool_use_id", "call_id", "message_id", "response_id",
-                      "question_id", "parent_id", "request_id"})  # fmt: skip
-_NAME_KEYS = frozenset({"name", "tool_name"})
-_KNOWN_KEYS = _WORD_KEYS | _ID_KEYS | _NAME_KEYS | frozenset({
-    "content", "text", "additional_kwargs", "response_metadata", "usage_metadata", "tool_calls", "invalid_tool_calls",
-    "tool_call_chunks", "args", "arguments", "input", "kwargs", "lc", "artifact", "example", "index", "messages",
-    "message", "thread_id", "metadata", "details", "is_error", "usage", "timestamp", "provider_id", "model_id",
-    "model_name", "model", "error_message", "error_type", "error_code", "status_code", "retry_after", "tokens_in",
-    "context_window", "input_tokens", "output_tokens", "total_tokens", "cache_read_tokens", "cache_write_tokens",
-    "input_token_details", "output_token_details", "cache_read", "cache_creation", "thinking", "signature", "source",
-    "data", "url", "image_url", "detail", "payload", "created_at", "timeout_seconds", "questions", "key", "prompt",
-    "options", "multi_select", "required", "label", "value", "description", "allow_input", "decision", "edited_args",
-    "reason", "node", "arg", "ns", "when", "resumable", "interrupts", "output", "result", "extras", "annotations",
-    "fork",
-})  # fmt: skip
+_WORD_KEYS = _words("type role status stop_reason finish_reason kind media_type mime_type source_type object")
+_ID_KEYS = _words("id run_id tool_call_id tool_use_id call_id message_id response_id question_id parent_id request_id")
+_NAME_KEYS = _words("name tool_name")
+_KNOWN_KEYS = (
+    _WORD_KEYS
+    | _ID_KEYS
+    | _NAME_KEYS
+    | _words(
+        """
+    content text additional_kwargs response_metadata usage_metadata tool_calls invalid_tool_calls tool_call_chunks
+    args arguments input kwargs lc artifact example index messages message thread_id metadata details is_error
+    usage timestamp provider_id model_id model_name model error_message error_type error_code status_code
+    retry_after tokens_in context_window input_tokens output_tokens total_tokens cache_read_tokens
+    cache_write_tokens input_token_details output_token_details cache_read cache_creation thinking signature
+    source data url image_url detail payload created_at timeout_seconds questions key prompt options multi_select
+    required label value description allow_input decision edited_args reason node arg ns when resumable interrupts
+    output result extras annotations fork
+    """
+    )
+)
 """Fields of messages, tool calls and questions. All other keys may have been written by people."""
-_OF_LANGGRAPH = frozenset({*OWN, "source", "step", "run_id", "thread_id", "parent_thread_id", "checkpoint_ns",
-                           "checkpoint_id", "langgraph_version", "created_by", "forked_from", "graph_id", "assistant_id",
-                           "run_attempt", "user_id", "langgraph_node", "langgraph_step"})  # fmt: skip
+_OF_LANGGRAPH = frozenset(OWN) | _words(
+    """
+    source step run_id thread_id parent_thread_id checkpoint_ns checkpoint_id langgraph_version created_by
+    forked_from graph_id assistant_id run_attempt user_id langgraph_node langgraph_step
+    """
+)
 """Keys of metadata that frameworks set."""
-_KEPT_METADATA = frozenset({"parents", "counters_since_delta_snapshot", "delta_writes_versioned", "checkpoint_ns",
-                            "checkpoint_id", "langgraph_version", "langgraph_node", "langgraph_step", "forked_from"})  # fmt: skip
+_KEPT_METADATA = _words(
+    """
+    parents counters_since_delta_snapshot delta_writes_versioned checkpoint_ns checkpoint_id langgraph_version
+    langgraph_node langgraph_step forked_from
+    """
+)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ][\d:.,]+(Z|[+-][\d:]+)?)?|\d\d:\d\d(:[\d.]+)?([+-][\d:]+)?")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")

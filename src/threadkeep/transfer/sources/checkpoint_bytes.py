@@ -24,7 +24,7 @@ _TAGS = (MSGPACK, JSON)
 
 
 class SplitCheckpoint(NamedTuple):
-    """A checkpoint: `plain` keys are decoded, `values` are channels, `rest` holds all keys that are not known, encoded."""
+    """A checkpoint: `plain` keys are decoded, `values` are the channels, `rest` holds all other keys, encoded."""
 
     plain: dict[str, Any]
     values: dict[str, Parts]
@@ -105,7 +105,7 @@ def _json_value(splitter: Splitter, place: tuple[str, str], value: Any) -> Parts
 
 
 def _json(value: Any) -> tuple[str, bytes]:
-    """A value of a JSON checkpoint as msgpack, or as JSON if it has objects of classes, which msgpack writes differently."""
+    """Encode a value of a JSON checkpoint: as msgpack, or as JSON if it has objects of classes."""
     if not _names_a_class(value):
         try:
             return MSGPACK, packed(value)

@@ -100,7 +100,7 @@ def _of_file(path: Path, kind: str | None) -> list[Source]:
 
 
 def _of_server(url: str, kind: str | None) -> list[Source]:
-    from threadkeep.transfer.sources import cubeloop_postgres, langgraph_postgres  # noqa: PLC0415 - the driver is an extra
+    from threadkeep.transfer.sources import cubeloop_postgres, langgraph_postgres  # noqa: PLC0415 - an extra
     from threadkeep.transfer.sources.postgres_server import PostgresRows  # noqa: PLC0415
 
     rows = PostgresRows(url)

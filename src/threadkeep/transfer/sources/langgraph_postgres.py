@@ -1,6 +1,6 @@
 """langgraph-checkpoint-postgres: PostgresSaver, AsyncPostgresSaver, the shallow savers, the stores; every migration.
 
-    checkpoints         one JSON row each, in later releases with small values; a shallow saver has one row per namespace
+    checkpoints         one JSON row each, later with small values; a shallow saver has one row per namespace
     checkpoint_blobs    the other values, by channel and version; in a shallow saver by channel
     checkpoint_writes   without task_path in the first releases
     store               without expires_at and ttl_minutes in the first releases

@@ -59,8 +59,8 @@ class Rows(Protocol):
 class StoredMemories:
     """The memories of a SqliteStore or a PostgresStore, whose tables are the same.
 
-    `query` reads a page of them; `{ttl}` stands for the columns of times to live, which old tables lack. `vectors` reads
-    the vectors of one memory, which `as_vector` packs.
+    `query` reads a page of them; `{ttl}` stands for the columns of times to live, which old tables lack. `vectors`
+    reads the vectors of one memory, which `as_vector` packs.
     """
 
     def __init__(self, rows: Rows, *, query: str, vectors: str, as_vector: Callable[[Any], bytes]) -> None:

@@ -19,7 +19,7 @@ _PATIENT = ("statement_timeout", "idle_in_transaction_session_timeout")
 
 
 class PostgresRows:
-    """A connection in a REPEATABLE READ, READ ONLY transaction. `schema` in the URL's query names the tables' schema."""
+    """A connection in a REPEATABLE READ, READ ONLY transaction. The URL may have ?schema=NAME."""
 
     def __init__(self, url: str, *, timeout: float = 30.0) -> None:
         try:

@@ -31,7 +31,7 @@ class CheckpointPlace(NamedTuple):
 
 
 class EncodedCheckpoint(NamedTuple):
-    """A checkpoint with encoded values. `fields` are its plain keys, `rest` holds all keys that are not known, encoded."""
+    """A checkpoint with encoded values. `fields` are its plain keys, `rest` holds all other keys, encoded."""
 
     parent: str | None
     fields: Mapping[str, Any]
@@ -97,7 +97,7 @@ class CubeMessage(NamedTuple):
 
 
 class CubeRun(NamedTuple):
-    """A run of an agent. Times are milliseconds. `completed` and `order` (of completion) are None until it is completed."""
+    """A run of an agent. Times are milliseconds. `completed`, and `order` of completion, are None until then."""
 
     id: str
     claimed: int
