@@ -1,6 +1,6 @@
 """Train the zstd dictionary that threadkeep ships, and print what it is worth.
 
-    python bench/train_dictionary.py            # writes src/threadkeep/engine/dictionary.zdict
+    python bench/train_dictionary.py            # writes src/threadkeep/engine/log/dictionary.zdict
     python bench/train_dictionary.py --check    # judges the shipped file, writes nothing
 
 The dictionary is chosen by messages over packages that it was not trained on. The benchmark's conversation has no say
@@ -25,7 +25,7 @@ import workload
 from training import samples
 from training.shelf import HELD_OUT, TRAINING, Shelf, standard_library_lines
 
-TARGET = pathlib.Path(__file__).parents[1] / "src/threadkeep/engine/dictionary.zdict"
+TARGET = pathlib.Path(__file__).parents[1] / "src/threadkeep/engine/log/dictionary.zdict"
 SEED = 20_250
 LEVEL = 3
 TRAINING_ITEMS, HELD_OUT_ITEMS, BENCHMARK_TURNS = 8_000, 1_500, 200

@@ -18,13 +18,13 @@ import psycopg_pool
 import pytest
 from blockbuster import BlockBusterFunction, blockbuster_ctx
 
-import lent
-import postgres
+import postgres_servers
+import shared_pool
 import threadkeep
-import valkeys
-from colours import Async, Colour, Sync
+import valkey_servers
+from sync_async import Async, Colour, Sync
 
-pytest.register_assert_rewrite("plays", "sameness", "trees")
+pytest.register_assert_rewrite("graph_scenarios", "strict_equality", "checkpoint_trees")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Backend:
 BACKENDS = [
     Backend("memory", lambda folder, n: "memory://", lasting=False, tables=False),
     Backend("sqlite", lambda folder, n: f"sqlite:///{folder / f'keep{n}.db'}", lasting=True),
-    Backend("postgres", lambda folder, n: postgres.fresh_schema(postgres.shared()), lasting=True),
-    Backend("valkey", lambda folder, n: valkeys.shared().url(), lasting=True, words=False, tables=False),
+    Backend("postgres", lambda folder, n: postgres_servers.fresh_schema(postgres_servers.shared()), lasting=True),
+    Backend("valkey", lambda folder, n: valkey_servers.shared().url(), lasting=True, words=False, tables=False),
 ]
 
 # The cluster is the slowest. `make test` runs on it what is its own, the suites and the models; `make prove` everything.
@@ -135,7 +135,7 @@ def tables_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def keep(request: pytest.FixtureRequest, url: str) -> Iterator[threadkeep.Keep]:
     """A Keep that sees nothing of other tests. A test that asks for the URL too finds there what it holds."""
     asked = inspect.signature(request.function).parameters.keys() & {"url", "fresh_url"}
-    with threadkeep.open(url) if asked else lent.opened(url) as opened:
+    with threadkeep.open(url) if asked else shared_pool.opened(url) as opened:
         yield opened
 
 
@@ -146,7 +146,7 @@ def standing(
     """Gives an empty Keep at each call, for what many tests of a file read and none of them changes."""
     urls = _fresh_urls(request.param, tmp_path_factory.mktemp("standing"))
     with ExitStack() as closing:
-        yield lambda: closing.enter_context(lent.opened(urls()))
+        yield lambda: closing.enter_context(shared_pool.opened(urls()))
 
 
 @pytest.fixture

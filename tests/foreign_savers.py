@@ -23,7 +23,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
-import postgres
+import postgres_servers
 
 DATA = Path(__file__).parent / "data"
 APP = "app_that_is_gone"
@@ -159,7 +159,7 @@ class Database:
     """An empty schema: its URL as threadkeep takes it, and as libpq does."""
 
     def __init__(self) -> None:
-        self.url = postgres.fresh_schema(postgres.shared())
+        self.url = postgres_servers.fresh_schema(postgres_servers.shared())
         self.schema = re.search(r"schema=([^&]+)", self.url)[1]  # type: ignore[index]
         self.libpq = self.url.replace(
             f"schema={self.schema}", "options=" + quote(f"-csearch_path={self.schema},public")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-import nursery
+import fork_server
 
 PATIENCE = 120
 """Seconds after which a process counts as hanging."""
@@ -18,7 +18,7 @@ def start(script: str, *args: Any, flags: tuple[str, ...] = ()) -> subprocess.Po
     """Start a script with this interpreter and this import path."""
     return subprocess.Popen(
         [sys.executable, *flags, "-c", script, *map(str, args)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(nursery.paths())},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(fork_server.paths())},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -30,7 +30,7 @@ def start(script: str, *args: Any, flags: tuple[str, ...] = ()) -> subprocess.Po
 def fork(script: str, *args: Any) -> subprocess.Popen[str]:
     """The same from the nursery, at once: for scripts that are not about imports, or how an interpreter begins and ends."""
     pipe = subprocess.PIPE
-    return nursery.Forked([script, *map(str, args)], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    return fork_server.Forked([script, *map(str, args)], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> str:

@@ -21,18 +21,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 
-import lent
+import shared_pool
 import threadkeep
-from evolution import CHANNELS, elements, evolve_long
+from hypothesis_profiles import PROVING
 from model import Model, place_config
-from proving import PROVING
-from soundness import loose_ends, unused_items
+from row_invariants import loose_ends, unused_items
 from threadkeep import Problem, ThreadInfo
-from threadkeep.backends.memory import Memory
-from threadkeep.engine.itemlog import ItemId
+from threadkeep.backends.in_memory.backend import InMemoryBackend
+from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.keep import Keep
 from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct
+from value_changes import CHANNELS, elements, evolve_long
 
 THREADS = ["t", "thread-u", "v"]
 NAMESPACES = ["", "", "", "child:1", "child:2|x:3"]
@@ -186,34 +186,34 @@ class Store:
 
 def stores(folder: Path) -> list[Store]:
     def in_memory() -> Callable[[int], Keep]:
-        rows = Memory()
+        rows = InMemoryBackend()
         return lambda which: Keep(Session(Direct(rows), tenant="", caches=Caches(CACHES[which])), None)
 
     def in_file(name: str) -> Callable[[int], Keep]:
         url = f"sqlite:///{folder / name}"
         return lambda which: threadkeep.open(url, durability="relaxed", cache_bytes=CACHES[which])
 
-    tenants = [lent.fresh_tenant() for _ in range(2)]
+    tenants = [shared_pool.fresh_tenant() for _ in range(2)]
     return [
         Store("memory sync", in_memory(), is_async=False),
         Store("memory async", in_memory(), is_async=True),
         Store("sqlite sync", in_file("sync.db"), is_async=False, path=folder / "sync.db"),
         Store("sqlite async", in_file("async.db"), is_async=True, path=folder / "async.db"),
-        on_server("postgres sync", lent.schema(), tenants[0], None, is_async=False),
-        on_server("postgres async", lent.schema(), tenants[1], "thread", is_async=True),
+        on_server("postgres sync", shared_pool.schema(), tenants[0], None, is_async=False),
+        on_server("postgres async", shared_pool.schema(), tenants[1], "thread", is_async=True),
     ]
 
 
 def on_server(name: str, url: str, tenant: str, group: str | None = None, *, is_async: bool) -> Store:
     def opened(which: int) -> Keep:
-        return lent.keep(tenant, cache_bytes=CACHES[which], group=group, url=url)
+        return shared_pool.keep(tenant, cache_bytes=CACHES[which], group=group, url=url)
 
     return Store(name, opened, is_async=is_async, path=url, tenant=tenant)
 
 
 def on_valkey(folder: Path) -> list[Store]:
     """Alone, in fewer examples: what asks for all threads asks all partitions."""
-    return [on_server("valkey", lent.cluster(), lent.fresh_tenant(), is_async=False)]
+    return [on_server("valkey", shared_pool.cluster(), shared_pool.fresh_tenant(), is_async=False)]
 
 
 class Agreement(RuleBasedStateMachine):

@@ -19,17 +19,18 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Send
 
 import threadkeep
-from chains import Chain
+from checkpoint_chains import Chain
 from conftest import BACKENDS
+from rich_threads import LONG, TALK, config, live, talk
 from test_plans import KEY, Bench, put
 from threadkeep import Keep, errors
 from threadkeep.cli.app import run
 from threadkeep.cli.output import as_plain
-from threadkeep.engine import prune, sizes
-from threadkeep.engine.backend import Measure, Survey
-from threadkeep.engine.plain import jsonable
-from threadkeep.engine.survey import node_of
-from worlds import LONG, TALK, config, live, talk
+from threadkeep.engine.history import sizes
+from threadkeep.engine.log.plain import jsonable
+from threadkeep.engine.requests import LoadThreadRows, MeasureItems
+from threadkeep.engine.threads import prune
+from threadkeep.engine.threads.thread_rows import node_of
 
 SERDE = JsonPlusSerializer()
 
@@ -230,7 +231,7 @@ def test_threads_that_did_not_change_since_are_not_read(seen: Keep, monkeypatch:
     read, surveyed = seen._session.transport.read, []
 
     def listening(request: Any) -> Any:
-        surveyed.extend([request.key.id] if isinstance(request, Survey) else [])
+        surveyed.extend([request.key.id] if isinstance(request, LoadThreadRows) else [])
         return read(request)
 
     monkeypatch.setattr(seen._session.transport, "read", listening)
@@ -328,15 +329,15 @@ def test_a_thread_that_is_pruned_while_it_is_measured_is_weighed_as_it_is_then()
     pruned: list[bool] = []
 
     def interfere(request: Any) -> None:
-        if isinstance(request, Measure) and not pruned:
+        if isinstance(request, MeasureItems) and not pruned:
             pruned.append(True)
             asked = bench.asked
             bench.drive(prune.prune(bench.heads, KEY, prune.KEEP_LATEST, 7))
             bench.asked = asked
 
-    told = bench.drive(sizes.weigh(bench.heads, KEY), before=interfere)
+    told = bench.drive(sizes.measure_thread(bench.heads, KEY), before=interfere)
     assert [each.__name__ for each in bench.asked] == ["Survey", "Measure", "Survey", "Measure"]
-    assert told == bench.drive(sizes.weigh(bench.heads, KEY))
+    assert told == bench.drive(sizes.measure_thread(bench.heads, KEY))
     assert told.thread.by_kind["unused"] == 0
 
 
@@ -368,7 +369,7 @@ def test_stats_count_threads_memories_and_what_the_storage_takes(url: str) -> No
             assert keep.activity().threads == keep.sizes().threads == 0
 
 
-def check_storage(url: str, told: threadkeep.Storage | None) -> None:
+def check_storage(url: str, told: threadkeep.StorageSize | None) -> None:
     scheme = url.partition(":")[0]
     if scheme == "memory":
         assert told is None

@@ -14,20 +14,20 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Command
 
-import lent
+import shared_pool
 import threadkeep
-from chains import Chain, config, ids, values
-from colours import Colour
-from plays import THREAD, chat, nested, replies, two_questions
-from soundness import loose_ends
+from checkpoint_chains import Chain, config, ids, values
+from graph_scenarios import THREAD, chat, nested, replies, two_questions
+from row_invariants import loose_ends
+from sync_async import Colour
 from test_crashes import PAST, World, place_of, talk
 from test_crashes import do as act
 from test_crashes import put as put_args
 from test_delta_graphs import build as delta_graph
 from test_delta_graphs import turns as delta_turns
 from test_plans import KEY, Bench, put, writes
-from threadkeep.engine.backend import Commit, Pause, Survey
-from threadkeep.engine.branch import Moment, fresh_id, rollback
+from threadkeep.engine.requests import Commit, LoadThreadRows, Pause
+from threadkeep.engine.threads.branches import BranchStamp, fresh_id, rollback
 from threadkeep.errors import Conflict, Missing, Unavailable
 from threadkeep.jobs import branches
 from threadkeep.plan import Request
@@ -72,14 +72,14 @@ def test_the_rollback_of_seed_003_is_one_row_and_stores_nothing_again(url: str) 
                 {"messages": [f"message {m} " * 40 for m in range(n + 1)], "files": {"f": "x" * 900}}, id=id, user="u"
             )
         before = keep.thread("t")
-        branch = keep.rollback("t", "ckpt_005")
-        assert (branch.id, branch.parent, branch.forked_from) == ("ckpt_007", "ckpt_005", "ckpt_005")
+        branches = keep.rollback("t", "ckpt_005")
+        assert (branches.id, branches.parent, branches.forked_from) == ("ckpt_007", "ckpt_005", "ckpt_005")
         assert ids(keep.checkpointer) == ["ckpt_007", *reversed(SEED)]
         found = keep.checkpointer.get_tuple(config("t"))
         target = keep.checkpointer.get_tuple(config("t", "ckpt_005"))
         assert found is not None
         assert target is not None
-        assert found.config == branch.config
+        assert found.config == branches.config
         assert found.metadata == target.metadata | {"source": "fork", "step": 5, "forked_from": "ckpt_005"}
         for key in ("channel_values", "channel_versions", "versions_seen", "v"):
             assert found.checkpoint[key] == target.checkpoint[key]  # type: ignore[literal-required]
@@ -99,8 +99,8 @@ def test_a_tag_stays_with_the_checkpoint_that_it_was_given_to() -> None:
         for n in range(2):
             chain.put({"x": n}, user="u")
         keep.tag("t", "00000000", "release")
-        for branch in (keep.rollback("t", "00000000"), keep.fork("t", "00000000")):
-            found = keep.checkpointer.get_tuple(branch.config)
+        for branches in (keep.rollback("t", "00000000"), keep.fork("t", "00000000")):
+            found = keep.checkpointer.get_tuple(branches.config)
             assert found is not None
             assert ("tag" in found.metadata, found.metadata["user"]) == (False, "u")
 
@@ -111,10 +111,10 @@ async def test_a_conversation_goes_on_from_where_it_was_rolled_back_to(url: str,
         await talked(call, graph, 3)
         history = await call.every(graph, "get_state_history", THREAD)
         for target in history:
-            branch = await call(keep, "rollback", "1", id_of(target))
+            branches = await call(keep, "rollback", "1", id_of(target))
             state = await call(graph, "get_state", THREAD)
             assert (state.values, state.next) == (target.values, target.next)
-            assert id_of(state) == branch.id > max(map(id_of, history))
+            assert id_of(state) == branches.id > max(map(id_of, history))
             assert state.parent_config == target.config
         first = next(state for state in reversed(history) if not state.next)
         await call(keep, "rollback", "1", id_of(first))
@@ -145,14 +145,14 @@ async def test_a_question_that_waits_can_be_answered_in_a_fork_and_in_its_thread
         for name, build in {"two": two_questions, "nested": nested()}.items():
             graph = build(keep.checkpointer)
             await call(graph, "invoke", {"said": ["go"]}, at(name))
-            branch = await call(keep, "fork", name, to=f"{name}'s fork")
-            assert (await call(keep, "thread", branch.thread)).status == "interrupted"
+            branches = await call(keep, "fork", name, to=f"{name}'s fork")
+            assert (await call(keep, "thread", branches.thread)).status == "interrupted"
             told = {}
-            for thread in (branch.thread, name):
+            for thread in (branches.thread, name):
                 asked = (await call(graph, "get_state", at(thread))).interrupts
                 done = await call(graph, "invoke", Command(resume={each.id: "yes" for each in asked}), at(thread))
                 told[thread] = done["said"]
-            assert told[name] == told[branch.thread]
+            assert told[name] == told[branches.thread]
             assert "__interrupt__" not in told
         check(url)
 
@@ -181,14 +181,14 @@ async def test_a_branch_of_a_delta_graph_has_only_its_own_past(url: str, call: C
         await delta_turns(call, graph, 3)
         history = await call.every(graph, "get_state_history", THREAD)
         for n, target in enumerate(history[::4]):
-            branch = await call(keep, "rollback", "1", id_of(target))
-            assert branch.parent == (target.parent_config and id_of_config(target.parent_config))
+            branches = await call(keep, "rollback", "1", id_of(target))
+            assert branches.parent == (target.parent_config and id_of_config(target.parent_config))
             await call(keep, "fork", "1", id_of(target), to=f"f{n}")
             question = None if target.next else {"messages": [HumanMessage("more", id="more")]}
             if target.next:
                 await call(graph, "invoke", None, target.config)  # writes on the target again
             ends = []
-            for thread in (branch.config, at(f"f{n}")):
+            for thread in (branches.config, at(f"f{n}")):
                 state = await call(graph, "get_state", thread)
                 assert (state.values, state.next) == (target.values, target.next)
                 ends.append(await call(graph, "invoke", question, thread))
@@ -249,8 +249,8 @@ def test_a_new_thread_has_the_lineage_only_and_is_found_by_its_own_name(url: str
         side.last = "00000001"
         side.put({"log": ["another way " * 30]}, id="00000009", thread_id="t", user="bob")
         saver.put_writes(config("t", "00000099"), [("log", "early")], "early")
-        branch = keep.fork("t", "00000003", to="u")
-        assert (branch.thread, branch.id, branch.parent) == ("u", "00000003", "00000002")
+        branches = keep.fork("t", "00000003", to="u")
+        assert (branches.thread, branches.id, branches.parent) == ("u", "00000003", "00000002")
         assert ids(saver, "u") == ["00000003", "00000002", "00000001", "00000000"]
         assert values(saver, "u") == values(saver, "t", "00000003")
         assert [found.pending_writes for found in saver.list(config("u"))] == [
@@ -279,12 +279,12 @@ UUIDS = ("1f0a0000-0000-6000-8000-000000000000", "1fffffff-ffff-6fff-bfff-ffffff
     ],
 )  # fmt: skip
 def test_a_new_id_is_greater_than_all_and_of_their_kind(greatest: str, expected: str) -> None:
-    made = fresh_id(greatest, Moment(0, (1 << 62) - 1))
+    made = fresh_id(greatest, BranchStamp(0, (1 << 62) - 1))
     assert made > greatest
     if greatest != UUIDS[1]:
         assert made == expected
-    assert fresh_id(UUIDS[0], Moment(1_800_000_000_000_000, 5)) > UUIDS[0]
-    assert fresh_id(UUIDS[0], Moment(1_800_000_000_000_000, 5)).endswith("-6000-8000-000000000005")
+    assert fresh_id(UUIDS[0], BranchStamp(1_800_000_000_000_000, 5)) > UUIDS[0]
+    assert fresh_id(UUIDS[0], BranchStamp(1_800_000_000_000_000, 5)).endswith("-6000-8000-000000000005")
 
 
 async def test_a_clock_that_went_back_changes_nothing(url: str, call: Colour, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,8 +341,8 @@ def test_a_dry_run_says_what_would_become_and_changes_nothing(lasting_url: str) 
             chain.put({"x": n})
         before = keep.threads()
     with threadkeep.open(lasting_url, read_only=True) as keep:
-        branch = keep.rollback("t", "latest~1", dry_run=True)
-        assert (branch.id, branch.parent) == ("00000003", "00000001")
+        branches = keep.rollback("t", "latest~1", dry_run=True)
+        assert (branches.id, branches.parent) == ("00000003", "00000001")
         assert keep.threads() == before
 
 
@@ -351,8 +351,8 @@ def test_a_namespace_is_rolled_back_by_itself(url: str) -> None:
         for n in range(3):
             Chain(keep.checkpointer, ns="inner").put({"x": n}, id=f"i{n}")
             Chain(keep.checkpointer).put({"x": n}, id=f"r{n}")
-        branch = keep.rollback("t", "i0", ns="inner")
-        assert (branch.id, branch.ns) == ("i3", "inner")
+        branches = keep.rollback("t", "i0", ns="inner")
+        assert (branches.id, branches.ns) == ("i3", "inner")
         assert values(keep.checkpointer, ns="inner") == {"x": 0}
         assert values(keep.checkpointer) == {"x": 2}
         check(url)
@@ -368,9 +368,9 @@ def test_a_rollback_beside_another_writer_is_greater_than_what_that_wrote(warm: 
         if isinstance(request, Commit) and (op := next(others, None)):
             Bench(warm.backend).write(op)
 
-    branch = warm.drive(rollback(warm.heads, KEY, "2", "", Moment(5, 6)), before=interfere)
-    assert warm.asked == [Survey, Commit, Survey, Commit, Pause, Survey, Commit]
-    assert (branch.id, branch.parent) == ("6", "2")
+    branches = warm.drive(rollback(warm.heads, KEY, "2", "", BranchStamp(5, 6)), before=interfere)
+    assert warm.asked == [LoadThreadRows, Commit, LoadThreadRows, Commit, Pause, LoadThreadRows, Commit]
+    assert (branches.id, branches.parent) == ("6", "2")
     state = warm.get()
     assert state is not None
     assert (state.id, state.metadata["forked_from"]) == ("6", "2")
@@ -388,20 +388,20 @@ def warm() -> Bench:
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "beside others"])
 @pytest.mark.parametrize("verb", ["rollback", "fork", "fork to", "prune"])
 def test_a_change_whose_reply_was_lost_is_made_once(warm: Bench, verb: str, others: bool) -> None:
-    from threadkeep.engine import branch, prune  # noqa: PLC0415 - the verbs as plans
-    from threadkeep.engine.backend import Fork  # noqa: PLC0415
+    from threadkeep.engine.requests import ForkThread  # noqa: PLC0415
+    from threadkeep.engine.threads import branches, prune  # noqa: PLC0415 - the verbs as plans
 
-    moment, new = Moment(5, 6), KEY._replace(id="new")
+    moment, new = BranchStamp(5, 6), KEY._replace(id="new")
     plans: dict[str, Any] = {
-        "rollback": lambda: branch.rollback(warm.heads, KEY, "latest~1", "", moment),
-        "fork": lambda: branch.fork(warm.heads, KEY, "latest~1", "", moment),
-        "fork to": lambda: branch.fork_to(warm.heads, KEY, "latest~1", new, moment),
+        "rollback": lambda: branches.rollback(warm.heads, KEY, "latest~1", "", moment),
+        "fork": lambda: branches.fork(warm.heads, KEY, "latest~1", "", moment),
+        "fork to": lambda: branches.fork_to(warm.heads, KEY, "latest~1", new, moment),
         "prune": lambda: prune.prune_thread(warm.heads, KEY, prune.keep_latest, 6),
     }
     lost: list[Any] = []
 
     def lose(request: Request[Any]) -> None:
-        if isinstance(request, (Commit, Fork)) and not lost:
+        if isinstance(request, (Commit, ForkThread)) and not lost:
             lost.append(request)
             warm.backend.answer(request)
             if others:
@@ -517,9 +517,9 @@ async def three_runs(keep: threadkeep.Keep) -> None:
 async def test_a_talk_goes_on_from_a_checkpoint_with_its_runs_and_its_question(url: str, call: Colour) -> None:
     async with threadkeep.open(url) as keep:
         await three_runs(keep)
-        branch = await call(keep, "rollback", "t", "0000000002")
-        assert (branch.id, branch.parent, branch.kind) == ("0000000004", "0000000002", "cube")
-        assert await call(keep, "rollback", "t", "0000000002") == branch
+        branches = await call(keep, "rollback", "t", "0000000002")
+        assert (branches.id, branches.parent, branches.kind) == ("0000000004", "0000000002", "cube")
+        assert await call(keep, "rollback", "t", "0000000002") == branches
         info = await call(keep, "thread", "t")
         assert (info.status, info.step, info.checkpoints, info.source) == ("interrupted", 2, 4, "fork")
         assert await texts(keep) == ["m1", "m2"]
@@ -578,7 +578,7 @@ def test_a_keep_that_remembers_a_thread_goes_on_from_anothers_rollback(lasting_u
 
 
 def test_tenants_do_not_see_each_others_threads() -> None:
-    keeps = [lent.keep(lent.fresh_tenant()) for _ in range(2)]
+    keeps = [shared_pool.keep(shared_pool.fresh_tenant()) for _ in range(2)]
     Chain(keeps[0].checkpointer).put({"x": 1})
     with pytest.raises(Missing):
         keeps[1].fork("t", to="u")

@@ -16,8 +16,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
 import threadkeep
-from chains import Chain, config, ids
-from colours import Async, Colour
+from checkpoint_chains import Chain, config, ids
+from sync_async import Async, Colour
 from threadkeep import ThreadInfo
 
 ORDERS = ("updated", "created", "bytes", "id")

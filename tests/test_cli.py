@@ -19,7 +19,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 import cli_reference
-import nursery
+import fork_server
 import threadkeep
 from threadkeep.cli.app import run
 
@@ -38,7 +38,7 @@ def forked(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The same by an interpreter that has its imports done, which is most of the time that a command takes."""
     script = f"import os; os.environ.update({environment!r}); from threadkeep.cli import main; main()"
     pipe = subprocess.PIPE
-    with nursery.Forked([script, *args], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    with fork_server.Forked([script, *args], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         told, complaint = process.communicate(timeout=120)
     return subprocess.CompletedProcess(args, process.returncode, told, complaint)
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from test_plans import KEY, Bench, put, writes
-from threadkeep.engine import copy, prune, repair
-from threadkeep.engine.backend import Commit, Duplicate, Fork, Pause, Survey
-from threadkeep.engine.branch import Moment
 from threadkeep.engine.commit import TRIES, Decision, Seen, commit, read_consistently
+from threadkeep.engine.cube import branches, plans
+from threadkeep.engine.cube.ops import AppendMessages, ClaimRun, CompleteRun, message
+from threadkeep.engine.health import repair
 from threadkeep.engine.identity import CUBE
-from threadkeep.engine.talks import branches, plans
-from threadkeep.engine.talks.ops import Append, Claim, Complete, message
+from threadkeep.engine.requests import Commit, CopyThread, ForkThread, LoadThreadRows, Pause
+from threadkeep.engine.threads import copy, prune
+from threadkeep.engine.threads.branches import BranchStamp
 from threadkeep.errors import Conflict
 from threadkeep.plan import Request, result
 
@@ -43,14 +44,14 @@ def made(*, damaged: bool = False) -> Bench:
         body = rows[("", "3")].body
         rows[("", "3")] = rows[("", "3")]._replace(body=body[:-1] + bytes([body[-1] ^ 1]))
     say(bench, "hello")
-    ops = [Claim("run", time=1000, draw=11), Complete("run", time=1000, draw=12)]
+    ops = [ClaimRun("run", time=1000, nonce=11), CompleteRun("run", time=1000, nonce=12)]
     for outcome in bench.drive(plans.write(bench.heads, TALK, ops)):
         result(outcome)
     return bench
 
 
 def say(bench: Bench, text: str) -> None:
-    op = Append([message({"role": "user", "content": text, "id": text})], time=1000, draw=10)
+    op = AppendMessages([message({"role": "user", "content": text, "id": text})], time=1000, nonce=10)
     for outcome in bench.drive(plans.write(bench.heads, TALK, [op])):
         result(outcome)
 
@@ -64,17 +65,17 @@ def test_the_first_retry_comes_at_once_and_each_later_one_after_a_longer_pause(b
 
     with pytest.raises(Conflict, match="thread 't' was changed by others at each of 40 tries"):
         bench.drive(prune.prune(bench.heads, KEY, prune.KEEP_LATEST, 5), before=fail)
-    assert bench.asked.count(Survey) == TRIES
+    assert bench.asked.count(LoadThreadRows) == TRIES
     assert pauses == list(range(1, TRIES - 1))
 
 
 def test_a_read_that_is_always_interrupted_by_a_prune_ends_as_conflict(bench: Bench) -> None:
     async def read() -> None:
-        await Survey(KEY)
+        await LoadThreadRows(KEY)
 
     with pytest.raises(Conflict, match="thread 't' was pruned by others at each of 3 tries"):
         bench.drive(read_consistently(KEY, read, tries=3), before=keeps_conflicting)
-    assert bench.asked == [Survey, Survey, Pause, Survey]
+    assert bench.asked == [LoadThreadRows, LoadThreadRows, Pause, LoadThreadRows]
 
 
 def test_a_verb_that_has_nothing_to_do_leaves_the_remembered_head(bench: Bench) -> None:
@@ -87,19 +88,19 @@ def test_a_verb_that_has_nothing_to_do_leaves_the_remembered_head(bench: Bench) 
     assert bench.heads.get(KEY) is remembered
 
 
-def wish() -> repair.Wish:
-    return repair.Wish("3", "", "9", 2000, "2024-01-01T00:00:00+00:00", 6)
+def repair_options() -> repair.RepairOptions:
+    return repair.RepairOptions("3", "", BranchStamp(2_000_000, 6))
 
 
 VERBS: dict[str, Callable[[Bench], Any]] = {
     "copy": lambda b: copy.copy(b.heads, KEY, NEW, 2000, 6),
-    "free": lambda b: prune.free(b.heads, KEY, 6),
+    "free": lambda b: prune.free_unused_items(b.heads, KEY, 6),
     "delete runs": lambda b: prune.delete_runs(b.heads, KEY, frozenset({"run 2"}), 6),
-    "repair": lambda b: repair.repair(b.heads, KEY, wish(), None),
-    "cube rollback": lambda b: branches.rollback(b.heads, TALK, "0000000001", Moment(5000, 6)),
-    "cube fork": lambda b: branches.fork(b.heads, TALK, "0000000001", Moment(5000, 6)),
-    "cube fork to": lambda b: branches.fork_to(b.heads, TALK, "run", TALK._replace(id="new"), Moment(5000, 6)),
-    "CubeLoop's fork": lambda b: plans.fork(b.heads, TALK, TALK._replace(id="new"), "run", None, time=5, draw=6),
+    "repair": lambda b: repair.repair(b.heads, KEY, repair_options(), None),
+    "cube rollback": lambda b: branches.rollback(b.heads, TALK, "0000000001", BranchStamp(5000, 6)),
+    "cube fork": lambda b: branches.fork(b.heads, TALK, "0000000001", BranchStamp(5000, 6)),
+    "cube fork to": lambda b: branches.fork_to(b.heads, TALK, "run", TALK._replace(id="new"), BranchStamp(5000, 6)),
+    "CubeLoop's fork": lambda b: plans.fork(b.heads, TALK, TALK._replace(id="new"), "run", None, time=5, nonce=6),
 }
 
 
@@ -110,7 +111,7 @@ def test_a_change_whose_answer_was_lost_is_made_once_and_has_its_result(verb: st
     lost: list[Any] = []
 
     def lose(request: Request[Any]) -> None:
-        if isinstance(request, (Commit, Fork, Duplicate)) and not lost:
+        if isinstance(request, (Commit, ForkThread, CopyThread)) and not lost:
             lost.append(request)
             bench.backend.answer(request)
             if others:
@@ -122,6 +123,6 @@ def test_a_change_whose_answer_was_lost_is_made_once_and_has_its_result(verb: st
     undisturbed = made(damaged=verb == "repair")
     expected = undisturbed.drive(VERBS[verb](undisturbed))
     found = bench.drive(VERBS[verb](bench), before=lose)
-    assert sum(issubclass(asked, (Commit, Fork, Duplicate)) for asked in bench.asked) == len(lost) == 1
+    assert sum(issubclass(asked, (Commit, ForkThread, CopyThread)) for asked in bench.asked) == len(lost) == 1
     assert found == (expected._replace(after=found.after) if verb == "free" else expected)
     assert not isinstance(found, prune.Freed) or found.items == 1

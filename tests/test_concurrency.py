@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import threadkeep
-from chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, ids, values
 from processes import run, run_forked, run_together
 from threadkeep import errors
-from threadkeep.engine.backend import Items
+from threadkeep.engine.requests import LoadItems
 from verbs import every, every_async_verb
 
 PATIENCE = 60
@@ -384,7 +384,7 @@ async def test_reads_do_not_wait_for_a_write_that_waits(keep: threadkeep.Keep) -
 INTERRUPTED = """
 import faulthandler, random, signal, sys, threading, time
 import threadkeep
-from chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, ids, values
 faulthandler.dump_traceback_later(90, exit=True)
 keep = threadkeep.open(sys.argv[1])
 saver = keep.checkpointer
@@ -658,7 +658,7 @@ def test_a_history_that_is_pruned_while_it_is_read_is_not_called_corrupt(lasting
         read = transport.read
 
         def with_a_prune_before_the_items(request: Any) -> Any:
-            if isinstance(request, Items):
+            if isinstance(request, LoadItems):
                 transport.read = read  # type: ignore[method-assign]
                 other.checkpointer.prune(["t"])
             return read(request)
@@ -673,7 +673,7 @@ def test_a_history_that_is_pruned_while_it_is_read_is_not_called_corrupt(lasting
 WRITER = """
 import sys
 import threadkeep
-from chains import Chain, config, values
+from checkpoint_chains import Chain, config, values
 url, name, thread, count = *sys.argv[1:4], int(sys.argv[4])
 saver = threadkeep.open(url).checkpointer
 together()
@@ -718,7 +718,7 @@ def test_processes_that_write_threads_of_their_own_lose_nothing(lasting_url: str
 TIDIER = """
 import sys, time
 import threadkeep
-from chains import Chain, config
+from checkpoint_chains import Chain, config
 url, role, seconds = sys.argv[1:]
 saver = threadkeep.open(url).checkpointer
 def line(n): return f"line {n} of anybody's log"
@@ -754,7 +754,7 @@ def test_processes_that_write_prune_and_copy_never_see_a_broken_checkpoint(lasti
 FORKS = """
 import asyncio, faulthandler, os, signal, sys, threading, time, warnings
 import threadkeep
-from chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, ids, values
 warnings.simplefilter("ignore", DeprecationWarning)
 faulthandler.register(signal.SIGALRM, chain=True)
 signal.alarm(90)
@@ -974,7 +974,7 @@ def test_a_keep_may_be_forked(url: str, how: str) -> None:
 SPAWNED = """
 import multiprocessing, sys
 import threadkeep
-from chains import Chain, config, ids
+from checkpoint_chains import Chain, config, ids
 from spawned import put_one
 if __name__ == "__main__":
     url = sys.argv[1]
@@ -988,7 +988,7 @@ if __name__ == "__main__":
 
 def test_spawned_workers_open_keeps_of_their_own(lasting_url: str, tmp_path: Any) -> None:
     (tmp_path / "spawned.py").write_text(
-        "import threadkeep\nfrom chains import Chain, values\n\n"
+        "import threadkeep\nfrom checkpoint_chains import Chain, values\n\n"
         "def put_one(url, n):\n"
         "    with threadkeep.open(url) as keep:\n"
         "        Chain(keep.checkpointer).put({'x': n}, id=f'spawned-{n}')\n"

@@ -29,7 +29,7 @@ from langgraph.store.memory import InMemoryStore
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
-import postgres
+import postgres_servers
 import threadkeep
 from threadkeep.conformance import cube_suite, saver_suite, store_suite
 from threadkeep.conformance.colours import hosted, opened
@@ -349,7 +349,7 @@ A_RACE = "test_a_load_gives_messages_and_extra_of_one_moment"
 
 def cubeloop_database() -> str:
     """A database with CubeLoop's tables, which the program has to make; one partition is enough for tests."""
-    server, name = postgres.shared(), f"cube_{uuid.uuid4().hex}"
+    server, name = postgres_servers.shared(), f"cube_{uuid.uuid4().hex}"
     server.execute(f"CREATE DATABASE {name}")
     made = [str(CreateTable(table).compile(dialect=postgresql.dialect())) for table in cubeloop_metadata.sorted_tables]
     made += [

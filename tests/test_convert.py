@@ -23,13 +23,13 @@ from langgraph.types import Command
 
 import sample_keep
 import threadkeep
+from checkpoint_trees import Put, Wrote, grow
 from conftest import BACKENDS, Backend
 from processes import finish, start
-from soundness import loose_ends
+from row_invariants import loose_ends
 from threadkeep.cli.app import run
 from threadkeep.errors import Missing, ReadOnly
 from threadkeep.transfer.convert import _read_vectors
-from trees import Put, Wrote, grow
 
 
 @cache
@@ -146,9 +146,9 @@ def test_a_thread_that_went_on_in_the_target_gets_what_it_lacks_and_keeps_its_ow
 
 
 def _checkpoints(keep: threadkeep.Keep) -> list[Any]:
-    from threadkeep.engine import survey
+    from threadkeep.engine.threads import thread_rows
 
-    whole = keep._session.runner.run(survey.survey(keep._session.heads, keep._session.key("graph", "t")))
+    whole = keep._session.runner.run(thread_rows.load_thread_rows(keep._session.heads, keep._session.key("graph", "t")))
     return [record.row for record in whole.records.values()]
 
 
@@ -402,7 +402,7 @@ import io, re, sys
 from pathlib import Path
 import threadkeep
 sys.path.insert(0, {tests!r})
-from trees import Put, grow
+from checkpoint_trees import Put, grow
 
 verb, source, target = sys.argv[1:]
 def peak():  # not ru_maxrss: a child begins with its parent's

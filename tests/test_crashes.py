@@ -14,11 +14,11 @@ import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
-import lent
+import shared_pool
 from model import place_config
-from soundness import loose_ends
-from threadkeep.backends.memory import Memory
-from threadkeep.backends.sqlite import Sqlite
+from row_invariants import loose_ends
+from threadkeep.backends.in_memory.backend import InMemoryBackend
+from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers.runner import Transport
 from threadkeep.errors import Unavailable
 from threadkeep.keep import Keep
@@ -79,7 +79,7 @@ class World:
     def __init__(self, path: Path | str | None, tenant: str = "") -> None:
         self.path = path
         self.tenant = tenant
-        self._memory = Memory()
+        self._memory = InMemoryBackend()
         self._keeps: list[Keep] = []
         self.start()
 
@@ -91,10 +91,10 @@ class World:
     def reach(self) -> Transport:
         """A new transport to the same rows."""
         if isinstance(self.path, str):
-            return lent.transport(url=self.path)
+            return shared_pool.transport(url=self.path)
         if self.path is None:
             return Direct(self._memory)
-        return SqliteFile(self.path, Sqlite(), durability="relaxed", timeout=5)
+        return SqliteFile(self.path, SqliteDialect(), durability="relaxed", timeout=5)
 
     @property
     def keep(self) -> Keep:
@@ -126,9 +126,9 @@ class World:
 
 def place_of(backend: str, file: Path) -> tuple[Path | str | None, str]:
     """Where a world is, and its tenant: those on servers share a schema or prefix."""
-    shared = {"postgres": lent.schema, "valkey": lent.cluster}
+    shared = {"postgres": shared_pool.schema, "valkey": shared_pool.cluster}
     if backend in shared:
-        return shared[backend](), lent.fresh_tenant()
+        return shared[backend](), shared_pool.fresh_tenant()
     return file if backend == "sqlite" else None, ""
 
 

@@ -34,12 +34,12 @@ from cubeloop.providers.base import AssistantMessage, ImageContent, TextContent,
 from cubeloop.providers.faux import FauxProvider, faux_assistant_message, faux_tool_call
 
 import threadkeep
-from chains import Chain, config
-from colours import Colour
-from soundness import loose_ends
+from checkpoint_chains import Chain, config
+from row_invariants import loose_ends
+from sync_async import Colour
 from threadkeep import Keep
-from threadkeep.adapters import cube as adapter
-from threadkeep.backends.memory import Memory
+from threadkeep.adapters import cubeloop as adapter
+from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct
 
@@ -56,7 +56,7 @@ class Place:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._memory = Memory()
+        self._memory = InMemoryBackend()
         self._keeps: list[Keep] = []
 
     def open(self, *, claim_timeout: float | None = None) -> Keep:
@@ -600,8 +600,8 @@ async def test_an_id_of_both_kinds_needs_its_kind(place: Place, call: Colour, ve
     assert not was_there(await call(keep, verb, "nowhere", *more))
 
 
-def was_there(answer: bool | threadkeep.Pruned) -> bool:
-    return answer.looked_at == 1 if isinstance(answer, threadkeep.Pruned) else answer
+def was_there(answer: bool | threadkeep.PruneResult) -> bool:
+    return answer.examined == 1 if isinstance(answer, threadkeep.PruneResult) else answer
 
 
 # --- upkeep

@@ -29,14 +29,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-import lent
-from proving import PROVING
-from soundness import loose_ends, unused_items
+import shared_pool
+from hypothesis_profiles import PROVING
+from row_invariants import loose_ends, unused_items
 from test_crashes import NEVER, WAYS, Crashing, place_of
 from test_crashes import World as CrashingWorld
-from threadkeep.adapters import cube as adapter
-from threadkeep.backends.memory import Memory
-from threadkeep.backends.sqlite import Sqlite
+from threadkeep.adapters import cubeloop as adapter
+from threadkeep.backends.in_memory.backend import InMemoryBackend
+from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers.runner import Transport
 from threadkeep.errors import Conflict, Unavailable
 from threadkeep.keep import Keep
@@ -283,7 +283,7 @@ class Store:
         except Exception as error:  # noqa: BLE001 - compared by name
             return type(error).__name__
         if verb == "aprune":
-            return found.looked_at
+            return found.examined
         return (found.messages, found.extra, found.parent_thread_id) if verb == "load" and found else found
 
     async def catalogue(self) -> dict[str, Any]:
@@ -303,15 +303,15 @@ class Store:
 
 
 def stores(folder: Path) -> list[Store]:
-    tenant, memory = lent.fresh_tenant(), Memory()
+    tenant, memory = shared_pool.fresh_tenant(), InMemoryBackend()
 
     def file() -> Transport:
-        return SqliteFile(folder / "keep.db", Sqlite(), durability="relaxed", timeout=5)
+        return SqliteFile(folder / "keep.db", SqliteDialect(), durability="relaxed", timeout=5)
 
     return [
         Store("memory", on(lambda: Direct(memory)), None),
         Store("sqlite", on(file), folder / "keep.db"),
-        Store("postgres", on(lent.transport, tenant), lent.schema(), tenant),
+        Store("postgres", on(shared_pool.transport, tenant), shared_pool.schema(), tenant),
     ]
 
 
@@ -322,8 +322,15 @@ def on(reach: Callable[[], Any], tenant: str = "") -> Callable[[int], Keep]:
 
 
 def on_valkey(folder: Path) -> list[Store]:
-    tenant = lent.fresh_tenant()
-    return [Store("valkey", on(lambda: lent.transport(url=lent.cluster()), tenant), lent.cluster(), tenant)]
+    tenant = shared_pool.fresh_tenant()
+    return [
+        Store(
+            "valkey",
+            on(lambda: shared_pool.transport(url=shared_pool.cluster()), tenant),
+            shared_pool.cluster(),
+            tenant,
+        )
+    ]
 
 
 keeps = st.sampled_from([0, 0, 1])
@@ -652,7 +659,7 @@ def test_a_crash_at_any_request_leaves_a_talk_as_before_or_as_after(
     new_world: Callable[[], World], name: str, ways: list[tuple[bool, bool]]
 ) -> None:
     verb, undisturbed, crashes = VERBS[name], new_world(), 0
-    if undisturbed.path == lent.cluster():
+    if undisturbed.path == shared_pool.cluster():
         ways = ways[-1:]  # the others cost time and show nothing that is Valkey's own
     before = undisturbed.tale()
     undisturbed.do(verb)

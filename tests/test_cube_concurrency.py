@@ -16,10 +16,10 @@ import pytest
 from cubeloop.checkpointer.exceptions import RunAlreadyClaimedError
 from cubeloop.providers.base import AssistantMessage, Message, TextContent, UserMessage
 
-import killing
+import killed_writers
 import processes
 import threadkeep
-from soundness import loose_ends
+from row_invariants import loose_ends
 from threadkeep import Keep
 
 SCRIPT = """
@@ -349,11 +349,11 @@ asyncio.run(main())
 def test_what_was_acknowledged_survives_a_kill_and_nothing_half_written_is_seen(lasting_url: str) -> None:
     chance, n = random.Random(5), 0
     for _ in range(3):
-        child = killing.start(KILLED, lasting_url, n)
+        child = killed_writers.start(KILLED, lasting_url, n)
         assert child.stdout is not None
         heard = child.stdout.readline().decode()
         time.sleep(chance.uniform(0, 0.3))
-        said = [line.split() for line in (heard + killing.kill(child)).splitlines()]
+        said = [line.split() for line in (heard + killed_writers.kill(child)).splitlines()]
         found = loaded(lasting_url)
         told = texts(found.messages)
         assert len(told) % 2 == 0
@@ -368,12 +368,12 @@ def test_what_was_acknowledged_survives_a_kill_and_nothing_half_written_is_seen(
 
 
 def test_a_process_that_is_killed_does_not_keep_others_from_writing(lasting_url: str) -> None:
-    child = killing.start(KILLED, lasting_url, 0)
+    child = killed_writers.start(KILLED, lasting_url, 0)
     assert child.stdout is not None
     child.stdout.readline()
     with threadkeep.open(lasting_url) as keep:
         asyncio.run(write(keep, "before", 5))
-        killing.kill(child)
+        killed_writers.kill(child)
         asyncio.run(write(keep, "after", 5))
     numbers = by_writer([each for each in loaded(lasting_url).messages if each.content[0].text.count(" ") == 1])
     assert numbers["before"] == numbers["after"] == list(range(5))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import lent
+import shared_pool
 import threadkeep
-from threadkeep.adapters.cube import KeepCube
+from threadkeep.adapters.cubeloop import KeepCube
 from threadkeep.conformance.cube_suite import *  # noqa: F403
 from threadkeep.conformance.cube_suite import Capabilities
 
@@ -16,8 +16,8 @@ from threadkeep.conformance.cube_suite import Capabilities
 @pytest.fixture
 def opening(url: str) -> Callable[[], threadkeep.Keep]:
     """Opens a Keep on the data of the test."""
-    tenant = lent.fresh_tenant()
-    return lambda: lent.opened(url, tenant=tenant)
+    tenant = shared_pool.fresh_tenant()
+    return lambda: shared_pool.opened(url, tenant=tenant)
 
 
 @pytest.fixture

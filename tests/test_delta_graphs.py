@@ -14,7 +14,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Overwrite, Send, interrupt
 
 import threadkeep
-from colours import Colour
+from sync_async import Colour
 
 THREAD: dict[str, Any] = {"configurable": {"thread_id": "1"}}
 

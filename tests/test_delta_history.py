@@ -18,9 +18,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 import threadkeep
-from colours import Colour
-from proving import examples
-from trees import Put, Step, Wrote, base_walk, config, exact, grow, random_trees
+from checkpoint_trees import Put, Step, Wrote, base_walk, config, exact, grow, random_trees
+from hypothesis_profiles import examples
+from sync_async import Colour
 
 LINE: list[Step] = [
     Put("c1"),

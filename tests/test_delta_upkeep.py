@@ -13,9 +13,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 import threadkeep
-from colours import Colour
-from proving import examples
-from trees import Put, Step, Wrote, base_walk, config, exact, grow, listed, random_trees
+from checkpoint_trees import Put, Step, Wrote, base_walk, config, exact, grow, listed, random_trees
+from hypothesis_profiles import examples
+from sync_async import Colour
 
 # `a` is a delta channel with a snapshot at c3, `plain` is not one.
 DELTA: list[Step] = [

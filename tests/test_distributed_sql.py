@@ -11,17 +11,17 @@ import psycopg
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-import postgres
+import postgres_servers
 import threadkeep
-from chains import Chain, config, ids, values
-from colours import Async, Sync
-from plays import PLAYS, assert_same, story
+from checkpoint_chains import Chain, config, ids, values
+from graph_scenarios import PLAYS, assert_same, story
+from sync_async import Async, Sync
 from test_conformance import SyncSide, assert_complete, report_on
 from test_postgres import Heard, blocked
-from threadkeep.backends.blocks import read_blocks
+from threadkeep.backends.sql.blocks import read_blocks
 from verbs import every_verb
 
-BLOCKS = read_blocks("common.sql", "postgres.sql")
+BLOCKS = read_blocks("sql/common.sql", "postgres/blocks.sql")
 ONE_STATEMENT = ("load", "survey", "thread-told", "commit")
 """How the blocks begin that make a whole request one statement elsewhere; a test below sees to it that group="thread" sends none."""
 BY_THREAD = {
@@ -151,7 +151,7 @@ def test_every_table_of_a_deletion_is_of_one_thread() -> None:
 
 @pytest.fixture
 def fresh_url() -> Callable[[], str]:
-    return lambda: postgres.fresh_schema(postgres.shared()) + "&group=thread"
+    return lambda: postgres_servers.fresh_schema(postgres_servers.shared()) + "&group=thread"
 
 
 async def test_the_async_side_passes_the_official_suite(fresh_url: Callable[[], str]) -> None:
@@ -208,7 +208,7 @@ def use_many_threads(keep: threadkeep.Keep, name: str) -> None:
     async def all_of_them() -> None:
         using = asyncio.gather(*(use(f"t{n}") for n in range(20)))
         with lock_of_others(name):
-            await asyncio.to_thread(postgres._until, lambda: blocked(name) >= 2, 10)
+            await asyncio.to_thread(postgres_servers._until, lambda: blocked(name) >= 2, 10)
             await asyncio.sleep(0.2)
         await using
 
@@ -217,7 +217,7 @@ def use_many_threads(keep: threadkeep.Keep, name: str) -> None:
 
 def lock_of_others(schema: str) -> psycopg.Connection[Any]:
     """Nobody changes a thread until this connection is closed."""
-    connection = psycopg.connect(postgres.shared().url())
+    connection = psycopg.connect(postgres_servers.shared().url())
     connection.execute(f"lock table {schema}.tk_threads in exclusive mode")
     return connection
 
@@ -228,7 +228,7 @@ def test_a_statement_is_about_one_thread_if_that_was_asked_for(group: str) -> No
     with threadkeep.open(heard.url, group=group) as keep:
         for n in range(20):
             Chain(keep.checkpointer, f"t{n}").put({"log": ["a"]})
-        numbers = [str(n) for (n,) in postgres.shared().execute(f"select thread from {heard.name}.tk_threads")]
+        numbers = [str(n) for (n,) in postgres_servers.shared().execute(f"select thread from {heard.name}.tk_threads")]
         said = heard.during(lambda: use_many_threads(keep, heard.name))
         assert len(numbers) == 20
         about = [{number for number in numbers if re.search(rf"(?<![\d-]){number}\b", each)} for each in said]

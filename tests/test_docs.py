@@ -22,14 +22,14 @@ from typing import NamedTuple
 import pytest
 
 import cli_reference
+import fork_server
 import generate_docs
-import nursery
 import request_table
 import threadkeep
 from threadkeep import urls
-from threadkeep.adapters.cube import KeepCube
-from threadkeep.backends.blocks import read_blocks
-from threadkeep.backends.setup import SCHEMA_VERSION
+from threadkeep.adapters.cubeloop import KeepCube
+from threadkeep.backends.sql.blocks import read_blocks
+from threadkeep.backends.sql.setup import SCHEMA_VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]
@@ -90,7 +90,7 @@ AS_A_FILE = (
 def forked(file: Path) -> subprocess.Popen[str]:
     """Run a file in its folder, by an interpreter that has its imports done."""
     pipe = subprocess.PIPE
-    return nursery.Forked([AS_A_FILE, file.name], cwd=file.parent, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    return fork_server.Forked([AS_A_FILE, file.name], cwd=file.parent, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def started(file: Path) -> subprocess.Popen[str]:
@@ -220,7 +220,7 @@ def test_the_tables_of_plans_name_only_requests_that_exist(heading: str) -> None
     exist = {request.__name__ for request in request_table.requests()} | {"Conflict", "CubeLoop"}
     column = {"Round trips": 1, "In PostgreSQL": 0}[heading]
     named = {name for row in rows(section(PLANS, heading)) for name in re.findall(r"\b[A-Z][A-Za-z]+", row[column])}
-    assert "Load" in named
+    assert "LoadCheckpoints" in named
     assert named - exist == set()
 
 
@@ -303,7 +303,7 @@ def test_every_public_name_is_in_the_reference(owner: str) -> None:
 
 SCHEMA = {
     name: COLUMN.findall(body)
-    for block, sql in read_blocks("common.sql", "sqlite.sql").items()
+    for block, sql in read_blocks("sql/common.sql", "sqlite/blocks.sql").items()
     if block.startswith("schema-")
     for name, body in TABLE.findall(sql)
 }
@@ -339,7 +339,7 @@ def test_no_file_names_a_folder_of_the_machine_that_it_was_written_on() -> None:
 def test_the_reference_lists_every_schema_version_and_no_other_page_repeats_the_number() -> None:
     versions = rows(section(ROOT / "docs/reference/schema.md", "Versions"))
     assert [row[0] for row in versions] == [str(number) for number in range(1, SCHEMA_VERSION + 1)]
-    sql = read_blocks("sqlite.sql", "sqlite_views.sql")
+    sql = read_blocks("sqlite/blocks.sql", "sqlite/views.sql")
     assert [row[0] for row in versions if "views" in row[1]] == [
         number for number in map(str, range(1, SCHEMA_VERSION + 1)) if "CREATE VIEW" in sql[f"schema-{number}"]
     ]

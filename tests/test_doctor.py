@@ -12,11 +12,11 @@ import apsw
 import pytest
 from langchain_core.messages import HumanMessage
 
-import plays
-import postgres
+import graph_scenarios
+import postgres_servers
 import threadkeep
-import valkeys
-from colours import Colour
+import valkey_servers
+from sync_async import Colour
 from threadkeep.cli.app import run
 from threadkeep.errors import ReadOnly, Unavailable
 from threadkeep.jobs import doctor
@@ -28,7 +28,7 @@ def told(findings: list[threadkeep.Finding]) -> dict[str, threadkeep.Finding]:
 
 async def test_every_backend_tells_of_itself(url: str, call: Colour) -> None:
     async with threadkeep.open(url) as keep:
-        await call(plays.letters(keep.checkpointer), "invoke", {"foo": ""}, plays.THREAD)
+        await call(graph_scenarios.letters(keep.checkpointer), "invoke", {"foo": ""}, graph_scenarios.THREAD)
         findings = told(await call(keep, "doctor"))
     assert findings["threadkeep"].value == threadkeep.__version__
     assert findings["backend"].value == url.partition(":")[0].replace("postgresql", "postgres")
@@ -40,7 +40,7 @@ async def test_every_backend_tells_of_itself(url: str, call: Colour) -> None:
 def test_a_well_kept_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "keep.db"
     with threadkeep.open(f"sqlite:///{path}", durability="relaxed") as keep:
-        plays.letters(keep.checkpointer).invoke({"foo": ""}, plays.THREAD)
+        graph_scenarios.letters(keep.checkpointer).invoke({"foo": ""}, graph_scenarios.THREAD)
         findings = told(keep.doctor())
         assert findings["durability"].value == "relaxed: synchronous = normal"
         assert findings["durability"].verdict == "note"
@@ -66,7 +66,7 @@ def test_a_well_kept_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsy
 
 def test_settings_of_a_postgresql_server_are_judged() -> None:
     """The tests' server runs without fsync, which nobody should."""
-    with threadkeep.open(postgres.fresh_schema(postgres.shared())) as keep:
+    with threadkeep.open(postgres_servers.fresh_schema(postgres_servers.shared())) as keep:
         keep.setup()
         findings = told(keep.doctor())
     assert findings["fsync"].verdict == "problem"
@@ -79,7 +79,7 @@ def test_settings_of_a_postgresql_server_are_judged() -> None:
 
 
 def test_a_server_that_evicts_and_has_no_replica_is_told() -> None:
-    server = valkeys.start(**{"maxmemory": "50mb", "maxmemory-policy": "allkeys-lru"})
+    server = valkey_servers.start(**{"maxmemory": "50mb", "maxmemory-policy": "allkeys-lru"})
     try:
         with threadkeep.open(f"valkey://127.0.0.1:{server.port}/") as keep:
             findings = told(keep.doctor())
@@ -94,7 +94,7 @@ def test_a_server_that_evicts_and_has_no_replica_is_told() -> None:
 
 
 def test_a_cluster_is_told_with_its_slots_and_replicas() -> None:
-    with threadkeep.open(valkeys.shared().url()) as keep:
+    with threadkeep.open(valkey_servers.shared().url()) as keep:
         findings = told(keep.doctor())
     assert findings["slots"].value.startswith("16384 of 16384")
     assert findings["replicas"].value == "2 a primary"
@@ -132,7 +132,7 @@ def test_facts_that_should_be_otherwise(change: dict[str, Any], name: str, verdi
 
 async def test_compact_frees_what_nothing_needs_and_changes_nothing_that_is_read(url: str, call: Colour) -> None:
     async with threadkeep.open(url) as keep:
-        graph = plays.chat(plays.replies)(keep.checkpointer)
+        graph = graph_scenarios.chat(graph_scenarios.replies)(keep.checkpointer)
         for n in range(3):
             config = {"configurable": {"thread_id": "t"}, "run_id": f"00000000-0000-0000-0000-00000000000{n}"}
             await call(graph, "invoke", {"messages": [HumanMessage(f"{n} " * 300, id=f"h{n}")]}, config)
@@ -180,20 +180,20 @@ def test_a_file_shrinks_and_one_that_others_hold_is_unavailable_and_stays_whole(
 
 
 def test_threads_that_expired_are_forgotten_by_compact() -> None:
-    url = valkeys.shared().url(thread_ttl=1)
+    url = valkey_servers.shared().url(thread_ttl=1)
     with threadkeep.open(url) as keep:
-        plays.letters(keep.checkpointer).invoke({"foo": ""}, plays.THREAD)
-        valkeys.until(lambda: keep.checkpointer.get_tuple(plays.THREAD) is None, "the end of a thread")
+        graph_scenarios.letters(keep.checkpointer).invoke({"foo": ""}, graph_scenarios.THREAD)
+        valkey_servers.until(lambda: keep.checkpointer.get_tuple(graph_scenarios.THREAD) is None, "the end of a thread")
         assert keep.verify().problems == []
-        assert any(key[4:6] == b"n:" and held for key, held in valkeys.stored(url).items())
+        assert any(key[4:6] == b"n:" and held for key, held in valkey_servers.stored(url).items())
         keep.compact()
-        assert not any(key[4:6] == b"n:" and held for key, held in valkeys.stored(url).items())
+        assert not any(key[4:6] == b"n:" and held for key, held in valkey_servers.stored(url).items())
 
 
 def test_the_program_tells_by_its_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "keep.db"
     with threadkeep.open(f"sqlite:///{path}") as keep:
-        plays.letters(keep.checkpointer).invoke({"foo": ""}, plays.THREAD)
+        graph_scenarios.letters(keep.checkpointer).invoke({"foo": ""}, graph_scenarios.THREAD)
     path.write_bytes(path.read_bytes()[:4096] + bytes(4096) * 3)
     command = [sys.executable, "-m", "threadkeep", "verify", "--url", str(path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)

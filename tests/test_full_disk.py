@@ -12,7 +12,7 @@ import pytest
 
 import threadkeep
 from model import place_config
-from soundness import loose_ends
+from row_invariants import loose_ends
 from threadkeep.errors import Unavailable
 
 PAGES = 80

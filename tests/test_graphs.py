@@ -19,8 +19,20 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Interrupt, interrupt
 
 import threadkeep
-from colours import Colour
-from plays import THREAD, Graph, Letters, Play, assert_same, each_play, fan, letters, nested, story, two_questions
+from graph_scenarios import (
+    THREAD,
+    Graph,
+    Letters,
+    Play,
+    assert_same,
+    each_play,
+    fan,
+    letters,
+    nested,
+    story,
+    two_questions,
+)
+from sync_async import Colour
 
 
 @pytest.mark.sampled(2)

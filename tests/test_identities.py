@@ -15,9 +15,9 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 
 import threadkeep
-from colours import Colour
-from sameness import same
-from trees import config, listed, put, values_of
+from checkpoint_trees import config, listed, put, values_of
+from strict_equality import same
+from sync_async import Colour
 
 MOMENT = datetime(2024, 3, 31, 1, 30, 59, 123456)
 

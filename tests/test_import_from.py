@@ -30,14 +30,14 @@ from langgraph.types import Command
 
 import foreign_savers
 import threadkeep
-import valkeys
+import valkey_servers
 from data import make_old_databases
 from foreign_savers import Database, afill_saver, assert_same, at, fill_saver, finish_thread, old_file, read_thread
-from soundness import loose_ends
+from row_invariants import loose_ends
 from threadkeep.cli.app import run
-from threadkeep.engine.codec import Codec
-from threadkeep.engine.gate import KeepSerializer
-from threadkeep.engine.splitting import Splitter
+from threadkeep.engine.log.codec import Codec
+from threadkeep.engine.log.splitter import Splitter
+from threadkeep.engine.log.type_gate import KeepSerializer
 from threadkeep.errors import Corrupt, Missing, ReadOnly, Unavailable
 
 THREADS = ["chat", "asked", "answered"]
@@ -96,7 +96,7 @@ def test_what_a_sqlite_saver_kept_is_here_and_goes_on(url: str, source: Path) ->
 
 
 def test_the_same_goes_for_a_cluster(source: Path) -> None:
-    with threadkeep.open(valkeys.shared().url()) as keep:
+    with threadkeep.open(valkey_servers.shared().url()) as keep:
         check_import(keep, source)
 
 

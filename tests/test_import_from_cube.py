@@ -33,7 +33,7 @@ from sqlite_vec import serialize_float32
 
 import threadkeep
 from foreign_savers import DATA, Database, old_file
-from threadkeep.adapters.cube import KeepCube
+from threadkeep.adapters.cubeloop import KeepCube
 
 THREADS = ["talk", "fork", "extra only", "no runs", "claimed"]
 

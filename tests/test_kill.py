@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from killing import kill_while_setting_up, kill_while_writing, write_and_prune_side_by_side
+from killed_writers import kill_while_setting_up, kill_while_writing, write_and_prune_side_by_side
 
 
 def test_what_was_acknowledged_survives_a_kill_and_nothing_half_written_is_seen(tmp_path: Path) -> None:

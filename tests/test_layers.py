@@ -81,8 +81,11 @@ LAYERS = {
 """The longest path that a file's path starts with is its layer."""
 
 ON_USE = {
-    ("threadkeep.keep", "threadkeep.adapters.saver"): "a Keep makes its adapters on use; from_conn_string opens a Keep",
-    ("threadkeep.keep", "threadkeep.adapters.store"): "the same",
+    (
+        "threadkeep.keep",
+        "threadkeep.adapters.langgraph_saver",
+    ): "a Keep makes its adapters on use; from_conn_string opens a Keep",
+    ("threadkeep.keep", "threadkeep.adapters.langgraph_store"): "the same",
 }
 """Imports inside functions that would be cycles at the top of a module, and why they are needed."""
 

@@ -15,8 +15,8 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 
 import threadkeep
-from chains import Chain, config, ids
-from colours import Colour
+from checkpoint_chains import Chain, config, ids
+from sync_async import Colour
 from verbs import every
 
 AUTH = {"langgraph_auth_user": "secret", "langgraph_auth_user_id": "u", "langgraph_auth_permissions": "p"}

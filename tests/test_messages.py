@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from threadkeep.engine import messages
-from threadkeep.engine.gate import KeepSerializer
+from threadkeep.engine.log import messages
+from threadkeep.engine.log.type_gate import KeepSerializer
 
 logging.getLogger("langgraph.checkpoint.serde.jsonplus").setLevel(logging.ERROR)
 

@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 import threadkeep
-from chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, ids, values
 from conftest import BACKENDS, Backend
 from processes import run, run_together
 from threadkeep import errors
@@ -253,7 +253,7 @@ def test_setup_tells_what_is_wrong(tmp_path: Path) -> None:
 OPEN_AND_PUT = """
 import sys
 import threadkeep
-from chains import Chain
+from checkpoint_chains import Chain
 url, name = sys.argv[1:]
 keep = threadkeep.open(url)
 chain = Chain(keep.checkpointer, name)
@@ -643,7 +643,7 @@ threading.Thread(target=lambda: asyncio.run(use())).start()
 PREPARED = """
 import asyncio, sys
 import threadkeep
-from chains import Chain, config, values
+from checkpoint_chains import Chain, config, values
 saver = threadkeep.open(sys.argv[1]).checkpointer
 chain = Chain(saver)
 hello = {"greeting": "hello " * 20}
@@ -750,7 +750,7 @@ def test_a_name_that_no_file_can_have_is_unavailable(tmp_path: Path) -> None:
 UNPRIVILEGED = """
 import os, sys
 import threadkeep
-from chains import Chain, config, values
+from checkpoint_chains import Chain, config, values
 url = sys.argv[1]
 saver = threadkeep.open(url, timeout=0.2).checkpointer
 threadkeep.open("memory://").checkpointer.get_tuple(config("t"))
@@ -795,7 +795,7 @@ def test_what_may_not_be_written_is_unavailable(public_folder: Path, what: str) 
 FULL_DISK = """
 import resource, sys
 import threadkeep
-from chains import Chain, ids, values
+from checkpoint_chains import Chain, ids, values
 keep = threadkeep.open(sys.argv[1])
 chain, other = Chain(keep.checkpointer), Chain(keep.checkpointer, "other")
 keep.setup()

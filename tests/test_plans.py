@@ -9,26 +9,27 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.serde.types import INTERRUPT
 
-from threadkeep.backends.memory import Memory
-from threadkeep.engine import checkpoints, commit, copy, history, prune
-from threadkeep.engine.backend import (
-    Ancestors,
-    Catalogue,
-    Commit,
-    Drop,
-    Duplicate,
-    Items,
-    Load,
-    Pause,
-    RunThreads,
-    Scan,
-    Survey,
-)
-from threadkeep.engine.codec import Codec
-from threadkeep.engine.gate import KeepSerializer
-from threadkeep.engine.heads import Heads
+from threadkeep.backends.in_memory.backend import InMemoryBackend
+from threadkeep.engine import commit
 from threadkeep.engine.identity import GRAPH, ThreadKey
-from threadkeep.engine.ops import Put, PutWrites
+from threadkeep.engine.log.codec import Codec
+from threadkeep.engine.log.type_gate import KeepSerializer
+from threadkeep.engine.requests import (
+    Commit,
+    CopyThread,
+    DropThread,
+    FindThreadsOfRuns,
+    ListThreads,
+    LoadAncestors,
+    LoadCheckpoints,
+    LoadItems,
+    LoadThreadRows,
+    Pause,
+    ScanCheckpoints,
+)
+from threadkeep.engine.threads import checkpoints, copy, listing, prune
+from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.ops import Put, PutWrites
 from threadkeep.errors import Conflict, Unavailable
 from threadkeep.plan import Failure, Plan, Reply, Request, answer, result, resume
 
@@ -39,8 +40,8 @@ CODEC = Codec(KeepSerializer())
 class Bench:
     """A backend, what one process remembers, and the requests that were made."""
 
-    def __init__(self, backend: Memory | None = None) -> None:
-        self.backend = backend or Memory()
+    def __init__(self, backend: InMemoryBackend | None = None) -> None:
+        self.backend = backend or InMemoryBackend()
         self.heads = Heads(1 << 26)
         self.asked: list[type] = []
 
@@ -62,11 +63,11 @@ class Bench:
         for outcome in self.drive(checkpoints.write(self.heads, key, ops), **how):
             result(outcome)
 
-    def get(self, id: str | None = None, key: ThreadKey = KEY) -> checkpoints.State | None:
+    def get(self, id: str | None = None, key: ThreadKey = KEY) -> checkpoints.CheckpointState | None:
         return self.drive(checkpoints.get(self.heads, CODEC, key, "", id))
 
     def status(self) -> str:
-        return self.backend.answer(Catalogue("", "id", 1))[0].row.status
+        return self.backend.answer(ListThreads("", "id", 1))[0].row.status
 
     def forget(self) -> None:
         self.heads.clear()
@@ -103,7 +104,7 @@ def warm(bench: Bench) -> Bench:
 
 def test_the_first_put_of_a_thread_takes_two_requests(bench: Bench) -> None:
     bench.write(put("1"))
-    assert bench.asked == [Load, Commit]
+    assert bench.asked == [LoadCheckpoints, Commit]
 
 
 def test_a_warm_put_takes_one_request(warm: Bench) -> None:
@@ -114,7 +115,7 @@ def test_a_warm_put_takes_one_request(warm: Bench) -> None:
 def test_a_cold_put_takes_two_requests(warm: Bench) -> None:
     warm.forget()
     warm.write(put("4", "3"))
-    assert warm.asked == [Load, Commit]
+    assert warm.asked == [LoadCheckpoints, Commit]
 
 
 def test_a_put_after_a_get_takes_one_request(warm: Bench) -> None:
@@ -128,7 +129,7 @@ def test_a_fork_from_a_checkpoint_that_is_not_remembered_takes_two_requests(warm
     for n in range(4, 60):
         warm.write(put(str(n), str(n - 1)))
     warm.write(put("60", "2"))
-    assert warm.asked == [Load, Commit]
+    assert warm.asked == [LoadCheckpoints, Commit]
 
 
 def test_warm_put_writes_take_one_request_before_and_after_their_checkpoint(warm: Bench) -> None:
@@ -141,13 +142,13 @@ def test_warm_put_writes_take_one_request_before_and_after_their_checkpoint(warm
 def test_cold_put_writes_take_two_requests(warm: Bench) -> None:
     warm.forget()
     warm.write(writes("3", "another task"))
-    assert warm.asked == [Load, Commit]
+    assert warm.asked == [LoadCheckpoints, Commit]
 
 
 def test_a_write_that_is_there_is_not_committed_again(warm: Bench) -> None:
     warm.forget()
     warm.write(writes("3", "task", "another value"))
-    assert warm.asked == [Load]
+    assert warm.asked == [LoadCheckpoints]
     found = warm.get("3")
     assert found is not None
     assert found.writes == [("task", "messages", "a value")]
@@ -223,7 +224,7 @@ def test_the_status_counts_writes_that_came_just_before_their_checkpoint_was_put
 def test_a_conflict_is_one_more_load_and_commit(warm: Bench) -> None:
     Bench(warm.backend).write(put("4", "3"))
     warm.write(put("5", "3"))
-    assert warm.asked == [Commit, Load, Commit]
+    assert warm.asked == [Commit, LoadCheckpoints, Commit]
     assert [id for id in ("4", "5") if warm.get(id) is None] == []
 
 
@@ -236,7 +237,7 @@ def test_another_writer_between_load_and_commit_costs_one_more_round(warm: Bench
             Bench(warm.backend).write(op)
 
     warm.write(put("6", "3"), before=interfere)
-    assert warm.asked == [Load, Commit, Load, Commit, Pause, Load, Commit]
+    assert warm.asked == [LoadCheckpoints, Commit, LoadCheckpoints, Commit, Pause, LoadCheckpoints, Commit]
     assert [id for id in ("4", "5", "6") if warm.get(id) is None] == []
 
 
@@ -259,20 +260,20 @@ def test_after_a_commit_of_unknown_outcome_the_thread_is_read_again(warm: Bench)
     with pytest.raises(Unavailable):
         warm.write(put("4", "3"), before=lose)
     warm.write(put("4", "3"))
-    assert warm.asked == [Load, Commit]
+    assert warm.asked == [LoadCheckpoints, Commit]
 
 
 def test_a_thread_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(warm: Bench) -> None:
     other = Bench(warm.backend)
     other.drive(prune.delete(other.heads, KEY))
-    assert other.asked == [Drop]
+    assert other.asked == [DropThread]
     remade = [put(str(n), str(n - 1) if n > 1 else None, {"messages": ["other"] * n}) for n in (1, 2, 3)]
     for op in remade:
-        op.draw = 78
+        op.nonce = 78
         other.write(op)
         other.write(writes(op.id))
     warm.write(put("4", "3", {"messages": ["other"] * 3 + ["new"]}))
-    assert warm.asked == [Commit, Load, Commit]
+    assert warm.asked == [Commit, LoadCheckpoints, Commit]
     for n in (1, 2, 3):
         found = warm.get(str(n))
         assert found is not None
@@ -288,39 +289,39 @@ def test_a_get_takes_one_request(warm: Bench, id: str | None, cold: bool) -> Non
     if cold:
         warm.forget()
     warm.get(id)
-    assert warm.asked == [Load]
+    assert warm.asked == [LoadCheckpoints]
 
 
 def test_a_page_of_a_thread_takes_two_requests(warm: Bench) -> None:
     warm.forget()
-    query = history.query("", GRAPH, thread="t", ns=None, id=None, before=None, filter={}, limit=None)
-    page = warm.drive(history.page(warm.heads, CODEC, query))
-    assert warm.asked == [Scan, Load]
+    query = listing.query("", GRAPH, thread="t", ns=None, id=None, before=None, filter={}, limit=None)
+    page = warm.drive(listing.page(warm.heads, CODEC, query))
+    assert warm.asked == [ScanCheckpoints, LoadCheckpoints]
     assert [state.id for state in page.states] == ["3", "2", "1"]
     assert page.rest is None
 
 
 def test_an_empty_page_takes_one_request_and_a_limit_of_none_takes_none(warm: Bench) -> None:
-    for limit, asked in ((None, [Scan]), (0, [])):
-        query = history.query("", GRAPH, thread="t", ns="nowhere", id=None, before=None, filter={}, limit=limit)
-        warm.drive(history.page(warm.heads, CODEC, query))
+    for limit, asked in ((None, [ScanCheckpoints]), (0, [])):
+        query = listing.query("", GRAPH, thread="t", ns="nowhere", id=None, before=None, filter={}, limit=limit)
+        warm.drive(listing.page(warm.heads, CODEC, query))
         assert warm.asked == asked
 
 
 def test_what_is_removed_between_the_scan_and_the_load_of_a_page_is_left_out(warm: Bench) -> None:
     other = Bench(warm.backend)
-    pruned = once(Load, lambda: other.drive(prune.prune(other.heads, KEY, "keep_latest", 99)))
-    query = history.query("", GRAPH, thread="t", ns=None, id=None, before=None, filter={}, limit=None)
-    page = warm.drive(history.page(warm.heads, CODEC, query), before=pruned)
+    pruned = once(LoadCheckpoints, lambda: other.drive(prune.prune(other.heads, KEY, "keep_latest", 99)))
+    query = listing.query("", GRAPH, thread="t", ns=None, id=None, before=None, filter={}, limit=None)
+    page = warm.drive(listing.page(warm.heads, CODEC, query), before=pruned)
     assert [state.id for state in page.states] == ["3"]
 
 
 def test_a_long_list_takes_two_requests_a_page_and_pages_grow(bench: Bench) -> None:
     bench.write(*(put(f"{n:04}", f"{n - 1:04}", {"n": n}) for n in range(300)))
-    query = history.query("", GRAPH, thread="t", ns="", id=None, before=None, filter={}, limit=None)
+    query = listing.query("", GRAPH, thread="t", ns="", id=None, before=None, filter={}, limit=None)
     sizes, asked = [], []
     while query is not None:
-        page = bench.drive(history.page(bench.heads, CODEC, query))
+        page = bench.drive(listing.page(bench.heads, CODEC, query))
         query = page.rest
         sizes.append(len(page.states))
         asked += bench.asked
@@ -337,9 +338,9 @@ def test_the_history_of_a_delta_channel_takes_at_most_three_requests_however_lon
     bench.write(*(put(id, parent, {}) for parent, id in pairwise(ids)))
     bench.write(*(writes(id, "task", f"value {id} " * 20) for id in ids))
     bench.forget()
-    found = bench.drive(history.delta_history(bench.heads, CODEC, KEY, "", ids[-1], ["messages"]))
+    found = bench.drive(listing.delta_history(bench.heads, CODEC, KEY, "", ids[-1], ["messages"]))
     assert len(bench.asked) <= 3
-    assert set(bench.asked) <= {Ancestors, Items}
+    assert set(bench.asked) <= {LoadAncestors, LoadItems}
     assert [value for _, _, value in found["messages"].writes] == [f"value {id} " * 20 for id in ids[:-1]]
     assert found["messages"].seeds == [["seed " * 20]]
 
@@ -353,12 +354,12 @@ def test_a_prune_while_the_history_of_a_delta_channel_is_read_makes_it_read_agai
     pruned = []
 
     def interfere(request: Request[Any]) -> None:
-        if isinstance(request, Items) and not pruned:
+        if isinstance(request, LoadItems) and not pruned:
             other = Bench(bench.backend)
             pruned.append(other.drive(prune.prune(other.heads, KEY, "keep_latest", 99)))
 
-    found = bench.drive(history.delta_history(bench.heads, CODEC, KEY, "", "4", ["messages"]), before=interfere)
-    assert bench.asked == [Ancestors, Items, Ancestors, Items]
+    found = bench.drive(listing.delta_history(bench.heads, CODEC, KEY, "", "4", ["messages"]), before=interfere)
+    assert bench.asked == [LoadAncestors, LoadItems, LoadAncestors, LoadItems]
     assert len(found["messages"].writes) == 3
     assert found["messages"].seeds == [["seed " * 20]]
 
@@ -368,20 +369,20 @@ def test_a_prune_while_the_history_of_a_delta_channel_is_read_makes_it_read_agai
 
 def test_prune_takes_a_survey_and_a_commit(warm: Bench) -> None:
     warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 78))
-    assert warm.asked == [Survey, Commit]
+    assert warm.asked == [LoadThreadRows, Commit]
     assert [id for id in "123" if warm.get(id)] == ["3"]
 
 
 def test_a_prune_that_changes_nothing_commits_nothing(warm: Bench) -> None:
     warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 78))
     warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 79))
-    assert warm.asked == [Survey]
+    assert warm.asked == [LoadThreadRows]
 
 
 @pytest.mark.parametrize("strategy", ["delete", "delete_all"])
 def test_pruning_all_takes_one_request(warm: Bench, strategy: str) -> None:
     warm.drive(prune.prune(warm.heads, KEY, strategy, 78))
-    assert warm.asked == [Drop]
+    assert warm.asked == [DropThread]
     assert warm.get() is None
 
 
@@ -393,30 +394,30 @@ def test_a_prune_that_another_writer_interrupts_reads_again(warm: Bench) -> None
             Bench(warm.backend).write(op)
 
     warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 78), before=interfere)
-    assert warm.asked == [Survey, Commit, Survey, Commit]
+    assert warm.asked == [LoadThreadRows, Commit, LoadThreadRows, Commit]
     assert [id for id in "1234" if warm.get(id)] == ["4"]
 
 
 def test_deleting_a_run_takes_a_survey_and_a_commit_in_its_threads_only(warm: Bench) -> None:
     warm.write(put("1"), key=OTHER)
     assert warm.drive(prune.threads_of_runs("", GRAPH, ["run-2"])) == (KEY,)
-    assert warm.asked == [RunThreads]
+    assert warm.asked == [FindThreadsOfRuns]
     warm.drive(prune.delete_runs(warm.heads, KEY, frozenset(["run-2"]), 78))
-    assert warm.asked == [Survey, Commit]
+    assert warm.asked == [LoadThreadRows, Commit]
     assert [id for id in "123" if warm.get(id)] == ["1", "3"]
     assert warm.drive(prune.threads_of_runs("", GRAPH, ["run-2"])) == ()
 
 
 def test_a_copy_onto_a_new_thread_takes_three_requests(warm: Bench) -> None:
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78))
-    assert warm.asked == [Survey, Survey, Duplicate]
+    assert warm.asked == [LoadThreadRows, LoadThreadRows, CopyThread]
     assert [id for id in "123" if warm.get(id, OTHER)] == ["1", "2", "3"]
 
 
 def test_a_copy_onto_a_thread_that_exists_adds_its_items_in_one_commit(warm: Bench) -> None:
     warm.write(put("0"), key=OTHER)
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78))
-    assert warm.asked[:3] == [Survey, Survey, Items]
+    assert warm.asked[:3] == [LoadThreadRows, LoadThreadRows, LoadItems]
     assert warm.asked.count(Commit) == 1
     assert len(warm.asked) <= 5
     assert [id for id in "0123" if warm.get(id, OTHER)] == ["0", "1", "2", "3"]
@@ -429,20 +430,20 @@ def once(kind: type, act: Callable[[], Any]) -> Callable[[Request[Any]], None]:
 
 
 def test_a_copy_whose_source_changes_under_way_is_made_of_what_the_source_has_then(warm: Bench) -> None:
-    change = once(Duplicate, lambda: Bench(warm.backend).write(put("4", "3")))
+    change = once(CopyThread, lambda: Bench(warm.backend).write(put("4", "3")))
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78), before=change)
-    assert warm.asked == [Survey, Survey, Duplicate, Survey, Survey, Duplicate]
+    assert warm.asked == [LoadThreadRows, LoadThreadRows, CopyThread, LoadThreadRows, LoadThreadRows, CopyThread]
     assert [id for id in "1234" if warm.get(id, OTHER)] == ["1", "2", "3", "4"]
 
 
 def test_a_copy_whose_target_appears_under_way_is_added_to_it(warm: Bench) -> None:
-    change = once(Duplicate, lambda: Bench(warm.backend).write(put("2", None, {"messages": ["its own"]}), key=OTHER))
+    change = once(CopyThread, lambda: Bench(warm.backend).write(put("2", None, {"messages": ["its own"]}), key=OTHER))
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78), before=change)
     assert [id for id in "123" if warm.get(id, OTHER)] == ["1", "2", "3"]
     assert warm.get("2", OTHER).checkpoint["channel_values"] == {"messages": ["its own"]}
 
 
-@pytest.mark.parametrize("moment", [Items, Load, Commit])
+@pytest.mark.parametrize("moment", [LoadItems, LoadCheckpoints, Commit])
 def test_a_checkpoint_that_the_target_gets_while_it_is_copied_onto_stays(warm: Bench, moment: type) -> None:
     Bench(warm.backend).write(put("0"), key=OTHER)
     mine = [put("2", None, {"messages": ["its own"]}), writes("2", "task", "its own")]
@@ -456,7 +457,7 @@ def test_a_checkpoint_that_the_target_gets_while_it_is_copied_onto_stays(warm: B
 
 def test_a_source_that_is_deleted_while_it_is_copied_leaves_the_target_alone(warm: Bench) -> None:
     warm.write(put("0"), key=OTHER)
-    gone = once(Items, lambda: warm.backend.answer(Drop(KEY)))
+    gone = once(LoadItems, lambda: warm.backend.answer(DropThread(KEY)))
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78), before=gone)
     assert [id for id in "0123" if warm.get(id, OTHER)] == ["0"]
 
@@ -465,5 +466,5 @@ def test_a_copy_of_nothing_asks_and_changes_nothing(bench: Bench) -> None:
     bench.drive(copy.copy(bench.heads, KEY, KEY, 2000, 78))
     assert bench.asked == []
     bench.drive(copy.copy(bench.heads, KEY, OTHER, 2000, 78))
-    assert set(bench.asked) == {Survey}
+    assert set(bench.asked) == {LoadThreadRows}
     assert bench.get(key=OTHER) is None

@@ -20,13 +20,13 @@ import psycopg_pool
 import pytest
 from psycopg.rows import dict_row
 
-import postgres
+import postgres_servers
 import threadkeep
-from chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, ids, values
 from processes import run, run_forked, run_together
 from test_concurrency import in_loop, in_threads
 from threadkeep import errors
-from threadkeep.backends.setup import SCHEMA_VERSION
+from threadkeep.backends.sql.setup import SCHEMA_VERSION
 from verbs import every_async_verb, every_verb
 
 HELLO = {"greeting": "hello " * 20}
@@ -36,7 +36,7 @@ NOISE = random.Random(7)
 @pytest.fixture
 def url() -> str:
     """Here a URL is always one of PostgreSQL."""
-    return postgres.fresh_schema(postgres.shared())
+    return postgres_servers.fresh_schema(postgres_servers.shared())
 
 
 def fresh_name() -> str:
@@ -53,7 +53,7 @@ def noise(length: int) -> str:
 
 
 def execute(sql: str) -> list[tuple[Any, ...]]:
-    return postgres.shared().execute(sql)
+    return postgres_servers.shared().execute(sql)
 
 
 def tables(schema: str) -> list[str]:
@@ -76,7 +76,7 @@ def test_both_spellings_of_the_scheme_are_accepted(url: str, scheme: str) -> Non
 
 
 def test_a_unix_socket_may_stand_in_the_query() -> None:
-    server, schema = postgres.shared(), fresh_name()
+    server, schema = postgres_servers.shared(), fresh_name()
     if server.execute("show unix_socket_directories") == [("",)]:
         pytest.skip(f"{server.folder} is too long a name for a socket")
     where = f"postgresql:///postgres?host={quote(str(server.folder), safe='')}&port={server.port}&user=postgres"
@@ -90,7 +90,7 @@ def test_a_unix_socket_may_stand_in_the_query() -> None:
 
 @pytest.mark.parametrize("attributes", ["", "&target_session_attrs=read-write", "&target_session_attrs=primary"])
 def test_of_several_hosts_one_that_answers_is_enough(attributes: str) -> None:
-    hosts = f"127.0.0.1:{postgres.free_port()},127.0.0.1:{postgres.shared().port}"
+    hosts = f"127.0.0.1:{postgres_servers.free_port()},127.0.0.1:{postgres_servers.shared().port}"
     assert put_and_read(f"postgresql://postgres@{hosts}/postgres?schema={fresh_name()}{attributes}") == HELLO
 
 
@@ -106,12 +106,12 @@ def test_our_options_are_taken_out_of_the_query_and_the_rest_reaches_libpq() -> 
     libpq = (
         f"application_name={ours}&options=-csearch_path%3D{theirs}&connect_timeout=7&sslmode=disable&gssencmode=disable"
     )
-    with threadkeep.open(postgres.shared().url() + f"?{libpq}&{options}") as keep:
+    with threadkeep.open(postgres_servers.shared().url() + f"?{libpq}&{options}") as keep:
         Chain(keep.checkpointer).put(HELLO)
         assert "tk_items" in tables(ours)
-        assert postgres._until(lambda: len(connections(ours)) == 3, 10)
+        assert postgres_servers._until(lambda: len(connections(ours)) == 3, 10)
     execute(f"create schema {theirs}")
-    assert put_and_read(postgres.shared().url() + f"?{libpq}") == HELLO
+    assert put_and_read(postgres_servers.shared().url() + f"?{libpq}") == HELLO
     assert "tk_items" in tables(theirs)
 
 
@@ -120,7 +120,7 @@ def test_our_options_are_taken_out_of_the_query_and_the_rest_reaches_libpq() -> 
 )
 def test_administrators_see_the_application_name(asked: dict[str, str], seen: str) -> None:
     schema = fresh_name()
-    with threadkeep.open(postgres.shared().url(), schema=schema, **asked) as keep:
+    with threadkeep.open(postgres_servers.shared().url(), schema=schema, **asked) as keep:
         Chain(keep.checkpointer).put(HELLO)
         names = execute(f"select application_name from pg_stat_activity where query like '%{schema}%'")
         assert (seen,) in names
@@ -163,7 +163,7 @@ def test_administrators_see_the_application_name(asked: dict[str, str], seen: st
 )
 def test_a_bad_option_is_a_value_error_that_names_it(query: str, options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        threadkeep.open(postgres.shared().url() + query, **options)
+        threadkeep.open(postgres_servers.shared().url() + query, **options)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_bad_option_is_a_value_error_that_names_it(query: str, options: dict[s
 )
 def test_an_option_of_another_type_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError), match=next(iter(options))):
-        threadkeep.open(postgres.shared().url(), **options)
+        threadkeep.open(postgres_servers.shared().url(), **options)
 
 
 def test_an_option_may_be_said_twice_if_it_is_the_same(url: str) -> None:
@@ -210,14 +210,14 @@ def test_a_schema_has_exactly_the_name_that_was_said(name: str) -> None:
             assert [info.id for info in keep.threads(metadata={"source": "loop"})] == ["u"]
             assert ids(saver, "u") == ["00000000"]
 
-    use(postgres.shared().url(), schema=name)
-    use(postgres.shared().url() + f"?schema={quote(name)}")
+    use(postgres_servers.shared().url(), schema=name)
+    use(postgres_servers.shared().url() + f"?schema={quote(name)}")
     said = name.replace("'", "''")
     assert execute(f"select count(*) from pg_tables where schemaname = '{said}' and tablename like 'tk_%'") == [(10,)]
 
 
 def test_keeps_in_two_schemas_do_not_see_each_other(url: str) -> None:
-    other = postgres.fresh_schema(postgres.shared())
+    other = postgres_servers.fresh_schema(postgres_servers.shared())
     with threadkeep.open(url) as one, threadkeep.open(other) as two:
         Chain(one.checkpointer).put({"x": 1})
         assert (two.checkpointer.get_tuple(config("t")), two.threads()) == (None, [])
@@ -229,7 +229,7 @@ def test_keeps_in_two_schemas_do_not_see_each_other(url: str) -> None:
 def test_without_a_schema_the_servers_search_path_decides() -> None:
     schema = fresh_name()
     execute(f"create schema {schema}")
-    assert put_and_read(postgres.shared().url(options=f"-csearch_path={schema}")) == HELLO
+    assert put_and_read(postgres_servers.shared().url(options=f"-csearch_path={schema}")) == HELLO
     assert "tk_threads" in tables(schema)
 
 
@@ -271,7 +271,7 @@ def test_a_migration_is_recorded_once(url: str) -> None:
 
 def test_a_database_from_before_ticks_is_listed_in_order(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("threadkeep.backends.setup.SCHEMA_VERSION", 2)
+        patch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", 2)
         with threadkeep.open(url) as keep:
             keep.setup()
     row = "epoch, rev, created, updated, hour, checkpoints, writes, bytes, tenant, kind, id, nexts, status"
@@ -296,7 +296,7 @@ print(keep.threads())
 def test_sixteen_processes_set_an_empty_database_up_at_once() -> None:
     database = fresh_name()
     execute(f"create database {database} template template0 strategy file_copy")
-    empty, missing = postgres.shared().url(database), postgres.shared().url(database, schema="missing")
+    empty, missing = postgres_servers.shared().url(database), postgres_servers.shared().url(database, schema="missing")
     assert run_together(SET_UP, [(empty,), (missing,)] * 8) == ["[]\n"] * 16
     with psycopg.connect(empty) as connection:
         for table in ("public.tk_schema", "missing.tk_schema"):
@@ -309,7 +309,7 @@ def test_sixteen_processes_set_an_empty_database_up_at_once() -> None:
 @contextmanager
 def pool_of(kind: Any = psycopg_pool.ConnectionPool, **kwargs: Any) -> Iterator[Any]:
     low = {} if issubclass(kind, psycopg_pool.NullConnectionPool) else {"min_size": 1}
-    with kind(postgres.shared().url(), kwargs=kwargs, max_size=1, open=True, **low) as pool:
+    with kind(postgres_servers.shared().url(), kwargs=kwargs, max_size=1, open=True, **low) as pool:
         yield pool
 
 
@@ -396,7 +396,7 @@ def test_a_user_and_a_keep_share_a_pool(url: str) -> None:
 
 
 def test_an_async_pool_is_a_type_error_that_names_the_other() -> None:
-    pool = psycopg_pool.AsyncConnectionPool(postgres.shared().url(), open=False)
+    pool = psycopg_pool.AsyncConnectionPool(postgres_servers.shared().url(), open=False)
     with pytest.raises(TypeError, match="ConnectionPool"):
         threadkeep.open(pool)  # type: ignore[arg-type]
 
@@ -409,7 +409,7 @@ def test_what_is_the_pools_own_business_is_a_value_error(option: dict[str, Any])
 
 @pytest.mark.parametrize("opened", [True, False])
 def test_a_pool_that_is_not_open_is_unavailable(opened: bool) -> None:
-    pool = psycopg_pool.ConnectionPool(postgres.shared().url(), open=opened)
+    pool = psycopg_pool.ConnectionPool(postgres_servers.shared().url(), open=opened)
     pool.close()
     with threadkeep.open(pool, timeout=0.3) as keep, pytest.raises(errors.Unavailable, match="closed|not open"):
         keep.checkpointer.get_tuple(config("t"))
@@ -495,22 +495,22 @@ def test_a_role_that_may_only_read_is_told_so_when_it_writes(url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[postgres.Server]:
+def guarded() -> Iterator[postgres_servers.Server]:
     """A server that asks ordinary roles for their passwords."""
-    with postgres.fresh_server() as server:
+    with postgres_servers.fresh_server() as server:
         server.execute("create role ada login password 'right'")
         server.execute("create schema ada authorization ada")
         rules = "host all postgres all trust\nhost postgres all all scram-sha-256\nlocal all all trust\n"
         (server.data / "pg_hba.conf").write_text(rules)
         server.execute("select pg_reload_conf()")
         with psycopg.connect(server.url(), autocommit=True) as connection:
-            assert postgres._until(
+            assert postgres_servers._until(
                 lambda: connection.execute("select count(*) from pg_hba_file_rules").fetchone() == (3,), 10
             )
         yield server
 
 
-def test_a_password_may_stand_in_the_url(guarded: postgres.Server) -> None:
+def test_a_password_may_stand_in_the_url(guarded: postgres_servers.Server) -> None:
     assert put_and_read(f"postgresql://ada:right@127.0.0.1:{guarded.port}/postgres?schema=ada") == HELLO
 
 
@@ -525,7 +525,7 @@ def test_a_password_may_stand_in_the_url(guarded: postgres.Server) -> None:
     ],
 )
 def test_who_is_refused_for_good_is_told_why_at_once(
-    guarded: postgres.Server, who: str, database: str, says: str
+    guarded: postgres_servers.Server, who: str, database: str, says: str
 ) -> None:
     where = f"postgresql://{who}@127.0.0.1:{guarded.port}/{database}"
     with threadkeep.open(where, timeout=600) as keep:
@@ -540,7 +540,7 @@ def test_who_is_refused_for_good_is_told_why_at_once(
 
 
 def test_a_port_where_nobody_listens_is_unavailable() -> None:
-    where = f"postgresql://postgres@127.0.0.1:{postgres.free_port()}/postgres"
+    where = f"postgresql://postgres@127.0.0.1:{postgres_servers.free_port()}/postgres"
     with threadkeep.open(where, timeout=0.5) as keep:
         for ask in (keep.setup, keep.threads, lambda: Chain(keep.checkpointer).put(HELLO)):
             with pytest.raises(errors.Unavailable, match="refused"):
@@ -603,7 +603,7 @@ def test_two_threads_that_had_one_number_would_not_be_mixed_up(url: str) -> None
 FORKED = """
 import os, sys
 import psycopg_pool, threadkeep
-from chains import Chain, values
+from checkpoint_chains import Chain, values
 with psycopg_pool.ConnectionPool(sys.argv[1], min_size=1, open=True) as pool:
     keep = threadkeep.open(pool, schema=sys.argv[2], timeout=5)
     Chain(keep.checkpointer).put({"x": 1})
@@ -621,7 +621,7 @@ with psycopg_pool.ConnectionPool(sys.argv[1], min_size=1, open=True) as pool:
 
 
 def test_a_lent_pool_is_not_used_in_a_forked_child() -> None:
-    run_forked(FORKED, postgres.shared().url(), fresh_name())
+    run_forked(FORKED, postgres_servers.shared().url(), fresh_name())
 
 
 # --- what PostgreSQL cannot hold, and what it can
@@ -797,7 +797,7 @@ class Counter:
         self._thread = threading.Thread(target=self._count)
 
     def _count(self) -> None:
-        with psycopg.connect(postgres.shared().url(), autocommit=True) as connection:
+        with psycopg.connect(postgres_servers.shared().url(), autocommit=True) as connection:
             while not self._stop.wait(0.005):
                 asked = "select count(*) from pg_stat_activity where application_name = %s"
                 self.most = max(self.most, connection.execute(asked, [self._name]).fetchone()[0])  # type: ignore[index]
@@ -815,13 +815,13 @@ class Counter:
 def named() -> tuple[str, str]:
     """An application name, and a URL that has it."""
     name = fresh_name()
-    return name, postgres.shared().url(schema=name, application_name=name)
+    return name, postgres_servers.shared().url(schema=name, application_name=name)
 
 
 def settled(keep: threadkeep.Keep, name: str, size: int) -> None:
     """Set up, and the connection that did it gone."""
     keep.setup()
-    assert postgres._until(lambda: len(connections(name)) <= size, 10)
+    assert postgres_servers._until(lambda: len(connections(name)) <= size, 10)
 
 
 def test_sixteen_threads_and_several_loops_and_two_hundred_tasks_share_a_few_connections(
@@ -859,7 +859,7 @@ def test_sixteen_threads_and_several_loops_and_two_hundred_tasks_share_a_few_con
         assert 1 < counter.most <= 3
         assert len(keep.threads(limit=1000)) == 16 + 240
         assert set(connections(name)) == {"idle"}
-    assert postgres._until(lambda: connections(name) == [], 10)
+    assert postgres_servers._until(lambda: connections(name) == [], 10)
 
 
 def test_reads_and_writes_of_several_threads_are_under_way_at_once(named: tuple[str, str]) -> None:
@@ -868,11 +868,11 @@ def test_reads_and_writes_of_several_threads_are_under_way_at_once(named: tuple[
     with threadkeep.open(url) as keep:
         for thread in "ab":
             Chain(keep.checkpointer, thread).put(HELLO)
-        with psycopg.connect(postgres.shared().url()) as other:
+        with psycopg.connect(postgres_servers.shared().url()) as other:
             other.execute(f"select 1 from {name}.tk_threads where id = 'a' for update")
             waiting = threading.Thread(target=Chain(keep.checkpointer, "a").put, args=[{"x": 1}], kwargs={"id": "1"})
             waiting.start()
-            assert postgres._until(lambda: blocked(name) == 1, 10)
+            assert postgres_servers._until(lambda: blocked(name) == 1, 10)
             Chain(keep.checkpointer, "b").put({"x": 2}, id="1")
             assert values(keep.checkpointer, "b") == {"x": 2}
             assert values(keep.checkpointer, "a") == HELLO
@@ -904,9 +904,9 @@ async def test_cancelled_tasks_leave_no_connection_behind(named: tuple[str, str]
             await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(saver.aget_tuple(config("t")) for _ in range(10)))
         await Chain(saver, "after").aput(HELLO)
-        assert await asyncio.to_thread(postgres._until, lambda: set(connections(name)) == {"idle"}, 10)
+        assert await asyncio.to_thread(postgres_servers._until, lambda: set(connections(name)) == {"idle"}, 10)
         assert len(await asyncio.to_thread(connections, name)) <= 2
-    assert await asyncio.to_thread(postgres._until, lambda: connections(name) == [], 10)
+    assert await asyncio.to_thread(postgres_servers._until, lambda: connections(name) == [], 10)
 
 
 # --- round trips
@@ -917,11 +917,13 @@ class Heard:
 
     def __init__(self) -> None:
         self.name = fresh_name()
-        self.url = postgres.shared().url(schema=self.name, application_name=self.name, options="-clog_statement=all")
+        self.url = postgres_servers.shared().url(
+            schema=self.name, application_name=self.name, options="-clog_statement=all"
+        )
 
     def during(self, work: Callable[[], Any]) -> list[str]:
         """The statements that some work sends, each with its parameters."""
-        log = postgres.shared().log
+        log = postgres_servers.shared().log
         start = log.stat().st_size
         work()
         ours = {
@@ -993,12 +995,12 @@ def test_callers_that_come_together_share_statements() -> None:
             chain.put({"n": 0})
 
         def all_at_once() -> None:
-            with psycopg.connect(postgres.shared().url()) as other:
+            with psycopg.connect(postgres_servers.shared().url()) as other:
                 other.execute(f"lock table {heard.name}.tk_threads in exclusive mode")
                 callers = [threading.Thread(target=chain.put, args=[{"n": 1}]) for chain in chains]
                 for caller in callers:
                     caller.start()
-                assert postgres._until(lambda: blocked(heard.name) >= 2, 10)
+                assert postgres_servers._until(lambda: blocked(heard.name) >= 2, 10)
                 threading.Event().wait(0.3)
             for caller in callers:
                 caller.join()
@@ -1012,9 +1014,11 @@ def test_callers_that_come_together_share_statements() -> None:
 
 
 @pytest.fixture(scope="module")
-def lazy() -> Iterator[postgres.Server]:
+def lazy() -> Iterator[postgres_servers.Server]:
     """A server that flushes its log only when a commit asks for it: nobody does it in the background."""
-    with postgres.fresh_server({**postgres.QUICK, "autovacuum": "off", "checkpoint_timeout": "1h"}) as server:
+    with postgres_servers.fresh_server(
+        {**postgres_servers.QUICK, "autovacuum": "off", "checkpoint_timeout": "1h"}
+    ) as server:
         ((writer,),) = server.execute("select pid from pg_stat_activity where backend_type = 'walwriter'")
         os.kill(writer, signal.SIGSTOP)
         yield server
@@ -1025,7 +1029,7 @@ def lazy() -> Iterator[postgres.Server]:
 @pytest.mark.parametrize("default", ["on", "off", "local"])
 @pytest.mark.parametrize("durability", ["strict", "relaxed"])
 def test_strict_commits_are_flushed_and_relaxed_ones_are_not(
-    lazy: postgres.Server, durability: str, default: str, group: str
+    lazy: postgres_servers.Server, durability: str, default: str, group: str
 ) -> None:
     where = lazy.url(schema=fresh_name(), options=f"-csynchronous_commit={default}", group=group)
     with threadkeep.open(where, durability=durability) as keep, psycopg.connect(lazy.url(), autocommit=True) as other:
@@ -1074,13 +1078,13 @@ def crowd() -> Iterator[tuple[threadkeep.Keep, Callable[[Callable[[], Any]], lis
     """A Keep with very many threads, and what gives the plans that the server makes for some work."""
     heard = Heard()
     options = "-csession_preload_libraries=auto_explain -cauto_explain.log_min_duration=0 -cauto_explain.log_analyze=on"
-    where = postgres.shared().url(schema=heard.name, application_name=heard.name) + f"&options={quote(options)}"
+    where = postgres_servers.shared().url(schema=heard.name, application_name=heard.name) + f"&options={quote(options)}"
     with threadkeep.open(where, max_size=1) as keep:
         Chain(keep.checkpointer, run="r").put(HELLO, user="ada")
         execute(_MULTIPLY.format(s=heard.name, many=MANY))
 
         def plans(work: Callable[[], Any]) -> list[str]:
-            log = postgres.shared().log
+            log = postgres_servers.shared().log
             start = log.stat().st_size
             work()
             ((pid,),) = execute(f"select pid from pg_stat_activity where application_name = '{heard.name}'")

@@ -15,25 +15,25 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
-import postgres
+import postgres_servers
 import threadkeep
-from chains import Chain, config, ids, values
-from colours import Async
-from plays import PLAYS, assert_same, story
+from checkpoint_chains import Chain, config, ids, values
+from concurrent_writers import Writers
+from graph_scenarios import PLAYS, assert_same, story
 from processes import run_together
-from soundness import loose_ends
+from row_invariants import loose_ends
+from sync_async import Async
 from test_concurrency import in_threads
 from test_conformance import assert_complete, report_on
 from threadkeep import errors
-from writers import Writers
 
 HELLO = {"greeting": "hello " * 20}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[postgres.Server]:
+def server() -> Iterator[postgres_servers.Server]:
     """A server that may be stopped, crashed and frozen; it runs again when a test ends."""
-    with postgres.fresh_server() as made:
+    with postgres_servers.fresh_server() as made:
         yield made
 
 
@@ -42,7 +42,7 @@ def schema() -> str:
     return f"t_{uuid.uuid4().hex}"
 
 
-def end_backends(server: postgres.Server, schema: str) -> int:
+def end_backends(server: postgres_servers.Server, schema: str) -> int:
     """End all server processes of that application name; how many there were."""
     sql = f"select pg_terminate_backend(pid) from pg_stat_activity where application_name = '{schema}'"
     return len(server.execute(sql))
@@ -71,7 +71,7 @@ def again_and_again(work: Callable[[], Any]) -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize("group", ["all", "thread"])
 def test_connections_that_are_ended_all_the_time_cost_nobody_anything(group: str, schema: str) -> None:
-    server = postgres.shared()
+    server = postgres_servers.shared()
     url = server.url(schema=schema, application_name=schema)
     with threadkeep.open(url, group=group) as keep:
         keep.setup()
@@ -80,13 +80,13 @@ def test_connections_that_are_ended_all_the_time_cost_nobody_anything(group: str
             Writers(keep, threads=4, tasks=20) as writers,
         ):
             writers.wait_for(200)
-            assert postgres._until(lambda: sum(ended) > 20, 30)
+            assert postgres_servers._until(lambda: sum(ended) > 20, 30)
         writers.check(url)
 
 
 @pytest.mark.parametrize("size", [1, 8])
 def test_connections_that_ended_between_two_calls_are_not_noticed(schema: str, size: int) -> None:
-    server = postgres.shared()
+    server = postgres_servers.shared()
     url = server.url(schema=schema, application_name=schema)
     with threadkeep.open(url, min_size=size, max_size=size, timeout=2) as keep:
         saver = keep.checkpointer
@@ -103,13 +103,13 @@ def test_connections_that_ended_between_two_calls_are_not_noticed(schema: str, s
             lambda: saver.delete_thread("u"),
         ]
         for ask in asks:
-            assert postgres._until(lambda: len(connections(server, schema)) == size, 30)
+            assert postgres_servers._until(lambda: len(connections(server, schema)) == size, 30)
             assert end_backends(server, schema) == size
             ask()
         assert ids(saver) == ["00000001", "00000000"]
 
 
-def connections(server: postgres.Server, name: str) -> list[Any]:
+def connections(server: postgres_servers.Server, name: str) -> list[Any]:
     return server.execute(f"select pid from pg_stat_activity where application_name = '{name}'")
 
 
@@ -119,12 +119,12 @@ def database() -> Iterator[Callable[[str], str]]:
     name = f"d_{uuid.uuid4().hex}"
 
     def make(setting: str) -> str:
-        postgres.shared().execute(f"create database {name} template template0 strategy file_copy")
-        postgres.shared().execute(f"alter database {name} set {setting}")
-        return postgres.shared().url(name)
+        postgres_servers.shared().execute(f"create database {name} template template0 strategy file_copy")
+        postgres_servers.shared().execute(f"alter database {name} set {setting}")
+        return postgres_servers.shared().url(name)
 
     yield make
-    postgres.shared().execute(f"drop database {name} with (force)")
+    postgres_servers.shared().execute(f"drop database {name} with (force)")
 
 
 def test_idle_connections_that_the_server_drops_are_not_noticed(database: Callable[[str], str]) -> None:
@@ -143,7 +143,7 @@ def test_idle_connections_that_the_server_drops_are_not_noticed(database: Callab
 
 def test_a_statement_that_is_cancelled_is_unavailable_and_the_next_works(schema: str) -> None:
     """As statement_timeout and lock_timeout do it."""
-    server = postgres.shared()
+    server = postgres_servers.shared()
     url = server.url(schema=schema, application_name=schema, options="-clock_timeout=100ms")
     with threadkeep.open(url, timeout=1) as keep:
         chain = Chain(keep.checkpointer)
@@ -179,7 +179,7 @@ def slow_graph(saver: Any, *, steps: int) -> Any:
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_fifty_running_graphs_outlive_a_restart(server: postgres.Server, schema: str, mode: str) -> None:
+async def test_fifty_running_graphs_outlive_a_restart(server: postgres_servers.Server, schema: str, mode: str) -> None:
     url = server.url(schema=schema)
     async with threadkeep.open(url) as keep:
         graph = slow_graph(keep.checkpointer, steps=10)
@@ -201,7 +201,7 @@ async def test_fifty_running_graphs_outlive_a_restart(server: postgres.Server, s
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_writers_outlive_restarts(server: postgres.Server, schema: str, mode: str) -> None:
+def test_writers_outlive_restarts(server: postgres_servers.Server, schema: str, mode: str) -> None:
     url = server.url(schema=schema)
     with threadkeep.open(url) as keep, Writers(keep, threads=4, tasks=20) as writers:
         for _ in range(2):
@@ -211,7 +211,7 @@ def test_writers_outlive_restarts(server: postgres.Server, schema: str, mode: st
     writers.check(url)
 
 
-def test_a_server_that_is_gone_is_unavailable_until_it_is_back(server: postgres.Server, schema: str) -> None:
+def test_a_server_that_is_gone_is_unavailable_until_it_is_back(server: postgres_servers.Server, schema: str) -> None:
     with threadkeep.open(server.url(schema=schema), timeout=0.5) as keep:
         saver = keep.checkpointer
         chain = Chain(saver)
@@ -247,7 +247,9 @@ def unanswered(keep: threadkeep.Keep) -> list[Callable[[], Any]]:
     ]
 
 
-def test_a_stop_that_is_shorter_than_the_timeout_is_only_waited_for(server: postgres.Server, schema: str) -> None:
+def test_a_stop_that_is_shorter_than_the_timeout_is_only_waited_for(
+    server: postgres_servers.Server, schema: str
+) -> None:
     with threadkeep.open(server.url(schema=schema)) as keep:
         chain = Chain(keep.checkpointer)
         chain.put({"n": 0})
@@ -263,7 +265,7 @@ def test_a_stop_that_is_shorter_than_the_timeout_is_only_waited_for(server: post
         assert values(keep.checkpointer) == {"n": 1}
 
 
-def test_a_keep_may_be_opened_before_its_server_runs(server: postgres.Server, schema: str) -> None:
+def test_a_keep_may_be_opened_before_its_server_runs(server: postgres_servers.Server, schema: str) -> None:
     server.stop()
     try:
         keep = threadkeep.open(server.url(schema=schema))
@@ -279,7 +281,7 @@ def test_a_keep_may_be_opened_before_its_server_runs(server: postgres.Server, sc
 
 
 def test_what_was_acknowledged_outlives_a_crash_of_the_server(schema: str) -> None:
-    with postgres.fresh_server(postgres.DURABLE) as durable:
+    with postgres_servers.fresh_server(postgres_servers.DURABLE) as durable:
         url = durable.url(schema=schema)
         with threadkeep.open(url) as keep, Writers(keep, threads=4, tasks=20) as writers:
             for _ in range(2):
@@ -291,18 +293,18 @@ def test_what_was_acknowledged_outlives_a_crash_of_the_server(schema: str) -> No
 
 
 def test_a_crash_that_callers_do_not_outlive_loses_nothing_either(schema: str) -> None:
-    with postgres.fresh_server(postgres.DURABLE) as durable:
+    with postgres_servers.fresh_server(postgres_servers.DURABLE) as durable:
         url = durable.url(schema=schema)
         with threadkeep.open(url, timeout=0.2) as keep, Writers(keep, threads=4, tasks=20) as writers:
             writers.wait_for(60)
             durable.kill()
-            assert postgres._until(lambda: len(writers.failed) == 24, 30)
+            assert postgres_servers._until(lambda: len(writers.failed) == 24, 30)
         assert {type(error) for error in writers.failed} == {errors.Unavailable}
         durable.start()
         writers.check_nothing_is_lost(url)
 
 
-def test_a_frozen_server_is_unavailable_until_it_answers(server: postgres.Server, schema: str) -> None:
+def test_a_frozen_server_is_unavailable_until_it_answers(server: postgres_servers.Server, schema: str) -> None:
     with threadkeep.open(server.url(schema=schema), timeout=1) as keep:
         saver = keep.checkpointer
         Chain(saver).put(HELLO)
@@ -323,7 +325,7 @@ def test_a_frozen_server_is_unavailable_until_it_answers(server: postgres.Server
             assert outcomes == [errors.Unavailable] * len(unanswered(keep))
         finally:
             server.resume()
-        assert postgres._until(lambda: tried(lambda: values(saver)) == HELLO, 20)
+        assert postgres_servers._until(lambda: tried(lambda: values(saver)) == HELLO, 20)
         Chain(saver, "after").put({"x": 1})
         assert values(saver, "after") == {"x": 1}
 
@@ -335,7 +337,7 @@ def tried(ask: Callable[[], Any]) -> Any:
         return error
 
 
-def test_a_short_freeze_is_only_waited_for(server: postgres.Server, schema: str) -> None:
+def test_a_short_freeze_is_only_waited_for(server: postgres_servers.Server, schema: str) -> None:
     url = server.url(schema=schema)
     with threadkeep.open(url) as keep, Writers(keep, threads=4, tasks=20) as writers:
         for _ in range(3):
@@ -346,7 +348,9 @@ def test_a_short_freeze_is_only_waited_for(server: postgres.Server, schema: str)
     writers.check(url)
 
 
-def test_a_primary_that_takes_no_changes_for_a_while_is_only_waited_for(server: postgres.Server, schema: str) -> None:
+def test_a_primary_that_takes_no_changes_for_a_while_is_only_waited_for(
+    server: postgres_servers.Server, schema: str
+) -> None:
     """As one that was demoted, or whose disk is nearly full."""
     url = server.url(schema=schema)
     with threadkeep.open(url) as keep, Writers(keep, threads=4, tasks=20) as writers:
@@ -366,7 +370,7 @@ def test_a_primary_that_takes_no_changes_for_a_while_is_only_waited_for(server: 
 RIVAL = """
 import asyncio, sys
 import threadkeep
-from chains import Chain, config
+from checkpoint_chains import Chain, config
 url, name = sys.argv[1:]
 keep = threadkeep.open(url)
 saver = keep.checkpointer
@@ -412,11 +416,11 @@ def test_serialization_failures_are_tried_again(database: Callable[[str], str], 
 
 
 def test_pgbouncer_may_hand_out_another_connection_for_each_transaction() -> None:
-    if postgres.pgbouncer() is None:
+    if postgres_servers.pgbouncer() is None:
         pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
-    server = postgres.shared()
-    with postgres.fresh_bouncer(server, {"default_pool_size": "2"}) as bouncer:
-        url = postgres.fresh_schema(bouncer)
+    server = postgres_servers.shared()
+    with postgres_servers.fresh_bouncer(server, {"default_pool_size": "2"}) as bouncer:
+        url = postgres_servers.fresh_schema(bouncer)
         schema = url.partition("schema=")[2]
         keeps = [threadkeep.open(url, prepare=False) for _ in range(3)]
         writers = [Writers(keep, threads=2, tasks=10, name=f"k{n} ") for n, keep in enumerate(keeps)]
@@ -439,11 +443,11 @@ def test_pgbouncer_may_hand_out_another_connection_for_each_transaction() -> Non
 
 @pytest.mark.parametrize("group", ["all", "thread"])
 def test_graphs_run_through_pgbouncer(group: str) -> None:
-    if postgres.pgbouncer() is None:
+    if postgres_servers.pgbouncer() is None:
         pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
-    with postgres.fresh_bouncer(postgres.shared(), {"default_pool_size": "2"}) as bouncer:
+    with postgres_servers.fresh_bouncer(postgres_servers.shared(), {"default_pool_size": "2"}) as bouncer:
         for name in ("fan-out", "messages edited and removed"):
-            asyncio.run(tell(name, postgres.fresh_schema(bouncer), prepare=False, group=group))
+            asyncio.run(tell(name, postgres_servers.fresh_schema(bouncer), prepare=False, group=group))
 
 
 async def tell(name: str, url: str, **options: Any) -> None:
@@ -460,27 +464,27 @@ async def tell(name: str, url: str, **options: Any) -> None:
 
 
 @pytest.fixture
-def oldest() -> postgres.Server:
-    bin = postgres.oldest()
+def oldest() -> postgres_servers.Server:
+    bin = postgres_servers.oldest()
     if bin is None:
         pytest.skip("PostgreSQL 15 is not installed: apt-get install postgresql-15")
-    return postgres.shared(bin)
+    return postgres_servers.shared(bin)
 
 
-def test_the_oldest_server_passes_the_official_suite(oldest: postgres.Server) -> None:
+def test_the_oldest_server_passes_the_official_suite(oldest: postgres_servers.Server) -> None:
     assert oldest.execute("show server_version_num")[0][0].startswith("15")
-    assert_complete(asyncio.run(report_on(lambda: postgres.fresh_schema(oldest), lambda saver: saver)))
+    assert_complete(asyncio.run(report_on(lambda: postgres_servers.fresh_schema(oldest), lambda saver: saver)))
 
 
 @pytest.mark.parametrize("name", ["messages edited and removed", "subgraphs with memory"])
 def test_a_graph_on_the_oldest_server_tells_the_story_that_in_memory_saver_tells(
-    oldest: postgres.Server, name: str
+    oldest: postgres_servers.Server, name: str
 ) -> None:
-    asyncio.run(tell(name, postgres.fresh_schema(oldest)))
+    asyncio.run(tell(name, postgres_servers.fresh_schema(oldest)))
 
 
-def test_the_oldest_server_prunes_copies_and_lists(oldest: postgres.Server) -> None:
-    url = postgres.fresh_schema(oldest)
+def test_the_oldest_server_prunes_copies_and_lists(oldest: postgres_servers.Server) -> None:
+    url = postgres_servers.fresh_schema(oldest)
     with threadkeep.open(url) as keep:
         saver = keep.checkpointer
         for thread in ("a", "b", "c"):
@@ -501,10 +505,12 @@ def test_the_oldest_server_prunes_copies_and_lists(oldest: postgres.Server) -> N
 
 def test_what_a_promoted_standby_never_had_is_not_believed() -> None:
     """A standby that lags is promoted, and another process writes the thread on: what the first one remembers is of another past."""
-    with postgres.fresh_server() as primary:
+    with postgres_servers.fresh_server() as primary:
         with threadkeep.open(primary.url(schema="k")) as keep:
             Chain(keep.checkpointer).put({"log": ["first " * 60]})
-        standby = primary.standby(postgres.place(), postgres.free_port(), "late")  # it starts after the crash
+        standby = primary.standby(
+            postgres_servers.place(), postgres_servers.free_port(), "late"
+        )  # it starts after the crash
         try:
             url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres?schema=k&target_session_attrs=read-write"
             with threadkeep.open(url) as one, threadkeep.open(url) as other:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-import postgres
+import postgres_servers
 from processes import finish, start
 
 _USER = """
@@ -33,19 +33,19 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def server() -> Iterator[postgres.Server]:
-    with postgres.fresh_server() as made:
+def server() -> Iterator[postgres_servers.Server]:
+    with postgres_servers.fresh_server() as made:
         made.execute("create table kept (n int)")
         made.execute("insert into kept values (1)")
         yield made
 
 
-def _kept(server: postgres.Server) -> list[int]:
+def _kept(server: postgres_servers.Server) -> list[int]:
     return [n for (n,) in server.execute("select n from kept order by n")]
 
 
-def _comes(wanted: list[int], server: postgres.Server) -> bool:
-    return postgres._until(lambda: _kept(server) == wanted, 10)
+def _comes(wanted: list[int], server: postgres_servers.Server) -> bool:
+    return postgres_servers._until(lambda: _kept(server) == wanted, 10)
 
 
 def _another_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,14 +55,14 @@ def _another_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _is_removed(folder: Path) -> None:
-    assert postgres._until(lambda: not list(folder.parent.glob(f"{folder.name}*")), 10)
+    assert postgres_servers._until(lambda: not list(folder.parent.glob(f"{folder.name}*")), 10)
 
 
 def test_all_processes_share_one_server():
-    ours = postgres.shared()
+    ours = postgres_servers.shared()
     users = [start(_USER) for _ in range(2)]
     said = [user.stdout.readline().split() for user in users if user.stdout]
-    assert said == [[str(ours.pid), str(ours.port), str(postgres.run_folder())]] * 2
+    assert said == [[str(ours.pid), str(ours.port), str(postgres_servers.run_folder())]] * 2
     assert [finish(user) for user in users] == ["", ""]
     assert ours.execute("select 1") == [(1,)]
 
@@ -75,27 +75,27 @@ def test_a_shared_server_ends_with_the_last_process_even_if_that_is_killed(monke
     pid, folder = int(said[0][0]), Path(said[0][2])
     finish(users[0])
     time.sleep(0.3)
-    assert postgres._stat(pid)[0]
+    assert postgres_servers._stat(pid)[0]
     users[1].send_signal(signal.SIGKILL)
     users[1].communicate()
     _is_removed(folder)
-    assert not postgres._stat(pid)[0]
+    assert not postgres_servers._stat(pid)[0]
 
 
 def test_fresh_schemas_are_distinct_and_do_not_exist():
-    ours = postgres.shared()
-    first, second = postgres.fresh_schema(ours), postgres.fresh_schema(ours)
+    ours = postgres_servers.shared()
+    first, second = postgres_servers.fresh_schema(ours), postgres_servers.fresh_schema(ours)
     assert first != second
     assert ours.execute(f"select to_regnamespace('{first.partition('schema=')[2]}')") == [(None,)]
 
 
 def test_free_ports_are_never_given_twice():
-    ports = [postgres.free_port() for _ in range(50)]
+    ports = [postgres_servers.free_port() for _ in range(50)]
     assert len(set(ports)) == 50
     assert max(ports) < 22768
 
 
-def test_a_restart_keeps_the_data_and_takes_new_settings(server: postgres.Server):
+def test_a_restart_keeps_the_data_and_takes_new_settings(server: postgres_servers.Server):
     server.settings["work_mem"] = "7MB"
     server.restart()
     assert _kept(server) == [1]
@@ -104,7 +104,7 @@ def test_a_restart_keeps_the_data_and_takes_new_settings(server: postgres.Server
     assert not server.running
 
 
-def test_a_killed_server_recovers_what_it_committed(server: postgres.Server):
+def test_a_killed_server_recovers_what_it_committed(server: postgres_servers.Server):
     for n in range(2, 5):
         with psycopg.connect(server.url()) as open_one:
             server.execute(f"insert into kept values ({n})")
@@ -117,7 +117,7 @@ def test_a_killed_server_recovers_what_it_committed(server: postgres.Server):
         assert _kept(server) == list(range(1, n + 1))
 
 
-def test_a_paused_server_answers_when_it_is_resumed(server: postgres.Server):
+def test_a_paused_server_answers_when_it_is_resumed(server: postgres_servers.Server):
     with psycopg.connect(server.url(), autocommit=True) as open_one:
         server.pause()
         open_one.pgconn.send_query(b"select 1")
@@ -133,8 +133,8 @@ def test_a_paused_server_answers_when_it_is_resumed(server: postgres.Server):
         assert open_one.pgconn.get_result() is None
 
 
-def test_a_synchronous_standby_follows_and_is_promoted(server: postgres.Server):
-    twin = server.standby(postgres.place(), postgres.free_port(), "twin")
+def test_a_synchronous_standby_follows_and_is_promoted(server: postgres_servers.Server):
+    twin = server.standby(postgres_servers.place(), postgres_servers.free_port(), "twin")
     twin.start()
     server.settings["synchronous_standby_names"] = "twin"
     server.restart()
@@ -148,17 +148,17 @@ def test_a_synchronous_standby_follows_and_is_promoted(server: postgres.Server):
     twin.remove()
 
 
-def test_a_server_that_cannot_start_says_why(server: postgres.Server):
+def test_a_server_that_cannot_start_says_why(server: postgres_servers.Server):
     server.stop()
     server.settings["shared_buffers"] = "plenty"
-    with pytest.raises(postgres.ServerError, match='invalid value for parameter "shared_buffers": "plenty"'):
+    with pytest.raises(postgres_servers.ServerError, match='invalid value for parameter "shared_buffers": "plenty"'):
         server.start()
-    with pytest.raises(postgres.ServerError, match="does not run"):
+    with pytest.raises(postgres_servers.ServerError, match="does not run"):
         server.kill()
 
 
 def test_a_server_in_another_folder_ends_with_the_run_too(monkeypatch: pytest.MonkeyPatch):
-    folder = postgres.place() / ("deep" * 30)  # too long for a socket
+    folder = postgres_servers.place() / ("deep" * 30)  # too long for a socket
     _another_run(monkeypatch)
     child = start(_ELSEWHERE, folder)
     assert child.stdout is not None
@@ -166,21 +166,21 @@ def test_a_server_in_another_folder_ends_with_the_run_too(monkeypatch: pytest.Mo
     child.send_signal(signal.SIGKILL)
     child.communicate()
     _is_removed(Path(ran))
-    assert not postgres._stat(int(pid))[0]
+    assert not postgres_servers._stat(int(pid))[0]
     assert (folder / "log").exists()
 
 
 def test_the_oldest_server_starts():
-    bin = postgres.oldest()
+    bin = postgres_servers.oldest()
     if bin is None:
         pytest.skip("PostgreSQL 15 is not installed: apt-get install postgresql-15")
-    assert postgres.shared(bin).execute("show server_version_num")[0][0].startswith("15")
+    assert postgres_servers.shared(bin).execute("show server_version_num")[0][0].startswith("15")
 
 
 def test_a_bouncer_lends_one_connection_to_several_clients_between_transactions():
-    if postgres.pgbouncer() is None:
+    if postgres_servers.pgbouncer() is None:
         pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
-    with postgres.fresh_bouncer(postgres.shared(), {"default_pool_size": "1"}) as bouncer:
+    with postgres_servers.fresh_bouncer(postgres_servers.shared(), {"default_pool_size": "1"}) as bouncer:
         with psycopg.connect(bouncer.url()) as one, psycopg.connect(bouncer.url()) as two:
             backends = set()
             for client in (one, two, one):

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import postgres
+import postgres_servers
 import threadkeep
-from chains import Chain, config, ids, values
-from colours import Colour
+from checkpoint_chains import Chain, config, ids, values
 from processes import run
+from sync_async import Colour
 from test_opening import public_folder  # noqa: F401 - a fixture
 from threadkeep import errors
 from verbs import every_async_verb, every_verb
@@ -113,10 +113,10 @@ def test_a_newer_schema_is_refused_by_readers_too(tmp_path: Path) -> None:
     with threadkeep.open(f"sqlite:///{tmp_path / 'a.db'}") as keep:
         keep.setup()
     apsw.Connection(str(tmp_path / "a.db")).execute("UPDATE tk_schema SET version = 999")
-    url = postgres.fresh_schema(postgres.shared())
+    url = postgres_servers.fresh_schema(postgres_servers.shared())
     with threadkeep.open(url) as keep:
         keep.setup()
-    postgres.shared().execute(f"insert into {url.partition('schema=')[2]}.tk_schema values (999)")
+    postgres_servers.shared().execute(f"insert into {url.partition('schema=')[2]}.tk_schema values (999)")
     for newer in (f"sqlite:///{tmp_path / 'a.db'}", url):
         with threadkeep.open(newer, read_only=True) as keep, pytest.raises(errors.SchemaTooNew, match="999"):
             keep.threads()
@@ -177,7 +177,7 @@ def test_a_file_is_the_same_after_it_was_read(tmp_path: Path) -> None:
 READER = """
 import os, sys
 import threadkeep
-from chains import Chain, config, values
+from checkpoint_chains import Chain, config, values
 saver = threadkeep.open(sys.argv[1], read_only=True).checkpointer
 threadkeep.open("memory://").checkpointer.get_tuple(config("t"))
 if os.geteuid() == 0:
@@ -206,8 +206,8 @@ def test_a_file_that_may_not_be_written_can_be_read(public_folder: Path, what: s
 
 
 def test_a_role_that_may_only_read_is_enough() -> None:
-    server = postgres.shared()
-    url = postgres.fresh_schema(server)
+    server = postgres_servers.shared()
+    url = postgres_servers.fresh_schema(server)
     schema, role = url.partition("schema=")[2], f"r_{uuid.uuid4().hex}"
     with threadkeep.open(url) as keep:
         Chain(keep.checkpointer, run="r").put({"x": "y" * 100})
@@ -224,8 +224,8 @@ def test_a_role_that_may_only_read_is_enough() -> None:
 
 
 def test_no_schema_or_table_is_made() -> None:
-    server = postgres.shared()
-    url = postgres.fresh_schema(server)
+    server = postgres_servers.shared()
+    url = postgres_servers.fresh_schema(server)
     schema = url.partition("schema=")[2]
     for _ in range(2):
         with threadkeep.open(url, read_only=True) as keep:
@@ -238,11 +238,11 @@ def test_no_schema_or_table_is_made() -> None:
 
 
 def test_a_hot_standby_can_be_read() -> None:
-    with postgres.fresh_server() as primary:
+    with postgres_servers.fresh_server() as primary:
         url = primary.url(schema="k")
         with threadkeep.open(url) as keep:
             Chain(keep.checkpointer).put({"x": 1})
-        standby = primary.standby(postgres.place(), postgres.free_port(), "s1")
+        standby = primary.standby(postgres_servers.place(), postgres_servers.free_port(), "s1")
         standby.start()
         try:
             hosts = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"

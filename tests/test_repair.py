@@ -20,19 +20,19 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Overwrite, Send, interrupt
 
 import threadkeep
-from chains import Chain
-from chains import values as channel_values
-from colours import Async, Colour
-from damages import Damager, flipped, opener
+from checkpoint_chains import Chain
+from checkpoint_chains import values as channel_values
+from damage import Damager, flipped, opener
+from sync_async import Async, Colour
 from test_delta_graphs import appended
 from test_delta_graphs import build as delta_graph
 from test_serializers import JsonTyped
 from threadkeep.cli.app import run
-from threadkeep.engine.apply_writes import next_version
-from threadkeep.engine.codec import Codec, Parts
-from threadkeep.engine.default_merge import merged
-from threadkeep.engine.gate import KeepSerializer
-from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, SHARED, ItemId, unseal_item
+from threadkeep.engine.health.apply_writes import next_version
+from threadkeep.engine.log.codec import Codec, Parts
+from threadkeep.engine.log.itemlog import FIRST_CHANNEL, NAMES, SHARED, ItemId, unseal_item
+from threadkeep.engine.log.type_gate import KeepSerializer
+from threadkeep.engine.threads.default_merge import merged
 from threadkeep.errors import Corrupt, Missing, ReadOnly
 
 THREAD: dict[str, Any] = {"configurable": {"thread_id": "t"}}
@@ -385,7 +385,7 @@ def test_what_cannot_be_repaired_is_said(tmp_path: Path) -> None:
         states = talk(graph, 1)
         for copy in ("names", "all", "row"):
             keep.copy("t", copy)
-        assert keep.repair("t") == threadkeep.Repaired("t", "graph", "", None)
+        assert keep.repair("t") == threadkeep.RepairResult("t", "graph", "", None)
         with pytest.raises(Missing, match="'nobody'"):
             keep.repair("nobody")
         with pytest.raises(Missing, match="'nothing'"):

@@ -11,27 +11,36 @@ import apsw
 import pytest
 
 import threadkeep
-from threadkeep.backends.setup import SCHEMA_VERSION
-from threadkeep.backends.sqlite import Sqlite
-from threadkeep.engine import filters
-from threadkeep.engine.backend import Catalogue, Footprint, Scan
-from threadkeep.engine.memories import Browse, Count, Expired, Matching, Recall, RecallNumbered, Spaces, Worded
-from threadkeep.engine.spaces import Place
+from threadkeep.backends.sql.setup import SCHEMA_VERSION
+from threadkeep.backends.sqlite.dialect import SqliteDialect
+from threadkeep.engine.memories import filters
+from threadkeep.engine.memories.namespaces import MemoryKey
+from threadkeep.engine.memories.requests import (
+    CountMemories,
+    FindExpired,
+    FindMatching,
+    GetMemories,
+    GetMemoriesByNumber,
+    ListMemories,
+    ListNamespaces,
+    SearchFullText,
+)
+from threadkeep.engine.requests import ListThreads, MeasureStorage, ScanCheckpoints
 from threadkeep.plan import Access, Request
 
 PREFIX = ("users", "1")
 FILTER = filters.parse({"a": {"$gt": 1}})
 ONE_STATEMENT: Sequence[Request[Any]] = (
-    Scan("", "graph", 10, thread="t", ns="", tags=(b"a", b"b")),
-    Catalogue("", "updated", 10, prefix="t", tags=(b"a",)),
-    Recall("", (Place(PREFIX, "a"), Place(PREFIX, "b")), 1),
-    RecallNumbered("", PREFIX, (1, 2, 3), 1),
-    Browse("", PREFIX, 1, 10, filter=FILTER),
-    Spaces("", PREFIX, 1, 10),
-    Count("", 1),
-    Matching("", PREFIX, 1, FILTER),
-    Expired("", PREFIX, 1),
-    Worded("", PREFIX, 1, ("a", "b"), 10),
+    ScanCheckpoints("", "graph", 10, thread="t", ns="", tags=(b"a", b"b")),
+    ListThreads("", "updated", 10, prefix="t", tags=(b"a",)),
+    GetMemories("", (MemoryKey(PREFIX, "a"), MemoryKey(PREFIX, "b")), 1),
+    GetMemoriesByNumber("", PREFIX, (1, 2, 3), 1),
+    ListMemories("", PREFIX, 1, 10, filter=FILTER),
+    ListNamespaces("", PREFIX, 1, 10),
+    CountMemories("", 1),
+    FindMatching("", PREFIX, 1, FILTER),
+    FindExpired("", PREFIX, 1),
+    SearchFullText("", PREFIX, 1, ("a", "b"), 10),
 )
 
 
@@ -68,7 +77,7 @@ class Counting:
 def database() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
     for version in range(1, SCHEMA_VERSION + 1):
-        connection.execute(Sqlite().sql[f"schema-{version}"])
+        connection.execute(SqliteDialect().sql[f"schema-{version}"])
     return connection
 
 
@@ -82,12 +91,14 @@ def test_what_may_not_be_repeated_writes() -> None:
 
 
 def test_every_kind_that_is_one_statement_has_an_example_here() -> None:
-    ours = {type(request).__name__ for request in ONE_STATEMENT} | {Footprint.__name__}  # which no SQLite table knows
+    ours = {type(request).__name__ for request in ONE_STATEMENT} | {
+        MeasureStorage.__name__
+    }  # which no SQLite table knows
     assert {kind.__name__ for kind in kinds() if kind.access.one_statement} == ours
 
 
 @pytest.mark.parametrize("request_", ONE_STATEMENT, ids=lambda request: type(request).__name__)
 def test_one_statement_is_one_statement(database: apsw.Connection, request_: Request[Any]) -> None:
     cursor = Counting(database)
-    Sqlite().answer(cursor, request_)
+    SqliteDialect().answer(cursor, request_)
     assert cursor.statements == 1

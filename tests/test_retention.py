@@ -20,17 +20,17 @@ from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from langgraph.types import Command
 
 import threadkeep
-from chains import Chain, config, ids, values
-from colours import Colour
-from plays import THREAD, chat, nested, replies
+from checkpoint_chains import Chain, config, ids, values
+from concurrent_writers import Writers, _log
+from graph_scenarios import THREAD, chat, nested, replies
+from sync_async import Colour
 from test_branches import at, check
 from test_delta_graphs import build as delta_graph
 from threadkeep import Policy
-from threadkeep.adapters import saver as adapter
+from threadkeep.adapters import langgraph_saver as adapter
 from threadkeep.cli.app import run
 from threadkeep.errors import Missing, ReadOnly
 from threadkeep.jobs import prune
-from writers import Writers, _log
 
 DAY = 24 * 60 * 60 * 1000
 
@@ -303,7 +303,7 @@ def test_a_missing_thread_counts_as_none_looked_at_and_prune_needs_a_thread_or_a
         for dry_run in (True, False):
             for policy in (None, Policy(keep_last=1)):
                 pruned = keep.prune("nobody", policy=policy, dry_run=dry_run)
-                assert (pruned.looked_at, pruned.threads, pruned.dry_run) == (0, (), dry_run)
+                assert (pruned.examined, pruned.threads, pruned.dry_run) == (0, (), dry_run)
         with pytest.raises(ValueError, match="a thread or a policy"):
             keep.prune()
         with pytest.raises(TypeError):
@@ -384,7 +384,7 @@ def test_a_sweep_does_both_and_a_keep_sweeps_in_the_background_until_it_is_close
             wrote(keep, 5, thread, user=user)
         keep.store.put(("a",), "b", {"c": 1}, ttl=0)
         would = keep.sweep(dry_run=True)
-        assert (would.memories, would.checkpoints, would.pruned.looked_at) == (None, 3, 3)
+        assert (would.memories, would.checkpoints, would.pruned.examined) == (None, 3, 3)
         swept = keep.sweep()
         assert (swept.memories, swept.threads, swept.checkpoints, swept.bytes) == (1, 0, 3, would.bytes)
         assert [left(keep, each) for each in ("keep-all", "t", "u")] == [[*range(5)], [3, 4], [*range(5)]]
@@ -499,7 +499,7 @@ def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: P
     code, would = command("prune", "--keep-last", "2", "--dry-run", "--metadata", "step=5", "--kind", "graph")
     assert [each["id"] for each in would["threads"]] == ["odd\x1b[31m[bold]"]
     code, done = command("prune", "t", "u", "--keep-last", "2", "--yes")
-    assert (code, done["looked_at"], [each["id"] for each in done["threads"]]) == (0, 2, ["t", "u"])
+    assert (code, done["examined"], [each["id"] for each in done["threads"]]) == (0, 2, ["t", "u"])
     file = tmp_path / "threadkeep.toml"
     file.write_text('[[retention]]\nprefix = "odd"\ndrop_idle = "0s"\nkeep_interrupted = false\n')
     assert command("sweep", "--config", str(file), "--dry-run")[1]["threads"] == 1

@@ -19,8 +19,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 
 import threadkeep
-from colours import Colour
-from trees import config, put, values_of
+from checkpoint_trees import config, put, values_of
+from sync_async import Colour
 
 
 class Typed:

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from threadkeep.backends import postgres_setup, sqlite_setup
-from threadkeep.backends.postgres import Postgres
-from threadkeep.backends.setup import SCHEMA_VERSION, SetupStatement, needs_migration
-from threadkeep.backends.sqlite import Sqlite
+from threadkeep.backends.postgres import setup as postgres_setup
+from threadkeep.backends.postgres.dialect import PostgresDialect
+from threadkeep.backends.sql.setup import SCHEMA_VERSION, SetupStatement, needs_migration
+from threadkeep.backends.sqlite import setup as sqlite_setup
+from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.errors import SchemaTooNew, Unavailable
 from threadkeep.plan import Plan, Request, drive
 
-POSTGRES, SQLITE = Postgres().sql, Sqlite().sql
+POSTGRES, SQLITE = PostgresDialect().sql, SqliteDialect().sql
 READABLE = 2
 
 

@@ -14,9 +14,9 @@ import pytest
 from blockbuster import BlockingError
 
 import threadkeep
-from colours import Async
-from plays import THREAD, letters
-from trees import config, put, values_of
+from checkpoint_trees import config, put, values_of
+from graph_scenarios import THREAD, letters
+from sync_async import Async
 
 
 async def test_a_sync_call_on_the_event_loop_is_seen_by_the_guard_of_these_tests(lasting_url: str) -> None:

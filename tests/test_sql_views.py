@@ -13,18 +13,19 @@ from typing import Any
 import psycopg
 import pytest
 
-import postgres
+import postgres_servers
 import threadkeep
-from batches import where
-from chains import Chain
+from checkpoint_chains import Chain
 from conftest import BACKENDS
+from memory_batches import where
+from rich_threads import config, live, talk
 from test_postgres import schema_of
 from test_store_opening import version
-from threadkeep.backends import postgres_setup, sqlite_setup
-from threadkeep.backends.blocks import read_blocks
-from threadkeep.backends.setup import SCHEMA_VERSION
+from threadkeep.backends.postgres import setup as postgres_setup
+from threadkeep.backends.sql.blocks import read_blocks
+from threadkeep.backends.sql.setup import SCHEMA_VERSION
+from threadkeep.backends.sqlite import setup as sqlite_setup
 from threadkeep.engine.identity import to_bytes
-from worlds import config, live, talk
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reference/sql-views.md"
 WHO, NODES, CHANNELS, AGAINST, LARGEST, BRANCHES = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
@@ -49,7 +50,7 @@ def query(url: str, sql: str) -> list[tuple[Any, ...]]:
     if url.startswith("sqlite"):
         with sqlite3.connect(where(url)) as connection:
             return connection.execute(sql).fetchall()
-    with psycopg.connect(postgres.shared().url(), options=f"-csearch_path={schema_of(url)}") as connection:
+    with psycopg.connect(postgres_servers.shared().url(), options=f"-csearch_path={schema_of(url)}") as connection:
         return connection.execute(sql.encode()).fetchall()
 
 
@@ -192,7 +193,7 @@ def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
 ) -> None:
     readable = (sqlite_setup if tables_url.startswith("sqlite") else postgres_setup).READABLE
     with monkeypatch.context() as patch:
-        patch.setattr("threadkeep.backends.setup.SCHEMA_VERSION", readable)
+        patch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", readable)
         with threadkeep.open(tables_url) as keep:
             live(keep, "thread_001")
     with threadkeep.open(tables_url, read_only=True) as keep:
@@ -207,7 +208,7 @@ def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
 
 
 def test_the_views_of_postgresql_keep_to_what_spread_databases_have() -> None:
-    own = read_blocks("postgres_views.sql")
+    own = read_blocks("postgres/views.sql")
     sql = own["schema-4"]
     assert re.findall(r"CREATE VIEW (\w+)", sql) == [
         f"tk_v_{name}" for name in ("threads", "checkpoints", "writes", "sizes", "activity")

@@ -17,9 +17,9 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
 import threadkeep
-from chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, ids, values
 from threadkeep import errors
-from threadkeep.engine.itemlog import FIRST_CHANNEL
+from threadkeep.engine.log.itemlog import FIRST_CHANNEL
 
 ROW = 290
 """A checkpoint's row and all that is not state, in bytes: the room that a test leaves for it."""

@@ -48,16 +48,16 @@ from langgraph.store.base import (
 )
 from langgraph.store.memory import InMemoryStore
 
-import lent
-import remains
-from proving import PROVING
+import shared_pool
+import stored_memories
+from hypothesis_profiles import PROVING
 from threadkeep import clock
-from threadkeep.backends.memory import Memory
-from threadkeep.backends.sqlite import Sqlite
+from threadkeep.backends.in_memory.backend import InMemoryBackend
+from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.conformance.store.embedder import DIMS, UNEMBEDDABLE, embed
 from threadkeep.drivers.runner import Transport
-from threadkeep.engine.filters import matches, parse
-from threadkeep.engine.spaces import Place, memory_number
+from threadkeep.engine.memories.filters import matches, parse
+from threadkeep.engine.memories.namespaces import MemoryKey, memory_number
 from threadkeep.keep import Keep
 from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct
@@ -153,14 +153,14 @@ class Peer:
     """InMemoryStore, and beside it what it lacks."""
 
     store: InMemoryStore = field(default_factory=lambda: InMemoryStore(index=NEAR))
-    lives: dict[Place, Life] = field(default_factory=dict)
-    unswept: set[Place] = field(default_factory=set)
+    lives: dict[MemoryKey, Life] = field(default_factory=dict)
+    unswept: set[MemoryKey] = field(default_factory=set)
 
     def batch(self, ops: Sequence[Any], index: dict[str, Any], now: int) -> list[Any]:
         """Reads, then puts, then what lives longer because it was read."""
         self.forget_what_is_over(now)
         found = [None if isinstance(op, PutOp) else self.read(op) for op in ops]
-        put = {Place(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}
+        put = {MemoryKey(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}
         for place, op in put.items():
             self.change(place, op, index, now)
         for place in {place for op, one in zip(ops, found, strict=True) for place in _refreshed(op, one)} - put.keys():
@@ -173,13 +173,13 @@ class Peer:
             self.forget(place)
             self.unswept.add(place)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: MemoryKey) -> None:
         self.store.delete(*place)
         self.lives.pop(place, None)
         for space in [space for space, items in self.store._data.items() if not items]:
             del self.store._data[space]
 
-    def change(self, place: Place, op: PutOp, index: dict[str, Any], now: int) -> None:
+    def change(self, place: MemoryKey, op: PutOp, index: dict[str, Any], now: int) -> None:
         life = self.lives.get(place)
         self.forget(place)
         self.unswept.discard(place)
@@ -189,7 +189,7 @@ class Peer:
             words = _words(op) if index["search"] in ("text", "hybrid") else frozenset()
             self.lives[place] = Life(life.created if life else now, now, expires, op.ttl, words)
 
-    def refresh(self, place: Place, now: int) -> None:
+    def refresh(self, place: MemoryKey, now: int) -> None:
         life = self.lives[place]
         if life.ttl is not None and life.expires is not None:
             whole = int(life.ttl * MINUTE)
@@ -204,7 +204,7 @@ class Peer:
 
     def read(self, op: Any) -> Any:
         if isinstance(op, GetOp):
-            there = Place(op.namespace, op.key) in self.lives
+            there = MemoryKey(op.namespace, op.key) in self.lives
             return self.told(self.store.get(op.namespace, op.key)) if there else None
         if isinstance(op, SearchOp):
             return self.browse(op)
@@ -227,22 +227,22 @@ class Peer:
         life = self.lives[_place(item)]
         return (item.namespace, item.key, json.dumps(item.value), life.created, life.updated)
 
-    def near(self, op: SearchOp) -> dict[Place, float]:
+    def near(self, op: SearchOp) -> dict[MemoryKey, float]:
         """All that match and have vectors, with their scores."""
         found = self.matching(op.namespace_prefix, op.filter, op.query)
         return {_place(item): item.score for item in found if item.score is not None}
 
-    def worded(self, op: SearchOp) -> set[Place]:
+    def worded(self, op: SearchOp) -> set[MemoryKey]:
         """All that match and have a word of the query."""
         asked = set(str(op.query).split())
         found = map(_place, self.matching(op.namespace_prefix, op.filter))
         return {place for place in found if self.lives[place].words & asked}
 
 
-def _refreshed(op: Any, found: Any) -> Iterable[Place]:
+def _refreshed(op: Any, found: Any) -> Iterable[MemoryKey]:
     """What a read found and lets live longer."""
     if isinstance(op, (GetOp, SearchOp)) and op.refresh_ttl and found:
-        return [Place(one[0], one[1]) for one in (found if isinstance(found, list) else [found])]
+        return [MemoryKey(one[0], one[1]) for one in (found if isinstance(found, list) else [found])]
     return []
 
 
@@ -252,8 +252,8 @@ def _words(op: PutOp) -> frozenset[str]:
     return frozenset(word for text in texts for word in text.lower().split() if word != "!")
 
 
-def _place(item: Any) -> Place:
-    return Place(item.namespace, item.key)
+def _place(item: Any) -> MemoryKey:
+    return MemoryKey(item.namespace, item.key)
 
 
 def told(found: Any) -> Any:
@@ -331,24 +331,24 @@ class Storage:
         self._runner.close()
 
     def remains(self) -> remains.Held | None:
-        return None if self._where is None else remains.held(self._where, self.tenant)
+        return None if self._where is None else stored_memories.held(self._where, self.tenant)
 
     def left_behind(self) -> list[str]:
-        return [] if self._where is None else remains.left_behind(self._where, self.tenant)
+        return [] if self._where is None else stored_memories.left_behind(self._where, self.tenant)
 
 
 def storages(folder: Path) -> list[Storage]:
-    rows, path, tenant = Memory(), folder / "keep.db", lent.fresh_tenant()
+    rows, path, tenant = InMemoryBackend(), folder / "keep.db", shared_pool.fresh_tenant()
     return [
         Storage("memory", lambda: Direct(rows), where=None),
-        Storage("sqlite", lambda: SqliteFile(path, Sqlite(), durability="relaxed", timeout=30), where=path),
-        Storage("postgres", lent.transport, where=lent.schema(), tenant=tenant),
+        Storage("sqlite", lambda: SqliteFile(path, SqliteDialect(), durability="relaxed", timeout=30), where=path),
+        Storage("postgres", shared_pool.transport, where=shared_pool.schema(), tenant=tenant),
     ]
 
 
 def on_valkey(folder: Path) -> list[Storage]:
-    url, tenant = lent.cluster(), lent.fresh_tenant()
-    reach = lambda: lent.transport(url=url)
+    url, tenant = shared_pool.cluster(), shared_pool.fresh_tenant()
+    reach = lambda: shared_pool.transport(url=url)
     return [Storage("valkey", reach, where=url, tenant=tenant, kinds=WITHOUT_WORDS)]
 
 
@@ -492,7 +492,7 @@ class Agreement(RuleBasedStateMachine):
 
     def nothing_is_left_behind(self) -> None:
         vectors = self.peer.store._vectors
-        expected = {place: len(vectors[place.space][place.key]) for place in self.peer.lives}
+        expected = {place: len(vectors[place.namespace][place.key]) for place in self.peer.lives}
         for storage in self.storages:
             there = storage.remains()
             if there is not None:
@@ -503,7 +503,7 @@ class Agreement(RuleBasedStateMachine):
             self.agree(storage.left_behind(), [], storage.name)
 
 
-def _misplaced(found: Sequence[Any], expected: dict[Place, float], tenant: str, op: SearchOp) -> Iterator[str]:
+def _misplaced(found: Sequence[Any], expected: dict[MemoryKey, float], tenant: str, op: SearchOp) -> Iterator[str]:
     """What is wrong with a page of a ranking."""
     best = sorted(expected.items(), key=lambda one: (-round(one[1], 6), memory_number(tenant, one[0])))
     page = best[op.offset : op.offset + op.limit]

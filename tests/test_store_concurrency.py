@@ -19,10 +19,10 @@ import psycopg
 import pytest
 from langgraph.store.base import GetOp, PutOp, SearchOp
 
-import postgres
-import remains
+import postgres_servers
+import stored_memories
 import threadkeep
-from batches import (
+from memory_batches import (
     HOME,
     INDEX,
     NEAR,
@@ -42,7 +42,7 @@ from processes import finish, fork, run_forked, run_together
 from test_concurrency import in_loop, in_threads
 from test_postgres import blocked
 from threadkeep.conformance.store.embedder import embed
-from threadkeep.engine.spaces import Place
+from threadkeep.engine.memories.namespaces import MemoryKey
 
 PATIENCE = 30
 
@@ -80,7 +80,7 @@ def test_threads_and_loops_lose_nothing_and_leave_nothing_behind(url: str, store
 
 PROCESS = """
 import threadkeep
-from batches import index_for, mixed
+from memory_batches import index_for, mixed
 with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
     together()
     for ops in mixed(sys.argv[2], int(sys.argv[3])):
@@ -119,7 +119,7 @@ def test_keeps_that_index_otherwise_leave_the_last_ones_vectors_and_words(lastin
             for other in range(4):
                 stores[one].put(HOME, "k", {"text": "apple pie", "more": "plum"})
                 stores[other].put(HOME, "k", {"text": "apple juice"})
-                there = remains.held(where(lasting_url))
+                there = stored_memories.held(where(lasting_url))
                 (number,) = there.places
                 assert len(there.vectors.get(number, {})) == (1 if other in (0, 1) else 0)
                 assert (number in there.words) is (other in (0, 2))
@@ -134,7 +134,7 @@ def _leave_the_last_ones_vectors(url: str) -> None:
         for one, other in itertools.product((keep, off), (keep, off)):
             one.store.put(HOME, "k", {"text": "apple pie", "more": "plum"})
             other.store.put(HOME, "k", {"text": "apple juice"})
-            there = remains.held(where(url))
+            there = stored_memories.held(where(url))
             (number,) = there.places
             assert len(there.vectors.get(number, {})) == (1 if other is keep else 0)
             assert keys(keep.store.search(HOME, query="plum", limit=3)) == (["k"] if other is keep else [])
@@ -148,7 +148,7 @@ class Rivals:
 
     def __init__(self) -> None:
         self.name = f"t_{uuid.uuid4().hex}"
-        self.url = postgres.shared().url(schema=self.name, application_name=self.name)
+        self.url = postgres_servers.shared().url(schema=self.name, application_name=self.name)
         self.keeps = [threadkeep.open(self.url, index=NEAR) for _ in range(2)]
         self.one, self.other = (keep.store for keep in self.keeps)
         self.one.put(HOME, "always", {"text": "rain"})
@@ -162,7 +162,9 @@ class Rivals:
         self._threads.append(new)
         new.start()
         waiting = len(self._threads)
-        assert postgres._until(lambda: blocked(self.name) == waiting or not new.is_alive(), PATIENCE), "it hangs"
+        assert postgres_servers._until(lambda: blocked(self.name) == waiting or not new.is_alive(), PATIENCE), (
+            "it hangs"
+        )
 
     def _work(self, work: Callable[[], Any]) -> None:
         try:
@@ -224,7 +226,7 @@ def test_a_writer_that_waited_leaves_the_vectors_of_its_own_value_only(rivals: R
 
 
 def remaining(rivals: Rivals) -> bool:
-    return bool(remains.held(rivals.url).of(Place(HOME, "k")))
+    return bool(stored_memories.held(rivals.url).of(MemoryKey(HOME, "k")))
 
 
 @pytest.mark.parametrize("saved", ["by a read", "by a put"])
@@ -270,7 +272,7 @@ def test_batches_that_lock_in_each_others_way_all_get_through(rivals: Rivals) ->
 SERVANT = """
 import sys, threadkeep
 from langgraph.store.base import PutOp
-from batches import index_for
+from memory_batches import index_for
 with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
     store, home = keep.store, ("home",)
     for line in sys.stdin:
@@ -370,7 +372,7 @@ def test_searches_while_others_write_find_only_what_is_there(url: str, store: th
 
 WRITER = """
 import sys, threadkeep
-from batches import index_for, whole
+from memory_batches import index_for, whole
 with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
     for n in range(1, 100_000):
         keep.store.batch(whole(n, sys.argv[1]))
@@ -551,7 +553,7 @@ def test_loops_one_after_the_other_and_at_once_share_a_store(store: threadkeep.K
 FORK = """
 import os, sys, signal, warnings
 import threadkeep
-from batches import HOME, index_for
+from memory_batches import HOME, index_for
 warnings.simplefilter("ignore", DeprecationWarning)
 signal.alarm(90)
 lasting = not sys.argv[1].startswith("memory")

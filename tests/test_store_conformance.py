@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import lent
+import shared_pool
 import threadkeep
 from threadkeep.conformance.store_suite import *  # noqa: F403
 from threadkeep.conformance.store_suite import Capabilities
@@ -20,13 +20,13 @@ def store(keep: threadkeep.Keep) -> threadkeep.KeepStore:
 
 @pytest.fixture
 def embedding_store(fresh_url: Callable[[], str], index: Any) -> Iterator[threadkeep.KeepStore]:
-    with lent.opened(fresh_url(), index=index) as keep:
+    with shared_pool.opened(fresh_url(), index=index) as keep:
         yield keep.store
 
 
 @pytest.fixture
 def ttl_store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
-    with lent.opened(fresh_url(), ttl={"refresh_on_read": True}) as keep:
+    with shared_pool.opened(fresh_url(), ttl={"refresh_on_read": True}) as keep:
         yield keep.store
 
 

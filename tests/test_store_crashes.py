@@ -23,21 +23,21 @@ import psycopg
 import pytest
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 
-import lent
-import postgres
-import remains
+import postgres_servers
+import shared_pool
+import stored_memories
 import threadkeep
-from batches import HOME, INDEX, check_whole, whole
-from killing import kill, start
+from killed_writers import kill, start
+from memory_batches import HOME, INDEX, check_whole, whole
 from test_crashes import NEVER, Crashing, place_of
 from test_postgres import blocked, execute, fresh_name
 from test_postgres_faults import again_and_again, connections, end_backends
-from threadkeep.backends.memory import Memory
-from threadkeep.backends.sqlite import Sqlite
+from threadkeep.backends.in_memory.backend import InMemoryBackend
+from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.drivers.runner import Transport
-from threadkeep.engine import remembering
-from threadkeep.engine.spaces import Place
+from threadkeep.engine.memories import plans as memory_plans
+from threadkeep.engine.memories.namespaces import MemoryKey
 from threadkeep.errors import Unavailable
 from threadkeep.keep import Keep
 from threadkeep.plan import Failure, Reply, attempt
@@ -62,7 +62,7 @@ class World:
 
     def __init__(self, path: Path | str | None, tenant: str, clock: list[int]) -> None:
         self.path, self.tenant, self.clock = path, tenant, clock
-        self._memory = Memory()
+        self._memory = InMemoryBackend()
         self._keeps: list[Keep] = []
         self.start()
         clock[0] = 1_800_000_000_000_000
@@ -86,10 +86,10 @@ class World:
     def reach(self) -> Transport:
         """A new transport to the same rows."""
         if isinstance(self.path, str):
-            return lent.transport(url=self.path)
+            return shared_pool.transport(url=self.path)
         if self.path is None:
             return Direct(self._memory)
-        return SqliteFile(self.path, Sqlite(), durability="relaxed", timeout=5)
+        return SqliteFile(self.path, SqliteDialect(), durability="relaxed", timeout=5)
 
     @property
     def keep(self) -> Keep:
@@ -105,12 +105,12 @@ class World:
                 told += [_living(reader.store, self.clock, later) for later in minutes]
         return told, self.rows()
 
-    def rows(self) -> dict[Place, Any]:
+    def rows(self) -> dict[MemoryKey, Any]:
         """Of each memory, over or not: its vectors, and whether it has words."""
         if self.path is None:
             return {}
-        assert remains.left_behind(self.path, self.tenant) == []
-        there = remains.held(self.path, self.tenant)
+        assert stored_memories.left_behind(self.path, self.tenant) == []
+        there = stored_memories.held(self.path, self.tenant)
         return {where: (there.of(where), number in there.words) for number, where in there.places.items()}
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ def test_the_same_on_valkey_for_some_verbs(new_world: Callable[[], World], name:
 def test_a_crash_between_the_commits_of_a_sweep_leaves_whole_memories(
     new_world: Callable[[], World], after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembering, "_SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr(memory_plans, "_SWEPT_AT_ONCE", 1)
     for k in range(1, 4):
         world = new_world()
         before = world.tale()
@@ -280,7 +280,7 @@ def test_an_embedding_that_fails_changes_nothing(new_world: Callable[[], World],
 
 KILLED = """
 import sys, threadkeep
-from batches import index_for, whole
+from memory_batches import index_for, whole
 store, n = threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])).store, int(sys.argv[2])
 while True:
     n += 1
@@ -300,7 +300,7 @@ def named(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'keep.db'}"
     name = fresh_name()
-    return postgres.shared().url(schema=name, application_name=name)
+    return postgres_servers.shared().url(schema=name, application_name=name)
 
 
 def application(url: str) -> str:
@@ -318,7 +318,7 @@ def test_a_process_that_is_killed_leaves_whole_batches(named: str) -> None:
         time.sleep(chance.uniform(0, 0.25))
         heard += kill(child)
         if named.startswith("postgres"):
-            assert postgres._until(lambda: not connections(postgres.shared(), application(named)), 10)
+            assert postgres_servers._until(lambda: not connections(postgres_servers.shared(), application(named)), 10)
         last = check_whole(named)
         assert last in (acknowledged := int(heard.split()[-1]), acknowledged + 1)
         n = last
@@ -333,7 +333,7 @@ def test_a_process_that_is_killed_leaves_whole_batches(named: str) -> None:
 def test_connections_that_are_ended_all_the_time_leave_whole_batches(named: str) -> None:
     with threadkeep.open(named, index=INDEX) as keep:
         keep.setup()
-        with again_and_again(lambda: end_backends(postgres.shared(), application(named))) as ended:
+        with again_and_again(lambda: end_backends(postgres_servers.shared(), application(named))) as ended:
             for n in range(1, 10_000):
                 keep.store.batch(whole(n))
                 assert {item.value["n"] for item in keep.store.search((), limit=100)} == {n}
@@ -354,7 +354,7 @@ class Waiting:
         self._holder.execute(f"SELECT 1 FROM {self.schema}.tk_parts FOR UPDATE".encode())
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
-        assert postgres._until(lambda: blocked(self.schema) == 1, 10)
+        assert postgres_servers._until(lambda: blocked(self.schema) == 1, 10)
 
     def _work(self) -> None:
         self.outcome = attempt(lambda: self.keep.store.batch(whole(2)))
@@ -370,7 +370,7 @@ class Waiting:
 def test_a_connection_that_is_ended_in_the_middle_of_a_batch_costs_nothing(named: str) -> None:
     waiting = Waiting(named)
     assert check_whole(named) == 1
-    end_backends(postgres.shared(), application(named))
+    end_backends(postgres_servers.shared(), application(named))
     assert check_whole(named) == 1
     assert isinstance(waiting.go_on(), Reply)
     assert check_whole(named) == 2

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
 
-from threadkeep.engine.filters import DEEPEST, matches, parse
+from threadkeep.engine.memories.filters import DEEPEST, matches, parse
 
 NAN, INF = float("nan"), float("inf")
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from langgraph.store.base import PutOp
 
-import postgres
+import postgres_servers
 import threadkeep
-from batches import HOME, INDEX, NEAR, WORDS, keys
+from memory_batches import HOME, INDEX, NEAR, WORDS, keys
 from threadkeep.conformance.store.embedder import embed
-from threadkeep.engine.words import words
+from threadkeep.engine.memories.words import words
 
 LETTERS = [chr(code) for code in range(0x80, 0x30000) if chr(code).isalnum()]
 
@@ -145,7 +145,7 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[str]:
     if request.param not in DATABASES:
         yield "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'keep.db'}"
         return
-    server, name = postgres.shared(), f"d_{uuid.uuid4().hex}"
+    server, name = postgres_servers.shared(), f"d_{uuid.uuid4().hex}"
     server.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' {DATABASES[request.param]}")
     yield server.url(name)
     server.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -28,9 +28,9 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
-import lent
+import shared_pool
 import threadkeep
-from colours import Async, Colour
+from sync_async import Async, Colour
 from threadkeep.conformance.store.embedder import DIMS, embed
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
@@ -63,7 +63,7 @@ def embed_foods(texts: Sequence[str]) -> list[list[float]]:
 @pytest.fixture
 def keep(url: str) -> Iterator[threadkeep.Keep]:
     index: Any = {"embed": embed_foods, "dims": len(FOODS) + 1, "fields": ["food_preference", "$"]}
-    with lent.opened(url, index=index) as opened:
+    with shared_pool.opened(url, index=index) as opened:
         yield opened
 
 
@@ -314,7 +314,7 @@ def wanted(tool: str, /, **args: Any) -> AIMessage:
 @pytest.fixture
 def word_keep(worded_url: str) -> Iterator[threadkeep.Keep]:
     """Queries are answered by words: no embedding is needed."""
-    with lent.opened(worded_url) as opened:
+    with shared_pool.opened(worded_url) as opened:
         yield opened
 
 

@@ -15,16 +15,16 @@ import apsw
 import pytest
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 
-import postgres
-import remains
+import postgres_servers
+import stored_memories
 import threadkeep
-from batches import HOME, INDEX, NEAR, index_for, keys, where
-from chains import Chain, values
-from colours import Async, Colour
+from checkpoint_chains import Chain, values
+from memory_batches import HOME, INDEX, NEAR, index_for, keys, where
 from processes import run, run_together
+from sync_async import Async, Colour
 from test_postgres import execute, schema_of
 from threadkeep import KeepStore
-from threadkeep.backends.setup import SCHEMA_VERSION
+from threadkeep.backends.sql.setup import SCHEMA_VERSION
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, Unavailable
 
@@ -89,7 +89,7 @@ def test_setup_makes_the_tables_at_once_and_may_be_repeated(lasting_url: str) ->
     with threadkeep.open(lasting_url) as keep:
         keep.store.setup()
         keep.store.setup()
-        assert remains.held(where(lasting_url)) == ({}, {}, set())
+        assert stored_memories.held(where(lasting_url)) == ({}, {}, set())
 
 
 def test_the_store_of_a_keep_is_one_object_and_closes_with_it(url: str) -> None:
@@ -234,9 +234,9 @@ async def test_sweep_ttl_counts_what_it_removes(lasting_url: str, call: Colour, 
         assert len(await call(store, "search", HOME)) == 5
         swept = store.sweep_ttl() if isinstance(call, Async) else asyncio.to_thread(store.sweep_ttl)
         assert await swept == 5
-        assert await call(keep, "sweep") == 0
-    assert len(remains.held(where(lasting_url)).places) == 5
-    assert remains.left_behind(where(lasting_url)) == []
+        assert (await call(keep, "sweep")).memories == 0
+    assert len(stored_memories.held(where(lasting_url)).places) == 5
+    assert stored_memories.left_behind(where(lasting_url)) == []
 
 
 def test_a_sweep_of_very_many_goes_in_small_commits(lasting_url: str, clock: list[int]) -> None:
@@ -244,7 +244,7 @@ def test_a_sweep_of_very_many_goes_in_small_commits(lasting_url: str, clock: lis
         keep.store.batch([PutOp(HOME, f"k{n}", {}, ttl=1) for n in range(2500)])
         clock[0] += 2 * MINUTE
         assert keep.sweep().memories == 2500
-    assert remains.held(where(lasting_url)).places == {}
+    assert stored_memories.held(where(lasting_url)).places == {}
 
 
 def test_the_sweeper_runs_only_when_asked_and_until_it_is_stopped(lasting_url: str) -> None:
@@ -257,8 +257,8 @@ def test_the_sweeper_runs_only_when_asked_and_until_it_is_stopped(lasting_url: s
         sweeping = store.start_ttl_sweeper()
         assert store.start_ttl_sweeper() is sweeping
         assert len(sweepers()) == 1
-        assert postgres._until(lambda: not remains.held(where(lasting_url)).places, 10)
-        assert remains.left_behind(where(lasting_url)) == []
+        assert postgres_servers._until(lambda: not stored_memories.held(where(lasting_url)).places, 10)
+        assert stored_memories.left_behind(where(lasting_url)) == []
         assert not sweeping.done()
         assert store.stop_ttl_sweeper(timeout=5) is True
         assert sweeping.done()
@@ -270,8 +270,8 @@ async def test_the_sweeper_of_async_callers(lasting_url: str) -> None:
     async with threadkeep.open(lasting_url, ttl={"sweep_interval_minutes": SOON}) as keep:
         await keep.store.aput(HOME, "k", {}, ttl=SOON)
         sweeping = await keep.store.start_ttl_sweeper()
-        gone = lambda: not remains.held(where(lasting_url)).places
-        assert await asyncio.to_thread(postgres._until, gone, 10)
+        gone = lambda: not stored_memories.held(where(lasting_url)).places
+        assert await asyncio.to_thread(postgres_servers._until, gone, 10)
         assert await keep.store.stop_ttl_sweeper(timeout=5) is True
         assert sweeping.done()
         assert sweepers() == []
@@ -291,7 +291,7 @@ def test_the_sweeper_ends(url: str, how: str) -> None:
     else:
         del keep
         gc.collect()
-    assert postgres._until(lambda: sweepers() == [], 5)
+    assert postgres_servers._until(lambda: sweepers() == [], 5)
     assert sweeping.done()
 
 
@@ -368,7 +368,7 @@ def written(lasting_url: str, clock: list[int]) -> str:
 async def test_a_read_only_store_reads_everything_and_changes_nothing(
     written: str, call: Colour, clock: list[int]
 ) -> None:
-    before = remains.held(where(written))
+    before = stored_memories.held(where(written))
     async with threadkeep.open(written, read_only=True, index=index_for(written)) as keep:
         store = keep.store
         assert (await call(store, "get", HOME, "k")).value == {"text": "apple"}
@@ -384,7 +384,7 @@ async def test_a_read_only_store_reads_everything_and_changes_nothing(
             await call(keep, "sweep")
         clock[0] += 6 * MINUTE
         assert await call(store, "get", HOME, "k") is None, "reading did not let it live"
-    assert remains.held(where(written)) == before
+    assert stored_memories.held(where(written)) == before
 
 
 def test_a_read_only_store_starts_no_sweeper(written: str) -> None:
@@ -415,7 +415,7 @@ def test_tenants_do_not_see_each_other(lasting_url: str, clock: list[int]) -> No
     clock[0] += 2 * MINUTE
     assert keeps["two"].sweep().memories == 3, "sweeping is for all"
     for tenant in texts:
-        assert remains.left_behind(where(lasting_url), tenant) == []
+        assert stored_memories.left_behind(where(lasting_url), tenant) == []
         keeps[tenant].close()
 
 
@@ -438,7 +438,7 @@ def hours_for_ticks(url: str) -> Iterator[None]:
 def old_url(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Made with the first block of the schema only, and used."""
     with monkeypatch.context() as patch:
-        patch.setattr("threadkeep.backends.setup.SCHEMA_VERSION", 1)
+        patch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", 1)
         with threadkeep.open(tables_url) as keep:
             keep.setup()
             with hours_for_ticks(tables_url):
@@ -475,7 +475,7 @@ def test_an_older_database_gets_memories_and_keeps_its_threads(old_url: str, fir
 
 UPGRADE = """
 import threadkeep
-from batches import HOME, index_for, keys
+from memory_batches import HOME, index_for, keys
 keep = threadkeep.open(sys.argv[1], index=index_for(sys.argv[1]))
 together()
 keep.store.put(HOME, sys.argv[2], {"text": "apple"})
@@ -504,6 +504,6 @@ def test_a_database_that_was_upgraded_is_refused_by_the_code_before(
 ) -> None:
     with threadkeep.open(old_url) as keep:
         keep.setup()
-    monkeypatch.setattr("threadkeep.backends.setup.SCHEMA_VERSION", 1)
+    monkeypatch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", 1)
     with threadkeep.open(old_url) as keep, pytest.raises(SchemaTooNew):
         values(keep.checkpointer)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import postgres
+import postgres_servers
 import processes
-import remains
+import stored_memories
 import threadkeep
-from shelves import Book, Shelf, Watched, around, clustered, fill, found
-from threadkeep.backends import pgvector
+from threadkeep.backends.postgres import pgvector
+from vector_stores import Book, Shelf, Watched, around, clustered, fill, found
 
 FEW, MOST, EVERY = 200, 300, 1_000_000
 COUNT, QUERIES = 3_000, 20
@@ -267,9 +267,9 @@ def test_who_may_not_make_extensions_compares_in_the_client(bare: Shelf, watched
     works_in_the_client(bare, watched)
 
 
-@pytest.mark.skipif(postgres.oldest() is None, reason="no PostgreSQL 15")
+@pytest.mark.skipif(postgres_servers.oldest() is None, reason="no PostgreSQL 15")
 def test_a_server_that_has_no_pgvector_compares_in_the_client(watched: Watched) -> None:
-    works_in_the_client(Shelf(clustered(700), server=postgres.shared(postgres.oldest())), watched)
+    works_in_the_client(Shelf(clustered(700), server=postgres_servers.shared(postgres_servers.oldest())), watched)
 
 
 def test_who_may_make_extensions_makes_it(bare: Shelf, watched: Watched) -> None:
@@ -323,7 +323,7 @@ def test_a_read_only_keep_asks_the_database_and_makes_nothing(
 
 
 MEETING = """
-import shelves
+import vector_stores
 shelf = shelves.Shelf(shelves.clustered(2000), schema=sys.argv[1])
 with shelf.open(300) as keep:
     keep.store.get(("a",), "k0")
@@ -367,8 +367,8 @@ def test_what_is_overwritten_or_gone_does_not_come_back() -> None:
         assert keep.store.sweep_ttl() == 20
         assert len(found(keep, ("a",), 1100, limit=30).keys() & shelf.nearest(1100, living, 30).keys()) >= 29
         assert moved <= found(keep, ("a",), far, limit=40).keys()
-    assert remains.left_behind(shelf.url) == []
-    assert sum(map(len, remains.held(shelf.url).vectors.values())) == 960
+    assert stored_memories.left_behind(shelf.url) == []
+    assert sum(map(len, stored_memories.held(shelf.url).vectors.values())) == 960
 
 
 def test_a_memory_that_is_stored_is_found_at_once() -> None:

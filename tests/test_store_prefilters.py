@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import postgres
-from proving import examples
-from threadkeep.backends import prefilters
-from threadkeep.engine.filters import matches, parse
-from threadkeep.engine.values import dump
+import postgres_servers
+from hypothesis_profiles import examples
+from threadkeep.backends.sql import filters
+from threadkeep.engine.memories.filters import matches, parse
+from threadkeep.engine.memories.json_text import dump
 
 INF, NAN = float("inf"), float("nan")
 
@@ -42,7 +42,7 @@ ASKED = "SELECT id, told FROM (SELECT id, {} AS told FROM memories m) x WHERE to
 class Sqlite:
     """A table in SQLite."""
 
-    compile = staticmethod(prefilters.sqlite)
+    compile = staticmethod(filters.sqlite)
 
     def __init__(self) -> None:
         self.connection = apsw.Connection(":memory:")
@@ -59,7 +59,7 @@ class Sqlite:
 class Postgres:
     """A table in PostgreSQL."""
 
-    compile = staticmethod(prefilters.postgres)
+    compile = staticmethod(filters.postgres)
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -98,7 +98,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     if request.param == "sqlite":
         yield Sqlite()
     else:
-        with psycopg.connect(postgres.shared().url(), autocommit=True) as connection:
+        with psycopg.connect(postgres_servers.shared().url(), autocommit=True) as connection:
             yield Postgres(connection)
 
 
@@ -325,5 +325,5 @@ def test_any_key_is_found(database: Database, key: str) -> None:
 
 def test_a_condition_has_no_text_of_the_filter() -> None:
     node = parse({"secret": {"$in": ["secret", 4711], "$contains": "secret"}, "secret.secret": {"$gt": 4711.5}})
-    for compile in (prefilters.sqlite, prefilters.postgres):
+    for compile in (filters.sqlite, filters.postgres):
         assert "secret" not in compile(node, "c")[0] and "4711" not in compile(node, "c")[0]

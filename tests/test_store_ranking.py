@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from langgraph.store.base import PutOp
 
-import postgres
+import postgres_servers
 import threadkeep
-from batches import HOME, INDEX, NEAR, index_for, keys
-from threadkeep.engine.spaces import Place, memory_number
+from memory_batches import HOME, INDEX, NEAR, index_for, keys
+from threadkeep.engine.memories.namespaces import MemoryKey, memory_number
 
 MINUTE = 60_000_000
 DIMS = 384
@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def by_number(names: Sequence[str]) -> list[str]:
-    return sorted(names, key=lambda name: memory_number("", Place(HOME, name)))
+    return sorted(names, key=lambda name: memory_number("", MemoryKey(HOME, name)))
 
 
 def pages(search: Callable[..., Any], step: int) -> list[str]:
@@ -113,7 +113,7 @@ PLANS = ["nestloop mergejoin", "nestloop hashjoin", "indexscan bitmapscan indexo
 @pytest.mark.parametrize("off", PLANS)
 def test_answers_are_in_order_whatever_the_planner_does(off: str) -> None:
     settings = " ".join(f"-cenable_{way}=off" for way in off.split())
-    url = f"{postgres.fresh_schema(postgres.shared())}&options={quote(settings)}"
+    url = f"{postgres_servers.fresh_schema(postgres_servers.shared())}&options={quote(settings)}"
     spaces = [(f"a{n % 7}", f"b{n}") for n in range(60)]
     with threadkeep.open(url, index=NEAR) as keep:
         keep.store.batch([PutOp(space, "k", {"text": "apple", "n": n}) for n, space in enumerate(spaces)])
@@ -121,7 +121,9 @@ def test_answers_are_in_order_whatever_the_planner_does(off: str) -> None:
         assert keep.store.list_namespaces(limit=5, offset=20) == sorted(spaces)[20:25]
         assert [item.namespace for item in keep.store.search((), limit=100)] == sorted(spaces)
         found = keep.store.search((), query="apple", filter={"n": {"$gte": 0}}, limit=100)
-        assert [item.namespace for item in found] == sorted(spaces, key=lambda at: memory_number("", Place(at, "k")))
+        assert [item.namespace for item in found] == sorted(
+            spaces, key=lambda at: memory_number("", MemoryKey(at, "k"))
+        )
 
 
 # --- pages

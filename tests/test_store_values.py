@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proving import examples
-from threadkeep.engine import values
-from threadkeep.engine.values import dump, escape, load
+from hypothesis_profiles import examples
+from threadkeep.engine.memories import json_text
+from threadkeep.engine.memories.json_text import dump, escape, load
 
 STRANGE = st.text(st.sampled_from("ab01d8\\u\x00\x01\x02\ud800\ud83d\ude00\udfff\U0001f600é"), max_size=8)
 TEXTS = st.one_of(STRANGE, st.text(st.characters(codec=None), max_size=5))
@@ -158,7 +158,7 @@ def test_a_value_may_contain_another_twice() -> None:
 
 def test_the_deepest_value_is_kept_and_a_deeper_one_refused() -> None:
     deepest: Any = []
-    for _ in range(values.DEEPEST - 2):
+    for _ in range(json_text.DEEPEST - 2):
         deepest = [deepest]
     for leaf in ("\x00", "plain"):
         value = {"k": deepest, "l": leaf}

@@ -31,8 +31,8 @@ from langgraph.types import Send
 from pydantic import BaseModel
 
 import threadkeep
-from colours import Colour
-from trees import config
+from checkpoint_trees import config
+from sync_async import Colour
 
 HERE = __name__
 CALLED: list[Any] = []

@@ -9,7 +9,7 @@ from langgraph.checkpoint.serde.types import ERROR
 
 import threadkeep
 from model import place_config
-from soundness import unused_items
+from row_invariants import unused_items
 
 
 def put(saver: Any, thread: str, id: str, parent: str = "", **values: Any) -> None:

@@ -21,19 +21,19 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 import threadkeep
-import valkeys
-from chains import Chain, config, ids, values
-from colours import Colour
+import valkey_servers
+from checkpoint_chains import Chain, config, ids, values
+from concurrent_writers import Writers
 from processes import run, run_forked
+from sync_async import Colour
 from threadkeep import errors
-from threadkeep.backends.valkey import Valkey
-from threadkeep.backends.valkey_memories import Memories
+from threadkeep.backends.valkey.backend import ValkeyBackend
+from threadkeep.backends.valkey.memories import ValkeyMemories
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.transports.valkey import ValkeyServer
-from threadkeep.urls import Server, Settings, transport_for
+from threadkeep.urls import ServerOptions, Settings, transport_for
 from verbs import every_async_verb, every_verb
-from writers import Writers
 
 NEAR = {"dims": DIMS, "embed": embed, "fields": ["text"]}
 PATIENCE = 30
@@ -42,25 +42,25 @@ PATIENCE = 30
 @pytest.fixture
 def url() -> str:
     """Here a URL is always one of Valkey."""
-    return valkeys.shared().url()
+    return valkey_servers.shared().url()
 
 
 @pytest.fixture
-def server() -> Iterator[valkeys.Server]:
+def server() -> Iterator[valkey_servers.Server]:
     """A server that may be frozen and killed."""
-    made = valkeys.start()
+    made = valkey_servers.start()
     yield made
     made.stop()
 
 
-def url_of(server: valkeys.Server, **options: Any) -> str:
-    return valkeys.Cluster([server]).url(**options)
+def url_of(server: valkey_servers.Server, **options: Any) -> str:
+    return valkey_servers.Cluster([server]).url(**options)
 
 
 def reached(url: str, **options: Any) -> ValkeyServer:
     """The transport of a URL; nothing is connected."""
     chosen: Any = {"durability": "strict", "timeout": 30, "read_only": False} | options
-    transport = transport_for(url, Settings(**chosen), Server())
+    transport = transport_for(url, Settings(**chosen), ServerOptions())
     assert isinstance(transport, ValkeyServer)
     return transport
 
@@ -75,7 +75,7 @@ texts = st.text(st.characters(), max_size=12) | st.sampled_from(["{", "}", "{a}b
 def test_all_keys_of_a_thread_and_of_its_partitions_indexes_are_in_one_slot(
     tenant: str, kind: str, id: str, prefix: str
 ) -> None:
-    backend = Valkey(prefix.replace("{", "").replace("}", "") or "tk")
+    backend = ValkeyBackend(prefix.replace("{", "").replace("}", "") or "tk")
     names = backend.names(ThreadKey(tenant, kind, id))
     assert len(set(names.keys)) == len(names.keys)
     assert len(set(map(key_slot, names.keys))) == 1
@@ -84,7 +84,7 @@ def test_all_keys_of_a_thread_and_of_its_partitions_indexes_are_in_one_slot(
 @settings(max_examples=300, deadline=None)
 @given(texts, texts)
 def test_all_keys_of_a_partition_of_memories_are_in_one_slot(tenant: str, first: str) -> None:
-    part = Memories(b"tk")._part(tenant, first)
+    part = ValkeyMemories(b"tk")._part(tenant, first)
     assert len(set(part.keys)) == len(part.keys)
     assert len(set(map(key_slot, part.keys))) == 1
 
@@ -92,7 +92,7 @@ def test_all_keys_of_a_partition_of_memories_are_in_one_slot(tenant: str, first:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(texts, st.sampled_from(["graph", "cube"]), texts), min_size=2, max_size=2, unique=True))
 def test_two_threads_share_no_key_of_their_own(two: list[tuple[str, str, str]]) -> None:
-    one, other = (set(Valkey("tk").names(ThreadKey(*each)).keys[:2]) for each in two)
+    one, other = (set(ValkeyBackend("tk").names(ThreadKey(*each)).keys[:2]) for each in two)
     assert not one & other
 
 
@@ -152,9 +152,9 @@ async def _talk(keep: threadkeep.Keep) -> None:
 
 
 def test_only_declared_keys_are_used_and_nothing_is_asked_that_managed_servers_refuse() -> None:
-    server = valkeys.shared_one()
-    prefix = valkeys.fresh_prefix()
-    with valkeys.listening([server]) as heard:
+    server = valkey_servers.shared_one()
+    prefix = valkey_servers.fresh_prefix()
+    with valkey_servers.listening([server]) as heard:
         do_everything(url_of(server, prefix=prefix))
     assert len(heard) > 1000
     declared: set[str] = set()
@@ -271,7 +271,7 @@ except ImportError as error:
 
 
 def test_two_prefixes_on_one_cluster_do_not_see_each_other() -> None:
-    one, other = (valkeys.shared().url() for _ in range(2))
+    one, other = (valkey_servers.shared().url() for _ in range(2))
     with threadkeep.open(one) as keep, threadkeep.open(other) as stranger:
         Chain(keep.checkpointer, run="r").put({"x": 1})
         keep.store.put(("a",), "k", {"x": 1})
@@ -291,22 +291,22 @@ def test_two_prefixes_on_one_cluster_do_not_see_each_other() -> None:
 
 @pytest.mark.parametrize("scheme", ["valkey", "redis"])
 def test_a_single_server_is_enough(scheme: str) -> None:
-    url = url_of(valkeys.shared_one()).replace("valkey:", f"{scheme}:")
+    url = url_of(valkey_servers.shared_one()).replace("valkey:", f"{scheme}:")
     do_everything(url)
     with threadkeep.open(url) as keep:
         assert {info.id for info in keep.threads(order="id")} >= {"long", "t", "talk", "u"}
 
 
 def test_the_first_host_that_answers_is_enough() -> None:
-    place = f"127.0.0.1:1,127.0.0.1:{valkeys.shared_one().port}"
-    with threadkeep.open(f"valkey://{place}/?prefix={valkeys.fresh_prefix()}") as keep:
+    place = f"127.0.0.1:1,127.0.0.1:{valkey_servers.shared_one().port}"
+    with threadkeep.open(f"valkey://{place}/?prefix={valkey_servers.fresh_prefix()}") as keep:
         Chain(keep.checkpointer).put({"x": 1})
         assert values(keep.checkpointer) == {"x": 1}
 
 
 def test_one_host_of_a_cluster_is_enough() -> None:
-    cluster = valkeys.shared()
-    replica = valkeys.Cluster(cluster.servers[-1:]).url()
+    cluster = valkey_servers.shared()
+    replica = valkey_servers.Cluster(cluster.servers[-1:]).url()
     with threadkeep.open(replica) as keep:
         for n in range(20):
             Chain(keep.checkpointer, f"{n}").put({"x": n})
@@ -314,7 +314,7 @@ def test_one_host_of_a_cluster_is_enough() -> None:
 
 
 def test_scripts_that_a_server_has_forgotten_are_sent_again() -> None:
-    server = valkeys.shared_one()
+    server = valkey_servers.shared_one()
     with threadkeep.open(url_of(server)) as keep:
         chain = Chain(keep.checkpointer)
         for n in range(3):
@@ -327,8 +327,8 @@ def test_scripts_that_a_server_has_forgotten_are_sent_again() -> None:
 
 
 def test_what_others_keep_in_the_server_stays() -> None:
-    server = valkeys.shared_one()
-    prefix = valkeys.fresh_prefix()
+    server = valkey_servers.shared_one()
+    prefix = valkey_servers.fresh_prefix()
     theirs = {f"{prefix}:own", f"{prefix}{{000}}", "plain"}
     for key in theirs:
         server.client.set(key, "theirs")
@@ -338,7 +338,7 @@ def test_what_others_keep_in_the_server_stays() -> None:
 
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server of Debian's is installed")
 def test_redis_7_works() -> None:
-    server = valkeys.start(Path(shutil.which("redis-server") or ""))
+    server = valkey_servers.start(Path(shutil.which("redis-server") or ""))
     try:
         do_everything(url_of(server))
     finally:
@@ -349,9 +349,9 @@ def test_redis_7_works() -> None:
 
 
 @pytest.fixture(scope="module")
-def moving() -> Iterator[valkeys.Cluster]:
+def moving() -> Iterator[valkey_servers.Cluster]:
     """Two primaries that slots are moved between."""
-    made = valkeys.fresh_cluster(primaries=2, replicas=0)
+    made = valkey_servers.fresh_cluster(primaries=2, replicas=0)
     yield made
     made.stop()
 
@@ -360,7 +360,7 @@ def slot_of(url: str, thread: str) -> int:
     return key_slot(reached(url)._backend.names(ThreadKey("", "graph", thread)).keys[0])
 
 
-async def test_a_slot_may_move_between_two_calls(moving: valkeys.Cluster, call: Colour) -> None:
+async def test_a_slot_may_move_between_two_calls(moving: valkey_servers.Cluster, call: Colour) -> None:
     url = moving.url()
     slot = slot_of(url, "t")
     async with threadkeep.open(url) as keep, threadkeep.open(url) as reader:
@@ -373,7 +373,7 @@ async def test_a_slot_may_move_between_two_calls(moving: valkeys.Cluster, call: 
             assert [info.id for info in await call(reader, "threads")] == ["t"]
 
 
-def test_writers_and_readers_go_on_while_their_slots_move(moving: valkeys.Cluster) -> None:
+def test_writers_and_readers_go_on_while_their_slots_move(moving: valkey_servers.Cluster) -> None:
     """Keys go one by one, slowly: scripts meet MOVED, ASK and TRYAGAIN."""
     url = moving.url()
     with threadkeep.open(url) as keep, threadkeep.open(url) as reader:
@@ -420,7 +420,7 @@ def reading(keep: threadkeep.Keep, names: list[str], writers: Writers) -> Iterat
 
 
 def test_an_idle_thread_is_gone_after_its_time_and_a_busy_one_is_not() -> None:
-    url = url_of(valkeys.shared_one(), thread_ttl=2)
+    url = url_of(valkey_servers.shared_one(), thread_ttl=2)
     with threadkeep.open(url) as keep, threadkeep.open(url) as other:
         busy = Chain(keep.checkpointer, "busy", run="r")
         idle = Chain(keep.checkpointer, "idle", run="r")
@@ -445,7 +445,7 @@ def test_an_idle_thread_is_gone_after_its_time_and_a_busy_one_is_not() -> None:
 
 
 def test_a_thread_that_expired_begins_anew() -> None:
-    url = url_of(valkeys.shared_one(), thread_ttl=1)
+    url = url_of(valkey_servers.shared_one(), thread_ttl=1)
     with threadkeep.open(url) as keep:
         chain = Chain(keep.checkpointer, run="r")
         chain.put({"log": ["a" * 900]}, id="5")
@@ -458,8 +458,8 @@ def test_a_thread_that_expired_begins_anew() -> None:
 
 
 def test_threads_that_expired_leave_nothing_in_the_server() -> None:
-    server = valkeys.shared_one()
-    url = url_of(server, prefix=(prefix := valkeys.fresh_prefix()), thread_ttl=1)
+    server = valkey_servers.shared_one()
+    url = url_of(server, prefix=(prefix := valkey_servers.fresh_prefix()), thread_ttl=1)
     with threadkeep.open(url) as keep:
         for n in range(5):
             Chain(keep.checkpointer, f"{n}", run="r").put({"x": 1})
@@ -475,8 +475,8 @@ def test_threads_that_expired_leave_nothing_in_the_server() -> None:
 
 
 def test_a_message_of_twenty_megabytes_comes_back_and_is_stored_in_pieces() -> None:
-    server = valkeys.shared_one()
-    prefix = valkeys.fresh_prefix()
+    server = valkey_servers.shared_one()
+    prefix = valkey_servers.fresh_prefix()
     long = "".join(f"{n:07} word " for n in range(1_700_000))
     with threadkeep.open(url_of(server, prefix=prefix), cache_bytes=0) as keep:
         Chain(keep.checkpointer).put({"messages": ["short", long, b"\x00" * 3_000_000]})
@@ -491,7 +491,7 @@ def test_five_thousand_messages_are_read_in_slices(url: str) -> None:
         chain = Chain(keep.checkpointer)
         for end in (2500, 5000):
             chain.put({"messages": messages[:end]})
-        with valkeys.listening(valkeys.shared().living_primaries()) as heard:
+        with valkey_servers.listening(valkey_servers.shared().living_primaries()) as heard:
             assert values(keep.checkpointer) == {"messages": messages}
         asked = [len(words) for who, name, *words in heard if name == "EVALSHA" and who != "lua"]
         assert len(asked) >= 3
@@ -522,9 +522,9 @@ QUESTIONS: dict[str, Callable[[threadkeep.Keep], Any]] = {
 
 
 @cache
-def guarded() -> valkeys.Server:
+def guarded() -> valkey_servers.Server:
     """A server with a password, and a user who may only read."""
-    server = valkeys.start()
+    server = valkey_servers.start()
     server.client.execute_command("ACL", "SETUSER", "app", "on", ">s3:c/r@t", "~*", "+@all")
     server.client.execute_command("ACL", "SETUSER", "viewer", "on", ">see", "~*", "+@read", "+@connection", "+info")
     server.client.execute_command("ACL", "SETUSER", "default", "off")
@@ -533,7 +533,7 @@ def guarded() -> valkeys.Server:
 
 def guarded_url(who: str) -> str:
     port = guarded().port
-    return f"valkey://{who}127.0.0.1:{port}/?prefix={valkeys.fresh_prefix()}"
+    return f"valkey://{who}127.0.0.1:{port}/?prefix={valkey_servers.fresh_prefix()}"
 
 
 def test_a_user_and_a_password_may_stand_in_the_url() -> None:
@@ -556,7 +556,7 @@ def test_a_user_with_few_permissions_is_enough() -> None:
         "-keys",
         "-scan",
     ]
-    server = valkeys.start()
+    server = valkey_servers.start()
     server.client.execute_command("ACL", "SETUSER", "agent", "on", ">s3cret", *may)
     do_everything(f"valkey://agent:s3cret@127.0.0.1:{server.port}/?prefix=agents")
     server.stop()
@@ -589,7 +589,9 @@ def test_a_port_where_nobody_listens_is_unavailable_in_time(question: str) -> No
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["from the start", "later"])
-def test_a_frozen_server_is_unavailable_in_time_and_works_when_it_answers(server: valkeys.Server, before: bool) -> None:
+def test_a_frozen_server_is_unavailable_in_time_and_works_when_it_answers(
+    server: valkey_servers.Server, before: bool
+) -> None:
     with threadkeep.open(url_of(server), timeout=1) as keep:
         if not before:
             Chain(keep.checkpointer).put({"x": 1})
@@ -604,7 +606,7 @@ def test_a_frozen_server_is_unavailable_in_time_and_works_when_it_answers(server
         assert values(keep.checkpointer) == {"x": 2}
 
 
-def test_a_server_that_is_gone_is_never_an_empty_thread(server: valkeys.Server) -> None:
+def test_a_server_that_is_gone_is_never_an_empty_thread(server: valkey_servers.Server) -> None:
     with threadkeep.open(url_of(server), timeout=0.5) as keep:
         Chain(keep.checkpointer).put({"x": 1})
         keep.store.put(("a",), "k", {"x": 1})
@@ -615,7 +617,7 @@ def test_a_server_that_is_gone_is_never_an_empty_thread(server: valkeys.Server) 
 
 
 def test_too_few_replicas_are_told_loudly_and_in_time() -> None:
-    url = url_of(valkeys.shared_one(), replicas=1)
+    url = url_of(valkey_servers.shared_one(), replicas=1)
     began = time.monotonic()
     with threadkeep.open(url, timeout=1) as keep:
         with pytest.raises(errors.Unavailable, match="0 of 1 replicas"):
@@ -628,10 +630,10 @@ def test_too_few_replicas_are_told_loudly_and_in_time() -> None:
 def test_strict_waits_for_a_replica_where_there_is_one_and_relaxed_does_not() -> None:
     waited = {}
     for durability in ("strict", "relaxed"):
-        with threadkeep.open(valkeys.shared().url(), durability=durability) as keep:
+        with threadkeep.open(valkey_servers.shared().url(), durability=durability) as keep:
             Chain(keep.checkpointer).put({"x": 1}, id="1")  # now the servers know the scripts
             keep.store.put(("a",), "k", {"x": 1})
-            with valkeys.listening(valkeys.shared().living_primaries()) as heard:
+            with valkey_servers.listening(valkey_servers.shared().living_primaries()) as heard:
                 Chain(keep.checkpointer).put({"x": 2}, id="2")
                 keep.store.put(("a",), "k", {"x": 2})
         waited[durability] = sum(name == "WAIT" for _, name, *_ in heard)
@@ -639,15 +641,15 @@ def test_strict_waits_for_a_replica_where_there_is_one_and_relaxed_does_not() ->
 
 
 def test_a_read_waits_for_no_replica() -> None:
-    with threadkeep.open(valkeys.shared().url(replicas=2)) as keep:
+    with threadkeep.open(valkey_servers.shared().url(replicas=2)) as keep:
         Chain(keep.checkpointer).put({"x": 1})
-        with valkeys.listening(valkeys.shared().living_primaries()) as heard:
+        with valkey_servers.listening(valkey_servers.shared().living_primaries()) as heard:
             for question in ("get_tuple", "list", "threads", "search", "load"):
                 QUESTIONS[question](keep)
         assert "WAIT" not in {name for _, name, *_ in heard}
 
 
-def test_a_server_that_is_full_is_unavailable_and_what_was_there_stays(server: valkeys.Server) -> None:
+def test_a_server_that_is_full_is_unavailable_and_what_was_there_stays(server: valkey_servers.Server) -> None:
     """A script that would need more memory is refused before it begins."""
     with threadkeep.open(url_of(server), timeout=2) as keep:
         Chain(keep.checkpointer).put({"x": 1})
@@ -666,7 +668,7 @@ def test_a_server_that_is_full_is_unavailable_and_what_was_there_stays(server: v
 FORK = """
 import os, sys, threading
 import threadkeep
-from chains import Chain, ids
+from checkpoint_chains import Chain, ids
 keep = threadkeep.open(sys.argv[1])
 chain = Chain(keep.checkpointer, "parent")
 chain.put({"x": 0})

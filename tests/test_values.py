@@ -32,9 +32,9 @@ from langgraph.types import Command, Interrupt, Overwrite, Send
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 import threadkeep
-from colours import Colour
-from sameness import same
-from trees import config, put, values_of
+from checkpoint_trees import config, put, values_of
+from strict_equality import same
+from sync_async import Colour
 
 
 class Colours(Enum):

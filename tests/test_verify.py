@@ -15,16 +15,16 @@ from cubeloop.providers.base import TextContent, UserMessage
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 
-import plays
+import graph_scenarios
 import threadkeep
-import valkeys
-from colours import Colour, Sync
-from damages import Damager, InHashes, InTables, flipped, opener
+import valkey_servers
+from damage import Damager, InHashes, InTables, flipped, opener
+from sync_async import Colour, Sync
 from test_delta_graphs import build as delta_graph
-from threadkeep.backends import valkey_rows
+from threadkeep.backends.valkey import rows as valkey_rows
 from threadkeep.conformance.store.embedder import embed
-from threadkeep.engine import verify as checking
-from threadkeep.engine.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, Run
+from threadkeep.engine.health import verify as checking
+from threadkeep.engine.log.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, ItemRange
 from threadkeep.errors import Corrupt, Missing
 
 SEED = "seed"
@@ -37,7 +37,7 @@ THREAD = {
 
 def seeded(keep: threadkeep.Keep) -> None:
     """A thread with messages, run lists, labels, runs and writes."""
-    graph = plays.chat(plays.replies)(keep.checkpointer)
+    graph = graph_scenarios.chat(graph_scenarios.replies)(keep.checkpointer)
     for n in range(2):
         graph.invoke({"messages": [HumanMessage(f"question {n} " * 60, id=f"h{n}")]}, THREAD)
     for word, step in (("said", 1), ("edited", 2)):  # every second one is another: the list's runs become many
@@ -119,14 +119,17 @@ DAMAGES: dict[str, tuple[Callable[[Damager], None], str]] = {
     "a run list is gone": (lose_item(run_list), "undecodable"),
     "a body is flipped": (change_checkpoint(-1, lambda row: row._replace(body=flipped(row.body))), "checksum"),
     "a body is empty": (change_checkpoint(-1, lambda row: row._replace(body=b"")), "checksum"),
-    "refs are others": (change_checkpoint(-1, lambda row: row._replace(refs=(*row.refs, Run(3, 0, 1)))), "checksum"),
+    "refs are others": (
+        change_checkpoint(-1, lambda row: row._replace(refs=(*row.refs, ItemRange(3, 0, 1)))),
+        "checksum",
+    ),
     "a parent is another": (change_checkpoint(-1, lambda row: row._replace(parent="nobody")), "checksum"),
     "a step is another": (change_checkpoint(2, lambda row: row._replace(step=99)), "checksum"),
     "a visible one is hidden": (change_checkpoint(2, lambda row: row._replace(hidden=True)), "checksum"),
     "a middle checkpoint is gone": (change_checkpoint(2, lambda row: None), "missing parent"),
     "the newest checkpoint is gone": (change_checkpoint(-1, lambda row: None), "catalogue"),
     "writes are flipped": (change_writes(lambda row: row._replace(body=flipped(row.body))), "checksum"),
-    "writes have other refs": (change_writes(lambda row: row._replace(refs=(Run(3, 0, 1),))), "checksum"),
+    "writes have other refs": (change_writes(lambda row: row._replace(refs=(ItemRange(3, 0, 1),))), "checksum"),
     "writes have another index": (change_writes(lambda row: row._replace(index=(*row.index, 7, 0, 1))), "checksum"),
     "writes have another path": (change_writes(lambda row: row._replace(path="elsewhere")), "checksum"),
     "writes are gone": (change_writes(lambda row: None), "counter"),
@@ -186,7 +189,7 @@ def test_items_are_read_in_slices_and_the_slice_does_not_matter(
 def test_all_that_graphs_do_verifies(url: str) -> None:
     """Plays, forks, delta channels, prunes, deleted runs, copies, talks, memories with vectors: nothing is wrong."""
     with threadkeep.open(url, index={"dims": 8, "embed": embed, "fields": ["text"]}) as keep:
-        played = list(plays.PLAYS)[:: 1 if url.startswith(("memory", "sqlite")) else 4]
+        played = list(graph_scenarios.PLAYS)[:: 1 if url.startswith(("memory", "sqlite")) else 4]
         asyncio.run(_all_that_graphs_do(keep, played))
         verified = keep.verify()
         assert verified.problems == []
@@ -197,7 +200,7 @@ def test_all_that_graphs_do_verifies(url: str) -> None:
 
 async def _all_that_graphs_do(keep: threadkeep.Keep, played: list[str]) -> None:
     for name in played:
-        play = plays.PLAYS[name]
+        play = graph_scenarios.PLAYS[name]
         await play.act(Sync(), play.build(Renamed(keep.checkpointer, name)))
     graph = delta_graph(keep.checkpointer)
     for thread in ("delta", "pruned", "runs"):
@@ -297,7 +300,7 @@ def test_columns_that_make_no_sense_are_told_and_end_nothing(tables_url: str) ->
 
 
 def test_rows_of_valkey_that_make_no_sense_are_told_and_refused_as_corrupt() -> None:
-    url = valkeys.shared().url()
+    url = valkey_servers.shared().url()
     with threadkeep.open(url, durability="relaxed") as keep:
         seeded(keep)
         rows = opener(url)(keep, SEED)
@@ -331,7 +334,7 @@ def test_memories_that_are_damaged_are_told(tables_url: str) -> None:
         )
         execute("UPDATE tk_memories SET key = :key WHERE memory = :memory", {"memory": numbers[2], "key": b"other"})
         execute("UPDATE tk_vectors SET field = 5 WHERE memory = :memory", {"memory": numbers[3]})
-        said = [problem.said for problem in keep.verify().problems]
+        said = [problem.message for problem in keep.verify().problems]
         assert all(problem.problem == "memory" for problem in keep.verify().problems)
         for words in ("which is not there", "does not make sense", "another memory's", "vectors are missing"):
             assert any(words in each for each in said), (words, said)
@@ -408,7 +411,7 @@ async def test_wrong_arguments_and_progress(url: str, call: Colour) -> None:
             await call(keep, "verify", kind="dog")
         with pytest.raises(TypeError):
             await call(keep, "verify", prefix=None)
-        graph = plays.letters(keep.checkpointer)
+        graph = graph_scenarios.letters(keep.checkpointer)
         for id in ("a", "b", "c"):
             await call(graph, "invoke", {"foo": ""}, {"configurable": {"thread_id": id}})
         heard: list[tuple[int, int | None, str]] = []

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import threadkeep
-from chains import Chain, config
+from checkpoint_chains import Chain, config
 
 AT = config("t", "00000000")
 LAST = threadkeep.Policy(keep_last=1, keep_branches=False)

@@ -9,21 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import errors
-from threadkeep.engine.audit import Activity, Share, TracedWrite
-from threadkeep.engine.backend import Storage
-from threadkeep.engine.blame import Blame
-from threadkeep.engine.branch import Branch
-from threadkeep.engine.catalogue import ThreadInfo
-from threadkeep.engine.comparing import Change
-from threadkeep.engine.diffs import ChannelDiff, Diff
-from threadkeep.engine.looking import Shown, Tree
-from threadkeep.engine.repair import Repaired
-from threadkeep.engine.retention import Policy, Pruned, PrunedThread, Swept
-from threadkeep.engine.sizes import ChannelSize, Sizes, Stats, ThreadSize
-from threadkeep.engine.steps import Step, Written
-from threadkeep.engine.thread_scan import Problem
-from threadkeep.engine.verify import Verified
-from threadkeep.jobs.compact import Compacted
+from threadkeep.engine.health.repair import RepairResult
+from threadkeep.engine.health.thread_scan import Problem
+from threadkeep.engine.health.verify import VerifyResult
+from threadkeep.engine.history.audit import Activity, ActivityRow, TracedWrite
+from threadkeep.engine.history.blame import Blame
+from threadkeep.engine.history.checkpoint_info import CheckpointInfo, WriteInfo
+from threadkeep.engine.history.diff import ChannelDiff, Diff
+from threadkeep.engine.history.show import CheckpointView, Tree
+from threadkeep.engine.history.sizes import ChannelSize, Sizes, Stats, ThreadSize
+from threadkeep.engine.history.value_diff import ValueChange
+from threadkeep.engine.requests import StorageSize
+from threadkeep.engine.threads.branches import Branch
+from threadkeep.engine.threads.catalogue import ThreadInfo
+from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResult, SweepResult
+from threadkeep.jobs.compact import CompactResult
 from threadkeep.jobs.doctor import Finding
 from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
 from threadkeep.transfer.convert import aconvert, convert
@@ -32,17 +32,19 @@ from threadkeep.transfer.result import TransferResult
 from threadkeep.version import VERSION
 
 if TYPE_CHECKING:
-    from threadkeep.adapters.saver import KeepSaver
-    from threadkeep.adapters.store import KeepStore
+    from threadkeep.adapters.langgraph_saver import KeepSaver
+    from threadkeep.adapters.langgraph_store import KeepStore
 
 __all__ = [
     "Activity",
+    "ActivityRow",
     "Blame",
     "Branch",
-    "Change",
     "ChannelDiff",
     "ChannelSize",
-    "Compacted",
+    "CheckpointInfo",
+    "CheckpointView",
+    "CompactResult",
     "Diff",
     "ExportResult",
     "Finding",
@@ -51,23 +53,21 @@ __all__ = [
     "KeepStore",
     "Policy",
     "Problem",
-    "Pruned",
+    "PruneResult",
     "PrunedThread",
-    "Repaired",
-    "Share",
-    "Shown",
+    "RepairResult",
     "Sizes",
     "Stats",
-    "Step",
-    "Storage",
-    "Swept",
+    "StorageSize",
+    "SweepResult",
     "ThreadInfo",
     "ThreadSize",
     "TracedWrite",
     "TransferResult",
     "Tree",
-    "Verified",
-    "Written",
+    "ValueChange",
+    "VerifyResult",
+    "WriteInfo",
     "aconvert",
     "convert",
     "errors",
@@ -79,11 +79,11 @@ __version__ = VERSION
 def __getattr__(name: str) -> Any:
     """The faces are imported on use: they need LangChain, which takes half a second."""
     if name == "KeepSaver":
-        from threadkeep.adapters.saver import KeepSaver  # noqa: PLC0415
+        from threadkeep.adapters.langgraph_saver import KeepSaver  # noqa: PLC0415
 
         return KeepSaver
     if name == "KeepStore":
-        from threadkeep.adapters.store import KeepStore  # noqa: PLC0415
+        from threadkeep.adapters.langgraph_store import KeepStore  # noqa: PLC0415
 
         return KeepStore
     raise AttributeError(f"module 'threadkeep' has no attribute {name!r}")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from threadkeep import jobs
 from threadkeep.clock import nonce, now_us
-from threadkeep.engine import repair as engine_repair
-from threadkeep.engine.branch import Moment
-from threadkeep.engine.gate import AllowedType, KeepSerializer
+from threadkeep.engine.health import repair as engine_repair
+from threadkeep.engine.health.rebuild import Replay
+from threadkeep.engine.health.repair import RepairResult
+from threadkeep.engine.health.verify import known
 from threadkeep.engine.identity import CUBE, as_count, as_id, as_kind, as_optional_id
-from threadkeep.engine.rebuild import Replay
-from threadkeep.engine.repair import Repaired
-from threadkeep.engine.retention import Swept
-from threadkeep.engine.verify import known
+from threadkeep.engine.log.type_gate import AllowedType, KeepSerializer
+from threadkeep.engine.threads.branches import BranchStamp
+from threadkeep.engine.threads.retention import SweepResult
 from threadkeep.jobs.policies import Retention, policies
 from threadkeep.session import Caches, Session
 from threadkeep.transfer.import_from import import_from
@@ -29,7 +29,7 @@ from threadkeep.transfer.portable.import_portable import PortableImport
 from threadkeep.transfer.portable.redact import Redaction
 from threadkeep.transfer.result import TransferResult
 from threadkeep.transfer.selection import select
-from threadkeep.urls import Server, Settings, transport_for
+from threadkeep.urls import ServerOptions, Settings, transport_for
 from threadkeep.verb import blocking_verb, keep_verb, verb
 from threadkeep.work import Tell, Work, change, read, reporting
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from langgraph.store.base import IndexConfig, TTLConfig
     from psycopg_pool import ConnectionPool
 
-    from threadkeep.adapters.cube import KeepCube
-    from threadkeep.adapters.saver import KeepSaver
-    from threadkeep.adapters.store import KeepStore
+    from threadkeep.adapters.cubeloop import KeepCube
+    from threadkeep.adapters.langgraph_saver import KeepSaver
+    from threadkeep.adapters.langgraph_store import KeepStore
 
 __all__ = ["Keep", "OpenOptions", "open"]
 _SERDES = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
@@ -76,7 +76,7 @@ class Keep:
     def checkpointer(self) -> KeepSaver:
         """LangGraph's checkpointer; the same object each time. It works on after this Keep is forgotten."""
         if self._checkpointer is None:
-            from threadkeep.adapters.saver import KeepSaver  # noqa: PLC0415 - the saver's types import LangChain
+            from threadkeep.adapters.langgraph_saver import KeepSaver  # noqa: PLC0415 - the saver's types import LangChain
 
             self._checkpointer = KeepSaver(self._session, serde=self._serde)
         return self._checkpointer
@@ -85,7 +85,7 @@ class Keep:
     def store(self) -> KeepStore:
         """LangGraph's store; the same object each time. It works on after this Keep is forgotten."""
         if self._store is None:
-            from threadkeep.adapters.store import KeepStore  # noqa: PLC0415 - as above
+            from threadkeep.adapters.langgraph_store import KeepStore  # noqa: PLC0415 - as above
 
             self._store = KeepStore(self._session, index=self._index, ttl=self._ttl)
         return self._store
@@ -94,7 +94,7 @@ class Keep:
     def cube(self) -> KeepCube:
         """CubeLoop's checkpointer, and old CubePi's; the same object each time. It works on after this Keep is forgotten."""
         if self._cube is None:
-            from threadkeep.adapters.cube import KeepCube  # noqa: PLC0415 - CubeLoop is an extra
+            from threadkeep.adapters.cubeloop import KeepCube  # noqa: PLC0415 - CubeLoop is an extra
 
             self._cube = KeepCube(self._session, claim_timeout=self._claim_timeout)
         return self._cube
@@ -139,7 +139,7 @@ class Keep:
     # Retention
     prune, aprune = verb(jobs.prune.prune)
 
-    def _sweep(self, *, dry_run: bool = False, on_progress: Tell | None = None) -> Work[Swept]:
+    def _sweep(self, *, dry_run: bool = False, on_progress: Tell | None = None) -> Work[SweepResult]:
         """Remove expired memories of all tenants, and what the policies of this Keep do not keep of its threads.
 
         `dry_run` changes nothing and does not count memories. One round trip for 1,000 memories, then as for `prune`.
@@ -175,7 +175,7 @@ class Keep:
         graph: Any = None,
         dry_run: bool = False,
         kind: str | None = None,
-    ) -> Work[Repaired]:
+    ) -> Work[RepairResult]:
         """Rebuild a damaged checkpoint as a new branch, from what is left of it, its ancestors and the stored writes.
 
         Without `checkpoint_id`, repair the newest checkpoint if it is damaged. Name an older one to repair that: the
@@ -190,7 +190,7 @@ class Keep:
         if key.kind == CUBE and (space or graph is not None):
             raise ValueError(f"thread {key.id!r} is CubeLoop's: it has neither namespaces nor a graph")
         replay = self._replaying(graph) if graph is not None else None
-        options = engine_repair.RepairOptions(ref, space, Moment(now_us(), nonce()), dry_run)
+        options = engine_repair.RepairOptions(ref, space, BranchStamp(now_us(), nonce()), dry_run)
         return (yield from change(key, lambda: engine_repair.repair(self._session.heads, key, options, replay)))
 
     repair, arepair = keep_verb(_repair)
@@ -370,7 +370,7 @@ def open(
         raise ValueError("allowed_types belongs to the default serializer; give your own serde its own list")
     if serde is not None and not any(all(callable(getattr(serde, name, None)) for name in pair) for pair in _SERDES):
         raise TypeError(f"serde needs dumps_typed and loads_typed (or dumps and loads), which {serde!r} has not")
-    server = Server(schema, min_size, max_size, prepare, group, application_name)
+    server = ServerOptions(schema, min_size, max_size, prepare, group, application_name)
     caches = Caches(as_count(cache_bytes, "cache_bytes"))
     settings = Settings(
         durability=durability,
@@ -392,6 +392,6 @@ def open(
 def _wants_vectors(index: Any) -> bool:
     if index is None:
         return False
-    from threadkeep.engine.indexing import stores_vectors  # noqa: PLC0415 - it imports LangChain
+    from threadkeep.engine.memories.indexing import stores_vectors  # noqa: PLC0415 - it imports LangChain
 
     return stores_vectors(index)

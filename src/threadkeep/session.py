@@ -11,15 +11,16 @@ from threadkeep import clock
 from threadkeep.drivers.background import Periodic, PeriodicRun, in_background
 from threadkeep.drivers.loops import Done, call_or_task, finish_in_thread, run_in_thread
 from threadkeep.drivers.runner import Runner, Transport
-from threadkeep.engine import checkpoints, remembering
-from threadkeep.engine.heads import Heads
+from threadkeep.engine.cube import plans as talks
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.memories import IndexVectors
-from threadkeep.engine.remembering import Vectors
-from threadkeep.engine.talks import plans as talks
+from threadkeep.engine.memories import plans as memory_plans
+from threadkeep.engine.memories.plans import VectorCache
+from threadkeep.engine.memories.requests import CreateVectorIndex
+from threadkeep.engine.threads import checkpoints
+from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Closed, ReadOnly
 from threadkeep.plan import Failure, Outcome, Plan, Reply, attempt, result, resume
-from threadkeep.work import Aside, Progress, Read, Step, Tell, Work
+from threadkeep.work import Blocking, Progress, Read, Step, Tell, Work
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ class Caches:
 
     def __init__(self, max_bytes: int) -> None:
         self.heads = Heads(max_bytes)
-        self.vectors: Vectors | None = None
+        self.vectors: VectorCache | None = None
         self._max_bytes = max_bytes
 
     def clear(self) -> None:
@@ -41,7 +42,7 @@ class Caches:
     def keep_vectors(self, dims: int, measure: str) -> None:
         """Remember vectors of `dims` dimensions too."""
         if self.vectors is None:
-            self.vectors = Vectors(dims, measure, self._max_bytes // 2)
+            self.vectors = VectorCache(dims, measure, self._max_bytes // 2)
 
 
 class Session:
@@ -65,7 +66,7 @@ class Session:
         return self.caches.heads
 
     @property
-    def vectors(self) -> Vectors | None:
+    def vectors(self) -> VectorCache | None:
         """The cache of vectors, if the store compares any."""
         return self.caches.vectors
 
@@ -109,7 +110,7 @@ class Session:
             return tell(*step) if tell else None
         if isinstance(step, Read):
             return self.runner.run(step.make())
-        if isinstance(step, Aside):
+        if isinstance(step, Blocking):
             return step.make()
         return self.exclusive(step.key, step.make) if step.key else self.change_outside_threads(step.make)
 
@@ -129,7 +130,7 @@ class Session:
             return tell(*step) if tell else None
         if isinstance(step, Read):
             return await self.runner.arun(step.make)
-        if isinstance(step, Aside):
+        if isinstance(step, Blocking):
             return await finish_in_thread(step.make)
         return await (self.aexclusive(step.key, step.make) if step.key else self.achange_outside_threads(step.make))
 
@@ -138,7 +139,7 @@ class Session:
         vectors = self.vectors
         if vectors is not None and vectors.wants_index:
             vectors.wants_index = False
-            request = IndexVectors(vectors.dims, vectors.measure)
+            request = CreateVectorIndex(vectors.dims, vectors.metric)
             in_background(lambda: result(self.transport.write([request])[0]))
 
     def sweep(self) -> Any:
@@ -184,7 +185,7 @@ class Session:
 
 
 def _sweep() -> Plan[int]:
-    return remembering.sweep(clock.now_us())
+    return memory_plans.sweep(clock.now_us())
 
 
 def _while_alive(session: weakref.ref[Session], work: Callable[[Session], object]) -> None:

@@ -26,7 +26,7 @@ _PIP = "pip install 'threadkeep[postgres]'"
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerOptions:
     """What is said about a server; None is: as usual."""
 
     schema: str | None = None
@@ -59,7 +59,7 @@ class Settings:
     on_loss: Callable[[], None] = _nothing
 
 
-def transport_for(url: Any, settings: Settings, server: Server) -> Transport:
+def transport_for(url: Any, settings: Settings, server: ServerOptions) -> Transport:
     """The transport of a URL. Nothing is opened yet."""
     _check_settings(settings)
     if not isinstance(url, str):
@@ -99,16 +99,16 @@ def _is_pool(thing: Any) -> bool:
 
 
 def _memory(rest: str, settings: Settings) -> Transport:
-    from threadkeep.backends.memory import Memory  # noqa: PLC0415
+    from threadkeep.backends.in_memory.backend import InMemoryBackend  # noqa: PLC0415
     from threadkeep.transports.direct import Direct  # noqa: PLC0415
 
     if rest:
         raise ValueError(f"memory:// takes nothing after it, not {rest!r}: each one is private and empty")
-    return Direct(Memory(), read_only=settings.read_only)
+    return Direct(InMemoryBackend(), read_only=settings.read_only)
 
 
 def _sqlite(rest: str, settings: Settings) -> Transport:
-    from threadkeep.backends.sqlite import Sqlite  # noqa: PLC0415
+    from threadkeep.backends.sqlite.dialect import SqliteDialect  # noqa: PLC0415
     from threadkeep.transports.sqlite import SqliteFile  # noqa: PLC0415
 
     path = rest.removeprefix("/")
@@ -120,21 +120,21 @@ def _sqlite(rest: str, settings: Settings) -> Transport:
         raise ValueError(f"sqlite://{rest}: a query is not accepted, options are arguments of threadkeep.open()")
     return SqliteFile(
         Path(path),
-        Sqlite(),
+        SqliteDialect(),
         durability=settings.durability,
         timeout=settings.timeout,
         read_only=settings.read_only,
     )
 
 
-def _postgres(where: Any, settings: Settings, server: Server) -> Transport:
+def _postgres(where: Any, settings: Settings, server: ServerOptions) -> Transport:
     try:
         import psycopg_pool  # noqa: PLC0415
         from psycopg import Connection  # noqa: F401, PLC0415
     except ImportError as error:
         raise ImportError(f"postgresql:// needs psycopg and psycopg_pool: {_PIP}") from error
-    from threadkeep.backends.postgres import Postgres  # noqa: PLC0415
-    from threadkeep.transports.postgres import Options, PostgresServer  # noqa: PLC0415
+    from threadkeep.backends.postgres.dialect import PostgresDialect  # noqa: PLC0415
+    from threadkeep.transports.postgres import PostgresOptions, PostgresServer  # noqa: PLC0415
 
     if isinstance(where, str):
         _check_text("the URL", where)
@@ -148,7 +148,7 @@ def _postgres(where: Any, settings: Settings, server: Server) -> Transport:
         raise ValueError("min_size, max_size and application_name are the pool's own business")
     _check(server)
     low, high = _sizes(server)
-    options = Options(
+    options = PostgresOptions(
         min_size=low,
         max_size=high,
         prepare=server.prepare is not False,
@@ -159,7 +159,7 @@ def _postgres(where: Any, settings: Settings, server: Server) -> Transport:
         wants_vectors=settings.wants_vectors,
         application_name=server.application_name,
     )
-    return PostgresServer(where, Postgres(server.schema), options, on_loss=settings.on_loss)
+    return PostgresServer(where, PostgresDialect(server.schema), options, on_loss=settings.on_loss)
 
 
 def _valkey(url: str, settings: Settings) -> Transport:
@@ -167,8 +167,8 @@ def _valkey(url: str, settings: Settings) -> Transport:
         from redis.connection import parse_url  # noqa: PLC0415
     except ImportError as error:
         raise ImportError("valkey:// and redis:// need redis-py: pip install 'threadkeep[valkey]'") from error
-    from threadkeep.backends.valkey import Valkey  # noqa: PLC0415
-    from threadkeep.transports.valkey import Options, ValkeyServer  # noqa: PLC0415
+    from threadkeep.backends.valkey.backend import ValkeyBackend  # noqa: PLC0415
+    from threadkeep.transports.valkey import ValkeyOptions, ValkeyServer  # noqa: PLC0415
 
     base, _, query = url.partition("://")[2].partition("?")
     place, _, path = base.partition("/")
@@ -182,8 +182,8 @@ def _valkey(url: str, settings: Settings) -> Transport:
         raise ValueError(f"prefix must be a name without braces, not {prefix!r}")
     hosts, driver_settings = _addressed(place, theirs, parse_url, secure=url.startswith(_SECURE))
     replicas = said.get("replicas", 0 if settings.durability == "relaxed" else None)
-    backend = Valkey(prefix, kept * 1000 if kept is not None else None, tidies=not settings.read_only)
-    options = Options(hosts, driver_settings, replicas, settings.timeout, settings.read_only)
+    backend = ValkeyBackend(prefix, kept * 1000 if kept is not None else None, tidies=not settings.read_only)
+    options = ValkeyOptions(hosts, driver_settings, replicas, settings.timeout, settings.read_only)
     return ValkeyServer(backend, options, on_loss=settings.on_loss)
 
 
@@ -200,7 +200,7 @@ def _addressed(
     return addresses, settings | ({"ssl": True} if secure else {})
 
 
-def _check(server: Server) -> None:
+def _check(server: ServerOptions) -> None:
     _check_text("application_name", server.application_name)
     _check_text("schema", server.schema)
     if server.schema is not None and not 0 < len(server.schema.encode()) < 64:
@@ -221,7 +221,7 @@ def _check_text(what: str, text: Any) -> None:
         raise ValueError(f"{what} has a character that no server takes")
 
 
-def _sizes(server: Server) -> tuple[int, int]:
+def _sizes(server: ServerOptions) -> tuple[int, int]:
     """How many connections the pool holds, at least and at most."""
     for name, size in (("min_size", server.min_size), ("max_size", server.max_size)):
         if size is not None and (type(size) is not int or size < (name == "max_size")):
@@ -295,7 +295,7 @@ def _said_to_us(query: str, ours: Mapping[str, Callable[[str], Any]]) -> tuple[d
     return said, "&".join(rest)
 
 
-def _said_once(server: Server, said: Mapping[str, Any]) -> Server:
+def _said_once(server: ServerOptions, said: Mapping[str, Any]) -> ServerOptions:
     for name, value in said.items():
         if getattr(server, name) not in (None, value):
             raise ValueError(f"{name} is {value!r} in the URL and {getattr(server, name)!r} beside it")

@@ -28,7 +28,7 @@ class Change(NamedTuple):
     make: Callable[[], Plan[Any]]
 
 
-class Aside(NamedTuple):
+class Blocking(NamedTuple):
     """Something that blocks and is no plan, such as reading a file: done where no event loop waits for it."""
 
     make: Callable[[], Any]
@@ -42,7 +42,7 @@ class Progress(NamedTuple):
     what: str = ""
 
 
-Step: TypeAlias = Read | Change | Aside | Progress
+Step: TypeAlias = Read | Change | Blocking | Progress
 Work: TypeAlias = Generator[Step, Any, T]
 Tell: TypeAlias = Callable[[int, int | None, str], Any]
 """Called with (done, total, what) now and then."""

@@ -8,42 +8,44 @@ from collections.abc import Iterator
 
 import pytest
 
-import postgres
+import postgres_servers
 import threadkeep
-from chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, ids, values
+from concurrent_writers import Writers
 from test_postgres_faults import slow_graph
 from threadkeep import errors
-from writers import Writers
 
 
 @pytest.fixture
-def cluster() -> Iterator[list[postgres.Server]]:
+def cluster() -> Iterator[list[postgres_servers.Server]]:
     """The primary, then its standbys."""
-    with postgres.fresh_server(postgres.DURABLE) as primary:
-        standbys = [primary.standby(postgres.place(), postgres.free_port(), name) for name in ("s1", "s2")]
+    with postgres_servers.fresh_server(postgres_servers.DURABLE) as primary:
+        standbys = [
+            primary.standby(postgres_servers.place(), postgres_servers.free_port(), name) for name in ("s1", "s2")
+        ]
         for standby in standbys:
             standby.start()
         primary.settings["synchronous_standby_names"] = "ANY 1 (s1, s2)"
         primary.restart()
         following = "select count(*) from pg_stat_replication where sync_state = 'quorum'"
-        assert postgres._until(lambda: primary.execute(following) == [(2,)], 30)
+        assert postgres_servers._until(lambda: primary.execute(following) == [(2,)], 30)
         yield [primary, *standbys]
         for standby in standbys:
             standby.remove()
 
 
-def url_of(cluster: list[postgres.Server], schema: str) -> str:
+def url_of(cluster: list[postgres_servers.Server], schema: str) -> str:
     hosts = ",".join(f"127.0.0.1:{server.port}" for server in cluster)
     return f"postgresql://postgres@{hosts}/postgres?schema={schema}&target_session_attrs=read-write"
 
 
-def fail_over(cluster: list[postgres.Server]) -> postgres.Server:
+def fail_over(cluster: list[postgres_servers.Server]) -> postgres_servers.Server:
     """Crash the primary; the standby that has received most is the new one."""
     primary, *standbys = cluster
     primary.kill()
     streaming = "select count(*) from pg_stat_wal_receiver where status = 'streaming'"
     for standby in standbys:  # what was under way has arrived
-        assert postgres._until(lambda: standby.execute(streaming) == [(0,)], 30)
+        assert postgres_servers._until(lambda: standby.execute(streaming) == [(0,)], 30)
     received = "select pg_last_wal_receive_lsn() - '0/0'"
     ahead = max(standbys, key=lambda standby: standby.execute(received)[0][0])
     ahead.promote()
@@ -51,7 +53,7 @@ def fail_over(cluster: list[postgres.Server]) -> postgres.Server:
 
 
 @pytest.mark.parametrize(("group", "round"), [("all", 1), ("all", 2), ("all", 3), ("thread", 1)])
-def test_writers_go_on_with_the_new_primary(cluster: list[postgres.Server], group: str, round: int) -> None:
+def test_writers_go_on_with_the_new_primary(cluster: list[postgres_servers.Server], group: str, round: int) -> None:
     schema = f"t_{uuid.uuid4().hex}"
     url = url_of(cluster, schema)
     with threadkeep.open(url, group=group) as keep, Writers(keep, threads=4, tasks=20) as writers:
@@ -64,7 +66,7 @@ def test_writers_go_on_with_the_new_primary(cluster: list[postgres.Server], grou
     assert new.execute("select pg_is_in_recovery()") == [(False,)]
 
 
-async def test_fifty_running_graphs_go_on_with_the_new_primary(cluster: list[postgres.Server]) -> None:
+async def test_fifty_running_graphs_go_on_with_the_new_primary(cluster: list[postgres_servers.Server]) -> None:
     url = url_of(cluster, "graphs")
     threads = [{"configurable": {"thread_id": f"g{n}"}} for n in range(50)]
     async with threadkeep.open(url) as keep:
@@ -82,7 +84,7 @@ async def test_fifty_running_graphs_go_on_with_the_new_primary(cluster: list[pos
             assert [len(state.values.get("steps", [])) for state in history] == [*range(10, -1, -1), 0]
 
 
-def test_a_cluster_without_a_primary_is_unavailable_until_there_is_one(cluster: list[postgres.Server]) -> None:
+def test_a_cluster_without_a_primary_is_unavailable_until_there_is_one(cluster: list[postgres_servers.Server]) -> None:
     with threadkeep.open(url_of(cluster, "k"), timeout=2) as keep:
         Chain(keep.checkpointer).put({"x": 1})
         cluster[0].kill()
@@ -93,7 +95,9 @@ def test_a_cluster_without_a_primary_is_unavailable_until_there_is_one(cluster: 
             with pytest.raises(errors.Unavailable):
                 ask()
         for standby in cluster[1:]:
-            assert postgres._until(lambda: standby.execute("select count(*) from k.tk_checkpoints") == [(1,)], 30)
+            assert postgres_servers._until(
+                lambda: standby.execute("select count(*) from k.tk_checkpoints") == [(1,)], 30
+            )
         cluster[1].promote()
         assert values(keep.checkpointer) == {"x": 1}
         Chain(keep.checkpointer).put({"x": 3}, id="1")

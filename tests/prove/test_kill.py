@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from killing import kill_while_setting_up, kill_while_writing, write_and_prune_side_by_side
+from killed_writers import kill_while_setting_up, kill_while_writing, write_and_prune_side_by_side
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -22,9 +22,9 @@ from cubeloop.providers.base import TextContent, UserMessage
 from redis.crc import key_slot
 
 import threadkeep
-import valkeys
-from chains import Chain, config
-from threadkeep.backends.valkey import Valkey
+import valkey_servers
+from checkpoint_chains import Chain, config
+from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.errors import Unavailable
 
@@ -147,28 +147,28 @@ class Writers:
 
 
 @pytest.fixture
-def cluster() -> Iterator[valkeys.Cluster]:
-    made = valkeys.fresh_cluster(**{"min-replicas-to-write": REPLICAS, "cluster-node-timeout": "1000"})
+def cluster() -> Iterator[valkey_servers.Cluster]:
+    made = valkey_servers.fresh_cluster(**{"min-replicas-to-write": REPLICAS, "cluster-node-timeout": "1000"})
     yield made
     made.stop()
 
 
 def slot_of(prefix: str, thread: str) -> int:
-    return key_slot(Valkey(prefix).names(ThreadKey("", "graph", thread)).keys[0])
+    return key_slot(ValkeyBackend(prefix).names(ThreadKey("", "graph", thread)).keys[0])
 
 
-def kill(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, run: int) -> None:
+def kill(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
     victim.kill()
 
 
-def freeze(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, run: int) -> None:
+def freeze(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
     """Its replicas take over; later it wakes up, and still believes that it is a primary."""
     victim.freeze()
     writers.go_on(5)
     victim.thaw()
 
 
-def lag(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, run: int) -> None:
+def lag(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
     """One replica is behind when the primary dies, and wakes up in time for the election, or a little later."""
     behind = next(each for each in cluster.servers if each is not victim and primary_port(each) == victim.port)
     behind.freeze()
@@ -178,7 +178,7 @@ def lag(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, run:
     behind.thaw()
 
 
-def cut_off(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, run: int) -> None:
+def cut_off(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
     """Both replicas lose the primary, which lives on for a second and dies: what it took meanwhile, nobody else has.
 
     In every second run nothing but `WAIT` tells the writers.
@@ -195,12 +195,12 @@ def cut_off(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, 
         replica.thaw()
 
 
-def primary_port(server: valkeys.Server) -> int | None:
+def primary_port(server: valkey_servers.Server) -> int | None:
     role: Any = server.client.execute_command("ROLE")
     return role[2] if role[0] == b"slave" else None
 
 
-def reshard(cluster: valkeys.Cluster, victim: valkeys.Server, writers: Writers, run: int) -> None:
+def reshard(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
     """The slots of all writers of checkpoints go to another primary, key by key."""
     for writer in writers.savers:
         cluster.migrate(slot_of("p", writer.name), pause=0.01)
@@ -217,7 +217,9 @@ FAULTS = {
 
 @pytest.mark.parametrize("run", range(RUNS))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_nothing_acknowledged_is_lost_and_all_writers_go_on(cluster: valkeys.Cluster, fault: str, run: int) -> None:
+def test_nothing_acknowledged_is_lost_and_all_writers_go_on(
+    cluster: valkey_servers.Cluster, fault: str, run: int
+) -> None:
     url = cluster.url("p", replicas=REPLICAS)
     victim = cluster.primary_of(slot_of("p", f"s{run % SAVERS}"))
     with threadkeep.open(url) as keep, Writers(keep) as writers:
@@ -234,7 +236,7 @@ def test_nothing_acknowledged_is_lost_and_all_writers_go_on(cluster: valkeys.Clu
     writers.check(url)
 
 
-def test_nothing_is_acknowledged_while_no_replica_has_it(cluster: valkeys.Cluster) -> None:
+def test_nothing_is_acknowledged_while_no_replica_has_it(cluster: valkey_servers.Cluster) -> None:
     victim = cluster.primary_of(slot_of("p", "t"))
     behind = [each for each in cluster.servers if each is not victim and primary_port(each) == victim.port]
     with threadkeep.open(cluster.url("p", replicas=1), timeout=2) as keep:

@@ -9,9 +9,9 @@ from typing import Any
 from langgraph.checkpoint.serde.base import maybe_add_typed_methods
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from threadkeep.engine.apply_writes import StoredWrite, next_version
-from threadkeep.engine.codec import Codec, Parts
-from threadkeep.engine.rebuild import RebuiltState, Value, WrongGraphError
+from threadkeep.engine.health.apply_writes import StoredWrite, next_version
+from threadkeep.engine.health.rebuild import RebuiltState, Value, WrongGraphError
+from threadkeep.engine.log.codec import Codec, Parts
 
 _INPUT, _INTERRUPT, _PUSH = "__input__", "__interrupt__", "__pregel_push"
 

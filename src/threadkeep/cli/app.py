@@ -16,7 +16,7 @@ from rich.console import Console
 
 import threadkeep
 from threadkeep.cli.output import clean
-from threadkeep.engine.survey import is_short_for
+from threadkeep.engine.threads.thread_rows import matches_short_id
 from threadkeep.errors import Missing, ThreadkeepError
 from threadkeep.transports.sqlite import is_of_others
 
@@ -109,7 +109,7 @@ def space(keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | 
     if ns is not None or checkpoint is None:
         return ns or ""
     short = checkpoint.partition("~")[0]
-    spaces = {step.ns for step in keep.log(thread, kind=kind) if is_short_for(short, step.id)}
+    spaces = {step.ns for step in keep.log(thread, kind=kind) if matches_short_id(short, step.id)}
     return spaces.pop() if len(spaces) == 1 else ""
 
 

@@ -10,10 +10,10 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from threadkeep import Activity, Share, Sizes, Stats, TracedWrite
+from threadkeep import Activity, ActivityRow, Sizes, Stats, TracedWrite
 from threadkeep.cli.app import CHECKPOINT, TIME, Json, Kind, Namespace, Tenant, Url, app, opened, space
 from threadkeep.cli.output import answer, as_plain, bar, brief, counted, left_alone, moment, size, table
-from threadkeep.engine.looking import short_ids
+from threadkeep.engine.history.show import short_ids
 
 _KINDS = {
     "state": "values of checkpoints",
@@ -114,7 +114,7 @@ def activity(
 
 
 def _shares(told: Activity, by: _Measure) -> Iterator[RenderableType]:
-    shares: dict[_Measure, tuple[list[Share], list[str]]] = {
+    shares: dict[_Measure, tuple[list[ActivityRow], list[str]]] = {
         _Measure.node: (told.by_node, ["node"]),
         _Measure.channel: (told.by_channel, ["channel"]),
         _Measure.both: (told.by_node_and_channel, ["node", "channel"]),

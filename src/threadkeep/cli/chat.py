@@ -8,10 +8,10 @@ from typing import Any
 from rich.text import Text
 
 from threadkeep.cli.output import STATUS_STYLES, as_json_text, brief, clean, line, moment
-from threadkeep.engine.looking import Shown
-from threadkeep.engine.paths import is_message
-from threadkeep.engine.plain import type_of
-from threadkeep.engine.steps import Step
+from threadkeep.engine.history.checkpoint_info import CheckpointInfo
+from threadkeep.engine.history.paths import is_message
+from threadkeep.engine.history.show import CheckpointView
+from threadkeep.engine.log.plain import type_of
 
 _STYLES = {
     "human": "green",
@@ -29,7 +29,7 @@ _CALLS, _BLOCK_CALLS = ("tool_calls", "invalid_tool_calls"), ("tool_call", "tool
 """Where a message names the tools that it calls: beside what it says, or among it."""
 
 
-def heading(step: Step, status: str | None = None, next: Sequence[str] = ()) -> Text:
+def heading(step: CheckpointInfo, status: str | None = None, next: Sequence[str] = ()) -> Text:
     """Which checkpoint it is."""
     text = Text()
     text.append(line(step.thread), "bold")
@@ -44,9 +44,9 @@ def heading(step: Step, status: str | None = None, next: Sequence[str] = ()) -> 
     return text
 
 
-def told(shown: Shown) -> Iterator[Text]:
+def told(shown: CheckpointView) -> Iterator[Text]:
     """A checkpoint as a chat."""
-    yield heading(shown.step, shown.status, shown.next)
+    yield heading(shown.checkpoint, shown.status, shown.next)
     others = {}
     for name, value in shown.state.items():
         if is_chat(value):
@@ -88,7 +88,7 @@ def _channel(name: str, value: Any) -> Text:
     return text.append(brief(as_json_text(value), _WIDTH), "not bold")
 
 
-def _questions(shown: Shown) -> Iterator[Text]:
+def _questions(shown: CheckpointView) -> Iterator[Text]:
     """What waits for an answer, and what failed."""
     for write in shown.writes:
         if write.channel not in _TROUBLES:

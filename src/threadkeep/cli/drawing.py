@@ -12,8 +12,8 @@ from typing import NamedTuple
 from rich.text import Text
 
 from threadkeep.cli.output import line, moment
-from threadkeep.engine.looking import Tree, short_ids
-from threadkeep.engine.steps import Step
+from threadkeep.engine.history.checkpoint_info import CheckpointInfo
+from threadkeep.engine.history.show import Tree, short_ids
 
 _Place = tuple[str, str]
 _STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
@@ -36,11 +36,11 @@ UNICODE = Glyphs("●", "│", "├", "─", "╯", "┴", "→")
 ASCII = Glyphs("*", "|", "|", "-", "'", "'", "->")
 
 
-class Row(NamedTuple):
+class TreeLine(NamedTuple):
     """A line of the tree: what each lane shows, and the checkpoint that stands there, if any."""
 
     cells: tuple[str, ...]
-    step: Step | None = None
+    step: CheckpointInfo | None = None
 
 
 def glyphs() -> Glyphs:
@@ -48,33 +48,33 @@ def glyphs() -> Glyphs:
     return UNICODE if "utf" in (sys.stdout.encoding or "").lower() else ASCII
 
 
-def rows(tree: Tree, drawn: Glyphs) -> Iterator[Row]:
+def rows(tree: Tree, drawn: Glyphs) -> Iterator[TreeLine]:
     """The lines of a tree."""
     above = _above(tree)
     lanes: list[_Place | None] = []
     ended = -1
-    for step in tree.steps:
+    for step in tree.checkpoints:
         place = (step.ns, step.id)
         waiting = [at for at, expected in enumerate(lanes) if expected == place]
         if len(waiting) > 1:
-            yield Row(_joining(lanes, waiting, drawn))
+            yield TreeLine(_joining(lanes, waiting, drawn))
             for at in waiting[1:]:
                 lanes[at] = None
         at = waiting[0] if waiting else _free(lanes)
         if not waiting and at == ended:
-            yield Row(_passing(lanes, drawn))  # what ended above is not what begins here
+            yield TreeLine(_passing(lanes, drawn))  # what ended above is not what begins here
         lanes[at] = place
         cells = _passing(lanes, drawn)
-        yield Row((*cells[:at], f"{drawn.checkpoint} ", *cells[at + 1 :]), step)
+        yield TreeLine((*cells[:at], f"{drawn.checkpoint} ", *cells[at + 1 :]), step)
         lanes[at] = above.get(place)
         ended = at if lanes[at] is None else -1
 
 
 def _above(tree: Tree) -> dict[_Place, _Place]:
     """What each checkpoint hangs on, if that is drawn below it."""
-    order = {(step.ns, step.id): n for n, step in enumerate(tree.steps)}
+    order = {(step.ns, step.id): n for n, step in enumerate(tree.checkpoints)}
     found = {}
-    for step in tree.steps:
+    for step in tree.checkpoints:
         before = tree.before(step)
         above = (step.ns, before) if before is not None else _caller(step)
         if above is not None and order.get(above, -1) > order[(step.ns, step.id)]:
@@ -82,7 +82,7 @@ def _above(tree: Tree) -> dict[_Place, _Place]:
     return found
 
 
-def _caller(step: Step) -> _Place | None:
+def _caller(step: CheckpointInfo) -> _Place | None:
     """The checkpoint that a subgraph was called from."""
     parents = step.metadata.get("parents")
     if not (step.ns and isinstance(parents, Mapping)):
@@ -115,7 +115,7 @@ def _joining(lanes: Sequence[_Place | None], waiting: list[int], drawn: Glyphs) 
 def lines(tree: Tree) -> Iterator[Text]:
     """The tree for a terminal."""
     drawn = glyphs()
-    short = short_ids(step.id for step in tree.steps)
+    short = short_ids(step.id for step in tree.checkpoints)
     every = list(rows(tree, drawn))
     width = min(max((len(row.cells) for row in every), default=0), 8)
     for row in every:
@@ -126,14 +126,14 @@ def lines(tree: Tree) -> Iterator[Text]:
         yield text
 
 
-def _graph(row: Row, width: int) -> Text:
+def _graph(row: TreeLine, width: int) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     for n, cell in enumerate(row.cells):
         text.append(cell, _STYLES[n % len(_STYLES)])
     return text.append(_SPACE * (width - len(row.cells)))
 
 
-def told(step: Step, short: Mapping[str, str]) -> Text:
+def told(step: CheckpointInfo, short: Mapping[str, str]) -> Text:
     """A checkpoint in a line."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(line(short[step.id]), "yellow")

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from threadkeep.cli.app import NO, DryRun, Json, Kind, Tenant, Url, Yes, app, opened
 from threadkeep.cli.output import answer, bar, counted, left_alone, size, table
-from threadkeep.engine.repair import Repaired
-from threadkeep.engine.thread_scan import Problem
-from threadkeep.engine.verify import Verified
-from threadkeep.jobs.compact import Compacted
+from threadkeep.engine.health.repair import RepairResult
+from threadkeep.engine.health.thread_scan import Problem
+from threadkeep.engine.health.verify import VerifyResult
+from threadkeep.jobs.compact import CompactResult
 from threadkeep.jobs.doctor import PROBLEM, Finding
 
 _VERDICTS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
@@ -53,7 +53,7 @@ def verify(
     return NO if verified.problems else 0
 
 
-def _verified(verified: Verified) -> Iterator[RenderableType]:
+def _verified(verified: VerifyResult) -> Iterator[RenderableType]:
     if verified.problems:
         yield table(("problem", "where", "what"), map(_problem_row, verified.problems[:_SHOWN]))
         if len(verified.problems) > _SHOWN:
@@ -68,7 +68,7 @@ def _problem_row(problem: Problem) -> tuple[Any, ...]:
     place = [f"{problem.thread}"] if problem.thread is not None else []
     place += [problem.ns] if problem.ns else []
     place += [problem.checkpoint] if problem.checkpoint else []
-    return Text(problem.problem, style="red"), _printable(" ".join(place)), _printable(problem.said)
+    return Text(problem.problem, style="red"), _printable(" ".join(place)), _printable(problem.message)
 
 
 def _printable(text: str) -> str:
@@ -128,7 +128,7 @@ def _graph(spelled: str) -> Any:
     return found if hasattr(found, "channels") or not callable(found) else found()
 
 
-def _repaired(repaired: Repaired, *, dry_run: bool) -> Iterator[RenderableType]:
+def _repaired(repaired: RepairResult, *, dry_run: bool) -> Iterator[RenderableType]:
     if repaired.damaged is None:
         yield "nothing to repair"
     elif dry_run:
@@ -173,7 +173,7 @@ def compact(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None
     answer(compacted, _compacted(compacted), as_json=json)
 
 
-def _compacted(compacted: Compacted) -> Iterator[RenderableType]:
+def _compacted(compacted: CompactResult) -> Iterator[RenderableType]:
     yield f"freed {counted(compacted.items, 'item')} of {counted(compacted.threads, 'thread')}"
     yield f"{size(compacted.bytes_before)} before, {size(compacted.bytes_after)} after"
     yield from left_alone(compacted.skipped)

@@ -15,11 +15,11 @@ import threadkeep
 from threadkeep.cli import chat, drawing
 from threadkeep.cli.app import CHECKPOINT, NO, Json, Kind, Namespace, Tenant, Url, app, opened, space
 from threadkeep.cli.output import STATUS_STYLES, answer, as_json_text, brief, line, moment, size, table
-from threadkeep.engine.comparing import ADDED, REMOVED
+from threadkeep.engine.history.checkpoint_info import is_internal
+from threadkeep.engine.history.paths import is_message
+from threadkeep.engine.history.show import short_ids
+from threadkeep.engine.history.value_diff import ADDED, REMOVED
 from threadkeep.engine.identity import CUBE, GRAPH
-from threadkeep.engine.looking import short_ids
-from threadkeep.engine.paths import is_message
-from threadkeep.engine.steps import is_internal
 from threadkeep.errors import Missing
 
 _Thread = Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")]
@@ -128,14 +128,16 @@ def show(
         answer(shown, chat.told(shown), as_json=json)
 
 
-def _channel(shown: threadkeep.Shown, name: str) -> Any:
+def _channel(shown: threadkeep.CheckpointView, name: str) -> Any:
     if name not in shown.values:
-        raise Missing(f"there is no channel {name!r} in checkpoint {shown.step.id!r}: it has {', '.join(shown.values)}")
+        raise Missing(
+            f"there is no channel {name!r} in checkpoint {shown.checkpoint.id!r}: it has {', '.join(shown.values)}"
+        )
     return shown.values[name]
 
 
-def _written(shown: threadkeep.Shown) -> Iterator[RenderableType]:
-    yield chat.heading(shown.step, shown.status, shown.next)
+def _written(shown: threadkeep.CheckpointView) -> Iterator[RenderableType]:
+    yield chat.heading(shown.checkpoint, shown.status, shown.next)
     if not shown.writes:
         yield "no writes"
         return
@@ -176,7 +178,7 @@ def log(
     answer(found, _logged(found, metadata=metadata), as_json=json)
 
 
-def _logged(found: list[threadkeep.Step], *, metadata: bool) -> Iterator[RenderableType]:
+def _logged(found: list[threadkeep.CheckpointInfo], *, metadata: bool) -> Iterator[RenderableType]:
     short = short_ids(step.id for step in found)
     for step in found:
         own = [name for name in step.updated if not is_internal(name)]
@@ -234,7 +236,7 @@ def _differing(found: threadkeep.Diff) -> Iterator[RenderableType]:
         yield Text(f"\nLangGraph's own: {line(', '.join(internal))}", "dim")
 
 
-def _changed(change: threadkeep.Change) -> Text:
+def _changed(change: threadkeep.ValueChange) -> Text:
     sign, style = _SIGNS[change.change]
     text = Text("  ").append(f"{sign} ", f"bold {style}").append(line(change.path), style)
     if change.was is not None:
@@ -275,7 +277,7 @@ def blame(
 
 def _blamed(found: threadkeep.Blame) -> Iterator[RenderableType]:
     yield Text().append(line(found.path), "bold").append(": ").append_text(_value(found.value))
-    step, write = found.step, found.write
+    step, write = found.introduced_in, found.write
     told = [("appeared in", line(step.id)), ("step", f"{step.step} ({step.source})"), ("time", moment(step.time))]
     if found.origin != found.path:
         told.append(("as", line(found.origin)))
@@ -295,4 +297,4 @@ def _blamed(found: threadkeep.Blame) -> Iterator[RenderableType]:
 def _without_write(found: threadkeep.Blame) -> str:
     if found.kind != "graph":
         return "CubeLoop's threads have none"
-    return "none is stored: set by update_state" if found.step.source == "update" else "none is stored"
+    return "none is stored: set by update_state" if found.introduced_in.source == "update" else "none is stored"

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from threadkeep.engine.plain import jsonable
+from threadkeep.engine.log.plain import jsonable
 from threadkeep.jobs.doctor import in_words as size
 from threadkeep.work import Tell
 

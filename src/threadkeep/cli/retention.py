@@ -12,7 +12,7 @@ import typer
 from rich.console import RenderableType
 
 import threadkeep
-from threadkeep import Policy, Pruned, Swept
+from threadkeep import Policy, PruneResult, SweepResult
 from threadkeep.cli.app import (
     CHECKPOINT,
     DURATION,
@@ -30,7 +30,7 @@ from threadkeep.cli.app import (
 )
 from threadkeep.cli.look import pair
 from threadkeep.cli.output import answer, bar, counted, left_alone, line, size, table
-from threadkeep.engine import retention
+from threadkeep.engine.threads import retention
 from threadkeep.errors import Missing
 from threadkeep.jobs.policies import read
 
@@ -126,24 +126,24 @@ def _pruned(
     *,
     dry_run: bool,
     quiet: bool,
-) -> Pruned:
+) -> PruneResult:
     title = "looking" if dry_run else "pruning"
     with bar(title, hidden=quiet) as tell:
         if not threads:
             return keep.prune(policy=policies, kind=kind, dry_run=dry_run, on_progress=tell)
         found = [keep.prune(id, policy=policies, kind=kind, dry_run=dry_run) for id in threads]
     threads_pruned = (one for each in found for one in each.threads)
-    return retention.pruned(threads_pruned, looked_at=sum(each.looked_at for each in found), dry_run=dry_run)
+    return retention.pruned(threads_pruned, looked_at=sum(each.examined for each in found), dry_run=dry_run)
 
 
-def _what(pruned: Pruned) -> str:
+def _what(pruned: PruneResult) -> str:
     """What goes, in words."""
     whole = f", {counted(pruned.dropped, 'whole thread')}" if pruned.dropped else ""
     where = counted(len(pruned.threads), "thread")
     return f"{counted(pruned.checkpoints, 'checkpoint')} of {where}{whole}: {size(pruned.bytes)}"
 
 
-def _pruned_lines(pruned: Pruned) -> Iterable[RenderableType]:
+def _pruned_lines(pruned: PruneResult) -> Iterable[RenderableType]:
     if pruned.threads:
         columns = ("thread", "kind", "", "checkpoints", "hidden", "writes", "bytes")
         rows = [
@@ -154,7 +154,7 @@ def _pruned_lines(pruned: Pruned) -> Iterable[RenderableType]:
         if len(pruned.threads) > _SHOWN:
             yield f"… and {len(pruned.threads) - _SHOWN:,} more: --json shows all"
     verb = "would remove" if pruned.dry_run else "removed"
-    looked = f"looked at {counted(pruned.looked_at, 'thread')}; "
+    looked = f"looked at {counted(pruned.examined, 'thread')}; "
     yield looked + (f"{verb} {_what(pruned)}" if pruned.threads else "nothing to remove")
     yield from left_alone(pruned.skipped)
 
@@ -188,10 +188,10 @@ def sweep(
             time.sleep(every * 60)
 
 
-def _swept_lines(swept: Swept) -> Iterable[RenderableType]:
+def _swept_lines(swept: SweepResult) -> Iterable[RenderableType]:
     if swept.memories is not None:
         yield f"removed {counted(swept.memories, 'expired memory', 'expired memories')}"
-    if swept.pruned.looked_at:
+    if swept.pruned.examined:
         yield from _pruned_lines(swept.pruned)
     elif swept.memories is None:
         yield "no policies: nothing to remove (a dry run does not count expired memories)"

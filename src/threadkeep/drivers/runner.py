@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary, ref
 
 from threadkeep.drivers import forks
 from threadkeep.drivers.workers import Workers
-from threadkeep.engine.backend import Pause
+from threadkeep.engine.requests import Pause
 from threadkeep.errors import Closed
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, attempt, drive, result, resume
 

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from threadkeep.engine.backend import Batch, Commit, Duplicate, Fork, Pause
-from threadkeep.engine.draft import Draft
-from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.records import CheckpointRow, Record, ThreadRow
+from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, ThreadRow
+from threadkeep.engine.requests import Batch, Commit, CopyThread, ForkThread, Pause
+from threadkeep.engine.threads.draft import Draft
+from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.errors import Conflict
 from threadkeep.plan import Outcome, Plan
 
@@ -85,7 +85,7 @@ class Seen(Generic[S]):
 
     state: S
     row: ThreadRow | None
-    records: Mapping[tuple[str, str], Record] = field(default_factory=dict)
+    records: Mapping[tuple[str, str], CheckpointRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Decision(Generic[T]):
     """The result of a verb, and the request that makes its change; None if there is nothing to do."""
 
     result: T
-    request: Commit | Fork | Duplicate | None = None
+    request: Commit | ForkThread | CopyThread | None = None
 
 
 async def commit(
@@ -132,17 +132,17 @@ async def commit(
 def _batch(decision: Decision[Any]) -> Batch:
     request = decision.request
     assert request is not None
-    return Batch(None, request.thread) if isinstance(request, Duplicate) else request.batch
+    return Batch(None, request.thread) if isinstance(request, CopyThread) else request.batch
 
 
-def is_made(batch: Batch, row: ThreadRow | None, records: Mapping[tuple[str, str], Record]) -> bool:
+def is_made(batch: Batch, row: ThreadRow | None, records: Mapping[tuple[str, str], CheckpointRecord]) -> bool:
     """Whether a thread shows that this batch was committed, even if others have changed the thread since.
 
     It has the epoch that the batch drew, or its new checkpoints; or it is gone, if the batch ends it. A batch that has
     none of these must be harmless to repeat.
     """
     if row is None:
-        return batch.ends
+        return batch.drops_thread
     if (row.epoch, row.rev) == (batch.thread.epoch, batch.thread.rev):
         return True
     if batch.expect is None or batch.expect[0] != batch.thread.epoch:
@@ -205,9 +205,9 @@ async def commit_ops(
 # --- rows
 
 
-def new_row(key: ThreadKey, time: int, draw: int) -> ThreadRow:
+def new_row(key: ThreadKey, time: int, nonce: int) -> ThreadRow:
     """The row of a thread that does not exist yet. Its first commit has a revision of 0 or more."""
-    return ThreadRow(key, draw, -1, (), time, time)
+    return ThreadRow(key, nonce, -1, (), time, time)
 
 
 def copied_row(row: ThreadRow, key: ThreadKey, *, time: int, epoch: int, size: int) -> ThreadRow:
@@ -222,7 +222,7 @@ def with_top(row: ThreadRow, top: CheckpointRow | None, status: str) -> ThreadRo
     return row._replace(top=top.id, run=top.run, step=top.step, source=top.source, labels=top.labels, status=status)
 
 
-def next_batch(draft: Draft, row: ThreadRow, *, draw: int, grown: int) -> Batch:
+def next_batch(draft: Draft, row: ThreadRow, *, nonce: int, grown: int) -> Batch:
     """The change from the draft's head to this row, with the draft's new items. The caller adds the other rows.
 
     `grown` is how many bytes those take more than before. The revision increases by a random number, so that
@@ -230,14 +230,14 @@ def next_batch(draft: Draft, row: ThreadRow, *, draw: int, grown: int) -> Batch:
     """
     before, items = draft.head.row, draft.sealed()
     size = grown + sum(len(stored) for _, stored in items)
-    row = row._replace(rev=row.rev + 1 + draw % _STRIDE, nexts=tuple(draft.nexts), bytes=size)
+    row = row._replace(rev=row.rev + 1 + nonce % _STRIDE, nexts=tuple(draft.nexts), bytes=size)
     return Batch((before.epoch, before.rev) if before else None, row, items=items)
 
 
-def next_head(draft: Draft, batch: Batch, records: Iterable[Record]) -> Head:
+def next_head(draft: Draft, batch: Batch, records: Iterable[CheckpointRecord]) -> Head:
     """The head after this batch was committed; it remembers these checkpoints."""
     head = draft.head
     for at, item in draft.new_items.items():
-        head.pool.add(at, item)
+        head.cache.add(at, item)
     row = batch.thread._replace(bytes=(head.row.bytes if head.row else 0) + batch.thread.bytes)
-    return Head(head.key, row, tuple(draft.names), head.with_recent(records), head.pool)
+    return Head(head.key, row, tuple(draft.names), head.with_recent(records), head.cache)

@@ -9,15 +9,15 @@ from typing import Any
 
 from threadkeep import clock
 from threadkeep.clock import now_ms
-from threadkeep.engine import audit
-from threadkeep.engine import sizes as engine_sizes
-from threadkeep.engine.audit import Activity, TracedWrite
-from threadkeep.engine.backend import Footprint
-from threadkeep.engine.catalogue import ThreadInfo
+from threadkeep.engine.history import audit
+from threadkeep.engine.history import sizes as engine_sizes
+from threadkeep.engine.history.audit import Activity, TracedWrite
+from threadkeep.engine.history.sizes import Sizes, Stats
 from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind, as_optional_id
-from threadkeep.engine.memories import Count, Spaces
-from threadkeep.engine.metadata import as_filter
-from threadkeep.engine.sizes import Sizes, Stats
+from threadkeep.engine.memories.requests import CountMemories, ListNamespaces
+from threadkeep.engine.requests import MeasureStorage
+from threadkeep.engine.threads.catalogue import ThreadInfo
+from threadkeep.engine.threads.metadata import as_filter
 from threadkeep.engine.when import When, as_time
 from threadkeep.jobs.look import thread_key
 from threadkeep.jobs.over_threads import over_threads, read_thread
@@ -67,15 +67,17 @@ def activity(
     it is then; those without a change after `since` are not read, damaged ones are listed in `skipped`.
     """
     time = now_ms()
-    asked = audit.Asked(as_time(since, "since", time), as_time(until, "until", time), as_optional_id(ns, "ns"))
+    asked = audit.ActivityQuery(as_time(since, "since", time), as_time(until, "until", time), as_optional_id(ns, "ns"))
     threads = partial(over_threads, session.tenant, as_id(prefix, "prefix"), as_kind(kind), as_filter(metadata))
 
     def work() -> Work[Activity]:
-        tally, skipped = audit.Tally(), list[str]()
+        tally, skipped = audit.ActivityTotals(), list[str]()
 
         def visit(info: ThreadInfo) -> Work[None]:
             if asked.since is None or info.updated >= audit.moment(asked.since):
-                plan = partial(audit.done_in, session.heads, ThreadKey(session.tenant, info.kind, info.id), asked)
+                plan = partial(
+                    audit.thread_activity, session.heads, ThreadKey(session.tenant, info.kind, info.id), asked
+                )
                 yield from read_thread(info, plan, tally.take, skipped)
 
         yield from threads(visit)
@@ -99,7 +101,7 @@ def sizes(
     thread. Two round trips for each thread, more for many items. Damaged threads are listed in `skipped`, unless one
     was named: then Corrupt is raised.
     """
-    scale, start, of = engine_sizes.Scale(as_count(limit, "limit")), as_id(prefix, "prefix"), as_kind(kind)
+    scale, start, of = engine_sizes.SizeTotals(as_count(limit, "limit")), as_id(prefix, "prefix"), as_kind(kind)
     if thread_id is None:
         return reporting(_sizes_of_all(session, scale, start, of), on_progress)
     if start:
@@ -107,20 +109,20 @@ def sizes(
     return _sizes_of_one(session, scale, as_id(thread_id, "thread_id"), of)
 
 
-def _sizes_of_all(session: Session, scale: engine_sizes.Scale, prefix: str, kind: str | None) -> Work[Sizes]:
+def _sizes_of_all(session: Session, scale: engine_sizes.SizeTotals, prefix: str, kind: str | None) -> Work[Sizes]:
     skipped: list[str] = []
 
     def visit(info: ThreadInfo) -> Work[None]:
-        plan = partial(engine_sizes.weigh, session.heads, ThreadKey(session.tenant, info.kind, info.id))
+        plan = partial(engine_sizes.measure_thread, session.heads, ThreadKey(session.tenant, info.kind, info.id))
         yield from read_thread(info, plan, scale.take, skipped)
 
     yield from over_threads(session.tenant, prefix, kind, {}, visit)
     return replace(scale.sizes(), skipped=tuple(skipped))
 
 
-def _sizes_of_one(session: Session, scale: engine_sizes.Scale, id: str, kind: str | None) -> Work[Sizes]:
+def _sizes_of_one(session: Session, scale: engine_sizes.SizeTotals, id: str, kind: str | None) -> Work[Sizes]:
     key = yield from read(lambda: thread_key(session, id, kind))
-    scale.take((yield from read(lambda: engine_sizes.weigh(session.heads, key))))
+    scale.take((yield from read(lambda: engine_sizes.measure_thread(session.heads, key))))
     return scale.sizes()
 
 
@@ -133,22 +135,22 @@ def stats(session: Session, *, on_progress: Tell | None = None) -> Work[Stats]:
 
 
 def _stats(tenant: str, now: int) -> Work[Stats]:
-    census = engine_sizes.Census()
+    census = engine_sizes.ThreadTotals()
 
     def visit(info: ThreadInfo) -> Work[None]:
         census.take(info)
         yield from ()
 
     yield from over_threads(tenant, "", None, {}, visit)
-    memories = yield from read(lambda: ask(Count(tenant, now)))
+    memories = yield from read(lambda: ask(CountMemories(tenant, now)))
     namespaces = yield from _count_namespaces(tenant, now)
-    return census.stats(memories, namespaces, (yield from read(lambda: ask(Footprint()))))
+    return census.stats(memories, namespaces, (yield from read(lambda: ask(MeasureStorage()))))
 
 
 def _count_namespaces(tenant: str, now: int) -> Work[int]:
     total, last = 0, None
     while True:
-        page = yield from read(partial(ask, Spaces(tenant, (), now, _NAMESPACES, last)))
+        page = yield from read(partial(ask, ListNamespaces(tenant, (), now, _NAMESPACES, last)))
         total += len(page)
         if len(page) < _NAMESPACES:
             return total

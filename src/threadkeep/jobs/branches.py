@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from threadkeep.clock import nonce, now_us
-from threadkeep.engine import branch
-from threadkeep.engine import tag as engine_tag
-from threadkeep.engine.branch import Branch, Moment
+from threadkeep.engine.cube import branches as talks
 from threadkeep.engine.identity import CUBE, ThreadKey, as_id, as_optional_id
-from threadkeep.engine.talks import branches as talks
+from threadkeep.engine.threads import branches
+from threadkeep.engine.threads import tags as engine_tag
+from threadkeep.engine.threads.branches import Branch, BranchStamp
 from threadkeep.jobs.look import thread_key
 from threadkeep.plan import Plan
 from threadkeep.session import Session
@@ -35,7 +35,7 @@ def rollback(
     def plan() -> Plan[Branch]:
         if key.kind == CUBE:
             return talks.rollback(session.heads, key, ref, _moment(), dry_run=dry_run)
-        return branch.rollback(session.heads, key, ref, space, _moment(), dry_run=dry_run)
+        return branches.rollback(session.heads, key, ref, space, _moment(), dry_run=dry_run)
 
     return (yield from read(plan) if dry_run else change(key, plan))
 
@@ -62,7 +62,7 @@ def fork(
     if target_id is None:
         return (yield from change(key, lambda: _fork_within(session, key, ref, space)))
     target = session.key(key.kind, target_id)
-    fork_to = talks.fork_to if key.kind == CUBE else branch.fork_to
+    fork_to = talks.fork_to if key.kind == CUBE else branches.fork_to
     return (yield from change(target, lambda: fork_to(session.heads, key, ref, target, _moment())))
 
 
@@ -91,8 +91,8 @@ def _thread(session: Session, thread_id: str, ns: str, kind: str | None) -> Work
 def _fork_within(session: Session, key: ThreadKey, ref: str | None, ns: str) -> Plan[Branch]:
     if key.kind == CUBE:
         return talks.fork(session.heads, key, ref, _moment())
-    return branch.fork(session.heads, key, ref, ns, _moment())
+    return branches.fork(session.heads, key, ref, ns, _moment())
 
 
-def _moment() -> Moment:
-    return Moment(now_us(), nonce())
+def _moment() -> BranchStamp:
+    return BranchStamp(now_us(), nonce())

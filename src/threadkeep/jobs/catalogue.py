@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from threadkeep.clock import nonce, now_ms
-from threadkeep.engine import catalogue, prune
-from threadkeep.engine import copy as engine_copy
-from threadkeep.engine.catalogue import ThreadInfo
 from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind
-from threadkeep.engine.metadata import as_filter
+from threadkeep.engine.threads import catalogue, prune
+from threadkeep.engine.threads import copy as engine_copy
+from threadkeep.engine.threads.catalogue import ThreadInfo
+from threadkeep.engine.threads.metadata import as_filter
 from threadkeep.session import Session
 from threadkeep.work import Work, change, read
 

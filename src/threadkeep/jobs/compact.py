@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from threadkeep.clock import nonce
-from threadkeep.engine import prune
-from threadkeep.engine.health import Compact
+from threadkeep.engine.health.requests import CompactStorage
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.threads import prune
 from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import present_threads
 from threadkeep.plan import Plan, Request, ask
@@ -18,7 +18,7 @@ from threadkeep.work import Progress, Tell, Work, change, read, reporting
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactResult:
     """What compacting freed. `skipped` are damaged threads, of which nothing was freed.
 
     The bytes are those of the storage where it knows them (SQLite, PostgreSQL), else those of the threads.
@@ -31,7 +31,7 @@ class Compacted:
     skipped: list[str] = field(default_factory=list)
 
 
-def compact(session: Session, *, on_progress: Tell | None = None) -> Work[Compacted]:
+def compact(session: Session, *, on_progress: Tell | None = None) -> Work[CompactResult]:
     """Free items that nothing refers to, then have the storage return unused space.
 
     Other readers and writers may go on. SQLite raises Unavailable, with nothing changed, if they keep the file busy for
@@ -40,13 +40,13 @@ def compact(session: Session, *, on_progress: Tell | None = None) -> Work[Compac
     return reporting(_compact(session), on_progress)
 
 
-def _compact(session: Session) -> Work[Compacted]:
+def _compact(session: Session) -> Work[CompactResult]:
     present = yield from present_threads(session.tenant, "", None, _ask)
     items = before = after = 0
     skipped: list[str] = []
     for done, one in enumerate(present):
         yield Progress(done, len(present), one.id)
-        if one.odd is not None:
+        if one.unreadable is not None:
             skipped.append(one.id)
             continue
         key = ThreadKey(session.tenant, one.kind, one.id)
@@ -57,8 +57,8 @@ def _compact(session: Session) -> Work[Compacted]:
             continue
         items, before, after = items + freed.items, before + freed.before, after + freed.after
     yield Progress(len(present), len(present), "the storage")
-    took, takes = yield from change(None, partial(ask, Compact(session.tenant)))
-    return Compacted(len(present), items, took or before, takes if took else after, skipped)
+    took, takes = yield from change(None, partial(ask, CompactStorage(session.tenant)))
+    return CompactResult(len(present), items, took or before, takes if took else after, skipped)
 
 
 def _ask(request: Request[Any]) -> Work[Any]:
@@ -66,4 +66,4 @@ def _ask(request: Request[Any]) -> Work[Any]:
 
 
 def _free(session: Session, key: ThreadKey) -> Plan[prune.Freed]:
-    return prune.free(session.heads, key, nonce())
+    return prune.free_unused_items(session.heads, key, nonce())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from threadkeep.engine.health import Facts
+from threadkeep.engine.health.requests import LoadStorageFacts
 from threadkeep.session import Session
 from threadkeep.version import VERSION
 
@@ -35,7 +35,7 @@ async def doctor(session: Session) -> list[Finding]:
 
     Nothing is changed. One round trip.
     """
-    return findings(await Facts(), tenant=session.tenant)
+    return findings(await LoadStorageFacts(), tenant=session.tenant)
 
 
 def findings(facts: Mapping[str, Any], *, tenant: str) -> list[Finding]:

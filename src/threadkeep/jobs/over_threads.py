@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from threadkeep.engine import catalogue
-from threadkeep.engine.catalogue import ThreadInfo
-from threadkeep.engine.health import Present, Roster
+from threadkeep.engine.health.requests import ListStoredThreads, ThreadEntry
+from threadkeep.engine.threads import catalogue
+from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import Plan, Request
 from threadkeep.work import Progress, Work, read
@@ -59,12 +59,12 @@ def read_thread(
 
 def present_threads(
     tenant: str, prefix: str, kind: str | None, ask: Callable[[Request[Any]], Work[Any]]
-) -> Work[list[Present]]:
+) -> Work[list[ThreadEntry]]:
     """List the threads, even those whose row cannot be read. `ask` makes the requests; None from it ends the list."""
-    found: list[Present] = []
+    found: list[ThreadEntry] = []
     while True:
         after = found[-1].at if found else None
-        page = yield from ask(Roster(tenant, _ROSTER, after, prefix, kind))
+        page = yield from ask(ListStoredThreads(tenant, _ROSTER, after, prefix, kind))
         if not page:
             return found
         found += page

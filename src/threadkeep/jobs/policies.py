@@ -17,7 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from threadkeep.engine.retention import Policy
+from threadkeep.engine.threads.retention import Policy
 
 TABLE = "retention"
 Retention: TypeAlias = Policy | Iterable[Policy] | str | os.PathLike[str] | None

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from functools import partial
 
 from threadkeep.clock import nonce, now_ms
-from threadkeep.engine import catalogue, retention
-from threadkeep.engine import prune as engine_prune
-from threadkeep.engine.backend import Listed
 from threadkeep.engine.commit import TRIES
 from threadkeep.engine.identity import ThreadKey, as_id, as_kind
-from threadkeep.engine.retention import Policy, Pruned, PrunedThread
+from threadkeep.engine.requests import ListedThread
+from threadkeep.engine.threads import catalogue, retention
+from threadkeep.engine.threads import prune as engine_prune
+from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResult
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.jobs.policies import Retention, policies
 from threadkeep.plan import Plan
 from threadkeep.session import Session
-from threadkeep.work import Aside, Progress, Tell, Work, change, read, reporting
+from threadkeep.work import Blocking, Progress, Tell, Work, change, read, reporting
 
 _PAGE = 500
 _TRIES = 5
@@ -34,7 +34,7 @@ def prune(
     dry_run: bool = False,
     kind: str | None = None,
     on_progress: Tell | None = None,
-) -> Work[Pruned]:
+) -> Work[PruneResult]:
     """Remove checkpoints that a policy does not keep, in one thread or in all; return what was removed.
 
     Without a policy, keep only the latest checkpoint of each namespace. `dry_run` changes nothing and returns exactly
@@ -49,14 +49,18 @@ def prune(
     return reporting(_prune(session, id, policy, of, dry_run=dry_run), on_progress)
 
 
-def _prune(session: Session, id: str | None, policy: Retention, kind: str | None, *, dry_run: bool) -> Work[Pruned]:
-    given = (yield Aside(lambda: policies(policy, "policy"))) if policy is not None else None  # it may be a file
+def _prune(
+    session: Session, id: str | None, policy: Retention, kind: str | None, *, dry_run: bool
+) -> Work[PruneResult]:
+    given = (yield Blocking(lambda: policies(policy, "policy"))) if policy is not None else None  # it may be a file
     if id is None:
         return (yield from prune_threads(session, given or (), kind=kind, dry_run=dry_run))
     return (yield from prune_thread(session, id, given, kind=kind, dry_run=dry_run))
 
 
-def prune_threads(session: Session, policies: Sequence[Policy], *, kind: str | None, dry_run: bool) -> Work[Pruned]:
+def prune_threads(
+    session: Session, policies: Sequence[Policy], *, kind: str | None, dry_run: bool
+) -> Work[PruneResult]:
     """Prune all threads of the tenant by these policies."""
     pruned: list[PrunedThread] = []
     skipped: list[str] = []
@@ -82,7 +86,7 @@ def prune_threads(session: Session, policies: Sequence[Policy], *, kind: str | N
 
 def prune_thread(
     session: Session, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool
-) -> Work[Pruned]:
+) -> Work[PruneResult]:
     """Prune one thread by these policies; without any, keep only the latest checkpoint of each namespace."""
     key = yield from read(lambda: catalogue.key_of(session.tenant, id, kind))
     if key is None:
@@ -97,14 +101,16 @@ def _prune_one(
 ) -> Work[list[PrunedThread]]:
     """Prune a thread; an empty list if nothing changes. Conflict if others change it at each try."""
 
-    def plan() -> Plan[engine_prune.Loss | None]:
+    def plan() -> Plan[engine_prune.ThreadLoss | None]:
         return engine_prune.prune_thread(session.heads, key, judge, nonce(), dry_run=dry_run, tries=tries)
 
     loss = yield from read(plan) if dry_run else change(key, plan)
     return [] if loss is None else [PrunedThread(key.id, key.kind, *loss)]
 
 
-async def _page(tenant: str, policies: Sequence[Policy], kind: str | None, last: Listed | None) -> tuple[Listed, ...]:
+async def _page(
+    tenant: str, policies: Sequence[Policy], kind: str | None, last: ListedThread | None
+) -> tuple[ListedThread, ...]:
     """Some threads by id; if there is only one policy, those it may be for."""
     only = policies[0] if len(policies) == 1 else Policy()
     return await catalogue.query(

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from threadkeep.engine import verify as engine_verify
-from threadkeep.engine.health import CATALOGUE, DATABASE, InspectMemories, IntegrityCheck
+from threadkeep.engine.health import verify as engine_verify
+from threadkeep.engine.health.requests import CATALOGUE, DATABASE, InspectMemories, IntegrityCheck
+from threadkeep.engine.health.thread_scan import Problem
+from threadkeep.engine.health.verify import VerifyResult, counted, memory_problems, storage_problems, thread_examined
 from threadkeep.engine.identity import ThreadKey, as_id, as_kind
-from threadkeep.engine.thread_scan import Problem
-from threadkeep.engine.verify import Verified, counted, memory_problems, storage_problems, thread_examined
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.jobs.over_threads import present_threads
 from threadkeep.plan import Request, ask
@@ -29,7 +29,7 @@ def verify(
     prefix: str = "",
     kind: str | None = None,
     on_progress: Tell | None = None,
-) -> Work[Verified]:
+) -> Work[VerifyResult]:
     """Check every checksum, reference, parent, value and count: of one thread, of some, or of everything stored.
 
     Problems are collected, never raised, and nothing is changed. Without arguments, the memories and the storage itself
@@ -63,12 +63,12 @@ class _Checked:
             self.add([Problem(DATABASE, str(error))])
             return None
 
-    def verified(self) -> Verified:
+    def verified(self) -> VerifyResult:
         threads, checkpoints, writes, items, size = self.counts
-        return Verified(threads, checkpoints, writes, items, self.memories, size, self.problems)
+        return VerifyResult(threads, checkpoints, writes, items, self.memories, size, self.problems)
 
 
-def _verify_one(session: Session, id: str, kind: str | None) -> Work[Verified]:
+def _verify_one(session: Session, id: str, kind: str | None) -> Work[VerifyResult]:
     key = yield from read(lambda: engine_verify.known(session.tenant, id, kind))
     checked = _Checked()
     yield Progress(0, 1, key.id)
@@ -76,7 +76,7 @@ def _verify_one(session: Session, id: str, kind: str | None) -> Work[Verified]:
     return checked.verified()
 
 
-def _verify_all(session: Session, prefix: str, kind: str | None) -> Work[Verified]:
+def _verify_all(session: Session, prefix: str, kind: str | None) -> Work[VerifyResult]:
     """Check all matching threads; the memories and the storage too, unless threads were selected."""
     checked = _Checked()
     everything = not prefix and kind is None
@@ -98,8 +98,8 @@ def _check_threads(tenant: str, prefix: str, kind: str | None, checked: _Checked
     present = yield from present_threads(tenant, prefix, kind, checked.ask)
     for done, one in enumerate(present):
         yield Progress(done, len(present), one.id)
-        if one.odd is not None:
-            checked.add([Problem(CATALOGUE, f"thread {one.id!r}: {one.odd}", one.id, one.kind)])
+        if one.unreadable is not None:
+            checked.add([Problem(CATALOGUE, f"thread {one.id!r}: {one.unreadable}", one.id, one.kind)])
         else:
             yield from _check_thread(ThreadKey(tenant, one.kind, one.id), checked)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
-from threadkeep.engine.backend import Items, Loaded, Survey
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.itemlog import ItemId
-from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.log.itemlog import ItemId
+from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.requests import LoadedRows, LoadItems, LoadThreadRows
 from threadkeep.transfer.thread_builder import ItemSlices
 from threadkeep.work import Read, Work
 
@@ -31,13 +31,13 @@ class Digest:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
 
-def read_rows(key: ThreadKey) -> Work[Loaded]:
+def read_rows(key: ThreadKey) -> Work[LoadedRows]:
     """Return all rows of a thread. One round trip."""
 
-    async def plan() -> Loaded:
-        return await Survey(key)
+    async def plan() -> LoadedRows:
+        return await LoadThreadRows(key)
 
-    loaded: Loaded = yield Read(plan)
+    loaded: LoadedRows = yield Read(plan)
     return loaded
 
 
@@ -45,13 +45,13 @@ def read_thread_row(key: ThreadKey) -> Work[ThreadRow | None]:
     """Return the row of a thread, or None. One round trip."""
 
     async def plan() -> ThreadRow | None:
-        return (await Items(key, ())).thread
+        return (await LoadItems(key, ())).thread
 
     row: ThreadRow | None = yield Read(plan)
     return row
 
 
-def digest_items(loaded: Loaded) -> Work[Digest]:
+def digest_items(loaded: LoadedRows) -> Work[Digest]:
     """Return the digest of all items of a thread whose rows were read. Conflict if it was pruned since."""
     assert loaded.thread is not None
     digest, slices = Digest(), ItemSlices(loaded.thread, loaded.stored)
@@ -70,17 +70,17 @@ def _portable(row: ThreadRow) -> ThreadRow:
     return row._replace(key=row.key._replace(tenant=""), epoch=0, rev=0, lease=None, bytes=0)
 
 
-def same_rows(one: Loaded, other: Loaded) -> bool:
+def same_rows(one: LoadedRows, other: LoadedRows) -> bool:
     """Whether two threads have the same rows, of themselves, their checkpoints and writes, and as many items."""
     rows = [{*checkpoint_rows(each), *write_rows(each)} for each in (one, other)]
     return same_thread(one.thread, other.thread) and rows[0] == rows[1] and one.stored == other.stored
 
 
-def checkpoint_rows(loaded: Loaded) -> Iterator[CheckpointRow]:
+def checkpoint_rows(loaded: LoadedRows) -> Iterator[CheckpointRow]:
     """The rows of a thread's checkpoints."""
-    return (found.row for found in loaded.found if found.row is not None)
+    return (found.row for found in loaded.checkpoints if found.row is not None)
 
 
-def write_rows(loaded: Loaded) -> Iterator[WriteRow]:
+def write_rows(loaded: LoadedRows) -> Iterator[WriteRow]:
     """The rows of a thread's writes, one for each task."""
-    return (row for found in loaded.found for row in found.writes)
+    return (row for found in loaded.checkpoints for row in found.writes)

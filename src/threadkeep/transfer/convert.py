@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 from threadkeep import keep as keeping
 from threadkeep.clock import now_us
 from threadkeep.drivers.loops import run_in_thread
-from threadkeep.engine import metadata
-from threadkeep.engine.backend import Batch, Label, Loaded, Pause
-from threadkeep.engine.checkpoints import TRIES
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.itemlog import SHARED, ItemId
-from threadkeep.engine.memories import VectorChanges
-from threadkeep.engine.records import ThreadRow, unpack_labels
-from threadkeep.engine.spaces import memory_number
+from threadkeep.engine.log.itemlog import SHARED, ItemId
+from threadkeep.engine.log.records import ThreadRow, unpack_labels
+from threadkeep.engine.memories.namespaces import memory_number
+from threadkeep.engine.memories.requests import LoadVectorChanges
+from threadkeep.engine.requests import Batch, LoadedRows, NewLabels, Pause
+from threadkeep.engine.threads import metadata
+from threadkeep.engine.threads.checkpoints import TRIES
 from threadkeep.errors import Conflict
 from threadkeep.keep import Keep
 from threadkeep.session import Session
@@ -41,7 +41,7 @@ from threadkeep.transfer.result import OWN_DATABASE, TransferResult
 from threadkeep.transfer.selection import MemoryPage, MemoryPages, Selection, ThreadPages, count_threads, select
 from threadkeep.transfer.thread_builder import ItemSlices, is_unfinished, is_untouched_copy
 from threadkeep.transfer.thread_copy import PutItems, ThreadCopy, message_count
-from threadkeep.work import Aside, Progress, Read, Tell, Work
+from threadkeep.work import Blocking, Progress, Read, Tell, Work
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ def _opened(where: str | Keep, tenant: str, *, read_only: bool) -> Iterator[Keep
 
 def _from(source: Session, work: Work[T]) -> Work[T]:
     """Do work on the source, as one step of the work on the target."""
-    done: T = yield Aside(lambda: source.work(work))
+    done: T = yield Blocking(lambda: source.work(work))
     return done
 
 
@@ -140,7 +140,7 @@ class _Conversion:
                 if not (yield from self._is_known_to_be_same(key, target)):
                     loaded = yield from _from(self.source, read_rows(key))
                     if loaded.thread is not None and not is_unfinished(loaded):
-                        thread = ThreadCopy(self.into, _StoredThread(self.source, loaded, loaded.thread), target)
+                        thread = ThreadCopy(self.into, _SourceThread(self.source, loaded, loaded.thread), target)
                         yield from transfer_thread(self.into, thread)
             except Conflict:
                 yield Read(partial(_pause, tried))
@@ -172,15 +172,15 @@ class _Conversion:
             return [IncomingMemory(row) for row in page.rows]
         if self._vectors[0] != page.partition:
             plan = partial(_read_vectors, self.source.tenant, page.partition)
-            self._vectors = (page.partition, (yield Aside(lambda: self.source.runner.run(plan()))))
-        numbers = [memory_number(self.source.tenant, row.place) for row in page.rows]
+            self._vectors = (page.partition, (yield Blocking(lambda: self.source.runner.run(plan()))))
+        numbers = [memory_number(self.source.tenant, row.memory_key) for row in page.rows]
         return [IncomingMemory(row, self._vectors[1].get(n)) for row, n in zip(page.rows, numbers, strict=True)]
 
 
-class _StoredThread:
+class _SourceThread:
     """A thread of the source whose rows were read."""
 
-    def __init__(self, session: Session, loaded: Loaded, row: ThreadRow) -> None:
+    def __init__(self, session: Session, loaded: LoadedRows, row: ThreadRow) -> None:
         self.created = row.created
         self.updated = row.updated
         self._session = session
@@ -212,7 +212,7 @@ class _StoredThread:
             self._digest = digest
         return _batch(self._session, self._loaded, key)
 
-    def difference(self, found: Loaded) -> Work[str | None]:
+    def difference(self, found: LoadedRows) -> Work[str | None]:
         """Compare rows and items. Conflict if either side changes meanwhile."""
         digest = self._digest
         if digest is None:
@@ -225,7 +225,7 @@ class _StoredThread:
         return "the target does not hold the same as the source"
 
 
-def _batch(session: Session, loaded: Loaded, target: ThreadKey) -> Batch:
+def _batch(session: Session, loaded: LoadedRows, target: ThreadKey) -> Batch:
     """All rows of a thread, as a batch that adds them to another."""
     assert loaded.thread is not None
     head = session.heads.seen(loaded.thread.key, loaded, None)
@@ -242,7 +242,7 @@ def _batch(session: Session, loaded: Loaded, target: ThreadKey) -> Batch:
         thread=loaded.thread._replace(key=target, bytes=size, lease=None),
         new_checkpoints=checkpoints,
         new_writes=writes,
-        labels=tuple(Label(n, metadata.tags(named)) for n, named in labels.items()),
+        labels=tuple(NewLabels(n, metadata.tags(named)) for n, named in labels.items()),
         runs=tuple(dict.fromkeys(run for run in runs if run is not None)),
     )
 
@@ -254,7 +254,7 @@ async def _pause(tried: int) -> None:
 async def _read_vectors(tenant: str, partition: str) -> dict[int, tuple[bytes, ...]]:
     """Read the vectors of a partition as they are stored, by the numbers of memories."""
     found: dict[int, dict[int, bytes]] = {}
-    for change in await VectorChanges(tenant, partition):
+    for change in await LoadVectorChanges(tenant, partition):
         for row in change.changed:
             found.setdefault(row.memory, {})[row.field] = row.vector
     return {number: tuple(fields[n] for n in sorted(fields)) for number, fields in found.items()}

@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from threadkeep.clock import nonce, now_ms
-from threadkeep.engine.heads import Heads
+from threadkeep.engine.cube import ops, plans
+from threadkeep.engine.cube.channels import packed
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.talks import ops, plans
-from threadkeep.engine.talks.form import packed
+from threadkeep.engine.threads.heads import Heads
 from threadkeep.plan import result
 from threadkeep.transfer.pipeline import Transfer
 from threadkeep.transfer.result import Outcome
-from threadkeep.transfer.sources.source import CubeDetails, CubeMessage, CubeRun, ForeignCubeThreads, UnreadableError
-from threadkeep.work import Aside, Change, Progress, Read, Work
+from threadkeep.transfer.sources.source import (
+    CubeDetails,
+    CubeMessage,
+    ForeignCubeRun,
+    ForeignCubeThreads,
+    UnreadableError,
+)
+from threadkeep.work import Blocking, Change, Progress, Read, Work
 
 _BYTES, _OPS, _MESSAGES = 4 * 1024 * 1024, 200, 100
 """How much goes into one commit, and how many messages into one op."""
@@ -34,11 +40,11 @@ class CubeThread:
     key: ThreadKey
     _details: CubeDetails | None = None
     _there: int = 0
-    _before: plans.Overview | None = None
+    _before: plans.CubeOverview | None = None
 
     def put(self) -> Work[Outcome | None]:
         """Put what is missing; a dry run only counts messages. A thread is put as far as it can be read."""
-        self._there = yield Aside(lambda: self.source.count(self.key.id))
+        self._there = yield Blocking(lambda: self.source.count(self.key.id))
         self._before = yield Read(lambda: plans.overview(self._heads, self.key))
         both = min(self._known, self._there)
         self.into.tally.add("already_there", both)
@@ -48,7 +54,7 @@ class CubeThread:
             return self._outcome(self._there - both)
         added = 0
         try:
-            self._details = yield Aside(lambda: self.source.details(self.key.id))
+            self._details = yield Blocking(lambda: self.source.details(self.key.id))
             added += yield from self._append(self._details)
             if self._known <= self._there:
                 others = _other_ops(self._details, self._before)
@@ -76,7 +82,7 @@ class CubeThread:
             self.into.differs(self.key, f"message {n} differs")
         if compared.count < self._there:
             self.into.differs(self.key, f"the source has {self._there} messages, the target {compared.count}")
-        here: plans.Overview | None = yield Read(lambda: plans.overview(self._heads, self.key))
+        here: plans.CubeOverview | None = yield Read(lambda: plans.overview(self._heads, self.key))
         for what in _differences(details, here, is_continued=self._known > self._there):
             self.into.differs(self.key, what)
 
@@ -98,9 +104,9 @@ class CubeThread:
         """Append the messages that are missing; return the number of ops."""
         messages = self.source.messages(self.key.id, self._known)
         appending, made, tally = _appending_ops(details, self._before, messages), 0, self.into.tally
-        while some := (yield Aside(lambda: _next_slice(appending))):
+        while some := (yield Blocking(lambda: _next_slice(appending))):
             yield from self._commit(some)
-            appended = [each for op in some if isinstance(op, ops.Append) for each in op.messages]
+            appended = [each for op in some if isinstance(op, ops.AppendMessages) for each in op.messages]
             tally.add("messages", len(appended))
             tally.add("bytes", sum(len(each.data) for each in appended))
             tally.done += len(appended)
@@ -136,13 +142,13 @@ class _Comparison:
 
 
 def _appending_ops(
-    details: CubeDetails, here: plans.Overview | None, messages: Iterator[CubeMessage]
+    details: CubeDetails, here: plans.CubeOverview | None, messages: Iterator[CubeMessage]
 ) -> Iterator[ops.AnyOp]:
     """The ops that add the messages and runs of a thread after those that are here."""
-    begun = here.ledger.open | {run for run in here.ledger.runs if here.ledger.is_completed(run)} if here else set()
+    begun = here.runs.open | {run for run in here.runs.runs if here.runs.is_completed(run)} if here else set()
     to_claim = {run.id: run for run in details.runs if run.id not in begun}
     if here is None and details.parent is not None:
-        yield ops.Adopt(details.parent, time=details.runs[0].claimed if details.runs else now_ms(), draw=nonce())
+        yield ops.SetParent(details.parent, time=details.runs[0].claimed if details.runs else now_ms(), nonce=nonce())
     group: list[CubeMessage] = []
     for message in messages:
         if group and not _go_together(group, message):
@@ -162,40 +168,40 @@ def _go_together(group: Sequence[CubeMessage], message: CubeMessage) -> bool:
     return message.run == group[-1].run and not begins_turn and len(group) < _MESSAGES
 
 
-def _claim(run: CubeRun) -> ops.Claim:
-    return ops.Claim(run.id, time=run.claimed, draw=nonce())
+def _claim(run: ForeignCubeRun) -> ops.ClaimRun:
+    return ops.ClaimRun(run.id, time=run.claimed, nonce=nonce())
 
 
-def _append(group: Sequence[CubeMessage]) -> ops.Append:
+def _append(group: Sequence[CubeMessage]) -> ops.AppendMessages:
     given = [ops.message(message.plain)._replace(run=message.run) for message in group]
-    return ops.Append(given, every=True, time=group[-1].time, draw=nonce())
+    return ops.AppendMessages(given, keep_duplicates=True, time=group[-1].time, nonce=nonce())
 
 
-def _other_ops(details: CubeDetails, here: plans.Overview | None) -> list[ops.AnyOp]:
+def _other_ops(details: CubeDetails, here: plans.CubeOverview | None) -> list[ops.AnyOp]:
     """The ops that add the rest of a thread: completed runs, extra, the pending request, answers."""
     time = max([now_ms(), *(run.completed or run.claimed for run in details.runs)]) if here is None else now_ms()
-    done = [run for run in details.runs if run.order is not None and not (here and here.ledger.is_completed(run.id))]
+    done = [run for run in details.runs if run.order is not None and not (here and here.runs.is_completed(run.id))]
     made: list[ops.AnyOp] = [
-        ops.Complete(run.id, time=run.completed or time, draw=nonce())
+        ops.CompleteRun(run.id, time=run.completed or time, nonce=nonce())
         for run in sorted(done, key=lambda run: run.order or 0)
     ]
     held = here.extra if here is not None else None
     if details.extra is not None and details.extra != held:
-        made.append(ops.Merge(details.extra, time=time, draw=nonce()))
+        made.append(ops.MergeExtra(details.extra, time=time, nonce=nonce()))
     if details.pending != (here.pending if here is not None else None):
-        made.append(ops.Ask(details.pending, time=time, draw=nonce()))
+        made.append(ops.SetPendingRequest(details.pending, time=time, nonce=nonce()))
     return made + list(_answer_ops(details, here, time))
 
 
-def _answer_ops(details: CubeDetails, here: plans.Overview | None, time: int) -> Iterator[ops.AnyOp]:
+def _answer_ops(details: CubeDetails, here: plans.CubeOverview | None, time: int) -> Iterator[ops.AnyOp]:
     held = here.answers if here is not None else {}
     for (run, question), answer in details.answers.items():
         if question not in held.get(run, {}) or held[run][question] != answer:
-            yield ops.Answer(run, question, answer, time=time, draw=nonce())
+            yield ops.SaveAnswer(run, question, answer, time=time, nonce=nonce())
     for run, answers in held.items():
         gone = [question for question in answers if (run, question) not in details.answers]
         if gone:
-            yield ops.Forget(run, gone, time=time, draw=nonce())
+            yield ops.ClearAnswers(run, gone, time=time, nonce=nonce())
 
 
 def _next_slice(made: Iterator[ops.AnyOp]) -> list[ops.AnyOp]:
@@ -204,22 +210,22 @@ def _next_slice(made: Iterator[ops.AnyOp]) -> list[ops.AnyOp]:
     size = 0
     for op in made:
         some.append(op)
-        size += sum(len(each.data) for each in op.messages) if isinstance(op, ops.Append) else 0
+        size += sum(len(each.data) for each in op.messages) if isinstance(op, ops.AppendMessages) else 0
         if size >= _BYTES or len(some) >= _OPS:
             break
     return some
 
 
-def _differences(details: CubeDetails, here: plans.Overview | None, *, is_continued: bool) -> Iterator[str]:
+def _differences(details: CubeDetails, here: plans.CubeOverview | None, *, is_continued: bool) -> Iterator[str]:
     """How the rest of a thread differs from the source's."""
     if here is None:
         yield "it is missing"
         return
     for run in details.runs:
-        if run.id not in here.ledger.runs or (run.order is not None and not here.ledger.is_completed(run.id)):
+        if run.id not in here.runs.runs or (run.order is not None and not here.runs.is_completed(run.id)):
             yield f"run {run.id!r} differs"
-    ours = [run.id for run in details.runs if run.order is not None and here.ledger.is_completed(run.id)]
-    if sorted(ours, key=lambda run: here.ledger.runs[run].completed or 0) != _in_order(details, ours):
+    ours = [run.id for run in details.runs if run.order is not None and here.runs.is_completed(run.id)]
+    if sorted(ours, key=lambda run: here.runs.runs[run].completed or 0) != _in_order(details, ours):
         yield "its runs were completed in another order"
     if here.parent != details.parent:
         yield f"its parent is {here.parent!r}, not {details.parent!r}"

@@ -13,16 +13,16 @@ from functools import partial
 from typing import Any
 
 from threadkeep.clock import nonce, now_ms
-from threadkeep.engine.backend import Scan, Want
-from threadkeep.engine.checkpoints import about, load_some
-from threadkeep.engine.checkpoints import write as commit_ops
-from threadkeep.engine.codec import Codec, Parts, pack, unpack
-from threadkeep.engine.gate import KeepSerializer
-from threadkeep.engine.heads import Head, Heads
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.ops import FIELDS, Op, Put, PutWrites
-from threadkeep.engine.records import Record, Slot, TaskWrites
-from threadkeep.engine.wire import WHOLE, header
+from threadkeep.engine.log.codec import Codec, Parts, pack, unpack
+from threadkeep.engine.log.msgpack import WHOLE, header
+from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
+from threadkeep.engine.log.type_gate import KeepSerializer
+from threadkeep.engine.requests import CheckpointRef, ScanCheckpoints
+from threadkeep.engine.threads.checkpoints import load_some, metadata_of
+from threadkeep.engine.threads.checkpoints import write as commit_ops
+from threadkeep.engine.threads.heads import Head, Heads
+from threadkeep.engine.threads.ops import FIELDS, Op, Put, PutWrites
 from threadkeep.errors import Conflict
 from threadkeep.plan import Failure
 from threadkeep.plan import Outcome as OpOutcome
@@ -38,7 +38,7 @@ from threadkeep.transfer.sources.source import (
     WriteCount,
     time_of,
 )
-from threadkeep.work import Aside, Change, Progress, Read, Work
+from threadkeep.work import Blocking, Change, Progress, Read, Work
 
 _BYTES, _OPS, _LOOKUPS = 4 * 1024 * 1024, 500, 200
 """How much goes into one commit, and how many checkpoints are looked up at once."""
@@ -62,8 +62,8 @@ class GraphThread:
 
     def put(self) -> Work[Outcome | None]:
         """Put what is missing. A dry run only counts it, and does not notice special writes that changed."""
-        written: dict[CheckpointPlace, WriteCount] = yield Aside(lambda: self.source.write_counts(self.key.id))
-        checkpoints: list[CheckpointPlace] = yield Aside(lambda: self.source.checkpoints(self.key.id))
+        written: dict[CheckpointPlace, WriteCount] = yield Blocking(lambda: self.source.write_counts(self.key.id))
+        checkpoints: list[CheckpointPlace] = yield Blocking(lambda: self.source.checkpoints(self.key.id))
         self._places = _parents_first({*checkpoints, *written})
         self._here = yield from self._read_places()
         self._is_continued = not self._here.issubset(self._places)
@@ -86,11 +86,11 @@ class GraphThread:
     def compare(self) -> Work[None]:
         """Read both sides again and report where they differ."""
         reading, head = self.source.read(self.key.id, self._places), None
-        while some := (yield Aside(lambda: _next_slice(reading))):
+        while some := (yield Blocking(lambda: _next_slice(reading))):
             places = [each.place for each in some]
             head, here = yield Read(partial(_read, self._heads, self.key, places, head))
-            yield Aside(partial(self._compare_slice, head, here, some))
-            if head.pool.size > _LARGEST_POOL:
+            yield Blocking(partial(self._compare_slice, head, here, some))
+            if head.cache.size > _LARGEST_POOL:
                 head = None
             yield Progress(self.into.tally.done, self.into.tally.total, f"{self.key.id}: comparing")
         self._heads.forget(self.key)
@@ -107,7 +107,7 @@ class GraphThread:
     def _read_places(self) -> Work[set[CheckpointPlace]]:
         """The checkpoints that the thread has here."""
         here: set[CheckpointPlace] = set()
-        scan = Scan(self.key.tenant, self.key.kind, _OPS, thread=self.key.id)
+        scan = ScanCheckpoints(self.key.tenant, self.key.kind, _OPS, thread=self.key.id)
         while True:
             hits = yield Read(partial(_scanned, scan))
             here.update(CheckpointPlace(hit.row.ns, hit.row.id) for hit in hits)
@@ -115,7 +115,7 @@ class GraphThread:
                 return here
             last = hits[-1]
             after = (last.row.id, last.key.id, last.row.ns)
-            scan = Scan(self.key.tenant, self.key.kind, _OPS, thread=self.key.id, after=after)
+            scan = ScanCheckpoints(self.key.tenant, self.key.kind, _OPS, thread=self.key.id, after=after)
 
     def _count_writes(self, places: Sequence[CheckpointPlace]) -> Work[dict[CheckpointPlace, int]]:
         """Count the writes that are here at these places."""
@@ -129,8 +129,8 @@ class GraphThread:
     def _put_checkpoints(self, places: Sequence[CheckpointPlace]) -> Work[None]:
         """Put checkpoints together with their writes, several in each commit."""
         reading, tally = self.source.read(self.key.id, places), self.into.tally
-        while some := (yield Aside(lambda: _next_slice(reading))):
-            ops = yield Aside(partial(self._ops, some, only_new=True))
+        while some := (yield Blocking(lambda: _next_slice(reading))):
+            ops = yield Blocking(partial(self._ops, some, only_new=True))
             yield from self._commit(ops)
             tally.add("checkpoints", sum(each.checkpoint is not None for each in some))
             tally.add("bytes", sum(each.fresh for each in some))
@@ -140,7 +140,7 @@ class GraphThread:
     def _put_writes(self, places: Sequence[CheckpointPlace], *, only_new: bool) -> Work[None]:
         """Put writes that are missing on checkpoints that are here, or on none."""
         reading = self.source.read(self.key.id, places)
-        while some := (yield Aside(lambda: _next_slice(reading))):
+        while some := (yield Blocking(lambda: _next_slice(reading))):
             at = [each.place for each in some]
             head, here = yield Read(partial(_read, self._heads, self.key, at, None))
             missing = [_missing_writes(head, each, tasks) for each, (_, tasks) in zip(some, here, strict=True)]
@@ -196,7 +196,7 @@ class GraphThread:
                     self._differs(each.place, what)
 
 
-_Here = tuple[Record | None, dict[str, TaskWrites]]
+_Here = tuple[CheckpointRecord | None, dict[str, TaskWrites]]
 """A checkpoint of the target, and its writes by task."""
 
 
@@ -204,7 +204,7 @@ def _parents_first(places: Iterable[CheckpointPlace]) -> list[CheckpointPlace]:
     return sorted(places, key=lambda place: (place.id, place.ns))
 
 
-async def _scanned(scan: Scan) -> Any:
+async def _scanned(scan: ScanCheckpoints) -> Any:
     return await scan
 
 
@@ -244,7 +244,7 @@ def _put(place: CheckpointPlace, given: EncodedCheckpoint, time: int) -> Put:
     }  # fmt: skip
     op = Put(
         codec=_PLAIN, ns=place.ns, parent=given.parent, checkpoint=checkpoint, given_metadata=given.metadata,
-        new_versions={}, time=time, draw=nonce(), only_new=True,
+        new_versions={}, time=time, nonce=nonce(), only_new=True,
     )  # fmt: skip
     op.values = dict.fromkeys(given.values)
     op.encoded = dict(given.values)
@@ -268,23 +268,23 @@ async def _read(
     heads: Heads, key: ThreadKey, places: Sequence[CheckpointPlace], head: Head | None, *, items: bool = True
 ) -> tuple[Head, list[_Here]]:
     """Read what is here at these places. One round trip."""
-    head, loaded = await load_some(heads, key, tuple(Want(*place, items=items) for place in places), head)
+    head, loaded = await load_some(heads, key, tuple(CheckpointRef(*place, items=items) for place in places), head)
     if loaded.thread is None:
         return head, [(None, {})] * len(places)
     return head, [
         (head.checkpoint(found.row) if found.row else None, {row.task: head.task(row) for row in found.writes})
-        for found in loaded.found
+        for found in loaded.checkpoints
     ]
 
 
-def _differences(head: Head, here: Record | None, there: EncodedCheckpoint) -> Iterator[str]:
+def _differences(head: Head, here: CheckpointRecord | None, there: EncodedCheckpoint) -> Iterator[str]:
     """How a checkpoint differs from the source's."""
     if here is None:
         yield "it is missing"
         return
     if here.row.parent != there.parent:
         yield f"its parent is {here.row.parent!r}, not {there.parent!r}"
-    if _comparable(about(head, here)) != _comparable(unpack(pack(there.metadata), "metadata") or {}):
+    if _comparable(metadata_of(head, here)) != _comparable(unpack(pack(there.metadata), "metadata") or {}):
         yield "its metadata differs"
     if _comparable(here.versions) != _comparable(there.versions) or _comparable(here.seen) != _comparable(there.seen):
         yield "its versions differ"
@@ -323,5 +323,5 @@ def _is_same(head: Head, slot: Slot, parts: Parts) -> bool:
     """Whether a stored value has the same bytes."""
     if slot.tag != parts.tag or slot.snapshot != parts.snapshot:
         return False
-    data = slot.inline if slot.inline is not None else head.bytes_of(slot.runs)
+    data = slot.inline if slot.inline is not None else head.bytes_of(slot.ranges)
     return (data if slot.kind == WHOLE else header(slot.kind, slot.elements) + data) == joined(parts)

@@ -20,7 +20,7 @@ from threadkeep.transfer.result import TransferResult
 from threadkeep.transfer.selection import Selection
 from threadkeep.transfer.sources.detect import detect
 from threadkeep.transfer.sources.source import ForeignMemories, ForeignMemory, Source, UnreadableError
-from threadkeep.work import Aside, Progress, Work
+from threadkeep.work import Blocking, Progress, Work
 
 _MEMORIES = 200
 """Memories that are read at a time."""
@@ -36,15 +36,15 @@ class _Found(NamedTuple):
 
 def import_from(into: Transfer, given: Any, kind: str | None, selection: Selection) -> Work[TransferResult]:
     """Import. Missing if a selected thread does not exist; what `detect` raises if there is no such source."""
-    sources: list[Source] = yield Aside(lambda: detect(given, kind))
+    sources: list[Source] = yield Blocking(lambda: detect(given, kind))
     with ExitStack() as stack:
         for source in sources:
             stack.callback(source.close)
-        found: list[_Found] = yield Aside(lambda: [_find(source, selection) for source in sources])
+        found: list[_Found] = yield Blocking(lambda: [_find(source, selection) for source in sources])
         for id in selection.ids or ():
             if not any(id in (*each.graph, *each.cube) for each in found):
                 raise Missing(f"there is no thread {id!r} in the source")
-        into.tally.total = yield Aside(lambda: sum(_size(each, selection) for each in found))
+        into.tally.total = yield Blocking(lambda: sum(_size(each, selection) for each in found))
         yield Progress(0, into.tally.total, "")
         for each in found:
             for thread in _threads(into, each):
@@ -84,9 +84,9 @@ def _threads(into: Transfer, found: _Found) -> Iterator[IncomingThread]:
 
 
 def _put_all_memories(into: Transfer, memories: ForeignMemories) -> Work[None]:
-    has_vectors: bool = yield Aside(memories.has_vectors)
+    has_vectors: bool = yield Blocking(memories.has_vectors)
     reading = memories.rows()
-    while some := (yield Aside(lambda: list(islice(reading, _MEMORIES)))):
+    while some := (yield Blocking(lambda: list(islice(reading, _MEMORIES)))):
         readable = []
         for each in some:
             if isinstance(each, UnreadableError):

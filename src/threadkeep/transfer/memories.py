@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from threadkeep.clock import now_us
-from threadkeep.engine.memories import Memory, MemoryRow, Recall
-from threadkeep.engine.remembering import remember
-from threadkeep.engine.values import load
+from threadkeep.engine.memories.json_text import load
+from threadkeep.engine.memories.plans import write
+from threadkeep.engine.memories.requests import GetMemories, MemoryRow, NewMemory
 from threadkeep.transfer.pipeline import MemoryIndex, Transfer
-from threadkeep.work import Aside, Change, Read, Work
+from threadkeep.work import Blocking, Change, Read, Work
 
 
 class IncomingMemory(NamedTuple):
@@ -32,8 +32,8 @@ def put_memories(into: Transfer, memories: Sequence[IncomingMemory]) -> Work[Non
     into.tally.add("expired", len(memories) - len(alive))
     into.tally.add("already_there", len(alive) - len(wanted))
     if wanted and not into.dry_run:
-        indexed = yield Aside(lambda: list(_indexed(into.index(), wanted)))
-        yield Change(None, lambda: remember(into.session.tenant, indexed, (), now_us()))
+        indexed = yield Blocking(lambda: list(_indexed(into.index(), wanted)))
+        yield Change(None, lambda: write(into.session.tenant, indexed, (), now_us()))
         into.tally.add("bytes", sum(len(memory.row.value) for memory in wanted))
         if into.verify:
             yield from _compare(into, wanted)
@@ -44,7 +44,9 @@ def _missing(tenant: str, memories: Sequence[IncomingMemory]) -> Work[list[Incom
     """Those that the target lacks or has in an older form."""
 
     async def recall() -> tuple[MemoryRow | None, ...]:
-        return await Recall(tenant, tuple(memory.row.place for memory in memories), now_us()) if memories else ()
+        return (
+            await GetMemories(tenant, tuple(memory.row.memory_key for memory in memories), now_us()) if memories else ()
+        )
 
     held: tuple[MemoryRow | None, ...] = yield Read(recall)
     return [
@@ -65,7 +67,7 @@ def _sorted(row: MemoryRow) -> str:
     return json.dumps(load(row.value), sort_keys=True)
 
 
-def _indexed(index: MemoryIndex, memories: Sequence[IncomingMemory]) -> Iterator[Memory]:
+def _indexed(index: MemoryIndex, memories: Sequence[IncomingMemory]) -> Iterator[NewMemory]:
     """Memories with their vectors and words. All texts are embedded at once."""
     values = [load(memory.row.value) for memory in memories]
     texts = [
@@ -75,11 +77,11 @@ def _indexed(index: MemoryIndex, memories: Sequence[IncomingMemory]) -> Iterator
     embedded = index.embed([text for some in texts for text in some], []).texts
     for memory, value, some in zip(memories, values, texts, strict=True):
         vectors = memory.vectors if memory.vectors is not None else tuple(embedded[text] for text in some)
-        yield Memory(memory.row, vectors, index.words(value, None))
+        yield NewMemory(memory.row, vectors, index.words(value, None))
 
 
 def _compare(into: Transfer, memories: Sequence[IncomingMemory]) -> Work[None]:
     """Read the target again and report what it does not hold, unless it expired meanwhile."""
     for row, _ in (yield from _missing(into.session.tenant, memories)):
         if row.expires is None or row.expires > now_us():
-            into.tally.differs(f"memory {row.key!r} of {'.'.join(row.space)!r}: the target does not hold it")
+            into.tally.differs(f"memory {row.key!r} of {'.'.join(row.namespace)!r}: the target does not hold it")

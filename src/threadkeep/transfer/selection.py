@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
-from threadkeep.engine import catalogue
-from threadkeep.engine.backend import Catalogue
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id, as_ids
-from threadkeep.engine.memories import Browse, MemoryRow, Position, Spaces
-from threadkeep.engine.spaces import Space
+from threadkeep.engine.memories.namespaces import Space
+from threadkeep.engine.memories.requests import ListMemories, ListNamespaces, MemoryRow, Position
+from threadkeep.engine.requests import ListThreads
+from threadkeep.engine.threads import catalogue
 from threadkeep.work import Read, Work
 
 _THREADS = 1000
@@ -76,7 +76,7 @@ class ThreadPages:
 
     async def _page(self) -> list[ThreadKey]:
         chosen = self._selection
-        listed = await Catalogue(self._tenant, "id", _THREADS, self._after, chosen.prefix, chosen.kind)
+        listed = await ListThreads(self._tenant, "id", _THREADS, self._after, chosen.prefix, chosen.kind)
         return [one.row.key for one in listed]
 
 
@@ -122,14 +122,14 @@ class MemoryPages:
         rows: list[MemoryRow] = yield Read(self._page)
         self._is_last_page = len(rows) < _MEMORIES
         if rows:
-            self._after = (rows[-1].updated, rows[-1].space, rows[-1].key)
+            self._after = (rows[-1].updated, rows[-1].namespace, rows[-1].key)
         return MemoryPage(self._partition, rows)
 
     async def _next_partition(self) -> str | None:
         """The first segment of the next namespaces, in order."""
         last: Space | None = (self._partition,) if self._partition is not None else None
         while True:
-            spaces = await Spaces(self._tenant, (), self._now, _THREADS, last)
+            spaces = await ListNamespaces(self._tenant, (), self._now, _THREADS, last)
             found = next((space[0] for space in spaces if space[0] != self._partition), None)
             if found is not None or len(spaces) < _THREADS:
                 return found
@@ -137,4 +137,4 @@ class MemoryPages:
 
     async def _page(self) -> list[MemoryRow]:
         assert self._partition is not None
-        return list(await Browse(self._tenant, (self._partition,), self._now, _MEMORIES, after=self._after))
+        return list(await ListMemories(self._tenant, (self._partition,), self._now, _MEMORIES, after=self._after))

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from threadkeep.engine.backend import Batch, Commit, Have, Items, Loaded
-from threadkeep.engine.heads import Heads
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.itemlog import NAMES, ItemId, Run
-from threadkeep.engine.pool import Pool
-from threadkeep.engine.records import ThreadRow
+from threadkeep.engine.log.item_cache import ItemCache
+from threadkeep.engine.log.itemlog import NAMES, ItemId, ItemRange
+from threadkeep.engine.log.records import ThreadRow
+from threadkeep.engine.requests import Batch, CachedItems, Commit, LoadedRows, LoadItems
+from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.work import Change, Read, Work
 
@@ -33,9 +33,9 @@ def hidden(key: ThreadKey) -> ThreadKey:
     return ThreadKey(_HIDDEN + key.tenant, key.kind, key.id)
 
 
-def is_unfinished(loaded: Loaded) -> bool:
+def is_unfinished(loaded: LoadedRows) -> bool:
     """Whether the thread has no rows: nobody finished building it."""
-    return loaded.thread is not None and not any(found.row or found.writes for found in loaded.found)
+    return loaded.thread is not None and not any(found.row or found.writes for found in loaded.checkpoints)
 
 
 def is_untouched_copy(row: ThreadRow, created: int) -> bool:
@@ -97,7 +97,9 @@ class ThreadBuilder:
 
     def _ending(self) -> Batch:
         assert self.row is not None
-        return Batch((self.row.epoch, self.row.rev), self.row._replace(rev=self.row.rev + 1, bytes=0), ends=True)
+        return Batch(
+            (self.row.epoch, self.row.rev), self.row._replace(rev=self.row.rev + 1, bytes=0), drops_thread=True
+        )
 
 
 async def _committed(heads: Heads, batch: Batch) -> None:
@@ -107,9 +109,9 @@ async def _committed(heads: Heads, batch: Batch) -> None:
     try:
         await Commit(batch)
     except Conflict:
-        there = (await Items(key, ())).thread
+        there = (await LoadItems(key, ())).thread
         is_ours = there is not None and (there.epoch, there.rev) == (thread.epoch, thread.rev)
-        if not is_ours and not (batch.ends and there is None):
+        if not is_ours and not (batch.drops_thread and there is None):
             raise
     finally:
         heads.forget(key)
@@ -118,7 +120,7 @@ async def _committed(heads: Heads, batch: Batch) -> None:
 class ItemSlices:
     """Reads the items of a thread slice by slice, as of one epoch."""
 
-    def __init__(self, thread: ThreadRow, runs: Iterable[Run]) -> None:
+    def __init__(self, thread: ThreadRow, runs: Iterable[ItemRange]) -> None:
         self._thread = thread
         self._left = list(reversed(list(runs)))
         self._count = _FEWEST
@@ -131,7 +133,7 @@ class ItemSlices:
         """Return the next items, in the order of the runs. Conflict if the thread was pruned or removed since."""
         runs, row = self._some(), self._thread
         names = row.nexts[NAMES] if row.nexts else 0
-        loaded = yield Read(lambda: _read(Items(row.key, runs, Have(row.epoch, names, Pool()))))
+        loaded = yield Read(lambda: _read(LoadItems(row.key, runs, CachedItems(row.epoch, names, ItemCache()))))
         if loaded.thread is None or loaded.thread.epoch != row.epoch:
             raise Conflict(f"thread {row.key.id!r} was pruned while it was read")
         try:
@@ -143,25 +145,25 @@ class ItemSlices:
         self._count = max(_FEWEST, min(_MOST, SLICE * len(found) // size if size else _MOST))
         return found
 
-    def _some(self) -> tuple[Run, ...]:
+    def _some(self) -> tuple[ItemRange, ...]:
         """The runs of the next slice."""
-        runs: list[Run] = []
+        runs: list[ItemRange] = []
         count = self._count
         while self._left and count:
             lane, start, length = self._left.pop()
             taken = min(length, count)
-            runs.append(Run(lane, start, taken))
+            runs.append(ItemRange(lane, start, taken))
             count -= taken
             if taken < length:
-                self._left.append(Run(lane, start + taken, length - taken))
+                self._left.append(ItemRange(lane, start + taken, length - taken))
         return tuple(runs)
 
 
-async def _read(request: Items) -> Loaded:
+async def _read(request: LoadItems) -> LoadedRows:
     return await request
 
 
-def remove_thread(heads: Heads, loaded: Loaded) -> Work[None]:
+def remove_thread(heads: Heads, loaded: LoadedRows) -> Work[None]:
     """Remove a thread that is still as it was read. Conflict if it is not."""
     row = loaded.thread
     assert row is not None

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from threadkeep.clock import nonce, now_ms
-from threadkeep.engine import copy
-from threadkeep.engine.backend import Batch, Loaded
-from threadkeep.engine.heads import Heads
+from threadkeep.engine.cube.channels import MESSAGES
+from threadkeep.engine.cube.channels import count as count_elements
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.itemlog import ItemId
-from threadkeep.engine.records import CheckpointRow, ThreadRow, WriteRow
-from threadkeep.engine.talks.form import MESSAGES
-from threadkeep.engine.talks.form import count as count_elements
+from threadkeep.engine.log.itemlog import ItemId
+from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.requests import Batch, LoadedRows
+from threadkeep.engine.threads import copy
+from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Conflict, ThreadkeepError
 from threadkeep.transfer.compare import checkpoint_rows, read_rows, write_rows
 from threadkeep.transfer.pipeline import Transfer
@@ -55,7 +55,7 @@ class StoredThread(Protocol):
         None if the source has no complete thread after all. Conflict if it changed meanwhile.
         """
 
-    def difference(self, found: Loaded) -> Work[str | None]:
+    def difference(self, found: LoadedRows) -> Work[str | None]:
         """Return how the target's thread differs from what was read; None if it is the same."""
 
 
@@ -66,7 +66,7 @@ class ThreadCopy:
     into: Transfer
     source: StoredThread
     key: ThreadKey
-    _before: Loaded | None = None
+    _before: LoadedRows | None = None
     _rows: Batch | None = None
     _outcome: Outcome | None = None
 
@@ -86,7 +86,7 @@ class ThreadCopy:
         self._count_rows(self._rows, before)
         return self._outcome
 
-    def _write(self, before: Loaded, *, merges: bool) -> Work[Batch | None]:
+    def _write(self, before: LoadedRows, *, merges: bool) -> Work[Batch | None]:
         """Build the thread in place of what is there, or beside it if it must be merged."""
         key = hidden(self.key) if merges else self.key
         old = (yield from read_rows(key)) if merges else before
@@ -120,7 +120,7 @@ class ThreadCopy:
     def _heads(self) -> Heads:
         return self.into.session.heads
 
-    def _count_rows(self, rows: Batch, before: Loaded) -> None:
+    def _count_rows(self, rows: Batch, before: LoadedRows) -> None:
         """Count what is new, and what was there before."""
         tally = self.into.tally
         if self.key.kind == CUBE:
@@ -152,7 +152,7 @@ class ThreadCopy:
             self.into.differs(self.key, difference)
 
 
-def outcome_of(source: StoredThread, before: Loaded, *, is_cube: bool) -> Outcome:
+def outcome_of(source: StoredThread, before: LoadedRows, *, is_cube: bool) -> Outcome:
     """Decide what becomes of a thread, given what the target has of that key."""
     if before.thread is None or is_unfinished(before):
         return "created"
@@ -163,7 +163,7 @@ def outcome_of(source: StoredThread, before: Loaded, *, is_cube: bool) -> Outcom
     return "conflicting" if is_cube else "merged"
 
 
-def message_count(heads: Heads, loaded: Loaded) -> int:
+def message_count(heads: Heads, loaded: LoadedRows) -> int:
     """Return the number of messages of a CubeLoop thread whose rows were read; 0 if there is none."""
     row = loaded.thread
     newest = next((each for each in checkpoint_rows(loaded) if row and each.id == row.top), None)

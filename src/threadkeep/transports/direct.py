@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from threadkeep.drivers import forks
-from threadkeep.engine.health import Facts
+from threadkeep.engine.health.requests import LoadStorageFacts
 from threadkeep.errors import ReadOnly
 from threadkeep.plan import Outcome, Request, answer
 
@@ -33,7 +33,7 @@ class Direct:
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
-        if isinstance(request, Facts):
+        if isinstance(request, LoadStorageFacts):
             return {"backend": "memory", "durability": "nothing lasts"}
         with self._lock:
             return self._backend.answer(request)

@@ -28,19 +28,19 @@ from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from threadkeep.backends import postgres_setup
-from threadkeep.backends.pgvector import can_index
-from threadkeep.backends.postgres import Postgres, Statement, fits_one_statement
-from threadkeep.backends.setup import SetupStatement
-from threadkeep.backends.sql import only_adds
-from threadkeep.backends.sql_rows import Row, Values
+from threadkeep.backends.postgres import setup as postgres_setup
+from threadkeep.backends.postgres.dialect import PostgresDialect, Statement, fits_one_statement
+from threadkeep.backends.postgres.pgvector import can_index
+from threadkeep.backends.sql.backend import only_adds
+from threadkeep.backends.sql.rows import Row, Values
+from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.drivers import forks
-from threadkeep.engine.backend import Commit, Load, Survey
-from threadkeep.engine.health import Compact, Facts, IntegrityCheck
-from threadkeep.engine.memories import IndexVectors, Remember
+from threadkeep.engine.health.requests import CompactStorage, IntegrityCheck, LoadStorageFacts
+from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
+from threadkeep.engine.requests import Commit, LoadCheckpoints, LoadThreadRows
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, answer, drive
-from threadkeep.transports import arrays, postgres_health
+from threadkeep.transports import postgres_arrays, postgres_health
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ _NOT_SET_UP = (sql.UndefinedTable, sql.InvalidSchemaName)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PostgresOptions:
     """How to use a server."""
 
     min_size: int
@@ -84,22 +84,22 @@ class _Connection(psycopg.Connection[Row]):
     """A connection on which nothing takes for ever, even if the server has stopped without saying so."""
 
     patience: float | None = None
-    kept_cursor: _Cursor | None = None
+    kept_cursor: _PostgresCursor | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         return super().wait(gen, interval, self.patience if timeout is None else timeout)
 
 
-class _Cursor:
+class _PostgresCursor:
     """Runs SQL on a connection, by a psycopg cursor of our own, whatever cursors a pool that was lent would make."""
 
-    def __init__(self, connection: psycopg.Connection[Any], backend: Postgres) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], backend: PostgresDialect) -> None:
         self._connection = connection
         self._spelled = backend.spelled
         self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
         self._cursor.format = Format.BINARY
         self._cursor.adapters.register_dumper(int, Int8BinaryDumper)  # one type for all of them, one plan
-        arrays.register(self._cursor.adapters)
+        postgres_arrays.register(self._cursor.adapters)
 
     @property
     def pid(self) -> int:
@@ -158,7 +158,7 @@ class _Cursor:
 
 
 def _in_order(names: Iterable[tuple[str, str | None]], values: Values) -> list[Any]:
-    return [arrays.array(kind, values[name]) if kind else values[name] for name, kind in names]
+    return [postgres_arrays.array(kind, values[name]) if kind else values[name] for name, kind in names]
 
 
 class PostgresServer:
@@ -168,7 +168,12 @@ class PostgresServer:
     has_words = True
 
     def __init__(
-        self, where: str | ConnectionPool[Any], backend: Postgres, options: Options, *, on_loss: Callable[[], None]
+        self,
+        where: str | ConnectionPool[Any],
+        backend: PostgresDialect,
+        options: PostgresOptions,
+        *,
+        on_loss: Callable[[], None],
     ) -> None:
         self._lent = where if isinstance(where, ConnectionPool) else None
         self._conninfo = "" if self._lent is not None else _conninfo(str(where), options)
@@ -224,14 +229,14 @@ class PostgresServer:
             self._forked = True
             self._start()
 
-    def _answer(self, cursor: _Cursor, request: Request[Any]) -> Any:
-        if isinstance(request, Facts):
+    def _answer(self, cursor: _PostgresCursor, request: Request[Any]) -> Any:
+        if isinstance(request, LoadStorageFacts):
             return postgres_health.facts(cursor, self._backend, self._pool_facts(), synchronous=self._synchronous)
-        if isinstance(request, Load) and not self._options.by_thread:
+        if isinstance(request, LoadCheckpoints) and not self._options.by_thread:
             loaded = cursor.ask(self._backend.load(request))
             if loaded is not None:
                 return loaded
-        if isinstance(request, Survey) and not self._options.by_thread:
+        if isinstance(request, LoadThreadRows) and not self._options.by_thread:
             return cursor.ask(self._backend.survey(request))
         if request.access.one_statement:
             return self._backend.answer(cursor, request)
@@ -276,34 +281,34 @@ class PostgresServer:
             if not self._persist(lambda cursor: cursor.ask(statement), again=False):
                 raise Conflict
             return None
-        if isinstance(request, Remember):
+        if isinstance(request, WriteMemories):
             return self._remembered(request)
-        if isinstance(request, IndexVectors):
+        if isinstance(request, CreateVectorIndex):
             return self._index_vectors(request)
-        if isinstance(request, Compact):
+        if isinstance(request, CompactStorage):
             return self._compacted()
         return self._persist(
             lambda cursor: cursor.transaction(_WRITING, lambda: self._backend_answer(cursor, request)),
             again=request.access.repeatable,
         )
 
-    def _remembered(self, request: Remember) -> None:
+    def _remembered(self, request: WriteMemories) -> None:
         """Memories in one transaction, and one round trip. Made twice, it is the same."""
         statements = self._backend.remember(request, self._synchronous_now())
         self._persist(lambda cursor: cursor.at_once(statements))
 
-    def _index_vectors(self, request: IndexVectors) -> None:
+    def _index_vectors(self, request: CreateVectorIndex) -> None:
         """Have an index, if that is possible; without one vectors are compared by the clients, or one by one.
 
         Behind a pooler a lock would stay on a connection that is not ours: there the index is the administrator's.
         """
         self._ready()
-        possible = self._backend.pgvector is not None and can_index(request.dims, request.measure)
+        possible = self._backend.pgvector is not None and can_index(request.dims, request.metric)
         if possible and self._options.prepare:
             with self._translated(), self._patient_connection() as cursor:
                 self._make_index(cursor, request)
 
-    def _make_index(self, cursor: _Cursor, request: IndexVectors) -> None:
+    def _make_index(self, cursor: _PostgresCursor, request: CreateVectorIndex) -> None:
         """Make an index, unless it is there or others are at it. One that was not finished is removed."""
         blocks, backend = self._backend.sql, self._backend
         name, drop, make = backend.index_blocks(request)
@@ -323,14 +328,14 @@ class PostgresServer:
             cursor.rows(blocks["unlock-index"], lock)
 
     @contextmanager
-    def _patient_connection(self) -> Iterator[_Cursor]:
+    def _patient_connection(self) -> Iterator[_PostgresCursor]:
         """A connection for what takes long."""
         self._ready()
         with self._first_connection(time.monotonic() + self._options.timeout) as cursor:
             cursor.be_patient()
             yield cursor
 
-    def _backend_answer(self, cursor: _Cursor, request: Request[Any]) -> Any:
+    def _backend_answer(self, cursor: _PostgresCursor, request: Request[Any]) -> Any:
         if self._synchronous is not None:
             cursor.rows(f"SET LOCAL synchronous_commit = {self._synchronous}")
         return self._backend.answer(cursor, request)
@@ -339,7 +344,7 @@ class PostgresServer:
         self._ready()
         return self._synchronous
 
-    def _persist(self, work: Callable[[_Cursor], T], *, again: bool = True) -> T:
+    def _persist(self, work: Callable[[_PostgresCursor], T], *, again: bool = True) -> T:
         """Do some work on a connection, again and again while that may help. What it raises is translated.
 
         If the connection is lost on the way, everything that was remembered is forgotten: the next one may lead to a
@@ -351,7 +356,7 @@ class PostgresServer:
             try:
                 with self._translated(), self._lend(pool, end) as cursor:
                     return work(cursor)
-            except _Passing as passing:
+            except _TransientError as passing:
                 attempt += 1
                 pause = min(0.01 * 2**attempt, 0.25) * (0.5 + random())  # noqa: S311 - no secret
                 if time.monotonic() + pause > end:
@@ -411,14 +416,14 @@ class PostgresServer:
             try:
                 with self._translated(), self._first_connection(end) as cursor:
                     return self._prepare_schema(cursor)
-            except _Passing as passing:
+            except _TransientError as passing:
                 attempt += 1
                 if time.monotonic() > end:
                     raise Unavailable(f"PostgreSQL: {passing}") from passing.__cause__
                 time.sleep(min(0.02 * 2**attempt, 0.5) * (0.5 + random()))  # noqa: S311 - no secret
 
     @contextmanager
-    def _first_connection(self, end: float) -> Iterator[_Cursor]:
+    def _first_connection(self, end: float) -> Iterator[_PostgresCursor]:
         """A connection of its own, which says at once what is wrong with the address; of a pool that was lent, one of its."""
         if self._lent is not None:
             with self._lend(self._lent, end) as cursor:
@@ -426,10 +431,10 @@ class PostgresServer:
             return
         with _Connection.connect(self._conninfo, autocommit=True) as connection:
             connection.patience = self._options.timeout
-            yield _Cursor(connection, self._backend)
+            yield _PostgresCursor(connection, self._backend)
 
     @contextmanager
-    def _lend(self, pool: ConnectionPool[Any], end: float) -> Iterator[_Cursor]:
+    def _lend(self, pool: ConnectionPool[Any], end: float) -> Iterator[_PostgresCursor]:
         """A connection of the pool; it goes back as it came."""
         connection = pool.getconn(timeout=max(end - time.monotonic(), 0.001))
         try:
@@ -447,22 +452,22 @@ class PostgresServer:
         finally:
             pool.putconn(connection)
 
-    def _cursor_of(self, connection: psycopg.Connection[Any]) -> _Cursor:
+    def _cursor_of(self, connection: psycopg.Connection[Any]) -> _PostgresCursor:
         """A connection of ours keeps its cursor."""
         if not isinstance(connection, _Connection):
-            return _Cursor(connection, self._backend)
+            return _PostgresCursor(connection, self._backend)
         if connection.kept_cursor is None:
-            connection.kept_cursor = _Cursor(connection, self._backend)
+            connection.kept_cursor = _PostgresCursor(connection, self._backend)
         return connection.kept_cursor
 
-    def _prepare_schema(self, cursor: _Cursor) -> None:
+    def _prepare_schema(self, cursor: _PostgresCursor) -> None:
         blocks, options, execute = self._backend.sql, self._options, partial(_set_up, cursor)
         if drive(postgres_setup.needs_migration(blocks, read_only=options.read_only), execute):
             migrate = partial(postgres_setup.migrate, blocks, self._backend.schema)
             try:
                 cursor.transaction(_WRITING, lambda: drive(migrate(), execute))
             except _SET_UP_BY_OTHERS as error:
-                raise _Passing("others were setting it up at the same time") from error
+                raise _TransientError("others were setting it up at the same time") from error
         wanted = options.wants_vectors and not options.read_only
         self._backend.pgvector = drive(postgres_setup.find_pgvector(blocks, wanted=wanted), execute)
         synchronous = postgres_setup.synchronous_commit(blocks, durability=options.durability)
@@ -487,12 +492,12 @@ class PostgresServer:
                 raise Closed from error
             if _is_hopeless(error):
                 raise Unavailable(f"PostgreSQL: {_said(error)}") from error
-            raise _Passing(_said(error), lost_connection=_is_loss(error)) from error
+            raise _TransientError(_said(error), lost_connection=_is_loss(error)) from error
         except psycopg.Error as error:
             raise Unavailable(f"PostgreSQL: {_said(error)}") from error
 
 
-def _set_up(cursor: _Cursor, request: Request[Any]) -> list[Row]:
+def _set_up(cursor: _PostgresCursor, request: Request[Any]) -> list[Row]:
     """Execute a statement of a set-up plan."""
     assert isinstance(request, SetupStatement)
     try:
@@ -506,7 +511,7 @@ def _set_up(cursor: _Cursor, request: Request[Any]) -> list[Row]:
         raise
 
 
-class _Passing(ThreadkeepError):
+class _TransientError(ThreadkeepError):
     """Something that may be over soon."""
 
     def __init__(self, message: str, *, lost_connection: bool = False) -> None:
@@ -543,7 +548,7 @@ def _outcome(made: bool) -> Outcome:  # noqa: FBT001
     return Reply() if made else Failure(Conflict())
 
 
-def _conninfo(url: str, options: Options) -> str:
+def _conninfo(url: str, options: PostgresOptions) -> str:
     """The URL with defaults for what it does not say."""
     name = options.application_name
     try:

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import psycopg
 
-from threadkeep.backends.postgres import Postgres
-from threadkeep.backends.setup import SCHEMA_VERSION
-from threadkeep.engine.health import DATABASE, IntegrityProblem
+from threadkeep.backends.postgres.dialect import PostgresDialect
+from threadkeep.backends.sql.setup import SCHEMA_VERSION
+from threadkeep.engine.health.requests import DATABASE, IntegrityProblem
 
 _TABLES = (
     "tk_schema", "tk_threads", "tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs", "tk_memories",
@@ -33,14 +33,14 @@ class HealthCursor(Protocol):
         """Run a statement and return its rows."""
 
 
-def unsound(cursor: HealthCursor, backend: Postgres) -> tuple[IntegrityProblem, ...]:
+def unsound(cursor: HealthCursor, backend: PostgresDialect) -> tuple[IntegrityProblem, ...]:
     """Indexes that the server does not use."""
     rows = cursor.rows(backend.sql["invalid-indexes"], {"schema": backend.schema})
     return tuple(IntegrityProblem(DATABASE, f"the index {name} is not valid: REINDEX INDEX it") for (name,) in rows)
 
 
 def facts(
-    cursor: HealthCursor, backend: Postgres, pool: Mapping[str, Any], *, synchronous: str | None
+    cursor: HealthCursor, backend: PostgresDialect, pool: Mapping[str, Any], *, synchronous: str | None
 ) -> Mapping[str, Any]:
     """What is to know of the server; `synchronous` is what we set beside its own setting."""
     settings = {name: _setting(cursor, name) for name in _SETTINGS}

@@ -18,14 +18,14 @@ from urllib.parse import quote
 
 import apsw
 
-from threadkeep.backends import sqlite_setup
-from threadkeep.backends.setup import SetupStatement
-from threadkeep.backends.sql_rows import Row
-from threadkeep.backends.sqlite import Sqlite
+from threadkeep.backends.sql.rows import Row
+from threadkeep.backends.sql.setup import SetupStatement
+from threadkeep.backends.sqlite import setup as sqlite_setup
+from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
-from threadkeep.engine.backend import Commit, Drop, Footprint, Storage
-from threadkeep.engine.health import Compact, Facts, IntegrityCheck, IntegrityProblem
+from threadkeep.engine.health.requests import CompactStorage, IntegrityCheck, IntegrityProblem, LoadStorageFacts
+from threadkeep.engine.requests import Commit, DropThread, MeasureStorage, StorageSize
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, drive, result
 from threadkeep.transports import sqlite_health
@@ -40,7 +40,7 @@ _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
-class _Cursor:
+class _SqliteCursor:
     """Runs SQL on a connection, for one thread at a time."""
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -63,7 +63,7 @@ class SqliteFile:
     has_words = True
 
     def __init__(
-        self, path: Path, backend: Sqlite, *, durability: str, timeout: float, read_only: bool = False
+        self, path: Path, backend: SqliteDialect, *, durability: str, timeout: float, read_only: bool = False
     ) -> None:
         self._path = _absolute(path)
         self._backend = backend
@@ -76,7 +76,7 @@ class SqliteFile:
 
     def _start(self) -> None:
         self._writer: apsw.Connection | None = None
-        self._readers: list[_Cursor] = []
+        self._readers: list[_SqliteCursor] = []
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._active = 0
@@ -88,19 +88,19 @@ class SqliteFile:
             if not self.read_only:
                 self._open_writer()
             elif not self._readers:
-                self._readers.append(_Cursor(self._new_reader()))
+                self._readers.append(_SqliteCursor(self._new_reader()))
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request in a read transaction of its own."""
         reader = self._begin_reading()
         try:
             if reader is None:
-                reader = _Cursor(self._new_reader())
-            if isinstance(request, Footprint):
+                reader = _SqliteCursor(self._new_reader())
+            if isinstance(request, MeasureStorage):
                 return _footprint(self._path, reader.connection)
             if request.access.one_statement:
                 return self._backend.answer(reader, request)
-            if isinstance(request, Facts):
+            if isinstance(request, LoadStorageFacts):
                 return sqlite_health.facts(reader.connection, self._path, self._durability)
             if isinstance(request, IntegrityCheck):
                 return self._sound(reader)
@@ -110,7 +110,7 @@ class SqliteFile:
         finally:
             self._end(reader)
 
-    def _sound(self, reader: _Cursor) -> tuple[IntegrityProblem, ...]:
+    def _sound(self, reader: _SqliteCursor) -> tuple[IntegrityProblem, ...]:
         loose = partial(self._backend.answer, reader, IntegrityCheck())
         return sqlite_health.sound(reader.connection, loose)
 
@@ -118,7 +118,7 @@ class SqliteFile:
         """Execute changes in one transaction; one that fails is undone alone. Durable when this returns (strict)."""
         if self.read_only:
             raise ReadOnly
-        if any(isinstance(request, Compact) for request in requests):
+        if any(isinstance(request, CompactStorage) for request in requests):
             return [attempt(partial(self._apart, request)) for request in requests]
         with self._busy():
             connection = self._open_writer()
@@ -134,7 +134,7 @@ class SqliteFile:
 
     def _apart(self, request: Request[Any]) -> Any:
         """One change, beside no other: what cannot be in a transaction is not."""
-        if not isinstance(request, Compact):
+        if not isinstance(request, CompactStorage):
             return result(self.write([request])[0])
         with self._busy():
             return sqlite_health.compact(self._open_writer(), self._path)
@@ -186,7 +186,7 @@ class SqliteFile:
         with self._lock:
             self._count_in()
 
-    def _begin_reading(self) -> _Cursor | None:
+    def _begin_reading(self) -> _SqliteCursor | None:
         """Begin, with a connection for reading if one is at hand; the lock is taken once for both."""
         with self._lock:
             self._count_in()
@@ -199,7 +199,7 @@ class SqliteFile:
             raise Closed
         self._active += 1
 
-    def _end(self, reader: _Cursor | None = None) -> None:
+    def _end(self, reader: _SqliteCursor | None = None) -> None:
         """It is done. The connection that it read from is kept for the next, unless there are enough."""
         if reader is not None and len(self._readers) >= _IDLE_READERS:
             reader.connection.close()
@@ -212,7 +212,7 @@ class SqliteFile:
                 self._changed.notify_all()
 
     def _answer(self, connection: apsw.Connection, request: Request[Any]) -> Any:
-        return self._backend.answer(_Cursor(connection), request)
+        return self._backend.answer(_SqliteCursor(connection), request)
 
     def _alone(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
         """One change, undone with its transaction: a savepoint would write each page once more."""
@@ -321,7 +321,7 @@ def _in_transaction(connection: apsw.Connection, begin: str, work: Callable[[], 
 
 
 def _frees(request: Request[Any]) -> bool:
-    return isinstance(request, Drop) or (isinstance(request, Commit) and bool(request.batch.gone_items))
+    return isinstance(request, DropThread) or (isinstance(request, Commit) and bool(request.batch.removed_items))
 
 
 def _shrink(connection: apsw.Connection, timeout: float) -> None:
@@ -338,12 +338,12 @@ def _shrink(connection: apsw.Connection, timeout: float) -> None:
         connection.set_busy_timeout(int(timeout * 1000))
 
 
-def _footprint(path: Path, connection: apsw.Connection) -> Storage:
+def _footprint(path: Path, connection: apsw.Connection) -> StorageSize:
     """The sizes of the file and of its write-ahead log; pages of the file may be free."""
     files = {"file": path, "wal": path.with_name(path.name + "-wal")}
     parts = {name: each.stat().st_size if _exists(each) else 0 for name, each in files.items()}
     free = _number(connection, "PRAGMA freelist_count") * _number(connection, "PRAGMA page_size")
-    return Storage("sqlite", sum(parts.values()), parts, free=free)
+    return StorageSize("sqlite", sum(parts.values()), parts, free=free)
 
 
 def _exists(path: Path) -> bool:
@@ -364,7 +364,7 @@ def is_of_others(path: str) -> bool:
     try:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            return drive(sqlite_setup.version(Sqlite().sql), partial(_set_up, connection)) == 0
+            return drive(sqlite_setup.version(SqliteDialect().sql), partial(_set_up, connection)) == 0
         finally:
             connection.close()
     except apsw.Error:

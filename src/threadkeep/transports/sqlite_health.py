@@ -10,8 +10,8 @@ from typing import Any
 
 import apsw
 
-from threadkeep.backends.setup import SCHEMA_VERSION
-from threadkeep.engine.health import DATABASE, IntegrityProblem
+from threadkeep.backends.sql.setup import SCHEMA_VERSION
+from threadkeep.engine.health.requests import DATABASE, IntegrityProblem
 
 _MOST = 100
 _TABLES = (

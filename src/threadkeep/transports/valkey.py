@@ -26,11 +26,11 @@ from redis.cluster import ClusterNode, NodesManager
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from threadkeep.backends.valkey import Valkey
-from threadkeep.backends.valkey_calls import Call, script
+from threadkeep.backends.valkey.backend import ValkeyBackend
+from threadkeep.backends.valkey.calls import Call, script
 from threadkeep.drivers import forks
-from threadkeep.engine.backend import Commit, Footprint, Storage
-from threadkeep.engine.health import Facts
+from threadkeep.engine.health.requests import LoadStorageFacts
+from threadkeep.engine.requests import Commit, MeasureStorage, StorageSize
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
 from threadkeep.plan import Outcome, Request, answer, attempt
 from threadkeep.transports import valkey_health
@@ -52,7 +52,7 @@ _CAN_BE_LAST = "last_failed_node_name" in signature(NodesManager.initialize).par
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ValkeyOptions:
     """How to reach the servers. `settings` are redis-py's; `replicas` None is 1 where there are any."""
 
     hosts: tuple[tuple[str, int], ...]
@@ -78,20 +78,20 @@ def _script(name: str) -> _Script:
     return _Script(sha1(text.encode()).hexdigest(), text)  # noqa: S324 - so servers name scripts
 
 
-class _Node(NamedTuple):
+class _PrimaryNode(NamedTuple):
     """A primary, and how many replicas it has."""
 
     client: Redis
     replicas: int
 
 
-class _One:
+class _SingleServer:
     """A single server."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
         told: Any = client.info("replication")
-        self._node = _Node(client, int(told.get("connected_slaves", 0)))
+        self._node = _PrimaryNode(client, int(told.get("connected_slaves", 0)))
 
     def primaries(self) -> list[Primary]:
         """The server."""
@@ -100,7 +100,7 @@ class _One:
     def covered(self) -> None:
         """There are no slots."""
 
-    def node(self, key: bytes) -> _Node:  # noqa: ARG002 - there is one
+    def node(self, key: bytes) -> _PrimaryNode:  # noqa: ARG002 - there is one
         """Where a key is."""
         return self._node
 
@@ -110,7 +110,7 @@ class _One:
     def moved(self, error: errors.AskError) -> None:
         """Never."""
 
-    def asked(self, error: errors.AskError) -> _Node:
+    def asked(self, error: errors.AskError) -> _PrimaryNode:
         """Never."""
         raise Unavailable(str(error)) from error
 
@@ -134,13 +134,13 @@ class _Cluster:
         """How many slots some server has."""
         return sum(bool(nodes) for nodes in self._nodes.slots_cache.values())
 
-    def node(self, key: bytes) -> _Node:
+    def node(self, key: bytes) -> _PrimaryNode:
         """Where a key is."""
         slot = key_slot(key)
         held = self._nodes.slots_cache.get(slot)
         if not held:
             raise errors.SlotNotCoveredError(f"no server has slot {slot}")
-        return _Node(self._client(held[0]), len(held) - 1)
+        return _PrimaryNode(self._client(held[0]), len(held) - 1)
 
     def _client(self, node: Any) -> Redis:
         if node.redis_connection is None:
@@ -163,7 +163,7 @@ class _Cluster:
         else:
             self.refresh()
 
-    def asked(self, error: errors.AskError) -> _Node:
+    def asked(self, error: errors.AskError) -> _PrimaryNode:
         """The server that is taking a slot over."""
         find: Callable[[], Any] = partial(self._nodes.get_node, error.host, error.port)
         node = find()
@@ -172,7 +172,7 @@ class _Cluster:
             node = find()
         if node is None:
             raise errors.ConnectionError(f"unknown server {error.node_addr}")
-        return _Node(self._client(node), 0)
+        return _PrimaryNode(self._client(node), 0)
 
     def close(self) -> None:
         """Let go of all connections."""
@@ -187,7 +187,7 @@ class ValkeyServer:
     writers = 2
     has_words = False
 
-    def __init__(self, backend: Valkey, options: Options, *, on_loss: Callable[[], None]) -> None:
+    def __init__(self, backend: ValkeyBackend, options: ValkeyOptions, *, on_loss: Callable[[], None]) -> None:
         self._backend = backend
         self._options = options
         self._on_loss = on_loss
@@ -195,17 +195,17 @@ class ValkeyServer:
         self._lock = threading.Lock()
         self._at_rest = threading.Condition(self._lock)
         self._active = 0
-        self._servers: _One | _Cluster | None = None
+        self._servers: _SingleServer | _Cluster | None = None
         self._closed = False
         forks.watch(self)
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
-        if isinstance(request, Footprint):
+        if isinstance(request, MeasureStorage):
             return self._footprint()
-        if isinstance(request, Facts):
+        if isinstance(request, LoadStorageFacts):
             return self._facts()
-        return self._backend.answer(_CallExecutor(self, durable=False), request)
+        return self._backend.answer(_ValkeyCallExecutor(self, durable=False), request)
 
     def _facts(self) -> Mapping[str, Any]:
         self.setup()
@@ -223,7 +223,7 @@ class ValkeyServer:
         """Execute changes; commits side by side."""
         if self.read_only:
             raise ReadOnly
-        executor = _CallExecutor(self, durable=True)
+        executor = _ValkeyCallExecutor(self, durable=True)
         if not all(isinstance(request, Commit) for request in requests):
             return [answer(lambda each: self._backend.answer(executor, each), request) for request in requests]
         calls = [self._backend.commit_call(request.batch) for request in requests if isinstance(request, Commit)]
@@ -231,7 +231,7 @@ class ValkeyServer:
 
     def setup(self) -> None:
         """Reach the servers now."""
-        _CallExecutor(self, durable=False).call(self._backend.probe())
+        _ValkeyCallExecutor(self, durable=False).call(self._backend.probe())
 
     def close(self) -> None:
         """Let what is under way finish, and let go of all connections."""
@@ -271,7 +271,7 @@ class ValkeyServer:
             return self._sent(calls, durable=durable)
 
     def _sent(self, calls: Sequence[Call], *, durable: bool) -> list[Any]:
-        errands = waiting = [_Errand(call) for call in calls]
+        errands = waiting = [_PendingCall(call) for call in calls]
         deadline, pause = time.monotonic() + self._options.timeout, _SHORTEST
         while waiting:
             last: Exception | None = None
@@ -294,7 +294,7 @@ class ValkeyServer:
             pause = min(2 * pause, _LONGEST)
         return [errand.reply for errand in errands]
 
-    def _footprint(self) -> Storage:
+    def _footprint(self) -> StorageSize:
         """What the primaries have in memory, of others too. Tried again until the time is up, then Unavailable."""
         deadline = time.monotonic() + self._options.timeout
         with self._under_way():
@@ -315,7 +315,7 @@ class ValkeyServer:
         with suppress(*_LOST):
             self._reached().refresh(silent)
 
-    def _reached(self) -> _One | _Cluster:
+    def _reached(self) -> _SingleServer | _Cluster:
         """The servers; found at first use."""
         with self._lock:
             if self._servers is None:
@@ -324,25 +324,25 @@ class ValkeyServer:
                 self._servers = _found(self._options)
             return self._servers
 
-    def _exchange(self, servers: _One | _Cluster, errands: Iterable[_Errand], *, durable: bool) -> None:
+    def _exchange(self, servers: _SingleServer | _Cluster, errands: Iterable[_PendingCall], *, durable: bool) -> None:
         """Send errands to their servers, all at once, and collect the replies."""
-        rounds: dict[int, _Round] = {}
+        rounds: dict[int, _Pipeline] = {}
         for errand in errands:
             node = errand.node or servers.node(errand.call.keys[0])
             replicas = self._replicas(node) if durable else 0
             patience = int(self._options.answer * _WAITED * 1000)
-            rounds.setdefault(id(node.client), _Round(node.client, replicas, patience)).errands.append(errand)
+            rounds.setdefault(id(node.client), _Pipeline(node.client, replicas, patience)).errands.append(errand)
         for each in rounds.values():
             each.send()
         for each in rounds.values():
             each.receive()
 
-    def _replicas(self, node: _Node) -> int:
+    def _replicas(self, node: _PrimaryNode) -> int:
         wanted = self._options.replicas
         return wanted if wanted is not None else min(node.replicas, 1)
 
 
-class _CallExecutor:
+class _ValkeyCallExecutor:
     """Executes calls for the backend."""
 
     def __init__(self, server: ValkeyServer, *, durable: bool) -> None:
@@ -359,11 +359,11 @@ class _CallExecutor:
 
 
 @dataclass(slots=True, eq=False)
-class _Errand:
+class _PendingCall:
     """A call, where to it is sent, and what came back: a value or an error."""
 
     call: Call
-    node: _Node | None = None
+    node: _PrimaryNode | None = None
     as_text: bool = False
     reply: Any = None
     silent: str | None = None
@@ -381,11 +381,11 @@ class _Errand:
         return [("ASKING",), command] if self.node is not None else [command]
 
 
-class _Round:
+class _Pipeline:
     """What goes to one server on one connection, and comes back."""
 
     def __init__(self, client: Redis, replicas: int, patience: int) -> None:
-        self.errands: list[_Errand] = []
+        self.errands: list[_PendingCall] = []
         self._patience = patience
         self._client = client
         self._replicas = replicas
@@ -436,14 +436,14 @@ class _Round:
                     f"written, but {acknowledged} of {self._replicas} replicas have acknowledged it: it may be lost"
                 )
 
-    def _fail(self, error: Exception, errands: Iterable[_Errand]) -> None:
+    def _fail(self, error: Exception, errands: Iterable[_PendingCall]) -> None:
         for errand in errands:
             errand.reply, errand.silent = error, _name(self._client)
         if self._connection is not None:
             self._connection.disconnect()
 
 
-def _is_to_be_sent_again(servers: _One | _Cluster, errand: _Errand) -> bool:
+def _is_to_be_sent_again(servers: _SingleServer | _Cluster, errand: _PendingCall) -> bool:
     """Whether a reply says: elsewhere, in other words, or later."""
     reply = errand.reply
     errand.node = None
@@ -460,14 +460,14 @@ def _is_to_be_sent_again(servers: _One | _Cluster, errand: _Errand) -> bool:
     return True
 
 
-def _storage(primaries: Iterable[Primary]) -> Storage:
+def _storage(primaries: Iterable[Primary]) -> StorageSize:
     """What servers say of themselves."""
     parts, keys = dict[str, int](), 0
     for name, client, _ in primaries:
         told: Any = client.info("memory")
         parts[name] = int(told["used_memory"])
         keys += int(client.dbsize())
-    return Storage("valkey", sum(parts.values()), parts, keys=keys)
+    return StorageSize("valkey", sum(parts.values()), parts, keys=keys)
 
 
 def _name(client: Redis) -> str:
@@ -486,7 +486,7 @@ def _value(reply: Any) -> Any:
     return reply
 
 
-def _found(options: Options) -> _One | _Cluster:
+def _found(options: ValkeyOptions) -> _SingleServer | _Cluster:
     """Connect: to a cluster, if the first server that answers is in one."""
     limits = {"socket_timeout": options.answer, "socket_connect_timeout": min(options.answer, _CONNECTED)}
     settings: dict[str, Any] = {**limits, **options.settings, "protocol": 2}
@@ -503,7 +503,7 @@ def _found(options: Options) -> _One | _Cluster:
             client.close()
             continue
         if not told.get("cluster_enabled"):
-            return _One(client)
+            return _SingleServer(client)
         client.close()
         nodes: list[Any] = list(starmap(ClusterNode, options.hosts))
         return _Cluster(NodesManager(startup_nodes=nodes, require_full_coverage=False, **settings))

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.clock import now_us
-from threadkeep.engine import itemlog
-from threadkeep.engine.backend import Loaded, Pause
-from threadkeep.engine.checkpoints import TRIES
-from threadkeep.engine.codec import unpack
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.itemlog import Item, ItemId
-from threadkeep.engine.records import Slot, TaskWrites, ThreadRow
-from threadkeep.engine.survey import Whole, whole
+from threadkeep.engine.log import itemlog
+from threadkeep.engine.log.codec import unpack
+from threadkeep.engine.log.itemlog import Item, ItemId
+from threadkeep.engine.log.records import Slot, TaskWrites, ThreadRow
+from threadkeep.engine.requests import LoadedRows, Pause
+from threadkeep.engine.threads.checkpoints import TRIES
+from threadkeep.engine.threads.thread_rows import ThreadRows, thread_rows
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.session import Session
 from threadkeep.transfer.compare import read_rows
@@ -83,16 +83,16 @@ class LineCounts(NamedTuple):
 
 
 def write_thread(
-    session: Session, loaded: Loaded, write: WriteLine, redaction: Redaction | None = None
+    session: Session, loaded: LoadedRows, write: WriteLine, redaction: Redaction | None = None
 ) -> Work[LineCounts]:
     """Write the lines of a thread except the first and the last. Conflict if it is pruned meanwhile."""
     assert loaded.thread is not None
-    thread = whole(session.heads, loaded.thread.key, loaded)
+    thread = thread_rows(session.heads, loaded.thread.key, loaded)
     assert thread is not None
     lanes, lists = LaneNames(thread.head.names), _numbered_lists(thread)
     items = yield from _write_items(loaded.thread, thread, lanes, write, redaction)
     for at, n in lists.items():
-        write(runs_line(n, thread.head.pool.run_lists[at], lanes))
+        write(runs_line(n, thread.head.cache.range_lists[at], lanes))
     changed = redaction.line if redaction else _unchanged
     labels: dict[int, dict[str, Any]] = {}
     for place in sorted(thread.records):
@@ -115,7 +115,7 @@ def _place(task: TaskWrites) -> tuple[str, str, str]:
     return (task.row.ns, task.row.checkpoint, task.row.task)
 
 
-def _slots(thread: Whole) -> Iterable[tuple[str, Slot]]:
+def _slots(thread: ThreadRows) -> Iterable[tuple[str, Slot]]:
     """All values of a thread with their channels."""
     for record in thread.records.values():
         yield from record.slots.items()
@@ -124,20 +124,20 @@ def _slots(thread: Whole) -> Iterable[tuple[str, Slot]]:
             yield from ((entry.channel, entry.slot) for entry in task.entries.values())
 
 
-def _numbered_lists(thread: Whole) -> dict[int, int]:
+def _numbered_lists(thread: ThreadRows) -> dict[int, int]:
     """The run lists that are used: their numbers in the thread, mapped to those in the file."""
     used = {at.n for _, slot in _slots(thread) for run in slot.spill for at in run.ids()}
     return {at: n for n, at in enumerate(sorted(used))}
 
 
 def _write_items(
-    row: ThreadRow, thread: Whole, lanes: LaneNames, write: WriteLine, redaction: Redaction | None
+    row: ThreadRow, thread: ThreadRows, lanes: LaneNames, write: WriteLine, redaction: Redaction | None
 ) -> Work[int]:
     """Write the items that are used, in the order of their lanes' names; return their number."""
     if redaction is not None:
         redaction.begin(thread.head.names)
         return (yield from _write_redacted(row, thread, lanes, write, redaction))
-    used = itemlog.union(run for _, slot in _slots(thread) for run in slot.runs)
+    used = itemlog.union(run for _, slot in _slots(thread) for run in slot.ranges)
     slices, count = ItemSlices(row, sorted(used, key=lambda run: (lanes.name(run.lane), run.start))), 0
     while slices:
         for at, stored in (yield from slices.next()):
@@ -147,12 +147,12 @@ def _write_items(
 
 
 def _write_redacted(
-    row: ThreadRow, thread: Whole, lanes: LaneNames, write: WriteLine, redaction: Redaction
+    row: ThreadRow, thread: ThreadRows, lanes: LaneNames, write: WriteLine, redaction: Redaction
 ) -> Work[int]:
     """The same, element by element: all items of an element are redacted together."""
     written: dict[ItemId, int] = {}
     for channel, slot in _slots(thread):
-        slices = ItemSlices(row, itemlog.join_runs(_unwritten(slot, written)))
+        slices = ItemSlices(row, itemlog.join_ranges(_unwritten(slot, written)))
         waiting: list[tuple[ItemId, Item]] = []
         while slices:
             for at, stored in (yield from slices.next()):
@@ -171,7 +171,7 @@ def _write_redacted(
 def _unwritten(slot: Slot, written: Mapping[ItemId, int]) -> Iterator[ItemId]:
     """The items of a value that were not written yet, and items that continue them, which may have been."""
     is_open = False
-    for at in (at for run in slot.runs for at in run.ids()):
+    for at in (at for run in slot.ranges for at in run.ids()):
         is_open = at not in written or (is_open and written[at] == 0)
         if is_open:
             yield at

@@ -11,12 +11,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from threadkeep.engine.codec import pack, unpack
-from threadkeep.engine.itemlog import CHUNK, FIRST_CHANNEL, RUN_LISTS, Item, Run
-from threadkeep.engine.memories import MemoryRow
-from threadkeep.engine.records import CheckpointRow, Entry, Record, Slot, TaskWrites, WriteRow
-from threadkeep.engine.values import dump, load
-from threadkeep.engine.wire import LIST, MAP, WHOLE
+from threadkeep.engine.log.codec import pack, unpack
+from threadkeep.engine.log.itemlog import CHUNK, FIRST_CHANNEL, RUN_LISTS, Item, ItemRange
+from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE
+from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot, TaskWrites, WriteEntry, WriteRow
+from threadkeep.engine.memories.json_text import dump, load
+from threadkeep.engine.memories.requests import MemoryRow
 from threadkeep.errors import ThreadkeepError
 
 FORMAT, VERSION = "threadkeep", 1
@@ -170,17 +170,17 @@ def read_item(line: Line) -> tuple[str, int, Item]:
     return line.text("lane"), line.count("n", below=_GREATEST), Item(data, elements)
 
 
-def runs_line(n: int, runs: Iterable[Run], lanes: LaneNames) -> dict[str, Any]:
+def runs_line(n: int, runs: Iterable[ItemRange], lanes: LaneNames) -> dict[str, Any]:
     """Return the line of a list of runs that several values share."""
     return {"type": RUNS, "n": n, "runs": _flat_runs(runs, lanes)}
 
 
-def _flat_runs(runs: Iterable[Run], lanes: LaneNames) -> list[Any]:
+def _flat_runs(runs: Iterable[ItemRange], lanes: LaneNames) -> list[Any]:
     """Runs as lane, first number and length, one after the other."""
     return [each for run in runs for each in (lanes.name(run.lane), run.start, run.length)]
 
 
-def read_runs(line: Line, lane_of: Any) -> tuple[Run, ...]:
+def read_runs(line: Line, lane_of: Any) -> tuple[ItemRange, ...]:
     """Return runs. `lane_of` returns the number of a lane, or raises KeyError."""
     flat = line.listed("runs")
     if len(flat) % 3:
@@ -192,7 +192,7 @@ def read_runs(line: Line, lane_of: Any) -> tuple[Run, ...]:
         if not (0 <= start < _GREATEST and 0 < length < _GREATEST):
             raise line.error(f"invalid run {brief([lane, start, length])}")
         try:
-            runs.append(Run(lane_of(lane), start, length))
+            runs.append(ItemRange(lane_of(lane), start, length))
         except KeyError:
             raise line.error(f"there are no items of {brief(lane)}") from None
     return tuple(runs)
@@ -210,10 +210,10 @@ def _value(slot: Slot, lanes: LaneNames, lists: Mapping[int, int]) -> dict[str, 
         fields["elements"] = slot.elements
     if slot.spill:
         fields["lists"] = [lists[at.n] for run in slot.spill for at in run.ids()]
-    return fields | {"runs": _flat_runs(slot.runs[slot.covered :], lanes)}
+    return fields | {"runs": _flat_runs(slot.ranges[slot.covered :], lanes)}
 
 
-def _read_value(line: Line, lane_of: Any, lists: Mapping[int, tuple[Run, ...]]) -> Slot:
+def _read_value(line: Line, lane_of: Any, lists: Mapping[int, tuple[ItemRange, ...]]) -> Slot:
     """Return the slot of a value."""
     tag, snapshot = line.text("tag"), line.flag("snapshot")
     if "data" in line.fields:
@@ -226,12 +226,12 @@ def _read_value(line: Line, lane_of: Any, lists: Mapping[int, tuple[Run, ...]]) 
     if any(type(n) is not int or n not in lists for n in numbers):
         raise line.error("it refers to a list of runs that does not exist")
     covered = tuple(run for n in numbers for run in lists[n])
-    spill = tuple(Run(RUN_LISTS, n, 1) for n in numbers)
+    spill = tuple(ItemRange(RUN_LISTS, n, 1) for n in numbers)
     return Slot(kind, tag, elements, snapshot, None, covered + read_runs(line, lane_of), spill, len(covered))
 
 
 def checkpoint_line(
-    record: Record, labels: Mapping[str, Any], lanes: LaneNames, lists: Mapping[int, int]
+    record: CheckpointRecord, labels: Mapping[str, Any], lanes: LaneNames, lists: Mapping[int, int]
 ) -> dict[str, Any]:
     """Return the line of a checkpoint."""
     row = record.row
@@ -249,7 +249,9 @@ def _exact_all(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: exact(value) for name, value in values.items()}
 
 
-def read_checkpoint(line: Line, lane_of: Any, lists: Mapping[int, tuple[Run, ...]]) -> tuple[Record, dict[str, Any]]:
+def read_checkpoint(
+    line: Line, lane_of: Any, lists: Mapping[int, tuple[ItemRange, ...]]
+) -> tuple[CheckpointRecord, dict[str, Any]]:
     """Return a checkpoint without body and refs, and its metadata except source, step and run_id."""
     step = line.get("step", int, type(None))
     if step is not None and not -_MOST < step < _MOST:
@@ -260,7 +262,7 @@ def read_checkpoint(line: Line, lane_of: Any, lists: Mapping[int, tuple[Run, ...
         refs=(), body=b"",
     )  # fmt: skip
     rest = line.inner(line.fields["rest"]) if line.fields.get("rest") is not None else None
-    record = Record(
+    record = CheckpointRecord(
         row=row,
         fields=_read_all(line, "fields"),
         versions=_read_all(line, "versions"),
@@ -289,16 +291,16 @@ def writes_line(task: TaskWrites, lanes: LaneNames, lists: Mapping[int, int]) ->
     return {"type": WRITES, "ns": row.ns, "checkpoint": row.checkpoint, "task": row.task, "entries": entries}
 
 
-def read_writes(line: Line, lane_of: Any, lists: Mapping[int, tuple[Run, ...]]) -> TaskWrites:
+def read_writes(line: Line, lane_of: Any, lists: Mapping[int, tuple[ItemRange, ...]]) -> TaskWrites:
     """Return the writes of a task. Their row has no index, body and refs."""
-    entries: dict[int, Entry] = {}
+    entries: dict[int, WriteEntry] = {}
     for each in map(line.inner, line.listed("entries")):
         idx = each.count("idx", least=-_GREATEST, below=_GREATEST)
         if idx in entries:
             raise line.error(f"two writes have idx {idx}")
         slot = _read_value(each.inner(each.fields.get("value")), lane_of, lists)
         origin = (each.text("path"), each.maybe_text("run"), each.count("time"))
-        entries[idx] = Entry(each.text("channel"), slot, each.count("size"), origin)
+        entries[idx] = WriteEntry(each.text("channel"), slot, each.count("size"), origin)
     if not entries:
         raise line.error("it has no writes")
     path, run, time = next(iter(entries.values())).origin
@@ -309,7 +311,7 @@ def read_writes(line: Line, lane_of: Any, lists: Mapping[int, tuple[Run, ...]]) 
 def memory_line(row: MemoryRow) -> dict[str, Any]:
     """Return the line of a memory."""
     return {
-        "type": MEMORY, "namespace": list(row.space), "key": row.key, "value": load(row.value), "created": row.created,
+        "type": MEMORY, "namespace": list(row.namespace), "key": row.key, "value": load(row.value), "created": row.created,
         "updated": row.updated, "expires": row.expires, "ttl": row.ttl,
     }  # fmt: skip
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from threadkeep.engine.backend import Batch, Loaded
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
-from threadkeep.engine.memories import MemoryRow
-from threadkeep.engine.records import ThreadRow
+from threadkeep.engine.log.records import ThreadRow
+from threadkeep.engine.memories.requests import MemoryRow
+from threadkeep.engine.requests import Batch, LoadedRows
 from threadkeep.errors import Conflict, Missing
 from threadkeep.session import Session
 from threadkeep.transfer.memories import IncomingMemory, put_memories
@@ -29,7 +29,7 @@ from threadkeep.transfer.portable.format import (
     brief,
     read_memory,
 )
-from threadkeep.transfer.portable.thread_rows import LineSum, ThreadRows
+from threadkeep.transfer.portable.thread_rows import LineSum, PortableThreadRows
 from threadkeep.transfer.result import OWN_EXPORT, TransferResult
 from threadkeep.transfer.selection import Selection
 from threadkeep.transfer.thread_builder import is_untouched_copy
@@ -132,7 +132,7 @@ class _PortableThread:
         self._session = session
         self._first = first
         self._lines = lines
-        self._rows: ThreadRows | None = None
+        self._rows: PortableThreadRows | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -157,7 +157,7 @@ class _PortableThread:
 
     def read(self, key: ThreadKey, put: PutItems | None) -> Work[Batch | None]:
         """Pass all items to `put`, and return the rows; None if the thread is cut off or void."""
-        rows = self._rows = ThreadRows(self._first, key)
+        rows = self._rows = PortableThreadRows(self._first, key)
         for line in self._rest():
             rows.take(line)
             items = rows.new_items()
@@ -183,7 +183,7 @@ class _PortableThread:
             else:
                 yield line
 
-    def difference(self, found: Loaded) -> Work[str | None]:
+    def difference(self, found: LoadedRows) -> Work[str | None]:
         """Compare the lines that the target's thread would give with those of the file."""
         assert self._rows is not None
         here = LineSum()
@@ -191,7 +191,7 @@ class _PortableThread:
         return None if here.total == self._rows.sum.total else "the target does not hold the same as the file"
 
 
-def _check_counts(end: Line, rows: ThreadRows) -> None:
+def _check_counts(end: Line, rows: PortableThreadRows) -> None:
     found = {"checkpoints": len(rows.checkpoints), "writes": rows.entries, "items": rows.items}
     for name, count in found.items():
         if end.count(name) != count:

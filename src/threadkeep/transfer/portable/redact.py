@@ -18,12 +18,12 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b, shake_256
 from typing import Any, NamedTuple
 
-from threadkeep.engine.codec import MSGPACK
+from threadkeep.engine.cube import channels
 from threadkeep.engine.identity import CUBE, from_bytes, pack_id, to_bytes, unpack_id
-from threadkeep.engine.itemlog import Item
-from threadkeep.engine.metadata import OWN
-from threadkeep.engine.talks import form
-from threadkeep.engine.wire import MAP
+from threadkeep.engine.log.codec import MSGPACK
+from threadkeep.engine.log.itemlog import Item
+from threadkeep.engine.log.msgpack import MAP
+from threadkeep.engine.threads.metadata import OWN
 from threadkeep.transfer.portable import format as lines
 from threadkeep.transfer.portable.msgpack import Span, children, spans
 
@@ -239,13 +239,13 @@ class Redaction:
 
     def _cube_value(self, channel: str, kind: int, data: bytes) -> bytes:
         """The same for a CubeLoop thread: its events name runs and messages, and a value may be a JSON text."""
-        if channel == form.EVENTS:
+        if channel == channels.EVENTS:
             return self._events(data)
         out = bytearray(data)
         for span in spans(data):
             if span.is_text:
                 out[span.start : span.end] = self._json_text(data[span.start : span.end])
-            elif channel == form.PENDING:
+            elif channel == channels.PENDING:
                 self._pending(out, data, span)
             elif kind != MAP:
                 self._redact_object(out, data, span, _NOWHERE)

@@ -10,22 +10,16 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from threadkeep.engine import itemlog, metadata
-from threadkeep.engine.backend import Batch, Label
-from threadkeep.engine.codec import pack
+from threadkeep.engine.cube.channels import MESSAGES
+from threadkeep.engine.cube.channels import count as count_elements
 from threadkeep.engine.identity import CUBE, ThreadKey, to_bytes
-from threadkeep.engine.itemlog import FIRST_CHANNEL, NAMES, RUN_LISTS, SHARED, Item, ItemId, Run
-from threadkeep.engine.records import (
-    CheckpointRow,
-    Names,
-    ThreadRow,
-    WriteRow,
-    pack_checkpoint,
-    pack_writes,
-)
-from threadkeep.engine.status import STATUSES
-from threadkeep.engine.talks.form import MESSAGES
-from threadkeep.engine.talks.form import count as count_elements
+from threadkeep.engine.log import itemlog
+from threadkeep.engine.log.codec import pack
+from threadkeep.engine.log.itemlog import FIRST_CHANNEL, NAMES, RUN_LISTS, SHARED, Item, ItemId, ItemRange
+from threadkeep.engine.log.records import CheckpointRow, NameTable, ThreadRow, WriteRow, pack_checkpoint, pack_writes
+from threadkeep.engine.requests import Batch, NewLabels
+from threadkeep.engine.threads import metadata
+from threadkeep.engine.threads.status import STATUSES
 from threadkeep.transfer.portable import format as lines
 from threadkeep.transfer.portable.format import LaneNames, Line, brief
 
@@ -73,7 +67,7 @@ class _Spans:
 
 
 @dataclass(slots=True)
-class ThreadRows:
+class PortableThreadRows:
     """The rows of a thread as far as its lines were read, and the items that were not handed over yet."""
 
     first: Line
@@ -91,9 +85,9 @@ class ThreadRows:
     _names: list[str] = field(default_factory=list)
     _numbers: dict[str, int] = field(default_factory=dict)
     _spans: dict[int, _Spans] = field(default_factory=dict)
-    _lists: dict[int, tuple[Run, ...]] = field(default_factory=dict)
+    _lists: dict[int, tuple[ItemRange, ...]] = field(default_factory=dict)
     _shared: dict[bytes, int] = field(default_factory=dict)
-    _labels: dict[int, Label] = field(default_factory=dict)
+    _labels: dict[int, NewLabels] = field(default_factory=dict)
     _runs: dict[str, None] = field(default_factory=dict)
 
     def take(self, line: Line) -> None:
@@ -125,7 +119,7 @@ class ThreadRows:
         if n != len(self._lists):
             raise line.error(f"expected list of runs {len(self._lists)}, not {n}")
         self._lists[n] = runs
-        self._store(ItemId(RUN_LISTS, n), Item(itemlog.pack_runs(runs)))
+        self._store(ItemId(RUN_LISTS, n), Item(itemlog.pack_ranges(runs)))
         self.sum.add(lines.runs_line(n, runs, LaneNames(self._names)))
 
     def _checkpoint(self, line: Line) -> None:
@@ -145,7 +139,7 @@ class ThreadRows:
             packed = pack_checkpoint(row, record, self._naming(), self._share)
         except (TypeError, ValueError, RecursionError) as error:
             raise line.error(f"checkpoint {brief(row.id)}: {error}") from error
-        self._labels.setdefault(label, Label(label, metadata.tags(parts.labels)))
+        self._labels.setdefault(label, NewLabels(label, metadata.tags(parts.labels)))
         self.checkpoints[(row.ns, row.id)] = packed
         if self.key.kind == CUBE and row.id >= self._newest:
             self._newest = row.id
@@ -170,9 +164,9 @@ class ThreadRows:
 
     def _check_slots(self, line: Line, slots: Any) -> None:
         for slot in slots:
-            self._checked(line, slot.runs[slot.covered :])
+            self._checked(line, slot.ranges[slot.covered :])
 
-    def _checked(self, line: Line, runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    def _checked(self, line: Line, runs: tuple[ItemRange, ...]) -> tuple[ItemRange, ...]:
         for lane, start, length in runs:
             if not self._spans[lane].has(start, start + length):
                 name = self._names[lane - FIRST_CHANNEL]
@@ -186,8 +180,8 @@ class ThreadRows:
             raise KeyError(name)
         return lane
 
-    def _naming(self) -> Names:
-        return Names(self._names, self._number)
+    def _naming(self) -> NameTable:
+        return NameTable(self._names, self._number)
 
     def _number(self, name: str) -> int:
         n = self._numbers.get(name)

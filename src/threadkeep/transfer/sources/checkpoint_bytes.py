@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import ormsgpack
 
-from threadkeep.engine.codec import MSGPACK, Parts
-from threadkeep.engine.splitting import Splitter
-from threadkeep.engine.wire import MAP, WHOLE, end, header, opened
+from threadkeep.engine.log.codec import MSGPACK, Parts
+from threadkeep.engine.log.msgpack import MAP, WHOLE, end, header, opened
+from threadkeep.engine.log.splitter import Splitter
 from threadkeep.transfer.sources.source import UnreadableError
 
 JSON = "json"

@@ -16,7 +16,7 @@ from typing import Any
 import ormsgpack
 
 from threadkeep.transfer.sources.postgres_server import PostgresRows
-from threadkeep.transfer.sources.source import CubeDetails, CubeMessage, CubeRun, UnreadableError, milliseconds
+from threadkeep.transfer.sources.source import CubeDetails, CubeMessage, ForeignCubeRun, UnreadableError, milliseconds
 
 KIND = "cubeloop-postgres"
 _MESSAGES = {"thread_id", "seq", "role", "metadata", "payload"}
@@ -28,7 +28,12 @@ def has_threads(tables: dict[str, set[str]]) -> bool:
     return "thread_id" in tables.get("cubepi_threads", set()) and tables.get("cubepi_messages", set()) >= _MESSAGES
 
 
-class SavedCubeThreads:
+def saved_threads(rows: PostgresRows) -> PostgresCubeThreads:
+    """Return the cube threads of a database that has them."""
+    return PostgresCubeThreads(rows)
+
+
+class PostgresCubeThreads:
     """The threads of a PostgresCheckpointer."""
 
     def __init__(self, rows: PostgresRows) -> None:
@@ -57,7 +62,7 @@ class SavedCubeThreads:
         pending = (request, run) if isinstance(request, dict) else None
         return CubeDetails(self._runs(thread), extra, parent, pending, self._answers(thread))
 
-    def _runs(self, thread: str) -> list[CubeRun]:
+    def _runs(self, thread: str) -> list[ForeignCubeRun]:
         if "cubepi_runs" not in self._rows.tables:
             return []
         query = (
@@ -65,7 +70,9 @@ class SavedCubeThreads:
             " ORDER BY claimed_at, run_id"
         )
         return [
-            CubeRun(run, milliseconds(claimed) or 0, milliseconds(completed), order if completed is not None else None)
+            ForeignCubeRun(
+                run, milliseconds(claimed) or 0, milliseconds(completed), order if completed is not None else None
+            )
             for run, claimed, completed, order in self._rows.all(query, (thread,))
         ]
 

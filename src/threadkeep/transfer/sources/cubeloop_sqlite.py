@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from threadkeep.transfer.sources.source import CubeDetails, CubeMessage, CubeRun, UnreadableError
+from threadkeep.transfer.sources.source import CubeDetails, CubeMessage, ForeignCubeRun, UnreadableError
 from threadkeep.transfer.sources.sqlite_file import SqliteRows
 
 KIND = "cubeloop-sqlite"
@@ -31,7 +31,12 @@ def has_threads(tables: dict[str, set[str]]) -> bool:
     return tables.get("messages", set()) >= _MESSAGES and tables.get("thread_extra", set()) >= _EXTRA
 
 
-class SavedCubeThreads:
+def saved_threads(rows: SqliteRows) -> SqliteCubeThreads:
+    """Return the cube threads of a database that has them."""
+    return SqliteCubeThreads(rows)
+
+
+class SqliteCubeThreads:
     """The threads of a SQLiteCheckpointer."""
 
     def __init__(self, rows: SqliteRows) -> None:
@@ -59,7 +64,7 @@ class SavedCubeThreads:
         found = parsed(extra, "its extra") if extra is not None else None
         return CubeDetails(self._runs(thread), found, forked_from, self._pending(thread), self._answers(thread))
 
-    def _runs(self, thread: str) -> list[CubeRun]:
+    def _runs(self, thread: str) -> list[ForeignCubeRun]:
         if not self._has("runs", "run_id"):
             return []
         query = (
@@ -67,7 +72,7 @@ class SavedCubeThreads:
             " ORDER BY claimed_at, rowid"
         )
         return [
-            CubeRun(run, _time(claimed) or 0, _time(completed), order if completed is not None else None)
+            ForeignCubeRun(run, _time(claimed) or 0, _time(completed), order if completed is not None else None)
             for run, claimed, completed, order in self._rows.all(query, (thread,))
         ]
 

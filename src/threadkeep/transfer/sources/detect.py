@@ -120,11 +120,11 @@ def _chosen(name: str, kind: str | None, rows: Any, langgraph: Any, cubeloop: An
     found = {
         langgraph.KIND: lambda close: Source(
             langgraph.KIND,
-            graph=langgraph.SavedThreads(rows) if saver else None,
+            graph=langgraph.saved_threads(rows) if saver else None,
             memories=langgraph.stored_memories(rows) if store else None,
             close=close,
         ),
-        cubeloop.KIND: lambda close: Source(cubeloop.KIND, cube=cubeloop.SavedCubeThreads(rows), close=close),
+        cubeloop.KIND: lambda close: Source(cubeloop.KIND, cube=cubeloop.saved_threads(rows), close=close),
     }
     return [found[each](rows.close if each == wanted[-1] else _stays_open) for each in wanted]
 

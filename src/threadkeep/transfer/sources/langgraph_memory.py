@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from threadkeep.engine import values
-from threadkeep.engine.codec import Parts
 from threadkeep.engine.identity import as_id
-from threadkeep.engine.memories import MemoryRow
-from threadkeep.engine.splitting import Splitter
-from threadkeep.engine.vectors import packed
+from threadkeep.engine.log.codec import Parts
+from threadkeep.engine.log.splitter import Splitter
+from threadkeep.engine.memories import json_text
+from threadkeep.engine.memories.requests import MemoryRow
+from threadkeep.engine.memories.vectors import packed
 from threadkeep.transfer.sources.checkpoint_bytes import metadata, split_checkpoint, versions
 from threadkeep.transfer.sources.langgraph_sqlite import encoded
 from threadkeep.transfer.sources.source import (
@@ -37,13 +37,13 @@ KIND = "memory"
 def source_of(given: Any) -> Source | None:
     """Return the source for an object; None if it is neither."""
     if isinstance(given, InMemorySaver):
-        return Source(KIND, graph=SavedThreads(given))
+        return Source(KIND, graph=InMemorySaverThreads(given))
     if isinstance(given, InMemoryStore):
-        return Source(KIND, memories=StoredMemories(given))
+        return Source(KIND, memories=InMemoryStoreMemories(given))
     return None
 
 
-class SavedThreads:
+class InMemorySaverThreads:
     """The threads of an InMemorySaver. A thread_id that is not a str becomes one."""
 
     def __init__(self, saver: InMemorySaver) -> None:
@@ -76,7 +76,7 @@ class SavedThreads:
 
     def read(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[ForeignCheckpoint]:
         """Read what is at these places, in this order."""
-        splitter, cache = Splitter(), dict[Any, _Held]()
+        splitter, cache = Splitter(), dict[Any, _InMemoryValue]()
         for place in places:
             before = splitter.fresh
             writes = [
@@ -93,7 +93,7 @@ class SavedThreads:
         return dict(self._saver.writes.get((self._ids[thread], *place), {}))
 
     def _checkpoint(
-        self, splitter: Splitter, thread: str, place: CheckpointPlace, cache: dict[Any, _Held]
+        self, splitter: Splitter, thread: str, place: CheckpointPlace, cache: dict[Any, _InMemoryValue]
     ) -> EncodedCheckpoint | None:
         own = self._ids[thread]
         row = self._saver.storage.get(own, {}).get(place.ns, {}).get(place.id)
@@ -110,21 +110,21 @@ class SavedThreads:
         return EncodedCheckpoint(parent or None, found.plain, held, seen, kept, found.rest, metadata(about))
 
 
-class _Held(NamedTuple):
+class _InMemoryValue(NamedTuple):
     version: Any
     data: bytes
     parts: Parts
 
 
-def _split_once(splitter: Splitter, cache: dict[Any, _Held], place: Any, version: Any, stored: Any) -> Parts:
+def _split_once(splitter: Splitter, cache: dict[Any, _InMemoryValue], place: Any, version: Any, stored: Any) -> Parts:
     """A value as parts. The last one of each channel is cached, because most checkpoints repeat it."""
     held = cache.get(place)
     if held is None or held.version != version or held.data is not stored[1]:
-        cache[place] = held = _Held(version, stored[1], encoded(splitter, stored[0], stored[1], place))
+        cache[place] = held = _InMemoryValue(version, stored[1], encoded(splitter, stored[0], stored[1], place))
     return held.parts
 
 
-class StoredMemories:
+class InMemoryStoreMemories:
     """The memories of an InMemoryStore."""
 
     def __init__(self, store: InMemoryStore) -> None:
@@ -143,7 +143,7 @@ class StoredMemories:
         for space, items in sorted(self._store._data.items()):  # noqa: SLF001
             for key, item in sorted(items.items()):
                 try:
-                    text = values.dump(item.value)
+                    text = json_text.dump(item.value)
                 except (ValueError, TypeError) as error:
                     yield UnreadableError(f"memory {key!r} of {'.'.join(space)!r}: {error}")
                     continue

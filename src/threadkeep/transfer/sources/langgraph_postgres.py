@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import TASKS
 
-from threadkeep.engine.codec import MSGPACK, Parts
-from threadkeep.engine.splitting import Splitter
-from threadkeep.engine.vectors import packed as packed_vector
-from threadkeep.engine.wire import LIST, MAP, WHOLE, header
+from threadkeep.engine.log.codec import MSGPACK, Parts
+from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header
+from threadkeep.engine.log.splitter import Splitter
+from threadkeep.engine.memories.vectors import packed as packed_vector
 from threadkeep.transfer.sources.checkpoint_bytes import JSON, joined, metadata, packed, plain_value, versions
 from threadkeep.transfer.sources.langgraph_sqlite import encoded
-from threadkeep.transfer.sources.langgraph_store import StoredMemories
+from threadkeep.transfer.sources.langgraph_store import StoreTableMemories
 from threadkeep.transfer.sources.postgres_server import PostgresRows
 from threadkeep.transfer.sources.source import (
     CheckpointPlace,
@@ -56,7 +56,7 @@ def has_memories(tables: dict[str, set[str]]) -> bool:
     return tables.get("store", set()) >= _STORE
 
 
-class _Row(NamedTuple):
+class _PostgresCheckpoint(NamedTuple):
     place: CheckpointPlace
     parent: str | None
     checkpoint: dict[str, Any]
@@ -71,7 +71,12 @@ class _Blob(NamedTuple):
     version: str
 
 
-class SavedThreads:
+def saved_threads(rows: PostgresRows) -> PostgresSaverThreads:
+    """Return the threads of a database that has them."""
+    return PostgresSaverThreads(rows)
+
+
+class PostgresSaverThreads:
     """The threads of a PostgresSaver, or of a shallow one."""
 
     def __init__(self, rows: PostgresRows) -> None:
@@ -130,13 +135,13 @@ class SavedThreads:
                     yield found._replace(writes=writes.get(place, ()), fresh=splitter.fresh - before)
                     before = splitter.fresh
 
-    def _checkpoints(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[_Row]:
+    def _checkpoints(self, thread: str, places: Sequence[CheckpointPlace]) -> Iterator[_PostgresCheckpoint]:
         query = (
             f"SELECT checkpoint_ns, {self._id}, {self._parent}, checkpoint, metadata FROM checkpoints"
             f" WHERE thread_id = %s AND (checkpoint_ns, {self._id}) IN (SELECT * FROM unnest(%s::text[], %s::text[]))"
         )
         for ns, id, parent, checkpoint, about in self._rows.all(query, (thread, *_columns(places, 2))):
-            yield _Row(CheckpointPlace(ns, id), parent, checkpoint, about)
+            yield _PostgresCheckpoint(CheckpointPlace(ns, id), parent, checkpoint, about)
 
     def _sizes(self, thread: str, blobs: set[_Blob]) -> dict[_Blob, int]:
         query = (
@@ -163,7 +168,7 @@ class SavedThreads:
         splitter: Splitter,
         thread: str,
         place: CheckpointPlace,
-        row: _Row | None,
+        row: _PostgresCheckpoint | None,
         blobs: Mapping[_Blob, Parts | None],
     ) -> ForeignCheckpoint:
         if row is None:
@@ -174,7 +179,7 @@ class SavedThreads:
         except UnreadableError as error:
             return ForeignCheckpoint(place, None, (), str(error))
 
-    def _with_sends(self, thread: str, row: _Row, checkpoint: EncodedCheckpoint) -> EncodedCheckpoint:
+    def _with_sends(self, thread: str, row: _PostgresCheckpoint, checkpoint: EncodedCheckpoint) -> EncodedCheckpoint:
         """Add what the saver adds when it reads: the sends of old checkpoints."""
         if self._shallow:
             return checkpoint._replace(rest=_with_pending(row.checkpoint, self._sends(thread, row.place.ns, None)))
@@ -220,7 +225,7 @@ def _columns(rows: Any, width: int) -> tuple[list[Any], ...]:
     return tuple([row[n] for row in rows] for n in range(width))
 
 
-def _blobs(row: _Row, *, shallow: bool) -> set[_Blob]:
+def _blobs(row: _PostgresCheckpoint, *, shallow: bool) -> set[_Blob]:
     held = row.checkpoint.get("channel_versions")
     if not isinstance(held, dict):
         return set()
@@ -245,7 +250,7 @@ def _groups(
 
 
 def _checkpoint(
-    splitter: Splitter, row: _Row, blobs: Mapping[_Blob, Parts | None], *, shallow: bool
+    splitter: Splitter, row: _PostgresCheckpoint, blobs: Mapping[_Blob, Parts | None], *, shallow: bool
 ) -> EncodedCheckpoint:
     given, ns = row.checkpoint, row.place.ns
     if not isinstance(given, dict):
@@ -298,9 +303,9 @@ def _with_pending(given: Mapping[str, Any], sends: Parts | None) -> tuple[str, b
     return MSGPACK, header(MAP, len(entries)) + b"".join(entries)
 
 
-def stored_memories(rows: PostgresRows) -> StoredMemories:
+def stored_memories(rows: PostgresRows) -> StoreTableMemories:
     """The memories of a PostgresStore."""
-    return StoredMemories(
+    return StoreTableMemories(
         rows,
         query="SELECT prefix, key, value::text, created_at, updated_at, {ttl} FROM store"
         ' WHERE (prefix COLLATE "C", key COLLATE "C") > (%s, %s)'

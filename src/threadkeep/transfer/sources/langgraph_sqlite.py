@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from threadkeep.engine.codec import Parts
-from threadkeep.engine.splitting import Splitter
-from threadkeep.engine.wire import WHOLE
+from threadkeep.engine.log.codec import Parts
+from threadkeep.engine.log.msgpack import WHOLE
+from threadkeep.engine.log.splitter import Splitter
 from threadkeep.transfer.sources.checkpoint_bytes import metadata, split_checkpoint, versions
-from threadkeep.transfer.sources.langgraph_store import StoredMemories
+from threadkeep.transfer.sources.langgraph_store import StoreTableMemories
 from threadkeep.transfer.sources.source import (
     CheckpointPlace,
     EncodedCheckpoint,
@@ -50,7 +50,12 @@ def is_too_old(tables: dict[str, set[str]]) -> bool:
     return {"thread_id", "thread_ts", "checkpoint"} <= tables.get("checkpoints", set())
 
 
-class SavedThreads:
+def saved_threads(rows: SqliteRows) -> SqliteSaverThreads:
+    """Return the threads of a database that has them."""
+    return SqliteSaverThreads(rows)
+
+
+class SqliteSaverThreads:
     """The threads of a SqliteSaver."""
 
     def __init__(self, rows: SqliteRows) -> None:
@@ -137,9 +142,9 @@ def _checkpoint(
     return EncodedCheckpoint(parent or None, found.plain, held, seen, found.values, found.rest, metadata(about))
 
 
-def stored_memories(rows: SqliteRows) -> StoredMemories:
+def stored_memories(rows: SqliteRows) -> StoreTableMemories:
     """The memories of a SqliteStore."""
-    return StoredMemories(
+    return StoreTableMemories(
         rows,
         query="SELECT prefix, key, value, created_at, updated_at, {ttl} FROM store"
         f" WHERE (prefix, key) > (?, ?) ORDER BY prefix, key LIMIT {_PAGE}",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from threadkeep.engine import values
-from threadkeep.engine.memories import MemoryRow
+from threadkeep.engine.memories import json_text
+from threadkeep.engine.memories.requests import MemoryRow
 from threadkeep.transfer.sources.source import ForeignMemory, UnreadableError, microseconds, parse_time
 
 
@@ -25,14 +25,14 @@ def foreign_memory(
 ) -> ForeignMemory | UnreadableError:
     """Return a memory from its columns, or the error why it cannot be read."""
     try:
-        text = values.dump(json.loads(value) if isinstance(value, (str, bytes)) else value)
+        text = json_text.dump(json.loads(value) if isinstance(value, (str, bytes)) else value)
         row = MemoryRow(
             tuple(prefix.split(".")), key, text, _time(created), _time(updated),
             _time(expires) if expires is not None else None, float(ttl) if ttl is not None else None,
         )  # fmt: skip
     except (ValueError, TypeError) as error:
         return UnreadableError(f"memory {key!r} of {prefix!r}: {error}")
-    if not all(row.space):
+    if not all(row.namespace):
         return UnreadableError(f"memory {key!r} of {prefix!r}: a segment of its namespace is empty")
     return ForeignMemory(row, vectors)
 
@@ -56,7 +56,7 @@ class Rows(Protocol):
         """Read the rows of a query page by page. It takes the key of the last row of the page before."""
 
 
-class StoredMemories:
+class StoreTableMemories:
     """The memories of a SqliteStore or a PostgresStore, whose tables are the same.
 
     `query` reads a page of them; `{ttl}` stands for the columns of times to live, which old tables lack. `vectors`

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from threadkeep.engine.codec import Parts
-from threadkeep.engine.memories import MemoryRow
+from threadkeep.engine.log.codec import Parts
+from threadkeep.engine.memories.requests import MemoryRow
 
 _GREGORIAN = 0x01B21DD213814000
 """1970-01-01 in the ticks of UUIDs, which are 100 ns."""
@@ -96,7 +96,7 @@ class CubeMessage(NamedTuple):
     time: int
 
 
-class CubeRun(NamedTuple):
+class ForeignCubeRun(NamedTuple):
     """A run of an agent. Times are milliseconds. `completed`, and `order` of completion, are None until then."""
 
     id: str
@@ -108,7 +108,7 @@ class CubeRun(NamedTuple):
 class CubeDetails(NamedTuple):
     """What a CubeLoop thread has besides its messages. `extra` is None if there is no row for it."""
 
-    runs: Sequence[CubeRun]
+    runs: Sequence[ForeignCubeRun]
     extra: dict[str, Any] | None
     parent: str | None
     pending: tuple[dict[str, Any], str | None] | None

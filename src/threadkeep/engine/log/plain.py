@@ -1,0 +1,131 @@
+"""Stored values as plain data, for people: no class of the application is needed, and nothing that a row names is run.
+
+What JSON has no word for is a dict with one telling key:
+
+    an object            {"$type": "module.Class", …its fields}; {"$type": …, "value": …} where it has no fields
+    bytes                {"$bytes": base64}
+    a dict with other    {"$entries": [[key, value], …]}
+      keys than str
+    nan, inf             {"$float": "nan"}
+    what cannot be read  {"$opaque": tag, "$size": bytes}: pickle, and the values of other serializers
+
+Datetimes, UUIDs and the like are their text; sets and tuples inside objects are lists.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ormsgpack
+
+from threadkeep.engine.log.codec import MSGPACK
+from threadkeep.engine.log.msgpack import WHOLE, header
+from threadkeep.errors import Corrupt
+
+TYPE = "$type"
+_SINGLE, _POSITIONAL, _KEYWORDS, _METHOD, _PYDANTIC_1, _PYDANTIC_2, _NUMPY, _SNAPSHOT = range(8)
+_LISTS = frozenset({("builtins", "set"), ("builtins", "frozenset"), ("collections", "deque"), ("builtins", "tuple")})
+_TEXTS = frozenset({("uuid", "UUID"), ("decimal", "Decimal"), ("pathlib", "Path"), ("pathlib", "PosixPath"), ("zoneinfo", "ZoneInfo")})  # fmt: skip
+_POSITIONS = {
+    ("langgraph.types", "Send"): ("node", "arg"),
+    ("langgraph.types", "Interrupt"): ("value", "id"),
+}
+"""The fields of objects that are stored by position."""
+
+
+def plain(tag: str, data: bytes, *, what: str = "a value") -> Any:
+    """A stored value as plain data; `what` names it if it is Corrupt."""
+    if tag == "null":
+        return None
+    if tag == MSGPACK:
+        try:
+            return _jsonable(_unpack(data))
+        except (ormsgpack.MsgpackDecodeError, RecursionError, UnicodeError) as error:
+            raise Corrupt(f"{what} cannot be decoded: {error}") from error
+    if tag == "json":
+        try:
+            return json.loads(data)
+        except ValueError as error:
+            raise Corrupt(f"{what} cannot be decoded: {error}") from error
+    if tag in ("bytes", "bytearray"):
+        return _bytes(data)
+    return {"$opaque": tag, "$size": len(data)}
+
+
+def plain_parts(kind: int, tag: str, elements: int, data: bytes, *, what: str = "a value") -> Any:
+    """The same for a value in parts: those of a list or dict, joined."""
+    return plain(tag, data if kind == WHOLE else header(kind, elements) + data, what=what)
+
+
+def jsonable(value: Any) -> Any:
+    """Any decoded value (metadata, a memory, what a caller made) as plain data."""
+    return _jsonable(value)
+
+
+def type_of(value: Any) -> str:
+    """The class that a plain value was stored as, without its module; empty for plain data."""
+    return str(value[TYPE]).rpartition(".")[2] if isinstance(value, Mapping) and TYPE in value else ""
+
+
+def _unpack(data: bytes) -> Any:
+    return ormsgpack.unpackb(data, ext_hook=_object, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def _object(code: int, data: bytes) -> Any:
+    """An extension value: what was stored of an object, under its name."""
+    value = _unpack(data)
+    if code == _SNAPSHOT:
+        return value
+    if code == _NUMPY:
+        return {TYPE: "numpy.ndarray", "value": _array(value)}
+    if not (isinstance(value, list) and len(value) > 2):
+        return {"$opaque": f"extension {code}", "$size": len(data)}
+    name, stored = (str(value[0]), str(value[1])), value[2]
+    if code == _METHOD or (code == _SINGLE and name in _TEXTS):
+        return stored
+    if code in (_SINGLE, _POSITIONAL) and name in _LISTS:
+        return list(_only(stored) if code == _POSITIONAL else stored)
+    return {TYPE: ".".join(name), **_fields(code, name, stored)}
+
+
+def _fields(code: int, name: tuple[str, str], stored: Any) -> dict[str, Any]:
+    if code in (_KEYWORDS, _PYDANTIC_1, _PYDANTIC_2) and isinstance(stored, dict):
+        return {str(key): value for key, value in stored.items()}
+    if code == _POSITIONAL and isinstance(stored, list) and name in _POSITIONS:
+        return dict(zip(_POSITIONS[name], stored, strict=False))
+    return {"value": stored}
+
+
+def _only(stored: Any) -> Iterable[Any]:
+    return stored[0] if isinstance(stored, list) and stored and isinstance(stored[0], list) else []
+
+
+def _array(value: Any) -> Any:
+    """Of a numpy array: type and shape, for its numbers are seldom for people."""
+    return [str(value[0]), list(value[1])] if isinstance(value, list) and len(value) > 1 else None
+
+
+def _jsonable(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": str(value)}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {_jsonable(key): _jsonable(inner) for key, inner in value.items()}
+        return {"$entries": [[_jsonable(key), _jsonable(inner)] for key, inner in value.items()]}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_jsonable(inner) for inner in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _bytes(bytes(value))
+    return str(value)
+
+
+def _bytes(data: bytes) -> dict[str, str]:
+    return {"$bytes": b64encode(data).decode()}

@@ -1,0 +1,401 @@
+"""The rows of a thread and what is in them.
+
+A row's columns are in the clear: ids, times, counters and the runs of items it refers to. Its body is sealed bytes
+(format byte, checksum). In bodies, names of channels and nodes are numbers (see `itemlog`), and integer versions are
+counted down from the greatest, so a checkpoint of ten channels is about a hundred bytes.
+
+A `Slot` says how a value is held: inline, or as runs of items in the lane of its channel. What successive checkpoints
+have in common, their names and kinds of slots, is their shape: an item that they share and refer to first.
+"""
+
+from __future__ import annotations
+
+import builtins
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from threadkeep.engine.identity import ThreadKey, to_bytes
+from threadkeep.engine.log import itemlog
+from threadkeep.engine.log.codec import pack, unpack
+from threadkeep.engine.log.itemlog import RUN_LISTS, SHARED, ItemId, ItemRange
+from threadkeep.engine.log.msgpack import WHOLE
+from threadkeep.errors import Corrupt
+
+_TAGS = ("msgpack", "null", "bytes", "bytearray", "pickle", "json")
+_FIRST_NAMED_TAG = 16
+_SNAPSHOT, _INLINE, _SPILLED = 4, 8, 16
+_LARGE = 1 << 62
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class ThreadRow(NamedTuple):
+    """A thread: its item counters, its precondition (epoch, rev), and what the catalogue shows.
+
+    `rev` grows with every commit, by a random number; `epoch` is drawn at random when the thread is made and whenever
+    items are freed. So (epoch, rev) never comes back, not even in a storage that lost its last commits. `top` is the greatest visible checkpoint of the root namespace; `early` is the
+    greatest checkpoint after it that has writes but is not there itself yet, and what status they will give it.
+    """
+
+    key: ThreadKey
+    epoch: int
+    rev: int
+    nexts: tuple[int, ...]
+    created: int
+    updated: int
+    checkpoints: int = 0
+    writes: int = 0
+    bytes: int = 0
+    top: str | None = None
+    run: str | None = None
+    step: int | None = None
+    source: str | None = None
+    status: str = "idle"
+    labels: int | None = None
+    early: str | None = None
+    early_status: str | None = None
+    lease: builtins.bytes | None = None
+
+
+class CheckpointRow(NamedTuple):
+    """One checkpoint. `hidden` ones only serve the delta channels of later ones."""
+
+    ns: str
+    id: str
+    parent: str | None
+    run: str | None
+    step: int | None
+    source: str | None
+    labels: int
+    time: int
+    hidden: bool
+    refs: tuple[ItemRange, ...]
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        """Stored bytes of the row's own."""
+        return len(self.body) + len(itemlog.pack_ranges(self.refs)) + len(to_bytes(self.id))
+
+
+class WriteRow(NamedTuple):
+    """All writes of one task on one checkpoint. `index` is (idx, number of the channel's name, size) of each."""
+
+    ns: str
+    checkpoint: str
+    task: str
+    path: str
+    run: str | None
+    time: int
+    index: tuple[int, ...]  # type: ignore[assignment]  # not tuple's method
+    refs: tuple[ItemRange, ...]
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        """Stored bytes of the row's own."""
+        return len(self.body) + len(itemlog.pack_ranges(self.refs)) + len(to_bytes(self.task))
+
+
+class Slot(NamedTuple):
+    """How a value is held. `ranges` is complete; the first `covered` of them stand in the run lists `spill`."""
+
+    kind: int
+    tag: str
+    elements: int
+    snapshot: bool
+    inline: bytes | None
+    ranges: tuple[ItemRange, ...] = ()
+    spill: tuple[ItemRange, ...] = ()
+    covered: int = 0
+
+    def refs(self) -> tuple[ItemRange, ...]:
+        """What the row refers to: the runs, or the run lists and the runs after them."""
+        return (*self.spill, *self.ranges[self.covered :])
+
+
+class NameTable(NamedTuple):
+    """Both directions of the interned names of a thread."""
+
+    of: Sequence[str] | Mapping[int, str]
+    number: Callable[[str], int]
+
+
+class SharedParts(NamedTuple):
+    """What rows refer to besides state: run lists by their number in lane 1, packed shapes by theirs in lane 2."""
+
+    range_lists: Mapping[int, tuple[ItemRange, ...]]
+    shape: Callable[[int], Sequence[Any]]
+
+
+def pack_slots(slots: Iterable[Slot], names: NameTable) -> tuple[list[int], list[Any]]:
+    """Slots as codes, which seldom change from one checkpoint to the next, and details; the runs go into the refs."""
+    codes: list[int] = []
+    details: list[Any] = []
+    for slot in slots:
+        code = slot.kind | (_SNAPSHOT if slot.snapshot else 0)
+        if slot.inline is not None:
+            codes += (code | _INLINE, _pack_tag(slot.tag, names))
+            details.append(slot.inline)
+            continue
+        codes += (code | (_SPILLED if slot.spill else 0), _pack_tag(slot.tag, names))
+        details += (slot.elements, len(slot.refs())) if slot.kind != WHOLE else (len(slot.refs()),)
+    return codes, details
+
+
+def unpack_slots(
+    codes: Sequence[int], details: Sequence[Any], refs: Iterator[ItemRange], names: NameTable, shared: SharedParts
+) -> Iterator[Slot]:
+    """The slots that `pack_slots` was given."""
+    detail = iter(details)
+    for code, tag_code in _pairs(codes):
+        kind, snapshot, tag = code & 3, bool(code & _SNAPSHOT), _unpack_tag(tag_code, names)
+        if code & _INLINE:
+            yield Slot(kind, tag, 1, snapshot, next(detail))
+            continue
+        count = 1 if kind == WHOLE else next(detail)
+        runs = tuple(next(refs) for _ in range(next(detail)))
+        spill = tuple(run for run in runs if run.lane == RUN_LISTS) if code & _SPILLED else ()
+        covered = tuple(run for held in spill for at in held.ids() for run in shared.range_lists[at.n])
+        yield Slot(kind, tag, count, snapshot, None, covered + runs[len(spill) :], spill, len(covered))
+
+
+def _pack_tag(tag: str, names: NameTable) -> int:
+    return _TAGS.index(tag) if tag in _TAGS else _FIRST_NAMED_TAG + names.number(tag)
+
+
+def _unpack_tag(code: int, names: NameTable) -> str:
+    return _TAGS[code] if code < _FIRST_NAMED_TAG else names.of[code - _FIRST_NAMED_TAG]
+
+
+class CheckpointRecord(NamedTuple):
+    """A checkpoint, decoded but for its values. `fields` are the other keys of LangGraph's checkpoint dict."""
+
+    row: CheckpointRow
+    fields: dict[str, Any]
+    versions: dict[str, Any]
+    seen: dict[str, dict[str, Any]]
+    slots: dict[str, Slot]
+    own: dict[str, Any]
+    rest: tuple[str, bytes] | None
+
+
+class WriteEntry(NamedTuple):
+    """One write of a task. `origin` is (path, run, time) of the call that brought it."""
+
+    channel: str
+    slot: Slot
+    size: int
+    origin: tuple[str, str | None, int]
+
+
+class TaskWrites(NamedTuple):
+    """The writes of one task on one checkpoint, by idx."""
+
+    row: WriteRow
+    entries: dict[int, WriteEntry]
+
+
+def pack_checkpoint(
+    row: CheckpointRow, record: CheckpointRecord, names: NameTable, share: Callable[[bytes], int]
+) -> CheckpointRow:
+    """The row with body and refs of a record; `share` gives the number of a shape."""
+    versions = _Versions(record.versions, record.seen)
+    codes, details = pack_slots(record.slots.values(), names)
+    shape = [
+        [names.number(name) for name in record.versions],
+        [
+            number
+            for node, seen in record.seen.items()
+            for number in (names.number(node), len(seen), *map(names.number, seen))
+        ],
+        [names.number(name) for name in record.slots],
+        codes,
+    ]
+    body = [
+        _pack_fields(record.fields, row.time, names),
+        versions.base,
+        [versions.pack(version) for version in record.versions.values()],
+        [versions.pack(version) for seen in record.seen.values() for version in seen.values()],
+        details,
+        versions.odd or 0,
+        record.own or 0,
+        record.rest or 0,
+    ]
+    refs = (ItemRange(SHARED, share(pack(shape)), 1), *(run for slot in record.slots.values() for run in slot.refs()))
+    return row._replace(refs=refs, body=itemlog.seal(pack(body), _checkpoint_seed(row, refs)))
+
+
+_USUAL_FIELDS = ("v", "ts", "updated_channels")
+_OWN_AT = 6
+
+
+def unpack_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts, where: str) -> CheckpointRecord:
+    """The record of a row."""
+    what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
+    try:
+        body = unpack(itemlog.unseal(row.body, _checkpoint_seed(row), what).data, what)
+        fields, base, versions, seen, details, odd, own, rest = body
+        version_names, seen_names, channels, codes = shared.shape(row.refs[0].start)
+        held = unpack_slots(codes, details, iter(row.refs[1:]), names, shared)
+        return CheckpointRecord(
+            row=row,
+            fields=_unpack_fields(fields, row.time, names),
+            versions={names.of[n]: _unpack_version(v, base, odd) for n, v in zip(version_names, versions, strict=True)},
+            seen=dict(_unpack_seen(iter(seen_names), (_unpack_version(v, base, odd) for v in seen), names)),
+            slots={names.of[n]: slot for n, slot in zip(channels, held, strict=True)},
+            own=own or {},
+            rest=tuple(rest) if rest else None,
+        )
+    except (IndexError, KeyError, TypeError, ValueError, StopIteration, RuntimeError) as error:
+        raise Corrupt(f"{what} does not make sense: {error!r}") from error
+
+
+def unpack_labels(n: int, stored: bytes | None, where: str) -> dict[str, Any]:
+    """A set of labels from its stored item."""
+    if stored is None:
+        raise Corrupt(f"labels {n} of {where} are referred to but not there")
+    item = itemlog.unseal_item(ItemId(SHARED, n), stored, where)
+    return dict(unpack(item.data, f"labels {n} of {where}") or {})
+
+
+def unpack_own(row: CheckpointRow, where: str) -> dict[str, Any]:
+    """The metadata that is the checkpoint's own, without knowing any names."""
+    what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
+    body = unpack(itemlog.unseal(row.body, _checkpoint_seed(row), what).data, what)
+    return dict(body[_OWN_AT] or {})
+
+
+def _pack_fields(fields: Mapping[str, Any], time: int, names: NameTable) -> Any:
+    packed = dict(fields)
+    if "ts" in packed:
+        packed["ts"] = _pack_time(packed["ts"], time)
+    if isinstance(packed.get("updated_channels"), list):
+        packed["updated_channels"] = [names.number(name) for name in packed["updated_channels"]]
+    return list(packed.values()) if tuple(packed) == _USUAL_FIELDS else packed
+
+
+def _unpack_fields(fields: Any, time: int, names: NameTable) -> dict[str, Any]:
+    known = dict(zip(_USUAL_FIELDS, fields, strict=True)) if isinstance(fields, list) else dict(fields)
+    if "ts" in known:
+        known["ts"] = _unpack_time(known["ts"], time)
+    if isinstance(known.get("updated_channels"), list):
+        known["updated_channels"] = [names.of[n] for n in known["updated_channels"]]
+    return known
+
+
+def _pack_time(text: Any, time: int) -> Any:
+    """An ISO time in UTC as microseconds before the row's time, if nothing is lost by that."""
+    if not isinstance(text, str):
+        return [text]
+    try:
+        micros = time * 1000 - (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
+        return micros if _unpack_time(micros, time) == text else text
+    except (TypeError, ValueError, OverflowError):
+        return text
+
+
+def _unpack_time(value: Any, time: int) -> Any:
+    if isinstance(value, list):
+        return value[0]
+    return (_EPOCH + (time * 1000 - value) * _MICROSECOND).isoformat() if isinstance(value, int) else value
+
+
+class _Versions:
+    """Versions as small numbers: integers count down from the greatest, others are listed once."""
+
+    def __init__(self, versions: Mapping[str, Any], seen: Mapping[str, Mapping[str, Any]]) -> None:
+        every = [*versions.values(), *(version for inner in seen.values() for version in inner.values())]
+        self.base = max([version for version in every if type(version) is int and 0 <= version < _LARGE], default=0)
+        self.odd: list[Any] = []
+        self._at: dict[tuple[type, Any], int] = {}
+
+    def pack(self, version: Any) -> int:
+        if type(version) is int and 0 <= version < _LARGE:
+            return int(self.base - version)
+        at = self._at.setdefault((type(version), version), len(self.odd))
+        if at == len(self.odd):
+            self.odd.append(version)
+        return -1 - at
+
+
+def _unpack_version(code: int, base: int, odd: list[Any]) -> Any:
+    return base - code if code >= 0 else odd[-1 - code]
+
+
+def _unpack_seen(
+    flat: Iterator[int], versions: Iterator[Any], names: NameTable
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for node in flat:
+        channels = [next(flat) for _ in range(next(flat))]
+        yield names.of[node], {names.of[n]: next(versions) for n in channels}
+
+
+def _pairs(flat: Sequence[int]) -> Iterator[tuple[int, int]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def pack_writes(row: WriteRow, entries: dict[int, WriteEntry], names: NameTable) -> WriteRow:
+    """The row with index, body and refs of these entries; its path, run and time are those of the first."""
+    entries = dict(sorted(entries.items()))
+    origins = list(dict.fromkeys(entry.origin for entry in entries.values()))
+    slots = [entry.slot for entry in entries.values()]
+    others = [*origins[1:], [origins.index(entry.origin) for entry in entries.values()]] if len(origins) > 1 else 0
+    path, run, time = origins[0]
+    row = row._replace(
+        path=path,
+        run=run,
+        time=time,
+        index=tuple(n for idx, entry in entries.items() for n in (idx, names.number(entry.channel), entry.size)),
+        refs=tuple(run for slot in slots for run in slot.refs()),
+    )
+    return row._replace(body=itemlog.seal(pack([*pack_slots(slots, names), others]), _write_seed(row)))
+
+
+def unpack_writes(row: WriteRow, names: NameTable, shared: SharedParts, where: str) -> TaskWrites:
+    """The entries of a row."""
+    what = f"writes of task {row.task!r} on checkpoint {row.checkpoint!r} in {where}"
+    try:
+        codes, details, others = unpack(itemlog.unseal(row.body, _write_seed(row), what).data, what)
+        held = list(unpack_slots(codes, details, iter(row.refs), names, shared))
+        origins: list[Any] = [(row.path, row.run, row.time)] * len(held)
+        if others:
+            listed = [origins[0], *map(tuple, others[:-1])]
+            origins = [listed[at] for at in others[-1]]
+        triples = zip(row.index[::3], row.index[1::3], row.index[2::3], held, origins, strict=True)
+        return TaskWrites(row, {idx: WriteEntry(names.of[n], slot, size, o) for idx, n, size, slot, o in triples})
+    except (IndexError, KeyError, TypeError, ValueError, StopIteration, RuntimeError) as error:
+        raise Corrupt(f"{what} do not make sense: {error!r}") from error
+
+
+def is_sealed(row: CheckpointRow | WriteRow) -> bool:
+    """Whether the checksum fits the body and all columns."""
+    seed = _checkpoint_seed(row) if isinstance(row, CheckpointRow) else _write_seed(row)
+    try:
+        itemlog.unseal(row.body, seed, "it")
+    except Corrupt:
+        return False
+    return True
+
+
+def reseal(row: CheckpointRow, changed: CheckpointRow, where: str) -> CheckpointRow:
+    """A changed row with the same body; its checksum speaks for the columns too."""
+    what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
+    return changed._replace(body=itemlog.reseed(row.body, _checkpoint_seed(row), _checkpoint_seed(changed), what))
+
+
+def _checkpoint_seed(row: CheckpointRow, refs: tuple[ItemRange, ...] | None = None) -> int:
+    """Of all columns; `refs` are those that the row will have."""
+    columns = (row.ns, row.id, row.parent, row.run, row.step, row.source, row.labels, row.time, row.hidden)
+    return zlib.crc32(itemlog.pack_ranges(row.refs if refs is None else refs), _seed(columns))
+
+
+def _write_seed(row: WriteRow) -> int:
+    columns = (row.ns, row.checkpoint, row.task, row.path, row.run, row.time, row.index)
+    return zlib.crc32(itemlog.pack_ranges(row.refs), _seed(columns))
+
+
+def _seed(columns: tuple[Any, ...]) -> int:
+    return zlib.crc32(repr(columns).encode("utf-8", "surrogatepass"))

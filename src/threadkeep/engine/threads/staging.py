@@ -1,0 +1,234 @@
+"""Staging: ops taken into a draft one after the other, each seeing those before it, and the batch that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from threadkeep.engine.commit import new_row, next_batch, next_head, with_top
+from threadkeep.engine.log.codec import Parts
+from threadkeep.engine.log.itemlog import SHARED, ItemId
+from threadkeep.engine.log.records import (
+    CheckpointRecord,
+    CheckpointRow,
+    Slot,
+    TaskWrites,
+    ThreadRow,
+    WriteEntry,
+    WriteRow,
+    pack_checkpoint,
+    pack_writes,
+)
+from threadkeep.engine.requests import Batch, NewLabels
+from threadkeep.engine.threads import metadata
+from threadkeep.engine.threads.draft import Draft
+from threadkeep.engine.threads.heads import Head
+from threadkeep.engine.threads.ops import Op, Put, PutWrites
+from threadkeep.engine.threads.status import of_checkpoint, of_writes, worse
+from threadkeep.plan import Failure, Outcome, Reply
+
+
+class KnownCheckpoint(NamedTuple):
+    """What a read showed of one checkpoint."""
+
+    record: CheckpointRecord | None
+    tasks: dict[str, TaskWrites]
+
+
+class CheckpointStaging:
+    """The next state of a thread: its rows, its draft and its catalogue columns."""
+
+    def __init__(self, head: Head, known: Mapping[tuple[str, str], KnownCheckpoint]) -> None:
+        self.head = head
+        self._known = known
+        self._draft = Draft(head)
+        self._row = head.row
+        self._records: dict[tuple[str, str], CheckpointRecord] = {}
+        self._tasks: dict[tuple[str, str, str], TaskWrites] = {}
+        self._new: set[tuple[str, ...]] = set()
+        self._labels: dict[int, NewLabels] = {}
+        self._runs: dict[str, None] = {}
+        self._bytes = 0
+        self._nonce = 0
+
+    def take(self, op: Op) -> Outcome:
+        """Stage one op. What can fail (encoding, packing) comes before any row changes."""
+        self._nonce = op.nonce
+        try:
+            if isinstance(op, PutWrites):
+                self._put_writes(op, self._thread(op))
+            else:
+                self._put(op, self._thread(op), self._held(op))
+        except Exception as error:  # noqa: BLE001 - the caller of that op gets it
+            return Failure(error)
+        return Reply()
+
+    def _thread(self, op: Op) -> ThreadRow:
+        """The thread's row at this point; a new thread starts below revision 0."""
+        return self._row or new_row(self.head.key, op.time, op.nonce)
+
+    def _find(self, ns: str, id: str | None) -> CheckpointRecord | None:
+        if id is None:
+            return None
+        staged = self._records.get((ns, id)) or self.head.recent.get((ns, id))
+        if staged is None and (ns, id) in self._known:
+            return self._known[(ns, id)].record
+        return staged
+
+    def _held(self, op: Put) -> dict[str, Parts | Slot]:
+        """Each channel's value: the parent's slot where that holds the same version, else encoded parts.
+
+        Never looked up by version alone: integer versions come again on other branches.
+        """
+        if op.held is not None:
+            return dict(op.held)
+        parent = self._find(op.ns, op.parent)
+        held: dict[str, Parts | Slot] = {}
+        for name, value in op.values.items():
+            if name in op.encoded:
+                held[name] = op.encoded[name]
+            elif parent is not None and name in parent.slots and _same_version(parent, op, name):
+                held[name] = parent.slots[name]
+            else:
+                held[name] = op.encoded[name] = op.codec.encode(value)
+        if op.inherits and parent is not None:
+            held.update(_inherited(op, parent))
+        return held
+
+    def _put(self, op: Put, thread: ThreadRow, held: dict[str, Parts | Slot]) -> None:
+        parent, before = self._find(op.ns, op.parent), self._find(op.ns, op.id)
+        if before is not None and op.only_new:
+            return
+        like = parent or before
+        slots = {
+            name: value
+            if isinstance(value, Slot)
+            else self._draft.place(name, value, like.slots.get(name) if like else None)
+            for name, value in held.items()
+        }
+        row = CheckpointRow(
+            ns=op.ns, id=op.id, parent=op.parent, run=op.metadata.run, step=op.metadata.step, source=op.metadata.source,
+            labels=self._label(op), time=op.time, hidden=op.hidden, refs=(), body=b"",
+        )  # fmt: skip
+        record = CheckpointRecord(row, op.fields, op.versions, op.seen, slots, op.metadata.own, op.rest)
+        record = record._replace(row=pack_checkpoint(row, record, self._draft.naming(), self._draft.share))
+        self._count_run(op.metadata.run)
+        self._replace(thread, record, before)
+
+    def _label(self, op: Put) -> int:
+        n = self._draft.share(op.labels)
+        if ItemId(SHARED, n) in self._draft.new_items:
+            self._labels[n] = NewLabels(n, metadata.tags(op.metadata.labels))
+        return n
+
+    def _replace(self, thread: ThreadRow, record: CheckpointRecord, before: CheckpointRecord | None) -> None:
+        """Let a checkpoint stand where there was none, or another of the same id."""
+        row, place = record.row, (record.row.ns, record.row.id)
+        if before is None:
+            self._new.add(place)
+        self._bytes += row.size - (before.row.size if before else 0)
+        self._records[place] = record
+        more = (not row.hidden) - (before is not None and not before.row.hidden)
+        thread = thread._replace(checkpoints=thread.checkpoints + more, updated=max(thread.updated, row.time))
+        on_top = row.ns == "" and not row.hidden and (thread.top is None or row.id >= thread.top)
+        self._row = self._with_top(thread, record) if on_top else thread
+
+    def _with_top(self, thread: ThreadRow, record: CheckpointRecord) -> ThreadRow:
+        """The catalogue's columns when this checkpoint is the newest of the root namespace."""
+        row, early = record.row, thread.early == record.row.id
+        known = self._known.get((row.ns, row.id), KnownCheckpoint(None, {}))
+        status = of_checkpoint(record)
+        if early and thread.early_status:
+            status = worse(status, thread.early_status)
+        staged = {task: found for (*place, task), found in self._tasks.items() if place == [row.ns, row.id]}
+        for found in (known.tasks | staged).values():
+            status = worse(status, of_writes(entry.channel for entry in found.entries.values()))
+        waiting = (thread.early, thread.early_status) if thread.early and thread.early > row.id else (None, None)
+        return with_top(thread, row, status)._replace(early=waiting[0], early_status=waiting[1])
+
+    def _put_writes(self, op: PutWrites, thread: ThreadRow) -> None:
+        """Add a task's writes: of a regular one the first stays, of a special one (idx < 0) the last."""
+        place = (op.ns, op.checkpoint, op.task)
+        before = self._tasks.get(place) or self._known_task(op)
+        entries = dict(before.entries) if before else {}
+        for idx, channel, parts in op.writes:
+            if before is None or idx not in before.entries or (idx < 0 and not op.only_new):
+                slot = self._draft.place(channel, parts, None, early=True)
+                entries[idx] = WriteEntry(channel, slot, parts.size, (op.path, op.run, op.time))
+        if not entries or (before is not None and entries == before.entries):
+            return
+        row = WriteRow(op.ns, op.checkpoint, op.task, op.path, op.run, op.time, (), (), b"")
+        row = pack_writes(row, entries, self._draft.naming())
+        self._tasks[place] = TaskWrites(row, entries)
+        if before is None:
+            self._new.add(place)
+        self._bytes += row.size - (before.row.size if before else 0)
+        self._count_run(op.run)
+        more = len(entries) - (len(before.entries) if before else 0)
+        self._row = _with_writes(thread._replace(writes=thread.writes + more, updated=max(thread.updated, op.time)), op)
+
+    def _known_task(self, op: PutWrites) -> TaskWrites | None:
+        known = self._known.get((op.ns, op.checkpoint))
+        return known.tasks.get(op.task) if known else None
+
+    def _count_run(self, run: str | None) -> None:
+        if run is not None:
+            self._runs[run] = None
+
+    def batch(self) -> Batch | None:
+        """The change as a whole, or None if there is none."""
+        if self._row is None or not (self._records or self._tasks):
+            return None
+        return next_batch(self._draft, self._row, nonce=self._nonce, grown=self._bytes)._replace(
+            new_checkpoints=tuple(r.row for place, r in self._records.items() if place in self._new),
+            changed_checkpoints=tuple(r.row for place, r in self._records.items() if place not in self._new),
+            new_writes=tuple(t.row for place, t in self._tasks.items() if place in self._new),
+            changed_writes=tuple(t.row for place, t in self._tasks.items() if place not in self._new),
+            labels=tuple(self._labels.values()),
+            runs=tuple(self._runs),
+        )
+
+    def next_head(self, batch: Batch) -> Head:
+        """The head that the batch made."""
+        return next_head(self._draft, batch, [*_records(self._known), *self._records.values()])
+
+
+def _records(known: Mapping[tuple[str, str], KnownCheckpoint]) -> Iterable[CheckpointRecord]:
+    return (found.record for found in known.values() if found.record is not None)
+
+
+def _inherited(op: Put, parent: CheckpointRecord) -> dict[str, Slot]:
+    """The parent's slots of channels that have no value here, are not new and have the parent's version.
+
+    Not those of delta channels: an absent value means that they are rebuilt from ancestors and their writes.
+    """
+    return {
+        name: slot
+        for name, slot in parent.slots.items()
+        if name not in op.values
+        and name not in op.new_versions
+        and _same_version(parent, op, name)
+        and not slot.snapshot
+        and name not in metadata.delta_channels(op.metadata.own)
+        and name not in metadata.delta_channels(parent.own)
+    }
+
+
+def _same_version(parent: CheckpointRecord, op: Put, name: str) -> bool:
+    if name not in op.versions or name not in parent.versions:
+        return False
+    ours, theirs = op.versions[name], parent.versions[name]
+    return type(ours) is type(theirs) and bool(ours == theirs)
+
+
+def _with_writes(thread: ThreadRow, op: PutWrites) -> ThreadRow:
+    """The status after writes: on the newest root checkpoint at once, on one that is still to come when it comes."""
+    status = of_writes(channel for _, channel, _ in op.writes)
+    if op.ns != "":
+        return thread
+    if op.checkpoint == thread.top:
+        return thread._replace(status=worse(thread.status, status))
+    if op.checkpoint < max(thread.top or "", thread.early or ""):
+        return thread
+    before = thread.early_status if thread.early == op.checkpoint else None
+    return thread._replace(early=op.checkpoint, early_status=worse(before or "idle", status))

@@ -1,0 +1,113 @@
+"""Batches of memories that processes store side by side, or are killed at, and what must be true of what they leave behind.
+
+Light to import: other processes do so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from langgraph.store.base import PutOp
+
+import stored_memories
+import threadkeep
+from threadkeep.conformance.store.embedder import DIMS, embed
+from threadkeep.engine.memories.namespaces import MemoryKey
+
+FIELDS = ["text", "more"]
+INDEX: Any = {"dims": DIMS, "embed": embed, "fields": FIELDS, "search": "hybrid"}
+NEAR: Any = {**INDEX, "search": "vector"}
+WORDS: Any = {"search": "text", "fields": FIELDS}
+HOME = ("home",)
+
+
+def index_for(url: str) -> Any:
+    """Vectors, and words too where the backend of a URL has them."""
+    return NEAR if url.startswith("valkey:") else INDEX
+
+
+TEXTS = ["apple", "pear plum", "rain", "snow and wind", "sea"]
+PARTS = 4
+
+
+def keys(found: Any) -> list[str]:
+    return [item.key for item in found]
+
+
+def where(url: str) -> Path | str:
+    """What `remains` takes."""
+    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url
+
+
+def check_vectors(url: str, store: threadkeep.KeepStore) -> None:
+    """Each memory has the vectors of its own texts, and there are no others."""
+    if url.startswith("memory"):
+        return
+    there = stored_memories.held(where(url))
+    assert stored_memories.left_behind(where(url)) == []
+    found = store.search((), limit=10_000)
+    assert {MemoryKey(item.namespace, item.key) for item in found} == set(there.places.values())
+    for item in found:
+        texts = dict.fromkeys(item.value[name] for name in FIELDS if name in item.value)
+        expected = embed(list(texts)) if item.value.get("indexed", True) else []
+        assert there.of(MemoryKey(item.namespace, item.key)) == expected, item
+
+
+# --- many callers, on keys of their own and on the same ones
+
+
+def mixed(name: str, rounds: int) -> Iterator[list[PutOp]]:
+    """Keys of one's own that come and go, and keys that all fight for, in two partitions."""
+    for n in range(rounds):
+        text = f"{TEXTS[n % len(TEXTS)]} {name}"
+        yield [
+            PutOp(HOME, f"{name} {n}", {"text": text, "n": n}),
+            PutOp(("other", name), "last", {"text": text, "more": f"{text} more", "n": n}),
+            PutOp(HOME, f"{name} {n - 2}", None),
+            PutOp(("other", "all"), "fought for", {"text": text, "n": n} | ({"more": "plum"} if n % 3 else {})),
+            PutOp(HOME, "now and then", {"text": text} if n % 2 else None),
+            PutOp(HOME, "not found", {"text": text, "indexed": False}, index=False),
+        ]
+
+
+def check_mixed(url: str, store: threadkeep.KeepStore, names: Sequence[str], rounds: int) -> None:
+    for name in names:
+        own = [item.value["n"] for item in store.search(HOME, limit=1000) if item.key.startswith(f"{name} ")]
+        assert sorted(own) == [rounds - 2, rounds - 1]
+        last = store.get(("other", name), "last")
+        assert last is not None
+        assert last.value["n"] == rounds - 1
+        assert f"{name} {rounds - 1}" in keys(store.search(HOME, query=name, limit=100))
+    check_vectors(url, store)
+
+
+# --- one writer, whose batches replace each other
+
+
+def atomic_spaces(url: str) -> list[tuple[str, ...]]:
+    """Namespaces that a batch changes at one moment: of several partitions, but on Valkey of one."""
+    return [("part", f"{k}") if url.startswith("valkey:") else (f"part {k}",) for k in range(PARTS)]
+
+
+def whole(n: int, url: str = "") -> list[PutOp]:
+    """Overwrites in several namespaces, with more vectors and with fewer; one memory comes, one goes."""
+    more = {"more": f"plum {n}"} if n % 2 else {}
+    first, *_ = spaces = atomic_spaces(url)
+    over = [PutOp(space, "k", {"text": f"apple w{n}", "n": n, **more}) for space in spaces]
+    ops = [*over, PutOp(first, f"k{n}", {"text": f"rain w{n}", "n": n}), PutOp(first, f"k{n - 1}", None)]
+    return ops if n % 2 else ops[::-1]
+
+
+def check_whole(url: str) -> int:
+    """Which batch is there; it is there wholly, with its vectors and words and no others."""
+    with threadkeep.open(url, index=INDEX) as keep:
+        found = keep.store.search((), limit=100)
+        (n,) = {item.value["n"] for item in found}
+        expected = {(op.namespace, op.key): op.value for op in whole(n) if op.value is not None}
+        assert {(item.namespace, item.key): item.value for item in found} == expected
+        assert len(keep.store.search((), query=f"w{n}", limit=100)) == len(expected)
+        check_vectors(url, keep.store)
+    assert len(stored_memories.held(where(url)).words) == len(expected)
+    return int(n)

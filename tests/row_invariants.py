@@ -1,0 +1,205 @@
+"""Whether a SQLite file, a PostgreSQL schema or a prefix on Valkey is sound, told from its rows alone: nothing refers to what is not there, and the counts are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import apsw
+import psycopg
+from psycopg.rows import dict_row
+
+import valkey_servers
+from threadkeep.backends.valkey.backend import ValkeyBackend
+from threadkeep.backends.valkey.rows import checkpoint_row, item_id, thread_row, visible_place, write_place, write_row
+from threadkeep.engine.identity import to_bytes
+from threadkeep.engine.log.itemlog import (
+    NAMES,
+    RUN_LISTS,
+    SHARED,
+    ItemId,
+    pack_ranges,
+    read_varints,
+    spilled,
+    unpack_ranges,
+    varint,
+)
+from threadkeep.engine.memories.namespaces import encode
+
+
+class Rows(NamedTuple):
+    """One thread's rows."""
+
+    thread: dict[str, Any]
+    items: dict[ItemId, bytes]
+    checkpoints: list[dict[str, Any]]
+    writes: list[dict[str, Any]]
+
+
+def loose_ends(path: Path | str, tenant: str = "") -> list[str]:
+    """Every reference that has no target, and every count that is wrong. Of a schema, those of one tenant."""
+    return [problem for rows in _threads(path, tenant) for problem in (*_dangling(rows), *_miscounted(rows))]
+
+
+def unused_items(path: Path | str, thread: str, tenant: str = "") -> set[ItemId]:
+    """The items that no row of a thread refers to. Names count as used."""
+    rows = next((rows for rows in _threads(path, tenant) if rows.thread["id"] == thread.encode()), None)
+    return {at for at in rows.items if at.lane != NAMES} - _used(rows) if rows else set()
+
+
+def _threads(path: Path | str, tenant: str = "") -> Iterator[Rows]:
+    owned, threads = _of_file(path) if isinstance(path, Path) else _of_server(path, tenant)
+    known = {thread["thread"] for thread in threads}
+    assert all(set(rows) <= known for rows in owned.values()), "rows of a thread that is not there"
+    for thread in threads:
+        items, checkpoints, writes = (owned[table].get(thread["thread"], []) for table in owned)
+        yield Rows(thread, {ItemId(i["lane"], i["n"]): i["payload"] for i in items}, checkpoints, writes)
+
+
+OWNED = ("items", "checkpoints", "writes")
+
+
+def _of_server(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], list[dict[str, Any]]]:
+    return _of_prefix(url, tenant) if url.startswith("valkey:") else _of_schema(url, tenant)
+
+
+def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], list[dict[str, Any]]]:
+    """Threads are numbered here; what tells of them beside their rows is checked at once."""
+    there = {key: value for key, value in valkey_servers.stored(url).items() if _whose(key) == to_bytes(tenant)}
+    owned: dict[str, dict[int, list[dict[str, Any]]]] = {table: {} for table in OWNED}
+    threads = []
+    for number, (key, fields) in enumerate([each for each in there.items() if each[0][4:6] == b"t:"]):
+        row = thread_row(fields[b"r"], fields[b"b"])
+        checkpoints = [checkpoint_row(value) for field, value in fields.items() if field[:1] == b"c"]
+        writes = [write_row(value) for field, value in fields.items() if field[:1] == b"w"]
+        order = set(there.pop(key.replace(b":t:", b":o:", 1), {}))
+        _check_places(key, fields, order, [*map(visible_place, checkpoints), *map(write_place, writes)])
+        assert order >= {b"u" + encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}, key
+        _check_told(key, row, there, order, checkpoints)
+        threads.append(
+            {"thread": number, "id": to_bytes(row.key.id), "nexts": b"".join(map(varint, row.nexts)), "labels": row.labels,
+             "bytes": row.bytes, "checkpoints": row.checkpoints, "writes": row.writes}
+        )  # fmt: skip
+        items = [(item_id(field), value) for field, value in fields.items() if field[:1] == b"i"]
+        owned["items"][number] = [{"lane": at.lane, "n": at.n, "payload": value} for at, value in items]
+        owned["checkpoints"][number] = [
+            {"refs": pack_ranges(each.refs), "labels": each.labels, "body": each.body, "id": to_bytes(each.id), "hidden": each.hidden}
+            for each in checkpoints
+        ]  # fmt: skip
+        owned["writes"][number] = [
+            {"refs": pack_ranges(each.refs), "body": each.body, "task": b"s" + to_bytes(each.task), "entries": ",".join(map(str, each.index))}
+            for each in writes
+        ]  # fmt: skip
+    left = {key: value for key, value in there.items() if key[4:6] not in (b"t:", *_OF_MEMORIES) and value}
+    assert not left, f"told of threads that are not there: {left}"
+    return owned, threads
+
+
+_OF_MEMORIES = (b"m:", b"e:", b"s:", b"d:", b"v:", b"w:", b"p:")
+
+
+def _whose(key: bytes) -> bytes:
+    """The tenant that a key is of."""
+    what, name = key[4:5], key[6:]
+    return name.split(b"\0\1")[0].replace(b"\0\xff", b"\0") if what in (b"t", b"o") else name
+
+
+def _check_places(key: bytes, fields: Any, order: set[bytes], places: list[bytes]) -> None:
+    """The order of a thread has a place for each of its rows."""
+    assert {place for place in order if place[:1] != b"u"} == set(places), key
+    rows = {b"c" + place[1:] if place[:1] == b"h" else place for place in places}
+    assert {field for field in fields if field[:1] in (b"c", b"w")} == rows, key
+
+
+def _check_told(key: bytes, row: Any, there: dict[bytes, Any], order: set[bytes], checkpoints: list[Any]) -> None:
+    """The sets of the partition tell of the thread what its row says. What was found is taken out."""
+    names = ValkeyBackend("").names(row.key)
+    sets = [there[key[:4] + what + b":" + to_bytes(row.key.tenant)] for what in (b"u", b"c", b"b", b"n")]
+    told = [each.pop(name, None) for each, name in zip(sets, (*[names.member] * 3, names.id), strict=True)]
+    assert told == [row.updated, row.created, row.bytes, 0], key
+    for run in (place[1:] for place in order if place[:1] == b"u"):
+        assert there[key[:4] + b"r:" + to_bytes(row.key.tenant)].pop(run + names.last) == 0, key
+    greatest = there.get(key[:4] + b"k:" + to_bytes(row.key.tenant), {}).pop(names.member, None)
+    if checkpoints:
+        assert greatest is not None and greatest >= max(encode((each.id,)) for each in checkpoints), key
+    if greatest is not None:
+        assert there[key[:4] + b"g:" + to_bytes(row.key.tenant)].pop(greatest + names.last) == 0, key
+
+
+def _of_schema(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], list[dict[str, Any]]]:
+    schema = parse_qs(urlsplit(url).query)["schema"][0]
+    with psycopg.connect(url.partition("?")[0], row_factory=dict_row) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        cursor = connection.cursor()
+        if not cursor.execute("SELECT to_regclass(%s) AS there", [f"{schema}.tk_threads"]).fetchone()["there"]:
+            return {table: {} for table in OWNED}, []
+        ours = f"IN (SELECT thread FROM {schema}.tk_threads WHERE tenant = %s)"
+        rows = {
+            table: cursor.execute(
+                f"SELECT * FROM {schema}.tk_{table} WHERE thread {ours}", [tenant.encode()]
+            ).fetchall()
+            for table in (*OWNED, "threads")
+        }
+    for row in (*rows["checkpoints"], *rows["writes"]):
+        row["refs"] = pack_ranges(zip(*[iter(row["refs"])] * 3, strict=True))
+    return {table: _grouped(rows[table]) for table in OWNED}, rows["threads"]
+
+
+def _of_file(path: Path) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], list[dict[str, Any]]]:
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(10_000)
+    connection.row_trace = lambda cursor, row: dict(
+        zip((name for name, _ in cursor.get_description()), row, strict=True)
+    )
+    try:
+        with connection:
+            owned = {table: _grouped(connection.execute(f"SELECT * FROM tk_{table}").fetchall()) for table in OWNED}
+            return owned, connection.execute("SELECT * FROM tk_threads").fetchall()
+    finally:
+        connection.close()
+
+
+def _grouped(rows: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+    grouped: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        grouped.setdefault(row["thread"], []).append(row)
+    return grouped
+
+
+def _used(rows: Rows) -> set[ItemId]:
+    used = {at for row in (*rows.checkpoints, *rows.writes) for run in unpack_ranges(row["refs"]) for at in run.ids()}
+    lists = [at for at in used if at.lane == RUN_LISTS and at in rows.items]
+    used |= {at for spill in lists for run in spilled(spill, rows.items[spill]) for at in run.ids()}
+    return used | {ItemId(SHARED, row["labels"]) for row in rows.checkpoints}
+
+
+def _dangling(rows: Rows) -> Iterator[str]:
+    nexts = list(read_varints(rows.thread["nexts"]))
+    names = {ItemId(NAMES, n) for n in range(nexts[NAMES] if nexts else 0)}
+    labels = {ItemId(SHARED, rows.thread["labels"])} if rows.thread["labels"] is not None else set()
+    for at in sorted((_used(rows) | names | labels) - rows.items.keys()):
+        yield f"thread {rows.thread['id']!r} refers to {at}, which is not there"
+    for at in rows.items:
+        if at.lane >= len(nexts) or at.n >= nexts[at.lane]:
+            yield f"thread {rows.thread['id']!r} has {at}, which is not counted yet"
+
+
+def _miscounted(rows: Rows) -> Iterator[str]:
+    stored = sum(map(len, rows.items.values()))
+    for row in (*rows.checkpoints, *rows.writes):
+        stored += len(row["body"]) + len(row["refs"])
+    stored += sum(len(row["id"]) for row in rows.checkpoints) + sum(len(_text(row["task"])) for row in rows.writes)
+    counted = {
+        "bytes": stored,
+        "checkpoints": sum(not row["hidden"] for row in rows.checkpoints),
+        "writes": sum(len(row["entries"].split(",")) // 3 for row in rows.writes),
+    }
+    for column, count in counted.items():
+        if rows.thread[column] != count:
+            yield f"thread {rows.thread['id']!r} counts {rows.thread[column]} {column}, not {count}"
+
+
+def _text(packed: bytes) -> bytes:
+    return packed[1:] if packed[:1] == b"s" else b"-" * 36

@@ -1,0 +1,182 @@
+"""Messages are encoded once; but one that was changed in place, however little, is encoded again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+import threadkeep
+from checkpoint_chains import Chain, config
+from threadkeep.engine.log import message_cache
+from threadkeep.engine.log.codec import Codec
+from threadkeep.engine.log.message_cache import MessageCache
+from threadkeep.engine.log.type_gate import KeepSerializer
+
+
+def talk() -> list[BaseMessage]:
+    call = {"name": "look", "args": {"deep": {"n": 1, "list": [1, 2]}}, "id": "c1", "type": "tool_call"}
+    return [
+        HumanMessage("hello", id="1", extra_field={"a": 1}),
+        AIMessage("", id="2", tool_calls=[call], additional_kwargs={"zero": 0}, response_metadata={"x": {"y": [1]}}),
+        ToolMessage("result", id="3", tool_call_id="c1", artifact={"rows": [1, 2]}),
+        AIMessage([{"type": "text", "text": "done"}], id="4"),
+    ]
+
+
+CHANGES: dict[str, Callable[[list[Any]], Any]] = {
+    "content": lambda m: setattr(m[0], "content", "bye"),
+    "the same content": lambda m: setattr(m[0], "content", "hello!"[:-1]),
+    "a block of content": lambda m: m[3].content[0].update(text="not done"),
+    "another block": lambda m: m[3].content.append({"type": "text", "text": "more"}),
+    "an argument of a call": lambda m: m[1].tool_calls[0]["args"]["deep"]["list"].append(3),
+    "a number that becomes a truth": lambda m: m[1].additional_kwargs.update(zero=False),
+    "a number that becomes another": lambda m: m[1].additional_kwargs.update(zero=0.0),
+    "a sign": lambda m: m[1].additional_kwargs.update(zero=-0.0),
+    "response metadata": lambda m: m[1].response_metadata["x"]["y"].clear(),
+    "an extra field": lambda m: m[0].__pydantic_extra__["extra_field"].update(a=2),
+    "one more extra field": lambda m: setattr(m[0], "more", 1),
+    "an artifact": lambda m: m[2].artifact["rows"].append(3),
+    "a name": lambda m: setattr(m[2], "name", "tool"),
+    "an id": lambda m: setattr(m[2], "id", None),
+    "a field that is gone": lambda m: m[3].__dict__.pop("usage_metadata"),
+    "another object": lambda m: m.__setitem__(2, ToolMessage("else", id="3", tool_call_id="c1")),
+    "another order": lambda m: m.reverse(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_message_that_changed_is_encoded_again(change: str) -> None:
+    codec, messages = Codec(KeepSerializer()), talk()
+    first = codec.encode(messages)
+    assert codec.encode(messages) == first
+    CHANGES[change](messages)
+    data = b"".join(codec.encode(messages).parts)
+    assert data == JsonPlusSerializer().dumps_typed(messages)[1][1:]
+
+
+@pytest.mark.parametrize("change", [change for change in CHANGES if change != "a field that is gone"])
+def test_a_change_is_seen_by_the_next_put(saver: threadkeep.KeepSaver, change: str) -> None:
+    chain, messages = Chain(saver), talk()
+    chain.put({"messages": messages})
+    CHANGES[change](messages)
+    chain._values.clear()  # the channel has a new version, though it is the same list
+    chain.put({"messages": messages})
+    found = saver.get_tuple(config("t"))
+    assert found is not None
+    assert found.checkpoint["channel_values"]["messages"] == messages
+
+
+class Counted:
+    """A codec, and how often its serializer encodes and decodes."""
+
+    def __init__(self) -> None:
+        self.codec = Codec(KeepSerializer())
+        self.dumps = self.loads = 0
+        serde = self.codec._serde
+        dumps, loads = serde.dumps_typed, serde.loads_typed
+
+        def counted_dumps(value: Any) -> Any:
+            self.dumps += 1
+            return dumps(value)
+
+        def counted_loads(value: Any) -> Any:
+            self.loads += 1
+            return loads(value)
+
+        serde.dumps_typed, serde.loads_typed = counted_dumps, counted_loads
+
+
+def test_a_message_that_did_not_change_is_not_encoded_again() -> None:
+    counted, messages = Counted(), talk()[1:]
+    for _ in range(5):
+        counted.codec.encode(messages)
+        messages = copy.deepcopy(messages)
+    assert counted.dumps == 3
+
+
+def test_a_message_that_was_read_is_not_encoded_again() -> None:
+    counted, messages = Counted(), talk()[1:]
+    parts = Codec(KeepSerializer()).encode(messages).parts
+    found = counted.codec.decode_list(parts, "it")
+    assert found == messages
+    assert counted.codec.encode(found).parts == parts
+    assert counted.dumps == 0
+
+
+def test_messages_that_are_read_often_are_copied() -> None:
+    counted, messages = Counted(), talk()
+    parts = Codec(KeepSerializer()).encode(messages).parts
+    for _ in range(5):
+        found = counted.codec.decode_list(parts, "it")
+        assert found == messages
+        assert list(map(repr, found)) == list(map(repr, messages))
+        for one, other in zip(found, messages, strict=True):
+            assert one.model_dump() == other.model_dump()
+            assert one.model_fields_set >= other.model_fields_set
+    assert counted.loads == 2 * 3 + 5  # the first one has an extra field
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_read_may_be_changed_and_the_next_reader_does_not_see_it(change: str) -> None:
+    codec, messages = Codec(KeepSerializer()), talk()
+    parts = codec.encode(messages).parts
+    for _ in range(5):
+        found = codec.decode_list(parts, "it")
+        assert found == messages
+        CHANGES[change](found)
+
+
+def test_messages_are_copied_over_reads_of_a_saver(saver: threadkeep.KeepSaver) -> None:
+    """Ids that are missing, short messages that are stored together, and one that is stored in pieces."""
+    chain, messages = Chain(saver), [HumanMessage("no id"), *talk(), HumanMessage("y" * 1_200_000, id="long")]
+    saver.put_writes(chain.put({}), [("messages", messages[:1])], "task")
+    for count in (2, 4, 6):
+        chain.put({"messages": messages[:count]})
+        for _ in range(4):
+            found = saver.get_tuple(config("t"))
+            assert found is not None
+            values = found.checkpoint["channel_values"]["messages"]
+            assert values == messages[:count]
+            values[1].content = "mine"
+            values[1].additional_kwargs["a"] = "b"
+            values.pop()
+
+
+def test_a_message_with_something_unknown_inside_is_encoded_each_time() -> None:
+    kept = MessageCache()
+    message = ToolMessage("x", id="x", tool_call_id="1", artifact=object())
+    kept.encoded(message, b"part")
+    assert kept.part(message) is None
+
+
+def test_a_subclass_is_encoded_each_time() -> None:
+    class Mine(HumanMessage):
+        pass
+
+    counted, message = Counted(), Mine("x", id="x")
+    for _ in range(3):
+        counted.codec.encode([message])
+    assert counted.dumps == 3
+
+
+def test_two_messages_of_one_id_are_told_apart() -> None:
+    codec = Codec(KeepSerializer())
+    one, other = HumanMessage("one", id="1"), AIMessage("one", id="1")
+    for _ in range(3):
+        parts = codec.encode([one, other]).parts
+        assert b"".join(parts) == JsonPlusSerializer().dumps_typed([one, other])[1][1:]
+
+
+def test_the_memo_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_cache, "_GENERATION", 10_000)
+    codec = Codec(KeepSerializer())
+    messages = [HumanMessage(f"{n}" * 100, id=f"{n}") for n in range(200)]
+    codec.encode(messages)
+    assert codec._memo.part(messages[0]) is None
+    assert codec._memo.part(messages[-1]) is not None
+    assert len(codec._memo._parts._young) + len(codec._memo._parts._old) < 100
