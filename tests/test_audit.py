@@ -108,7 +108,7 @@ def test_a_checkpoint_is_named_as_people_name_it(seen: Keep) -> None:
         seen.trace("nobody")
     with pytest.raises(errors.Missing):
         seen.trace("fan", ns="nowhere")
-    with pytest.raises(ValueError, match="say more"):
+    with pytest.raises(ValueError, match="give more"):
         seen.trace("fan", root[0][:2])
 
 

@@ -58,7 +58,7 @@ def test_pages_lose_no_thread_where_both_kinds_have_one_id(keep: Any, capsys: An
     assert sorted(seen) == ["-c", "a b", "twin", "twin"]
     assert run(["threads", "--after", "twin"]) == 2
     assert run(["threads", "--after", "nobody"]) == 1
-    with pytest.raises(ValueError, match="two such threads"):
+    with pytest.raises(ValueError, match="two threads have this id"):
         keep.threads(after="twin")
     assert [info.id for info in keep.threads(after="twin", kind="graph", order="id")] == []
 

@@ -392,7 +392,7 @@ def test_the_command_converts_and_reports_differences(tmp_path: Path, capsys: py
     assert "differs: cube thread 'talk': the target has another CubeLoop thread" in capsys.readouterr().out
     assert run(["convert", str(tmp_path / "none.db"), str(other)]) == 2
     assert run(["convert", str(one), str(other), "--thread", "none"]) == 1
-    assert "there is no thread 'none'" in capsys.readouterr().err
+    assert "thread 'none' not found" in capsys.readouterr().err
 
 
 # -- large

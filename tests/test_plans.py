@@ -28,6 +28,7 @@ from threadkeep.engine.requests import (
     ScanCheckpoints,
 )
 from threadkeep.engine.threads import checkpoints, copy, listing, prune
+from threadkeep.engine.threads.delta_history import delta_history
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.ops import Put, PutWrites
 from threadkeep.errors import Conflict, Unavailable
@@ -338,7 +339,7 @@ def test_the_history_of_a_delta_channel_takes_at_most_three_requests_however_lon
     bench.write(*(put(id, parent, {}) for parent, id in pairwise(ids)))
     bench.write(*(writes(id, "task", f"value {id} " * 20) for id in ids))
     bench.forget()
-    found = bench.drive(listing.delta_history(bench.heads, CODEC, KEY, "", ids[-1], ["messages"]))
+    found = bench.drive(delta_history(bench.heads, CODEC, KEY, "", ids[-1], ["messages"]))
     assert len(bench.asked) <= 3
     assert set(bench.asked) <= {LoadAncestors, LoadItems}
     assert [value for _, _, value in found["messages"].writes] == [f"value {id} " * 20 for id in ids[:-1]]
@@ -358,7 +359,7 @@ def test_a_prune_while_the_history_of_a_delta_channel_is_read_makes_it_read_agai
             other = Bench(bench.backend)
             pruned.append(other.drive(prune.prune(other.heads, KEY, "keep_latest", 99)))
 
-    found = bench.drive(listing.delta_history(bench.heads, CODEC, KEY, "", "4", ["messages"]), before=interfere)
+    found = bench.drive(delta_history(bench.heads, CODEC, KEY, "", "4", ["messages"]), before=interfere)
     assert bench.asked == [LoadAncestors, LoadItems, LoadAncestors, LoadItems]
     assert len(found["messages"].writes) == 3
     assert found["messages"].seeds == [["seed " * 20]]

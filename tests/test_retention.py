@@ -479,8 +479,8 @@ def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: P
     assert command("tag", "t", "00000001", "first") == (0, {"thread": "t", "ns": "", "id": "00000001", "tag": "first"})
     assert "went back to 00000003" in spoken("rollback", "u", "latest")[1].replace("00000002", "00000003")
     for words, code, says in [
-        (("rollback", "t", "nothing"), 1, "no checkpoint 'nothing'"),
-        (("rollback", "nobody", "latest"), 1, "no thread 'nobody'"),
+        (("rollback", "t", "nothing"), 1, "checkpoint 'nothing' not found"),
+        (("rollback", "nobody", "latest"), 1, "thread 'nobody' not found"),
         (("fork", "t", "--to", "u"), 2, "already"),
         (("prune",), 2, "which threads"),
         (("prune", "--prefix", "t"), 2, "what to keep"),

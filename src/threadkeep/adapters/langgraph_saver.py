@@ -32,6 +32,7 @@ from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.type_gate import gated
 from threadkeep.engine.threads import checkpoints, copy, listing, prune
 from threadkeep.engine.threads.checkpoints import CheckpointState
+from threadkeep.engine.threads.delta_history import ChannelHistory, delta_history
 from threadkeep.engine.threads.ops import Put, PutWrites
 from threadkeep.keep import OpenOptions
 from threadkeep.session import Session
@@ -275,7 +276,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def _delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Callable[[], Any]:
         at, codec, names = place(config), self._codec(), tuple(channels)
         key = self._key(at.thread)
-        return lambda: listing.delta_history(self._session.heads, codec, key, at.ns or "", at.id, names)
+        return lambda: delta_history(self._session.heads, codec, key, at.ns or "", at.id, names)
 
     def get_next_version(self, current: Any, channel: None) -> Any:  # noqa: ARG002 - LangGraph's signature
         """The version after this one: integers, unless the thread came with strings, which go on as strings."""
@@ -319,7 +320,7 @@ def _as_tuple(state: CheckpointState) -> CheckpointTuple:
     )
 
 
-def _delta(found: Mapping[str, listing.ChannelHistory]) -> dict[str, DeltaChannelHistory]:
+def _delta(found: Mapping[str, ChannelHistory]) -> dict[str, DeltaChannelHistory]:
     told: dict[str, DeltaChannelHistory] = {}
     for channel, (seeds, writes) in found.items():
         told[channel] = {"writes": writes}

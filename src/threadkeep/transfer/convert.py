@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from threadkeep import keep as keeping
 from threadkeep.clock import now_us
 from threadkeep.drivers.loops import run_in_thread
+from threadkeep.engine.commit import TRIES
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.itemlog import SHARED, ItemId
 from threadkeep.engine.log.records import ThreadRow, unpack_labels
@@ -21,7 +22,6 @@ from threadkeep.engine.memories.namespaces import memory_number
 from threadkeep.engine.memories.requests import LoadVectorChanges
 from threadkeep.engine.requests import Batch, LoadedRows, NewLabels, Pause
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.checkpoints import TRIES
 from threadkeep.errors import Conflict
 from threadkeep.keep import Keep
 from threadkeep.session import Session

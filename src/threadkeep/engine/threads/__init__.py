@@ -1,5 +1,6 @@
-"""LangGraph threads: putting, getting, listing, pruning, copying and branching checkpoints.
+"""LangGraph threads: put, get, list, prune, copy, branch and tag checkpoints.
 
-`checkpoints` is the read and write path; the other modules are named after their verbs. May import `engine.log`,
-`engine.requests`, `engine.commit` and `engine.identity`.
+`checkpoints` is the read and write path; it uses `ops`, `staging`, `draft` and `heads`. The other modules are named
+after their verbs or after what they compute. They may import the rest of the engine, `plan` and `errors`, and like the
+whole engine they use no clock, no randomness, no threads and no I/O.
 """

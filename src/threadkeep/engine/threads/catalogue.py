@@ -1,4 +1,4 @@
-"""The catalogue: which threads there are, from their rows alone, however many checkpoints they have."""
+"""The catalogue: list threads and find them by id. It reads thread rows only, not their checkpoints."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.records import unpack_labels, unpack_own
 from threadkeep.engine.requests import CheckpointRef, ListedThread, ListThreads, LoadCheckpoints, LoadItems
-from threadkeep.engine.threads import metadata as about
+from threadkeep.engine.threads import metadata as checkpoint_metadata
 from threadkeep.engine.threads.status import STATUSES
 from threadkeep.errors import Missing
 
 ORDERS = ("updated", "created", "bytes", "id")
-_SLICE, _PAGE = 256, 10_000
+_FILTERED_SLICE, _MAX_SLICE = 256, 10_000
+"""Rows per round trip: with a filter that the index does not answer alone, and without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
-    """A thread: how much it holds, when it changed, and where its newest root checkpoint stands.
+    """A thread: its size, when it changed, and the step, source and status of its newest root checkpoint.
 
-    `bytes` is what is stored: items, rows' bodies and references, without the database's own overhead.
+    `bytes` counts items and the bodies and references of rows, without the database's own overhead.
     """
 
     id: str
@@ -48,12 +49,12 @@ def query(
     order: str,
     kind: str | None,
 ) -> ListThreads:
-    """A checked query."""
+    """Return a query. ValueError if `order` or `status` is unknown."""
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
     if status is not None and status not in STATUSES:
         raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {status!r}")
-    tags = about.tags(metadata or {})
+    tags = checkpoint_metadata.tags(metadata or {})
     cursor = _cursor(after, order) if isinstance(after, ThreadInfo) else None
     return ListThreads(tenant, order, limit, cursor, prefix, kind, status, tags)
 
@@ -66,63 +67,73 @@ def _cursor(last: ThreadInfo, order: str) -> tuple[int | str, str, str]:
 async def threads(
     query: ListThreads, wanted: Mapping[str, Any], after: str | None, contains: str = ""
 ) -> list[ThreadInfo]:
-    """A page of the catalogue. One round trip, one more to find `after` by its id, more if the filter is not indexed.
+    """Return a page of the catalogue.
 
-    Nothing indexes what ids contain, so that reads on until the page is full or all were seen.
+    One round trip; one more to find `after` by its id; more if the filter is not indexed. `contains` is never indexed:
+    rows are read until the page is full or no more are left.
     """
     if after is not None:
-        query = replace(query, after=await _place_of(query, after))
+        query = replace(query, after=await _find_cursor(query, after))
     found: list[ThreadInfo] = []
     while len(found) < query.limit:
-        size = _SLICE if contains else min(_SLICE if wanted else _PAGE, query.limit)
+        size = _FILTERED_SLICE if contains else min(_FILTERED_SLICE if wanted else _MAX_SLICE, query.limit)
         listed = await replace(query, limit=size)
-        near = [one for one in listed if not contains or contains.casefold() in one.row.key.id.casefold()]
-        found += [info(one) for one in near if _matches(one, await _own(one, wanted), wanted)]
+        named = [each for each in listed if contains.casefold() in each.row.key.id.casefold()]
+        found += [info(each) for each in named if _matches(each, await _load_own(each, wanted), wanted)]
         if len(listed) < size:
             break
         query = replace(query, after=_cursor(info(listed[-1]), query.order))
     return found[: query.limit]
 
 
-async def _place_of(query: ListThreads, id: str) -> tuple[int | str, str, str]:
-    """Where a thread stands in this order now."""
-    wide = replace(query, order="id", prefix=id, status=None, tags=(), limit=8, after=None)
-    named = [info(one) for one in await wide if one.row.key.id == id]
+async def _find_cursor(query: ListThreads, id: str) -> tuple[int | str, str, str]:
+    """The current position of a thread in the order of the query."""
+    by_id = replace(query, order="id", prefix=id, status=None, tags=(), limit=8, after=None)
+    named = [info(each) for each in await by_id if each.row.key.id == id]
     if not named:
-        raise ValueError(f"after={id!r}: there is no such thread (any more); page on with its ThreadInfo instead")
+        raise ValueError(f"after={id!r}: thread not found; if it was deleted, pass its ThreadInfo instead of its id")
     if len(named) > 1:
-        raise ValueError(f"after={id!r}: there are two such threads; page on with a ThreadInfo instead")
+        raise ValueError(f"after={id!r}: two threads have this id; pass a ThreadInfo instead")
     return _cursor(named[0], query.order)
 
 
 async def thread(tenant: str, id: str, kind: str | None) -> ThreadInfo | None:
-    """One thread, of the kind that there is if none is said."""
+    """Return one thread, of any kind if `kind` is None; None if it does not exist. Up to three round trips.
+
+    ValueError if `kind` is None and both kinds have a thread with this id.
+    """
     key = await key_of(tenant, id, kind)
     row = (await LoadItems(key, ())).thread if key is not None else None
     return info(ListedThread(row, None)) if row is not None else None
 
 
 async def known(tenant: str, id: str, kind: str | None) -> ThreadKey:
-    """The same as `key_of`, but Missing if there is no such thread."""
+    """Return the key of a thread, of any kind if `kind` is None. Up to two round trips.
+
+    Missing if it does not exist; ValueError if `kind` is None and both kinds have a thread with this id.
+    """
     key = await key_of(tenant, id, kind)
     if key is None:
-        raise Missing(f"there is no thread {id!r}")
+        raise Missing(f"thread {id!r} not found")
     return key
 
 
 async def key_of(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
-    """The thread of that id and kind; of the kind that there is, if none is said. None if there is no such thread."""
+    """Return the key of a thread, of any kind if `kind` is None; None if it does not exist. Up to two round trips.
+
+    ValueError if `kind` is None and both kinds have a thread with this id.
+    """
     keys = [ThreadKey(tenant, each, id) for each in (GRAPH, CUBE) if kind in (None, each)]
     found = [key for key in keys if (await LoadItems(key, ())).thread is not None]
     if len(found) > 1:
-        raise ValueError(f"there are two threads {id!r}: say which by its kind, {GRAPH} or {CUBE}")
+        raise ValueError(f"two threads have the id {id!r}: choose one by its kind, {GRAPH} or {CUBE}")
     return found[0] if found else None
 
 
-async def _own(listed: ListedThread, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands in the newest checkpoint itself, if somebody asks for that."""
+async def _load_own(listed: ListedThread, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Load the metadata that is stored in the newest checkpoint itself, if the filter needs it."""
     row = listed.row
-    if row.top is None or not any(key in wanted for key in about.OWN):
+    if row.top is None or not any(key in wanted for key in checkpoint_metadata.OWN):
         return {}
     loaded = await LoadCheckpoints(row.key, (CheckpointRef("", row.top, items=False),))
     top = loaded.checkpoints[0].row if loaded.checkpoints else None
@@ -134,20 +145,27 @@ def _matches(listed: ListedThread, own: dict[str, Any], wanted: Mapping[str, Any
         return True
     row = listed.row
     labels = unpack_labels(row.labels, listed.labels, f"thread {row.key.id!r}") if row.labels is not None else {}
-    return about.matches(about.join(about.SplitMetadata(row.source, row.step, row.run, labels, own)), wanted)
+    return checkpoint_metadata.matches(checkpoint_metadata.of_row(row, labels, own), wanted)
 
 
 def info(listed: ListedThread) -> ThreadInfo:
-    """What a row of the catalogue tells."""
+    """Return the ThreadInfo of a row of the catalogue."""
     row = listed.row
     return ThreadInfo(
-        id=row.key.id, kind=row.key.kind, checkpoints=row.checkpoints, writes=row.writes,
-        created=_time(row.created), updated=_time(row.updated), step=row.step, source=row.source,
-        status=row.status, bytes=row.bytes,
-    )  # fmt: skip
+        id=row.key.id,
+        kind=row.key.kind,
+        checkpoints=row.checkpoints,
+        writes=row.writes,
+        created=_datetime(row.created),
+        updated=_datetime(row.updated),
+        step=row.step,
+        source=row.source,
+        status=row.status,
+        bytes=row.bytes,
+    )
 
 
-def _time(milliseconds: int) -> datetime:
+def _datetime(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 

@@ -1,14 +1,14 @@
-"""Putting checkpoints and writes, and getting them back: the heart.
+"""Put checkpoints and writes, and get them back: the read and write path of LangGraph threads.
 
-`write` is one plan for any number of puts and put_writes on one thread: what waited while a commit was under way goes
-into the next one. It drafts from what is remembered of the thread, or reads that first, and sends one batch:
+`write` is one plan for any number of puts and put_writes on one thread: ops that waited during a commit go into the
+next one together. It drafts the change on the thread's cached head, or loads the thread first, and sends one batch:
 
-    warm    Commit                      one round trip
-    cold    Load, Commit                two
-    lost    Conflict -> Load, Commit    again, until the tries run out
+    cached head      Commit                                      one round trip
+    no cached head   LoadCheckpoints, Commit                     two
+    Conflict         LoadCheckpoints, Commit                     again, until the tries run out
 
-A repeated call is harmless: a checkpoint that exists is replaced and keeps its writes, a write that exists stays (or
-is replaced, if its idx is negative), so a commit whose outcome got lost may be sent again.
+Calls may be repeated. A checkpoint that exists is replaced and keeps its writes. A write that exists stays, or is
+replaced if its idx is negative. So a commit whose outcome was lost may be sent again.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from threadkeep.engine.commit import TRIES, commit_ops
+from threadkeep.engine.commit import commit_ops
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.log.codec import MSGPACK, Codec, unpack
+from threadkeep.engine.log import itemlog
+from threadkeep.engine.log.codec import MSGPACK, Codec
+from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
-from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadCheckpoints, LoadedRows
+from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadCheckpoints, LoadedRows, LoadItems
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
 from threadkeep.engine.threads.staging import CheckpointStaging, KnownCheckpoint
+from threadkeep.errors import Conflict
 from threadkeep.plan import Outcome
-
-__all__ = ["TRIES"]  # moving/ imports it from here
 
 
 class CheckpointState(NamedTuple):
-    """A checkpoint as it was given: LangGraph's checkpoint dict, metadata, parent id, and the writes on it in order."""
+    """A checkpoint with its values: LangGraph's checkpoint dict, metadata, parent id, and its writes in order."""
 
     key: ThreadKey
     ns: str
@@ -49,31 +50,53 @@ class CheckpointState(NamedTuple):
 
 
 async def write(heads: Heads, key: ThreadKey, ops: Sequence[Op]) -> list[Outcome]:
-    """Make all these changes in one commit; one outcome each, in order. One op's bad value fails that op only."""
-    return await commit_ops(heads, key, ops, partial(_read_what_is_needed, heads, key, ops))
+    """Make all these changes in one commit. Return one outcome for each op, in order.
+
+    An op whose value cannot be stored fails alone. One round trip with a current head, else two.
+    """
+    return await commit_ops(heads, key, ops, partial(_start_staging, heads, key, ops))
 
 
-async def _read_what_is_needed(heads: Heads, key: ThreadKey, ops: Sequence[Op], head: Head | None) -> CheckpointStaging:
-    wanted = _all_that_may_exist(ops) if head is None else _unknown(head, ops)
+async def _start_staging(heads: Heads, key: ThreadKey, ops: Sequence[Op], head: Head | None) -> CheckpointStaging:
+    """Load what the ops need and the head does not have."""
+    wanted = _refs_of_ops(ops) if head is None else _refs_missing_in(head, ops)
     if head is not None and not wanted:
         return CheckpointStaging(head, {})
-    seen, loaded = await load_some(heads, key, wanted, head)
+    head, loaded = await load_some(heads, key, wanted, head)
     found = loaded.checkpoints or (CheckpointRows(None, ()),) * len(wanted)
-    return CheckpointStaging(seen, {(w.ns, w.id or ""): _known(seen, f) for w, f in zip(wanted, found, strict=True)})
+    known = {(ref.ns, ref.id or ""): _known(head, rows) for ref, rows in zip(wanted, found, strict=True)}
+    return CheckpointStaging(head, known)
 
 
 async def load_some(
     heads: Heads, key: ThreadKey, wanted: tuple[CheckpointRef, ...], head: Head | None
 ) -> tuple[Head, LoadedRows]:
-    """Some checkpoints, without the items that the head has; read again if those may not be believed any more."""
+    """Load some checkpoints, without the items that the head has. One round trip.
+
+    Two if the heads were cleared meanwhile: then the cached items cannot be trusted, and everything is loaded.
+    """
     loaded = await LoadCheckpoints(key, wanted, head.cached_items() if head else None)
     if head is not None and not heads.is_current(head):
         head, loaded = None, await LoadCheckpoints(key, wanted)
     return heads.seen(key, loaded, head), loaded
 
 
-def _all_that_may_exist(ops: Iterable[Op]) -> tuple[CheckpointRef, ...]:
-    """What the ops name, and the parents with their items."""
+async def load_items(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> None:
+    """Load these items into the head's cache. One round trip; none if all of them are cached.
+
+    Conflict if the thread was pruned since the head was read.
+    """
+    missing = head.cache.lacking(itemlog.union(ranges))
+    if not missing:
+        return
+    loaded = await LoadItems(head.key, missing)
+    if not (head.has_epoch_of(loaded.thread) and heads.is_current(head)):
+        raise Conflict(f"{head.where} was pruned while it was read")
+    head.cache.fill(loaded.items, head.where)
+
+
+def _refs_of_ops(ops: Iterable[Op]) -> tuple[CheckpointRef, ...]:
+    """The checkpoints that the ops name, which may exist, and their parents with items."""
     wanted: dict[tuple[str, str], CheckpointRef] = {}
     for op in ops:
         if isinstance(op, PutWrites):
@@ -85,8 +108,8 @@ def _all_that_may_exist(ops: Iterable[Op]) -> tuple[CheckpointRef, ...]:
     return tuple(wanted.values())
 
 
-def _unknown(head: Head, ops: Iterable[Op]) -> tuple[CheckpointRef, ...]:
-    """What must be read in spite of the head: parents that it has not, and writes that a checkpoint may find there."""
+def _refs_missing_in(head: Head, ops: Iterable[Op]) -> tuple[CheckpointRef, ...]:
+    """The checkpoints to load in spite of the head: parents that it does not have, and those that may have writes."""
     known = set(head.recent)
     wanted: dict[tuple[str, str], CheckpointRef] = {}
     for op in ops:
@@ -94,14 +117,14 @@ def _unknown(head: Head, ops: Iterable[Op]) -> tuple[CheckpointRef, ...]:
             continue
         if op.parent is not None and (op.ns, op.parent) not in known:
             wanted[(op.ns, op.parent)] = CheckpointRef(op.ns, op.parent)
-        if (op.ns, op.id) in head.recent or _came_early(head, op):
+        if (op.ns, op.id) in head.recent or _may_have_early_writes(head, op):
             wanted.setdefault((op.ns, op.id), CheckpointRef(op.ns, op.id, items=False))
         known |= {(op.ns, op.id), (op.ns, op.parent or "")}
     return tuple(wanted.values())
 
 
-def _came_early(head: Head, op: Put) -> bool:
-    """Whether writes on this checkpoint may be there already, other than those that the thread row tells of."""
+def _may_have_early_writes(head: Head, op: Put) -> bool:
+    """Whether this checkpoint may have writes already, other than those that the thread row counts."""
     return op.ns == "" and head.row is not None and head.row.early not in (None, op.id)
 
 
@@ -111,15 +134,15 @@ def _known(head: Head, found: CheckpointRows) -> KnownCheckpoint:
 
 
 async def get(heads: Heads, codec: Codec, key: ThreadKey, ns: str, id: str | None) -> CheckpointState | None:
-    """A checkpoint by id, hidden or not, or the latest visible one of the namespace. One round trip."""
-    states = await get_all(heads, codec, key, (CheckpointRef(ns, id),))
+    """Return a checkpoint by id, hidden or not, or the latest visible one of the namespace. One round trip."""
+    states = await get_many(heads, codec, key, (CheckpointRef(ns, id),))
     return states[0] if states else None
 
 
-async def get_all(
+async def get_many(
     heads: Heads, codec: Codec, key: ThreadKey, wanted: tuple[CheckpointRef, ...]
 ) -> list[CheckpointState]:
-    """Several checkpoints of a thread; those that are not there are left out. One round trip."""
+    """Return several checkpoints of a thread, without those that do not exist. One round trip."""
     head, loaded = await load_some(heads, key, wanted, heads.get(key))
     found = [(head.checkpoint(f.row), [head.task(row) for row in f.writes]) for f in loaded.checkpoints if f.row]
     heads.remember(with_recent_checkpoints(head, [record for record, _ in reversed(found)]))
@@ -129,9 +152,10 @@ async def get_all(
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Decoding makes many objects that all stay; the cyclic collector would look at each of them several times for nothing.
+    """Pause Python's cyclic garbage collector, if it is on, while values are decoded.
 
-    In a process with some objects of its own that took a third of the time of a page. It goes on if it was on before.
+    Decoding makes many objects that all stay, and the collector would visit each of them several times for nothing.
+    In a process with some objects of its own, that took a third of the time of a page.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -143,12 +167,12 @@ def gc_paused() -> Iterator[None]:
 
 
 def with_recent_checkpoints(head: Head, records: Iterable[CheckpointRecord]) -> Head:
-    """The head with these checkpoints among its recent ones."""
+    """Return the head with these checkpoints among its recent ones."""
     return Head(head.key, head.row, head.names, head.with_recent(records), head.cache)
 
 
 def decode_state(head: Head, codec: Codec, record: CheckpointRecord, tasks: Iterable[TaskWrites]) -> CheckpointState:
-    """A checkpoint with its values decoded."""
+    """Return a checkpoint with its values decoded; the head must have their items."""
     row = record.row
     where = f"of checkpoint {row.id!r} in {head.where}"
     checkpoint = {
@@ -167,14 +191,12 @@ def decode_state(head: Head, codec: Codec, record: CheckpointRecord, tasks: Iter
 
 
 def metadata_of(head: Head, record: CheckpointRecord) -> dict[str, Any]:
-    """A checkpoint's metadata as it was given."""
-    row = record.row
-    labels = unpack(head.shared(row.labels), f"labels {row.labels} of {head.where}") or {}
-    return metadata.join(metadata.SplitMetadata(row.source, row.step, row.run, labels, record.own))
+    """Return a checkpoint's metadata as it was put."""
+    return metadata.of_row(record.row, head.labels(record.row.labels), record.own)
 
 
 def decode_writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list[tuple[str, str, Any]]:
-    """The writes of several tasks as (task, channel, value), in LangGraph's order: path, task, idx."""
+    """Return the writes of several tasks as (task, channel, value), in LangGraph's order: path, task, idx."""
     ordered = sorted(
         (entry.origin[0], task.row.task, idx, entry) for task in tasks for idx, entry in task.entries.items()
     )
@@ -185,7 +207,7 @@ def decode_writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list
 
 
 def decode_value(head: Head, codec: Codec, slot: Slot, what: str) -> Any:
-    """What a slot holds."""
+    """Return the value of a slot. `what` names it in errors."""
     if slot.kind == LIST and slot.tag == MSGPACK and slot.inline is None:
         parts = head.cache.elements(slot.ranges)
         found = codec.decode_list(parts, what) if parts is not None and len(parts) == slot.elements > 0 else None

@@ -1,14 +1,14 @@
-"""The default merge of a channel's value with writes, for when the graph is not at hand: show, diff, blame and repair.
+"""The default merge: apply writes to a channel's value without the graph, for show, diff, blame and repair.
 
-    a list        a write that is a list is added at the end, any other write is one more element. A message replaces
-                  the one with its id; a RemoveMessage removes the one that it names, or all before it
-    a dict        a write that is a dict is merged by key
-    Overwrite     what it holds becomes the value, in every form that LangGraph's `_get_overwrite` accepts
-    else          the last write is the value
+    list          a list is appended, any other write becomes one more element; a message replaces the one with its id,
+                  a RemoveMessage removes the one that it names, or all before it
+    dict          a dict is merged by key
+    Overwrite     its value becomes the channel's value, in every form that LangGraph's `_get_overwrite` accepts
+    other         the last write becomes the value
 
-It works on stored bytes, so it needs no class of the application. The result is that of reducers which add, extend,
-merge or replace, and of LangGraph's `add_messages`, except that a message written without an id does not get one. What
-any other reducer does, only the graph knows.
+It works on stored bytes, so it needs no class of the application. The result is the same as with reducers that add,
+extend, merge or replace, and as with LangGraph's `add_messages`, except that a message without an id does not get one.
+Other reducers need the graph.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _OVERWRITE_CLASS = [ormsgpack.packb("langgraph.types"), ormsgpack.packb("Overwri
 
 
 def merged(base: Parts | None, writes: Iterable[Parts], *, delta: bool = False) -> Parts | None:
-    """Return the value after these writes; None if there was none and nothing was written.
+    """Return the value after these writes; None if there was no value and nothing was written.
 
-    A `delta` channel always has a reducer: a single message that is written to an empty one starts a list.
+    A `delta` channel always has a reducer, so a single message that is written to an empty one starts a list.
     """
     given = [*([base] if base is not None else []), *writes]
-    held = _opened(_as_msgpack(base)) if base is not None else None
+    value = _split_value(_as_msgpack(base)) if base is not None else None
     for write in given[base is not None :]:
-        held = _after(held, _as_msgpack(write), delta=delta)
-    if held is None:
+        value = _apply(value, _as_msgpack(write), delta=delta)
+    if value is None:
         return None
-    value = Parts(held.kind, held.tag, list(held.parts.values()), held.snapshot)
-    return _as_json(value) if value.tag == MSGPACK and any(each.tag == _JSON for each in given) else value
+    parts = Parts(value.kind, value.tag, list(value.parts.values()), value.snapshot)
+    return _as_json(parts) if parts.tag == MSGPACK and any(each.tag == _JSON for each in given) else parts
 
 
-class _StoredValue(NamedTuple):
+class _SplitValue(NamedTuple):
     """A value while it is merged: elements of a list by message id, entries of a dict by key, or one part."""
 
     kind: int
@@ -55,49 +55,50 @@ class _StoredValue(NamedTuple):
     snapshot: bool = False
 
 
-def _after(held: _StoredValue | None, write: Parts, *, delta: bool) -> _StoredValue:
+def _apply(value: _SplitValue | None, write: Parts, *, delta: bool) -> _SplitValue:
+    """Apply one write. The parts of `value` are changed in place."""
     overwrite = _overwrite_value(write)
     if overwrite is not None:
-        return _opened(Parts(WHOLE, MSGPACK, [overwrite]))
-    new = _opened(write)
-    if held is None and delta and is_message(_element(write.data)):
-        held = _StoredValue(LIST, MSGPACK, {})
-    if held is None or new.tag != MSGPACK or held.tag != MSGPACK:
+        return _split_value(Parts(WHOLE, MSGPACK, [overwrite]))
+    new = _split_value(write)
+    if value is None and delta and is_message(_plain_element(write.data)):
+        value = _SplitValue(LIST, MSGPACK, {})
+    if value is None or new.tag != MSGPACK or value.tag != MSGPACK:
         return new
-    if held.kind == LIST:
+    if value.kind == LIST:
         for element in new.parts.values() if new.kind == LIST else [write.data]:
-            _add(held.parts, element)
-        return held
-    if held.kind == MAP and new.kind == MAP:
-        held.parts.update(new.parts)
-        return held
+            _add_element(value.parts, element)
+        return value
+    if value.kind == MAP and new.kind == MAP:
+        value.parts.update(new.parts)
+        return value
     return new
 
 
-def _opened(value: Parts) -> _StoredValue:
+def _split_value(value: Parts) -> _SplitValue:
     kind, parts = _split(value)
     if kind == MAP:
-        return _StoredValue(kind, value.tag, {next(split_parts(entry, 2)): entry for entry in parts}, value.snapshot)
-    held: dict[Hashable, bytes] = {}
+        return _SplitValue(kind, value.tag, {next(split_parts(entry, 2)): entry for entry in parts}, value.snapshot)
+    by_id: dict[Hashable, bytes] = {}
     for part in parts:
-        id = message_id(_element(part)) if kind == LIST else None
-        held[object() if id is None or id in held else id] = part
-    return _StoredValue(kind, value.tag, held, value.snapshot)
+        id = message_id(_plain_element(part)) if kind == LIST else None
+        by_id[object() if id is None or id in by_id else id] = part
+    return _SplitValue(kind, value.tag, by_id, value.snapshot)
 
 
-def _add(held: dict[Hashable, bytes], element: bytes) -> None:
-    value = _element(element)
+def _add_element(elements: dict[Hashable, bytes], element: bytes) -> None:
+    value = _plain_element(element)
     id = message_id(value)
     if type_of(value) != _REMOVE:
-        held[object() if id is None else id] = element
+        elements[object() if id is None else id] = element
     elif id == _ALL:
-        held.clear()
+        elements.clear()
     else:
-        held.pop(id, None)
+        elements.pop(id, None)
 
 
-def _element(data: bytes) -> Any:
-    """The plain form of an element that may be a message: an object or a dict. None for others."""
+def _plain_element(data: bytes) -> Any:
+    """An element that may be a message, an object or a dict, as plain data. None for other elements."""
     if extension(data, 0) is None and opened(data, 0)[0] != MAP:
         return None
     try:
@@ -107,7 +108,7 @@ def _element(data: bytes) -> Any:
 
 
 def _split(value: Parts) -> tuple[int, Sequence[bytes]]:
-    """The elements or entries of a value, also of a list or dict that is stored whole."""
+    """The kind of a value and its elements or entries, even if a list or dict is stored whole."""
     if value.kind != WHOLE or value.tag != MSGPACK:
         return value.kind, value.parts
     kind, count, start = opened(value.parts[0], 0)
@@ -117,7 +118,7 @@ def _split(value: Parts) -> tuple[int, Sequence[bytes]]:
 
 
 def _overwrite_value(write: Parts) -> bytes | None:
-    """The value of an Overwrite: of the object, of {"__overwrite__": …} or of {"value": …, "type": "__overwrite__"}."""
+    """The value of an Overwrite object, {"__overwrite__": …} or {"value": …, "type": "__overwrite__"}. Else None."""
     if write.tag != MSGPACK:
         return None
     stored_class, (kind, entries) = _class_and_fields(write)
@@ -132,7 +133,7 @@ def _overwrite_value(write: Parts) -> bytes | None:
 
 
 def _class_and_fields(write: Parts) -> tuple[Sequence[bytes], tuple[int, Sequence[bytes]]]:
-    """Module and name of a stored object, and its fields; a value that is no object has itself as fields."""
+    """Module and name of a stored object, and its fields. A value that is not an object has no module and name."""
     found = extension(write.parts[0], 0) if write.kind == WHOLE else None
     if found is None:
         return [], _split(write)
@@ -142,11 +143,11 @@ def _class_and_fields(write: Parts) -> tuple[Sequence[bytes], tuple[int, Sequenc
     return stored[:2], _split(Parts(WHOLE, MSGPACK, [stored[2]]))
 
 
-# --- values of serializers that write JSON
+# --- serializers that write JSON
 
 
 def _as_msgpack(value: Parts) -> Parts:
-    """JSON as msgpack; as it is if msgpack has no room for it, and then nothing is merged with it."""
+    """JSON as msgpack. It stays JSON if msgpack cannot represent it; then nothing is merged with it."""
     if value.tag != _JSON:
         return value
     try:

@@ -1,11 +1,10 @@
-"""What a Keep remembers of its threads between calls, so that a put needs no read first.
+"""Heads: what a Keep caches of its threads between calls, so that a put needs no read first.
 
-A `Head` is a thread at (epoch, rev). It is only trusted as the precondition of a commit or beside the thread row of a
-read: another process's change makes the first a Conflict and the second drop what was remembered. Items never change
-within an epoch, so their bytes may be kept; they are, up to a budget, least recently used threads going first.
+A `Head` is a thread at one (epoch, rev). It is trusted only as the precondition of a commit, or next to the thread row
+of a read: if another process changed the thread, the commit is a Conflict and the read drops the cached state. Items
+never change within an epoch, so their bytes stay cached, up to a budget; the least recently used threads go first.
 
-Two calls that remember the same thread at once may drop each other's additions. Nothing is lost by that but a later
-read.
+Two calls that cache the same thread at once may drop each other's additions. That costs a later read, nothing else.
 """
 
 from __future__ import annotations
@@ -33,14 +32,16 @@ from threadkeep.engine.log.records import (
 from threadkeep.engine.requests import CachedItems, LoadedRows
 from threadkeep.errors import Corrupt
 
-_HEAD_SIZE, _SHRINK_EVERY = 4096, 16
-_RECENT, _OF_ONE_SPACE = 32, 2
-"""How many decoded checkpoints a head keeps, in all and of one namespace: the parents that the next puts will name."""
+_HEAD_SIZE = 4096
+"""What a head costs in memory besides its items, roughly."""
+_SHRINK_EVERY = 16
+_MAX_RECENT, _MAX_RECENT_OF_NAMESPACE = 32, 2
+"""How many decoded checkpoints a head keeps: they are the parents that the next puts will name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A thread as this process last saw or made it; `row` is None if it is known not to exist."""
+    """A thread as this process last read or wrote it; `row` is None if the thread is known not to exist."""
 
     key: ThreadKey
     row: ThreadRow | None
@@ -54,63 +55,74 @@ class Head:
         return f"thread {self.key.id!r}"
 
     def cached_items(self) -> CachedItems | None:
-        """What a read need not send again."""
+        """Return what a read need not send again."""
         return CachedItems(self.row.epoch, len(self.names), self.cache) if self.row else None
 
+    def has_epoch_of(self, row: ThreadRow | None) -> bool:
+        """Return whether a thread row is of the same epoch: no item of this head was removed since."""
+        return self.row is not None and row is not None and self.row.epoch == row.epoch
+
     def reading(self) -> NameTable:
-        """The names for unpacking rows."""
+        """Return the names for unpacking rows."""
         return NameTable(self.names, _no_new_names)
 
     def with_recent(self, records: Iterable[CheckpointRecord]) -> dict[tuple[str, str], CheckpointRecord]:
-        """The recent checkpoints with these added, oldest forgotten: fewer objects for Python's collector to look at."""
+        """Return the recent checkpoints with these added and the oldest dropped.
+
+        Few are kept, because Python's garbage collector visits each of their objects.
+        """
         recent = dict(self.recent)
         for record in records:
-            place = (record.row.ns, record.row.id)
-            recent.pop(place, None)
-            recent[place] = record
-        spaces: dict[str, int] = {}
-        for place in reversed(list(recent)):
-            spaces[place[0]] = count = spaces.get(place[0], 0) + 1
-            if count > _OF_ONE_SPACE:
-                del recent[place]
-        return recent if len(recent) <= _RECENT else dict(list(recent.items())[-_RECENT:])
+            key = (record.row.ns, record.row.id)
+            recent.pop(key, None)
+            recent[key] = record
+        counts: dict[str, int] = {}
+        for key in reversed(list(recent)):
+            counts[key[0]] = count = counts.get(key[0], 0) + 1
+            if count > _MAX_RECENT_OF_NAMESPACE:
+                del recent[key]
+        return recent if len(recent) <= _MAX_RECENT else dict(list(recent.items())[-_MAX_RECENT:])
 
-    def bytes_of(self, runs: Iterable[ItemRange]) -> bytes:
-        """What these items hold, one after the other; Corrupt if the storage did not have one of them."""
-        return self.cache.join(runs, self.where)
+    def bytes_of(self, ranges: Iterable[ItemRange]) -> bytes:
+        """Return the bytes of these items, joined. Corrupt if the storage did not have one of them."""
+        return self.cache.join(ranges, self.where)
 
     def shared(self, n: int) -> bytes:
-        """Packed labels, or a packed shape, of that number."""
+        """Return the packed labels, or the packed shape, with this number."""
         return self.bytes_of((ItemRange(SHARED, n, 1),))
 
+    def labels(self, n: int) -> dict[str, Any]:
+        """Return the labels with this number: the metadata that many checkpoints share."""
+        return dict(unpack(self.shared(n), f"labels {n} of {self.where}") or {})
+
     def checkpoint(self, row: CheckpointRow) -> CheckpointRecord:
-        """A row, decoded."""
+        """Decode a checkpoint row, except for its values."""
         return unpack_checkpoint(row, self.reading(), self.decoding(), self.where)
 
     def task(self, row: WriteRow) -> TaskWrites:
-        """A row of writes, decoded."""
+        """Decode a row of writes, except for their values."""
         return unpack_writes(row, self.reading(), self.decoding(), self.where)
 
     def decoding(self) -> SharedParts:
-        """The run lists and shapes for unpacking rows."""
+        """Return the range lists and shapes for unpacking rows."""
         return SharedParts(self.cache.range_lists, self._shape)
 
     def _shape(self, n: int) -> Any:
-        """A shape, unpacked once."""
+        """Return a shape; it is unpacked only once."""
         if n not in self.cache.shapes:
             self.cache.shapes[n] = unpack(self.shared(n), f"shape {n} of {self.where}")
         return self.cache.shapes[n]
 
-    def lean(self) -> Head:
-        """The same head with only those items in its pool that its names and recent checkpoints use."""
-        pool = ItemCache(self.cache.era)
-        used = [run for record in self.recent.values() for slot in record.slots.values() for run in slot.ranges]
+    def trimmed(self) -> Head:
+        """Return the same head whose cache has only the items that its names and recent checkpoints use."""
+        cache = ItemCache(self.cache.era)
+        used = [each for record in self.recent.values() for slot in record.slots.values() for each in slot.ranges]
         used += [ItemRange(lane, n, 1) for lane in range(FIRST_CHANNEL) for n in list(self.cache.lanes.get(lane, ()))]
-        for at in (at for run in itemlog.union(used) for at in run.ids()):
-            item = self.cache.get(at)
+        for item_id in (item_id for each in itemlog.union(used) for item_id in each.ids()):
+            item = self.cache.get(item_id)
             if item is not None:
-                pool.add(at, item)
-        return replace(self, cache=pool)
+                cache.add(item_id, item)
+        return replace(self, cache=cache)
 
 
 def _no_new_names(name: str) -> int:
@@ -118,24 +130,24 @@ def _no_new_names(name: str) -> int:
 
 
 class Heads:
-    """The remembered heads of a Keep, within a budget of bytes."""
+    """The cached heads of a Keep, within a budget of bytes."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._era = 0
-        self._remembered = 0
+        self._cached_since_start = 0
         self._heads: dict[ThreadKey, Head] = {}
 
     def get(self, key: ThreadKey) -> Head | None:
-        """What is remembered, if anything."""
+        """Return the cached head of a thread, if any."""
         return self._heads.get(key)
 
     def forget(self, key: ThreadKey) -> None:
-        """Drop what is remembered of a thread."""
+        """Drop the cached head of a thread."""
         self._heads.pop(key, None)
 
     def clear(self) -> None:
-        """Drop everything, and trust nothing that others still have in their hands.
+        """Drop all heads; those that callers still hold are not current any more.
 
         After a lost connection the storage may be another server, which never had what this one acknowledged.
         """
@@ -143,28 +155,32 @@ class Heads:
         self._heads.clear()
 
     def is_current(self, head: Head) -> bool:
-        """Whether what a head holds may be believed still."""
+        """Return whether a head may still be trusted: `clear` was not called since it was read."""
         return head.cache.era == self._era
 
     def remember(self, head: Head) -> Head:
-        """Keep this head unless a newer one is kept, and drop the least recently used ones beyond the budget.
+        """Cache this head unless a newer one is cached; return the one that is.
 
-        That a thread is not there may be remembered too: its first put then needs no read.
+        The least recently used heads beyond the budget are dropped. A head without a row is cached too: the first put
+        of a new thread then needs no read.
         """
-        kept = self._heads.pop(head.key, None)
-        if kept is not None and _is_newer(kept.row, head.row):
-            head = kept
+        cached = self._heads.pop(head.key, None)
+        if cached is not None and _is_newer(cached.row, head.row):
+            head = cached
         if head.cache.size > self._budget // 4:
-            head = head.lean()
+            head = head.trimmed()
         if head.cache.size <= self._budget and self.is_current(head):
             self._heads[head.key] = head
             self._shrink()
         return head
 
     def _shrink(self) -> None:
-        """Now and then, drop the oldest heads beyond the budget. Others may change the dict meanwhile: only keys are listed."""
-        self._remembered += 1
-        if self._remembered % max(_SHRINK_EVERY, len(self._heads) // 2):
+        """Now and then, drop the oldest heads beyond the budget.
+
+        Other threads may change the dict meanwhile, so only its keys are listed.
+        """
+        self._cached_since_start += 1
+        if self._cached_since_start % max(_SHRINK_EVERY, len(self._heads) // 2):
             return
         heads = [head for key in list(self._heads) if (head := self._heads.get(key)) is not None]
         excess = sum(head.cache.size + _HEAD_SIZE for head in heads) - self._budget
@@ -175,7 +191,7 @@ class Heads:
             excess -= head.cache.size + _HEAD_SIZE
 
     def seen(self, key: ThreadKey, loaded: LoadedRows, old: Head | None) -> Head:
-        """The head that a read shows; `old` is the one that said what need not be sent again."""
+        """Return the head that a read shows. `old` is the head whose cached items the read did not send again."""
         if loaded.thread is None:
             self.forget(key)
             return Head(key, None, cache=ItemCache(self._era))
@@ -183,7 +199,7 @@ class Heads:
             old = Head(key, loaded.thread, cache=ItemCache(self._era))
         old.cache.fill(loaded.items, old.where)
         same = old.row is not None and old.row.rev == loaded.thread.rev
-        names = _named(old.names, loaded.thread, old.cache)
+        names = _read_names(old.names, loaded.thread, old.cache)
         return Head(key, loaded.thread, names, old.recent if same else {}, old.cache)
 
 
@@ -191,15 +207,15 @@ def _is_newer(row: ThreadRow | None, than: ThreadRow | None) -> bool:
     return row is not None and than is not None and row.epoch == than.epoch and row.rev > than.rev
 
 
-def _named(known: tuple[str, ...], thread: ThreadRow, pool: ItemCache) -> tuple[str, ...]:
-    """The names that this thread row counts, from what was known and what came along."""
+def _read_names(known: tuple[str, ...], thread: ThreadRow, cache: ItemCache) -> tuple[str, ...]:
+    """Return as many names as the thread row counts: the known ones, then those in the cache."""
     count = thread.nexts[NAMES] if thread.nexts else 0
     if len(known) >= count:
         return known[:count]
-    fresh = []
+    new = []
     for n in range(len(known), count):
-        item = pool.get(ItemId(NAMES, n))
+        item = cache.get(ItemId(NAMES, n))
         if item is None:
-            raise Corrupt(f"name {n} of thread {thread.key.id!r} is not there")
-        fresh.append(from_bytes(item.data))
-    return known + tuple(fresh)
+            raise Corrupt(f"name {n} of thread {thread.key.id!r} is missing")
+        new.append(from_bytes(item.data))
+    return known + tuple(new)

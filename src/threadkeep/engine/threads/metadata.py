@@ -1,11 +1,11 @@
-"""Checkpoint metadata: what of it is a column, what is shared, what is the checkpoint's own; and how filters match.
+"""Checkpoint metadata: where each part of it is stored, and how filters match it.
 
-    source, step, run_id              columns, where they have their usual type
-    parents, delta counters, writes   the checkpoint's own, in its body
-    everything else                   labels: interned per thread, indexed once per distinct set
+    source, step, run_id              columns, if they have their usual type
+    parents, delta counters, writes   `own`: in the body of the checkpoint's row
+    everything else                   labels: stored once per thread, indexed once per distinct set
 
-Filters compare by key, literally, and by JSON type: 1 equals 1.0, True is not 1, None matches null or missing, and a
-dict means equality. The same rule makes the tags of the index, so the index never hides a match.
+Filters compare key by key, literally, and by JSON type: 1 equals 1.0, True is not 1, None matches null and missing,
+and a dict means equality. The index entries (tags) follow the same rule, so the index never hides a match.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.log.codec import pack
+from threadkeep.engine.log.records import CheckpointRow, ThreadRow
 
 OWN = ("parents", "counters_since_delta_snapshot", "delta_writes_versioned", "writes")
 UNTAGGED = ("source", "step", "run_id", *OWN)
-"""Keys that may stand elsewhere than in the labels: the index cannot speak for them."""
+"""Keys that may be stored outside the labels, so the index does not cover them."""
 _MISSING = b"N"
 
 
 class SplitMetadata(NamedTuple):
-    """Metadata taken apart."""
+    """Metadata, split by where its parts are stored."""
 
     source: str | None
     step: int | None
@@ -34,7 +35,7 @@ class SplitMetadata(NamedTuple):
 
 
 def split(metadata: Mapping[str, Any]) -> SplitMetadata:
-    """Take metadata apart; `join` puts it together again."""
+    """Split metadata by where its parts are stored. `join` is the inverse."""
     labels = dict(metadata)
     source = labels.pop("source") if _is_column_text(labels.get("source")) else None
     step = labels.pop("step") if _is_column_int(labels.get("step")) else None
@@ -44,13 +45,18 @@ def split(metadata: Mapping[str, Any]) -> SplitMetadata:
 
 
 def join(parts: SplitMetadata) -> dict[str, Any]:
-    """The metadata that was taken apart."""
+    """Return the metadata that `split` was given."""
     columns = {"source": parts.source, "step": parts.step, "run_id": parts.run}
     return {key: value for key, value in columns.items() if value is not None} | parts.own | parts.labels
 
 
+def of_row(row: CheckpointRow | ThreadRow, labels: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a checkpoint row, or of the newest checkpoint that a thread row describes."""
+    return join(SplitMetadata(row.source, row.step, row.run, labels, own))
+
+
 def delta_channels(own: Mapping[str, Any]) -> frozenset[str]:
-    """The delta channels that a checkpoint's own metadata counts."""
+    """Return the delta channels that a checkpoint's own metadata counts."""
     counted = (own.get(key) or () for key in ("counters_since_delta_snapshot", "delta_writes_versioned"))
     return frozenset(name for names in counted for name in names)
 
@@ -64,7 +70,7 @@ def _is_column_int(value: Any) -> bool:
 
 
 def as_filter(metadata: Any) -> dict[str, Any]:
-    """A filter by metadata; None is the empty one. TypeError unless it is a mapping with str keys."""
+    """Return a metadata filter as a dict; None is the empty filter. TypeError unless it is a mapping with str keys."""
     if metadata is None:
         return {}
     if not (isinstance(metadata, Mapping) and all(isinstance(key, str) for key in metadata)):
@@ -73,27 +79,23 @@ def as_filter(metadata: Any) -> dict[str, Any]:
 
 
 def matches(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether metadata has all these keys with these values."""
-    return all(_same(metadata.get(key), value) for key, value in wanted.items())
-
-
-def _same(stored: Any, wanted: Any) -> bool:
-    return canonical(stored) == canonical(wanted)
+    """Return whether metadata has all these keys with these values."""
+    return all(canonical(metadata.get(key)) == canonical(value) for key, value in wanted.items())
 
 
 def tag(key: str, value: Any) -> bytes:
-    """A short digest of one label: equal labels have equal tags."""
+    """Return a short digest of one label. Equal labels have equal tags."""
     name = to_bytes(key)
     return blake2b(b"%d:" % len(name) + name + canonical(value), digest_size=8).digest()
 
 
 def tags(labels: Mapping[str, Any]) -> tuple[bytes, ...]:
-    """The index entries of a set of labels."""
+    """Return the index entries of a set of labels."""
     return tuple(tag(key, value) for key, value in labels.items() if value is not None and key not in UNTAGGED)
 
 
 def canonical(value: Any) -> bytes:
-    """Bytes that are equal exactly when two values count as equal."""
+    """Return bytes that are equal exactly if two values match each other."""
     if value is None:
         return _MISSING
     if isinstance(value, bool):
@@ -105,14 +107,15 @@ def canonical(value: Any) -> bytes:
     if isinstance(value, str):
         return b"s" + to_bytes(value)
     if isinstance(value, (list, tuple)):
-        return b"l" + _framed(canonical(element) for element in value)
+        return b"l" + _join_framed(canonical(element) for element in value)
     if isinstance(value, Mapping):
-        entries = sorted(_framed((canonical(key), canonical(entry))) for key, entry in value.items())
-        return b"d" + _framed(entries)
+        entries = sorted(_join_framed((canonical(key), canonical(entry))) for key, entry in value.items())
+        return b"d" + _join_framed(entries)
     if isinstance(value, (bytes, bytearray)):
         return b"b" + bytes(value)
     return b"o" + pack(value)
 
 
-def _framed(pieces: Any) -> bytes:
+def _join_framed(pieces: Any) -> bytes:
+    """Join pieces, each with its length, so that no two lists of pieces give the same bytes."""
     return b"".join(b"%d:" % len(piece) + piece for piece in pieces)

@@ -1,7 +1,7 @@
-"""What callers want done to a thread: put a checkpoint, put writes.
+"""Ops: the changes of a thread that callers ask for, `Put` and `PutWrites`.
 
-An op is prepared where it is made, outside of any commit: what can fail, because a value cannot be serialized, fails
-here and touches nothing else.
+An op is prepared when it is made, outside of any commit. If a value cannot be serialized, making the op fails and
+nothing else is affected.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ _STATE = ("channel_values", "channel_versions", "versions_seen", "id")
 
 @dataclass(slots=True)
 class Put:
-    """Store a checkpoint. Values are encoded when the parent's cannot be re-used, those in `new_versions` at once.
+    """Store a checkpoint.
 
-    `time` is milliseconds, `nonce` a random number for the epoch of a new thread; if it is `only_new`, what is there
-    stays. What is `held` in the thread already is not given again: `channel_values` is not looked at then. If it
-    `inherits`, a channel without a value has the parent's, where the parent holds the version that is given.
+    Values of channels in `new_versions` are encoded at once, others only if the parent's slot cannot be reused. `time`
+    is in milliseconds; `nonce` is a random number, the epoch of a new thread. With `only_new`, a checkpoint that exists
+    stays as it is. `stored_slots` are values that the thread already stores: then `channel_values` is ignored. With
+    `inherits`, a channel without a value gets the parent's, if the parent has the same version.
     """
 
     codec: Codec
@@ -37,7 +38,7 @@ class Put:
     nonce: int
     hidden: bool = False
     only_new: bool = False
-    held: Mapping[str, Slot] | None = None
+    stored_slots: Mapping[str, Slot] | None = None
     inherits: bool = False
     id: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Put:
     metadata: metadata.SplitMetadata = field(init=False)
     labels: bytes = b""
     encoded: dict[str, Parts | Slot] = field(default_factory=dict)
-    """Values that were encoded, or that the thread holds already."""
+    """Values that were encoded, or that the thread already stores."""
 
     def __post_init__(self) -> None:
         given = self.checkpoint
@@ -56,14 +57,14 @@ class Put:
         self.values = given.get("channel_values") or {}
         self.versions = dict(given.get("channel_versions") or {})
         self.seen = {node: dict(inner) for node, inner in (given.get("versions_seen") or {}).items()}
-        kept = set(FIELDS) - _unusual(given)
+        kept = set(FIELDS) - _unusual_fields(given)
         self.fields = {name: given[name] for name in FIELDS if name in given and name in kept}
         rest = {key: value for key, value in given.items() if key not in kept and key not in _STATE}
         self.rest = self.codec.dumps(rest) if rest else None
         self.metadata = metadata.split(self.given_metadata)
         self.labels = pack(self.metadata.labels)
         pack([self.metadata.own, self.fields, self.versions, self.seen])
-        _all_names(
+        _check_names(
             (*self.values, *self.versions, *self.seen, *(name for inner in self.seen.values() for name in inner))
         )
         hash((*self.versions.values(), *(version for inner in self.seen.values() for version in inner.values())))
@@ -72,7 +73,7 @@ class Put:
 
 @dataclass(slots=True)
 class PutWrites:
-    """Store writes (idx, channel, value) of a task on a checkpoint, which may not be there yet."""
+    """Store writes (idx, channel, value) of a task on a checkpoint, which need not exist yet."""
 
     ns: str
     checkpoint: str
@@ -85,20 +86,20 @@ class PutWrites:
     only_new: bool = False
 
     def __post_init__(self) -> None:
-        _all_names(channel for _, channel, _ in self.writes)
+        _check_names(channel for _, channel, _ in self.writes)
 
 
 Op: TypeAlias = Put | PutWrites
 
 
-def _unusual(given: Mapping[str, Any]) -> set[str]:
-    """Fields that have not the form which a body has room for."""
+def _unusual_fields(given: Mapping[str, Any]) -> set[str]:
+    """Fields whose value does not have the form that a row's body can hold."""
     updated = given.get("updated_channels")
     plain = updated is None or (type(updated) is list and all(type(name) is str for name in updated))
     return set() if plain else {"updated_channels"}
 
 
-def _all_names(names: Any) -> None:
+def _check_names(names: Any) -> None:
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"names of channels and nodes must be str, not {type(name).__name__}: {name!r}")

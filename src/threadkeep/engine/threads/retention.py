@@ -1,13 +1,13 @@
-"""Retention: which checkpoints stay, and which threads. A policy is data; judging it is pure.
+"""Retention policies: which checkpoints and threads they keep. A policy is data; applying it is pure.
 
-A checkpoint goes only if a policy limits its namespace and nothing keeps it. What keeps it:
+A checkpoint is removed only if a policy limits its namespace and nothing keeps it. What keeps it:
 
-    the rules               the last so many of its namespace; those younger than so long
-    always                  the latest of its namespace; what the delta channels of those that stay are rebuilt from
-    unless switched off     a tag; a question that waits for its answer; branch points, the beginning and the end of every branch
+    by rule                 it is one of the last `keep_last` of its namespace, or younger than `keep_for`
+    always                  it is the latest of its namespace, or a delta channel of one that stays needs it
+    unless switched off     it has a tag, waits for an answer, is a branch point, or is the first or last of a branch
 
-What a subgraph call left goes with the root checkpoint that it belongs to. A whole thread goes when nothing changed in it
-for so long, unless something in it is tagged or it waits for something.
+The checkpoints of a subgraph call are removed with the root checkpoint that they belong to. A whole thread is removed
+when it did not change for `drop_idle`, unless a checkpoint in it is tagged or the thread waits for something.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from threadkeep.engine.identity import as_kind
 from threadkeep.engine.log.records import CheckpointRecord, ThreadRow
-from threadkeep.engine.threads import metadata as about
-from threadkeep.engine.threads.prune import belongs, selection_of
+from threadkeep.engine.threads import metadata as checkpoint_metadata
+from threadkeep.engine.threads.prune import is_root_kept, selection_of
 from threadkeep.engine.threads.survivors import PruneSelection
 from threadkeep.engine.threads.thread_rows import CheckpointPlace, ThreadRows, children
 from threadkeep.engine.when import as_duration
 
 TAGS = ("keep", "tag", "tags")
-"""Metadata that keeps a checkpoint, if it is something other than empty, 0 or False."""
+"""Metadata keys that keep a checkpoint if their value is true (not empty, 0 or False)."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Which threads it is for, and what of them stays. Durations are timedeltas, or text as in `engine/when.py`.
+    """Which threads a policy applies to, and what it keeps of them.
 
-    Of several policies the first that fits a thread and a namespace counts. One without a rule keeps everything.
+    Durations are timedeltas, or text such as "30d" (see `engine/when.py`). If several policies fit a thread and a
+    namespace, the first one applies. A policy without a rule keeps everything.
     """
 
     prefix: str = ""
@@ -52,30 +53,30 @@ class Policy:
     keep_branches: bool = True
 
     def __post_init__(self) -> None:
-        """Say what is wrong with it."""
+        """Raise TypeError or ValueError if an option is wrong."""
         for name in ("prefix", "ns", "tenant"):
-            _check(name, getattr(self, name), str, "a str", needed=name == "prefix")
+            _check_type(name, getattr(self, name), str, "a str", required=name == "prefix")
         for name in ("keep_tagged", "keep_interrupted", "keep_branches"):
-            _check(name, getattr(self, name), bool, "a bool", needed=True)
-        about.as_filter(self.metadata)
+            _check_type(name, getattr(self, name), bool, "a bool", required=True)
+        checkpoint_metadata.as_filter(self.metadata)
         as_kind(self.kind)
-        _check("keep_last", self.keep_last, int, "an int")
+        _check_type("keep_last", self.keep_last, int, "an int")
         if self.keep_last is not None and (isinstance(self.keep_last, bool) or self.keep_last < 1):
             raise ValueError(f"keep_last must be an int of at least 1, not {self.keep_last!r}")
         for name in ("keep_for", "drop_idle"):
             object.__setattr__(self, name, as_duration(getattr(self, name), name))
         if self.drop_idle is not None and self.ns is not None:
-            raise ValueError("drop_idle drops whole threads: it cannot be limited to a namespace")
+            raise ValueError("drop_idle removes whole threads: it cannot be limited to a namespace")
 
 
-def _check(name: str, value: Any, kind: type, what: str, *, needed: bool = False) -> None:
-    if not (isinstance(value, kind) or (value is None and not needed)):
+def _check_type(name: str, value: Any, kind: type, what: str, *, required: bool = False) -> None:
+    if not (isinstance(value, kind) or (value is None and not required)):
         raise TypeError(f"{name} must be {what}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class PrunedThread:
-    """What one thread lost, or would lose: checkpoints and newly hidden ones as (namespace, id), writes, and bytes."""
+    """What one thread loses: checkpoints and newly hidden ones as (namespace, id), writes, and bytes."""
 
     id: str
     kind: str
@@ -122,7 +123,7 @@ class SweepResult:
 def pruned(
     threads: Iterable[PrunedThread], *, looked_at: int, dry_run: bool, skipped: Iterable[str] = ()
 ) -> PruneResult:
-    """The result for these threads, with its totals."""
+    """Return the result for these threads, with totals."""
     threads = tuple(threads)
     return PruneResult(
         dry_run=dry_run,
@@ -138,114 +139,119 @@ def pruned(
 
 
 def judged(policies: Sequence[Policy], now: int) -> Callable[[ThreadRows], PruneSelection]:
-    """What these policies leave of a thread; `now` is milliseconds."""
-    return lambda thread: _verdict(policies, thread, now)
+    """Return a function that selects what these policies keep of a thread; `now` is in milliseconds."""
+    return lambda thread: _select(policies, thread, now)
 
 
 def may_lose(policies: Sequence[Policy], row: ThreadRow, now: int) -> bool:
-    """Whether a thread row is one of which something may go: what surely stays whole need not be surveyed."""
-    return any(_names(policy, row) and _may_lose(policy, row, now) for policy in policies)
+    """Return whether something of a thread may be removed. If not, its checkpoints need not be loaded."""
+    return any(_fits_key(policy, row) and _may_lose(policy, row, now) for policy in policies)
 
 
 def _may_lose(policy: Policy, row: ThreadRow, now: int) -> bool:
     if _is_idle(policy, row, now):
         return True
-    if not _limits(policy) or row.checkpoints <= max(policy.keep_last or 1, 1):
+    if not _has_limit(policy) or row.checkpoints <= max(policy.keep_last or 1, 1):
         return False
-    return policy.keep_for is None or row.created < _since(policy.keep_for, now)
+    return policy.keep_for is None or row.created < _before(policy.keep_for, now)
 
 
-def _names(policy: Policy, row: ThreadRow) -> bool:
-    """Whether a policy is for a thread, by what its key tells."""
+def _fits_key(policy: Policy, row: ThreadRow) -> bool:
+    """Whether a policy applies to a thread by its key; its metadata filter is not checked."""
     key = row.key
     return key.id.startswith(policy.prefix) and policy.kind in (None, key.kind) and policy.tenant in (None, key.tenant)
 
 
-def _limits(policy: Policy) -> bool:
+def _has_limit(policy: Policy) -> bool:
     return policy.keep_last is not None or policy.keep_for is not None
 
 
-def _since(length: Any, now: int) -> int:
-    return now - int(length / _MILLISECOND)
+def _before(duration: Any, now: int) -> int:
+    """The time that was so long ago, in milliseconds."""
+    return now - int(duration / _MILLISECOND)
 
 
 def _is_idle(policy: Policy, row: ThreadRow, now: int) -> bool:
     waits = policy.keep_interrupted and row.status != "idle"
-    return policy.drop_idle is not None and not waits and row.updated < _since(policy.drop_idle, now)
+    return policy.drop_idle is not None and not waits and row.updated < _before(policy.drop_idle, now)
 
 
 class _ThreadView(NamedTuple):
-    """A thread, and what judging asks of it again and again."""
+    """A thread, and what every rule needs of it, computed once."""
 
     thread: ThreadRows
     children: dict[CheckpointPlace, set[str]]
     tagged: set[CheckpointPlace]
 
 
-def _verdict(policies: Sequence[Policy], thread: ThreadRows, now: int) -> PruneSelection:
+def _select(policies: Sequence[Policy], thread: ThreadRows, now: int) -> PruneSelection:
     row = thread.head.row
     assert row is not None
-    roots = thread.visible("")
-    newest = thread.metadata(roots[-1]) if roots else {}
-    fitting = [p for p in policies if _names(p, row) and about.matches(newest, p.metadata or {})]
-    tree = _ThreadView(
-        thread, children(thread), {place for place, r in thread.records.items() if _is_tagged(thread, r)}
-    )
-    whole = next((policy for policy in fitting if policy.ns is None), None)
-    if whole is not None and _is_idle(whole, row, now) and not (whole.keep_tagged and tree.tagged):
-        return PruneSelection(set(), lambda *_: False)
-    kept = _kept(tree, roots, fitting, now, set())
-    staying = {id for _, id in kept}
-    spaces: dict[str, list[CheckpointRecord]] = {}
+    by_namespace: dict[str, list[CheckpointRecord]] = {"": []}
     for record in thread.visible():
-        spaces.setdefault(record.row.ns, []).append(record)
-    for ns in spaces.keys() - {""}:
-        kept |= _kept(tree, spaces[ns], fitting, now, staying)
+        by_namespace.setdefault(record.row.ns, []).append(record)
+    roots = by_namespace.pop("")
+    newest = thread.metadata(roots[-1]) if roots else {}
+    fitting = [p for p in policies if _fits_key(p, row) and checkpoint_metadata.matches(newest, p.metadata or {})]
+    view = _ThreadView(thread, children(thread), {key for key, r in thread.records.items() if _is_tagged(thread, r)})
+    for_thread = next((policy for policy in fitting if policy.ns is None), None)
+    if for_thread is not None and _is_idle(for_thread, row, now) and not (for_thread.keep_tagged and view.tagged):
+        return PruneSelection(set(), lambda *_: False)
+    kept = _select_in_namespace(view, roots, fitting, now, set())
+    kept_roots = {id for _, id in kept}
+    for records in by_namespace.values():
+        kept |= _select_in_namespace(view, records, fitting, now, kept_roots)
     return selection_of(thread, kept)
 
 
 def _is_tagged(thread: ThreadRows, record: CheckpointRecord) -> bool:
-    known = thread.metadata(record)
-    return not record.row.hidden and any(known.get(name) for name in TAGS)
+    metadata = thread.metadata(record)
+    return not record.row.hidden and any(metadata.get(name) for name in TAGS)
 
 
-def _covers(policy: Policy, ns: str) -> bool:
-    """Whether a policy is for a namespace: itself, or the calls of a subgraph, whose namespaces have their task's id."""
+def _fits_namespace(policy: Policy, ns: str) -> bool:
+    """Whether a policy applies to a namespace: to itself, or to all calls of a subgraph.
+
+    The namespace of a call has the task's id after each name.
+    """
     return policy.ns in (None, ns, "|".join(part.partition(":")[0] for part in ns.split("|")))
 
 
-def _kept(
-    tree: _ThreadView, records: Sequence[CheckpointRecord], fitting: Sequence[Policy], now: int, roots: set[str]
+def _select_in_namespace(
+    view: _ThreadView, records: Sequence[CheckpointRecord], fitting: Sequence[Policy], now: int, roots: set[str]
 ) -> set[CheckpointPlace]:
-    """What stays of a namespace, whose visible checkpoints these are, oldest first."""
-    places = [(record.row.ns, record.row.id) for record in records]
-    policy = next((policy for policy in fitting if records and _covers(policy, records[0].row.ns)), None)
-    if policy is None or not _limits(policy):
-        return set(places)
-    kept = set(places[-max(policy.keep_last or 1, 1) :])
+    """The checkpoints to keep of a namespace; `records` are its visible ones, oldest first."""
+    keys = [(record.row.ns, record.row.id) for record in records]
+    policy = next((policy for policy in fitting if records and _fits_namespace(policy, records[0].row.ns)), None)
+    if policy is None or not _has_limit(policy):
+        return set(keys)
+    kept = set(keys[-max(policy.keep_last or 1, 1) :])
     if policy.keep_for is not None:
-        since = _since(policy.keep_for, now)
-        kept |= {place for place, record in zip(places, records, strict=True) if record.row.time >= since}
+        oldest = _before(policy.keep_for, now)
+        kept |= {key for key, record in zip(keys, records, strict=True) if record.row.time >= oldest}
     if policy.keep_interrupted:
-        kept |= {place for place in places if _waits(tree, place)}
+        kept |= {key for key in keys if _waits_for_answer(view, key)}
     if policy.keep_branches:
-        kept |= set(_of_branches(tree, places))
+        kept |= set(_branch_points_and_ends(view, keys))
     newest = max(roots, default="")
-    kept = {place for place in kept if belongs(tree.thread.records[place], roots, newest)}
-    return kept | (tree.tagged.intersection(places) if policy.keep_tagged else set())
+    kept = {key for key in kept if is_root_kept(view.thread.records[key], roots, newest)}
+    return kept | (view.tagged.intersection(keys) if policy.keep_tagged else set())
 
 
-def _of_branches(tree: _ThreadView, places: Sequence[CheckpointPlace]) -> Iterator[CheckpointPlace]:
-    """Branch points with the first checkpoint of each branch, without which they would be none next time; and all ends."""
-    for place in places:
-        after = tree.children.get(place, set())
-        if len(after) != 1:
-            yield place
-            yield from ((place[0], id) for id in after if not tree.thread.records[(place[0], id)].row.hidden)
+def _branch_points_and_ends(view: _ThreadView, keys: Sequence[CheckpointPlace]) -> Iterator[CheckpointPlace]:
+    """Branch points, the first checkpoint of each branch, and the ends of all branches.
+
+    Without the first checkpoints, the next prune would not see a branch point any more.
+    """
+    for key in keys:
+        ids = view.children.get(key, set())
+        if len(ids) != 1:
+            yield key
+            yield from ((key[0], id) for id in ids if not view.thread.records[(key[0], id)].row.hidden)
 
 
-def _waits(tree: _ThreadView, place: CheckpointPlace) -> bool:
-    """Whether a question was asked here and nothing came after it."""
-    tasks = tree.thread.tasks.get(place, ())
-    asked = any(entry.channel == INTERRUPT for task in tasks for entry in task.entries.values())
-    return asked and place not in tree.children
+def _waits_for_answer(view: _ThreadView, key: CheckpointPlace) -> bool:
+    """Whether a checkpoint has an interrupt and no child."""
+    tasks = view.thread.tasks.get(key, ())
+    has_interrupt = any(entry.channel == INTERRUPT for task in tasks for entry in task.entries.values())
+    return has_interrupt and key not in view.children

@@ -1,4 +1,7 @@
-"""Staging: ops taken into a draft one after the other, each seeing those before it, and the batch that they make."""
+"""Staging: apply ops to a draft of a thread, one after the other, and make the batch that commits them.
+
+Each op sees the changes of those before it.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,14 @@ from threadkeep.plan import Failure, Outcome, Reply
 
 
 class KnownCheckpoint(NamedTuple):
-    """What a read showed of one checkpoint."""
+    """What a read returned of one checkpoint; `record` is None if it does not exist."""
 
     record: CheckpointRecord | None
     tasks: dict[str, TaskWrites]
 
 
 class CheckpointStaging:
-    """The next state of a thread: its rows, its draft and its catalogue columns."""
+    """The next state of a thread: its new and changed rows, its draft, and its thread row."""
 
     def __init__(self, head: Head, known: Mapping[tuple[str, str], KnownCheckpoint]) -> None:
         self.head = head
@@ -52,19 +55,19 @@ class CheckpointStaging:
         self._nonce = 0
 
     def take(self, op: Op) -> Outcome:
-        """Stage one op. What can fail (encoding, packing) comes before any row changes."""
+        """Stage one op. Encoding and packing, which can fail, come before any row changes."""
         self._nonce = op.nonce
         try:
             if isinstance(op, PutWrites):
                 self._put_writes(op, self._thread(op))
             else:
-                self._put(op, self._thread(op), self._held(op))
-        except Exception as error:  # noqa: BLE001 - the caller of that op gets it
+                self._put(op, self._thread(op), self._values(op))
+        except Exception as error:  # noqa: BLE001 - the caller of this op gets it
             return Failure(error)
         return Reply()
 
     def _thread(self, op: Op) -> ThreadRow:
-        """The thread's row at this point; a new thread starts below revision 0."""
+        """The thread row at this point; a new thread starts below revision 0."""
         return self._row or new_row(self.head.key, op.time, op.nonce)
 
     def _find(self, ns: str, id: str | None) -> CheckpointRecord | None:
@@ -75,27 +78,27 @@ class CheckpointStaging:
             return self._known[(ns, id)].record
         return staged
 
-    def _held(self, op: Put) -> dict[str, Parts | Slot]:
-        """Each channel's value: the parent's slot where that holds the same version, else encoded parts.
+    def _values(self, op: Put) -> dict[str, Parts | Slot]:
+        """Each channel's value: the parent's slot if it has the same version, else encoded parts.
 
-        Never looked up by version alone: integer versions come again on other branches.
+        Never found by version alone: integer versions come again on other branches.
         """
-        if op.held is not None:
-            return dict(op.held)
+        if op.stored_slots is not None:
+            return dict(op.stored_slots)
         parent = self._find(op.ns, op.parent)
-        held: dict[str, Parts | Slot] = {}
+        values: dict[str, Parts | Slot] = {}
         for name, value in op.values.items():
             if name in op.encoded:
-                held[name] = op.encoded[name]
+                values[name] = op.encoded[name]
             elif parent is not None and name in parent.slots and _same_version(parent, op, name):
-                held[name] = parent.slots[name]
+                values[name] = parent.slots[name]
             else:
-                held[name] = op.encoded[name] = op.codec.encode(value)
+                values[name] = op.encoded[name] = op.codec.encode(value)
         if op.inherits and parent is not None:
-            held.update(_inherited(op, parent))
-        return held
+            values.update(_inherited_slots(op, parent))
+        return values
 
-    def _put(self, op: Put, thread: ThreadRow, held: dict[str, Parts | Slot]) -> None:
+    def _put(self, op: Put, thread: ThreadRow, values: dict[str, Parts | Slot]) -> None:
         parent, before = self._find(op.ns, op.parent), self._find(op.ns, op.id)
         if before is not None and op.only_new:
             return
@@ -104,43 +107,52 @@ class CheckpointStaging:
             name: value
             if isinstance(value, Slot)
             else self._draft.place(name, value, like.slots.get(name) if like else None)
-            for name, value in held.items()
+            for name, value in values.items()
         }
         row = CheckpointRow(
-            ns=op.ns, id=op.id, parent=op.parent, run=op.metadata.run, step=op.metadata.step, source=op.metadata.source,
-            labels=self._label(op), time=op.time, hidden=op.hidden, refs=(), body=b"",
-        )  # fmt: skip
+            ns=op.ns,
+            id=op.id,
+            parent=op.parent,
+            run=op.metadata.run,
+            step=op.metadata.step,
+            source=op.metadata.source,
+            labels=self._share_labels(op),
+            time=op.time,
+            hidden=op.hidden,
+            refs=(),
+            body=b"",
+        )
         record = CheckpointRecord(row, op.fields, op.versions, op.seen, slots, op.metadata.own, op.rest)
         record = record._replace(row=pack_checkpoint(row, record, self._draft.naming(), self._draft.share))
-        self._count_run(op.metadata.run)
-        self._replace(thread, record, before)
+        self._add_run(op.metadata.run)
+        self._store(thread, record, before)
 
-    def _label(self, op: Put) -> int:
+    def _share_labels(self, op: Put) -> int:
         n = self._draft.share(op.labels)
         if ItemId(SHARED, n) in self._draft.new_items:
             self._labels[n] = NewLabels(n, metadata.tags(op.metadata.labels))
         return n
 
-    def _replace(self, thread: ThreadRow, record: CheckpointRecord, before: CheckpointRecord | None) -> None:
-        """Let a checkpoint stand where there was none, or another of the same id."""
-        row, place = record.row, (record.row.ns, record.row.id)
+    def _store(self, thread: ThreadRow, record: CheckpointRecord, before: CheckpointRecord | None) -> None:
+        """Add a checkpoint, or replace the one with the same id, and update the thread row."""
+        row, key = record.row, (record.row.ns, record.row.id)
         if before is None:
-            self._new.add(place)
+            self._new.add(key)
         self._bytes += row.size - (before.row.size if before else 0)
-        self._records[place] = record
+        self._records[key] = record
         more = (not row.hidden) - (before is not None and not before.row.hidden)
         thread = thread._replace(checkpoints=thread.checkpoints + more, updated=max(thread.updated, row.time))
-        on_top = row.ns == "" and not row.hidden and (thread.top is None or row.id >= thread.top)
-        self._row = self._with_top(thread, record) if on_top else thread
+        is_top = row.ns == "" and not row.hidden and (thread.top is None or row.id >= thread.top)
+        self._row = self._with_top(thread, record) if is_top else thread
 
     def _with_top(self, thread: ThreadRow, record: CheckpointRecord) -> ThreadRow:
-        """The catalogue's columns when this checkpoint is the newest of the root namespace."""
+        """The thread row when this checkpoint is the newest of the root namespace."""
         row, early = record.row, thread.early == record.row.id
         known = self._known.get((row.ns, row.id), KnownCheckpoint(None, {}))
         status = of_checkpoint(record)
         if early and thread.early_status:
             status = worse(status, thread.early_status)
-        staged = {task: found for (*place, task), found in self._tasks.items() if place == [row.ns, row.id]}
+        staged = {task: found for (*key, task), found in self._tasks.items() if key == [row.ns, row.id]}
         for found in (known.tasks | staged).values():
             status = worse(status, of_writes(entry.channel for entry in found.entries.values()))
         waiting = (thread.early, thread.early_status) if thread.early and thread.early > row.id else (None, None)
@@ -148,8 +160,8 @@ class CheckpointStaging:
 
     def _put_writes(self, op: PutWrites, thread: ThreadRow) -> None:
         """Add a task's writes: of a regular one the first stays, of a special one (idx < 0) the last."""
-        place = (op.ns, op.checkpoint, op.task)
-        before = self._tasks.get(place) or self._known_task(op)
+        key = (op.ns, op.checkpoint, op.task)
+        before = self._tasks.get(key) or self._known_task(op)
         entries = dict(before.entries) if before else {}
         for idx, channel, parts in op.writes:
             if before is None or idx not in before.entries or (idx < 0 and not op.only_new):
@@ -159,11 +171,11 @@ class CheckpointStaging:
             return
         row = WriteRow(op.ns, op.checkpoint, op.task, op.path, op.run, op.time, (), (), b"")
         row = pack_writes(row, entries, self._draft.naming())
-        self._tasks[place] = TaskWrites(row, entries)
+        self._tasks[key] = TaskWrites(row, entries)
         if before is None:
-            self._new.add(place)
+            self._new.add(key)
         self._bytes += row.size - (before.row.size if before else 0)
-        self._count_run(op.run)
+        self._add_run(op.run)
         more = len(entries) - (len(before.entries) if before else 0)
         self._row = _with_writes(thread._replace(writes=thread.writes + more, updated=max(thread.updated, op.time)), op)
 
@@ -171,25 +183,25 @@ class CheckpointStaging:
         known = self._known.get((op.ns, op.checkpoint))
         return known.tasks.get(op.task) if known else None
 
-    def _count_run(self, run: str | None) -> None:
+    def _add_run(self, run: str | None) -> None:
         if run is not None:
             self._runs[run] = None
 
     def batch(self) -> Batch | None:
-        """The change as a whole, or None if there is none."""
+        """Return the complete change; None if nothing changes."""
         if self._row is None or not (self._records or self._tasks):
             return None
         return next_batch(self._draft, self._row, nonce=self._nonce, grown=self._bytes)._replace(
-            new_checkpoints=tuple(r.row for place, r in self._records.items() if place in self._new),
-            changed_checkpoints=tuple(r.row for place, r in self._records.items() if place not in self._new),
-            new_writes=tuple(t.row for place, t in self._tasks.items() if place in self._new),
-            changed_writes=tuple(t.row for place, t in self._tasks.items() if place not in self._new),
+            new_checkpoints=tuple(r.row for key, r in self._records.items() if key in self._new),
+            changed_checkpoints=tuple(r.row for key, r in self._records.items() if key not in self._new),
+            new_writes=tuple(t.row for key, t in self._tasks.items() if key in self._new),
+            changed_writes=tuple(t.row for key, t in self._tasks.items() if key not in self._new),
             labels=tuple(self._labels.values()),
             runs=tuple(self._runs),
         )
 
     def next_head(self, batch: Batch) -> Head:
-        """The head that the batch made."""
+        """Return the head after the batch was committed."""
         return next_head(self._draft, batch, [*_records(self._known), *self._records.values()])
 
 
@@ -197,10 +209,10 @@ def _records(known: Mapping[tuple[str, str], KnownCheckpoint]) -> Iterable[Check
     return (found.record for found in known.values() if found.record is not None)
 
 
-def _inherited(op: Put, parent: CheckpointRecord) -> dict[str, Slot]:
+def _inherited_slots(op: Put, parent: CheckpointRecord) -> dict[str, Slot]:
     """The parent's slots of channels that have no value here, are not new and have the parent's version.
 
-    Not those of delta channels: an absent value means that they are rebuilt from ancestors and their writes.
+    Delta channels are excluded: without a value they are rebuilt from ancestors and their writes.
     """
     return {
         name: slot
@@ -222,7 +234,10 @@ def _same_version(parent: CheckpointRecord, op: Put, name: str) -> bool:
 
 
 def _with_writes(thread: ThreadRow, op: PutWrites) -> ThreadRow:
-    """The status after writes: on the newest root checkpoint at once, on one that is still to come when it comes."""
+    """The thread row with the status after writes.
+
+    Writes on the newest root checkpoint count at once; writes on one that does not exist yet count when it is put.
+    """
     status = of_writes(channel for _, channel, _ in op.writes)
     if op.ns != "":
         return thread

@@ -1,11 +1,11 @@
-"""The status of a thread, as its newest root checkpoint and the writes on it show it.
+"""The status of a thread, computed from its newest root checkpoint and the writes on it.
 
     error         a task failed
     interrupted   a task waits for an answer
-    pending       there is something to run: a node was triggered, or some tasks of the step are done
+    pending       something is left to run: a node was triggered, or only some tasks of the step are done
     idle          none of these
 
-It is told from what is stored alone, without the graph: a static interrupt (`interrupt_before`) counts as pending.
+The graph is not needed. So a static interrupt (`interrupt_before`) counts as pending.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _EMPTY_LIST = b"\x90"
 
 
 def worse(one: str, other: str) -> str:
-    """The one that matters more."""
+    """Return the status that matters more."""
     return max(one, other, key=STATUSES.index)
 
 
 def of_writes(channels: Iterable[str]) -> str:
-    """What writes on these channels make of a thread."""
+    """Return the status of a thread with writes on these channels."""
     names = set(channels)
     if ERROR in names:
         return "error"
@@ -38,22 +38,22 @@ def of_writes(channels: Iterable[str]) -> str:
 
 
 def of_checkpoint(record: CheckpointRecord) -> str:
-    """What a checkpoint makes of a thread before any write on it."""
+    """Return the status of a thread whose newest checkpoint is this one, before any write on it."""
     return "pending" if triggers(record) else "idle"
 
 
 def triggers(record: CheckpointRecord) -> list[str]:
-    """The channels that let something run next."""
-    return [channel for channel in record.slots if _triggers(record, channel)]
+    """Return the channels that trigger a node or a pending send."""
+    return [channel for channel in record.slots if _is_unseen(record, channel)]
 
 
 def triggered(channel: str) -> str:
-    """The node that such a channel lets run, if it is not that of the pending sends."""
+    """Return the node that such a channel triggers; for the pending sends, the channel's name."""
     return channel.removeprefix(_BRANCH)
 
 
-def _triggers(record: CheckpointRecord, channel: str) -> bool:
-    """Whether a channel holds something that no node has seen."""
+def _is_unseen(record: CheckpointRecord, channel: str) -> bool:
+    """Whether a triggering channel has a value that its node has not seen."""
     if channel == TASKS:
         return record.slots[channel].inline != _EMPTY_LIST
     if channel == _START:

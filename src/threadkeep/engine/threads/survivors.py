@@ -1,7 +1,8 @@
-"""What is left of a thread when some of its checkpoints go, or when only some are taken over into another thread.
+"""Survivors: what remains of a thread when some of its checkpoints are pruned, or when a fork copies only some.
 
-Delta channels are not held by a checkpoint alone: their value is rebuilt from ancestors back to the nearest stored one.
-Ancestors that a survivor needs for that are not removed but hidden: readable by id, absent from everything else.
+A checkpoint alone does not store its delta channels: they are rebuilt from ancestors, back to the nearest stored value.
+Ancestors that a survivor needs for this are hidden instead of removed. Hidden checkpoints can be read by id and appear
+nowhere else.
 """
 
 from __future__ import annotations
@@ -26,62 +27,70 @@ from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.status import of_checkpoint, of_writes, worse
 from threadkeep.engine.threads.thread_rows import CheckpointPlace, ThreadRows
 
-TaskPlace = tuple[str, str, str]
-"""Namespace, checkpoint and task of some writes."""
+TaskKey = tuple[str, str, str]
+"""Namespace, checkpoint id and task id of some writes."""
 
 
 class PruneSelection(NamedTuple):
-    """What shall be left: visible checkpoints, and which writes of which place (an entry may still be needed)."""
+    """What to keep: the checkpoints that stay visible, and a test for each write by its checkpoint.
+
+    Writes and checkpoints that delta channels are rebuilt from stay in addition.
+    """
 
     visible: set[CheckpointPlace]
-    stays: Callable[[CheckpointPlace, WriteEntry], bool]
+    keeps_write: Callable[[CheckpointPlace, WriteEntry], bool]
 
 
 class Survivors(NamedTuple):
-    """What is left: rows as they will be, those that delta channels need among them; and the items that nothing needs."""
+    """What remains: rows as they will be stored, hidden ones included, and the items that nothing needs any more."""
 
     visible: set[CheckpointPlace]
     rows: dict[CheckpointPlace, CheckpointRow]
-    tasks: dict[TaskPlace, TaskWrites]
+    tasks: dict[TaskKey, TaskWrites]
     unused: tuple[ItemRange, ...]
 
-
-def survivors(thread: ThreadRows, verdict: PruneSelection) -> Survivors:
-    """What a verdict leaves of a thread."""
-    needed = _needed(thread, verdict.visible)
-    stay = verdict.visible | needed.keys()
-    rows = {place: _left(thread, place, stay, hidden=place not in verdict.visible) for place in stay}
-    tasks = _repacked(thread, _writes_left(thread, verdict, needed))
-    return Survivors(verdict.visible, rows, tasks, _unused(thread, stay, list(tasks.values())))
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of the thread remains."""
+        return not self.rows and not self.tasks
 
 
-def _needed(thread: ThreadRows, visible: set[CheckpointPlace]) -> dict[CheckpointPlace, set[str]]:
-    """The ancestors that survivors' delta channels are rebuilt from, with the channels that they serve."""
+def find_survivors(thread: ThreadRows, selection: PruneSelection) -> Survivors:
+    """Return what a selection leaves of a thread."""
+    needed = _needed_ancestors(thread, selection.visible)
+    kept = selection.visible | needed.keys()
+    rows = {key: _surviving_row(thread, key, kept, hidden=key not in selection.visible) for key in kept}
+    tasks = _repack(thread, _surviving_writes(thread, selection, needed))
+    return Survivors(selection.visible, rows, tasks, _unused_items(thread, kept, list(tasks.values())))
+
+
+def _needed_ancestors(thread: ThreadRows, visible: set[CheckpointPlace]) -> dict[CheckpointPlace, set[str]]:
+    """The ancestors that survivors' delta channels are rebuilt from, each with the channels that need it."""
     deltas = delta_channels(thread.records)
     needed: dict[CheckpointPlace, set[str]] = {}
     for survivor in visible:
-        place, walked = survivor, {survivor}
-        looking = deltas[place] - thread.records[place].slots.keys()
-        while looking:
-            place = _parent(thread.records[place])
-            if place in walked or place not in thread.records:
+        key, visited = survivor, {survivor}
+        without_value = deltas[key] - thread.records[key].slots.keys()
+        while without_value:
+            key = _parent_key(thread.records[key])
+            if key in visited or key not in thread.records:
                 break
-            walked.add(place)
-            needed.setdefault(place, set()).update(looking)
-            looking -= thread.records[place].slots.keys()
+            visited.add(key)
+            needed.setdefault(key, set()).update(without_value)
+            without_value -= thread.records[key].slots.keys()
     return needed
 
 
 def delta_channels(records: Mapping[CheckpointPlace, CheckpointRecord]) -> dict[CheckpointPlace, frozenset[str]]:
-    """The delta channels of each checkpoint: metadata counts them, there or before, or a snapshot of them is held."""
+    """Return the delta channels of each checkpoint: those that it or an ancestor counts, or has a snapshot of."""
     known: dict[CheckpointPlace, frozenset[str]] = {}
     for start in records:
         path: dict[CheckpointPlace, None] = {}
-        place = start
-        while place in records and place not in known and place not in path:
-            path[place] = None
-            place = _parent(records[place])
-        names = known.get(place, frozenset())
+        key = start
+        while key in records and key not in known and key not in path:
+            path[key] = None
+            key = _parent_key(records[key])
+        names = known.get(key, frozenset())
         for passed in reversed(path):
             names |= _own_delta_channels(records[passed])
             known[passed] = names
@@ -89,88 +98,92 @@ def delta_channels(records: Mapping[CheckpointPlace, CheckpointRecord]) -> dict[
 
 
 def _own_delta_channels(record: CheckpointRecord) -> frozenset[str]:
-    held = (name for name, slot in record.slots.items() if slot.snapshot)
-    return metadata.delta_channels(record.own).union(held)
+    snapshots = (name for name, slot in record.slots.items() if slot.snapshot)
+    return metadata.delta_channels(record.own).union(snapshots)
 
 
-def _parent(record: CheckpointRecord) -> CheckpointPlace:
+def _parent_key(record: CheckpointRecord) -> CheckpointPlace:
     return (record.row.ns, record.row.parent or "")
 
 
-def at(task: TaskWrites) -> TaskPlace:
-    """Where some writes stand."""
+def task_key(task: TaskWrites) -> TaskKey:
+    """Return the key of some writes."""
     return (task.row.ns, task.row.checkpoint, task.row.task)
 
 
-def _writes_left(
-    thread: ThreadRows, verdict: PruneSelection, needed: Mapping[CheckpointPlace, set[str]]
+def _surviving_writes(
+    thread: ThreadRows, selection: PruneSelection, needed: Mapping[CheckpointPlace, set[str]]
 ) -> list[TaskWrites]:
-    """The writes that the verdict leaves, and those that delta channels are rebuilt from, whoever made them."""
+    """The writes that the selection keeps, and those that delta channels are rebuilt from, whoever made them."""
     left = []
-    for place, rows in thread.tasks.items():
-        serving = needed.get(place, set())
-        for task in rows:
-            kept = {
+    for key, tasks in thread.tasks.items():
+        channels = needed.get(key, set())
+        for task in tasks:
+            entries = {
                 idx: entry
                 for idx, entry in task.entries.items()
-                if entry.channel in serving or verdict.stays(place, entry)
+                if entry.channel in channels or selection.keeps_write(key, entry)
             }
-            if kept:
-                left.append(task._replace(entries=kept))
+            if entries:
+                left.append(task._replace(entries=entries))
     return left
 
 
-def _repacked(thread: ThreadRows, left: Sequence[TaskWrites]) -> dict[TaskPlace, TaskWrites]:
-    """Writes by place; of tasks of which some went and some stay, the row is another."""
+def _repack(thread: ThreadRows, left: Sequence[TaskWrites]) -> dict[TaskKey, TaskWrites]:
+    """Writes by key. The row of a task that lost some of its writes is packed again."""
     numbers = {name: n for n, name in enumerate(thread.head.names)}
     names = thread.head.reading()._replace(number=numbers.__getitem__)
     return {
-        at(task): task._replace(row=pack_writes(task.row, task.entries, names))
+        task_key(task): task._replace(row=pack_writes(task.row, task.entries, names))
         if len(task.entries) * 3 != len(task.row.index)
         else task
         for task in left
     }
 
 
-def _left(thread: ThreadRows, place: CheckpointPlace, stay: set[CheckpointPlace], *, hidden: bool) -> CheckpointRow:
-    """A row that stays; it forgets a parent that goes, but not one that never was there."""
-    row = thread.records[place].row
-    parent = _parent(thread.records[place])
-    lost = row.parent is not None and parent in thread.records and parent not in stay
+def _surviving_row(
+    thread: ThreadRows, key: CheckpointPlace, kept: set[CheckpointPlace], *, hidden: bool
+) -> CheckpointRow:
+    """A row that stays. It loses a parent that is removed, but not one that never existed."""
+    row = thread.records[key].row
+    parent = _parent_key(thread.records[key])
+    lost = row.parent is not None and parent in thread.records and parent not in kept
     changed = row._replace(parent=None if lost else row.parent, hidden=hidden)
     return row if changed == row else reseal(row, changed, thread.head.where)
 
 
-def _unused(thread: ThreadRows, stay: set[CheckpointPlace], tasks: Sequence[TaskWrites]) -> tuple[ItemRange, ...]:
-    """The items that no row refers to after this. Names stay: their numbers are counted on."""
-    records = [thread.records[place] for place in stay]
-    used = [run for record in records for run in record.row.refs]
-    used += [run for record in records for slot in record.slots.values() for run in slot.ranges]
-    used += [
-        run for task in tasks for entry in task.entries.values() for run in (*entry.slot.ranges, *entry.slot.refs())
-    ]
+def _unused_items(thread: ThreadRows, kept: set[CheckpointPlace], tasks: Sequence[TaskWrites]) -> tuple[ItemRange, ...]:
+    """The items that no remaining row refers to. Names stay, because rows refer to them by number."""
+    records = [thread.records[key] for key in kept]
+    slots = [slot for record in records for slot in record.slots.values()]
+    slots += [entry.slot for task in tasks for entry in task.entries.values()]
+    used = [each for slot in slots for each in (*slot.ranges, *slot.refs())]
+    used += [each for record in records for each in record.row.refs]
     used += [ItemRange(SHARED, record.row.labels, 1) for record in records]
-    return itemlog.minus((run for run in thread.stored if run.lane != NAMES), itemlog.union(used))
+    return itemlog.minus((each for each in thread.stored if each.lane != NAMES), itemlog.union(used))
 
 
-def counted(thread: ThreadRows, left: Survivors) -> ThreadRow:
-    """The thread row with the catalogue's columns told anew; epoch, revision and bytes are as they were."""
+def recount(thread: ThreadRows, left: Survivors) -> ThreadRow:
+    """Return the thread row with counters, status and newest checkpoint of what remains.
+
+    Epoch, revision and bytes are unchanged.
+    """
     row = thread.head.row
     assert row is not None
-    tops = [thread.records[place] for place in left.visible if place[0] == ""]
+    tops = [thread.records[key] for key in left.visible if key[0] == ""]
     top = max(tops, key=lambda record: record.row.id, default=None)
     tasks = list(left.tasks.values())
-    early, waiting = _early(thread, top.row.id if top else "", tasks)
+    early, early_status = _early_writes(thread, top.row.id if top else "", tasks)
     writes = sum(len(task.entries) for task in tasks)
     row = with_top(row, top.row if top else None, _status(row, top, tasks))
-    return row._replace(early=early, early_status=waiting, checkpoints=len(left.visible), writes=writes)
+    return row._replace(early=early, early_status=early_status, checkpoints=len(left.visible), writes=writes)
 
 
 def _status(row: ThreadRow, top: CheckpointRecord | None, tasks: Sequence[TaskWrites]) -> str:
     if top is None:
         return "idle"
     if row.key.kind == CUBE and top.row.id == row.top:
-        return row.status  # a talk's is not in its checkpoint alone
+        return row.status  # the status of a cube thread does not follow from its checkpoint alone
     status = of_checkpoint(top)
     for task in tasks:
         if (task.row.ns, task.row.checkpoint) == ("", top.row.id):
@@ -178,11 +191,11 @@ def _status(row: ThreadRow, top: CheckpointRecord | None, tasks: Sequence[TaskWr
     return status
 
 
-def _early(thread: ThreadRows, top: str, tasks: Sequence[TaskWrites]) -> tuple[str | None, str | None]:
-    """The greatest checkpoint after the top that has writes but is not there, and the status that they give."""
-    waiting = [
+def _early_writes(thread: ThreadRows, top: str, tasks: Sequence[TaskWrites]) -> tuple[str | None, str | None]:
+    """The greatest id after the top that has writes but no checkpoint yet, and the status that the writes give."""
+    early_tasks = [
         t for t in tasks if t.row.ns == "" and t.row.checkpoint > top and ("", t.row.checkpoint) not in thread.records
     ]
-    early = max((task.row.checkpoint for task in waiting), default=None)
-    channels = [entry.channel for t in waiting if t.row.checkpoint == early for entry in t.entries.values()]
+    early = max((task.row.checkpoint for task in early_tasks), default=None)
+    channels = [entry.channel for t in early_tasks if t.row.checkpoint == early for entry in t.entries.values()]
     return (early, of_writes(channels)) if early is not None else (None, None)

@@ -1,4 +1,4 @@
-"""Tagging a checkpoint: a word in its metadata by which it is found again, and which retention does not let go of."""
+"""Tag a checkpoint: a name in its metadata, by which users find it again and which protects it from pruning."""
 
 from __future__ import annotations
 
@@ -8,65 +8,55 @@ from typing import Any
 from threadkeep.engine.commit import Decision, Seen, commit, next_batch
 from threadkeep.engine.cube import channels
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.log.codec import pack, unpack
+from threadkeep.engine.log.codec import pack
 from threadkeep.engine.log.itemlog import SHARED, ItemId
-from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, reseal
+from threadkeep.engine.log.records import CheckpointRecord, reseal
 from threadkeep.engine.requests import Batch, Commit, NewLabels
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.branches import visible
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.engine.threads.thread_rows import TAG, ThreadRows, survey_to_change
+from threadkeep.engine.threads.thread_rows import TAG, ThreadRows, load_to_change
 
 
 async def tag(heads: Heads, key: ThreadKey, ref: str | None, ns: str, name: str | None, nonce: int) -> str:
-    """Give a checkpoint a tag in place of any other, or take it away; the checkpoint's id. Two round trips; one for nothing."""
+    """Set a checkpoint's tag, or remove it if `name` is None; return the checkpoint's id.
+
+    Missing if the thread or the checkpoint does not exist. Two round trips; one if nothing changes.
+    """
 
     def decide(seen: Seen[ThreadRows], _: int) -> Decision[str]:
         nonlocal ref
         thread = seen.state
         record = visible(thread, ref, ns)
-        ref = record.row.id
+        ref = record.row.id  # the next try must not choose another checkpoint
         if thread.metadata(record).get(TAG) == name:
             return Decision(ref)
         return Decision(ref, Commit(_batch(thread, record, name, nonce)))
 
-    return await commit(heads, key, partial(survey_to_change, heads, key), decide)
+    return await commit(heads, key, partial(load_to_change, heads, key), decide)
 
 
 def _batch(thread: ThreadRows, record: CheckpointRecord, name: str | None, nonce: int) -> Batch:
-    head, draft = thread.head, Draft(thread.head)
+    """The change of one row. The tag is a label; in a cube thread it is the checkpoint's own.
+
+    Later checkpoints of a cube thread inherit the labels of earlier ones.
+    """
+    head, draft, row, new_labels = thread.head, Draft(thread.head), record.row, list[NewLabels]()
     assert head.row is not None
-    row = _retold(thread, record, name, draft)
-    on_top = (row.ns, row.id) == ("", head.row.top)
-    next = head.row._replace(labels=row.labels) if on_top else head.row
-    return next_batch(draft, next, nonce=nonce, grown=row.size - record.row.size)._replace(
-        changed_checkpoints=(row,), labels=tuple(_labels(row, record, thread, name, draft))
-    )
-
-
-def _retold(thread: ThreadRows, record: CheckpointRecord, name: str | None, draft: Draft) -> CheckpointRow:
-    """The row with the tag: among its labels, or, since later checkpoints of a talk inherit those, its own."""
-    row = record.row
     if thread.key.kind == CUBE:
-        return channels.checkpoint(row, record.slots, draft, _with(record.own, name)).row
-    n = draft.share(pack(_tagged_labels(thread, record, name)))
-    return reseal(row, row._replace(labels=n), thread.head.where)
+        row = channels.checkpoint(row, record.slots, draft, _with_tag(record.own, name)).row
+    else:
+        labels = _with_tag(head.labels(row.labels), name)
+        row = reseal(row, row._replace(labels=draft.share(pack(labels))), head.where)
+        if ItemId(SHARED, row.labels) in draft.new_items:
+            new_labels.append(NewLabels(row.labels, metadata.tags(labels)))
+    is_top = (row.ns, row.id) == ("", head.row.top)
+    thread_row = head.row._replace(labels=row.labels) if is_top else head.row
+    batch = next_batch(draft, thread_row, nonce=nonce, grown=row.size - record.row.size)
+    return batch._replace(changed_checkpoints=(row,), labels=tuple(new_labels))
 
 
-def _labels(
-    row: CheckpointRow, record: CheckpointRecord, thread: ThreadRows, name: str | None, draft: Draft
-) -> list[NewLabels]:
-    if ItemId(SHARED, row.labels) not in draft.new_items:
-        return []
-    return [NewLabels(row.labels, metadata.tags(_tagged_labels(thread, record, name)))]
-
-
-def _tagged_labels(thread: ThreadRows, record: CheckpointRecord, name: str | None) -> dict[str, Any]:
-    n = record.row.labels
-    return _with(unpack(thread.head.shared(n), f"labels {n} of {thread.head.where}") or {}, name)
-
-
-def _with(about: dict[str, Any], name: str | None) -> dict[str, Any]:
-    left = {key: value for key, value in about.items() if key != TAG}
-    return left if name is None else left | {TAG: name}
+def _with_tag(metadata: dict[str, Any], name: str | None) -> dict[str, Any]:
+    others = {key: value for key, value in metadata.items() if key != TAG}
+    return others if name is None else others | {TAG: name}

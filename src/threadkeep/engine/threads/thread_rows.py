@@ -1,6 +1,7 @@
-"""A whole thread without its state: every checkpoint and write, what nodes wrote them, and finding a checkpoint by name.
+"""Load all rows of a thread, without its state, and find a checkpoint by id, short id, `latest` or `id~2`.
 
-What looks at a thread, judges it or branches it starts here. One round trip; no value is read.
+Verbs that look at a thread, prune it or branch it start here. Loading the rows is one round trip, loading the values
+that a verb needs is another.
 """
 
 from __future__ import annotations
@@ -12,29 +13,32 @@ from typing import Any, NamedTuple
 from threadkeep.engine.commit import Seen
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import MSGPACK, Parts
-from threadkeep.engine.log.itemlog import ItemRange, union
+from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.msgpack import SNAPSHOT, WHOLE, extension, split_parts
 from threadkeep.engine.log.plain import plain_parts
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
-from threadkeep.engine.requests import LoadedRows, LoadItems, LoadThreadRows
-from threadkeep.engine.threads.checkpoints import metadata_of
+from threadkeep.engine.requests import LoadedRows, LoadThreadRows
+from threadkeep.engine.threads.checkpoints import load_items, metadata_of
 from threadkeep.engine.threads.heads import Head, Heads
-from threadkeep.errors import Conflict, Missing
+from threadkeep.errors import Missing
 
 CheckpointPlace = tuple[str, str]
 """Namespace and id of a checkpoint."""
 LATEST = "latest"
 TAG = "tag"
-"""The metadata by which somebody tagged a checkpoint."""
+"""The metadata key of a checkpoint's tag."""
 FORKED_FROM = "forked_from"
-"""The metadata of a branch that a rollback or a fork made: which checkpoint it began at."""
+"""The metadata key of a branch that a rollback or a fork made: the id of the checkpoint where it starts."""
 BACK = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
-"""So many checkpoints before the one that is named."""
+"""A reference to an ancestor: `~2` is the parent's parent."""
 _PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
 
 
 class ThreadRows(NamedTuple):
-    """A thread: checkpoints by (ns, id), and the writes on each place. `stored` are the items that there are."""
+    """A thread: its checkpoints and the writes on each, both by (ns, id), and which items it stores.
+
+    `tasks` also has the writes on checkpoints that do not exist.
+    """
 
     head: Head
     records: dict[CheckpointPlace, CheckpointRecord]
@@ -43,21 +47,21 @@ class ThreadRows(NamedTuple):
 
     @property
     def key(self) -> ThreadKey:
-        """Which thread."""
+        """The key of the thread."""
         return self.head.key
 
     def metadata(self, record: CheckpointRecord) -> dict[str, Any]:
-        """A checkpoint's metadata."""
+        """Return a checkpoint's metadata."""
         return metadata_of(self.head, record)
 
     def visible(self, ns: str | None = None) -> list[CheckpointRecord]:
-        """The checkpoints that are not hidden, of a namespace or of all, oldest first."""
+        """Return the checkpoints that are not hidden, of one namespace or of all, oldest first."""
         found = [r for r in self.records.values() if not r.row.hidden and ns in (None, r.row.ns)]
         return sorted(found, key=lambda record: (record.row.id, record.row.ns))
 
 
 def thread_rows(heads: Heads, key: ThreadKey, loaded: LoadedRows) -> ThreadRows | None:
-    """What a Survey told; None if there is no such thread. Corrupt if a row cannot be read."""
+    """Decode the reply of `LoadThreadRows`. None if the thread does not exist; Corrupt if a row cannot be decoded."""
     if loaded.thread is None:
         return None
     head = heads.seen(key, loaded, None)
@@ -72,138 +76,139 @@ def thread_rows(heads: Heads, key: ThreadKey, loaded: LoadedRows) -> ThreadRows 
 
 
 async def load_thread_rows(heads: Heads, key: ThreadKey) -> ThreadRows:
-    """A thread as a whole; Missing if there is none. One round trip."""
+    """Return all rows of a thread. Missing if it does not exist. One round trip."""
     found = thread_rows(heads, key, await LoadThreadRows(key))
     if found is None:
-        raise Missing(f"there is no thread {key.id!r}")
+        raise Missing(f"thread {key.id!r} not found")
     return found
 
 
-async def survey_to_change(heads: Heads, key: ThreadKey) -> Seen[ThreadRows]:
-    """The same, for a verb that changes the thread."""
+async def load_to_change(heads: Heads, key: ThreadKey) -> Seen[ThreadRows]:
+    """Return all rows of a thread, for a verb that changes it. Missing if it does not exist. One round trip."""
     found = await load_thread_rows(heads, key)
     return Seen(found, found.head.row, found.records)
 
 
 def find(thread: ThreadRows, ref: str | None, ns: str = "") -> CheckpointRecord:
-    """The checkpoint that somebody means: an id, the only one that begins or ends so, `latest` (or None), each with `~2`: two before.
+    """Return the checkpoint that a reference names.
 
-    Missing if there is none, ValueError if there are several. An id that is spelled out wins.
+    A reference is an id, a unique beginning or end of one, or `latest` (or None); `~2` after it means two before. A
+    complete id wins. Missing if no checkpoint matches, ValueError if several do.
     """
     ref = ref or LATEST
     exact = thread.records.get((ns, ref))
     if exact is not None:
         return exact
     if (back := BACK.fullmatch(ref)) is not None:
-        return _before(thread, find(thread, back["ref"], ns), int(back["steps"]))
+        return _ancestor(thread, find(thread, back["ref"], ns), int(back["steps"]))
     where = f"thread {thread.key.id!r}" + (f", namespace {ns!r}" if ns else "")
     return thread.records[(ns, match_id([record.row.id for record in thread.visible(ns)], ref, where))]
 
 
 def match_id(ids: list[str], ref: str, where: str) -> str:
-    """The last of these ids if the reference is `latest`, else the only one that begins or ends so.
+    """Return the last of these ids if the reference is `latest`, else the only one that begins or ends with it.
 
-    Missing if there is none, ValueError if there are several.
+    Missing if no id matches, ValueError if several do.
     """
     named = ids[-1:] if ref == LATEST else [id for id in ids if matches_short_id(ref, id)]
     if not named:
-        raise Missing(f"there is no checkpoint {ref!r} in {where}")
+        raise Missing(f"checkpoint {ref!r} not found in {where}")
     if len(named) > 1:
-        raise ValueError(f"{len(named)} checkpoints of {where} begin or end with {ref!r}: say more of the id")
+        raise ValueError(f"{len(named)} checkpoints of {where} begin or end with {ref!r}: give more of the id")
     return named[0]
 
 
 def matches_short_id(ref: str, id: str) -> bool:
-    """Whether somebody may mean this id: it begins so, or ends so, since ids made at about the same time begin alike."""
+    """Return whether an id begins or ends with a reference. Ids made at about the same time begin alike."""
     return id.startswith(ref) or id.endswith(ref)
 
 
-def _before(thread: ThreadRows, record: CheckpointRecord, steps: int) -> CheckpointRecord:
+def _ancestor(thread: ThreadRows, record: CheckpointRecord, steps: int) -> CheckpointRecord:
     for _ in range(steps):
         parent = thread.records.get((record.row.ns, record.row.parent or ""))
         if parent is None:
-            raise Missing(f"checkpoint {record.row.id!r} has no {steps} before it in thread {thread.key.id!r}")
+            raise Missing(f"checkpoint {record.row.id!r} of thread {thread.key.id!r} does not have {steps} ancestors")
         record = parent
     return record
 
 
 def lineage(thread: ThreadRows, record: CheckpointRecord) -> Iterator[CheckpointRecord]:
-    """A checkpoint and its ancestors, nearest first; a cycle ends it."""
-    met: set[str] = set()
+    """Yield a checkpoint and its ancestors, nearest first. A cycle ends it."""
+    visited: set[str] = set()
     found: CheckpointRecord | None = record
-    while found is not None and found.row.id not in met:
-        met.add(found.row.id)
+    while found is not None and found.row.id not in visited:
+        visited.add(found.row.id)
         yield found
         found = thread.records.get((record.row.ns, found.row.parent or ""))
 
 
 def forked_from(thread: ThreadRows, record: CheckpointRecord) -> str | None:
-    """The checkpoint that a branch began at, if a rollback or a fork made it."""
+    """Return the id of the checkpoint where a branch starts, if a rollback or a fork made the branch."""
     named = thread.metadata(record).get(FORKED_FROM)
     return named if isinstance(named, str) else None
 
 
 def children(thread: ThreadRows) -> dict[CheckpointPlace, set[str]]:
-    """The checkpoints that came after each one, hidden ones too; a branch comes after the one that it began at."""
+    """Return the ids of each checkpoint's children, hidden ones included. A branch is a child of where it starts."""
     found: dict[CheckpointPlace, set[str]] = {}
     for (ns, id), record in thread.records.items():
-        for before in {record.row.parent, forked_from(thread, record)} - {None, id}:
-            found.setdefault((ns, before or ""), set()).add(id)
+        for parent in {record.row.parent, forked_from(thread, record)} - {None, id}:
+            found.setdefault((ns, parent or ""), set()).add(id)
     return found
 
 
 async def with_items(heads: Heads, thread: ThreadRows, slots: Iterable[Slot]) -> ThreadRows:
-    """The thread with what these slots refer to at hand. One round trip; none if all is there.
+    """Load the items of these slots into the thread's cache. One round trip; none if all of them are cached.
 
-    Conflict if the thread was pruned since it was surveyed: survey it again.
+    Conflict if the thread was pruned since its rows were loaded: load them again.
     """
-    head = thread.head
-    lacking = head.cache.lacking(union(run for slot in slots for run in slot.ranges))
-    if not lacking:
-        return thread
-    loaded = await LoadItems(thread.key, lacking)
-    same = loaded.thread is not None and head.row is not None and loaded.thread.epoch == head.row.epoch
-    if not (same and heads.is_current(head)):
-        raise Conflict(f"thread {thread.key.id!r} was pruned while it was read")
-    head.cache.fill(loaded.items, head.where)
+    await load_items(heads, thread.head, (each for slot in slots for each in slot.ranges))
     return thread
 
 
 def value_of(head: Head, slot: Slot, what: str) -> Any:
-    """What a slot holds, as plain data; its items must be at hand."""
+    """Return the value of a slot as plain data; its items must be cached. `what` names it in errors."""
     if slot.inline is not None:
         return plain_parts(0, slot.tag, 1, slot.inline, what=what)
     return plain_parts(slot.kind, slot.tag, slot.elements, head.bytes_of(slot.ranges), what=what)
 
 
-def parts_of(head: Head, slot: Slot) -> Parts:
-    """What a slot holds, as its parts; its items must be at hand. A snapshot that is stored whole is unwrapped."""
+def stored_parts(head: Head, slot: Slot) -> Parts:
+    """Return the parts of a slot's value as they are stored; its items must be cached."""
     data = slot.inline if slot.inline is not None else head.bytes_of(slot.ranges)
-    if slot.kind != WHOLE:
-        elements = list(split_parts(data, slot.elements)) if slot.elements else []
-        return Parts(slot.kind, slot.tag, elements, slot.snapshot)
-    wrapped = extension(data, 0) if slot.tag == MSGPACK and data else None
-    if wrapped is not None and wrapped[0] == SNAPSHOT:
-        return Parts(WHOLE, MSGPACK, [data[wrapped[1] :]], snapshot=True)
-    return Parts(WHOLE, slot.tag, [data], slot.snapshot)
+    if slot.kind == WHOLE:
+        return Parts(WHOLE, slot.tag, [data], slot.snapshot)
+    elements = list(split_parts(data, slot.elements)) if slot.elements else []
+    return Parts(slot.kind, slot.tag, elements, slot.snapshot)
+
+
+def parts_of(head: Head, slot: Slot) -> Parts:
+    """Return the parts of a slot's value; its items must be cached. A snapshot that is stored whole is unwrapped."""
+    parts = stored_parts(head, slot)
+    if parts.kind != WHOLE or parts.tag != MSGPACK or not parts.data:
+        return parts
+    wrapped = extension(parts.data, 0)
+    if wrapped is None or wrapped[0] != SNAPSHOT:
+        return parts
+    return Parts(WHOLE, MSGPACK, [parts.data[wrapped[1] :]], snapshot=True)
 
 
 def node_of(path: str, sends: Iterable[Any] = ()) -> str | None:
-    """The node that a task ran, told by its path; of a Send, the one that the pending send of its number names.
+    """Return the node that a task ran, from its path; for a Send, from the pending send with its number.
 
-    `sends` is the plain value of the checkpoint's pending sends. None for what a path does not tell: writes of
-    update_state before LangGraph 1.0, tasks of the functional API.
+    `sends` is the plain value of the checkpoint's pending sends. None if the path does not tell: writes of update_state
+    before LangGraph 1.0, and tasks of the functional API.
     """
     if path.startswith(_PULL):
         return path.removeprefix(_PULL)
     number = path.removeprefix(_PUSH).partition(", ")[0]
     if is_send_path(path) and number.isdigit():
-        known = list(sends)
-        send = known[int(number)] if int(number) < len(known) else None
+        pending = list(sends)
+        send = pending[int(number)] if int(number) < len(pending) else None
         return str(send["node"]) if isinstance(send, dict) and "node" in send else None
     return None
 
 
 def is_send_path(path: str) -> bool:
-    """Whether a task came from a pending send, or from a call of the functional API."""
+    """Return whether a task came from a pending send, or from a call of the functional API."""
     return path.startswith(_PUSH)

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.clock import now_us
+from threadkeep.engine.commit import TRIES
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import unpack
 from threadkeep.engine.log.itemlog import Item, ItemId
 from threadkeep.engine.log.records import Slot, TaskWrites, ThreadRow
 from threadkeep.engine.requests import LoadedRows, Pause
-from threadkeep.engine.threads.checkpoints import TRIES
 from threadkeep.engine.threads.thread_rows import ThreadRows, thread_rows
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.session import Session
