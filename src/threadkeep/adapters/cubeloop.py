@@ -51,7 +51,7 @@ class KeepCube:
             return
 
         def make() -> ops.AppendMessages:
-            given = [ops.message(_dumped(message, self._types)) for message in messages]
+            given = [ops.message(_dump_message(message, self._types)) for message in messages]
             return ops.AppendMessages(given, time=now_ms(), nonce=nonce())
 
         await self._changing(thread_id, make)
@@ -60,7 +60,7 @@ class KeepCube:
         """Put entries into the thread's extra; those that it has under other names stay."""
         if not isinstance(extra, Mapping):
             raise TypeError(f"extra must be a dict, not {type(extra).__name__}")
-        await self._changing(thread_id, lambda: ops.MergeExtra(_json(dict(extra)), time=now_ms(), nonce=nonce()))
+        await self._changing(thread_id, lambda: ops.MergeExtra(_json_copy(dict(extra)), time=now_ms(), nonce=nonce()))
 
     async def save_pending_request(
         self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None
@@ -68,10 +68,10 @@ class KeepCube:
         """Let a question wait for a person's answer, instead of another that may wait; None: let none wait."""
         if request is not None and not hasattr(request, "model_dump"):
             raise TypeError(f"request must be a HitlRequest or None, not {type(request).__name__}")
-        run = _maybe_id(run_id)
+        run = _optional_id(run_id)
 
         def make() -> ops.SetPendingRequest:
-            pending = (_json(_of_model(request)), run) if request is not None else None
+            pending = (_json_copy(_dump_model(request)), run) if request is not None else None
             return ops.SetPendingRequest(pending, time=now_ms(), nonce=nonce())
 
         await self._changing(thread_id, make)
@@ -102,16 +102,16 @@ class KeepCube:
         self, thread_id: str, question_id: str, answer: StructuredValue, *, run_id: str | None = None
     ) -> None:
         """Keep the answer to a question, for when the run goes on."""
-        run, question = _maybe_id(run_id) or "", as_id(question_id, "question_id")
+        run, question = _optional_id(run_id) or "", as_id(question_id, "question_id")
         await self._changing(
-            thread_id, lambda: ops.SaveAnswer(run, question, _json(answer), time=now_ms(), nonce=nonce())
+            thread_id, lambda: ops.SaveAnswer(run, question, _json_copy(answer), time=now_ms(), nonce=nonce())
         )
 
     async def load_hitl_answer(
         self, thread_id: str, question_id: str, *, run_id: str | None = None
     ) -> StructuredValue | None:
         """The answer to a question, or None."""
-        run, question = _maybe_id(run_id) or "", as_id(question_id, "question_id")
+        run, question = _optional_id(run_id) or "", as_id(question_id, "question_id")
         return await self._reading(thread_id, lambda key: plans.answer(self._session.heads, key, run, question))
 
     async def clear_hitl_answers(
@@ -119,7 +119,7 @@ class KeepCube:
     ) -> None:
         """Drop the answers of a run: to these questions, or to all."""
         questions = None if question_ids is None else as_ids(question_ids, "question_ids")
-        run = _maybe_id(run_id) or ""
+        run = _optional_id(run_id) or ""
         await self._changing(thread_id, lambda: ops.ClearAnswers(run, questions, time=now_ms(), nonce=nonce()))
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
@@ -146,7 +146,7 @@ class KeepCube:
         new thread survives the old one.
         """
         source, target = self._key(src_thread_id, "src_thread_id"), self._key(new_thread_id, "new_thread_id")
-        run, about = as_id(after_run_id, "after_run_id"), _json(metadata)
+        run, about = as_id(after_run_id, "after_run_id"), _json_copy(metadata)
 
         def plan() -> Plan[None]:
             return plans.fork(self._session.heads, source, target, run, about, time=now_ms(), nonce=nonce())
@@ -185,9 +185,9 @@ class KeepCube:
             raise Corrupt(f"a message does not make sense: {error}") from error
 
 
-def _dumped(message: Any, types: Framework) -> dict[str, Any]:
+def _dump_message(message: Any, types: Framework) -> dict[str, Any]:
     """The plain form of a message."""
-    dumped = _of_model(message) if hasattr(message, "model_dump") else message
+    dumped = _dump_model(message) if hasattr(message, "model_dump") else message
     if not isinstance(dumped, Mapping):
         raise TypeError(f"messages must be CubeLoop's, not {type(message).__name__}")
     if dumped.get("role") not in types.messages:
@@ -197,11 +197,11 @@ def _dumped(message: Any, types: Framework) -> dict[str, Any]:
     return dict(dumped)
 
 
-def _maybe_id(run_id: Any) -> str | None:
+def _optional_id(run_id: Any) -> str | None:
     return as_id(run_id, "run_id") if run_id is not None else None
 
 
-def _of_model(model: Any) -> Any:
+def _dump_model(model: Any) -> Any:
     """A model as a dict of JSON values. Pydantic's own JSON mode makes None of some infinite numbers."""
     dumped = model.model_dump()
     try:
@@ -211,12 +211,12 @@ def _of_model(model: Any) -> Any:
     return dumped
 
 
-def _json(value: Any) -> Any:
+def _json_copy(value: Any) -> Any:
     """A JSON value of its own, as it will come back; models become dicts."""
-    return json.loads(json.dumps(value, default=_plain))
+    return json.loads(json.dumps(value, default=_json_default))
 
 
-def _plain(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     if hasattr(value, "model_dump"):
-        return _of_model(value)
+        return _dump_model(value)
     raise TypeError(f"{type(value).__name__} is not JSON: {value!r}")

@@ -11,7 +11,7 @@ from threadkeep.keep import Keep
 F = TypeVar("F")
 
 
-class Opened(Generic[F]):
+class KeepContext(Generic[F]):
     """What `from_conn_string` gives."""
 
     def __init__(self, make: Callable[[], Keep], face: Callable[[Keep], F]) -> None:

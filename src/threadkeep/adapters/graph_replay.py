@@ -57,7 +57,7 @@ class GraphReplay:
         specs = {n: spec for n, spec in self._graph.channels.items() if n in state.values or not _is_delta(spec)}
         channels, _ = channels_from_checkpoint(specs, checkpoint)
         deltas = {name for name in channels if _is_delta(self._graph.channels[name])}
-        updated = apply_writes(checkpoint, channels, self._tasks(writes), _next, self._graph.trigger_to_nodes)
+        updated = apply_writes(checkpoint, channels, self._tasks(writes), _next_version, self._graph.trigger_to_nodes)
         made = create_checkpoint(checkpoint, channels, 0, updated_channels=updated, channels_to_snapshot=deltas)
         versions, values = made["channel_versions"], dict[str, Value]()
         for name, value in made["channel_values"].items():
@@ -103,5 +103,5 @@ def _is_delta(spec: Any) -> bool:
     return type(spec).__name__ == "DeltaChannel"
 
 
-def _next(current: Any, _: None) -> Any:
+def _next_version(current: Any, _: None) -> Any:
     return next_version([] if current is None else [current])

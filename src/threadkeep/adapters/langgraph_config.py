@@ -19,7 +19,7 @@ class ConfigTarget(NamedTuple):
     id: str | None
 
 
-def place(config: Any) -> ConfigTarget:
+def target_of(config: Any) -> ConfigTarget:
     """The place a config points at. A missing thread_id is a ValueError."""
     inner = config.get("configurable") if isinstance(config, Mapping) else None
     if not isinstance(inner, Mapping):

@@ -24,8 +24,8 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import keep
-from threadkeep.adapters.from_conn_string import Opened
-from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config_of, place, run_of, stored_metadata
+from threadkeep.adapters.from_conn_string import KeepContext
+from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config_of, target_of, run_of, stored_metadata
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec
@@ -46,10 +46,10 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         self._codec_kept: Codec | None = None
 
     @classmethod
-    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> Opened[KeepSaver]:
+    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> KeepContext[KeepSaver]:
         """A saver to use in `with` or `async with`; options as for `threadkeep.open`."""
         inspect.signature(keep.open).bind(url, **options)  # an option that there is not is a TypeError here, not later
-        return Opened(partial(keep.open, url, **options), lambda opened: opened.checkpointer)
+        return KeepContext(partial(keep.open, url, **options), lambda opened: opened.checkpointer)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""
@@ -67,18 +67,18 @@ class KeepSaver(BaseCheckpointSaver[Any]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the latest of its namespace. One round trip."""
-        at, codec = place(config), self._codec()
+        at, codec = target_of(config), self._codec()
         plan = checkpoints.get(self._session.heads, codec, self._key(at.thread), at.ns or "", at.id)
-        return _tuple(self._session.runner.run(plan))
+        return _optional_tuple(self._session.runner.run(plan))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The same for async callers."""
-        at, codec = place(config), self._codec()
+        at, codec = target_of(config), self._codec()
         key = self._key(at.thread)
         found = await self._session.runner.arun(
             lambda: checkpoints.get(self._session.heads, codec, key, at.ns or "", at.id)
         )
-        return _tuple(found)
+        return _optional_tuple(found)
 
     def list(
         self,
@@ -95,7 +95,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def _listed(self, query: listing.ListQuery | None, codec: Codec) -> Iterator[CheckpointTuple]:
         while query is not None:
             states, query = self._session.runner.run(listing.page(self._session.heads, codec, query))
-            yield from map(_as_tuple, states)
+            yield from map(_checkpoint_tuple, states)
 
     async def alist(
         self,
@@ -111,10 +111,10 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         while query is not None:
             states, query = await self._session.runner.arun(lambda q=query: listing.page(self._session.heads, codec, q))  # type: ignore[misc]
             for state in states:
-                yield _as_tuple(state)
+                yield _checkpoint_tuple(state)
 
     def _query(self, config: Any, filter: Any, before: Any, limit: Any) -> listing.ListQuery:
-        at = place(config) if config is not None else ConfigTarget(None, None, None)  # type: ignore[arg-type]
+        at = target_of(config) if config is not None else ConfigTarget(None, None, None)  # type: ignore[arg-type]
         if filter is not None and not (isinstance(filter, Mapping) and all(isinstance(key, str) for key in filter)):
             raise TypeError(f"filter must be a dict with str keys, not {filter!r}")
         return listing.query(
@@ -130,7 +130,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint; one of the same id is replaced and keeps its writes. One round trip when warm."""
-        at = place(config)
+        at = target_of(config)
         self._session.change(self._key(at.thread), self._put(at, config, checkpoint, metadata, new_versions))
         return config_of(at.thread, at.ns or "", checkpoint["id"])
 
@@ -142,7 +142,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """The same for async callers."""
-        at = place(config)
+        at = target_of(config)
         await self._session.achange(self._key(at.thread), self._put(at, config, checkpoint, metadata, new_versions))
         return config_of(at.thread, at.ns or "", checkpoint["id"])
 
@@ -180,7 +180,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> tuple[ThreadKey, Callable[[], PutWrites]]:
-        at, codec = place(config), self._codec()
+        at, codec = target_of(config), self._codec()
         if at.id is None:
             raise ValueError("put_writes needs config['configurable']['checkpoint_id']")
         id, task, path = at.id, as_id(task_id, "task_id"), as_id(task_path, "task_path")
@@ -263,17 +263,17 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     ) -> Mapping[str, DeltaChannelHistory]:
         """Writes and nearest stored value of delta channels, following parents. Two or three round trips."""
         make = self._delta_history(config, channels)
-        return _delta(self._session.runner.run(make())) if channels else {}
+        return _delta_histories(self._session.runner.run(make())) if channels else {}
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """The same for async callers."""
         make = self._delta_history(config, channels)
-        return _delta(await self._session.runner.arun(make)) if channels else {}
+        return _delta_histories(await self._session.runner.arun(make)) if channels else {}
 
     def _delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Callable[[], Any]:
-        at, codec, names = place(config), self._codec(), tuple(channels)
+        at, codec, names = target_of(config), self._codec(), tuple(channels)
         key = self._key(at.thread)
         return lambda: listing.delta_history(self._session.heads, codec, key, at.ns or "", at.id, names)
 
@@ -287,7 +287,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """A saver on the same data that rebuilds only LangGraph's safe types, those allowed before, and these."""
-        serde = _narrowed(self.serde, extra_allowlist)
+        serde = _restrict_types(self.serde, extra_allowlist)
         if serde is self.serde:
             return self
         clone = type(self).__new__(type(self))
@@ -296,19 +296,19 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         return clone
 
 
-def _narrowed(serde: Any, extra: Collection[tuple[str, ...]]) -> Any:
+def _restrict_types(serde: Any, extra: Collection[tuple[str, ...]]) -> Any:
     if isinstance(serde, EncryptedSerializer):
-        return EncryptedSerializer(serde.cipher, _narrowed(serde.serde, extra))
+        return EncryptedSerializer(serde.cipher, _restrict_types(serde.serde, extra))
     if isinstance(serde, JsonPlusSerializer):
         return gated(serde).with_msgpack_allowlist(extra)
     return serde
 
 
-def _tuple(state: CheckpointState | None) -> CheckpointTuple | None:
-    return _as_tuple(state) if state is not None else None
+def _optional_tuple(state: CheckpointState | None) -> CheckpointTuple | None:
+    return _checkpoint_tuple(state) if state is not None else None
 
 
-def _as_tuple(state: CheckpointState) -> CheckpointTuple:
+def _checkpoint_tuple(state: CheckpointState) -> CheckpointTuple:
     thread = state.key.id
     return CheckpointTuple(
         config=config_of(thread, state.ns, state.id),
@@ -319,7 +319,7 @@ def _as_tuple(state: CheckpointState) -> CheckpointTuple:
     )
 
 
-def _delta(found: Mapping[str, listing.ChannelHistory]) -> dict[str, DeltaChannelHistory]:
+def _delta_histories(found: Mapping[str, listing.ChannelHistory]) -> dict[str, DeltaChannelHistory]:
     told: dict[str, DeltaChannelHistory] = {}
     for channel, (seeds, writes) in found.items():
         told[channel] = {"writes": writes}

@@ -29,14 +29,14 @@ from langgraph.store.base import (
 )
 
 from threadkeep import clock, keep
-from threadkeep.adapters.from_conn_string import Opened
+from threadkeep.adapters.from_conn_string import KeepContext
 from threadkeep.drivers.loops import run_in_own_loop
 from threadkeep.engine.identity import as_count, as_id
 from threadkeep.engine.memories import filters, json_text
 from threadkeep.engine.memories import plans as memory_plans
-from threadkeep.engine.memories.indexing import Embedded, QueryIndex
+from threadkeep.engine.memories.indexing import EmbeddedTexts, QueryIndex
 from threadkeep.engine.memories.namespaces import MemoryKey, NamespacePattern, Space
-from threadkeep.engine.memories.plans import FoundMemory, MemoryQuery, lifetime, worth_refreshing
+from threadkeep.engine.memories.plans import FoundMemory, MemoryQuery, lifetime, needs_refresh
 from threadkeep.engine.memories.requests import MemoryRow, NewMemory
 from threadkeep.errors import ReadOnly
 from threadkeep.keep import OpenOptions
@@ -44,8 +44,8 @@ from threadkeep.plan import Plan
 from threadkeep.session import Session
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_STR = frozenset((str,))
-_MOST = 10**9
+_ONLY_STR = frozenset((str,))
+_MAX_COUNT = 10**9
 _AT_END = {"prefix": False, "suffix": True}
 
 
@@ -78,15 +78,15 @@ class KeepStore(BaseStore):
         self._index = QueryIndex(index, run=run_in_own_loop, has_words=session.transport.has_words)
         self.index_config = index
         self.embeddings = self._index.embeddings
-        self.ttl_config = _ttl(ttl)
+        self.ttl_config = _check_ttl_config(ttl)
         if self._index.dims is not None:
             session.caches.keep_vectors(self._index.dims, self._index.metric)
 
     @classmethod
-    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> Opened[KeepStore]:
+    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> KeepContext[KeepStore]:
         """A store to use in `with` or `async with`; options as for `threadkeep.open`."""
         inspect.signature(keep.open).bind(url, **options)  # an option that there is not is a TypeError here, not later
-        return Opened(partial(keep.open, url, **options), lambda opened: opened.store)
+        return KeepContext(partial(keep.open, url, **options), lambda opened: opened.store)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now instead of at first use; may be awaited."""
@@ -125,12 +125,12 @@ class KeepStore(BaseStore):
     def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """One memory, if it is there; without what a batch needs, since reading is what stores do most."""
         now = clock.now_us()
-        hit = self._session.runner.run(memory_plans.get_one(self._session.tenant, _place(namespace, key), now))
+        hit = self._session.runner.run(memory_plans.get_one(self._session.tenant, _memory_key(namespace, key), now))
         if (
             hit is not None
             and hit.row.ttl is not None
             and _ensure_refresh(self.ttl_config, refresh_ttl)
-            and worth_refreshing(hit.row, now)
+            and needs_refresh(hit.row, now)
         ):
             with suppress(ReadOnly):
                 self._session.change_outside_threads(
@@ -144,11 +144,11 @@ class KeepStore(BaseStore):
         for n, op in enumerate(ops):
             total += 1
             if isinstance(op, PutOp):
-                place = _place_of_put(op)
+                place = _check_put(op)
                 asked.puts.pop(place, None)
                 asked.puts[place] = op
             else:
-                asked.reads.append((n, _checked_read(op)))
+                asked.reads.append((n, _check_read(op)))
         for place, op in asked.puts.items():
             if op.value is None:
                 continue
@@ -158,20 +158,20 @@ class KeepStore(BaseStore):
                 asked.texts[place] = self._index.texts(value, op.index)
         return asked._replace(total=total)
 
-    async def _reading(self, asked: _CheckedBatch, embedded: Embedded, now: int) -> list[Any]:
+    async def _reading(self, asked: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> list[Any]:
         """What each read finds; gets are read together."""
         gets = [MemoryKey(op.namespace, op.key) for _, op in asked.reads if isinstance(op, GetOp)]
         got = iter(await memory_plans.get(self._session.tenant, gets, now) if gets else [])
         return [next(got) if isinstance(op, GetOp) else await self._found(op, embedded, now) for _, op in asked.reads]
 
-    def _found(self, op: Op, embedded: Embedded, now: int) -> Plan[Any]:
+    def _found(self, op: Op, embedded: EmbeddedTexts, now: int) -> Plan[Any]:
         if isinstance(op, SearchOp):
             return memory_plans.search(self._question(op, embedded, now), self._session.vectors)
         assert isinstance(op, ListNamespacesOp)
         patterns = [NamespacePattern(_AT_END[each.match_type], tuple(each.path)) for each in op.match_conditions or ()]
         return memory_plans.namespaces(self._session.tenant, patterns, op.max_depth, op.limit, op.offset, now)
 
-    def _question(self, op: SearchOp, embedded: Embedded, now: int) -> MemoryQuery:
+    def _question(self, op: SearchOp, embedded: EmbeddedTexts, now: int) -> MemoryQuery:
         vector = text = None
         if op.query:
             self._index.can_be_asked()
@@ -181,13 +181,13 @@ class KeepStore(BaseStore):
             self._session.tenant, op.namespace_prefix, filters.parse(op.filter), op.limit, op.offset, now, vector, text
         )
 
-    async def _storing(self, asked: _CheckedBatch, embedded: Embedded, now: int) -> None:
+    async def _storing(self, asked: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> None:
         """What the puts say; words are taken apart here, where no event loop waits."""
         puts = [self._memory(place, asked, embedded, now) for place in asked.values]
         gone = [place for place in asked.puts if place not in asked.values]
         await memory_plans.write(self._session.tenant, puts, gone, now)
 
-    def _memory(self, place: MemoryKey, asked: _CheckedBatch, embedded: Embedded, now: int) -> NewMemory:
+    def _memory(self, place: MemoryKey, asked: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> NewMemory:
         op, value = asked.puts[place], asked.values[place]
         ttl = float(op.ttl) if op.ttl is not None else None
         expires = now + lifetime(ttl) if ttl is not None else None
@@ -205,7 +205,7 @@ class KeepStore(BaseStore):
                 read.append(found)
             elif isinstance(op, SearchOp) and op.refresh_ttl:
                 read += found
-        places = (hit.row.memory_key for hit in read if worth_refreshing(hit.row, now))
+        places = (hit.row.memory_key for hit in read if needs_refresh(hit.row, now))
         return [place for place in dict.fromkeys(places) if place not in asked.puts]
 
     def _results(self, asked: _CheckedBatch, hits: Sequence[Any]) -> list[Result]:
@@ -224,7 +224,7 @@ class KeepStore(BaseStore):
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Any:
         """Sweep now and then, in a thread, until the Keep is closed or the future that this returns is cancelled."""
         if sweep_interval_minutes is not None:
-            _minutes(sweep_interval_minutes, "sweep_interval_minutes")
+            _check_minutes(sweep_interval_minutes, "sweep_interval_minutes")
         return self._session.start_sweeping(sweep_interval_minutes or self._interval())
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> Any:
@@ -235,7 +235,7 @@ class KeepStore(BaseStore):
         return (self.ttl_config or {}).get("sweep_interval_minutes")
 
 
-def _ttl(config: Any) -> TTLConfig | None:
+def _check_ttl_config(config: Any) -> TTLConfig | None:
     if config is None:
         return None
     known = set(TTLConfig.__annotations__)
@@ -245,7 +245,7 @@ def _ttl(config: Any) -> TTLConfig | None:
         raise ValueError(f"ttl takes {', '.join(sorted(known))}, not {', '.join(sorted(config.keys() - known))}")
     for name in ("default_ttl", "sweep_interval_minutes"):
         if config.get(name) is not None:
-            _minutes(config[name], f"ttl[{name!r}]")
+            _check_minutes(config[name], f"ttl[{name!r}]")
     for name in ("refresh_on_read", "omit_expired"):
         if not isinstance(config.get(name, True), bool):
             raise TypeError(f"ttl[{name!r}] must be True or False, not {config[name]!r}")
@@ -253,7 +253,7 @@ def _ttl(config: Any) -> TTLConfig | None:
     return checked  # type: ignore[no-any-return]
 
 
-def _minutes(given: Any, what: str = "ttl") -> float:
+def _check_minutes(given: Any, what: str = "ttl") -> float:
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise TypeError(f"{what} must be a number of minutes, not {type(given).__name__}")
     if not 0 <= given < 10**9:
@@ -261,59 +261,59 @@ def _minutes(given: Any, what: str = "ttl") -> float:
     return float(given)
 
 
-def _checked_read(op: Op) -> Op:
+def _check_read(op: Op) -> Op:
     """An operation with everything in its place, or the error."""
     if isinstance(op, GetOp):
-        return op._replace(namespace=_space(op.namespace), key=as_id(op.key, "key"))
+        return op._replace(namespace=_check_namespace(op.namespace), key=as_id(op.key, "key"))
     if isinstance(op, SearchOp):
         if op.query is not None and not isinstance(op.query, str):
             raise TypeError(f"query must be a str, not {type(op.query).__name__}")
-        op = op._replace(namespace_prefix=_space(op.namespace_prefix))
+        op = op._replace(namespace_prefix=_check_namespace(op.namespace_prefix))
     elif isinstance(op, ListNamespacesOp):
         if op.max_depth is not None and as_count(op.max_depth, "max_depth") == 0:
             raise ValueError("max_depth must be at least 1")
-        op = op._replace(match_conditions=tuple(map(_pattern, op.match_conditions or ())))
+        op = op._replace(match_conditions=tuple(map(_check_condition, op.match_conditions or ())))
     else:
         raise ValueError(f"unknown operation {type(op).__name__}")  # noqa: TRY004 - as LangGraph's stores do
-    return op._replace(limit=_some(op.limit, "limit"), offset=_some(op.offset, "offset"))
+    return op._replace(limit=_check_count(op.limit, "limit"), offset=_check_count(op.offset, "offset"))
 
 
-def _place_of_put(op: PutOp) -> MemoryKey:
+def _check_put(op: PutOp) -> MemoryKey:
     """Where something is put, or the error if it cannot be; no copy is made of what a batch may have a hundred of."""
-    place = _place(op.namespace, op.key)
+    place = _memory_key(op.namespace, op.key)
     if not place.namespace:
         raise InvalidNamespaceError("a namespace has at least one segment")
     if op.ttl is not None:
-        _minutes(op.ttl)
+        _check_minutes(op.ttl)
     _check_index(op.index)
     if type(op.value) is not dict and op.value is not None and not isinstance(op.value, Mapping):
         raise TypeError(f"value must be a dict, not {type(op.value).__name__}")
     return place
 
 
-def _some(value: Any, what: str) -> int:
+def _check_count(value: Any, what: str) -> int:
     """A number of memories; more than there can be is no more than that."""
-    return min(as_count(value, what), _MOST)
+    return min(as_count(value, what), _MAX_COUNT)
 
 
-def _pattern(condition: MatchCondition) -> MatchCondition:
+def _check_condition(condition: MatchCondition) -> MatchCondition:
     if condition.match_type not in _AT_END:
         raise ValueError(f"match_type must be prefix or suffix, not {condition.match_type!r}")
-    return condition._replace(path=_space(condition.path))
+    return condition._replace(path=_check_namespace(condition.path))
 
 
-def _space(namespace: Any) -> Space:
+def _check_namespace(namespace: Any) -> Space:
     if not isinstance(namespace, (tuple, list)):
         raise InvalidNamespaceError(f"a namespace is a tuple of str, not {type(namespace).__name__}: {namespace!r}")
-    if _STR.issuperset(map(type, namespace)):
+    if _ONLY_STR.issuperset(map(type, namespace)):
         return tuple(namespace)
     if not _are_str(namespace):
         raise InvalidNamespaceError(f"the segments of a namespace are str: {namespace!r}")
     return tuple(map(str, namespace))
 
 
-def _place(namespace: Any, key: Any) -> MemoryKey:
-    place = MemoryKey(_space(namespace), key if type(key) is str else as_id(key, "key"))
+def _memory_key(namespace: Any, key: Any) -> MemoryKey:
+    place = MemoryKey(_check_namespace(namespace), key if type(key) is str else as_id(key, "key"))
     letters = "".join(place.namespace)
     if "" in place.namespace or "." in letters or "\x00" in letters:
         validate_op_namespace(GetOp(*place))  # says what is wrong with it
@@ -329,7 +329,7 @@ def _check_index(index: Any) -> None:
         raise TypeError(f"index must be False or a list of fields, not {index!r}")
 
 
-def _time(microseconds: int) -> datetime:
+def _to_datetime(microseconds: int) -> datetime:
     return _EPOCH + timedelta(0, 0, microseconds)
 
 
@@ -339,14 +339,14 @@ def _item(hit: FoundMemory) -> Item:
         namespace=row.namespace,
         key=row.key,
         value=hit.value,
-        created_at=_time(row.created),
-        updated_at=_time(row.updated),
+        created_at=_to_datetime(row.created),
+        updated_at=_to_datetime(row.updated),
     )
 
 
 def _search_item(hit: FoundMemory) -> SearchItem:
     row = hit.row
     return SearchItem(
-        namespace=row.namespace, key=row.key, value=hit.value, created_at=_time(row.created),
-        updated_at=_time(row.updated), score=hit.score,
+        namespace=row.namespace, key=row.key, value=hit.value, created_at=_to_datetime(row.created),
+        updated_at=_to_datetime(row.updated), score=hit.score,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from threadkeep.engine.commit import Decision, Seen, commit, next_batch, with_top
 from threadkeep.engine.cube.channels import EVENTS, PENDING, after, checkpoint, events, status_at
 from threadkeep.engine.cube.events import RunLog
-from threadkeep.engine.cube.plans import forked_slots, taken_over
+from threadkeep.engine.cube.plans import slots_until_run, fork_batch
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot
@@ -33,7 +33,7 @@ class _BranchSource(NamedTuple):
         """What the branch holds."""
         if self.run is None:
             return dict(self.record.slots)
-        return forked_slots(self.thread.head, find(self.thread, None), self.run, None, draft)
+        return slots_until_run(self.thread.head, find(self.thread, None), self.run, None, draft)
 
     def status(self) -> str:
         """The status of a thread that goes on from there."""
@@ -60,16 +60,16 @@ async def _branch(
 
     async def read() -> Seen[_BranchSource]:
         nonlocal ref
-        target = await _target(heads, key, ref)
+        target = await _find_source(heads, key, ref)
         ref = target.run or target.record.row.id  # by another name it may be another one at the next try
         return Seen(target, target.thread.head.row, target.thread.records)
 
     def decide(seen: Seen[_BranchSource], _: int) -> Decision[Branch]:
         target = seen.state
-        batch = _batch(target, moment)
+        batch = _branch_batch(target, moment)
         row = batch.new_checkpoints[0]
         made = _unused_branch(target, row) if again else None
-        return Decision(_told(key, made or row, target), None if made is not None or dry_run else Commit(batch))
+        return Decision(_branch_result(key, made or row, target), None if made is not None or dry_run else Commit(batch))
 
     return await commit(heads, key, read, decide)
 
@@ -79,7 +79,7 @@ async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, 
 
     async def read() -> Seen[_BranchSource]:
         nonlocal ref
-        target = await _target(heads, key, ref)
+        target = await _find_source(heads, key, ref)
         ref = target.run or target.record.row.id
         return Seen(target, (await LoadItems(to, ())).thread)
 
@@ -90,30 +90,30 @@ async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, 
         row = target.thread.head.row
         assert row is not None
         branch = Branch(to.id, to.kind, "", after(None), None, target.record.row.id)
-        taken = _taken_over(target, to, moment, moment.nonce + attempt)
+        taken = _new_thread_batch(target, to, moment, moment.nonce + attempt)
         return Decision(branch, ForkThread(key, (row.epoch, row.rev), *taken))
 
     return await commit(heads, to, read, decide, source=key)
 
 
-async def _target(heads: Heads, key: ThreadKey, ref: str | None) -> _BranchSource:
+async def _find_source(heads: Heads, key: ThreadKey, ref: str | None) -> _BranchSource:
     """What is meant: a checkpoint's id, a completed run's, or a reference to a checkpoint, in this order."""
     thread = await load_thread_rows(heads, key)
     newest = find(thread, None)
     if ref not in (None, LATEST) and ("", ref) not in thread.records:
-        thread = await with_items(heads, thread, _held(newest, EVENTS))
+        thread = await with_items(heads, thread, _slots_of(newest, EVENTS))
         if RunLog(events(thread.head, newest)).is_completed(ref):
             of_run = [r for r in thread.visible() if r.row.run == ref and FORKED_FROM not in r.own]
             return _BranchSource(thread, of_run[-1] if of_run else newest, ref)
     record = visible(thread, ref, "")
-    return _BranchSource(await with_items(heads, thread, _held(record, EVENTS, PENDING)), record, None)
+    return _BranchSource(await with_items(heads, thread, _slots_of(record, EVENTS, PENDING)), record, None)
 
 
-def _held(record: CheckpointRecord, *names: str) -> list[Slot]:
+def _slots_of(record: CheckpointRecord, *names: str) -> list[Slot]:
     return [record.slots[name] for name in names if name in record.slots]
 
 
-def _batch(target: _BranchSource, moment: BranchStamp) -> Batch:
+def _branch_batch(target: _BranchSource, moment: BranchStamp) -> Batch:
     """One more checkpoint, the newest."""
     head, draft = target.thread.head, Draft(target.thread.head)
     assert head.row is not None
@@ -129,12 +129,12 @@ def _batch(target: _BranchSource, moment: BranchStamp) -> Batch:
     return next_batch(draft, thread, nonce=moment.nonce, grown=row.size)._replace(new_checkpoints=(row,), runs=runs)
 
 
-def _taken_over(
+def _new_thread_batch(
     target: _BranchSource, to: ThreadKey, moment: BranchStamp, epoch: int
 ) -> tuple[tuple[itemlog.ItemRange, ...], Batch]:
     draft = Draft(target.thread.head)
     slots = target.slots(draft)
-    return taken_over(
+    return fork_batch(
         draft, slots, to, target.run or target.record.row.run, time=moment.time, nonce=epoch,
         status=target.status(), own=target.own(),
     )  # fmt: skip
@@ -147,5 +147,5 @@ def _unused_branch(target: _BranchSource, row: CheckpointRow) -> CheckpointRow |
     return newest.row if same and newest.row.run == row.run else None
 
 
-def _told(key: ThreadKey, made: CheckpointRow, target: _BranchSource) -> Branch:
+def _branch_result(key: ThreadKey, made: CheckpointRow, target: _BranchSource) -> Branch:
     return Branch(key.id, key.kind, made.ns, made.id, made.parent, target.record.row.id)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import ormsgpack
 
-from threadkeep.engine.cube.events import RunEvent, RunLog, unpacked
+from threadkeep.engine.cube.events import RunEvent, RunLog, unpack_events
 from threadkeep.engine.log.codec import MSGPACK, Parts, unpack
 from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header
@@ -29,14 +29,14 @@ from threadkeep.errors import Corrupt
 
 T = TypeVar("T")
 MESSAGES, EVENTS, EXTRA, PENDING, ANSWERS = "messages", "events", "extra", "pending", "answers"
-FOLDED = "events, folded"
+FOLDED_EVENTS = "events, folded"
 """The lane of events that were stored again, together."""
-PARENT = "parent_thread_id"
+PARENT_THREAD = "parent_thread_id"
 """The metadata of a fork: what it was forked from."""
-_SLICE = 128
+_MESSAGES_PER_SLICE = 128
 """So many messages are decoded at a time; in between, other threads get their turn."""
-_DIGITS = 10
-_DICT_WORTH_SPLITTING = 1024
+_ID_DIGITS = 10
+_MIN_SPLIT_BYTES = 1024
 
 
 def packed(value: Any) -> bytes:
@@ -52,12 +52,12 @@ def plain(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
-def parts(value: Mapping[str, Any] | Sequence[Any]) -> Parts:
+def encode_parts(value: Mapping[str, Any] | Sequence[Any]) -> Parts:
     """A dict or list to be placed; large dicts by entries, so that what does not change is not stored again."""
     try:
         if isinstance(value, Mapping) and len(value) > 1:
             entries = [ormsgpack.packb({key: entry})[1:] for key, entry in value.items()]
-            if sum(map(len, entries)) >= _DICT_WORTH_SPLITTING:
+            if sum(map(len, entries)) >= _MIN_SPLIT_BYTES:
                 return Parts(MAP, MSGPACK, entries)
     except ormsgpack.MsgpackEncodeError:
         pass
@@ -75,14 +75,14 @@ def value(head: Head, record: CheckpointRecord | None, name: str) -> Any:
     )
 
 
-def is_settled(pending: Sequence[Any]) -> bool:
+def is_cleared(pending: Sequence[Any]) -> bool:
     """Whether there is no question any more."""
     return pending[0] is None
 
 
 def status(pending: Sequence[Any] | None, ledger: RunLog) -> str:
     """The status of a cube thread: a question waits; or a run is under way, or broke off; or neither."""
-    if pending is not None and not is_settled(pending):
+    if pending is not None and not is_cleared(pending):
         return "interrupted"
     return "pending" if ledger.open else "idle"
 
@@ -104,7 +104,7 @@ def events(head: Head, record: CheckpointRecord) -> list[RunEvent]:
     what = f"events of {head.where}"
     try:
         with gc_paused():
-            return list(unpacked(unpack(header(LIST, slot.elements) + head.bytes_of(slot.ranges), what)))
+            return list(unpack_events(unpack(header(LIST, slot.elements) + head.bytes_of(slot.ranges), what)))
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{what} do not make sense: {error!r}") from error
 
@@ -114,13 +114,13 @@ def count(slots: Mapping[str, Slot], name: str) -> int:
     return slots[name].elements if name in slots else 0
 
 
-def elements(head: Head, runs: Iterable[ItemRange], build: Callable[[list[Any]], list[T]]) -> list[T]:
+def read_messages(head: Head, runs: Iterable[ItemRange], build: Callable[[list[Any]], list[T]]) -> list[T]:
     """The messages that these items hold; `build` makes them of their plain forms, some at a time."""
     built: list[T] = []
     what = f"messages of {head.where}"
     try:
         with gc_paused():
-            for number, data in head.cache.slices(runs, _SLICE):
+            for number, data in head.cache.slices(runs, _MESSAGES_PER_SLICE):
                 built += build(list(map(plain, unpack(header(LIST, number) + data, what))))
     except KeyError as error:
         raise Corrupt(f"{what}: item {error} is referred to but not there") from error
@@ -129,7 +129,7 @@ def elements(head: Head, runs: Iterable[ItemRange], build: Callable[[list[Any]],
 
 def after(row: CheckpointRow | None) -> str:
     """The id of the next checkpoint."""
-    return f"{int(row.id) + 1 if row else 1:0{_DIGITS}}"
+    return f"{int(row.id) + 1 if row else 1:0{_ID_DIGITS}}"
 
 
 def checkpoint(

@@ -89,7 +89,7 @@ class RunLog:
         return ormsgpack.packb([*body, event.nonce] if event.nonce else body)
 
 
-def packed(events: Iterable[RunEvent]) -> list[bytes]:
+def pack_events(events: Iterable[RunEvent]) -> list[bytes]:
     """Events from the first on, as they are stored."""
     ledger, stored = RunLog(), []
     for event in events:
@@ -98,7 +98,7 @@ def packed(events: Iterable[RunEvent]) -> list[bytes]:
     return stored
 
 
-def unpacked(elements: Sequence[Sequence[Any]]) -> Iterator[RunEvent]:
+def unpack_events(elements: Sequence[Sequence[Any]]) -> Iterator[RunEvent]:
     """Decoded elements, from the first on, as events."""
     met: list[str] = []
     for kind, time, named, *rest in elements:
@@ -110,7 +110,7 @@ def unpacked(elements: Sequence[Sequence[Any]]) -> Iterator[RunEvent]:
         yield RunEvent(kind, time, run, tuple(map(unpack_id, ids)), items, nonce)
 
 
-def until(events: Sequence[RunEvent], run: str) -> list[RunEvent] | None:
+def events_until(events: Sequence[RunEvent], run: str) -> list[RunEvent] | None:
     """The events of no run and of those that were completed up to this one; None if it is not completed."""
     ledger = RunLog(events)
     last = ledger.runs.get(run)

@@ -19,7 +19,7 @@ CHANNELS = {
     RUNS: channels.EVENTS,
 }  # fmt: skip
 """What a talk consists of for people, and the channel that tells it."""
-_NOTHING: dict[str, Any] = {
+_EMPTY: dict[str, Any] = {
     channels.MESSAGES: (),
     channels.EXTRA: {},
     channels.PENDING: None,
@@ -32,26 +32,26 @@ def value(head: Head, record: CheckpointRecord, name: str) -> Any:
     """One of `CHANNELS`; its items must be at hand. None for any other name."""
     slot = record.slots.get(CHANNELS.get(name, ""))
     if slot is None:
-        nothing = _NOTHING.get(name)
+        nothing = _EMPTY.get(name)
         return list(nothing) if isinstance(nothing, tuple) else nothing
     if name == RUNS:
         return _runs(head, record)
     found = value_of(head, slot, f"{name} of {head.where}")
     try:
         if name == channels.MESSAGES:
-            return [_parsed(message) for message in found]
-        return _pending(_parsed(found)) if name == channels.PENDING else _parsed(found)
+            return [_parse_json_text(message) for message in found]
+        return _pending(_parse_json_text(found)) if name == channels.PENDING else _parse_json_text(found)
     except (TypeError, ValueError, IndexError) as error:
         raise Corrupt(f"{name} of {head.where} do not make sense: {error!r}") from error
 
 
-def _parsed(value: Any) -> Any:
+def _parse_json_text(value: Any) -> Any:
     """What stands as its JSON text is such that msgpack has no room for."""
     return jsonable(json.loads(value)) if isinstance(value, str) else value
 
 
 def _pending(found: Any) -> dict[str, Any] | None:
-    if found is None or channels.is_settled(found):
+    if found is None or channels.is_cleared(found):
         return None
     return {"request": found[0], "run": found[1]}
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 from threadkeep.engine.commit import next_batch, with_top
-from threadkeep.engine.cube.channels import EVENTS, FOLDED, MESSAGES, checkpoint, events, status_at
-from threadkeep.engine.cube.events import APPENDED, RunEvent, packed
+from threadkeep.engine.cube.channels import EVENTS, FOLDED_EVENTS, MESSAGES, checkpoint, events, status_at
+from threadkeep.engine.cube.events import APPENDED, RunEvent, pack_events
 from threadkeep.engine.health.rebuild import INTACT, LOST, Rebuilder
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import MSGPACK, pack
@@ -41,8 +41,8 @@ async def repair_cube(
         )
     await scan.fetch(record.slots.values())
     draft = Draft(rebuilder.head)
-    slots = _slots(rebuilder, draft, record, channels)
-    row, batch = _made(rebuilder, draft, record, slots, target, id, moment)
+    slots = _readable_slots(rebuilder, draft, record, channels)
+    row, batch = _repair_batch(rebuilder, draft, record, slots, target, id, moment)
     return row, channels, batch
 
 
@@ -54,7 +54,7 @@ def _newest_intact(rebuilder: Rebuilder, target: CheckpointPlace) -> CheckpointR
     return records[max(below)]
 
 
-def _slots(rebuilder: Rebuilder, draft: Draft, record: CheckpointRecord, channels: dict[str, str]) -> dict[str, Slot]:
+def _readable_slots(rebuilder: Rebuilder, draft: Draft, record: CheckpointRecord, channels: dict[str, str]) -> dict[str, Slot]:
     """What of a checkpoint can be read: other channels whole or not at all, messages one by one."""
     slots = {name: slot for name, slot in record.slots.items() if rebuilder.scan.is_intact(slot)}
     for name in record.slots.keys() - slots.keys() - {MESSAGES}:
@@ -62,11 +62,11 @@ def _slots(rebuilder: Rebuilder, draft: Draft, record: CheckpointRecord, channel
     messages = record.slots.get(MESSAGES)
     if messages is None or MESSAGES in slots:
         return slots
-    kept = list(_readable(rebuilder, events(draft.head, record), messages))
+    kept = list(_readable_events(rebuilder, events(draft.head, record), messages))
     ids = [at for _, held in kept for at in held]
     count = sum(len(event.ids) for event, _ in kept)
     slots[MESSAGES] = draft.spilled(Slot(LIST, MSGPACK, count, False, None, itemlog.join_ranges(ids)), None)
-    items = draft.append(FOLDED, packed(event for event, _ in kept))
+    items = draft.append(FOLDED_EVENTS, pack_events(event for event, _ in kept))
     slots[EVENTS] = draft.spilled(Slot(LIST, MSGPACK, len(kept), False, None, itemlog.join_ranges(items)), None)
     channels[MESSAGES] = f"what can be read of it: {count} of {messages.elements} messages"
     channels[EVENTS] = "rewritten without the messages that are lost"
@@ -74,7 +74,7 @@ def _slots(rebuilder: Rebuilder, draft: Draft, record: CheckpointRecord, channel
     return slots
 
 
-def _readable(rebuilder: Rebuilder, told: list[RunEvent], messages: Slot) -> Iterator[tuple[RunEvent, list[ItemId]]]:
+def _readable_events(rebuilder: Rebuilder, told: list[RunEvent], messages: Slot) -> Iterator[tuple[RunEvent, list[ItemId]]]:
     """Events with the items that are left of them; of messages that came together, those in damaged items go."""
     scan = rebuilder.scan
     ids = (at for run in messages.ranges for at in run.ids())
@@ -89,7 +89,7 @@ def _readable(rebuilder: Rebuilder, told: list[RunEvent], messages: Slot) -> Ite
                 yield event._replace(ids=tuple(id for id, _ in left), items=len(left)), [at for _, at in left]
 
 
-def _made(
+def _repair_batch(
     rebuilder: Rebuilder,
     draft: Draft,
     record: CheckpointRecord,

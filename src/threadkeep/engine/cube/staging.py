@@ -11,14 +11,14 @@ from threadkeep.engine.cube.channels import (
     ANSWERS,
     EVENTS,
     EXTRA,
-    FOLDED,
+    FOLDED_EVENTS,
     MESSAGES,
-    PARENT,
+    PARENT_THREAD,
     PENDING,
     after,
     checkpoint,
-    is_settled,
-    parts,
+    is_cleared,
+    encode_parts,
     status,
     value,
 )
@@ -55,7 +55,7 @@ _FOLD_AT = 32
 """So many items of events become one: a long ledger is read in few rows."""
 
 
-_VERBS = {
+_METHODS = {
     AppendMessages: "_append", SetParent: "_adopt", MergeExtra: "_merge", SetPendingRequest: "_ask", ClearPendingRequest: "_settle", SaveAnswer: "_answer", ClearAnswers: "_forget",
     ClaimRun: "_claim", CompleteRun: "_complete",
 }  # fmt: skip
@@ -85,7 +85,7 @@ class CubeStaging:
         """Stage one op; what can fail comes before any change."""
         self._nonce = op.nonce
         try:
-            return Reply(getattr(self, _VERBS[type(op)])(op))
+            return Reply(getattr(self, _METHODS[type(op)])(op))
         except Exception as error:  # noqa: BLE001 - the caller of that op gets it
             return Failure(error)
 
@@ -102,7 +102,7 @@ class CubeStaging:
         done = sorted({each.run for each in fresh.values() if each.run is not None and ledger.is_completed(each.run)})
         if done:
             raise Refused(COMPLETED_ALREADY, f"{self.head.where}: append to completed run {', '.join(map(repr, done))}")
-        for group in _by_run(fresh.values()):
+        for group in _group_by_run(fresh.values()):
             self._begin(op.time, group[0].run, anew=group[0].run is None and group[0].is_user)
             items = self._draft.append(MESSAGES, [each.data for each in group])
             self._extend(MESSAGES, items, len(group))
@@ -112,7 +112,7 @@ class CubeStaging:
 
     def _adopt(self, op: SetParent) -> None:
         if self._at is None:
-            self._begin(op.time, None, labels={PARENT: op.parent})
+            self._begin(op.time, None, labels={PARENT_THREAD: op.parent})
 
     def _merge(self, op: MergeExtra) -> None:
         extra = self._read(EXTRA) or {}
@@ -125,7 +125,7 @@ class CubeStaging:
     def _settle(self, op: ClearPendingRequest) -> bool:
         """What is left says who settled it."""
         pending = self._read(PENDING)
-        if pending is not None and is_settled(pending):
+        if pending is not None and is_cleared(pending):
             return bool(pending[2] == op.nonce)
         if pending is None or pending[0].get("question_id") != op.question or pending[1] != op.run:
             return False
@@ -180,7 +180,7 @@ class CubeStaging:
 
     def _set(self, time: int, name: str, value: Any) -> None:
         """Let a channel hold another value; None removes it."""
-        placed = parts(value) if value is not None else None  # may fail, before anything changes
+        placed = encode_parts(value) if value is not None else None  # may fail, before anything changes
         self._begin(time, self._at.run if self._at else None)
         self._values[name] = value
         if placed is None:
@@ -211,7 +211,7 @@ class CubeStaging:
         held = [self._draft.new_items.get(at) or self.head.cache.get(at) for at in tail.ids()]
         elements = [item.data for item in held if item is not None and item.elements == 1]
         if len(elements) == tail.length:
-            folded = self._draft.append(FOLDED, elements)
+            folded = self._draft.append(FOLDED_EVENTS, elements)
             self._slots[EVENTS] = slot._replace(ranges=itemlog.add_to_ranges(slot.ranges[:-1], folded))
 
     def _begin(self, time: int, run: str | None, *, anew: bool = False, labels: dict[str, Any] | None = None) -> None:
@@ -283,6 +283,6 @@ class CubeStaging:
             self.head.cache.ledger = (self._slots[EVENTS].ranges, self._ledger)
 
 
-def _by_run(messages: Iterable[EncodedMessage]) -> list[list[EncodedMessage]]:
+def _group_by_run(messages: Iterable[EncodedMessage]) -> list[list[EncodedMessage]]:
     """Neighbours of the same run together."""
     return [list(group) for _, group in groupby(messages, key=lambda each: each.run)]

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from threadkeep.engine.memories.json_text import plain
+from threadkeep.engine.memories.json_text import to_plain_json
 
 _OPERATOR = re.compile(r"\$\w*")
 DEEPEST = 50
@@ -44,7 +44,7 @@ DEEPEST = 50
 MISSING: Any = type("Missing", (), {"__slots__": (), "__repr__": lambda _: "MISSING"})()
 """What is found where nothing is."""
 
-RANGES: Mapping[str, Callable[[Any, Any], bool]] = {
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
     "$lt": operator.lt,
@@ -143,7 +143,7 @@ class Equal:
 
     def holds(self, found: Any) -> bool:
         """Whether it is."""
-        return same(found, self.operand)
+        return equals(found, self.operand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class IsIn:
         """Whether it is."""
         if isinstance(found, str):
             return found in self.texts
-        return any(same(found, other) for other in self.others)
+        return any(equals(found, other) for other in self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Compare:
     def holds(self, found: Any) -> bool:
         """Whether it is."""
         comparable = isinstance(found, str) if isinstance(self.operand, str) else _is_number(found)
-        return comparable and RANGES[self.name](found, self.operand)
+        return comparable and COMPARISONS[self.name](found, self.operand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Contains:
         """Whether it is."""
         if isinstance(found, str):
             return isinstance(self.operand, str) and self.operand in found
-        return isinstance(found, (list, tuple)) and any(same(element, self.operand) for element in found)
+        return isinstance(found, (list, tuple)) and any(equals(element, self.operand) for element in found)
 
 
 EVERYTHING, NOTHING = AllOf(()), AnyOf(())
@@ -208,21 +208,21 @@ def find(found: Any, key: str) -> Any:
     return MISSING
 
 
-def same(found: Any, operand: Any) -> bool:
+def equals(found: Any, operand: Any) -> bool:
     """Whether what was found equals a plain value."""
     if operand is None:
         return found is None or found is MISSING
     if isinstance(operand, bool) or isinstance(found, bool):
         return found is operand
     if isinstance(operand, list):
-        return isinstance(found, (list, tuple)) and len(found) == len(operand) and all(map(same, found, operand))
+        return isinstance(found, (list, tuple)) and len(found) == len(operand) and all(map(equals, found, operand))
     if isinstance(operand, dict):
-        return isinstance(found, dict) and found.keys() == operand.keys() and _same_entries(found, operand)
+        return isinstance(found, dict) and found.keys() == operand.keys() and _equal_entries(found, operand)
     return bool(found == operand)
 
 
-def _same_entries(found: Mapping[str, Any], operand: Mapping[str, Any]) -> bool:
-    return all(same(found[key], inner) for key, inner in operand.items())
+def _equal_entries(found: Mapping[str, Any], operand: Mapping[str, Any]) -> bool:
+    return all(equals(found[key], inner) for key, inner in operand.items())
 
 
 def _is_number(value: Any) -> bool:
@@ -238,50 +238,50 @@ def parse(filter: Mapping[str, Any] | None) -> FilterNode:
     ValueError for an operator that is not known or whose operand it cannot have, and for a filter of more than
     `DEEPEST` levels; TypeError for a filter that is no mapping and for a key that is no str.
     """
-    return EVERYTHING if filter is None else _filter(filter, DEEPEST)
+    return EVERYTHING if filter is None else _parse_filter(filter, DEEPEST)
 
 
-def _filter(filter: Any, deepest: int) -> FilterNode:
+def _parse_filter(filter: Any, deepest: int) -> FilterNode:
     if not isinstance(filter, Mapping):
         raise TypeError(f"a filter is a mapping, not {type(filter).__name__}")
-    return _all(_entry(_key(key), condition, deepest) for key, condition in filter.items())
+    return _all_of(_parse_entry(_check_key(key), condition, deepest) for key, condition in filter.items())
 
 
-def _entry(key: str, condition: Any, deepest: int) -> FilterNode:
+def _parse_entry(key: str, condition: Any, deepest: int) -> FilterNode:
     if not _is_operator(key):
-        return Field(key, _condition(condition, _deeper(deepest)))
+        return Field(key, _parse_condition(condition, _descend(deepest)))
     if key not in _LOGIC:
         raise ValueError(f"unknown operator {key!r}: beside keys there may be {', '.join(_LOGIC)}")
-    return _LOGIC[key](key, condition, _filter, _deeper(deepest))
+    return _LOGIC[key](key, condition, _parse_filter, _descend(deepest))
 
 
-def _condition(condition: Any, deepest: int) -> FilterNode:
+def _parse_condition(condition: Any, deepest: int) -> FilterNode:
     if isinstance(condition, Mapping):
-        return _mapping(condition, deepest)
+        return _parse_mapping(condition, deepest)
     if isinstance(condition, (list, tuple)):
-        return Elements(tuple(_condition(each, _deeper(deepest)) for each in condition))
-    return _equal(condition)
+        return Elements(tuple(_parse_condition(each, _descend(deepest)) for each in condition))
+    return _parse_equal(condition)
 
 
-def _mapping(condition: Mapping[Any, Any], deepest: int) -> FilterNode:
+def _parse_mapping(condition: Mapping[Any, Any], deepest: int) -> FilterNode:
     """Operators, if it has one; else what a dict must have in it."""
-    operators = [_is_operator(_key(key)) for key in condition]
+    operators = [_is_operator(_check_key(key)) for key in condition]
     if not any(operators):
-        return _all([IsDict(), *(_entry(key, inner, deepest) for key, inner in condition.items())])
+        return _all_of([IsDict(), *(_parse_entry(key, inner, deepest) for key, inner in condition.items())])
     if not all(operators):
         raise ValueError(f"operators and keys in one condition: {', '.join(map(repr, condition))}")
-    return _all(_operator(name, operand, deepest) for name, operand in condition.items())
+    return _all_of(_parse_operator(name, operand, deepest) for name, operand in condition.items())
 
 
-def _operator(name: str, operand: Any, deepest: int) -> FilterNode:
+def _parse_operator(name: str, operand: Any, deepest: int) -> FilterNode:
     if name in _LOGIC:
-        return _LOGIC[name](name, operand, _condition, _deeper(deepest))
+        return _LOGIC[name](name, operand, _parse_condition, _descend(deepest))
     if name not in _OPERATORS:
         raise ValueError(f"unknown operator {name!r}: there are {', '.join([*_OPERATORS, *_LOGIC])}")
     return _OPERATORS[name](name, operand)
 
 
-def _deeper(deepest: int) -> int:
+def _descend(deepest: int) -> int:
     """How many levels may follow the next one."""
     if deepest == 0:
         raise ValueError(f"a filter has at most {DEEPEST} levels")
@@ -292,78 +292,78 @@ def _is_operator(key: str) -> bool:
     return _OPERATOR.fullmatch(key) is not None
 
 
-def _key(key: Any) -> str:
+def _check_key(key: Any) -> str:
     if not isinstance(key, str):
         raise TypeError(f"the keys of a filter are str, not {type(key).__name__}")
     return str.__str__(key)
 
 
-def _all(nodes: Iterable[FilterNode]) -> FilterNode:
+def _all_of(nodes: Iterable[FilterNode]) -> FilterNode:
     parts = tuple(nodes)
     return parts[0] if len(parts) == 1 else AllOf(parts)
 
 
-def _several(name: str, parts: Any, read: Callable[[Any, int], FilterNode], deepest: int) -> FilterNode:
+def _parse_and_or(name: str, parts: Any, read: Callable[[Any, int], FilterNode], deepest: int) -> FilterNode:
     if not isinstance(parts, (list, tuple)) or not parts:
         raise ValueError(f"{name} takes a list that is not empty, not {parts!r}")
     nodes = tuple(read(each, deepest) for each in parts)
     return AllOf(nodes) if name == "$and" else AnyOf(nodes)
 
 
-def _negation(_: str, part: Any, read: Callable[[Any, int], FilterNode], deepest: int) -> FilterNode:
+def _parse_not(_: str, part: Any, read: Callable[[Any, int], FilterNode], deepest: int) -> FilterNode:
     return NotNode(read(part, deepest))
 
 
-def _equal(operand: Any) -> FilterNode:
-    known = _plain(operand)
+def _parse_equal(operand: Any) -> FilterNode:
+    known = _plain_operand(operand)
     return NOTHING if known is MISSING else Equal(known)
 
 
-def _among(name: str, operand: Any) -> FilterNode:
+def _parse_in(name: str, operand: Any) -> FilterNode:
     if not isinstance(operand, (list, tuple, set, frozenset)):
         raise ValueError(f"{name} takes a list or a set, not {operand!r}")  # noqa: TRY004  one error for all operands
-    known = [each for each in map(_plain, operand) if each is not MISSING]
+    known = [each for each in map(_plain_operand, operand) if each is not MISSING]
     others = tuple(each for each in known if not isinstance(each, str))
     return IsIn(frozenset(each for each in known if isinstance(each, str)), others)
 
 
-def _exists(name: str, operand: Any) -> FilterNode:
+def _parse_exists(name: str, operand: Any) -> FilterNode:
     if not isinstance(operand, bool):
         raise ValueError(f"{name} takes True or False, not {operand!r}")  # noqa: TRY004  one error for all operands
     return Exists() if operand else NotNode(Exists())
 
 
-def _compare(name: str, operand: Any) -> FilterNode:
+def _parse_comparison(name: str, operand: Any) -> FilterNode:
     if isinstance(operand, float) and math.isinf(operand):
         return Compare(name, float.__float__(operand))
-    known = _plain(operand)
+    known = _plain_operand(operand)
     return Compare(name, known) if isinstance(known, str) or _is_number(known) else NOTHING
 
 
-def _contains(_: str, operand: Any) -> FilterNode:
-    known = _plain(operand)
+def _parse_contains(_: str, operand: Any) -> FilterNode:
+    known = _plain_operand(operand)
     return NOTHING if known is MISSING else Contains(known)
 
 
-def _plain(operand: Any) -> Any:
+def _plain_operand(operand: Any) -> Any:
     """The operand in JSON's own types; MISSING if it is nothing that could be stored, and equals nothing."""
     try:
-        return plain(operand)
+        return to_plain_json(operand)
     except (TypeError, ValueError):
         return MISSING
 
 
 _OPERATORS: Mapping[str, Callable[[str, Any], FilterNode]] = {
-    "$eq": lambda _, operand: _equal(operand),
-    "$ne": lambda _, operand: NotNode(_equal(operand)),
-    **dict.fromkeys(RANGES, _compare),
-    "$in": _among,
-    "$nin": lambda name, operand: NotNode(_among(name, operand)),
-    "$exists": _exists,
-    "$contains": _contains,
+    "$eq": lambda _, operand: _parse_equal(operand),
+    "$ne": lambda _, operand: NotNode(_parse_equal(operand)),
+    **dict.fromkeys(COMPARISONS, _parse_comparison),
+    "$in": _parse_in,
+    "$nin": lambda name, operand: NotNode(_parse_in(name, operand)),
+    "$exists": _parse_exists,
+    "$contains": _parse_contains,
 }
 _LOGIC: Mapping[str, Callable[[str, Any, Callable[[Any, int], FilterNode], int], FilterNode]] = {
-    "$and": _several,
-    "$or": _several,
-    "$not": _negation,
+    "$and": _parse_and_or,
+    "$or": _parse_and_or,
+    "$not": _parse_not,
 }

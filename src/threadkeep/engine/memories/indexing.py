@@ -19,45 +19,45 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from threadkeep.engine.memories.vectors import COSINE, MEASURES, packed
-from threadkeep.engine.memories.words import leaves, words_of
+from threadkeep.engine.memories.vectors import COSINE, METRICS, packed
+from threadkeep.engine.memories.words import leaf_texts, index_words
 
 _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config"}
 _SEARCHES = ("vector", "text", "hybrid", "off")
 _BY_VECTOR = ("vector", "hybrid")
-_WHOLE = "$"
+_WHOLE_VALUE = "$"
 
 
-class Embedded(NamedTuple):
+class EmbeddedTexts(NamedTuple):
     """Texts and queries as packed vectors."""
 
     texts: Mapping[str, bytes]
     queries: Mapping[str, bytes]
 
 
-_NOTHING = Embedded({}, {})
+_NO_VECTORS = EmbeddedTexts({}, {})
 
 
-Run: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, Embedded]]], Embedded]
+RunCoroutine: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, EmbeddedTexts]]], EmbeddedTexts]
 """Runs a coroutine to its end for a blocking caller: an embedding function may be async only."""
 
 
 def stores_vectors(config: Any) -> bool:
     """Whether a store with this index stores vectors. What is wrong with the index is an error."""
-    return _search(_checked(config)) in _BY_VECTOR
+    return _search_mode(_check_config(config)) in _BY_VECTOR
 
 
-def _search(checked: Mapping[str, Any]) -> str:
+def _search_mode(checked: Mapping[str, Any]) -> str:
     return checked.get("search") or ("vector" if checked.get("embed") is not None else "text")
 
 
 class QueryIndex:
     """How values are found by queries. `has_words` says whether the storage has full text."""
 
-    def __init__(self, config: Any, *, run: Run, has_words: bool = True) -> None:
-        given = _checked(config)
+    def __init__(self, config: Any, *, run: RunCoroutine, has_words: bool = True) -> None:
+        given = _check_config(config)
         self._run = run
-        self.search = _search(given)
+        self.search = _search_mode(given)
         if self.search in ("text", "hybrid") and not has_words:
             if given.get("search"):
                 raise NotImplementedError(
@@ -69,7 +69,7 @@ class QueryIndex:
         self.metric = given.get("distance_type") or COSINE
         self.embeddings = ensure_embeddings(given["embed"]) if has_vectors else None
         self.has_words = self.search in ("text", "hybrid")
-        self._fields = tuple(given.get("fields") or (_WHOLE,))
+        self._fields = tuple(given.get("fields") or (_WHOLE_VALUE,))
 
     def can_be_asked(self) -> None:
         """A query where there is nothing to compare it with is an error."""
@@ -83,24 +83,24 @@ class QueryIndex:
         """What of a value is embedded, by these fields or by those of the index."""
         if self.embeddings is None:
             return ()
-        return tuple(dict.fromkeys(text for path in self._paths(fields) for text in _texts(value, path)))
+        return tuple(dict.fromkeys(text for path in self._paths(fields) for text in _texts_at(value, path)))
 
     def words(self, value: Mapping[str, Any], fields: Sequence[str] | None) -> str:
         """The words of a value, likewise."""
         if not self.has_words:
             return ""
-        found = (leaves(value) if path == _WHOLE else _leaves_at(value, path) for path in self._paths(fields))
-        return words_of(chain.from_iterable(found))
+        found = (leaf_texts(value) if path == _WHOLE_VALUE else _leaf_texts_at(value, path) for path in self._paths(fields))
+        return index_words(chain.from_iterable(found))
 
     def _paths(self, fields: Sequence[str] | None) -> tuple[str, ...]:
         return self._fields if fields is None else tuple(fields)
 
-    def embed(self, texts: Iterable[str], queries: Iterable[str]) -> Embedded:
+    def embed(self, texts: Iterable[str], queries: Iterable[str]) -> EmbeddedTexts:
         """All these as vectors, asking the model once for each kind."""
         wanted, asked = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
         model = self.embeddings
         if model is None or not (wanted or asked):
-            return _NOTHING
+            return _NO_VECTORS
         if isinstance(model, EmbeddingsLambda):
             if getattr(model, "func", None) is None:
                 return self._run(lambda: self.aembed(wanted, asked))
@@ -109,24 +109,24 @@ class QueryIndex:
             found = [model.embed_query(query) for query in asked]
         return self._embedded(wanted, model.embed_documents(wanted) if wanted else [], asked, found)
 
-    async def aembed(self, texts: Iterable[str], queries: Iterable[str]) -> Embedded:
+    async def aembed(self, texts: Iterable[str], queries: Iterable[str]) -> EmbeddedTexts:
         """The same for async callers."""
         wanted, asked = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
         model = self.embeddings
         if model is None or not (wanted or asked):
-            return _NOTHING
+            return _NO_VECTORS
         if isinstance(model, EmbeddingsLambda):
             found = await model.aembed_documents(asked) if asked else []
         else:
             found = [await model.aembed_query(query) for query in asked]
         return self._embedded(wanted, await model.aembed_documents(wanted) if wanted else [], asked, found)
 
-    def _embedded(self, texts: list[str], vectors: Any, asked: list[str], queries: Any) -> Embedded:
+    def _embedded(self, texts: list[str], vectors: Any, asked: list[str], queries: Any) -> EmbeddedTexts:
         assert self.dims is not None
-        return Embedded(_packed(texts, vectors, self.dims), _packed(asked, queries, self.dims))
+        return EmbeddedTexts(_pack_vectors(texts, vectors, self.dims), _pack_vectors(asked, queries, self.dims))
 
 
-def _packed(texts: Sequence[str], vectors: Any, dims: int) -> dict[str, bytes]:
+def _pack_vectors(texts: Sequence[str], vectors: Any, dims: int) -> dict[str, bytes]:
     """Texts and their vectors; ValueError if a function did not give one for each."""
     if not hasattr(vectors, "__len__") or len(vectors) != len(texts):
         what = f"{len(vectors)} vectors" if hasattr(vectors, "__len__") else repr(vectors)
@@ -134,23 +134,23 @@ def _packed(texts: Sequence[str], vectors: Any, dims: int) -> dict[str, bytes]:
     return {text: packed(vector, dims) for text, vector in zip(texts, vectors, strict=True)}
 
 
-def _texts(value: Mapping[str, Any], path: str) -> list[str]:
-    return get_text_at_path(value, path if path == _WHOLE else tokenize_path(path))
+def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:
+    return get_text_at_path(value, path if path == _WHOLE_VALUE else tokenize_path(path))
 
 
-def _leaves_at(value: Mapping[str, Any], path: str) -> Iterable[str]:
+def _leaf_texts_at(value: Mapping[str, Any], path: str) -> Iterable[str]:
     """The words of what is at a path; of lists and dicts, those of their leaves."""
-    for text in _texts(value, path):
+    for text in _texts_at(value, path):
         if text[:1] in "[{":
             try:
-                yield from leaves(json.loads(text))
+                yield from leaf_texts(json.loads(text))
                 continue
             except ValueError:
                 pass
         yield text
 
 
-def _checked(config: Any) -> Mapping[str, Any]:
+def _check_config(config: Any) -> Mapping[str, Any]:
     if config is None:
         return {}
     if not isinstance(config, Mapping):
@@ -164,8 +164,8 @@ def _checked(config: Any) -> Mapping[str, Any]:
         _check_vectors(embed, dims)
     if embed is None and dims is not None:
         raise ValueError("index['dims'] needs an index['embed'] beside it")
-    if config.get("distance_type", COSINE) not in MEASURES:
-        raise ValueError(f"index['distance_type'] must be one of {', '.join(MEASURES)}")
+    if config.get("distance_type", COSINE) not in METRICS:
+        raise ValueError(f"index['distance_type'] must be one of {', '.join(METRICS)}")
     fields = config.get("fields")
     is_list = isinstance(fields, (list, tuple)) and all(isinstance(each, str) for each in fields)
     if fields is not None and not is_list:

@@ -21,7 +21,7 @@ DEEPEST = 200
 """How many containers may be inside each other."""
 
 _LEAVES = frozenset({str, int, float, bool, type(None)})
-_STRANGE = re.compile("[\x00\x01\ud800-\udfff]")
+_UNSTORABLE = re.compile("[\x00\x01\ud800-\udfff]")
 _ESCAPED = re.compile("\x01(?:([01])|(d[89a-f][0-9a-f]{2}))")
 _ASCII = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":"))
 _UNICODE = json.JSONEncoder(check_circular=False, ensure_ascii=False)
@@ -35,12 +35,12 @@ def dump(value: Any) -> str:
     than `DEEPEST`, and an int with more digits than Python prints (`sys.get_int_max_str_digits`) raise ValueError.
     """
     if type(value) is dict and _is_plain(value, DEEPEST):
-        text = _encoded(value)
+        text = _encode(value)
         if _is_clean(text, value):
             return text
     elif not isinstance(value, dict):
         raise TypeError(f"value must be a dict, not {type(value).__name__}")
-    return _encoded(_mapped(plain(value), escape))
+    return _encode(_map_strings(to_plain_json(value), escape))
 
 
 def load(text: str) -> dict[str, Any]:
@@ -50,18 +50,18 @@ def load(text: str) -> dict[str, Any]:
         value = _DECODER.decode(text)  # there may be spaces after it, if others wrote it
     if type(value) is not dict:
         raise ValueError(f"a {type(value).__name__} in place of a dict")
-    loaded: dict[str, Any] = _mapped(value, _unescape) if "\\u0001" in text else value
+    loaded: dict[str, Any] = _map_strings(value, _unescape) if "\\u0001" in text else value
     return loaded
 
 
 def escape(text: str) -> str:
     """A string as it is stored. Different strings stay different, but their order may change where one was escaped."""
-    return _STRANGE.sub(_code, text)
+    return _UNSTORABLE.sub(_escape_character, text)
 
 
-def plain(value: Any) -> Any:
+def to_plain_json(value: Any) -> Any:
     """A copy of a value in JSON's own types, or the error that `dump` would raise, with the place where it is wrong."""
-    return _copied(value, (), ())
+    return _copy_plain(value, (), ())
 
 
 def _is_plain(value: Any, deepest: int) -> bool:
@@ -84,11 +84,11 @@ def _is_plain(value: Any, deepest: int) -> bool:
     return True
 
 
-def _encoded(value: Any) -> str:
+def _encode(value: Any) -> str:
     try:
         return _ASCII.encode(value)
     except ValueError:
-        plain(value)  # says where
+        to_plain_json(value)  # says where
         raise
 
 
@@ -108,7 +108,7 @@ def _is_unicode(value: Any) -> bool:
     return True
 
 
-def _code(found: re.Match[str]) -> str:
+def _escape_character(found: re.Match[str]) -> str:
     return f"\x01{ord(found[0]):x}"
 
 
@@ -116,16 +116,16 @@ def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2], 16)), text)
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
     """A plain value with all its strings and keys changed."""
     if type(value) is str:
         return change(value)
     if type(value) is dict:
-        return {change(key): _mapped(inner, change) for key, inner in value.items()}
-    return [_mapped(inner, change) for inner in value] if type(value) is list else value
+        return {change(key): _map_strings(inner, change) for key, inner in value.items()}
+    return [_map_strings(inner, change) for inner in value] if type(value) is list else value
 
 
-def _copied(value: Any, path: tuple[str | int, ...], around: tuple[int, ...]) -> Any:
+def _copy_plain(value: Any, path: tuple[str | int, ...], around: tuple[int, ...]) -> Any:
     """The copy; `around` has the ids of the containers that the value is in."""
     if value is None or isinstance(value, bool):
         return value
@@ -134,34 +134,34 @@ def _copied(value: Any, path: tuple[str | int, ...], around: tuple[int, ...]) ->
     if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
-        return _finite(value, path)
+        return _check_finite(value, path)
     if not isinstance(value, (dict, list, tuple)):
-        raise TypeError(f"{_place(path)} is a {type(value).__name__}, which is not JSON")
-    around = _surrounded(value, path, around)
+        raise TypeError(f"{_path_text(path)} is a {type(value).__name__}, which is not JSON")
+    around = _enter_container(value, path, around)
     if isinstance(value, dict):
-        return {_key(key, path): _copied(inner, (*path, key), around) for key, inner in value.items()}
-    return [_copied(inner, (*path, index), around) for index, inner in enumerate(value)]
+        return {_check_key(key, path): _copy_plain(inner, (*path, key), around) for key, inner in value.items()}
+    return [_copy_plain(inner, (*path, index), around) for index, inner in enumerate(value)]
 
 
-def _finite(value: float, path: tuple[str | int, ...]) -> float:
+def _check_finite(value: float, path: tuple[str | int, ...]) -> float:
     if not math.isfinite(value):
-        raise ValueError(f"{_place(path)} is {float.__repr__(value)}, which is not JSON")
+        raise ValueError(f"{_path_text(path)} is {float.__repr__(value)}, which is not JSON")
     return float.__float__(value)
 
 
-def _key(key: Any, path: tuple[str | int, ...]) -> str:
+def _check_key(key: Any, path: tuple[str | int, ...]) -> str:
     if not isinstance(key, str):
-        raise TypeError(f"a key of {_place(path)} is of type {type(key).__name__}, not str")
+        raise TypeError(f"a key of {_path_text(path)} is of type {type(key).__name__}, not str")
     return str.__str__(key)
 
 
-def _surrounded(value: Any, path: tuple[str | int, ...], around: tuple[int, ...]) -> tuple[int, ...]:
+def _enter_container(value: Any, path: tuple[str | int, ...], around: tuple[int, ...]) -> tuple[int, ...]:
     if id(value) in around:
-        raise ValueError(f"{_place(path)} contains itself")
+        raise ValueError(f"{_path_text(path)} contains itself")
     if len(around) == DEEPEST:
         raise ValueError(f"value is nested deeper than {DEEPEST}")
     return (*around, id(value))
 
 
-def _place(path: tuple[str | int, ...]) -> str:
+def _path_text(path: tuple[str | int, ...]) -> str:
     return "value" + "".join(f"[{key!r}]" for key in path)

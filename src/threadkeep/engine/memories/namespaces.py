@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from threadkeep.engine.identity import from_bytes, to_bytes
 
 Space: TypeAlias = tuple[str, ...]
-ANY = "*"
+WILDCARD = "*"
 """In a pattern, any one segment."""
 _END = b"\x00\x01"
 
@@ -38,7 +38,7 @@ class NamespacePattern(NamedTuple):
         if len(space) < len(self.segments):
             return False
         own = space[len(space) - len(self.segments) :] if self.at_end else space
-        return all(wanted in (ANY, segment) for wanted, segment in zip(self.segments, own, strict=False))
+        return all(wanted in (WILDCARD, segment) for wanted, segment in zip(self.segments, own, strict=False))
 
 
 @lru_cache(maxsize=4096)
@@ -62,31 +62,31 @@ def end_of(prefix: bytes) -> bytes:
 
 def known_prefix(patterns: Sequence[NamespacePattern]) -> Space:
     """The longest prefix without wildcards that all these patterns demand."""
-    begins = [_before_any(pattern.segments) for pattern in patterns if not pattern.at_end]
+    begins = [_before_wildcard(pattern.segments) for pattern in patterns if not pattern.at_end]
     return max(begins, key=len, default=())
 
 
-def _before_any(segments: Space) -> Space:
-    return segments[: segments.index(ANY)] if ANY in segments else segments
+def _before_wildcard(segments: Space) -> Space:
+    return segments[: segments.index(WILDCARD)] if WILDCARD in segments else segments
 
 
 def memory_number(tenant: str, place: MemoryKey) -> int:
     """64 bits of a hash. The row has the place too: were two the same, the second could not be stored."""
-    return _hash(_before_key(tenant, place.namespace) + _sized(to_bytes(place.key)))
+    return _hash(_hash_prefix(tenant, place.namespace) + _length_prefixed(to_bytes(place.key)))
 
 
 @lru_cache(maxsize=4096)
 def partition_number(tenant: str, first: str) -> int:
     """The number of a partition."""
-    return _hash(_sized(to_bytes(tenant)) + _sized(to_bytes(first)))
+    return _hash(_length_prefixed(to_bytes(tenant)) + _length_prefixed(to_bytes(first)))
 
 
 @lru_cache(maxsize=4096)
-def _before_key(tenant: str, space: Space) -> bytes:
-    return _sized(to_bytes(tenant)) + _sized(encode(space))
+def _hash_prefix(tenant: str, space: Space) -> bytes:
+    return _length_prefixed(to_bytes(tenant)) + _length_prefixed(encode(space))
 
 
-def _sized(part: bytes) -> bytes:
+def _length_prefixed(part: bytes) -> bytes:
     return len(part).to_bytes(4, "big") + part
 
 

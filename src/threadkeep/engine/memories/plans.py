@@ -32,19 +32,19 @@ from threadkeep.engine.memories.vectors import PartitionVectors, nearest
 from threadkeep.engine.memories.words import words
 from threadkeep.errors import Corrupt
 
-_SOME_MORE, _LARGE_SLICE = 2, 1000
-_TRIED = 100
+_EXTRA_ROWS, _MAX_SLICE = 2, 1000
+_CHECKED_FIRST = 100
 """So many of the best are looked at before the database is asked which memories match a filter at all."""
-_DEEPEST = 10_000
+_MAX_RANKED = 10_000
 """So many memories a search by words, or by an approximate index, ranks."""
-_MOST_WORDS = 200
+_MAX_QUERY_WORDS = 200
 """So many words of a query count."""
-_RANK = 60
+_RRF_CONSTANT = 60
 """The constant of reciprocal rank fusion: how little the first places matter more than the next."""
-_SWEPT_AT_ONCE = 1000
-_WORTH_REFRESHING = 0.01
+_SWEEP_BATCH = 1000
+_REFRESH_AFTER = 0.01
 """Of its ttl must have passed before reading a memory makes it live longer."""
-_MINUTE = 60_000_000
+_MICROSECONDS_PER_MINUTE = 60_000_000
 
 
 class FoundMemory(NamedTuple):
@@ -110,7 +110,7 @@ class VectorCache:
             self.parts.pop((tenant, first), None)
 
 
-def _hit(row: MemoryRow, score: float | None = None) -> FoundMemory:
+def _decode_memory(row: MemoryRow, score: float | None = None) -> FoundMemory:
     """A memory with its value; Corrupt if that is none."""
     try:
         return FoundMemory(row, load(row.value), score)
@@ -121,13 +121,13 @@ def _hit(row: MemoryRow, score: float | None = None) -> FoundMemory:
 async def get(tenant: str, places: Sequence[MemoryKey], now: int) -> list[FoundMemory | None]:
     """Memories by place. One round trip."""
     rows = await GetMemories(tenant, tuple(places), now)
-    return [_hit(row) if row is not None else None for row in rows]
+    return [_decode_memory(row) if row is not None else None for row in rows]
 
 
 async def get_one(tenant: str, place: MemoryKey, now: int) -> FoundMemory | None:
     """One memory. One round trip."""
     (row,) = await GetMemories(tenant, (place,), now)
-    return _hit(row) if row is not None else None
+    return _decode_memory(row) if row is not None else None
 
 
 async def search(question: MemoryQuery, vectors: VectorCache | None) -> list[FoundMemory]:
@@ -135,75 +135,75 @@ async def search(question: MemoryQuery, vectors: VectorCache | None) -> list[Fou
     if question.limit == 0:
         return []
     if question.vector is None and question.text is None:
-        return await _browse(question)
+        return await _list_matching(question)
     depth = 1
     while True:
-        ranking, is_all = await _ranking(question, vectors, depth)
-        page = await _page(question, ranking)
+        ranking, is_all = await _rank(question, vectors, depth)
+        page = await _load_page(question, ranking)
         if is_all or len(page) == question.limit:
             return page
         depth *= 8  # what was found did not match the filter, which only we can tell
 
 
-async def _browse(question: MemoryQuery) -> list[FoundMemory]:
+async def _list_matching(question: MemoryQuery) -> list[FoundMemory]:
     """By time. One round trip, or some if there is a filter that the database cannot answer exactly."""
     tenant, prefix, filter, limit, offset, now = question[:6]
     if filter == EVERYTHING:
         rows = await ListMemories(tenant, prefix, now, limit, offset)
-        return [_hit(row) for row in rows]
+        return [_decode_memory(row) for row in rows]
     found: list[FoundMemory] = []
     after: Position | None = None
-    step = min(offset + limit + _SOME_MORE, _LARGE_SLICE)
+    step = min(offset + limit + _EXTRA_ROWS, _MAX_SLICE)
     while len(found) < offset + limit:
         rows = await ListMemories(tenant, prefix, now, step, after=after, filter=filter)
-        found += _matching(rows, filter)
+        found += _filter_rows(rows, filter)
         if len(rows) < step:
             break
         after = (rows[-1].updated, rows[-1].namespace, rows[-1].key)
-        step = min(4 * step, _LARGE_SLICE)
+        step = min(4 * step, _MAX_SLICE)
     return found[offset : offset + limit]
 
 
-def _matching(rows: Iterable[MemoryRow], filter: FilterNode) -> Iterator[FoundMemory]:
-    hits = map(_hit, rows)
+def _filter_rows(rows: Iterable[MemoryRow], filter: FilterNode) -> Iterator[FoundMemory]:
+    hits = map(_decode_memory, rows)
     return (hit for hit in hits if matches(filter, hit.value))
 
 
-async def _ranking(question: MemoryQuery, vectors: VectorCache | None, depth: int) -> tuple[Iterator[Scored], bool]:
+async def _rank(question: MemoryQuery, vectors: VectorCache | None, depth: int) -> tuple[Iterator[Scored], bool]:
     """Numbers of memories, best first, of those that may match the filter; and whether there are no more."""
-    by_words = await _by_words(question) if question.text is not None else None
+    by_words = await _rank_by_words(question) if question.text is not None else None
     if question.vector is None or vectors is None:
         return iter(by_words or ()), True
-    by_vectors, is_all = await _by_vectors(question, vectors, depth)
+    by_vectors, is_all = await _rank_by_vectors(question, vectors, depth)
     if by_words is None:
         return iter(by_vectors), is_all
     gone = await FindExpired(question.tenant, question.prefix, question.now)
     living = (scored for scored in by_vectors if scored[0] not in gone)
     if question.filter == EVERYTHING:
-        return _fused(by_words, living), is_all
-    allowed = await _allowed(question)
-    return _fused(_only(by_words, allowed), _only(living, allowed)), is_all
+        return _fuse_rankings(by_words, living), is_all
+    allowed = await _find_candidates(question)
+    return _fuse_rankings(_restrict(by_words, allowed), _restrict(living, allowed)), is_all
 
 
-async def _allowed(question: MemoryQuery) -> frozenset[int]:
+async def _find_candidates(question: MemoryQuery) -> frozenset[int]:
     """What the database does not say to be left out."""
     return await FindMatching(question.tenant, question.prefix, question.now, question.filter)
 
 
-def _only(ranking: Iterable[Scored], allowed: frozenset[int]) -> Iterator[Scored]:
+def _restrict(ranking: Iterable[Scored], allowed: frozenset[int]) -> Iterator[Scored]:
     return ((number, score) for number, score in ranking if number in allowed)
 
 
-async def _by_words(question: MemoryQuery) -> Sequence[Scored]:
-    wanted = tuple(dict.fromkeys(words(question.text or "")))[:_MOST_WORDS]
+async def _rank_by_words(question: MemoryQuery) -> Sequence[Scored]:
+    wanted = tuple(dict.fromkeys(words(question.text or "")))[:_MAX_QUERY_WORDS]
     if not wanted:
         return ()
     is_page = question.filter == EVERYTHING and question.vector is None
-    deepest = question.offset + question.limit if is_page else _DEEPEST
+    deepest = question.offset + question.limit if is_page else _MAX_RANKED
     return await SearchFullText(question.tenant, question.prefix, question.now, wanted, deepest)
 
 
-async def _by_vectors(question: MemoryQuery, vectors: VectorCache, depth: int) -> tuple[Iterable[Scored], bool]:
+async def _rank_by_vectors(question: MemoryQuery, vectors: VectorCache, depth: int) -> tuple[Iterable[Scored], bool]:
     tenant, prefix, filter, limit, offset, now, vector, _ = question
     assert vector is not None
     parts = await vectors.current(tenant, prefix[0] if prefix else None)
@@ -213,27 +213,27 @@ async def _by_vectors(question: MemoryQuery, vectors: VectorCache, depth: int) -
     return await SearchVectors(tenant, prefix, now, vector, vectors.metric, max(4 * needed, 100), needed, filter)
 
 
-def _fused(*rankings: Iterable[Scored]) -> Iterator[Scored]:
+def _fuse_rankings(*rankings: Iterable[Scored]) -> Iterator[Scored]:
     """Reciprocal rank fusion: what stands high in either ranking, and best what stands high in both."""
     scores: dict[int, float] = {}
     for ranking in rankings:
-        for rank, (number, _) in enumerate(islice(ranking, _DEEPEST), 1):
-            scores[number] = scores.get(number, 0.0) + 1 / (_RANK + rank)
+        for rank, (number, _) in enumerate(islice(ranking, _MAX_RANKED), 1):
+            scores[number] = scores.get(number, 0.0) + 1 / (_RRF_CONSTANT + rank)
     return iter(sorted(scores.items(), key=lambda scored: (-scored[1], scored[0])))
 
 
-async def _page(question: MemoryQuery, ranking: Iterator[Scored]) -> list[FoundMemory]:
+async def _load_page(question: MemoryQuery, ranking: Iterator[Scored]) -> list[FoundMemory]:
     """The memories of a ranking that match the filter, from `offset` on."""
     end, found, tried = question.offset + question.limit, list[FoundMemory](), 0
     is_sifted = question.filter == EVERYTHING
     while len(found) < end:
-        if not is_sifted and tried >= _TRIED:
-            ranking, is_sifted = _only(ranking, await _allowed(question)), True
-        some = dict(islice(ranking, end - len(found) if is_sifted else max(end, _TRIED)))
+        if not is_sifted and tried >= _CHECKED_FIRST:
+            ranking, is_sifted = _restrict(ranking, await _find_candidates(question)), True
+        some = dict(islice(ranking, end - len(found) if is_sifted else max(end, _CHECKED_FIRST)))
         if not some:
             break
         rows = await GetMemoriesByNumber(question.tenant, question.prefix, tuple(some), question.now)
-        hits = (_hit(rows[number], score) for number, score in some.items() if number in rows)
+        hits = (_decode_memory(rows[number], score) for number, score in some.items() if number in rows)
         found += [hit for hit in hits if matches(question.filter, hit.value)]
         tried += len(some)
     return found[question.offset : end]
@@ -245,12 +245,12 @@ async def namespaces(
     """Namespaces that fit all patterns, cut to `max_depth` segments, each once, in order."""
     prefix, after, found = known_prefix(patterns), None, list[Space]()
     while len(found) < offset + limit:
-        spaces = await ListNamespaces(tenant, prefix, now, _LARGE_SLICE, after)
+        spaces = await ListNamespaces(tenant, prefix, now, _MAX_SLICE, after)
         for space in spaces:
             cut = space if max_depth is None else space[:max_depth]
             if all(pattern.fits(space) for pattern in patterns) and (not found or found[-1] != cut):
                 found.append(cut)
-        if len(spaces) < _LARGE_SLICE:
+        if len(spaces) < _MAX_SLICE:
             break
         after = spaces[-1]
     return found[offset : offset + limit]
@@ -267,23 +267,23 @@ async def refresh(tenant: str, places: Sequence[MemoryKey], now: int) -> None:
     await RefreshMemories(tenant, tuple(places), now)
 
 
-def worth_refreshing(row: MemoryRow, now: int) -> bool:
+def needs_refresh(row: MemoryRow, now: int) -> bool:
     """Whether a memory that was read has become noticeably older."""
     if row.ttl is None or row.expires is None:
         return False
-    return now + lifetime(row.ttl) - row.expires >= _WORTH_REFRESHING * lifetime(row.ttl)
+    return now + lifetime(row.ttl) - row.expires >= _REFRESH_AFTER * lifetime(row.ttl)
 
 
 def lifetime(ttl: float) -> int:
     """Minutes in microseconds."""
-    return int(ttl * _MINUTE)
+    return int(ttl * _MICROSECONDS_PER_MINUTE)
 
 
 async def sweep(now: int) -> int:
     """Remove what has expired, in small commits; how many memories it were."""
     swept = 0
     while True:
-        some = await SweepMemories(now, _SWEPT_AT_ONCE)
+        some = await SweepMemories(now, _SWEEP_BATCH)
         swept += some
-        if some < _SWEPT_AT_ONCE:
+        if some < _SWEEP_BATCH:
             return swept

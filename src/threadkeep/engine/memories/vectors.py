@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-COSINE, INNER_PRODUCT, L2 = MEASURES = ("cosine", "inner_product", "l2")
-_FIRST = 128
+COSINE, INNER_PRODUCT, L2 = METRICS = ("cosine", "inner_product", "l2")
+_FIRST_BATCH = 128
 """So many of the best are put in order first; mostly nobody asks for more."""
-_ROUNDING = 1e-4
+_SCORE_TOLERANCE = 1e-4
 """Relative to the best: how far apart two ways of reckoning a score may be, and more."""
 
 
@@ -78,13 +78,13 @@ class PartitionVectors(NamedTuple):
         numbers = {space: n for n, space in enumerate(self.spaces)}
         for row in rows:
             numbers.setdefault(row.namespace, len(numbers))
-        kept = [block.only(~_are_among(block, rows)) for block in self.blocks] if rows else list(self.blocks)
+        kept = [block.only(~_rows_in(block, rows)) for block in self.blocks] if rows else list(self.blocks)
         if changes.present is not None:
-            kept = [block.only(_are_present(block, changes.present)) for block in kept]
+            kept = [block.only(_rows_present(block, changes.present)) for block in kept]
         if rows:
-            kept.append(_block(rows, numbers, measure))
+            kept.append(_make_block(rows, numbers, measure))
         return PartitionVectors(
-            changes.at, tuple(numbers), tuple(_joined([block for block in kept if len(block.rows)]))
+            changes.at, tuple(numbers), tuple(_merge_blocks([block for block in kept if len(block.rows)]))
         )
 
     def rows(self, prefix: Space) -> Iterator[tuple[Any, Any]]:
@@ -99,11 +99,11 @@ class PartitionVectors(NamedTuple):
                 yield block.memories[here], block.rows[here]
 
 
-def _block(rows: Sequence[VectorRow], numbers: dict[Space, int], measure: str) -> _VectorBlock:
+def _make_block(rows: Sequence[VectorRow], numbers: dict[Space, int], measure: str) -> _VectorBlock:
     np = numpy()
     matrix = np.frombuffer(b"".join(row.vector for row in rows), "<f4").reshape(len(rows), -1)
     if measure == COSINE:
-        matrix = _normed(matrix)
+        matrix = _normalize(matrix)
     return _VectorBlock(
         matrix.astype(np.float32, copy=False),
         np.fromiter((row.memory for row in rows), np.int64, len(rows)),
@@ -112,7 +112,7 @@ def _block(rows: Sequence[VectorRow], numbers: dict[Space, int], measure: str) -
     )
 
 
-def _normed(matrix: Any) -> Any:
+def _normalize(matrix: Any) -> Any:
     """Vectors of length 1; in double precision, for their squares may not fit into single."""
     np = numpy()
     wide = matrix.astype(np.float64)
@@ -120,7 +120,7 @@ def _normed(matrix: Any) -> Any:
     return (wide / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def _are_among(block: _VectorBlock, rows: Iterable[VectorRow]) -> Any:
+def _rows_in(block: _VectorBlock, rows: Iterable[VectorRow]) -> Any:
     """Which vectors of a block are of the same memories and texts as these rows."""
     np = numpy()
     given = {(row.memory, row.field) for row in rows}
@@ -130,13 +130,13 @@ def _are_among(block: _VectorBlock, rows: Iterable[VectorRow]) -> Any:
     return among
 
 
-def _are_present(block: _VectorBlock, present: frozenset[tuple[int, int]]) -> Any:
+def _rows_present(block: _VectorBlock, present: frozenset[tuple[int, int]]) -> Any:
     np = numpy()
     pairs = zip(block.memories.tolist(), block.fields.tolist(), strict=True)
     return np.fromiter((pair in present for pair in pairs), bool, len(block.memories))
 
 
-def _joined(blocks: list[_VectorBlock]) -> list[_VectorBlock]:
+def _merge_blocks(blocks: list[_VectorBlock]) -> list[_VectorBlock]:
     """Blocks of which each is at least twice as large as the next."""
     np = numpy()
     while len(blocks) > 1 and len(blocks[-2].rows) < 2 * len(blocks[-1].rows):
@@ -151,12 +151,12 @@ def _dot(rows: Any, query: Any) -> Any:
     return np.vecdot(rows, query) if hasattr(np, "vecdot") else np.einsum("ij,j->i", rows, query)
 
 
-_NEARNESS: dict[str, Callable[[Any, Any], Any]] = {
+_FAST_SCORES: dict[str, Callable[[Any, Any], Any]] = {
     COSINE: _dot,  # both are of length 1
     INNER_PRODUCT: _dot,
     L2: lambda rows, query: -numpy().linalg.norm(rows - query, axis=1),
 }
-_EXACTLY: dict[str, Callable[[Any, Any], Any]] = {
+_EXACT_SCORES: dict[str, Callable[[Any, Any], Any]] = {
     COSINE: lambda rows, query: (rows * query).sum(axis=1),
     INNER_PRODUCT: lambda rows, query: (rows * query).sum(axis=1),
     L2: lambda rows, query: -numpy().sqrt(((rows - query) ** 2).sum(axis=1)),
@@ -169,14 +169,14 @@ def nearest(parts: Iterable[PartitionVectors], query: bytes, prefix: Space, meas
     np = numpy()
     wanted = np.frombuffer(query, "<f4").astype(np.float32)
     if measure == COSINE:
-        wanted = _normed(wanted)
+        wanted = _normalize(wanted)
     found = [each for part in parts for each in part.rows(prefix)]
     if not found:
         return
-    near = [_NEARNESS[measure](rows, wanted) for _, rows in found]
+    near = [_FAST_SCORES[measure](rows, wanted) for _, rows in found]
     seen: set[int] = set()
     for chosen in _best_first(np, np.concatenate(near)):
-        numbers, scores = _scored(np, found, chosen, wanted, measure)
+        numbers, scores = _exact_scores(np, found, chosen, wanted, measure)
         for at in np.lexsort((numbers, -scores)).tolist():
             number = int(numbers[at])
             if number not in seen:
@@ -186,21 +186,21 @@ def nearest(parts: Iterable[PartitionVectors], query: bytes, prefix: Space, meas
 
 def _best_first(np: Any, near: Any) -> Iterator[Any]:
     """Which rows are best, then the others: these are only looked at if somebody comes to the end of the best."""
-    if len(near) <= 2 * _FIRST:
+    if len(near) <= 2 * _FIRST_BATCH:
         yield np.arange(len(near))
         return
-    worst = np.partition(near, len(near) - _FIRST)[len(near) - _FIRST]
-    margin = _ROUNDING * max(abs(float(near.max())), abs(float(worst)), 1e-9)
+    worst = np.partition(near, len(near) - _FIRST_BATCH)[len(near) - _FIRST_BATCH]
+    margin = _SCORE_TOLERANCE * max(abs(float(near.max())), abs(float(worst)), 1e-9)
     yield np.flatnonzero(near >= worst - margin)
     yield np.flatnonzero(near < worst - margin)
 
 
-def _scored(np: Any, found: Sequence[tuple[Any, Any]], chosen: Any, wanted: Any, measure: str) -> tuple[Any, Any]:
+def _exact_scores(np: Any, found: Sequence[tuple[Any, Any]], chosen: Any, wanted: Any, measure: str) -> tuple[Any, Any]:
     """The numbers and exact scores of chosen rows, which are counted through all that was found."""
     numbers, scores, start = [], [], 0
     for memories, rows in found:
         own = chosen[(chosen >= start) & (chosen < start + len(rows))] - start
         numbers.append(memories[own])
-        scores.append(_EXACTLY[measure](rows[own].astype(np.float64), wanted.astype(np.float64)))
+        scores.append(_EXACT_SCORES[measure](rows[own].astype(np.float64), wanted.astype(np.float64)))
         start += len(rows)
     return np.concatenate(numbers), np.concatenate(scores)

@@ -14,10 +14,10 @@ from typing import Any
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
-_LONGEST = 100
-MOST = 20_000
+_MAX_WORD_LENGTH = 100
+MAX_WORDS = 20_000
 """So many words of a memory are found."""
-MOST_BYTES, _POSITION = 800_000, 8
+MAX_BYTES, _BYTES_PER_POSITION = 800_000, 8
 """And no more than these bytes, each word with its place: PostgreSQL takes a megabyte."""
 
 
@@ -27,30 +27,30 @@ def words(text: str) -> list[str]:
     if not plain.isascii():
         spread = unicodedata.normalize("NFKD", plain).casefold()
         plain = unicodedata.normalize("NFC", "".join(c for c in spread if not unicodedata.combining(c)))
-    return [word[:_LONGEST] for word in _WORD.findall(plain)][:MOST]
+    return [word[:_MAX_WORD_LENGTH] for word in _WORD.findall(plain)][:MAX_WORDS]
 
 
-def words_of(texts: Iterable[str]) -> str:
+def index_words(texts: Iterable[str]) -> str:
     """The words of a memory, from all of its texts: as many as databases take, with spaces between them."""
-    return " ".join(_within(islice(chain.from_iterable(map(words, texts)), MOST)))
+    return " ".join(_limit_bytes(islice(chain.from_iterable(map(words, texts)), MAX_WORDS)))
 
 
-def _within(found: Iterable[str]) -> Iterator[str]:
-    room = MOST_BYTES
+def _limit_bytes(found: Iterable[str]) -> Iterator[str]:
+    room = MAX_BYTES
     for word in found:
-        room -= len(word.encode()) + _POSITION
+        room -= len(word.encode()) + _BYTES_PER_POSITION
         if room < 0:
             return
         yield word
 
 
-def leaves(value: Any) -> Iterator[str]:
+def leaf_texts(value: Any) -> Iterator[str]:
     """The strings and numbers in a value, not the names of its keys."""
     if isinstance(value, dict):
         for inner in value.values():
-            yield from leaves(inner)
+            yield from leaf_texts(inner)
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from leaves(inner)
+            yield from leaf_texts(inner)
     elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
         yield str(value)
