@@ -25,7 +25,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import keep
 from threadkeep.adapters.from_conn_string import KeepContext
-from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config_of, target_of, run_of, stored_metadata
+from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config_of, run_of, stored_metadata, target_of
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec

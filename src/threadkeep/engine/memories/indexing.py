@@ -20,7 +20,7 @@ from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_p
 from langgraph.store.base.embed import EmbeddingsLambda
 
 from threadkeep.engine.memories.vectors import COSINE, METRICS, packed
-from threadkeep.engine.memories.words import leaf_texts, index_words
+from threadkeep.engine.memories.words import index_words, leaf_texts
 
 _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config"}
 _SEARCHES = ("vector", "text", "hybrid", "off")
@@ -89,7 +89,9 @@ class QueryIndex:
         """The words of a value, likewise."""
         if not self.has_words:
             return ""
-        found = (leaf_texts(value) if path == _WHOLE_VALUE else _leaf_texts_at(value, path) for path in self._paths(fields))
+        found = (
+            leaf_texts(value) if path == _WHOLE_VALUE else _leaf_texts_at(value, path) for path in self._paths(fields)
+        )
         return index_words(chain.from_iterable(found))
 
     def _paths(self, fields: Sequence[str] | None) -> tuple[str, ...]:
