@@ -3,7 +3,7 @@
     messages    the messages, in the order in which they were appended
     events      the events of the run log
     extra       a dict that callers merge entries into
-    pending     the request that waits for a person, and its run; or, once cleared, the nonce of the call that cleared it
+    pending     the request that waits for a person, and its run; once cleared, the nonce of the call that cleared it
     answers     answers by run and question
 
 All are JSON values, encoded as msgpack.

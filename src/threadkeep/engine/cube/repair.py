@@ -78,7 +78,7 @@ def _readable_slots(
     slots[MESSAGES] = draft.spilled(Slot(LIST, MSGPACK, count, False, None, itemlog.join_ranges(ids)), None)
     new_items = draft.append(FOLDED_EVENTS, pack_events(event for event, _ in kept))
     slots[EVENTS] = draft.spilled(Slot(LIST, MSGPACK, len(kept), False, None, itemlog.join_ranges(new_items)), None)
-    channels[MESSAGES] = f"recovered in part: {count} of {messages.elements} messages"
+    channels[MESSAGES] = f"what can be read of it: {count} of {messages.elements} messages"
     channels[EVENTS] = "rewritten without the lost messages"
     rebuilder.assume(f"{messages.elements - count} of {messages.elements} messages cannot be read and are left out")
     return slots
