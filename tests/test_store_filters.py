@@ -305,7 +305,7 @@ def test_a_filter_has_at_most_so_many_levels(around: Any) -> None:
         try:
             parse(deeper)
         except ValueError as error:
-            assert str(error) == f"a filter has at most {DEEPEST} levels"  # noqa: PT017
+            assert str(error) == f"a filter may have at most {DEEPEST} levels"  # noqa: PT017
             break
         filter = deeper
     found(filter, {"k": 1})

@@ -45,21 +45,21 @@ class _BranchSource(NamedTuple):
         return {FORKED_FROM: self.record.row.id}
 
 
-async def rollback(heads: Heads, key: ThreadKey, ref: str, moment: BranchStamp, *, dry_run: bool = False) -> Branch:
+async def rollback(heads: Heads, key: ThreadKey, ref: str, stamp: BranchStamp, *, dry_run: bool = False) -> Branch:
     """Continue a cube thread from an earlier checkpoint or run.
 
     Repeating it returns the same branch, as long as nothing was added to it. Three round trips.
     """
-    return await _branch(heads, key, ref, moment, reuse=True, dry_run=dry_run)
+    return await _branch(heads, key, ref, stamp, reuse=True, dry_run=dry_run)
 
 
-async def fork(heads: Heads, key: ThreadKey, ref: str | None, moment: BranchStamp) -> Branch:
+async def fork(heads: Heads, key: ThreadKey, ref: str | None, stamp: BranchStamp) -> Branch:
     """Add a branch from a checkpoint or run, or from the latest checkpoint. Three round trips."""
-    return await _branch(heads, key, ref, moment, reuse=False, dry_run=False)
+    return await _branch(heads, key, ref, stamp, reuse=False, dry_run=False)
 
 
 async def _branch(
-    heads: Heads, key: ThreadKey, ref: str | None, moment: BranchStamp, *, reuse: bool, dry_run: bool
+    heads: Heads, key: ThreadKey, ref: str | None, stamp: BranchStamp, *, reuse: bool, dry_run: bool
 ) -> Branch:
 
     async def read() -> Seen[_BranchSource]:
@@ -70,7 +70,7 @@ async def _branch(
 
     def decide(seen: Seen[_BranchSource], _: int) -> Decision[Branch]:
         source = seen.state
-        batch = _branch_batch(source, moment)
+        batch = _branch_batch(source, stamp)
         row = batch.new_checkpoints[0]
         existing = _unused_branch(source, row) if reuse else None
         request = Commit(batch) if existing is None and not dry_run else None
@@ -79,7 +79,7 @@ async def _branch(
     return await commit(heads, key, read, decide)
 
 
-async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, moment: BranchStamp) -> Branch:
+async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, stamp: BranchStamp) -> Branch:
     """Create a cube thread with the state of a checkpoint or run. Four round trips; ValueError if `to` exists."""
 
     async def read() -> Seen[_BranchSource]:
@@ -95,7 +95,7 @@ async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, 
         row = source.thread.head.row
         assert row is not None
         branch = Branch(to.id, to.kind, "", after(None), None, source.record.row.id)
-        ranges, batch = _new_thread_batch(source, to, moment, moment.nonce + attempt)
+        ranges, batch = _new_thread_batch(source, to, stamp, stamp.nonce + attempt)
         return Decision(branch, ForkThread(key, (row.epoch, row.rev), ranges, batch))
 
     return await commit(heads, to, read, decide, source=key)
@@ -118,29 +118,29 @@ def _slots_of(record: CheckpointRecord, *names: str) -> list[Slot]:
     return [record.slots[name] for name in names if name in record.slots]
 
 
-def _branch_batch(source: _BranchSource, moment: BranchStamp) -> Batch:
+def _branch_batch(source: _BranchSource, stamp: BranchStamp) -> Batch:
     """Return the batch that adds the branch as the newest checkpoint."""
     head, draft = source.thread.head, Draft(source.thread.head)
     assert head.row is not None
     last = max(source.thread.records.values(), key=lambda record: int(record.row.id))
     origin = source.record.row
     run = source.run or origin.run
-    row = new_checkpoint_row(after(last.row), origin.id, run, source="fork", labels=origin.labels, time=moment.time)
+    row = new_checkpoint_row(after(last.row), origin.id, run, source="fork", labels=origin.labels, time=stamp.time)
     row = checkpoint(row, source.slots(draft), draft, source.own()).row
     thread = with_top(head.row, row, source.status())
-    thread = thread._replace(updated=moment.time, checkpoints=thread.checkpoints + 1)
+    thread = thread._replace(updated=stamp.time, checkpoints=thread.checkpoints + 1)
     runs = (row.run,) if row.run is not None else ()
-    return next_batch(draft, thread, nonce=moment.nonce, grown=row.size)._replace(new_checkpoints=(row,), runs=runs)
+    return next_batch(draft, thread, nonce=stamp.nonce, grown=row.size)._replace(new_checkpoints=(row,), runs=runs)
 
 
 def _new_thread_batch(
-    source: _BranchSource, to: ThreadKey, moment: BranchStamp, epoch: int
+    source: _BranchSource, to: ThreadKey, stamp: BranchStamp, epoch: int
 ) -> tuple[tuple[itemlog.ItemRange, ...], Batch]:
     draft = Draft(source.thread.head)
     slots = source.slots(draft)
     run = source.run or source.record.row.run
     status, own = source.status(), source.own()
-    return fork_batch(draft, slots, to, run, time=moment.time, nonce=epoch, status=status, own=own)
+    return fork_batch(draft, slots, to, run, time=stamp.time, nonce=epoch, status=status, own=own)
 
 
 def _unused_branch(source: _BranchSource, row: CheckpointRow) -> CheckpointRow | None:

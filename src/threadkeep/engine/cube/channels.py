@@ -92,7 +92,7 @@ def status(pending: Sequence[Any] | None, run_log: RunLog) -> str:
 
 
 def status_at(head: Head, record: CheckpointRecord) -> str:
-    """Return a cube thread's status at a checkpoint. The items of `pending` and `events` must be cached in the head."""
+    """Return a cube thread's status at a checkpoint. The items of its request and events must be cached in the head."""
     pending = value(head, record, PENDING)
     try:
         return status(pending, RunLog(events(head, record)))

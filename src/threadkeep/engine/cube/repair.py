@@ -31,7 +31,7 @@ from threadkeep.errors import Corrupt
 
 
 async def repair_cube(
-    rebuilder: Rebuilder, target: CheckpointPlace, id: str, moment: BranchStamp
+    rebuilder: Rebuilder, target: CheckpointPlace, id: str, stamp: BranchStamp
 ) -> tuple[CheckpointRow, dict[str, str], Batch]:
     """Return the new checkpoint's row, how each of its channels was obtained, and the batch that adds it.
 
@@ -50,7 +50,7 @@ async def repair_cube(
     await scan.fetch(record.slots.values())
     draft = Draft(rebuilder.head)
     slots = _readable_slots(rebuilder, draft, record, channels)
-    row, batch = _repair_batch(rebuilder, draft, record, slots, target, id, moment)
+    row, batch = _repair_batch(rebuilder, draft, record, slots, target, id, stamp)
     return row, channels, batch
 
 
@@ -108,20 +108,20 @@ def _repair_batch(
     slots: dict[str, Slot],
     target: CheckpointPlace,
     id: str,
-    moment: BranchStamp,
+    stamp: BranchStamp,
 ) -> tuple[CheckpointRow, Batch]:
     scan, row = rebuilder.scan, rebuilder.scan.row
     assert row is not None
     labels = {**(scan.labels(record.row.labels) or {}), "repaired": target[1]}
     label = draft.share(pack(labels))
     parent = record.row.id if record.row.id != target[1] else record.row.parent
-    empty = new_checkpoint_row(id, parent, record.row.run, source="fork", labels=label, time=moment.time)
+    empty = new_checkpoint_row(id, parent, record.row.run, source="fork", labels=label, time=stamp.time)
     new = checkpoint(empty, slots, draft)
     for item_id, item in draft.new_items.items():
         draft.head.cache.add(item_id, item)
     thread = with_top(row, new.row, status_at(draft.head, new))
-    thread = thread._replace(updated=moment.time, checkpoints=row.checkpoints + 1)
+    thread = thread._replace(updated=stamp.time, checkpoints=row.checkpoints + 1)
     tagged = (NewLabels(label, metadata.tags(labels)),) if ItemId(SHARED, label) in draft.new_items else ()
     runs = (new.row.run,) if new.row.run is not None else ()
-    batch = next_batch(draft, thread, nonce=moment.nonce, grown=new.row.size)
+    batch = next_batch(draft, thread, nonce=stamp.nonce, grown=new.row.size)
     return new.row, batch._replace(new_checkpoints=(new.row,), labels=tagged, runs=runs)

@@ -1,4 +1,4 @@
-"""Memories: the items of LangGraph's store, found by key, filter, full text or vectors.
+"""Memories: the values of LangGraph's store, found by key, filter, full text or vectors.
 
 `plans` has the verbs, `requests` what they request from a backend. May import `engine.identity`, `plan` and `errors`.
 """

@@ -55,7 +55,7 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 class FilterNode(Protocol):
     """A condition on a part of a value: JSON as `json_text.load` returns it, or MISSING."""
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
 
 
@@ -65,9 +65,9 @@ class AllOf:
 
     nodes: tuple[FilterNode, ...]
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        return all(node.holds(found) for node in self.nodes)
+        return all(node.holds(value) for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ class AnyOf:
 
     nodes: tuple[FilterNode, ...]
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        return any(node.holds(found) for node in self.nodes)
+        return any(node.holds(value) for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class NotNode:
 
     node: FilterNode
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        return not self.node.holds(found)
+        return not self.node.holds(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,9 @@ class Field:
     key: str
     node: FilterNode
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        return self.node.holds(find(found, self.key))
+        return self.node.holds(find(value, self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,29 +110,29 @@ class Elements:
 
     nodes: tuple[FilterNode, ...]
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        if not isinstance(found, (list, tuple)) or len(found) != len(self.nodes):
+        if not isinstance(value, (list, tuple)) or len(value) != len(self.nodes):
             return False
-        return all(node.holds(element) for node, element in zip(self.nodes, found, strict=True))
+        return all(node.holds(element) for node, element in zip(self.nodes, value, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class IsDict:
     """The value is a dict."""
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        return isinstance(found, dict)
+        return isinstance(value, dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Exists:
     """The key is present."""
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        return found is not MISSING
+        return value is not MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,9 @@ class Equal:
 
     operand: Any
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        return equals(found, self.operand)
+        return equals(value, self.operand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +153,11 @@ class IsIn:
     texts: frozenset[str]
     others: tuple[Any, ...]
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        if isinstance(found, str):
-            return found in self.texts
-        return any(equals(found, other) for other in self.others)
+        if isinstance(value, str):
+            return value in self.texts
+        return any(equals(value, other) for other in self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,10 @@ class Compare:
     name: str
     operand: int | float | str
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        comparable = isinstance(found, str) if isinstance(self.operand, str) else _is_number(found)
-        return comparable and COMPARISONS[self.name](found, self.operand)
+        comparable = isinstance(value, str) if isinstance(self.operand, str) else _is_number(value)
+        return comparable and COMPARISONS[self.name](value, self.operand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +179,11 @@ class Contains:
 
     operand: Any
 
-    def holds(self, found: Any) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether it matches."""
-        if isinstance(found, str):
-            return isinstance(self.operand, str) and self.operand in found
-        return isinstance(found, (list, tuple)) and any(equals(element, self.operand) for element in found)
+        if isinstance(value, str):
+            return isinstance(self.operand, str) and self.operand in value
+        return isinstance(value, (list, tuple)) and any(equals(element, self.operand) for element in value)
 
 
 EVERYTHING, NOTHING = AllOf(()), AnyOf(())
@@ -194,35 +194,35 @@ def matches(node: FilterNode, value: Mapping[str, Any]) -> bool:
     return node.holds(value)
 
 
-def find(found: Any, key: str) -> Any:
+def find(value: Any, key: str) -> Any:
     """Return the value under a key, or MISSING. The module docstring says how keys with dots are read."""
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         return MISSING
-    if key in found:
-        return found[key]
+    if key in value:
+        return value[key]
     dot = key.rfind(".")
     while dot >= 0:
-        if key[:dot] in found:
-            return find(found[key[:dot]], key[dot + 1 :])
+        if key[:dot] in value:
+            return find(value[key[:dot]], key[dot + 1 :])
         dot = key.rfind(".", 0, dot)
     return MISSING
 
 
-def equals(found: Any, operand: Any) -> bool:
+def equals(value: Any, operand: Any) -> bool:
     """Whether a part of a value, or MISSING, equals a plain operand."""
     if operand is None:
-        return found is None or found is MISSING
-    if isinstance(operand, bool) or isinstance(found, bool):
-        return found is operand
+        return value is None or value is MISSING
+    if isinstance(operand, bool) or isinstance(value, bool):
+        return value is operand
     if isinstance(operand, list):
-        return isinstance(found, (list, tuple)) and len(found) == len(operand) and all(map(equals, found, operand))
+        return isinstance(value, (list, tuple)) and len(value) == len(operand) and all(map(equals, value, operand))
     if isinstance(operand, dict):
-        return isinstance(found, dict) and found.keys() == operand.keys() and _equal_entries(found, operand)
-    return bool(found == operand)
+        return isinstance(value, dict) and value.keys() == operand.keys() and _equal_entries(value, operand)
+    return bool(value == operand)
 
 
-def _equal_entries(found: Mapping[str, Any], operand: Mapping[str, Any]) -> bool:
-    return all(equals(found[key], inner) for key, inner in operand.items())
+def _equal_entries(value: Mapping[str, Any], operand: Mapping[str, Any]) -> bool:
+    return all(equals(value[key], inner) for key, inner in operand.items())
 
 
 def _is_number(value: Any) -> bool:

@@ -55,21 +55,21 @@ class QueryIndex:
     """The index of a store: what is embedded and indexed. `has_words` says whether the storage has full text."""
 
     def __init__(self, config: Any, *, run: RunCoroutine, has_words: bool = True) -> None:
-        given = _check_config(config)
+        checked = _check_config(config)
         self._run = run
-        self.search = _search_mode(given)
+        self.search = _search_mode(checked)
         if self.search in ("text", "hybrid") and not has_words:
-            if given.get("search"):
+            if checked.get("search"):
                 raise NotImplementedError(
                     f"index['search'] = {self.search!r}: this storage has no full-text search, only vectors"
                 )
             self.search = "off"
         has_vectors = self.search in _BY_VECTOR
-        self.dims: int | None = given.get("dims") if has_vectors else None
-        self.metric = given.get("distance_type") or COSINE
-        self.embeddings = ensure_embeddings(given["embed"]) if has_vectors else None
+        self.dims: int | None = checked.get("dims") if has_vectors else None
+        self.metric = checked.get("distance_type") or COSINE
+        self.embeddings = ensure_embeddings(checked["embed"]) if has_vectors else None
         self.has_words = self.search in ("text", "hybrid")
-        self._fields = tuple(given.get("fields") or (_WHOLE_VALUE,))
+        self._fields = tuple(checked.get("fields") or (_WHOLE_VALUE,))
 
     def check_queries(self) -> None:
         """Raise NotImplementedError if there is nothing to compare a query with."""
@@ -89,10 +89,10 @@ class QueryIndex:
         """Return the words of a value to index: those in `fields`, or in the fields of the index."""
         if not self.has_words:
             return ""
-        found = (
+        texts = (
             leaf_texts(value) if path == _WHOLE_VALUE else _leaf_texts_at(value, path) for path in self._paths(fields)
         )
-        return index_words(chain.from_iterable(found))
+        return index_words(chain.from_iterable(texts))
 
     def _paths(self, fields: Sequence[str] | None) -> tuple[str, ...]:
         return self._fields if fields is None else tuple(fields)

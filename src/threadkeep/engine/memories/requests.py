@@ -185,9 +185,9 @@ class VectorRow(NamedTuple):
 class PartitionChanges:
     """What changed in a partition of vectors.
 
-    `at` is its new version. `changed` has the vectors stored since the given version. If some were removed, `present`
-    has the (memory, field) pairs of all that exist; otherwise it is None. A partition that is `large` comes without
-    changes: the storage ranks it itself, see `SearchVectors`.
+    `at` is its new version, and `changed` has the vectors stored since the given one. If some were removed,
+    `present` has the (memory, field) pairs of all that exist; otherwise it is None. A partition that is `large` comes
+    without changes: the storage ranks it itself, see `SearchVectors`.
     """
 
     first: str
@@ -201,8 +201,8 @@ class PartitionChanges:
 class LoadVectorChanges(Request[tuple[PartitionChanges, ...]]):
     """Load what changed in partitions whose version differs from `since`: one partition, or all if `first` is None.
 
-    `first` is the first segment of the partition's namespaces. The caller prefers to cache no more than `most` vectors.
-    A storage with a vector index answers `large` if there are more, or if the caller's cache is already `full`.
+    `first` is the first segment of the partition's namespaces. The caller prefers to cache at most `most`
+    vectors. A storage with a vector index answers `large` if there are more, or if the cache is already full.
     """
 
     access: ClassVar[Access] = READ
