@@ -413,7 +413,7 @@ def test_what_cannot_be_repaired_is_said(tmp_path: Path) -> None:
             keep.repair("row")
         spoil(opener(url)(keep, "t"), id_of(states[0]))
         other = StateGraph(State).add_node("else", lambda state: {}).add_edge(START, "else").compile()
-        with pytest.raises(ValueError, match="not the graph of this thread"):
+        with pytest.raises(ValueError, match="not the thread's graph"):
             keep.repair("t", graph=other)
         with threadkeep.open(url, read_only=True) as looking:
             assert looking.repair("t", dry_run=True).damaged == id_of(states[0])

@@ -230,7 +230,7 @@ def test_the_same_on_valkey_for_some_verbs(new_world: Callable[[], World], name:
 def test_a_crash_between_the_commits_of_a_sweep_leaves_whole_memories(
     new_world: Callable[[], World], after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_plans, "_SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr(memory_plans, "_SWEEP_BATCH", 1)
     for k in range(1, 4):
         world = new_world()
         before = world.tale()

@@ -268,17 +268,17 @@ def test_logic_takes_conditions_under_a_key() -> None:
         ({"$": 1}, "unknown operator '$'"),
         ({"k": {"$regex": "a"}}, "unknown operator '$regex'"),
         ({"k": [{"$regex": "a"}]}, "unknown operator '$regex'"),
-        ({"k": {"$eq": 1, "a": 2}}, "operators and keys in one condition: '$eq', 'a'"),
-        ({"k": {"a": {"b": 1, "$gt": 2}}}, "operators and keys"),
+        ({"k": {"$eq": 1, "a": 2}}, "a condition cannot mix operators and keys: '$eq', 'a'"),
+        ({"k": {"a": {"b": 1, "$gt": 2}}}, "a condition cannot mix operators and keys"),
         ({"k": {"$in": "abc"}}, "$in takes a list or a set, not 'abc'"),
         ({"k": {"$nin": None}}, "$nin takes a list or a set"),
         ({"k": {"$in": {"a": 1}}}, "$in takes a list or a set"),
         ({"k": {"$exists": 1}}, "$exists takes True or False, not 1"),
         ({"k": {"$exists": None}}, "$exists takes True or False"),
-        ({"$and": []}, "$and takes a list that is not empty"),
-        ({"$or": {"a": 1}}, "$or takes a list that is not empty"),
-        ({"k": {"$or": []}}, "$or takes a list that is not empty"),
-        ({"k": {"$and": 5}}, "$and takes a list that is not empty"),
+        ({"$and": []}, "$and takes a non-empty list"),
+        ({"$or": {"a": 1}}, "$or takes a non-empty list"),
+        ({"k": {"$or": []}}, "$or takes a non-empty list"),
+        ({"k": {"$and": 5}}, "$and takes a non-empty list"),
     ],
 )
 def test_what_an_operator_cannot_take_is_a_value_error(filter: Any, says: str) -> None:
@@ -305,7 +305,7 @@ def test_a_filter_has_at_most_so_many_levels(around: Any) -> None:
         try:
             parse(deeper)
         except ValueError as error:
-            assert str(error) == f"a filter has at most {DEEPEST} levels"  # noqa: PT017
+            assert str(error) == f"a filter may have at most {DEEPEST} levels"  # noqa: PT017
             break
         filter = deeper
     found(filter, {"k": 1})

@@ -1,4 +1,4 @@
-"""A Keep that is opened and closed by `with` or `async with`, giving one of its faces."""
+"""The context manager that `from_conn_string` returns: it opens a Keep and closes it at the end."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Generic, TypeVar
 
 from threadkeep.keep import Keep
 
-F = TypeVar("F")
+A = TypeVar("A")
 
 
-class Opened(Generic[F]):
-    """What `from_conn_string` gives."""
+class KeepContext(Generic[A]):
+    """Open a Keep for `with` or `async with`, and give one of its adapters to the block."""
 
-    def __init__(self, make: Callable[[], Keep], face: Callable[[Keep], F]) -> None:
-        self._make = make
-        self._face = face
+    def __init__(self, open_keep: Callable[[], Keep], get_adapter: Callable[[Keep], A]) -> None:
+        self._open_keep = open_keep
+        self._get_adapter = get_adapter
         self._keep: Keep | None = None
 
-    def __enter__(self) -> F:
-        self._keep = self._make()
-        return self._face(self._keep)
+    def __enter__(self) -> A:
+        self._keep = self._open_keep()
+        return self._get_adapter(self._keep)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -29,7 +29,7 @@ class Opened(Generic[F]):
         assert self._keep is not None
         self._keep.close()
 
-    async def __aenter__(self) -> F:
+    async def __aenter__(self) -> A:
         return self.__enter__()
 
     async def __aexit__(

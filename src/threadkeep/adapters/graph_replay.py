@@ -1,4 +1,4 @@
-"""A compiled graph applies stored writes once more: its own reducers, versions, and what its nodes have seen."""
+"""Replay stored writes through a compiled graph, with its own reducers, versions and `versions_seen`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INPUT, _INTERRUPT, _PUSH = "__input__", "__interrupt__", "__pregel_push"
 
 
 class GraphReplay:
-    """Applies writes as a graph does. Values go through a serializer: its checkpointer's, or the Keep's."""
+    """Applies writes as the graph does. Values go through a serializer: the graph's checkpointer's, or the Keep's."""
 
     def __init__(self, graph: Any, serde: Any) -> None:
         self._graph = graph
@@ -27,55 +27,57 @@ class GraphReplay:
             raise TypeError(f"graph must be a compiled LangGraph graph, not {type(graph).__name__}")
 
     def channel(self, name: str, base: Parts | None, steps: Sequence[Sequence[Parts]]) -> Parts | None:
-        """The value of a channel after the writes of some steps; None if it has none."""
-        from langgraph._internal._typing import MISSING  # noqa: PLC0415 - LangGraph's engine is only needed here
+        """Return the value of a channel after the writes of some steps; None if it has none."""
+        from langgraph._internal._typing import MISSING  # noqa: PLC0415 - only a replay needs LangGraph's engine
 
         spec = self._graph.channels.get(name)
         if spec is None:
-            raise WrongGraphError(f"the graph has no channel {name!r}: it is not the graph of this thread")
-        channel = spec.from_checkpoint(MISSING if base is None else self._decoded(name, base))
-        given = [[self._decoded(name, write) for write in step] for step in steps]
-        if _is_delta(spec):  # as LangGraph does when it reads one: all steps at once
-            channel.replay_writes([("", name, value) for step in given for value in step])
+            raise WrongGraphError(f"the graph has no channel {name!r}: this is not the thread's graph")
+        channel = spec.from_checkpoint(MISSING if base is None else self._decode(name, base))
+        values_by_step = [[self._decode(name, write) for write in step] for step in steps]
+        if _is_delta(spec):  # all steps at once, as LangGraph does when it reads such a channel
+            channel.replay_writes([("", name, value) for values in values_by_step for value in values])
             return self._codec.encode(channel.get()) if channel.is_available() else None
-        for values in filter(None, given):
+        for values in filter(None, values_by_step):
             channel.update(values)
         value = channel.checkpoint()
         return None if value is MISSING else self._codec.encode(value)
 
     def step(self, state: RebuiltState, writes: Sequence[StoredWrite]) -> RebuiltState:
-        """The state after a step, by LangGraph's own `apply_writes`. Values that did not change stay as they are."""
+        """Return the state after a step, by LangGraph's own `apply_writes`. Unchanged values keep their bytes."""
         from langgraph.pregel._algo import apply_writes  # noqa: PLC0415 - as above
         from langgraph.pregel._checkpoint import channels_from_checkpoint, create_checkpoint  # noqa: PLC0415
 
         checkpoint: Any = {
-            "v": 4, "id": "", "ts": "",
-            "channel_values": {name: self._decoded(name, value) for name, value in state.values.items()},
+            "v": 4,
+            "id": "",
+            "ts": "",
+            "channel_values": {name: self._decode(name, value) for name, value in state.values.items()},
             "channel_versions": dict(state.versions),
             "versions_seen": {node: dict(seen) for node, seen in state.seen.items()},
-        }  # fmt: skip
+        }
         specs = {n: spec for n, spec in self._graph.channels.items() if n in state.values or not _is_delta(spec)}
         channels, _ = channels_from_checkpoint(specs, checkpoint)
         deltas = {name for name in channels if _is_delta(self._graph.channels[name])}
-        updated = apply_writes(checkpoint, channels, self._tasks(writes), _next, self._graph.trigger_to_nodes)
-        made = create_checkpoint(checkpoint, channels, 0, updated_channels=updated, channels_to_snapshot=deltas)
-        versions, values = made["channel_versions"], dict[str, Value]()
-        for name, value in made["channel_values"].items():
-            same = name in state.values and versions.get(name) == state.versions.get(name)
-            values[name] = state.values[name] if same else self._encoded(value)
-        fields = {"v": made["v"], "updated_channels": made.get("updated_channels")}
-        return replace(state, versions=dict(versions), seen=made["versions_seen"], values=values, fields=fields)
+        updated = apply_writes(checkpoint, channels, self._tasks(writes), _next_version, self._graph.trigger_to_nodes)
+        new = create_checkpoint(checkpoint, channels, 0, updated_channels=updated, channels_to_snapshot=deltas)
+        versions, values = new["channel_versions"], dict[str, Value]()
+        for name, value in new["channel_values"].items():
+            is_unchanged = name in state.values and versions.get(name) == state.versions.get(name)
+            values[name] = state.values[name] if is_unchanged else self._encode(value)
+        fields = {"v": new["v"], "updated_channels": new.get("updated_channels")}
+        return replace(state, versions=dict(versions), seen=new["versions_seen"], values=values, fields=fields)
 
     def _tasks(self, writes: Sequence[StoredWrite]) -> list[Any]:
-        """Writes by task, with what triggered each."""
+        """Group writes by task, with the channels that triggered each."""
         from langgraph.pregel._algo import PregelTaskWrites  # noqa: PLC0415 - as above
 
         by_task: dict[tuple[str, str, str | None], list[tuple[str, Any]]] = {}
         for path, task, node, channel, value in writes:
-            by_task.setdefault((path, task, node), []).append((channel, self._decoded(channel, value)))
+            by_task.setdefault((path, task, node), []).append((channel, self._decode(channel, value)))
         return [
-            PregelTaskWrites((path, task), node or _INPUT, given, self._triggers(path, node))
-            for (path, task, node), given in by_task.items()
+            PregelTaskWrites((path, task), node or _INPUT, task_writes, self._triggers(path, node))
+            for (path, task, node), task_writes in by_task.items()
         ]
 
     def _triggers(self, path: str, node: str | None) -> list[str]:
@@ -83,18 +85,18 @@ class GraphReplay:
             return [_INTERRUPT]
         if path.removeprefix("~").startswith(_PUSH):
             return [_PUSH]
-        found = self._graph.nodes.get(node)
-        if found is None:
-            raise WrongGraphError(f"the graph has no node {node!r}: it is not the graph of this thread")
-        return sorted(found.triggers)
+        graph_node = self._graph.nodes.get(node)
+        if graph_node is None:
+            raise WrongGraphError(f"the graph has no node {node!r}: this is not the thread's graph")
+        return sorted(graph_node.triggers)
 
-    def _decoded(self, name: str, value: Any) -> Any:
+    def _decode(self, name: str, value: Any) -> Any:
         data = b"".join(value.parts)
         return self._codec.decode(
             value.kind, value.tag, len(value.parts), data, snapshot=value.snapshot, what=f"channel {name!r}"
         )
 
-    def _encoded(self, value: Any) -> Parts:
+    def _encode(self, value: Any) -> Parts:
         is_snapshot = isinstance(value, _DeltaSnapshot)
         return self._codec.encode(value.value if is_snapshot else value)._replace(snapshot=is_snapshot)
 
@@ -103,5 +105,5 @@ def _is_delta(spec: Any) -> bool:
     return type(spec).__name__ == "DeltaChannel"
 
 
-def _next(current: Any, _: None) -> Any:
+def _next_version(current: Any, _: None) -> Any:
     return next_version([] if current is None else [current])

@@ -1,4 +1,4 @@
-"""LangGraph's configs: reading thread, namespace, checkpoint, run and metadata out of them, and writing them."""
+"""Read thread, namespace, checkpoint, run and metadata from LangGraph's configs, and write configs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from threadkeep.engine.identity import as_id
 
 
 class ConfigTarget(NamedTuple):
-    """What a config points at; `ns` is None where it says nothing of a namespace."""
+    """The thread and checkpoint that a config names. `ns` is None if it names no namespace."""
 
     thread: str
     ns: str | None
     id: str | None
 
 
-def place(config: Any) -> ConfigTarget:
-    """The place a config points at. A missing thread_id is a ValueError."""
+def target_of(config: Any) -> ConfigTarget:
+    """Return what a config names. ValueError if it has no thread_id."""
     inner = config.get("configurable") if isinstance(config, Mapping) else None
     if not isinstance(inner, Mapping):
         raise ValueError("the config needs {'configurable': {'thread_id': ...}}")  # noqa: TRY004 - the value is wrong
@@ -35,7 +35,7 @@ def place(config: Any) -> ConfigTarget:
 
 
 def before_id(before: Any) -> str | None:
-    """The checkpoint id of `before`, which may be a config or a bare checkpoint."""
+    """Return the checkpoint id of `before`, which is a config or a checkpoint."""
     if before is None:
         return None
     if not isinstance(before, Mapping):
@@ -46,12 +46,12 @@ def before_id(before: Any) -> str | None:
 
 
 def config_of(thread: str, ns: str, id: str) -> RunnableConfig:
-    """The config that points at a checkpoint."""
+    """Return the config that names a checkpoint."""
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}}
 
 
 def stored_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
-    """The metadata to store: LangGraph's merge of what was given with the config's scalars, without credentials."""
+    """Return the metadata to store: LangGraph merges the given metadata with the config; credentials are removed."""
     merged: Mapping[str, Any] = get_checkpoint_metadata(config, metadata)
     return {
         key: value
@@ -61,7 +61,7 @@ def stored_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dic
 
 
 def run_of(config: RunnableConfig) -> str | None:
-    """The run that a config belongs to."""
+    """Return the run id in a config, or None."""
     for part in (config.get("metadata"), config.get("configurable")):
         run = (part or {}).get("run_id")
         if run is not None:

@@ -1,4 +1,4 @@
-"""LangGraph's checkpointer: the complete base class, sync and async on one object."""
+"""LangGraph's checkpointer (BaseCheckpointSaver), sync and async on one object."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import keep
-from threadkeep.adapters.from_conn_string import Opened
-from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config_of, place, run_of, stored_metadata
+from threadkeep.adapters.from_conn_string import KeepContext
+from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config_of, run_of, stored_metadata, target_of
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec
@@ -39,47 +39,50 @@ from threadkeep.session import Session
 
 
 class KeepSaver(BaseCheckpointSaver[Any]):
-    """LangGraph's checkpointer on a Keep. Made by `Keep.checkpointer` or `KeepSaver.from_conn_string(url)`."""
+    """LangGraph's checkpointer on a Keep. Get one from `Keep.checkpointer` or `KeepSaver.from_conn_string(url)`."""
 
     def __init__(self, session: Session, *, serde: Any) -> None:
         super().__init__(serde=serde)
         self._session = session
-        self._codec_kept: Codec | None = None
+        self._cached_codec: Codec | None = None
 
     @classmethod
-    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> Opened[KeepSaver]:
-        """A saver to use in `with` or `async with`; options as for `threadkeep.open`."""
-        inspect.signature(keep.open).bind(url, **options)  # an option that there is not is a TypeError here, not later
-        return Opened(partial(keep.open, url, **options), lambda opened: opened.checkpointer)
+    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> KeepContext[KeepSaver]:
+        """Return a saver for `with` or `async with`. Takes the options of `threadkeep.open`."""
+        inspect.signature(keep.open).bind(url, **options)  # so that an unknown option is a TypeError here, not later
+        return KeepContext(partial(keep.open, url, **options), lambda opened: opened.checkpointer)
 
     def setup(self) -> Awaitable[None]:
-        """Set the storage up now instead of at first use; may be awaited."""
+        """Set up the storage now instead of at first use. The result may be awaited."""
         return self._session.setup()
 
     def _codec(self) -> Codec:
-        """The codec of the serializer as it is now."""
+        """Return the codec of the current serializer; a caller may have replaced `serde`."""
         serde = self.serde
-        if self._codec_kept is None or self._codec_kept.given is not serde:
-            self._codec_kept = Codec(maybe_add_typed_methods(serde), given=serde)
-        return self._codec_kept
+        if self._cached_codec is None or self._cached_codec.given is not serde:
+            self._cached_codec = Codec(maybe_add_typed_methods(serde), given=serde)
+        return self._cached_codec
 
     def _key(self, thread: str) -> ThreadKey:
         return self._session.key(GRAPH, thread)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint that the config names, or the latest of its namespace. One round trip."""
-        at, codec = place(config), self._codec()
-        plan = checkpoints.get(self._session.heads, codec, self._key(at.thread), at.ns or "", at.id)
-        return _tuple(self._session.runner.run(plan))
+        """Return the checkpoint that the config names, or the latest of its namespace; None if there is none.
+
+        One round trip.
+        """
+        target, codec = target_of(config), self._codec()
+        plan = checkpoints.get(self._session.heads, codec, self._key(target.thread), target.ns or "", target.id)
+        return _optional_tuple(self._session.runner.run(plan))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The same for async callers."""
-        at, codec = place(config), self._codec()
-        key = self._key(at.thread)
-        found = await self._session.runner.arun(
-            lambda: checkpoints.get(self._session.heads, codec, key, at.ns or "", at.id)
+        """Async version of `get_tuple`."""
+        target, codec = target_of(config), self._codec()
+        key = self._key(target.thread)
+        state = await self._session.runner.arun(
+            lambda: checkpoints.get(self._session.heads, codec, key, target.ns or "", target.id)
         )
-        return _tuple(found)
+        return _optional_tuple(state)
 
     def list(
         self,
@@ -89,14 +92,18 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints by id, newest first, of a thread or (config None) of all. Nothing is held between two of them."""
-        query, codec = self._query(config, filter, before, limit), self._codec()
-        return self._listed(query, codec)
+        """Yield the checkpoints of a thread, or of all threads if config is None, newest id first.
 
-    def _listed(self, query: listing.ListQuery | None, codec: Codec) -> Iterator[CheckpointTuple]:
+        They are read in slices: two round trips each, and one more per thread if there are several. Nothing is held
+        open between two checkpoints.
+        """
+        query, codec = self._query(config, filter, before, limit), self._codec()
+        return self._pages(query, codec)
+
+    def _pages(self, query: listing.ListQuery | None, codec: Codec) -> Iterator[CheckpointTuple]:
         while query is not None:
             states, query = self._session.runner.run(listing.page(self._session.heads, codec, query))
-            yield from map(_as_tuple, states)
+            yield from map(_checkpoint_tuple, states)
 
     async def alist(
         self,
@@ -106,22 +113,28 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """The same for async callers."""
+        """Async version of `list`."""
+        heads, codec = self._session.heads, self._codec()
         query: listing.ListQuery | None = self._query(config, filter, before, limit)
-        codec = self._codec()
         while query is not None:
-            states, query = await self._session.runner.arun(lambda q=query: listing.page(self._session.heads, codec, q))  # type: ignore[misc]
+            states, query = await self._session.runner.arun(partial(listing.page, heads, codec, query))
             for state in states:
-                yield _as_tuple(state)
+                yield _checkpoint_tuple(state)
 
     def _query(self, config: Any, filter: Any, before: Any, limit: Any) -> listing.ListQuery:
-        at = place(config) if config is not None else ConfigTarget(None, None, None)  # type: ignore[arg-type]
+        target = target_of(config) if config is not None else None
         if filter is not None and not (isinstance(filter, Mapping) and all(isinstance(key, str) for key in filter)):
             raise TypeError(f"filter must be a dict with str keys, not {filter!r}")
         return listing.query(
-            self._session.tenant, GRAPH, thread=at.thread, ns=at.ns, id=at.id, before=before_id(before),
-            filter=dict(filter or {}), limit=as_count(limit, "limit") if limit is not None else None,
-        )  # fmt: skip
+            self._session.tenant,
+            GRAPH,
+            thread=target.thread if target else None,
+            ns=target.ns if target else None,
+            id=target.id if target else None,
+            before=before_id(before),
+            filter=dict(filter or {}),
+            limit=as_count(limit, "limit") if limit is not None else None,
+        )
 
     def put(
         self,
@@ -130,10 +143,13 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint; one of the same id is replaced and keeps its writes. One round trip when warm."""
-        at = place(config)
-        self._session.change(self._key(at.thread), self._put(at, config, checkpoint, metadata, new_versions))
-        return config_of(at.thread, at.ns or "", checkpoint["id"])
+        """Store a checkpoint and return its config. One with the same id is replaced and keeps its writes.
+
+        One round trip if the thread is cached.
+        """
+        target = target_of(config)
+        self._session.change(self._key(target.thread), self._put(target, config, checkpoint, metadata, new_versions))
+        return config_of(target.thread, target.ns or "", checkpoint["id"])
 
     async def aput(
         self,
@@ -142,14 +158,15 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """The same for async callers."""
-        at = place(config)
-        await self._session.achange(self._key(at.thread), self._put(at, config, checkpoint, metadata, new_versions))
-        return config_of(at.thread, at.ns or "", checkpoint["id"])
+        """Async version of `put`."""
+        target = target_of(config)
+        make = self._put(target, config, checkpoint, metadata, new_versions)
+        await self._session.achange(self._key(target.thread), make)
+        return config_of(target.thread, target.ns or "", checkpoint["id"])
 
     def _put(
         self,
-        at: ConfigTarget,
+        target: ConfigTarget,
         config: RunnableConfig,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
@@ -159,7 +176,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         given = cast("Mapping[str, Any]", checkpoint)
         if not isinstance(given.get("id"), str):
             raise TypeError(f"checkpoint['id'] must be a str, not {type(given.get('id')).__name__}")
-        ns, parent, new = at.ns or "", at.id, versions or {}
+        ns, parent, new = target.ns or "", target.id, versions or {}
         return lambda: Put(
             codec, ns, parent, given, stored_metadata(config, metadata), new, now_ms(), nonce(), inherits=True
         )
@@ -167,72 +184,81 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store writes of a task; of a regular one the first stays, of a special one the last. One round trip."""
+        """Store the pending writes of a task on the checkpoint that the config names.
+
+        If a task puts writes twice, regular ones stay as first stored; special ones (errors, interrupts, …) are
+        replaced. One round trip if the thread is cached.
+        """
         key, make = self._put_writes(config, writes, task_id, task_path)
         self._session.change(key, make)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """The same for async callers."""
+        """Async version of `put_writes`."""
         key, make = self._put_writes(config, writes, task_id, task_path)
         await self._session.achange(key, make)
 
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> tuple[ThreadKey, Callable[[], PutWrites]]:
-        at, codec = place(config), self._codec()
-        if at.id is None:
+        target, codec = target_of(config), self._codec()
+        if target.id is None:
             raise ValueError("put_writes needs config['configurable']['checkpoint_id']")
-        id, task, path = at.id, as_id(task_id, "task_id"), as_id(task_path, "task_path")
+        id, task, path = target.id, as_id(task_id, "task_id"), as_id(task_path, "task_path")
 
         def make() -> PutWrites:
             encoded = [
                 (WRITES_IDX_MAP.get(channel, idx), channel, codec.encode(value))
                 for idx, (channel, value) in enumerate(writes)
             ]
-            return PutWrites(at.ns or "", id, task, path, run_of(config), encoded, now_ms(), nonce())
+            return PutWrites(target.ns or "", id, task, path, run_of(config), encoded, now_ms(), nonce())
 
-        return self._key(at.thread), make
+        return self._key(target.thread), make
 
     def delete_thread(self, thread_id: str) -> None:
-        """Remove a thread and all that it holds. One round trip."""
+        """Delete a thread with everything in it. Does nothing if there is none. One round trip."""
         key = self._key(as_id(thread_id, "thread_id"))
         self._session.exclusive(key, lambda: prune.delete(self._session.heads, key))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """The same for async callers."""
+        """Async version of `delete_thread`."""
         key = self._key(as_id(thread_id, "thread_id"))
         await self._session.aexclusive(key, lambda: prune.delete(self._session.heads, key))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Remove what these runs left: their checkpoints, and their writes on others' checkpoints.
+        """Delete the checkpoints of these runs, and their writes on checkpoints of other runs.
 
-        Ancestors that later checkpoints' delta channels need are hidden instead. One commit a thread.
+        Checkpoints that delta channels of later ones need are hidden instead. One commit per thread.
         """
         runs = frozenset(as_ids(run_ids, "run_ids"))
-        for key in self._session.runner.run(prune.threads_of_runs(self._session.tenant, GRAPH, runs)) if runs else ():
-            self._session.exclusive(key, self._without_runs(key, runs))
+        if not runs:
+            return
+        for key in self._session.runner.run(prune.threads_of_runs(self._session.tenant, GRAPH, runs)):
+            self._session.exclusive(key, self._delete_runs(key, runs))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """The same for async callers."""
+        """Async version of `delete_for_runs`."""
         runs = frozenset(as_ids(run_ids, "run_ids"))
         if not runs:
             return
         keys = await self._session.runner.arun(lambda: prune.threads_of_runs(self._session.tenant, GRAPH, runs))
         for key in keys:
-            await self._session.aexclusive(key, self._without_runs(key, runs))
+            await self._session.aexclusive(key, self._delete_runs(key, runs))
 
-    def _without_runs(self, key: ThreadKey, runs: frozenset[str]) -> Callable[[], Any]:
+    def _delete_runs(self, key: ThreadKey, runs: frozenset[str]) -> Callable[[], Any]:
         return lambda: prune.delete_runs(self._session.heads, key, runs, nonce())
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy all checkpoints and writes; those that the target has stay. The copy survives its source."""
+        """Copy all checkpoints and writes of a thread into another.
+
+        Checkpoints that the target already has stay as they are. The copy does not depend on its source.
+        """
         target, make = self._copy(source_thread_id, target_thread_id)
         self._session.exclusive(target, make)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """The same for async callers."""
+        """Async version of `copy_thread`."""
         target, make = self._copy(source_thread_id, target_thread_id)
         await self._session.aexclusive(target, make)
 
@@ -244,17 +270,20 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep only the latest checkpoint of each namespace (`keep_latest`), or nothing (`delete`, `delete_all`).
 
-        What delta channels need of older ones is hidden instead of removed. One commit a thread.
+        Older checkpoints that delta channels need are hidden instead of deleted. One commit per thread.
         """
-        for key in self._pruned(thread_ids, strategy):
-            self._session.exclusive(key, lambda k=key: prune.prune(self._session.heads, k, strategy, nonce()))  # type: ignore[misc]
+        for key in self._keys_to_prune(thread_ids, strategy):
+            self._session.exclusive(key, self._prune(key, strategy))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """The same for async callers."""
-        for key in self._pruned(thread_ids, strategy):
-            await self._session.aexclusive(key, lambda k=key: prune.prune(self._session.heads, k, strategy, nonce()))  # type: ignore[misc]
+        """Async version of `prune`."""
+        for key in self._keys_to_prune(thread_ids, strategy):
+            await self._session.aexclusive(key, self._prune(key, strategy))
 
-    def _pruned(self, thread_ids: Sequence[str], strategy: str) -> builtins.list[ThreadKey]:
+    def _prune(self, key: ThreadKey, strategy: str) -> Callable[[], Any]:
+        return lambda: prune.prune(self._session.heads, key, strategy, nonce())
+
+    def _keys_to_prune(self, thread_ids: Sequence[str], strategy: str) -> builtins.list[ThreadKey]:
         if strategy not in prune.STRATEGIES:
             raise ValueError(f"strategy must be one of {', '.join(prune.STRATEGIES)}, not {strategy!r}")
         return [self._key(thread) for thread in as_ids(thread_ids, "thread_ids")]
@@ -262,24 +291,27 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Writes and nearest stored value of delta channels, following parents. Two or three round trips."""
+        """Return the nearest stored value of each delta channel and the writes since, along the chain of parents.
+
+        Two or three round trips.
+        """
         make = self._delta_history(config, channels)
-        return _delta(self._session.runner.run(make())) if channels else {}
+        return _delta_histories(self._session.runner.run(make())) if channels else {}
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """The same for async callers."""
+        """Async version of `get_delta_channel_history`."""
         make = self._delta_history(config, channels)
-        return _delta(await self._session.runner.arun(make)) if channels else {}
+        return _delta_histories(await self._session.runner.arun(make)) if channels else {}
 
     def _delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Callable[[], Any]:
-        at, codec, names = place(config), self._codec(), tuple(channels)
-        key = self._key(at.thread)
-        return lambda: delta_history(self._session.heads, codec, key, at.ns or "", at.id, names)
+        target, codec, names = target_of(config), self._codec(), tuple(channels)
+        key = self._key(target.thread)
+        return lambda: delta_history(self._session.heads, codec, key, target.ns or "", target.id, names)
 
     def get_next_version(self, current: Any, channel: None) -> Any:  # noqa: ARG002 - LangGraph's signature
-        """The version after this one: integers, unless the thread came with strings, which go on as strings."""
+        """Return the next version: an int, or a str if the current one is (threads imported from other savers)."""
         if current is None:
             return 1
         if isinstance(current, str):
@@ -287,8 +319,11 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         return current + 1
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """A saver on the same data that rebuilds only LangGraph's safe types, those allowed before, and these."""
-        serde = _narrowed(self.serde, extra_allowlist)
+        """Return a saver on the same data that also rebuilds these types.
+
+        It rebuilds LangGraph's safe types, those allowed before, and these; no others.
+        """
+        serde = _restrict_types(self.serde, extra_allowlist)
         if serde is self.serde:
             return self
         clone = type(self).__new__(type(self))
@@ -297,19 +332,19 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         return clone
 
 
-def _narrowed(serde: Any, extra: Collection[tuple[str, ...]]) -> Any:
+def _restrict_types(serde: Any, extra: Collection[tuple[str, ...]]) -> Any:
     if isinstance(serde, EncryptedSerializer):
-        return EncryptedSerializer(serde.cipher, _narrowed(serde.serde, extra))
+        return EncryptedSerializer(serde.cipher, _restrict_types(serde.serde, extra))
     if isinstance(serde, JsonPlusSerializer):
         return gated(serde).with_msgpack_allowlist(extra)
     return serde
 
 
-def _tuple(state: CheckpointState | None) -> CheckpointTuple | None:
-    return _as_tuple(state) if state is not None else None
+def _optional_tuple(state: CheckpointState | None) -> CheckpointTuple | None:
+    return _checkpoint_tuple(state) if state is not None else None
 
 
-def _as_tuple(state: CheckpointState) -> CheckpointTuple:
+def _checkpoint_tuple(state: CheckpointState) -> CheckpointTuple:
     thread = state.key.id
     return CheckpointTuple(
         config=config_of(thread, state.ns, state.id),
@@ -320,10 +355,10 @@ def _as_tuple(state: CheckpointState) -> CheckpointTuple:
     )
 
 
-def _delta(found: Mapping[str, ChannelHistory]) -> dict[str, DeltaChannelHistory]:
-    told: dict[str, DeltaChannelHistory] = {}
+def _delta_histories(found: Mapping[str, ChannelHistory]) -> dict[str, DeltaChannelHistory]:
+    histories: dict[str, DeltaChannelHistory] = {}
     for channel, (seeds, writes) in found.items():
-        told[channel] = {"writes": writes}
+        histories[channel] = {"writes": writes}
         if seeds:
-            told[channel]["seed"] = seeds[0]
-    return told
+            histories[channel]["seed"] = seeds[0]
+    return histories

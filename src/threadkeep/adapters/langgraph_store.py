@@ -1,9 +1,9 @@
-"""LangGraph's store: long-term memories, sync and async on one object, with the same answers on every backend."""
+"""LangGraph's store (BaseStore) for long-term memories, sync and async on one object, the same on every backend."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -29,14 +29,14 @@ from langgraph.store.base import (
 )
 
 from threadkeep import clock, keep
-from threadkeep.adapters.from_conn_string import Opened
+from threadkeep.adapters.from_conn_string import KeepContext
 from threadkeep.drivers.loops import run_in_own_loop
 from threadkeep.engine.identity import as_count, as_id
 from threadkeep.engine.memories import filters, json_text
 from threadkeep.engine.memories import plans as memory_plans
-from threadkeep.engine.memories.indexing import Embedded, QueryIndex
+from threadkeep.engine.memories.indexing import EmbeddedTexts, QueryIndex
 from threadkeep.engine.memories.namespaces import MemoryKey, NamespacePattern, Space
-from threadkeep.engine.memories.plans import FoundMemory, MemoryQuery, lifetime, worth_refreshing
+from threadkeep.engine.memories.plans import FoundMemory, MemoryQuery, lifetime, needs_refresh
 from threadkeep.engine.memories.requests import MemoryRow, NewMemory
 from threadkeep.errors import ReadOnly
 from threadkeep.keep import OpenOptions
@@ -44,13 +44,17 @@ from threadkeep.plan import Plan
 from threadkeep.session import Session
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_STR = frozenset((str,))
-_MOST = 10**9
+_ONLY_STR = frozenset((str,))
+_MAX_COUNT = 10**9
 _AT_END = {"prefix": False, "suffix": True}
 
 
 class _CheckedBatch(NamedTuple):
-    """A batch, checked: what is read, in order, and what is stored or removed, each place once."""
+    """The checked ops of a batch.
+
+    `reads` are in order, each with its index in the batch. `puts` has the last put (or delete) of each key; `values`
+    has the JSON text of those that store a value, and `texts` what to embed of them.
+    """
 
     reads: list[tuple[int, Op]]
     puts: dict[MemoryKey, PutOp]
@@ -58,18 +62,13 @@ class _CheckedBatch(NamedTuple):
     texts: dict[MemoryKey, tuple[str, ...]]
     total: int
 
-    @property
-    def changes(self) -> bool:
-        """Whether something is stored or removed."""
-        return bool(self.puts)
-
     def queries(self) -> list[str]:
-        """The texts that searches ask for."""
+        """Return the queries of all searches."""
         return [op.query for _, op in self.reads if isinstance(op, SearchOp) and op.query]
 
 
 class KeepStore(BaseStore):
-    """LangGraph's store on a Keep. Made by `Keep.store` or `KeepStore.from_conn_string(url)`."""
+    """LangGraph's store on a Keep. Get one from `Keep.store` or `KeepStore.from_conn_string(url)`."""
 
     supports_ttl = True
 
@@ -78,164 +77,164 @@ class KeepStore(BaseStore):
         self._index = QueryIndex(index, run=run_in_own_loop, has_words=session.transport.has_words)
         self.index_config = index
         self.embeddings = self._index.embeddings
-        self.ttl_config = _ttl(ttl)
+        self.ttl_config = _check_ttl_config(ttl)
         if self._index.dims is not None:
             session.caches.keep_vectors(self._index.dims, self._index.metric)
 
     @classmethod
-    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> Opened[KeepStore]:
-        """A store to use in `with` or `async with`; options as for `threadkeep.open`."""
-        inspect.signature(keep.open).bind(url, **options)  # an option that there is not is a TypeError here, not later
-        return Opened(partial(keep.open, url, **options), lambda opened: opened.store)
+    def from_conn_string(cls, url: str, **options: Unpack[OpenOptions]) -> KeepContext[KeepStore]:
+        """Return a store for `with` or `async with`. Takes the options of `threadkeep.open`."""
+        inspect.signature(keep.open).bind(url, **options)  # so that an unknown option is a TypeError here, not later
+        return KeepContext(partial(keep.open, url, **options), lambda opened: opened.store)
 
     def setup(self) -> Awaitable[None]:
-        """Set the storage up now instead of at first use; may be awaited."""
+        """Set up the storage now instead of at first use. The result may be awaited."""
         return self._session.setup()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Reads, which see what was there before, then puts, all or none of them. One commit."""
-        asked = self._asked(ops)
-        embedded = self._index.embed(chain.from_iterable(asked.texts.values()), asked.queries())
+        """Execute ops: all reads first, which see the state before the batch, then all puts in one commit."""
+        batch = self._check_ops(ops)
+        embedded = self._index.embed(chain.from_iterable(batch.texts.values()), batch.queries())
         now = clock.now_us()
-        hits = self._session.runner.run(self._reading(asked, embedded, now))
-        if asked.changes:
-            self._session.change_outside_threads(lambda: self._storing(asked, embedded, now))
-        if stale := self._stale(asked, hits, now):
+        found = self._session.runner.run(self._read(batch, embedded, now))
+        if batch.puts:
+            self._session.change_outside_threads(lambda: self._write(batch, embedded, now))
+        if keys := self._keys_to_refresh(batch, found, now):
             with suppress(ReadOnly):
-                self._session.change_outside_threads(lambda: memory_plans.refresh(self._session.tenant, stale, now))
+                self._session.change_outside_threads(self._refresh(keys, now))
         self._session.see_to_index()
-        return self._results(asked, hits)
+        return self._results(batch, found)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """The same for async callers."""
-        asked = self._asked(ops)
-        embedded = await self._index.aembed(chain.from_iterable(asked.texts.values()), asked.queries())
+        """Async version of `batch`."""
+        batch = self._check_ops(ops)
+        embedded = await self._index.aembed(chain.from_iterable(batch.texts.values()), batch.queries())
         now = clock.now_us()
-        hits = await self._session.runner.arun(lambda: self._reading(asked, embedded, now)) if asked.reads else []
-        if asked.changes:
-            await self._session.achange_outside_threads(lambda: self._storing(asked, embedded, now))
-        if stale := self._stale(asked, hits, now):
+        found = await self._session.runner.arun(lambda: self._read(batch, embedded, now)) if batch.reads else []
+        if batch.puts:
+            await self._session.achange_outside_threads(lambda: self._write(batch, embedded, now))
+        if keys := self._keys_to_refresh(batch, found, now):
             with suppress(ReadOnly):
-                await self._session.achange_outside_threads(
-                    lambda: memory_plans.refresh(self._session.tenant, stale, now)
-                )
+                await self._session.achange_outside_threads(self._refresh(keys, now))
         self._session.see_to_index()
-        return self._results(asked, hits)
+        return self._results(batch, found)
 
     def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
-        """One memory, if it is there; without what a batch needs, since reading is what stores do most."""
-        now = clock.now_us()
-        hit = self._session.runner.run(memory_plans.get_one(self._session.tenant, _place(namespace, key), now))
-        if (
-            hit is not None
-            and hit.row.ttl is not None
-            and _ensure_refresh(self.ttl_config, refresh_ttl)
-            and worth_refreshing(hit.row, now)
-        ):
-            with suppress(ReadOnly):
-                self._session.change_outside_threads(
-                    lambda: memory_plans.refresh(self._session.tenant, [hit.row.memory_key], now)
-                )
-        return _item(hit) if hit is not None else None
+        """Return a memory, or None if it does not exist. One round trip; one more if it is refreshed.
 
-    def _asked(self, ops: Iterable[Op]) -> _CheckedBatch:
-        asked = _CheckedBatch([], {}, {}, {}, 0)
+        Gets are the most frequent calls, so this one does without the steps of a batch.
+        """
+        now = clock.now_us()
+        found = self._session.runner.run(memory_plans.get_one(self._session.tenant, _memory_key(namespace, key), now))
+        if found is None:
+            return None
+        row = found.row
+        if row.ttl is not None and _ensure_refresh(self.ttl_config, refresh_ttl) and needs_refresh(row, now):
+            with suppress(ReadOnly):
+                self._session.change_outside_threads(self._refresh([row.memory_key], now))
+        return _item(found)
+
+    def _refresh(self, keys: Sequence[MemoryKey], now: int) -> Callable[[], Plan[None]]:
+        return lambda: memory_plans.refresh(self._session.tenant, keys, now)
+
+    def _check_ops(self, ops: Iterable[Op]) -> _CheckedBatch:
+        batch = _CheckedBatch([], {}, {}, {}, 0)
         total = 0
         for n, op in enumerate(ops):
             total += 1
             if isinstance(op, PutOp):
-                place = _place_of_put(op)
-                asked.puts.pop(place, None)
-                asked.puts[place] = op
+                key = _check_put(op)
+                batch.puts.pop(key, None)
+                batch.puts[key] = op
             else:
-                asked.reads.append((n, _checked_read(op)))
-        for place, op in asked.puts.items():
+                batch.reads.append((n, _check_read(op)))
+        for key, op in batch.puts.items():
             if op.value is None:
                 continue
             value = op.value if type(op.value) is dict else dict(op.value)
-            asked.values[place] = json_text.dump(value)  # before its texts: it is refused, or copied, now
+            batch.values[key] = json_text.dump(value)  # first: an invalid value is refused before anything is embedded
             if op.index is not False and self.embeddings is not None:
-                asked.texts[place] = self._index.texts(value, op.index)
-        return asked._replace(total=total)
+                batch.texts[key] = self._index.texts(value, op.index)
+        return batch._replace(total=total)
 
-    async def _reading(self, asked: _CheckedBatch, embedded: Embedded, now: int) -> list[Any]:
-        """What each read finds; gets are read together."""
-        gets = [MemoryKey(op.namespace, op.key) for _, op in asked.reads if isinstance(op, GetOp)]
-        got = iter(await memory_plans.get(self._session.tenant, gets, now) if gets else [])
-        return [next(got) if isinstance(op, GetOp) else await self._found(op, embedded, now) for _, op in asked.reads]
+    async def _read(self, batch: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> list[Any]:
+        """Return the result of each read. All gets together take one round trip."""
+        keys = [MemoryKey(op.namespace, op.key) for _, op in batch.reads if isinstance(op, GetOp)]
+        gets = iter(await memory_plans.get(self._session.tenant, keys, now) if keys else [])
+        return [next(gets) if isinstance(op, GetOp) else await self._find(op, embedded, now) for _, op in batch.reads]
 
-    def _found(self, op: Op, embedded: Embedded, now: int) -> Plan[Any]:
+    def _find(self, op: Op, embedded: EmbeddedTexts, now: int) -> Plan[Any]:
         if isinstance(op, SearchOp):
-            return memory_plans.search(self._question(op, embedded, now), self._session.vectors)
+            return memory_plans.search(self._query(op, embedded, now), self._session.vectors)
         assert isinstance(op, ListNamespacesOp)
         patterns = [NamespacePattern(_AT_END[each.match_type], tuple(each.path)) for each in op.match_conditions or ()]
         return memory_plans.namespaces(self._session.tenant, patterns, op.max_depth, op.limit, op.offset, now)
 
-    def _question(self, op: SearchOp, embedded: Embedded, now: int) -> MemoryQuery:
+    def _query(self, op: SearchOp, embedded: EmbeddedTexts, now: int) -> MemoryQuery:
         vector = text = None
         if op.query:
-            self._index.can_be_asked()
+            self._index.check_queries()
             vector = embedded.queries.get(op.query)
             text = op.query if self._index.has_words else None
         return MemoryQuery(
             self._session.tenant, op.namespace_prefix, filters.parse(op.filter), op.limit, op.offset, now, vector, text
         )
 
-    async def _storing(self, asked: _CheckedBatch, embedded: Embedded, now: int) -> None:
-        """What the puts say; words are taken apart here, where no event loop waits."""
-        puts = [self._memory(place, asked, embedded, now) for place in asked.values]
-        gone = [place for place in asked.puts if place not in asked.values]
-        await memory_plans.write(self._session.tenant, puts, gone, now)
+    async def _write(self, batch: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> None:
+        """Execute the puts. Texts are split into words here, in a worker, so that no event loop waits for it."""
+        puts = [self._new_memory(key, batch, embedded, now) for key in batch.values]
+        deletes = [key for key in batch.puts if key not in batch.values]
+        await memory_plans.write(self._session.tenant, puts, deletes, now)
 
-    def _memory(self, place: MemoryKey, asked: _CheckedBatch, embedded: Embedded, now: int) -> NewMemory:
-        op, value = asked.puts[place], asked.values[place]
+    def _new_memory(self, key: MemoryKey, batch: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> NewMemory:
+        op, value = batch.puts[key], batch.values[key]
         ttl = float(op.ttl) if op.ttl is not None else None
         expires = now + lifetime(ttl) if ttl is not None else None
-        row = MemoryRow(place.namespace, place.key, value, now, now, expires, ttl)
+        row = MemoryRow(key.namespace, key.key, value, now, now, expires, ttl)
         if op.index is False:
             return NewMemory(row)
         words = self._index.words(json_text.load(value), op.index) if self._index.has_words else ""
-        return NewMemory(row, tuple([embedded.texts[text] for text in asked.texts.get(place, ())]), words)
+        return NewMemory(row, tuple([embedded.texts[text] for text in batch.texts.get(key, ())]), words)
 
-    def _stale(self, asked: _CheckedBatch, hits: Sequence[Any], now: int) -> list[MemoryKey]:
-        """What was read and lives longer for it; not what this batch stores anew."""
+    def _keys_to_refresh(self, batch: _CheckedBatch, found: Sequence[Any], now: int) -> list[MemoryKey]:
+        """Return the memories whose ttl restarts because they were read, except those that this batch puts."""
         read: list[FoundMemory] = []
-        for (_, op), found in zip(asked.reads, hits, strict=True):
-            if isinstance(op, GetOp) and op.refresh_ttl and found is not None:
-                read.append(found)
+        for (_, op), result in zip(batch.reads, found, strict=True):
+            if isinstance(op, GetOp) and op.refresh_ttl and result is not None:
+                read.append(result)
             elif isinstance(op, SearchOp) and op.refresh_ttl:
-                read += found
-        places = (hit.row.memory_key for hit in read if worth_refreshing(hit.row, now))
-        return [place for place in dict.fromkeys(places) if place not in asked.puts]
+                read += result
+        keys = (memory.row.memory_key for memory in read if needs_refresh(memory.row, now))
+        return [key for key in dict.fromkeys(keys) if key not in batch.puts]
 
-    def _results(self, asked: _CheckedBatch, hits: Sequence[Any]) -> list[Result]:
-        results: list[Result] = [None] * asked.total
-        for (n, op), found in zip(asked.reads, hits, strict=True):
+    def _results(self, batch: _CheckedBatch, found: Sequence[Any]) -> list[Result]:
+        results: list[Result] = [None] * batch.total
+        for (n, op), result in zip(batch.reads, found, strict=True):
             if isinstance(op, GetOp):
-                results[n] = _item(found) if found is not None else None
+                results[n] = _item(result) if result is not None else None
             else:
-                results[n] = [_search_item(hit) for hit in found] if isinstance(op, SearchOp) else found
+                results[n] = [_search_item(memory) for memory in result] if isinstance(op, SearchOp) else result
         return results
 
     def sweep_ttl(self) -> Any:
-        """Remove what has expired; how many memories it were. Inside an event loop it gives something to await."""
+        """Delete expired memories and return their number. Inside an event loop, return an awaitable instead."""
         return self._session.sweep()
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Any:
-        """Sweep now and then, in a thread, until the Keep is closed or the future that this returns is cancelled."""
+        """Sweep at intervals in a thread, until the Keep is closed or the returned future is cancelled."""
         if sweep_interval_minutes is not None:
-            _minutes(sweep_interval_minutes, "sweep_interval_minutes")
+            _check_minutes(sweep_interval_minutes, "sweep_interval_minutes")
         return self._session.start_sweeping(sweep_interval_minutes or self._interval())
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> Any:
-        """Stop sweeping; whether it has stopped."""
+        """Stop sweeping. Return whether it stopped within `timeout` seconds."""
         return self._session.stop_sweeping(timeout)
 
     def _interval(self) -> float | None:
         return (self.ttl_config or {}).get("sweep_interval_minutes")
 
 
-def _ttl(config: Any) -> TTLConfig | None:
+def _check_ttl_config(config: Any) -> TTLConfig | None:
     if config is None:
         return None
     known = set(TTLConfig.__annotations__)
@@ -245,7 +244,7 @@ def _ttl(config: Any) -> TTLConfig | None:
         raise ValueError(f"ttl takes {', '.join(sorted(known))}, not {', '.join(sorted(config.keys() - known))}")
     for name in ("default_ttl", "sweep_interval_minutes"):
         if config.get(name) is not None:
-            _minutes(config[name], f"ttl[{name!r}]")
+            _check_minutes(config[name], f"ttl[{name!r}]")
     for name in ("refresh_on_read", "omit_expired"):
         if not isinstance(config.get(name, True), bool):
             raise TypeError(f"ttl[{name!r}] must be True or False, not {config[name]!r}")
@@ -253,75 +252,76 @@ def _ttl(config: Any) -> TTLConfig | None:
     return checked  # type: ignore[no-any-return]
 
 
-def _minutes(given: Any, what: str = "ttl") -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"{what} must be a number of minutes, not {type(given).__name__}")
-    if not 0 <= given < 10**9:
-        raise ValueError(f"{what} must be a number of minutes that is not negative: {given!r}")
-    return float(given)
+def _check_minutes(minutes: Any, name: str = "ttl") -> None:
+    if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
+        raise TypeError(f"{name} must be a number of minutes, not {type(minutes).__name__}")
+    if not 0 <= minutes < 10**9:
+        raise ValueError(f"{name} must be a non-negative number of minutes, not {minutes!r}")
 
 
-def _checked_read(op: Op) -> Op:
-    """An operation with everything in its place, or the error."""
+def _check_read(op: Op) -> Op:
+    """Return a read with normalized arguments, or raise the error for invalid ones."""
     if isinstance(op, GetOp):
-        return op._replace(namespace=_space(op.namespace), key=as_id(op.key, "key"))
+        return op._replace(namespace=_check_namespace(op.namespace), key=as_id(op.key, "key"))
     if isinstance(op, SearchOp):
         if op.query is not None and not isinstance(op.query, str):
             raise TypeError(f"query must be a str, not {type(op.query).__name__}")
-        op = op._replace(namespace_prefix=_space(op.namespace_prefix))
+        op = op._replace(namespace_prefix=_check_namespace(op.namespace_prefix))
     elif isinstance(op, ListNamespacesOp):
         if op.max_depth is not None and as_count(op.max_depth, "max_depth") == 0:
             raise ValueError("max_depth must be at least 1")
-        op = op._replace(match_conditions=tuple(map(_pattern, op.match_conditions or ())))
+        op = op._replace(match_conditions=tuple(map(_check_condition, op.match_conditions or ())))
     else:
         raise ValueError(f"unknown operation {type(op).__name__}")  # noqa: TRY004 - as LangGraph's stores do
-    return op._replace(limit=_some(op.limit, "limit"), offset=_some(op.offset, "offset"))
+    return op._replace(limit=_check_count(op.limit, "limit"), offset=_check_count(op.offset, "offset"))
 
 
-def _place_of_put(op: PutOp) -> MemoryKey:
-    """Where something is put, or the error if it cannot be; no copy is made of what a batch may have a hundred of."""
-    place = _place(op.namespace, op.key)
-    if not place.namespace:
-        raise InvalidNamespaceError("a namespace has at least one segment")
+def _check_put(op: PutOp) -> MemoryKey:
+    """Return the key of a put, or raise the error for invalid arguments. Copies nothing: a batch can have hundreds."""
+    key = _memory_key(op.namespace, op.key)
+    if not key.namespace:
+        raise InvalidNamespaceError("a namespace must have at least one segment")
     if op.ttl is not None:
-        _minutes(op.ttl)
+        _check_minutes(op.ttl)
     _check_index(op.index)
     if type(op.value) is not dict and op.value is not None and not isinstance(op.value, Mapping):
         raise TypeError(f"value must be a dict, not {type(op.value).__name__}")
-    return place
+    return key
 
 
-def _some(value: Any, what: str) -> int:
-    """A number of memories; more than there can be is no more than that."""
-    return min(as_count(value, what), _MOST)
+def _check_count(value: Any, name: str) -> int:
+    """Return a limit or offset, cut to what databases accept."""
+    return min(as_count(value, name), _MAX_COUNT)
 
 
-def _pattern(condition: MatchCondition) -> MatchCondition:
+def _check_condition(condition: MatchCondition) -> MatchCondition:
     if condition.match_type not in _AT_END:
         raise ValueError(f"match_type must be prefix or suffix, not {condition.match_type!r}")
-    return condition._replace(path=_space(condition.path))
+    return condition._replace(path=_check_namespace(condition.path))
 
 
-def _space(namespace: Any) -> Space:
+def _check_namespace(namespace: Any) -> Space:
     if not isinstance(namespace, (tuple, list)):
-        raise InvalidNamespaceError(f"a namespace is a tuple of str, not {type(namespace).__name__}: {namespace!r}")
-    if _STR.issuperset(map(type, namespace)):
+        raise InvalidNamespaceError(
+            f"a namespace must be a tuple of str, not {type(namespace).__name__}: {namespace!r}"
+        )
+    if _ONLY_STR.issuperset(map(type, namespace)):
         return tuple(namespace)
     if not _are_str(namespace):
-        raise InvalidNamespaceError(f"the segments of a namespace are str: {namespace!r}")
+        raise InvalidNamespaceError(f"the segments of a namespace must be str: {namespace!r}")
     return tuple(map(str, namespace))
 
 
-def _place(namespace: Any, key: Any) -> MemoryKey:
-    place = MemoryKey(_space(namespace), key if type(key) is str else as_id(key, "key"))
-    letters = "".join(place.namespace)
-    if "" in place.namespace or "." in letters or "\x00" in letters:
-        validate_op_namespace(GetOp(*place))  # says what is wrong with it
-    return place
+def _memory_key(namespace: Any, key: Any) -> MemoryKey:
+    checked = MemoryKey(_check_namespace(namespace), key if type(key) is str else as_id(key, "key"))
+    characters = "".join(checked.namespace)
+    if "" in checked.namespace or "." in characters or "\x00" in characters:
+        validate_op_namespace(GetOp(*checked))  # raises LangGraph's error
+    return checked
 
 
-def _are_str(given: Iterable[Any]) -> bool:
-    return all(isinstance(each, str) for each in given)
+def _are_str(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _check_index(index: Any) -> None:
@@ -329,24 +329,28 @@ def _check_index(index: Any) -> None:
         raise TypeError(f"index must be False or a list of fields, not {index!r}")
 
 
-def _time(microseconds: int) -> datetime:
+def _to_datetime(microseconds: int) -> datetime:
     return _EPOCH + timedelta(0, 0, microseconds)
 
 
-def _item(hit: FoundMemory) -> Item:
-    row = hit.row
+def _item(memory: FoundMemory) -> Item:
+    row = memory.row
     return Item(
         namespace=row.namespace,
         key=row.key,
-        value=hit.value,
-        created_at=_time(row.created),
-        updated_at=_time(row.updated),
+        value=memory.value,
+        created_at=_to_datetime(row.created),
+        updated_at=_to_datetime(row.updated),
     )
 
 
-def _search_item(hit: FoundMemory) -> SearchItem:
-    row = hit.row
+def _search_item(memory: FoundMemory) -> SearchItem:
+    row = memory.row
     return SearchItem(
-        namespace=row.namespace, key=row.key, value=hit.value, created_at=_time(row.created),
-        updated_at=_time(row.updated), score=hit.score,
-    )  # fmt: skip
+        namespace=row.namespace,
+        key=row.key,
+        value=memory.value,
+        created_at=_to_datetime(row.created),
+        updated_at=_to_datetime(row.updated),
+        score=memory.score,
+    )

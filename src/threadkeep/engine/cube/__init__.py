@@ -1,13 +1,15 @@
-"""Talks: the threads of CubeLoop's agents. Messages that are only appended, what goes with them, and runs.
+"""CubeLoop threads ("cube threads"): append-only messages, extra data, pending requests, answers and runs.
 
-A talk is a thread of the kind `cube`, in the same log and rows as all others. Its newest checkpoint is its state; each
-run begins a new one (without runs, each turn of the user), so older checkpoints show the talk as it was.
+A cube thread is a thread of the kind `cube`, in the same log and tables as LangGraph threads. Its newest checkpoint is
+its state. Each run starts a new checkpoint (without runs, each user turn does), so older checkpoints show the thread as
+it was. May import `engine.commit`, `engine.threads`, `engine.log` and, for `repair`, `engine.health`.
 
-    ops.py        what callers want: append, merge, ask, claim, …
-    ledger.py     events: runs, and which messages came with them
-    form.py       how a talk's channels are held
-    staging.py    ops into a draft, the batch that they make
-    plans.py      write, load, snapshot, fork
-    branches.py   rollback and fork of the operator's
-    repair.py     a new checkpoint with what can be read
+    ops.py            the changes that callers request: append, merge, claim, …
+    events.py         events and the run log: runs, and the messages that belong to them
+    channels.py       the channels that store a cube thread
+    staging.py        applies ops to a draft and builds the batch
+    plans.py          write, load, snapshot, fork
+    branches.py       the operator's rollback and fork
+    plain_values.py   values as plain data, for people
+    repair.py         a new checkpoint with everything that can be read
 """

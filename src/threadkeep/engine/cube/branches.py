@@ -1,7 +1,8 @@
-"""Branches of a talk: going back to an earlier checkpoint or run, and going on from one in another thread.
+"""Branches of a cube thread: roll back to an earlier checkpoint or run, or fork from one.
 
-A checkpoint's state is taken as it was, with its runs, its question and its answers. Of a run that was completed, what
-`snapshot` and `fork` of CubeLoop give is taken: the messages of no run and of the runs that were completed up to this one.
+A branch from a checkpoint has its state as it was, with runs, pending request and answers. A branch from a completed
+run has what CubeLoop's `snapshot` and `fork` return: the messages without a run, and those of the runs completed up to
+this one.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from threadkeep.engine.commit import Decision, Seen, commit, next_batch, with_top
-from threadkeep.engine.cube.channels import EVENTS, PENDING, after, checkpoint, events, status_at
+from threadkeep.engine.cube.channels import EVENTS, PENDING, after, checkpoint, events, new_checkpoint_row, status_at
 from threadkeep.engine.cube.events import RunLog
-from threadkeep.engine.cube.plans import forked_slots, taken_over
+from threadkeep.engine.cube.plans import fork_batch, slots_until_run
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot
@@ -23,129 +24,131 @@ from threadkeep.engine.threads.thread_rows import FORKED_FROM, LATEST, ThreadRow
 
 
 class _BranchSource(NamedTuple):
-    """What a branch is made from: a checkpoint, or what it and a later one tell of a run that was completed."""
+    """What a branch starts from: a checkpoint, or, if `run` is given, the state after this completed run."""
 
     thread: ThreadRows
     record: CheckpointRecord
     run: str | None
 
     def slots(self, draft: Draft) -> dict[str, Slot]:
-        """What the branch holds."""
+        """Return the branch's channels."""
         if self.run is None:
             return dict(self.record.slots)
-        return forked_slots(self.thread.head, find(self.thread, None), self.run, None, draft)
+        return slots_until_run(self.thread.head, find(self.thread, None), self.run, None, draft)
 
     def status(self) -> str:
-        """The status of a thread that goes on from there."""
+        """Return the status of a thread that continues from here."""
         return status_at(self.thread.head, self.record) if self.run is None else "idle"
 
     def own(self) -> dict[str, str]:
-        """The branch's own metadata."""
+        """Return the branch's own metadata."""
         return {FORKED_FROM: self.record.row.id}
 
 
-async def rollback(heads: Heads, key: ThreadKey, ref: str, moment: BranchStamp, *, dry_run: bool = False) -> Branch:
-    """Let a talk go on from an earlier checkpoint or run. Three round trips; the same branch if it is done again."""
-    return await _branch(heads, key, ref, moment, again=True, dry_run=dry_run)
+async def rollback(heads: Heads, key: ThreadKey, ref: str, stamp: BranchStamp, *, dry_run: bool = False) -> Branch:
+    """Continue a cube thread from an earlier checkpoint or run.
+
+    Repeating it returns the same branch, as long as nothing was added to it. Three round trips.
+    """
+    return await _branch(heads, key, ref, stamp, reuse=True, dry_run=dry_run)
 
 
-async def fork(heads: Heads, key: ThreadKey, ref: str | None, moment: BranchStamp) -> Branch:
-    """One more branch from a checkpoint or run, or from the latest. Three round trips."""
-    return await _branch(heads, key, ref, moment, again=False, dry_run=False)
+async def fork(heads: Heads, key: ThreadKey, ref: str | None, stamp: BranchStamp) -> Branch:
+    """Add a branch from a checkpoint or run, or from the latest checkpoint. Three round trips."""
+    return await _branch(heads, key, ref, stamp, reuse=False, dry_run=False)
 
 
 async def _branch(
-    heads: Heads, key: ThreadKey, ref: str | None, moment: BranchStamp, *, again: bool, dry_run: bool
+    heads: Heads, key: ThreadKey, ref: str | None, stamp: BranchStamp, *, reuse: bool, dry_run: bool
 ) -> Branch:
 
     async def read() -> Seen[_BranchSource]:
         nonlocal ref
-        target = await _target(heads, key, ref)
-        ref = target.run or target.record.row.id  # by another name it may be another one at the next try
-        return Seen(target, target.thread.head.row, target.thread.records)
+        source = await _find_source(heads, key, ref)
+        ref = source.run or source.record.row.id  # a relative reference could mean another checkpoint on a retry
+        return Seen(source, source.thread.head.row, source.thread.records)
 
     def decide(seen: Seen[_BranchSource], _: int) -> Decision[Branch]:
-        target = seen.state
-        batch = _batch(target, moment)
+        source = seen.state
+        batch = _branch_batch(source, stamp)
         row = batch.new_checkpoints[0]
-        made = _unused_branch(target, row) if again else None
-        return Decision(_told(key, made or row, target), None if made is not None or dry_run else Commit(batch))
+        existing = _unused_branch(source, row) if reuse else None
+        request = Commit(batch) if existing is None and not dry_run else None
+        return Decision(_branch_result(key, existing or row, source), request)
 
     return await commit(heads, key, read, decide)
 
 
-async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, moment: BranchStamp) -> Branch:
-    """A new talk with the state of a checkpoint or run. Four round trips; ValueError if there is a thread `to`."""
+async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, stamp: BranchStamp) -> Branch:
+    """Create a cube thread with the state of a checkpoint or run. Four round trips; ValueError if `to` exists."""
 
     async def read() -> Seen[_BranchSource]:
         nonlocal ref
-        target = await _target(heads, key, ref)
-        ref = target.run or target.record.row.id
-        return Seen(target, (await LoadItems(to, ())).thread)
+        source = await _find_source(heads, key, ref)
+        ref = source.run or source.record.row.id
+        return Seen(source, (await LoadItems(to, ())).thread)
 
     def decide(seen: Seen[_BranchSource], attempt: int) -> Decision[Branch]:
         if seen.row is not None:
-            raise ValueError(f"there is a thread {to.id!r} already")
-        target = seen.state
-        row = target.thread.head.row
+            raise ValueError(f"thread {to.id!r} already exists")
+        source = seen.state
+        row = source.thread.head.row
         assert row is not None
-        branch = Branch(to.id, to.kind, "", after(None), None, target.record.row.id)
-        taken = _taken_over(target, to, moment, moment.nonce + attempt)
-        return Decision(branch, ForkThread(key, (row.epoch, row.rev), *taken))
+        branch = Branch(to.id, to.kind, "", after(None), None, source.record.row.id)
+        ranges, batch = _new_thread_batch(source, to, stamp, stamp.nonce + attempt)
+        return Decision(branch, ForkThread(key, (row.epoch, row.rev), ranges, batch))
 
     return await commit(heads, to, read, decide, source=key)
 
 
-async def _target(heads: Heads, key: ThreadKey, ref: str | None) -> _BranchSource:
-    """What is meant: a checkpoint's id, a completed run's, or a reference to a checkpoint, in this order."""
+async def _find_source(heads: Heads, key: ThreadKey, ref: str | None) -> _BranchSource:
+    """Find what `ref` names: a checkpoint's id, else a completed run's id, else a reference to a checkpoint."""
     thread = await load_thread_rows(heads, key)
     newest = find(thread, None)
     if ref not in (None, LATEST) and ("", ref) not in thread.records:
-        thread = await with_items(heads, thread, _held(newest, EVENTS))
+        thread = await with_items(heads, thread, _slots_of(newest, EVENTS))
         if RunLog(events(thread.head, newest)).is_completed(ref):
             of_run = [r for r in thread.visible() if r.row.run == ref and FORKED_FROM not in r.own]
             return _BranchSource(thread, of_run[-1] if of_run else newest, ref)
     record = visible(thread, ref, "")
-    return _BranchSource(await with_items(heads, thread, _held(record, EVENTS, PENDING)), record, None)
+    return _BranchSource(await with_items(heads, thread, _slots_of(record, EVENTS, PENDING)), record, None)
 
 
-def _held(record: CheckpointRecord, *names: str) -> list[Slot]:
+def _slots_of(record: CheckpointRecord, *names: str) -> list[Slot]:
     return [record.slots[name] for name in names if name in record.slots]
 
 
-def _batch(target: _BranchSource, moment: BranchStamp) -> Batch:
-    """One more checkpoint, the newest."""
-    head, draft = target.thread.head, Draft(target.thread.head)
+def _branch_batch(source: _BranchSource, stamp: BranchStamp) -> Batch:
+    """Return the batch that adds the branch as the newest checkpoint."""
+    head, draft = source.thread.head, Draft(source.thread.head)
     assert head.row is not None
-    last = max(target.thread.records.values(), key=lambda record: int(record.row.id))
-    row = CheckpointRow(
-        ns="", id=after(last.row), parent=target.record.row.id, run=target.run or target.record.row.run, step=None,
-        source="fork", labels=target.record.row.labels, time=moment.time, hidden=False, refs=(), body=b"",
-    )  # fmt: skip
-    row = checkpoint(row, target.slots(draft), draft, target.own()).row
-    thread = with_top(head.row, row, target.status())
-    thread = thread._replace(updated=moment.time, checkpoints=thread.checkpoints + 1)
+    last = max(source.thread.records.values(), key=lambda record: int(record.row.id))
+    origin = source.record.row
+    run = source.run or origin.run
+    row = new_checkpoint_row(after(last.row), origin.id, run, source="fork", labels=origin.labels, time=stamp.time)
+    row = checkpoint(row, source.slots(draft), draft, source.own()).row
+    thread = with_top(head.row, row, source.status())
+    thread = thread._replace(updated=stamp.time, checkpoints=thread.checkpoints + 1)
     runs = (row.run,) if row.run is not None else ()
-    return next_batch(draft, thread, nonce=moment.nonce, grown=row.size)._replace(new_checkpoints=(row,), runs=runs)
+    return next_batch(draft, thread, nonce=stamp.nonce, grown=row.size)._replace(new_checkpoints=(row,), runs=runs)
 
 
-def _taken_over(
-    target: _BranchSource, to: ThreadKey, moment: BranchStamp, epoch: int
+def _new_thread_batch(
+    source: _BranchSource, to: ThreadKey, stamp: BranchStamp, epoch: int
 ) -> tuple[tuple[itemlog.ItemRange, ...], Batch]:
-    draft = Draft(target.thread.head)
-    slots = target.slots(draft)
-    return taken_over(
-        draft, slots, to, target.run or target.record.row.run, time=moment.time, nonce=epoch,
-        status=target.status(), own=target.own(),
-    )  # fmt: skip
+    draft = Draft(source.thread.head)
+    slots = source.slots(draft)
+    run = source.run or source.record.row.run
+    status, own = source.status(), source.own()
+    return fork_batch(draft, slots, to, run, time=stamp.time, nonce=epoch, status=status, own=own)
 
 
-def _unused_branch(target: _BranchSource, row: CheckpointRow) -> CheckpointRow | None:
-    """The newest checkpoint, if it is a branch from here that nobody went on from."""
-    newest = find(target.thread, None)
-    same = newest.own == target.own() and newest.slots == target.slots(Draft(target.thread.head))
+def _unused_branch(source: _BranchSource, row: CheckpointRow) -> CheckpointRow | None:
+    """Return the newest checkpoint if it is a branch from the same source that nothing was added to."""
+    newest = find(source.thread, None)
+    same = newest.own == source.own() and newest.slots == source.slots(Draft(source.thread.head))
     return newest.row if same and newest.row.run == row.run else None
 
 
-def _told(key: ThreadKey, made: CheckpointRow, target: _BranchSource) -> Branch:
-    return Branch(key.id, key.kind, made.ns, made.id, made.parent, target.record.row.id)
+def _branch_result(key: ThreadKey, row: CheckpointRow, source: _BranchSource) -> Branch:
+    return Branch(key.id, key.kind, row.ns, row.id, row.parent, source.record.row.id)

@@ -1,12 +1,12 @@
-"""How a talk is held, in the channels of its checkpoints.
+"""The channels that store a cube thread in its checkpoints.
 
-    messages    as they were given, in order
-    events      the ledger
-    extra       the dict that is merged into
-    pending     the question that a person has to answer, and its run; or who settled it
-    answers     by run and question
+    messages    the messages, in the order in which they were appended
+    events      the events of the run log
+    extra       a dict that callers merge entries into
+    pending     the request that waits for a person, and its run; once cleared, the nonce of the call that cleared it
+    answers     answers by run and question
 
-All are JSON values, as msgpack.
+All are JSON values, encoded as msgpack.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import ormsgpack
 
-from threadkeep.engine.cube.events import RunEvent, RunLog, unpacked
+from threadkeep.engine.cube.events import RunEvent, RunLog, unpack_events
 from threadkeep.engine.log.codec import MSGPACK, Parts, unpack
 from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header
@@ -29,18 +29,18 @@ from threadkeep.errors import Corrupt
 
 T = TypeVar("T")
 MESSAGES, EVENTS, EXTRA, PENDING, ANSWERS = "messages", "events", "extra", "pending", "answers"
-FOLDED = "events, folded"
-"""The lane of events that were stored again, together."""
-PARENT = "parent_thread_id"
-"""The metadata of a fork: what it was forked from."""
-_SLICE = 128
-"""So many messages are decoded at a time; in between, other threads get their turn."""
-_DIGITS = 10
-_DICT_WORTH_SPLITTING = 1024
+FOLDED_EVENTS = "events, folded"
+"""The lane of events that were stored again as one item."""
+PARENT_THREAD = "parent_thread_id"
+"""The metadata key of the thread that a fork was made from."""
+_MESSAGES_PER_SLICE = 128
+"""The number of messages decoded at a time; other Python threads can run in between."""
+_ID_DIGITS = 10
+_MIN_SPLIT_BYTES = 1024
 
 
 def packed(value: Any) -> bytes:
-    """A JSON value as msgpack; as its JSON text where msgpack has no room for it (large integers, lone surrogates)."""
+    """Return a JSON value as msgpack, or as JSON text if msgpack cannot hold it (large integers, lone surrogates)."""
     try:
         return ormsgpack.packb(value)
     except ormsgpack.MsgpackEncodeError:
@@ -48,16 +48,16 @@ def packed(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """A decoded value that may be a JSON text."""
+    """Return a decoded value; if `packed` stored it as JSON text, parse that."""
     return json.loads(value) if isinstance(value, str) else value
 
 
-def parts(value: Mapping[str, Any] | Sequence[Any]) -> Parts:
-    """A dict or list to be placed; large dicts by entries, so that what does not change is not stored again."""
+def encode_parts(value: Mapping[str, Any] | Sequence[Any]) -> Parts:
+    """Encode a dict or list for the log. Large dicts are split by entry, so unchanged entries are not stored again."""
     try:
         if isinstance(value, Mapping) and len(value) > 1:
             entries = [ormsgpack.packb({key: entry})[1:] for key, entry in value.items()]
-            if sum(map(len, entries)) >= _DICT_WORTH_SPLITTING:
+            if sum(map(len, entries)) >= _MIN_SPLIT_BYTES:
                 return Parts(MAP, MSGPACK, entries)
     except ormsgpack.MsgpackEncodeError:
         pass
@@ -65,77 +65,88 @@ def parts(value: Mapping[str, Any] | Sequence[Any]) -> Parts:
 
 
 def value(head: Head, record: CheckpointRecord | None, name: str) -> Any:
-    """What a channel holds, or None."""
+    """Return the value of a channel, or None if it has none. Its items must be cached in the head."""
     slot = record.slots.get(name) if record is not None else None
     if slot is None:
         return None
     data = slot.inline if slot.inline is not None else head.bytes_of(slot.ranges)
-    return plain(
-        unpack(data if slot.kind == WHOLE else header(slot.kind, slot.elements) + data, f"{name} of {head.where}")
-    )
+    if slot.kind != WHOLE:
+        data = header(slot.kind, slot.elements) + data
+    return plain(unpack(data, f"{name} of {head.where}"))
 
 
-def is_settled(pending: Sequence[Any]) -> bool:
-    """Whether there is no question any more."""
+def is_cleared(pending: Sequence[Any]) -> bool:
+    """Whether the pending request was cleared."""
     return pending[0] is None
 
 
-def status(pending: Sequence[Any] | None, ledger: RunLog) -> str:
-    """The status of a cube thread: a question waits; or a run is under way, or broke off; or neither."""
-    if pending is not None and not is_settled(pending):
+def status(pending: Sequence[Any] | None, run_log: RunLog) -> str:
+    """Return a cube thread's status.
+
+    It is `interrupted` if a request is pending, else `pending` if a run is open (in progress, or broken off), else
+    `idle`.
+    """
+    if pending is not None and not is_cleared(pending):
         return "interrupted"
-    return "pending" if ledger.open else "idle"
+    return "pending" if run_log.open else "idle"
 
 
 def status_at(head: Head, record: CheckpointRecord) -> str:
-    """The status of a cube thread at a checkpoint. The items of the question and the events must be at hand."""
+    """Return a cube thread's status at a checkpoint. The items of its request and events must be cached in the head."""
     pending = value(head, record, PENDING)
     try:
         return status(pending, RunLog(events(head, record)))
     except (KeyError, TypeError, IndexError) as error:
-        raise Corrupt(f"{PENDING} of {head.where} does not make sense: {error!r}") from error
+        raise Corrupt(f"{PENDING} of {head.where} cannot be decoded: {error!r}") from error
 
 
 def events(head: Head, record: CheckpointRecord) -> list[RunEvent]:
-    """The events of a talk, from the first on."""
+    """Return the events of a cube thread, from the first one on. Their items must be cached in the head."""
     slot = record.slots.get(EVENTS)
     if slot is None:
         return []
     what = f"events of {head.where}"
     try:
         with gc_paused():
-            return list(unpacked(unpack(header(LIST, slot.elements) + head.bytes_of(slot.ranges), what)))
+            return list(unpack_events(unpack(header(LIST, slot.elements) + head.bytes_of(slot.ranges), what)))
     except (KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"{what} do not make sense: {error!r}") from error
+        raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
 
 
 def count(slots: Mapping[str, Slot], name: str) -> int:
-    """How many elements a list channel has."""
+    """Return the number of elements of a list channel."""
     return slots[name].elements if name in slots else 0
 
 
-def elements(head: Head, runs: Iterable[ItemRange], build: Callable[[list[Any]], list[T]]) -> list[T]:
-    """The messages that these items hold; `build` makes them of their plain forms, some at a time."""
+def read_messages(head: Head, ranges: Iterable[ItemRange], build: Callable[[list[Any]], list[T]]) -> list[T]:
+    """Return the messages in these items. `build` turns a slice of plain messages into the caller's objects."""
     built: list[T] = []
     what = f"messages of {head.where}"
     try:
         with gc_paused():
-            for number, data in head.cache.slices(runs, _SLICE):
+            for number, data in head.cache.slices(ranges, _MESSAGES_PER_SLICE):
                 built += build(list(map(plain, unpack(header(LIST, number) + data, what))))
     except KeyError as error:
-        raise Corrupt(f"{what}: item {error} is referred to but not there") from error
+        raise Corrupt(f"{what}: item {error} is referenced but missing") from error
     return built
 
 
 def after(row: CheckpointRow | None) -> str:
-    """The id of the next checkpoint."""
-    return f"{int(row.id) + 1 if row else 1:0{_DIGITS}}"
+    """Return the id of the checkpoint after this one, or of the first one."""
+    return f"{int(row.id) + 1 if row else 1:0{_ID_DIGITS}}"
+
+
+def new_checkpoint_row(
+    id: str, parent: str | None, run: str | None, *, source: str, labels: int, time: int
+) -> CheckpointRow:
+    """Return the row of a new cube checkpoint, still without its state; `checkpoint` packs that into it."""
+    return CheckpointRow("", id, parent, run, None, source, labels, time, hidden=False, refs=(), body=b"")
 
 
 def checkpoint(
     row: CheckpointRow, slots: Mapping[str, Slot], draft: Draft, own: Mapping[str, Any] | None = None
 ) -> CheckpointRecord:
-    """A checkpoint of a talk, packed."""
+    """Return the packed record of a cube checkpoint."""
     row = row._replace(step=count(slots, MESSAGES))
     record = CheckpointRecord(row, {}, {}, {}, dict(slots), dict(own or {}), None)
     return record._replace(row=pack_checkpoint(row, record, draft.naming(), draft.share))

@@ -1,4 +1,4 @@
-"""What callers want done to a talk, and why it may be refused."""
+"""The changes that callers request on a cube thread, and the reasons why one can be refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threadkeep.engine.cube.channels import packed
 
 
 class Refused(Exception):
-    """A talk is not in the state that a verb needs. `reason` is one of the constants below."""
+    """A cube thread is not in the state that a verb needs. `reason` is one of the constants below."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ NOT_COMPLETED, NO_THREAD, THREAD_EXISTS = "not completed", "no thread", "thread 
 
 
 class EncodedMessage(NamedTuple):
-    """A message, encoded; `is_user` says that it is the user's turn."""
+    """An encoded message. `is_user` says whether it is the user's; one without a run starts a new checkpoint."""
 
     data: bytes
     id: str
@@ -32,7 +32,7 @@ class EncodedMessage(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class CubeOp:
-    """What somebody wants done to a talk. `time` is milliseconds, `nonce` a random number."""
+    """A change to a cube thread. `time` is in milliseconds; `nonce` is a random number that identifies the call."""
 
     time: int
     nonce: int
@@ -40,7 +40,10 @@ class CubeOp:
 
 @dataclass(slots=True)
 class AppendMessages(CubeOp):
-    """Add messages, but for those whose id is there already; or `keep_duplicates` one, as another checkpointer had them."""
+    """Add messages, except those whose id the thread already has.
+
+    With `keep_duplicates`, add every message, as an import from another checkpointer needs.
+    """
 
     messages: Sequence[EncodedMessage]
     keep_duplicates: bool = False
@@ -48,28 +51,28 @@ class AppendMessages(CubeOp):
 
 @dataclass(slots=True)
 class SetParent(CubeOp):
-    """Say what a talk was forked from, if it has not begun yet."""
+    """Record the thread that this one was forked from. Does nothing if this one already has a checkpoint."""
 
     parent: str
 
 
 @dataclass(slots=True)
 class MergeExtra(CubeOp):
-    """Put entries into extra."""
+    """Merge entries into the thread's extra."""
 
     extra: dict[str, Any]
 
 
 @dataclass(slots=True)
 class SetPendingRequest(CubeOp):
-    """Let a question wait for its answer; None if none does."""
+    """Set the pending request and its run, replacing any other; None removes it."""
 
     pending: tuple[dict[str, Any], str | None] | None
 
 
 @dataclass(slots=True)
 class ClearPendingRequest(CubeOp):
-    """Let no question wait, if it is this one; whether it was."""
+    """Remove the pending request if it has this question id and run. The reply says whether it had."""
 
     question: str
     run: str
@@ -77,7 +80,7 @@ class ClearPendingRequest(CubeOp):
 
 @dataclass(slots=True)
 class SaveAnswer(CubeOp):
-    """Keep an answer."""
+    """Store the answer to a question of a run."""
 
     run: str
     question: str
@@ -86,7 +89,7 @@ class SaveAnswer(CubeOp):
 
 @dataclass(slots=True)
 class ClearAnswers(CubeOp):
-    """Drop answers of a run: to these questions, or to all."""
+    """Remove a run's answers: those to these questions, or all."""
 
     run: str
     questions: Sequence[str] | None
@@ -94,15 +97,15 @@ class ClearAnswers(CubeOp):
 
 @dataclass(slots=True)
 class ClaimRun(CubeOp):
-    """Begin a run. One that is under way may be claimed again when it did nothing for `patience` milliseconds."""
+    """Start a run. An open run can be claimed again after `timeout_ms` milliseconds without activity."""
 
     run: str
-    patience: float | None = None
+    timeout_ms: float | None = None
 
 
 @dataclass(slots=True)
 class CompleteRun(CubeOp):
-    """End a run."""
+    """Complete a run."""
 
     run: str
 
@@ -121,5 +124,5 @@ AnyOp: TypeAlias = (
 
 
 def message(dumped: Mapping[str, Any]) -> EncodedMessage:
-    """A message from its plain form."""
+    """Encode a message that was dumped to plain data."""
     return EncodedMessage(packed(dumped), dumped.get("id") or "", dumped.get("run_id"), dumped.get("role") == "user")

@@ -1,4 +1,7 @@
-"""A talk as plain data, for people: its messages, extra, question, answers and runs. CubeLoop is not needed."""
+"""A cube thread's values as plain data, for people: messages, extra, pending request, answers, runs.
+
+CubeLoop does not have to be installed.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,14 @@ from threadkeep.errors import Corrupt
 
 RUNS = "runs"
 CHANNELS = {
-    channels.MESSAGES: channels.MESSAGES, channels.EXTRA: channels.EXTRA, channels.PENDING: channels.PENDING, channels.ANSWERS: channels.ANSWERS,
+    channels.MESSAGES: channels.MESSAGES,
+    channels.EXTRA: channels.EXTRA,
+    channels.PENDING: channels.PENDING,
+    channels.ANSWERS: channels.ANSWERS,
     RUNS: channels.EVENTS,
-}  # fmt: skip
-"""What a talk consists of for people, and the channel that tells it."""
-_NOTHING: dict[str, Any] = {
+}
+"""The values that people see, each with the channel that stores it."""
+_EMPTY: dict[str, Any] = {
     channels.MESSAGES: (),
     channels.EXTRA: {},
     channels.PENDING: None,
@@ -29,41 +35,40 @@ _NOTHING: dict[str, Any] = {
 
 
 def value(head: Head, record: CheckpointRecord, name: str) -> Any:
-    """One of `CHANNELS`; its items must be at hand. None for any other name."""
+    """Return one of `CHANNELS`, whose items must be cached in the head; None for any other name."""
     slot = record.slots.get(CHANNELS.get(name, ""))
     if slot is None:
-        nothing = _NOTHING.get(name)
-        return list(nothing) if isinstance(nothing, tuple) else nothing
+        empty = _EMPTY.get(name)
+        return list(empty) if isinstance(empty, tuple) else empty
     if name == RUNS:
         return _runs(head, record)
     found = value_of(head, slot, f"{name} of {head.where}")
     try:
         if name == channels.MESSAGES:
-            return [_parsed(message) for message in found]
-        return _pending(_parsed(found)) if name == channels.PENDING else _parsed(found)
+            return [_parse_json_text(message) for message in found]
+        return _pending(_parse_json_text(found)) if name == channels.PENDING else _parse_json_text(found)
     except (TypeError, ValueError, IndexError) as error:
-        raise Corrupt(f"{name} of {head.where} do not make sense: {error!r}") from error
+        raise Corrupt(f"{name} of {head.where} cannot be decoded: {error!r}") from error
 
 
-def _parsed(value: Any) -> Any:
-    """What stands as its JSON text is such that msgpack has no room for."""
+def _parse_json_text(value: Any) -> Any:
+    """Decode a value that was stored as JSON text because msgpack cannot represent it."""
     return jsonable(json.loads(value)) if isinstance(value, str) else value
 
 
-def _pending(found: Any) -> dict[str, Any] | None:
-    if found is None or channels.is_settled(found):
+def _pending(pending: Any) -> dict[str, Any] | None:
+    if pending is None or channels.is_cleared(pending):
         return None
-    return {"request": found[0], "run": found[1]}
+    return {"request": pending[0], "run": pending[1]}
 
 
 def _runs(head: Head, record: CheckpointRecord) -> list[dict[str, Any]]:
-    """Each run, in the order in which they began: whether it is done, and how many messages it brought."""
+    """Return the runs in the order in which they started: whether each is completed, and its number of messages."""
     events = channels.events(head, record)
-    ledger = RunLog(events)
     counts: dict[str | None, int] = {}
     for event in events:
         counts[event.run] = counts.get(event.run, 0) + len(event.ids)
     return [
         {"run": name, "completed": run.completed is not None, "messages": counts.get(name, 0)}
-        for name, run in ledger.runs.items()
+        for name, run in RunLog(events).runs.items()
     ]

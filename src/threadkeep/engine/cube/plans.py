@@ -1,11 +1,12 @@
-"""Changing a talk, reading it, and forking it.
+"""Plans for cube threads: write, load, snapshot and fork them.
 
-    write       Commit                  one round trip when warm; three when cold: Load, Items, Commit
-    load        Load                    one
-    fork        Load, Items, Items, Fork
+    write    Commit                                             one round trip if the head is cached
+             LoadCheckpoints, LoadItems, Commit                 three if it is not
+    load     LoadCheckpoints                                    one
+    fork     LoadCheckpoints, LoadItems, LoadItems, ForkThread  four
 
-Nothing is decoded to append or to fork: both need the ledger only, which is remembered. Appending again is harmless
-where messages have ids.
+Appending and forking decode no messages: they only need the run log, which is cached. Repeating an append is harmless
+if the messages have ids.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from threadkeep.engine.cube.channels import (
     ANSWERS,
     EVENTS,
     EXTRA,
-    FOLDED,
+    FOLDED_EVENTS,
     MESSAGES,
-    PARENT,
+    PARENT_THREAD,
     PENDING,
     after,
     checkpoint,
     count,
-    elements,
+    encode_parts,
     events,
-    is_settled,
-    parts,
+    is_cleared,
+    new_checkpoint_row,
+    read_messages,
     value,
 )
-from threadkeep.engine.cube.events import RunEvent, RunLog, packed, until
+from threadkeep.engine.cube.events import RunEvent, RunLog, events_until, pack_events
 from threadkeep.engine.cube.ops import (
     NO_THREAD,
     NOT_COMPLETED,
@@ -56,7 +58,7 @@ from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import MSGPACK, pack
 from threadkeep.engine.log.itemlog import NAMES, SHARED, ItemRange
 from threadkeep.engine.log.msgpack import LIST
-from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot
+from threadkeep.engine.log.records import CheckpointRecord, Slot
 from threadkeep.engine.requests import Batch, CheckpointRef, ForkThread, LoadItems, NewLabels
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.checkpoints import load_some, metadata_of, with_recent_checkpoints
@@ -66,56 +68,66 @@ from threadkeep.errors import Conflict
 from threadkeep.plan import Outcome
 
 T = TypeVar("T")
-_NEEDS: dict[type, tuple[str, ...]] = {
-    AppendMessages: (EVENTS, PENDING), ClaimRun: (EVENTS, PENDING), CompleteRun: (EVENTS, PENDING), SetPendingRequest: (EVENTS, PENDING),
-    ClearPendingRequest: (EVENTS, PENDING), SetParent: (EVENTS, PENDING), MergeExtra: (EXTRA,), SaveAnswer: (ANSWERS,), ClearAnswers: (ANSWERS,),
-}  # fmt: skip
-"""The channels that an op reads; the ledger and the question make the thread's status."""
+_STATUS = (EVENTS, PENDING)
+"""The channels that determine a thread's status."""
+_CHANNELS_READ: dict[type, tuple[str, ...]] = {
+    AppendMessages: _STATUS,
+    ClaimRun: _STATUS,
+    CompleteRun: _STATUS,
+    SetPendingRequest: _STATUS,
+    ClearPendingRequest: _STATUS,
+    SetParent: _STATUS,
+    MergeExtra: (EXTRA,),
+    SaveAnswer: (ANSWERS,),
+    ClearAnswers: (ANSWERS,),
+}
+"""The channels that each op reads."""
 
 
 async def write(heads: Heads, key: ThreadKey, ops: Sequence[AnyOp]) -> list[Outcome]:
-    """Make all these changes in one commit; one outcome each, in order. One round trip when warm, three when cold."""
-    return await commit_ops(heads, key, ops, partial(_staged, heads, key, ops))
+    """Apply ops in one commit and return one outcome for each. One round trip if the head is cached, else three."""
+    return await commit_ops(heads, key, ops, partial(_load_staging, heads, key, ops))
 
 
-async def _staged(heads: Heads, key: ThreadKey, ops: Sequence[AnyOp], head: Head | None) -> CubeStaging:
-    head, record = await _newest(heads, key, head)
+async def _load_staging(heads: Heads, key: ThreadKey, ops: Sequence[AnyOp], head: Head | None) -> CubeStaging:
+    head, record = await _newest_checkpoint(heads, key, head)
     if record is None:
         return CubeStaging(head, None, RunLog())
-    needs = {name for op in ops for name in _NEEDS[type(op)]}
-    if EVENTS not in needs:
-        return CubeStaging(await _with_items(heads, head, record, needs), record, None)
-    remembered, head.cache.ledger = head.cache.ledger, None  # it comes back when what is added to it is committed
-    if remembered is not None and EVENTS in record.slots and remembered[0] == record.slots[EVENTS].ranges:
-        return CubeStaging(await _with_items(heads, head, record, needs - {EVENTS}), record, remembered[1])
-    head = await _with_items(heads, head, record, needs)
+    names = {name for op in ops for name in _CHANNELS_READ[type(op)]}
+    if EVENTS not in names:
+        return CubeStaging(await _load_items(heads, head, record, names), record, None)
+    # The staging adds to the run log. It is put back into the cache once that is committed.
+    cached, head.cache.ledger = head.cache.ledger, None
+    if cached is not None and EVENTS in record.slots and cached[0] == record.slots[EVENTS].ranges:
+        return CubeStaging(await _load_items(heads, head, record, names - {EVENTS}), record, cached[1])
+    head = await _load_items(heads, head, record, names)
     return CubeStaging(head, record, RunLog(events(head, record)))
 
 
-async def _newest(heads: Heads, key: ThreadKey, head: Head | None) -> tuple[Head, CheckpointRecord | None]:
-    """The head, and its newest checkpoint, without items."""
+async def _newest_checkpoint(heads: Heads, key: ThreadKey, head: Head | None) -> tuple[Head, CheckpointRecord | None]:
+    """Return the head and its newest checkpoint, without items. No round trip if they are cached."""
     if head is not None and head.row is None:
         return head, None
     record = head.recent.get(("", head.row.top or "")) if head is not None and head.row is not None else None
     if head is not None and record is not None:
         return head, record
-    return await _current(heads, key, head)
+    return await _load_newest(heads, key, head)
 
 
-async def _current(heads: Heads, key: ThreadKey, head: Head | None) -> tuple[Head, CheckpointRecord | None]:
-    """The same as they are now, whatever is remembered."""
+async def _load_newest(heads: Heads, key: ThreadKey, head: Head | None) -> tuple[Head, CheckpointRecord | None]:
+    """Read the thread's current head and newest checkpoint, without items. One round trip."""
     head, loaded = await load_some(heads, key, (CheckpointRef("", None, items=False),), head)
     row = loaded.checkpoints[0].row if loaded.checkpoints else None
     return head, head.checkpoint(row) if row is not None else None
 
 
-async def _with_items(heads: Heads, head: Head, record: CheckpointRecord, names: Iterable[str]) -> Head:
-    """The head with the items of these channels at hand."""
-    runs = [run for name in names if name in record.slots for run in record.slots[name].ranges]
-    lacking = head.cache.lacking(runs)
-    if not lacking:
+async def _load_items(heads: Heads, head: Head, record: CheckpointRecord, names: Iterable[str]) -> Head:
+    """Return the head with the items of these channels in its cache. One round trip if some were missing."""
+    ranges = [each for name in names if name in record.slots for each in record.slots[name].ranges]
+    missing = head.cache.lacking(ranges)
+    if not missing:
         return head
-    loaded = await LoadItems(head.key, lacking)
+    loaded = await LoadItems(head.key, missing)
     row = head.row
     if row is None or loaded.thread is None or loaded.thread.epoch != row.epoch or not heads.is_current(head):
         raise Conflict(f"{head.where} was pruned while it was read")
@@ -124,7 +136,7 @@ async def _with_items(heads: Heads, head: Head, record: CheckpointRecord, names:
 
 
 class CubeState(NamedTuple):
-    """A talk of one moment; its messages are built by whoever asked."""
+    """The state of a cube thread; its messages are the caller's objects."""
 
     messages: list[Any]
     extra: dict[str, Any]
@@ -132,16 +144,19 @@ class CubeState(NamedTuple):
 
 
 async def load(heads: Heads, key: ThreadKey, build: Callable[[list[Any]], list[T]]) -> CubeState | None:
-    """A talk; `build` makes messages of their plain forms, some at a time. One round trip."""
-    head, record = await _whole(heads, key)
+    """Return a cube thread's state, or None if it does not exist. One round trip.
+
+    `build` turns a slice of plain messages into the caller's objects.
+    """
+    head, record = await _load_newest_with_items(heads, key)
     if record is None:
         return None
-    messages = elements(head, record.slots[MESSAGES].ranges, build) if MESSAGES in record.slots else []
-    return CubeState(messages, value(head, record, EXTRA) or {}, metadata_of(head, record).get(PARENT))
+    messages = read_messages(head, record.slots[MESSAGES].ranges, build) if MESSAGES in record.slots else []
+    return CubeState(messages, value(head, record, EXTRA) or {}, metadata_of(head, record).get(PARENT_THREAD))
 
 
-async def _whole(heads: Heads, key: ThreadKey) -> tuple[Head, CheckpointRecord | None]:
-    """The newest checkpoint of a talk and all its items."""
+async def _load_newest_with_items(heads: Heads, key: ThreadKey) -> tuple[Head, CheckpointRecord | None]:
+    """Read a cube thread's newest checkpoint and all its items. One round trip."""
     head, loaded = await load_some(heads, key, (CheckpointRef("", None),), heads.get(key))
     row = loaded.checkpoints[0].row if loaded.checkpoints else None
     if row is None:
@@ -152,7 +167,7 @@ async def _whole(heads: Heads, key: ThreadKey) -> tuple[Head, CheckpointRecord |
 
 
 class CubeOverview(NamedTuple):
-    """A talk without its messages: how many there are, what the ledger tells, and the rest as it is held."""
+    """A cube thread without its messages: `messages` is their number, `runs` the run log, the rest as stored."""
 
     messages: int
     runs: RunLog
@@ -163,69 +178,76 @@ class CubeOverview(NamedTuple):
 
 
 async def overview(heads: Heads, key: ThreadKey) -> CubeOverview | None:
-    """A talk without its messages; None if there is no such thread. Two round trips."""
-    head, record = await _current(heads, key, None)
+    """Return a cube thread without its messages, or None if it does not exist. Two round trips."""
+    head, record = await _load_newest(heads, key, None)
     if record is None:
         return None
-    head = await _with_items(heads, head, record, (EVENTS, EXTRA, PENDING, ANSWERS))
-    asked = value(head, record, PENDING)
+    head = await _load_items(heads, head, record, (EVENTS, EXTRA, PENDING, ANSWERS))
     return CubeOverview(
         count(record.slots, MESSAGES),
         RunLog(events(head, record)),
         value(head, record, EXTRA),
-        (asked[0], asked[1]) if asked is not None and not is_settled(asked) else None,
+        _request_and_run(value(head, record, PENDING)),
         value(head, record, ANSWERS) or {},
-        metadata_of(head, record).get(PARENT),
+        metadata_of(head, record).get(PARENT_THREAD),
     )
 
 
+def _request_and_run(pending: Sequence[Any] | None) -> tuple[dict[str, Any], str | None] | None:
+    return (pending[0], pending[1]) if pending is not None and not is_cleared(pending) else None
+
+
 async def snapshot(heads: Heads, key: ThreadKey, run: str, build: Callable[[list[Any]], list[T]]) -> list[T]:
-    """The messages of no run and of the runs that were completed up to this one. One round trip."""
-    head, record = await _whole(heads, key)
+    """Return the messages without a run and those of the runs completed up to this one. One round trip.
+
+    Refused if the thread does not exist or the run is not completed. `build` is as in `load`.
+    """
+    head, record = await _load_newest_with_items(heads, key)
     if record is None:
         raise _no_thread(key)
-    return elements(head, _kept(record, events(head, record), run, key)[1], build)
+    return read_messages(head, _until_run(record, events(head, record), run, key)[1], build)
 
 
 def _no_thread(key: ThreadKey) -> Refused:
-    return Refused(NO_THREAD, f"there is no thread {key.id!r}")
+    return Refused(NO_THREAD, f"thread {key.id!r} not found")
 
 
-def _kept(
-    record: CheckpointRecord, told: Sequence[RunEvent], run: str, key: ThreadKey
+def _until_run(
+    record: CheckpointRecord, all_events: Sequence[RunEvent], run: str, key: ThreadKey
 ) -> tuple[list[RunEvent], tuple[ItemRange, ...]]:
-    """What is left up to a run: events, and the runs of items that hold their messages."""
-    kept = until(told, run)
+    """Return the events up to a run, and the ranges of the items that hold their messages."""
+    kept = events_until(all_events, run)
     if kept is None:
         raise Refused(NOT_COMPLETED, f"thread {key.id!r}: run {run!r} is not completed")
-    held = record.slots[MESSAGES].ranges if MESSAGES in record.slots else ()
-    if len(kept) == len(told):
-        return kept, held
-    ids = (at for each in held for at in each.ids())
-    stay = set(map(id, kept))
-    taken = [(event, list(islice(ids, event.items))) for event in told]
-    return kept, itemlog.join_ranges(at for event, items in taken if id(event) in stay for at in items)
+    ranges = record.slots[MESSAGES].ranges if MESSAGES in record.slots else ()
+    if len(kept) == len(all_events):
+        return kept, ranges
+    item_ids = (item_id for each in ranges for item_id in each.ids())
+    kept_ids = set(map(id, kept))  # two events can be equal
+    events_with_items = [(event, list(islice(item_ids, event.items))) for event in all_events]
+    return kept, itemlog.join_ranges(
+        item_id for event, items in events_with_items if id(event) in kept_ids for item_id in items
+    )
 
 
 async def pending(heads: Heads, key: ThreadKey) -> tuple[dict[str, Any], str | None] | None:
-    """The question that waits, and its run."""
-    found = await _read(heads, key, PENDING)
-    return (found[0], found[1]) if found is not None and not is_settled(found) else None
+    """Return the pending request and its run, or None. One or two round trips."""
+    return _request_and_run(await _read_current(heads, key, PENDING))
 
 
 async def answer(heads: Heads, key: ThreadKey, run: str, question: str) -> Any:
-    """An answer, or None."""
-    return ((await _read(heads, key, ANSWERS)) or {}).get(run, {}).get(question)
+    """Return the answer to a question of a run, or None. One or two round trips."""
+    return ((await _read_current(heads, key, ANSWERS)) or {}).get(run, {}).get(question)
 
 
-async def _read(heads: Heads, key: ThreadKey, name: str) -> Any:
-    """A channel of the newest checkpoint as it is now. One round trip; two if it is large and not at hand."""
+async def _read_current(heads: Heads, key: ThreadKey, name: str) -> Any:
+    """Read the current value of a channel. One round trip; two if it is large and not cached."""
 
     async def once() -> Any:
-        head, record = await _current(heads, key, heads.get(key))
+        head, record = await _load_newest(heads, key, heads.get(key))
         if record is None:
             return None
-        head = await _with_items(heads, head, record, (name,))
+        head = await _load_items(heads, head, record, (name,))
         heads.remember(with_recent_checkpoints(head, [record]))
         return value(head, record, name)
 
@@ -233,42 +255,37 @@ async def _read(heads: Heads, key: ThreadKey, name: str) -> Any:
 
 
 async def fork(
-    heads: Heads, source: ThreadKey, target: ThreadKey, run: str, about: Any, *, time: int, nonce: int
+    heads: Heads, source: ThreadKey, target: ThreadKey, run: str, fork_extra: Any, *, time: int, nonce: int
 ) -> None:
-    """A new talk with what is left of another up to a run. Its messages are copied inside the database, unread.
+    """Create a cube thread with the messages and runs of another, up to a run. Four round trips.
 
-    Four round trips. `metadata_of` stands in its extra as `fork`, if it is given.
+    The messages are copied inside the database and not read. `fork_extra`, unless it is None, becomes the entry `fork`
+    of the new thread's extra. Refused if the source does not exist, the target does, or the run is not completed.
     """
 
     async def read() -> Seen[tuple[Head, CheckpointRecord]]:
-        head, record = await _current(heads, source, heads.get(source))
+        head, record = await _load_newest(heads, source, heads.get(source))
         if record is None:
             raise _no_thread(source)
-        there = (await LoadItems(target, ())).thread
-        if there is None:
-            head = await _with_items(heads, head, record, (EVENTS, EXTRA))
-        return Seen((head, record), there)
+        target_row = (await LoadItems(target, ())).thread
+        if target_row is None:
+            head = await _load_items(heads, head, record, (EVENTS, EXTRA))
+        return Seen((head, record), target_row)
 
     def decide(seen: Seen[tuple[Head, CheckpointRecord]], attempt: int) -> Decision[None]:
         if seen.row is not None:
-            raise Refused(THREAD_EXISTS, f"there is a thread {target.id!r} already")
+            raise Refused(THREAD_EXISTS, f"thread {target.id!r} already exists")
         head, record = seen.state
         assert head.row is not None
-        forked = _forked(head, record, target, run, about, time, nonce + attempt)
-        return Decision(None, ForkThread(source, (head.row.epoch, head.row.rev), *forked))
+        draft = Draft(head)
+        slots = slots_until_run(head, record, run, fork_extra, draft)
+        ranges, batch = fork_batch(draft, slots, target, run, time=time, nonce=nonce + attempt)
+        return Decision(None, ForkThread(source, (head.row.epoch, head.row.rev), ranges, batch))
 
     await commit(heads, target, read, decide, source=source)
 
 
-def _forked(
-    head: Head, record: CheckpointRecord, target: ThreadKey, run: str, about: Any, time: int, nonce: int
-) -> tuple[tuple[ItemRange, ...], Batch]:
-    draft = Draft(head)
-    slots = forked_slots(head, record, run, about, draft)
-    return taken_over(draft, slots, target, run, time=time, nonce=nonce)
-
-
-def taken_over(
+def fork_batch(
     draft: Draft,
     slots: Mapping[str, Slot],
     target: ThreadKey,
@@ -279,14 +296,11 @@ def taken_over(
     status: str = "idle",
     own: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[ItemRange, ...], Batch]:
-    """The items that a fork takes over, and what is new in it."""
+    """Return the ranges of the items that a fork copies from its source, and the batch with what is new."""
     head = draft.head
-    labels = {PARENT: head.key.id}
+    labels = {PARENT_THREAD: head.key.id}
     label = draft.share(pack(labels))
-    row = CheckpointRow(
-        ns="", id=after(None), parent=None, run=run, step=None, source="fork", labels=label, time=time, hidden=False,
-        refs=(), body=b"",
-    )  # fmt: skip
+    row = new_checkpoint_row(after(None), None, run, source="fork", labels=label, time=time)
     row = checkpoint(row, slots, draft, own).row
     sealed = draft.sealed()
     size = row.size + sum(len(stored) for _, stored in sealed)
@@ -298,20 +312,21 @@ def taken_over(
     )
     used = [ItemRange(NAMES, 0, len(head.names)), ItemRange(SHARED, label, 1), *row.refs]
     used += [each for slot in slots.values() for each in slot.ranges]
-    return itemlog.minus(itemlog.union(used), (ItemRange(at.lane, at.n, 1) for at in draft.new_items)), batch
+    new = (ItemRange(item_id.lane, item_id.n, 1) for item_id in draft.new_items)
+    return itemlog.minus(itemlog.union(used), new), batch
 
 
-def forked_slots(head: Head, record: CheckpointRecord, run: str, about: Any, draft: Draft) -> dict[str, Slot]:
-    """What a fork holds: the messages and events up to a run, and the extra."""
-    told = events(head, record)
-    kept, runs = _kept(record, told, run, head.key)
+def slots_until_run(head: Head, record: CheckpointRecord, run: str, fork_extra: Any, draft: Draft) -> dict[str, Slot]:
+    """Return the channels of a fork: messages and events up to a run, and the extra."""
+    all_events = events(head, record)
+    kept, ranges = _until_run(record, all_events, run, head.key)
     slots = {name: record.slots[name] for name in (MESSAGES, EVENTS, EXTRA) if name in record.slots}
-    if len(kept) != len(told):
+    if len(kept) != len(all_events):
         messages = sum(len(event.ids) for event in kept)
-        slots[MESSAGES] = draft.spilled(Slot(LIST, MSGPACK, messages, False, None, runs), None)
-        items = draft.append(FOLDED, packed(kept))
+        slots[MESSAGES] = draft.spilled(Slot(LIST, MSGPACK, messages, False, None, ranges), None)
+        items = draft.append(FOLDED_EVENTS, pack_events(kept))
         slots[EVENTS] = Slot(LIST, MSGPACK, len(kept), False, None, itemlog.join_ranges(items))
-    if about is not None:
-        extra = {**(value(head, record, EXTRA) or {}), "fork": about}
-        slots[EXTRA] = draft.place(EXTRA, parts(extra), slots.get(EXTRA))
+    if fork_extra is not None:
+        extra = {**(value(head, record, EXTRA) or {}), "fork": fork_extra}
+        slots[EXTRA] = draft.place(EXTRA, encode_parts(extra), slots.get(EXTRA))
     return slots

@@ -1,4 +1,4 @@
-"""Repairing a CubeLoop thread: all messages that can be read, in a new checkpoint. What was lost is said."""
+"""Repair a cube thread: a new checkpoint with every message that can be read, and a report of what is lost."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from collections.abc import Iterator
 from itertools import islice
 
 from threadkeep.engine.commit import next_batch, with_top
-from threadkeep.engine.cube.channels import EVENTS, FOLDED, MESSAGES, checkpoint, events, status_at
-from threadkeep.engine.cube.events import APPENDED, RunEvent, packed
+from threadkeep.engine.cube.channels import (
+    EVENTS,
+    FOLDED_EVENTS,
+    MESSAGES,
+    checkpoint,
+    events,
+    new_checkpoint_row,
+    status_at,
+)
+from threadkeep.engine.cube.events import APPENDED, RunEvent, pack_events
 from threadkeep.engine.health.rebuild import INTACT, LOST, Rebuilder
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import MSGPACK, pack
@@ -23,11 +31,11 @@ from threadkeep.errors import Corrupt
 
 
 async def repair_cube(
-    rebuilder: Rebuilder, target: CheckpointPlace, id: str, moment: BranchStamp
+    rebuilder: Rebuilder, target: CheckpointPlace, id: str, stamp: BranchStamp
 ) -> tuple[CheckpointRow, dict[str, str], Batch]:
-    """A new checkpoint, how its channels were obtained, and the batch.
+    """Return the new checkpoint's row, how each of its channels was obtained, and the batch that adds it.
 
-    It has what can be read of the damaged checkpoint, or the state of the newest intact one before it.
+    The checkpoint has what can be read of the damaged one, or else the state of the newest intact one before it.
     """
     scan = rebuilder.scan
     record = scan.records.get(target)
@@ -37,79 +45,83 @@ async def repair_cube(
         record = _newest_intact(rebuilder, target)
         channels = dict.fromkeys(record.slots, f"taken from {record.row.id}")
         rebuilder.assume(
-            f"{target[1]} cannot be read: the talk goes on as it was at {record.row.id}; what came after it is lost"
+            f"{target[1]} cannot be read: the thread continues from {record.row.id}; everything after that is lost"
         )
     await scan.fetch(record.slots.values())
     draft = Draft(rebuilder.head)
-    slots = _slots(rebuilder, draft, record, channels)
-    row, batch = _made(rebuilder, draft, record, slots, target, id, moment)
+    slots = _readable_slots(rebuilder, draft, record, channels)
+    row, batch = _repair_batch(rebuilder, draft, record, slots, target, id, stamp)
     return row, channels, batch
 
 
 def _newest_intact(rebuilder: Rebuilder, target: CheckpointPlace) -> CheckpointRecord:
     records = rebuilder.scan.records
-    below = [place for place in records if place < target and place not in rebuilder.damaged]
-    if not below:
-        raise Corrupt(f"{rebuilder.scan.where} cannot be repaired: no checkpoint of it can be read")
-    return records[max(below)]
+    earlier = [key for key in records if key < target and key not in rebuilder.damaged]
+    if not earlier:
+        raise Corrupt(f"{rebuilder.scan.where} cannot be repaired: none of its checkpoints can be read")
+    return records[max(earlier)]
 
 
-def _slots(rebuilder: Rebuilder, draft: Draft, record: CheckpointRecord, channels: dict[str, str]) -> dict[str, Slot]:
-    """What of a checkpoint can be read: other channels whole or not at all, messages one by one."""
+def _readable_slots(
+    rebuilder: Rebuilder, draft: Draft, record: CheckpointRecord, channels: dict[str, str]
+) -> dict[str, Slot]:
+    """Return the channels that can be read: messages one by one, the others only as a whole."""
     slots = {name: slot for name, slot in record.slots.items() if rebuilder.scan.is_intact(slot)}
     for name in record.slots.keys() - slots.keys() - {MESSAGES}:
         rebuilder.assume(f"{name} cannot be read and is left out")
     messages = record.slots.get(MESSAGES)
     if messages is None or MESSAGES in slots:
         return slots
-    kept = list(_readable(rebuilder, events(draft.head, record), messages))
-    ids = [at for _, held in kept for at in held]
+    kept = list(_readable_events(rebuilder, events(draft.head, record), messages))
+    ids = [item_id for _, items in kept for item_id in items]
     count = sum(len(event.ids) for event, _ in kept)
     slots[MESSAGES] = draft.spilled(Slot(LIST, MSGPACK, count, False, None, itemlog.join_ranges(ids)), None)
-    items = draft.append(FOLDED, packed(event for event, _ in kept))
-    slots[EVENTS] = draft.spilled(Slot(LIST, MSGPACK, len(kept), False, None, itemlog.join_ranges(items)), None)
+    new_items = draft.append(FOLDED_EVENTS, pack_events(event for event, _ in kept))
+    slots[EVENTS] = draft.spilled(Slot(LIST, MSGPACK, len(kept), False, None, itemlog.join_ranges(new_items)), None)
     channels[MESSAGES] = f"what can be read of it: {count} of {messages.elements} messages"
-    channels[EVENTS] = "rewritten without the messages that are lost"
+    channels[EVENTS] = "rewritten without the lost messages"
     rebuilder.assume(f"{messages.elements - count} of {messages.elements} messages cannot be read and are left out")
     return slots
 
 
-def _readable(rebuilder: Rebuilder, told: list[RunEvent], messages: Slot) -> Iterator[tuple[RunEvent, list[ItemId]]]:
-    """Events with the items that are left of them; of messages that came together, those in damaged items go."""
+def _readable_events(
+    rebuilder: Rebuilder, all_events: list[RunEvent], messages: Slot
+) -> Iterator[tuple[RunEvent, list[ItemId]]]:
+    """Yield events with their readable items. Of messages appended together, those in damaged items are dropped."""
     scan = rebuilder.scan
-    ids = (at for run in messages.ranges for at in run.ids())
-    for event in told:
-        held = list(islice(ids, event.items))
-        if event.kind != APPENDED or not any(at in scan.bad for at in held):
-            yield event, held
-        elif len(held) == len(event.ids):  # else it is not known which message an item belongs to
-            pairs = zip(event.ids, held, strict=True)
-            left = [(id, at) for id, at in pairs if at not in scan.bad and scan.uneven.get(at, 1) == 1]
+    item_ids = (item_id for each in messages.ranges for item_id in each.ids())
+    for event in all_events:
+        items = list(islice(item_ids, event.items))
+        if event.kind != APPENDED or not any(item in scan.bad for item in items):
+            yield event, items
+        elif len(items) == len(event.ids):  # otherwise it is unknown which item holds which message
+            pairs = zip(event.ids, items, strict=True)
+            left = [(id, item) for id, item in pairs if item not in scan.bad and scan.uneven.get(item, 1) == 1]
             if left:
-                yield event._replace(ids=tuple(id for id, _ in left), items=len(left)), [at for _, at in left]
+                yield event._replace(ids=tuple(id for id, _ in left), items=len(left)), [item for _, item in left]
 
 
-def _made(
+def _repair_batch(
     rebuilder: Rebuilder,
     draft: Draft,
     record: CheckpointRecord,
     slots: dict[str, Slot],
     target: CheckpointPlace,
     id: str,
-    moment: BranchStamp,
+    stamp: BranchStamp,
 ) -> tuple[CheckpointRow, Batch]:
     scan, row = rebuilder.scan, rebuilder.scan.row
     assert row is not None
     labels = {**(scan.labels(record.row.labels) or {}), "repaired": target[1]}
     label = draft.share(pack(labels))
     parent = record.row.id if record.row.id != target[1] else record.row.parent
-    made = CheckpointRow("", id, parent, record.row.run, None, "fork", label, moment.time, False, (), b"")
-    new = checkpoint(made, slots, draft)
-    for at, item in draft.new_items.items():
-        draft.head.cache.add(at, item)
+    empty = new_checkpoint_row(id, parent, record.row.run, source="fork", labels=label, time=stamp.time)
+    new = checkpoint(empty, slots, draft)
+    for item_id, item in draft.new_items.items():
+        draft.head.cache.add(item_id, item)
     thread = with_top(row, new.row, status_at(draft.head, new))
-    thread = thread._replace(updated=moment.time, checkpoints=row.checkpoints + 1)
+    thread = thread._replace(updated=stamp.time, checkpoints=row.checkpoints + 1)
     tagged = (NewLabels(label, metadata.tags(labels)),) if ItemId(SHARED, label) in draft.new_items else ()
     runs = (new.row.run,) if new.row.run is not None else ()
-    batch = next_batch(draft, thread, nonce=moment.nonce, grown=new.row.size)
+    batch = next_batch(draft, thread, nonce=stamp.nonce, grown=new.row.size)
     return new.row, batch._replace(new_checkpoints=(new.row,), labels=tagged, runs=runs)

@@ -1,4 +1,4 @@
-"""Memories: the values of LangGraph's store, found by key, filter, words or vectors.
+"""Memories: the values of LangGraph's store, found by key, filter, full text or vectors.
 
-`plans` has the verbs, `requests` what they ask of a backend. May import nothing of threadkeep but `plan` and `errors`.
+`plans` has the verbs, `requests` what they request from a backend. May import `engine.identity`, `plan` and `errors`.
 """

@@ -1,11 +1,11 @@
-"""What of a memory a query can find: the texts that are embedded, and the words.
+"""What a query can find of a memory: the texts that are embedded, and the words that are indexed.
 
-The index is LangGraph's IndexConfig, with `search` added, which says what a query compares:
+The index is configured by LangGraph's IndexConfig plus `search`, which says what a query is compared with:
 
-    vector    embeddings, the default where there is an `embed`
-    text      words, the default where there is none
+    vector    embeddings; the default with `embed`
+    text      words; the default without `embed`
     hybrid    both, by reciprocal rank fusion
-    off       nothing: a query is NotImplementedError, and storing costs the least
+    off       nothing: a query raises NotImplementedError, and storing costs least
 """
 
 from __future__ import annotations
@@ -19,138 +19,147 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from threadkeep.engine.memories.vectors import COSINE, MEASURES, packed
-from threadkeep.engine.memories.words import leaves, words_of
+from threadkeep.engine.memories.vectors import COSINE, METRICS, packed
+from threadkeep.engine.memories.words import index_words, leaf_texts
 
 _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config"}
 _SEARCHES = ("vector", "text", "hybrid", "off")
 _BY_VECTOR = ("vector", "hybrid")
-_WHOLE = "$"
+_WHOLE_VALUE = "$"
 
 
-class Embedded(NamedTuple):
-    """Texts and queries as packed vectors."""
+class EmbeddedTexts(NamedTuple):
+    """The packed vectors of texts and of queries."""
 
     texts: Mapping[str, bytes]
     queries: Mapping[str, bytes]
 
 
-_NOTHING = Embedded({}, {})
+_NO_VECTORS = EmbeddedTexts({}, {})
 
 
-Run: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, Embedded]]], Embedded]
-"""Runs a coroutine to its end for a blocking caller: an embedding function may be async only."""
+RunCoroutine: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, EmbeddedTexts]]], EmbeddedTexts]
+"""Runs a coroutine for a blocking caller, because an embedding function may be async only."""
 
 
 def stores_vectors(config: Any) -> bool:
-    """Whether a store with this index stores vectors. What is wrong with the index is an error."""
-    return _search(_checked(config)) in _BY_VECTOR
+    """Whether a store with this index config stores vectors. TypeError or ValueError if the config is invalid."""
+    return _search_mode(_check_config(config)) in _BY_VECTOR
 
 
-def _search(checked: Mapping[str, Any]) -> str:
+def _search_mode(checked: Mapping[str, Any]) -> str:
     return checked.get("search") or ("vector" if checked.get("embed") is not None else "text")
 
 
 class QueryIndex:
-    """How values are found by queries. `has_words` says whether the storage has full text."""
+    """The index of a store: what is embedded and indexed. `has_words` says whether the storage has full text."""
 
-    def __init__(self, config: Any, *, run: Run, has_words: bool = True) -> None:
-        given = _checked(config)
+    def __init__(self, config: Any, *, run: RunCoroutine, has_words: bool = True) -> None:
+        checked = _check_config(config)
         self._run = run
-        self.search = _search(given)
+        self.search = _search_mode(checked)
         if self.search in ("text", "hybrid") and not has_words:
-            if given.get("search"):
+            if checked.get("search"):
                 raise NotImplementedError(
-                    f"search={self.search!r}: there is no full text on this storage, only vectors"
+                    f"index['search'] = {self.search!r}: this storage has no full-text search, only vectors"
                 )
             self.search = "off"
         has_vectors = self.search in _BY_VECTOR
-        self.dims: int | None = given.get("dims") if has_vectors else None
-        self.metric = given.get("distance_type") or COSINE
-        self.embeddings = ensure_embeddings(given["embed"]) if has_vectors else None
+        self.dims: int | None = checked.get("dims") if has_vectors else None
+        self.metric = checked.get("distance_type") or COSINE
+        self.embeddings = ensure_embeddings(checked["embed"]) if has_vectors else None
         self.has_words = self.search in ("text", "hybrid")
-        self._fields = tuple(given.get("fields") or (_WHOLE,))
+        self._fields = tuple(checked.get("fields") or (_WHOLE_VALUE,))
 
-    def can_be_asked(self) -> None:
-        """A query where there is nothing to compare it with is an error."""
+    def check_queries(self) -> None:
+        """Raise NotImplementedError if there is nothing to compare a query with."""
         if self.search == "off":
             raise NotImplementedError(
-                "this store has neither vectors nor words to compare a query with: give it an embed, or, where the"
-                " storage has full text, index={'search': 'text'}"
+                "this store has neither vectors nor words to compare a query with: configure index['embed'], or, if the"
+                " storage has full-text search, index={'search': 'text'}"
             )
 
     def texts(self, value: Mapping[str, Any], fields: Sequence[str] | None) -> tuple[str, ...]:
-        """What of a value is embedded, by these fields or by those of the index."""
+        """Return the texts of a value to embed: those in `fields`, or in the fields of the index."""
         if self.embeddings is None:
             return ()
-        return tuple(dict.fromkeys(text for path in self._paths(fields) for text in _texts(value, path)))
+        return tuple(dict.fromkeys(text for path in self._paths(fields) for text in _texts_at(value, path)))
 
     def words(self, value: Mapping[str, Any], fields: Sequence[str] | None) -> str:
-        """The words of a value, likewise."""
+        """Return the words of a value to index: those in `fields`, or in the fields of the index."""
         if not self.has_words:
             return ""
-        found = (leaves(value) if path == _WHOLE else _leaves_at(value, path) for path in self._paths(fields))
-        return words_of(chain.from_iterable(found))
+        texts = (
+            leaf_texts(value) if path == _WHOLE_VALUE else _leaf_texts_at(value, path) for path in self._paths(fields)
+        )
+        return index_words(chain.from_iterable(texts))
 
     def _paths(self, fields: Sequence[str] | None) -> tuple[str, ...]:
         return self._fields if fields is None else tuple(fields)
 
-    def embed(self, texts: Iterable[str], queries: Iterable[str]) -> Embedded:
-        """All these as vectors, asking the model once for each kind."""
-        wanted, asked = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
+    def embed(self, texts: Iterable[str], queries: Iterable[str]) -> EmbeddedTexts:
+        """Embed texts and queries, each distinct one once.
+
+        All texts take one call of the model. Each query takes one, or all together if `embed` is a plain function.
+        """
+        unique_texts, unique_queries = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
         model = self.embeddings
-        if model is None or not (wanted or asked):
-            return _NOTHING
+        if model is None or not (unique_texts or unique_queries):
+            return _NO_VECTORS
         if isinstance(model, EmbeddingsLambda):
             if getattr(model, "func", None) is None:
-                return self._run(lambda: self.aembed(wanted, asked))
-            found = model.embed_documents(asked) if asked else []
+                return self._run(lambda: self.aembed(unique_texts, unique_queries))
+            query_vectors = model.embed_documents(unique_queries) if unique_queries else []
         else:
-            found = [model.embed_query(query) for query in asked]
-        return self._embedded(wanted, model.embed_documents(wanted) if wanted else [], asked, found)
+            query_vectors = [model.embed_query(query) for query in unique_queries]
+        text_vectors = model.embed_documents(unique_texts) if unique_texts else []
+        return self._pack(unique_texts, text_vectors, unique_queries, query_vectors)
 
-    async def aembed(self, texts: Iterable[str], queries: Iterable[str]) -> Embedded:
-        """The same for async callers."""
-        wanted, asked = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
+    async def aembed(self, texts: Iterable[str], queries: Iterable[str]) -> EmbeddedTexts:
+        """Async version of `embed`."""
+        unique_texts, unique_queries = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
         model = self.embeddings
-        if model is None or not (wanted or asked):
-            return _NOTHING
+        if model is None or not (unique_texts or unique_queries):
+            return _NO_VECTORS
         if isinstance(model, EmbeddingsLambda):
-            found = await model.aembed_documents(asked) if asked else []
+            query_vectors = await model.aembed_documents(unique_queries) if unique_queries else []
         else:
-            found = [await model.aembed_query(query) for query in asked]
-        return self._embedded(wanted, await model.aembed_documents(wanted) if wanted else [], asked, found)
+            query_vectors = [await model.aembed_query(query) for query in unique_queries]
+        text_vectors = await model.aembed_documents(unique_texts) if unique_texts else []
+        return self._pack(unique_texts, text_vectors, unique_queries, query_vectors)
 
-    def _embedded(self, texts: list[str], vectors: Any, asked: list[str], queries: Any) -> Embedded:
+    def _pack(self, texts: list[str], text_vectors: Any, queries: list[str], query_vectors: Any) -> EmbeddedTexts:
         assert self.dims is not None
-        return Embedded(_packed(texts, vectors, self.dims), _packed(asked, queries, self.dims))
+        return EmbeddedTexts(
+            _pack_vectors(texts, text_vectors, self.dims), _pack_vectors(queries, query_vectors, self.dims)
+        )
 
 
-def _packed(texts: Sequence[str], vectors: Any, dims: int) -> dict[str, bytes]:
-    """Texts and their vectors; ValueError if a function did not give one for each."""
+def _pack_vectors(texts: Sequence[str], vectors: Any, dims: int) -> dict[str, bytes]:
+    """Return the packed vector of each text; ValueError if the embedding function did not return one for each."""
     if not hasattr(vectors, "__len__") or len(vectors) != len(texts):
         what = f"{len(vectors)} vectors" if hasattr(vectors, "__len__") else repr(vectors)
-        raise ValueError(f"the embedding function gave {what} for {len(texts)} texts")
+        raise ValueError(f"the embedding function returned {what} for {len(texts)} texts")
     return {text: packed(vector, dims) for text, vector in zip(texts, vectors, strict=True)}
 
 
-def _texts(value: Mapping[str, Any], path: str) -> list[str]:
-    return get_text_at_path(value, path if path == _WHOLE else tokenize_path(path))
+def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:
+    return get_text_at_path(value, path if path == _WHOLE_VALUE else tokenize_path(path))
 
 
-def _leaves_at(value: Mapping[str, Any], path: str) -> Iterable[str]:
-    """The words of what is at a path; of lists and dicts, those of their leaves."""
-    for text in _texts(value, path):
+def _leaf_texts_at(value: Mapping[str, Any], path: str) -> Iterable[str]:
+    """Yield the texts at a path; for lists and dicts, those of their leaves."""
+    for text in _texts_at(value, path):
         if text[:1] in "[{":
             try:
-                yield from leaves(json.loads(text))
+                yield from leaf_texts(json.loads(text))
                 continue
             except ValueError:
                 pass
         yield text
 
 
-def _checked(config: Any) -> Mapping[str, Any]:
+def _check_config(config: Any) -> Mapping[str, Any]:
     if config is None:
         return {}
     if not isinstance(config, Mapping):
@@ -163,9 +172,9 @@ def _checked(config: Any) -> Mapping[str, Any]:
     if (embed is not None and search is None) or search in _BY_VECTOR:
         _check_vectors(embed, dims)
     if embed is None and dims is not None:
-        raise ValueError("index['dims'] needs an index['embed'] beside it")
-    if config.get("distance_type", COSINE) not in MEASURES:
-        raise ValueError(f"index['distance_type'] must be one of {', '.join(MEASURES)}")
+        raise ValueError("index['dims'] requires index['embed']")
+    if config.get("distance_type", COSINE) not in METRICS:
+        raise ValueError(f"index['distance_type'] must be one of {', '.join(METRICS)}")
     fields = config.get("fields")
     is_list = isinstance(fields, (list, tuple)) and all(isinstance(each, str) for each in fields)
     if fields is not None and not is_list:
@@ -175,8 +184,8 @@ def _checked(config: Any) -> Mapping[str, Any]:
 
 def _check_vectors(embed: Any, dims: Any) -> None:
     if embed is None:
-        raise ValueError("index['embed'] is needed for vectors: a function, an Embeddings object or 'provider:model'")
+        raise ValueError("vector search requires index['embed']: a function, an Embeddings object or 'provider:model'")
     if not (isinstance(embed, (str, Embeddings)) or callable(embed)):
         raise TypeError(f"index['embed'] must be a function, an Embeddings object or 'provider:model', not {embed!r}")
     if isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
-        raise ValueError(f"index['dims'] must be the number of dimensions that embed gives, not {dims!r}")
+        raise ValueError(f"index['dims'] must be the number of dimensions that index['embed'] returns, not {dims!r}")

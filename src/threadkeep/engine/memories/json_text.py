@@ -1,12 +1,13 @@
-"""The values of memories as JSON text, which any database can hold, and back.
+"""Memory values to JSON text that every database can store, and back.
 
-What JSON says is accepted, and nothing else: None, bool, int, finite float, str, list, tuple (it comes back as a list)
-and dict with str keys; a subclass counts as its base. Databases take no NUL and no lone surrogate inside a string, so
-strings and keys are escaped, each character for itself:
+Only JSON types are accepted: None, bool, int, finite float, str, list, tuple (read back as a list) and dict with str
+keys; an instance of a subclass is stored as its base type. Databases reject NUL and lone surrogates inside strings, so
+these characters are escaped in strings and keys:
 
     U+0001 -> U+0001 "1"      U+0000 -> U+0001 "0"      a surrogate, say U+D83D -> U+0001 "d83d"
 
-Equal values of equal types and order have equal text: `dump(load(text)) == text`. Nothing is escaped twice.
+Values that are equal in type, value and key order have equal text: `dump(load(text)) == text`. Nothing is escaped
+twice.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from collections.abc import Callable
 from typing import Any
 
 DEEPEST = 200
-"""How many containers may be inside each other."""
+"""The number of containers that may be nested."""
 
 _LEAVES = frozenset({str, int, float, bool, type(None)})
-_STRANGE = re.compile("[\x00\x01\ud800-\udfff]")
+_UNSTORABLE = re.compile("[\x00\x01\ud800-\udfff]")
 _ESCAPED = re.compile("\x01(?:([01])|(d[89a-f][0-9a-f]{2}))")
 _ASCII = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":"))
 _UNICODE = json.JSONEncoder(check_circular=False, ensure_ascii=False)
@@ -29,44 +30,44 @@ _DECODER = json.JSONDecoder()
 
 
 def dump(value: Any) -> str:
-    """A dict as compact JSON in ASCII, its keys in their order.
+    """Return a dict as compact ASCII JSON, with its keys in their order.
 
-    What is not JSON raises TypeError; NaN, an infinite float, a value that contains itself, one that is nested deeper
-    than `DEEPEST`, and an int with more digits than Python prints (`sys.get_int_max_str_digits`) raise ValueError.
+    TypeError for a type that is not JSON. ValueError for NaN, an infinite float, a value that contains itself, one that
+    is nested deeper than `DEEPEST`, and an int with more digits than Python prints (`sys.get_int_max_str_digits`).
     """
     if type(value) is dict and _is_plain(value, DEEPEST):
-        text = _encoded(value)
+        text = _encode(value)
         if _is_clean(text, value):
             return text
     elif not isinstance(value, dict):
         raise TypeError(f"value must be a dict, not {type(value).__name__}")
-    return _encoded(_mapped(plain(value), escape))
+    return _encode(_map_strings(to_plain_json(value), escape))
 
 
 def load(text: str) -> dict[str, Any]:
-    """The value that `dump` was given; ValueError if it is none."""
+    """Return the value that `dump` was given; ValueError if the text is not a JSON object."""
     value, end = _DECODER.raw_decode(text)
     if end != len(text):
-        value = _DECODER.decode(text)  # there may be spaces after it, if others wrote it
+        value = _DECODER.decode(text)  # spaces may follow, if another program wrote it
     if type(value) is not dict:
-        raise ValueError(f"a {type(value).__name__} in place of a dict")
-    loaded: dict[str, Any] = _mapped(value, _unescape) if "\\u0001" in text else value
+        raise ValueError(f"expected a JSON object, not {type(value).__name__}")
+    loaded: dict[str, Any] = _map_strings(value, _unescape) if "\\u0001" in text else value
     return loaded
 
 
 def escape(text: str) -> str:
-    """A string as it is stored. Different strings stay different, but their order may change where one was escaped."""
-    return _STRANGE.sub(_code, text)
+    """Return a string as it is stored. Different strings stay different, but escaped ones may sort differently."""
+    return _UNSTORABLE.sub(_escape_character, text)
 
 
-def plain(value: Any) -> Any:
-    """A copy of a value in JSON's own types, or the error that `dump` would raise, with the place where it is wrong."""
-    return _copied(value, (), ())
+def to_plain_json(value: Any) -> Any:
+    """Return a copy of a value in plain JSON types, or raise the error of `dump`, with the path of what is wrong."""
+    return _copy_plain(value, (), ())
 
 
-def _is_plain(value: Any, deepest: int) -> bool:
-    """Whether a dict, list or tuple has nothing but exact types in it; a float may still be NaN."""
-    if deepest == 0:
+def _is_plain(value: Any, depth: int) -> bool:
+    """Whether a dict, list or tuple contains only exact JSON types; a float may still be NaN."""
+    if depth == 0:
         return False
     if type(value) is dict:
         for key in value:
@@ -79,28 +80,28 @@ def _is_plain(value: Any, deepest: int) -> bool:
             continue
         if kind is not dict and kind is not list and kind is not tuple:
             return False
-        if not _is_plain(inner, deepest - 1):
+        if not _is_plain(inner, depth - 1):
             return False
     return True
 
 
-def _encoded(value: Any) -> str:
+def _encode(value: Any) -> str:
     try:
         return _ASCII.encode(value)
     except ValueError:
-        plain(value)  # says where
+        to_plain_json(value)  # its error has the path
         raise
 
 
 def _is_clean(text: str, value: Any) -> bool:
-    """Whether nothing had to be escaped in a text that was made of this value; a doubt is a no."""
+    """Whether nothing in this text, made from this value, needs escaping. May be False in doubt."""
     if "\\u000" in text and ("\\u0000" in text or "\\u0001" in text):
         return False
     return "\\ud" not in text or _is_unicode(value)
 
 
 def _is_unicode(value: Any) -> bool:
-    """Whether there is no surrogate in it. The ASCII text cannot tell: a pair of them looks like one character."""
+    """Whether a value has no lone surrogate. Its ASCII text cannot tell: two surrogates look like one character."""
     try:
         _UNICODE.encode(value).encode()
     except UnicodeEncodeError:
@@ -108,25 +109,25 @@ def _is_unicode(value: Any) -> bool:
     return True
 
 
-def _code(found: re.Match[str]) -> str:
-    return f"\x01{ord(found[0]):x}"
+def _escape_character(match: re.Match[str]) -> str:
+    return f"\x01{ord(match[0]):x}"
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2], 16)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1] or match[2], 16)), text)
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A plain value with all its strings and keys changed."""
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a plain value with `change` applied to all its strings and keys."""
     if type(value) is str:
         return change(value)
     if type(value) is dict:
-        return {change(key): _mapped(inner, change) for key, inner in value.items()}
-    return [_mapped(inner, change) for inner in value] if type(value) is list else value
+        return {change(key): _map_strings(inner, change) for key, inner in value.items()}
+    return [_map_strings(inner, change) for inner in value] if type(value) is list else value
 
 
-def _copied(value: Any, path: tuple[str | int, ...], around: tuple[int, ...]) -> Any:
-    """The copy; `around` has the ids of the containers that the value is in."""
+def _copy_plain(value: Any, path: tuple[str | int, ...], parents: tuple[int, ...]) -> Any:
+    """Copy a value. `parents` has the ids of the containers that it is in."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -134,34 +135,34 @@ def _copied(value: Any, path: tuple[str | int, ...], around: tuple[int, ...]) ->
     if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
-        return _finite(value, path)
+        return _check_finite(value, path)
     if not isinstance(value, (dict, list, tuple)):
-        raise TypeError(f"{_place(path)} is a {type(value).__name__}, which is not JSON")
-    around = _surrounded(value, path, around)
+        raise TypeError(f"{_path_text(path)} is a {type(value).__name__}, which is not JSON")
+    parents = _enter_container(value, path, parents)
     if isinstance(value, dict):
-        return {_key(key, path): _copied(inner, (*path, key), around) for key, inner in value.items()}
-    return [_copied(inner, (*path, index), around) for index, inner in enumerate(value)]
+        return {_check_key(key, path): _copy_plain(inner, (*path, key), parents) for key, inner in value.items()}
+    return [_copy_plain(inner, (*path, index), parents) for index, inner in enumerate(value)]
 
 
-def _finite(value: float, path: tuple[str | int, ...]) -> float:
+def _check_finite(value: float, path: tuple[str | int, ...]) -> float:
     if not math.isfinite(value):
-        raise ValueError(f"{_place(path)} is {float.__repr__(value)}, which is not JSON")
+        raise ValueError(f"{_path_text(path)} is {float.__repr__(value)}, which is not JSON")
     return float.__float__(value)
 
 
-def _key(key: Any, path: tuple[str | int, ...]) -> str:
+def _check_key(key: Any, path: tuple[str | int, ...]) -> str:
     if not isinstance(key, str):
-        raise TypeError(f"a key of {_place(path)} is of type {type(key).__name__}, not str")
+        raise TypeError(f"a key of {_path_text(path)} is of type {type(key).__name__}, not str")
     return str.__str__(key)
 
 
-def _surrounded(value: Any, path: tuple[str | int, ...], around: tuple[int, ...]) -> tuple[int, ...]:
-    if id(value) in around:
-        raise ValueError(f"{_place(path)} contains itself")
-    if len(around) == DEEPEST:
-        raise ValueError(f"value is nested deeper than {DEEPEST}")
-    return (*around, id(value))
+def _enter_container(value: Any, path: tuple[str | int, ...], parents: tuple[int, ...]) -> tuple[int, ...]:
+    if id(value) in parents:
+        raise ValueError(f"{_path_text(path)} contains itself")
+    if len(parents) == DEEPEST:
+        raise ValueError(f"value is nested deeper than {DEEPEST} levels")
+    return (*parents, id(value))
 
 
-def _place(path: tuple[str | int, ...]) -> str:
+def _path_text(path: tuple[str | int, ...]) -> str:
     return "value" + "".join(f"[{key!r}]" for key in path)

@@ -1,8 +1,8 @@
-"""Namespaces of memories as bytes, and which of them a pattern means.
+"""Namespaces and keys of memories: their encoding as bytes, their numbers, and patterns that match namespaces.
 
-Each segment is UTF-8 with NUL written as 00 FF, and ends with 00 01. So different namespaces have different bytes, the
-order of bytes is the order of tuples, and a prefix of whole segments is a prefix of bytes: no pattern is ever matched
-against what a user wrote. The partition of a memory is the first segment of its namespace.
+Each segment is UTF-8 with NUL written as 00 FF, and ends with 00 01. So different namespaces have different bytes,
+bytes sort as tuples do, and a prefix of whole segments is a prefix of the bytes: databases need no LIKE over text that
+users wrote. The partition of a memory is the first segment of its namespace.
 """
 
 from __future__ import annotations
@@ -15,80 +15,83 @@ from typing import NamedTuple, TypeAlias
 from threadkeep.engine.identity import from_bytes, to_bytes
 
 Space: TypeAlias = tuple[str, ...]
-ANY = "*"
-"""In a pattern, any one segment."""
+WILDCARD = "*"
+"""Matches any one segment of a namespace."""
 _END = b"\x00\x01"
 
 
 class MemoryKey(NamedTuple):
-    """Where a memory is."""
+    """The namespace and key of a memory."""
 
     namespace: Space
     key: str
 
 
 class NamespacePattern(NamedTuple):
-    """Segments that a namespace begins with, or ends with."""
+    """Segments that a namespace must start with or, if `at_end`, end with."""
 
     at_end: bool
     segments: Space
 
-    def fits(self, space: Space) -> bool:
-        """Whether a namespace is so."""
-        if len(space) < len(self.segments):
+    def matches(self, namespace: Space) -> bool:
+        """Whether a namespace matches."""
+        if len(namespace) < len(self.segments):
             return False
-        own = space[len(space) - len(self.segments) :] if self.at_end else space
-        return all(wanted in (ANY, segment) for wanted, segment in zip(self.segments, own, strict=False))
+        compared = namespace[len(namespace) - len(self.segments) :] if self.at_end else namespace
+        return all(wanted in (WILDCARD, segment) for wanted, segment in zip(self.segments, compared, strict=False))
 
 
 @lru_cache(maxsize=4096)
-def encode(space: Space) -> bytes:
-    """A namespace as bytes."""
-    return b"".join([to_bytes(segment).replace(b"\x00", b"\x00\xff") + _END for segment in space])
+def encode(namespace: Space) -> bytes:
+    """Return a namespace as bytes."""
+    return b"".join([to_bytes(segment).replace(b"\x00", b"\x00\xff") + _END for segment in namespace])
 
 
 @lru_cache(maxsize=4096)
 def decode(data: bytes) -> Space:
-    """The namespace that `encode` was given."""
+    """Return the namespace that `encode` was given; ValueError if these bytes are none."""
     if not data.endswith(_END):
-        raise ValueError(f"no namespace: {data!r}")
+        raise ValueError(f"not an encoded namespace: {data!r}")
     return tuple(from_bytes(part.replace(b"\x00\xff", b"\x00")) for part in data.split(_END)[:-1])
 
 
 def end_of(prefix: bytes) -> bytes:
-    """What comes after all namespaces with this prefix, which is not empty."""
+    """Return the bytes that sort right after all namespaces with this prefix, which must not be empty."""
     return prefix[:-1] + b"\x02"
 
 
 def known_prefix(patterns: Sequence[NamespacePattern]) -> Space:
-    """The longest prefix without wildcards that all these patterns demand."""
-    begins = [_before_any(pattern.segments) for pattern in patterns if not pattern.at_end]
-    return max(begins, key=len, default=())
+    """Return the longest prefix without wildcards that a namespace needs to match all patterns."""
+    prefixes = [_before_wildcard(pattern.segments) for pattern in patterns if not pattern.at_end]
+    return max(prefixes, key=len, default=())
 
 
-def _before_any(segments: Space) -> Space:
-    return segments[: segments.index(ANY)] if ANY in segments else segments
+def _before_wildcard(segments: Space) -> Space:
+    return segments[: segments.index(WILDCARD)] if WILDCARD in segments else segments
 
 
-def memory_number(tenant: str, place: MemoryKey) -> int:
-    """64 bits of a hash. The row has the place too: were two the same, the second could not be stored."""
-    return _hash(_before_key(tenant, place.namespace) + _sized(to_bytes(place.key)))
+def memory_number(tenant: str, memory_key: MemoryKey) -> int:
+    """Return the number of a memory: a 64-bit hash of its key.
+
+    The row has the key too. If two keys had the same number, the second memory could not be stored.
+    """
+    return _hash(_hash_prefix(tenant, memory_key.namespace) + _length_prefixed(to_bytes(memory_key.key)))
 
 
 @lru_cache(maxsize=4096)
 def partition_number(tenant: str, first: str) -> int:
-    """The number of a partition."""
-    return _hash(_sized(to_bytes(tenant)) + _sized(to_bytes(first)))
+    """Return the number of a partition: a 64-bit hash of its name."""
+    return _hash(_length_prefixed(to_bytes(tenant)) + _length_prefixed(to_bytes(first)))
 
 
 @lru_cache(maxsize=4096)
-def _before_key(tenant: str, space: Space) -> bytes:
-    return _sized(to_bytes(tenant)) + _sized(encode(space))
+def _hash_prefix(tenant: str, namespace: Space) -> bytes:
+    return _length_prefixed(to_bytes(tenant)) + _length_prefixed(encode(namespace))
 
 
-def _sized(part: bytes) -> bytes:
+def _length_prefixed(part: bytes) -> bytes:
     return len(part).to_bytes(4, "big") + part
 
 
-def _hash(said: bytes) -> int:
-    return int.from_bytes(blake2b(said, digest_size=8).digest(), "big", signed=True)
+def _hash(data: bytes) -> int:
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)

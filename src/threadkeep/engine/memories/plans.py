@@ -1,4 +1,4 @@
-"""Plans over memories: read them, look through them, rank them by vectors and words, store them."""
+"""Plans for memories: get, list, search by full text and vectors, write, refresh and sweep them."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from threadkeep.engine.memories.vectors import PartitionVectors, nearest
 from threadkeep.engine.memories.words import words
 from threadkeep.errors import Corrupt
 
-_SOME_MORE, _LARGE_SLICE = 2, 1000
-_TRIED = 100
-"""So many of the best are looked at before the database is asked which memories match a filter at all."""
-_DEEPEST = 10_000
-"""So many memories a search by words, or by an approximate index, ranks."""
-_MOST_WORDS = 200
-"""So many words of a query count."""
-_RANK = 60
-"""The constant of reciprocal rank fusion: how little the first places matter more than the next."""
-_SWEPT_AT_ONCE = 1000
-_WORTH_REFRESHING = 0.01
-"""Of its ttl must have passed before reading a memory makes it live longer."""
-_MINUTE = 60_000_000
+_EXTRA_ROWS, _MAX_SLICE = 2, 1000
+_CHECKED_FIRST = 100
+"""This many of the best memories are checked against a filter before the database is queried for all that match."""
+_MAX_RANKED = 10_000
+"""The number of memories that a full-text search, or each ranking of a hybrid search, ranks."""
+_MAX_QUERY_WORDS = 200
+"""The number of words of a query that count."""
+_RRF_CONSTANT = 60
+"""The constant of reciprocal rank fusion. The larger it is, the less the first ranks stand out."""
+_SWEEP_BATCH = 1000
+_REFRESH_AFTER = 0.01
+"""The fraction of its ttl that must have passed before reading a memory refreshes it."""
+_MICROSECONDS_PER_MINUTE = 60_000_000
 
 
 class FoundMemory(NamedTuple):
-    """A memory that was found, its value, and how well it fits if that was asked."""
+    """A memory, its decoded value, and its score if it was found by a query."""
 
     row: MemoryRow
     value: dict[str, Any]
@@ -56,7 +56,7 @@ class FoundMemory(NamedTuple):
 
 
 class MemoryQuery(NamedTuple):
-    """What a search asks: below which prefix, with which filter, which page; and what it is ranked by."""
+    """A search: prefix, filter and page, and the vector and text that it is ranked by."""
 
     tenant: str
     prefix: Space
@@ -70,220 +70,233 @@ class MemoryQuery(NamedTuple):
 
 @dataclass(slots=True)
 class VectorCache:
-    """What a Keep has at hand of the vectors, by tenant and partition; of at most about `budget` bytes each."""
+    """The vectors that a Keep caches, by tenant and partition; at most about `budget` bytes for one search."""
 
     dims: int
     metric: str
     budget: int
-    parts: dict[tuple[str, str], PartitionVectors] = field(default_factory=dict)
+    partitions: dict[tuple[str, str], PartitionVectors] = field(default_factory=dict)
     large: set[tuple[str, str | None]] = field(default_factory=set)
-    """Partitions, and tenants as a whole (None), that the storage ranks."""
+    """Partitions, and tenants as a whole (None), that the storage ranks itself."""
     wants_index: bool = False
-    """Something large was met, and nobody has seen to an index yet."""
+    """Whether a large partition was found and no index was requested since."""
 
     def clear(self) -> None:
-        """Nothing is certain any more."""
-        self.parts.clear()
+        """Drop everything."""
+        self.partitions.clear()
         self.large.clear()
 
-    async def current(self, tenant: str, first: str | None) -> list[PartitionVectors] | None:
-        """The partition, or all of the tenant, as they are now; None if that is too much. One round trip."""
+    async def load(self, tenant: str, first: str | None) -> list[PartitionVectors] | None:
+        """Return the current vectors of a partition, or of all partitions of a tenant if `first` is None.
+
+        None if they are too large, so that the storage must rank them. One round trip.
+        """
         if (tenant, first) in self.large:
             return None
-        known = {name: part for (whose, name), part in self.parts.items() if whose == tenant and first in (None, name)}
-        since = {name: part.at for name, part in known.items()}
-        full = sum(part.size for part in known.values()) > self.budget
+        cached = {
+            name: partition
+            for (owner, name), partition in self.partitions.items()
+            if owner == tenant and first in (None, name)
+        }
+        since = {name: partition.version for name, partition in cached.items()}
+        full = sum(partition.size for partition in cached.values()) > self.budget
         for change in await LoadVectorChanges(tenant, first, since, self.budget // (4 * self.dims), full, self.dims):
             if change.large:
-                self._let_go(tenant, first)
+                self._mark_large(tenant, first)
                 return None
-            before = known.get(change.first, PartitionVectors((0, 0)))
-            known[change.first] = before.changed(change, self.dims, self.metric)
-            self.parts[(tenant, change.first)] = known[change.first]
-        return list(known.values())
+            before = cached.get(change.first, PartitionVectors((0, 0)))
+            cached[change.first] = before.with_changes(change, self.dims, self.metric)
+            self.partitions[(tenant, change.first)] = cached[change.first]
+        return list(cached.values())
 
-    def _let_go(self, tenant: str, first: str | None) -> None:
-        """From now on the storage is asked."""
+    def _mark_large(self, tenant: str, first: str | None) -> None:
+        """From now on, let the storage rank this partition, or the whole tenant."""
         self.wants_index = self.wants_index or not self.large
         self.large.add((tenant, first))
         if first is not None:
-            self.parts.pop((tenant, first), None)
+            self.partitions.pop((tenant, first), None)
 
 
-def _hit(row: MemoryRow, score: float | None = None) -> FoundMemory:
-    """A memory with its value; Corrupt if that is none."""
+def _decode_memory(row: MemoryRow, score: float | None = None) -> FoundMemory:
+    """Return a memory with its decoded value; Corrupt if it cannot be decoded."""
     try:
         return FoundMemory(row, load(row.value), score)
     except ValueError as error:
-        raise Corrupt(f"the value of memory {row.key!r} in {row.namespace!r} cannot be read: {error}") from error
+        raise Corrupt(f"the value of memory {row.key!r} in {row.namespace!r} cannot be decoded: {error}") from error
 
 
-async def get(tenant: str, places: Sequence[MemoryKey], now: int) -> list[FoundMemory | None]:
-    """Memories by place. One round trip."""
-    rows = await GetMemories(tenant, tuple(places), now)
-    return [_hit(row) if row is not None else None for row in rows]
+async def get(tenant: str, keys: Sequence[MemoryKey], now: int) -> list[FoundMemory | None]:
+    """Return memories by key; None for each that does not exist. One round trip."""
+    rows = await GetMemories(tenant, tuple(keys), now)
+    return [_decode_memory(row) if row is not None else None for row in rows]
 
 
-async def get_one(tenant: str, place: MemoryKey, now: int) -> FoundMemory | None:
-    """One memory. One round trip."""
-    (row,) = await GetMemories(tenant, (place,), now)
-    return _hit(row) if row is not None else None
+async def get_one(tenant: str, key: MemoryKey, now: int) -> FoundMemory | None:
+    """Return a memory, or None if it does not exist. One round trip."""
+    (row,) = await GetMemories(tenant, (key,), now)
+    return _decode_memory(row) if row is not None else None
 
 
-async def search(question: MemoryQuery, vectors: VectorCache | None) -> list[FoundMemory]:
-    """A page of what a question finds."""
-    if question.limit == 0:
+async def search(query: MemoryQuery, vectors: VectorCache | None) -> list[FoundMemory]:
+    """Return one page of the memories that a query finds.
+
+    One round trip without text and vector, unless there is a filter. Otherwise two or more: one for each ranking, and
+    one for each slice of rows until the page is full.
+    """
+    if query.limit == 0:
         return []
-    if question.vector is None and question.text is None:
-        return await _browse(question)
+    if query.vector is None and query.text is None:
+        return await _list_matching(query)
     depth = 1
     while True:
-        ranking, is_all = await _ranking(question, vectors, depth)
-        page = await _page(question, ranking)
-        if is_all or len(page) == question.limit:
+        ranking, is_all = await _rank(query, vectors, depth)
+        page = await _load_page(query, ranking)
+        if is_all or len(page) == query.limit:
             return page
-        depth *= 8  # what was found did not match the filter, which only we can tell
+        depth *= 8  # too few of the ranked memories matched the filter, which only `matches` decides exactly
 
 
-async def _browse(question: MemoryQuery) -> list[FoundMemory]:
-    """By time. One round trip, or some if there is a filter that the database cannot answer exactly."""
-    tenant, prefix, filter, limit, offset, now = question[:6]
+async def _list_matching(query: MemoryQuery) -> list[FoundMemory]:
+    """Return a page ordered by time. One round trip; more if the database cannot evaluate the filter exactly."""
+    tenant, prefix, filter, limit, offset, now = query[:6]
     if filter == EVERYTHING:
         rows = await ListMemories(tenant, prefix, now, limit, offset)
-        return [_hit(row) for row in rows]
+        return [_decode_memory(row) for row in rows]
     found: list[FoundMemory] = []
     after: Position | None = None
-    step = min(offset + limit + _SOME_MORE, _LARGE_SLICE)
+    step = min(offset + limit + _EXTRA_ROWS, _MAX_SLICE)
     while len(found) < offset + limit:
         rows = await ListMemories(tenant, prefix, now, step, after=after, filter=filter)
-        found += _matching(rows, filter)
+        found += _filter_rows(rows, filter)
         if len(rows) < step:
             break
         after = (rows[-1].updated, rows[-1].namespace, rows[-1].key)
-        step = min(4 * step, _LARGE_SLICE)
+        step = min(4 * step, _MAX_SLICE)
     return found[offset : offset + limit]
 
 
-def _matching(rows: Iterable[MemoryRow], filter: FilterNode) -> Iterator[FoundMemory]:
-    hits = map(_hit, rows)
-    return (hit for hit in hits if matches(filter, hit.value))
+def _filter_rows(rows: Iterable[MemoryRow], filter: FilterNode) -> Iterator[FoundMemory]:
+    return (found for found in map(_decode_memory, rows) if matches(filter, found.value))
 
 
-async def _ranking(question: MemoryQuery, vectors: VectorCache | None, depth: int) -> tuple[Iterator[Scored], bool]:
-    """Numbers of memories, best first, of those that may match the filter; and whether there are no more."""
-    by_words = await _by_words(question) if question.text is not None else None
-    if question.vector is None or vectors is None:
+async def _rank(query: MemoryQuery, vectors: VectorCache | None, depth: int) -> tuple[Iterator[Scored], bool]:
+    """Return numbers of memories that may match the filter, best first, and whether these are all."""
+    by_words = await _rank_by_words(query) if query.text is not None else None
+    if query.vector is None or vectors is None:
         return iter(by_words or ()), True
-    by_vectors, is_all = await _by_vectors(question, vectors, depth)
+    by_vectors, is_all = await _rank_by_vectors(query, vectors, depth)
     if by_words is None:
         return iter(by_vectors), is_all
-    gone = await FindExpired(question.tenant, question.prefix, question.now)
-    living = (scored for scored in by_vectors if scored[0] not in gone)
-    if question.filter == EVERYTHING:
-        return _fused(by_words, living), is_all
-    allowed = await _allowed(question)
-    return _fused(_only(by_words, allowed), _only(living, allowed)), is_all
+    expired = await FindExpired(query.tenant, query.prefix, query.now)
+    not_expired = (scored for scored in by_vectors if scored[0] not in expired)
+    if query.filter == EVERYTHING:
+        return _fuse_rankings(by_words, not_expired), is_all
+    candidates = await _find_candidates(query)
+    return _fuse_rankings(_restrict(by_words, candidates), _restrict(not_expired, candidates)), is_all
 
 
-async def _allowed(question: MemoryQuery) -> frozenset[int]:
-    """What the database does not say to be left out."""
-    return await FindMatching(question.tenant, question.prefix, question.now, question.filter)
+async def _find_candidates(query: MemoryQuery) -> frozenset[int]:
+    """Return the numbers of all memories that may match the filter."""
+    return await FindMatching(query.tenant, query.prefix, query.now, query.filter)
 
 
-def _only(ranking: Iterable[Scored], allowed: frozenset[int]) -> Iterator[Scored]:
-    return ((number, score) for number, score in ranking if number in allowed)
+def _restrict(ranking: Iterable[Scored], numbers: frozenset[int]) -> Iterator[Scored]:
+    return ((number, score) for number, score in ranking if number in numbers)
 
 
-async def _by_words(question: MemoryQuery) -> Sequence[Scored]:
-    wanted = tuple(dict.fromkeys(words(question.text or "")))[:_MOST_WORDS]
+async def _rank_by_words(query: MemoryQuery) -> Sequence[Scored]:
+    wanted = tuple(dict.fromkeys(words(query.text or "")))[:_MAX_QUERY_WORDS]
     if not wanted:
         return ()
-    is_page = question.filter == EVERYTHING and question.vector is None
-    deepest = question.offset + question.limit if is_page else _DEEPEST
-    return await SearchFullText(question.tenant, question.prefix, question.now, wanted, deepest)
+    is_page = query.filter == EVERYTHING and query.vector is None
+    limit = query.offset + query.limit if is_page else _MAX_RANKED
+    return await SearchFullText(query.tenant, query.prefix, query.now, wanted, limit)
 
 
-async def _by_vectors(question: MemoryQuery, vectors: VectorCache, depth: int) -> tuple[Iterable[Scored], bool]:
-    tenant, prefix, filter, limit, offset, now, vector, _ = question
+async def _rank_by_vectors(query: MemoryQuery, vectors: VectorCache, depth: int) -> tuple[Iterable[Scored], bool]:
+    tenant, prefix, filter, limit, offset, now, vector, _ = query
     assert vector is not None
-    parts = await vectors.current(tenant, prefix[0] if prefix else None)
-    if parts is not None:
-        return nearest(parts, vector, prefix, vectors.metric), True
+    partitions = await vectors.load(tenant, prefix[0] if prefix else None)
+    if partitions is not None:
+        return nearest(partitions, vector, prefix, vectors.metric), True
     needed = (offset + limit) * depth
     return await SearchVectors(tenant, prefix, now, vector, vectors.metric, max(4 * needed, 100), needed, filter)
 
 
-def _fused(*rankings: Iterable[Scored]) -> Iterator[Scored]:
-    """Reciprocal rank fusion: what stands high in either ranking, and best what stands high in both."""
+def _fuse_rankings(*rankings: Iterable[Scored]) -> Iterator[Scored]:
+    """Merge rankings by reciprocal rank fusion: memories that rank high in both come first."""
     scores: dict[int, float] = {}
     for ranking in rankings:
-        for rank, (number, _) in enumerate(islice(ranking, _DEEPEST), 1):
-            scores[number] = scores.get(number, 0.0) + 1 / (_RANK + rank)
+        for rank, (number, _) in enumerate(islice(ranking, _MAX_RANKED), 1):
+            scores[number] = scores.get(number, 0.0) + 1 / (_RRF_CONSTANT + rank)
     return iter(sorted(scores.items(), key=lambda scored: (-scored[1], scored[0])))
 
 
-async def _page(question: MemoryQuery, ranking: Iterator[Scored]) -> list[FoundMemory]:
-    """The memories of a ranking that match the filter, from `offset` on."""
-    end, found, tried = question.offset + question.limit, list[FoundMemory](), 0
-    is_sifted = question.filter == EVERYTHING
+async def _load_page(query: MemoryQuery, ranking: Iterator[Scored]) -> list[FoundMemory]:
+    """Return the page of a ranking: the memories that match the filter, from `offset` on."""
+    end, found, checked = query.offset + query.limit, list[FoundMemory](), 0
+    is_restricted = query.filter == EVERYTHING
     while len(found) < end:
-        if not is_sifted and tried >= _TRIED:
-            ranking, is_sifted = _only(ranking, await _allowed(question)), True
-        some = dict(islice(ranking, end - len(found) if is_sifted else max(end, _TRIED)))
-        if not some:
+        if not is_restricted and checked >= _CHECKED_FIRST:
+            ranking, is_restricted = _restrict(ranking, await _find_candidates(query)), True
+        scores = dict(islice(ranking, end - len(found) if is_restricted else max(end, _CHECKED_FIRST)))
+        if not scores:
             break
-        rows = await GetMemoriesByNumber(question.tenant, question.prefix, tuple(some), question.now)
-        hits = (_hit(rows[number], score) for number, score in some.items() if number in rows)
-        found += [hit for hit in hits if matches(question.filter, hit.value)]
-        tried += len(some)
-    return found[question.offset : end]
+        rows = await GetMemoriesByNumber(query.tenant, query.prefix, tuple(scores), query.now)
+        memories = (_decode_memory(rows[number], score) for number, score in scores.items() if number in rows)
+        found += [memory for memory in memories if matches(query.filter, memory.value)]
+        checked += len(scores)
+    return found[query.offset : end]
 
 
 async def namespaces(
     tenant: str, patterns: Sequence[NamespacePattern], max_depth: int | None, limit: int, offset: int, now: int
 ) -> list[Space]:
-    """Namespaces that fit all patterns, cut to `max_depth` segments, each once, in order."""
+    """Return the namespaces that match all patterns, cut to `max_depth` segments, each once, in order.
+
+    One round trip for each `_MAX_SLICE` namespaces.
+    """
     prefix, after, found = known_prefix(patterns), None, list[Space]()
     while len(found) < offset + limit:
-        spaces = await ListNamespaces(tenant, prefix, now, _LARGE_SLICE, after)
-        for space in spaces:
-            cut = space if max_depth is None else space[:max_depth]
-            if all(pattern.fits(space) for pattern in patterns) and (not found or found[-1] != cut):
+        listed = await ListNamespaces(tenant, prefix, now, _MAX_SLICE, after)
+        for namespace in listed:
+            cut = namespace if max_depth is None else namespace[:max_depth]
+            if all(pattern.matches(namespace) for pattern in patterns) and (not found or found[-1] != cut):
                 found.append(cut)
-        if len(spaces) < _LARGE_SLICE:
+        if len(listed) < _MAX_SLICE:
             break
-        after = spaces[-1]
+        after = listed[-1]
     return found[offset : offset + limit]
 
 
-async def write(tenant: str, puts: Sequence[NewMemory], gone: Sequence[MemoryKey], now: int) -> None:
-    """Store and remove memories. One commit."""
-    if puts or gone:
-        await WriteMemories(tenant, tuple(puts), tuple(gone), now)
+async def write(tenant: str, puts: Sequence[NewMemory], deletes: Sequence[MemoryKey], now: int) -> None:
+    """Store and delete memories in one commit. One round trip, or none if there is nothing to do."""
+    if puts or deletes:
+        await WriteMemories(tenant, tuple(puts), tuple(deletes), now)
 
 
-async def refresh(tenant: str, places: Sequence[MemoryKey], now: int) -> None:
-    """Let these memories live as long again. One commit."""
-    await RefreshMemories(tenant, tuple(places), now)
+async def refresh(tenant: str, keys: Sequence[MemoryKey], now: int) -> None:
+    """Restart the ttl of memories. One commit."""
+    await RefreshMemories(tenant, tuple(keys), now)
 
 
-def worth_refreshing(row: MemoryRow, now: int) -> bool:
-    """Whether a memory that was read has become noticeably older."""
+def needs_refresh(row: MemoryRow, now: int) -> bool:
+    """Whether enough of a memory's ttl has passed for a read to refresh it."""
     if row.ttl is None or row.expires is None:
         return False
-    return now + lifetime(row.ttl) - row.expires >= _WORTH_REFRESHING * lifetime(row.ttl)
+    return now + lifetime(row.ttl) - row.expires >= _REFRESH_AFTER * lifetime(row.ttl)
 
 
 def lifetime(ttl: float) -> int:
-    """Minutes in microseconds."""
-    return int(ttl * _MINUTE)
+    """Convert a ttl in minutes to microseconds."""
+    return int(ttl * _MICROSECONDS_PER_MINUTE)
 
 
 async def sweep(now: int) -> int:
-    """Remove what has expired, in small commits; how many memories it were."""
-    swept = 0
+    """Delete expired memories of all tenants, in small commits. Return the number deleted."""
+    total = 0
     while True:
-        some = await SweepMemories(now, _SWEPT_AT_ONCE)
-        swept += some
-        if some < _SWEPT_AT_ONCE:
-            return swept
+        deleted = await SweepMemories(now, _SWEEP_BATCH)
+        total += deleted
+        if deleted < _SWEEP_BATCH:
+            return total

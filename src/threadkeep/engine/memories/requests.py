@@ -1,10 +1,11 @@
-"""Memories: their rows, and what the engine asks of a backend about them. Guarantees as in `backend`.
+"""The rows of memories, and the requests about them that a backend serves. Guarantees as in `engine.requests`.
 
-    read     Recall, RecallNumbered, Browse, Spaces, Count, Matching, Expired, Worded, VectorChanges, Nearest
-    write    Remember, Refresh, Sweep, IndexVectors
+    read     GetMemories, GetMemoriesByNumber, ListMemories, ListNamespaces, CountMemories, FindMatching, FindExpired,
+             SearchFullText, LoadVectorChanges, SearchVectors
+    write    WriteMemories, RefreshMemories, SweepMemories, CreateVectorIndex
 
-Times are microseconds since 1970. `now` hides what has expired: a read never shows it, whether or not it was swept.
-A request that has a filter may leave out only what does not match; the asker checks again.
+Times are microseconds since 1970. A read never returns a memory that is expired at `now`, whether or not it was swept.
+A backend may return memories that do not match a filter, but must not omit one that does: the caller filters again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, 
 
 
 class MemoryRow(NamedTuple):
-    """A memory. `value` is JSON text, `ttl` minutes after which it expires if nobody reads or writes it."""
+    """A stored memory. `value` is JSON text; `ttl` is the minutes it lives after it was last written or refreshed."""
 
     namespace: Space
     key: str
@@ -30,12 +31,12 @@ class MemoryRow(NamedTuple):
 
     @property
     def memory_key(self) -> MemoryKey:
-        """Where it is."""
+        """The memory's namespace and key."""
         return MemoryKey(self.namespace, self.key)
 
 
 class NewMemory(NamedTuple):
-    """A memory to be stored: its row, a vector (float32, little-endian) for each embedded text, and its words."""
+    """A memory to store: its row, one vector (float32, little-endian) per embedded text, and its words."""
 
     row: MemoryRow
     vectors: tuple[bytes, ...] = ()
@@ -44,7 +45,7 @@ class NewMemory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WriteMemories(Request[None]):
-    """Store and remove memories, all or nothing. A memory that is there and has not expired keeps its `created`."""
+    """Store and delete memories in one transaction. A memory that exists and has not expired keeps its `created`."""
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
     tenant: str
@@ -52,12 +53,12 @@ class WriteMemories(Request[None]):
     deletes: tuple[MemoryKey, ...]
     now: int
     expired: bool = False
-    """Whether to remove only what has expired."""
+    """Whether to delete a memory of `deletes` only if it has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshMemories(Request[None]):
-    """Let memories that have a ttl live that long from now on."""
+    """Restart the ttl of memories that have one."""
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
     tenant: str
@@ -67,7 +68,7 @@ class RefreshMemories(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class SweepMemories(Request[int]):
-    """Remove at most `limit` memories that have expired, of all tenants; how many it were."""
+    """Delete at most `limit` expired memories, of all tenants. Return the number deleted."""
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
     now: int
@@ -76,7 +77,7 @@ class SweepMemories(Request[int]):
 
 @dataclass(frozen=True, slots=True)
 class GetMemories(Request[tuple[MemoryRow | None, ...]]):
-    """Memories by place; None for one that is not there."""
+    """Get memories by key; None for each that does not exist."""
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
@@ -86,7 +87,7 @@ class GetMemories(Request[tuple[MemoryRow | None, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class GetMemoriesByNumber(Request[dict[int, MemoryRow]]):
-    """Memories by number, all of them below a prefix; those that are gone are missing."""
+    """Get memories by number, all below one prefix; those that no longer exist are missing from the result."""
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
@@ -96,12 +97,12 @@ class GetMemoriesByNumber(Request[dict[int, MemoryRow]]):
 
 
 Position: TypeAlias = tuple[int, Space, str]
-"""Of a memory in the order of `ListMemories`: when it was updated, and where it is."""
+"""A position in the order of `ListMemories`: time of the last update, namespace, key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListMemories(Request[tuple[MemoryRow, ...]]):
-    """Memories below a prefix: the last updated first, then by namespace and key. At most `limit`, after `after`."""
+    """List at most `limit` memories below a prefix, after `after`: last updated first, then by namespace and key."""
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
@@ -115,7 +116,7 @@ class ListMemories(Request[tuple[MemoryRow, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ListNamespaces(Request[tuple[Space, ...]]):
-    """Namespaces below a prefix that have memories, in order, at most `limit`, after `after`."""
+    """List at most `limit` namespaces below a prefix that have memories, in order, after `after`."""
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
@@ -127,7 +128,7 @@ class ListNamespaces(Request[tuple[Space, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class CountMemories(Request[int]):
-    """How many memories a tenant has."""
+    """Count the memories of a tenant."""
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
@@ -136,7 +137,7 @@ class CountMemories(Request[int]):
 
 @dataclass(frozen=True, slots=True)
 class FindMatching(Request[frozenset[int]]):
-    """The numbers of the memories below a prefix that may match a filter."""
+    """Find the numbers of the memories below a prefix that may match a filter."""
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
@@ -147,7 +148,7 @@ class FindMatching(Request[frozenset[int]]):
 
 @dataclass(frozen=True, slots=True)
 class FindExpired(Request[frozenset[int]]):
-    """The numbers of the memories below a prefix that have expired and are still stored."""
+    """Find the numbers of the memories below a prefix that have expired but are still stored."""
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
@@ -156,12 +157,12 @@ class FindExpired(Request[frozenset[int]]):
 
 
 Scored: TypeAlias = tuple[int, float]
-"""A memory's number and how well it fits, more is better."""
+"""A memory's number and its score; higher is better."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchFullText(Request[tuple[Scored, ...]]):
-    """The memories below a prefix that have one of these words, best first, at most `limit`."""
+    """Find at most `limit` memories below a prefix that contain at least one of these words, best first."""
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
@@ -172,7 +173,7 @@ class SearchFullText(Request[tuple[Scored, ...]]):
 
 
 class VectorRow(NamedTuple):
-    """A stored vector: of which memory, of which of its texts, in which namespace."""
+    """A stored vector: the number of its memory, the index of the embedded text, and the namespace."""
 
     memory: int
     field: int
@@ -182,9 +183,11 @@ class VectorRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanges:
-    """What changed in a partition: vectors that were stored since, and, if some were removed, those that are there.
+    """What changed in a partition of vectors.
 
-    One that is `large` is not told: the storage can rank it itself, by `SearchVectors`, and should be asked to.
+    `at` is its new version, and `changed` has the vectors stored since the given one. If some were removed,
+    `present` has the (memory, field) pairs of all that exist; otherwise it is None. A partition that is `large` comes
+    without changes: the storage ranks it itself, see `SearchVectors`.
     """
 
     first: str
@@ -196,9 +199,10 @@ class PartitionChanges:
 
 @dataclass(frozen=True, slots=True)
 class LoadVectorChanges(Request[tuple[PartitionChanges, ...]]):
-    """The partitions (one, or all if `first` is None) whose vectors are not as they were `since`.
+    """Load what changed in partitions whose version differs from `since`: one partition, or all if `first` is None.
 
-    The asker does not want to hold more than `most` vectors, if that can be helped, and may be `full` already.
+    `first` is the first segment of the partition's namespaces. The caller prefers to cache at most `most`
+    vectors. A storage with a vector index answers `large` if there are more, or if the cache is already full.
     """
 
     access: ClassVar[Access] = READ
@@ -211,7 +215,7 @@ class LoadVectorChanges(Request[tuple[PartitionChanges, ...]]):
 
 
 class NearestMemories(NamedTuple):
-    """Memories by their nearest vector, best first, and whether there are no more."""
+    """Memories ranked by their nearest vector, best first; `is_all` says that there are no others."""
 
     scored: tuple[Scored, ...]
     is_all: bool
@@ -219,10 +223,10 @@ class NearestMemories(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SearchVectors(Request[NearestMemories]):
-    """The memories below a prefix whose vectors are nearest, at most `limit`. Only where there is something large.
+    """Find at most `limit` memories below a prefix whose vectors are nearest, in a storage that has large partitions.
 
-    `metric` is cosine, inner_product or l2. Exact if few match, else as good as the storage's index is. Not fewer than
-    `needed` if there are so many.
+    `metric` is cosine, inner_product or l2. The result is exact if few memories match, otherwise as good as the
+    storage's index. It has at least `needed` memories if that many exist.
     """
 
     access: ClassVar[Access] = READ
@@ -238,7 +242,7 @@ class SearchVectors(Request[NearestMemories]):
 
 @dataclass(frozen=True, slots=True)
 class CreateVectorIndex(Request[None]):
-    """Have an index for vectors of so many dimensions, where the storage has such a thing."""
+    """Create an index for vectors of `dims` dimensions, if the storage supports one."""
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
     dims: int

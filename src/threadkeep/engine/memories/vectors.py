@@ -1,7 +1,7 @@
-"""Vectors at hand: those of a partition packed into arrays, kept current with what others store, and searched exactly.
+"""Vectors of a partition as arrays in memory, kept current with the storage, and exact search over them.
 
-A `PartitionVectors` never changes; what was stored since makes another one, which shares the arrays of the old one. Small arrays
-are joined when there are many of them, so a memory that is stored costs what it is, not what is there already.
+A `PartitionVectors` is immutable. Changes make a new one that shares arrays with the old one. Small arrays are merged
+when they become many, so the cost of a stored memory depends on its own size, not on the size of the partition.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-COSINE, INNER_PRODUCT, L2 = MEASURES = ("cosine", "inner_product", "l2")
-_FIRST = 128
-"""So many of the best are put in order first; mostly nobody asks for more."""
-_ROUNDING = 1e-4
-"""Relative to the best: how far apart two ways of reckoning a score may be, and more."""
+COSINE, INNER_PRODUCT, L2 = METRICS = ("cosine", "inner_product", "l2")
+_FIRST_BATCH = 128
+"""The number of best rows that are sorted first. Most callers need no more."""
+_SCORE_TOLERANCE = 1e-4
+"""More than the difference between fast and exact scores can be, relative to the best score."""
 
 
 def numpy() -> Any:
-    """numpy, or how to get it."""
+    """Return numpy; ImportError with the `pip install` line if it is missing."""
     try:
         import numpy as np  # noqa: PLC0415 - only vector search needs it
     except ImportError as error:
@@ -33,77 +33,75 @@ def numpy() -> Any:
 
 
 def packed(vector: Sequence[float], dims: int) -> bytes:
-    """A vector as bytes; ValueError if it has not the dimensions that were agreed, or is not finite."""
+    """Return a vector as bytes; ValueError if it does not have `dims` dimensions or is not finite."""
     np = numpy()
     row = np.asarray(vector, dtype="<f4").reshape(-1)
     if len(row) != dims:
-        raise ValueError(f"the embedding has {len(row)} dimensions, the index was configured for {dims}")
+        raise ValueError(f"the embedding has {len(row)} dimensions, but the index is configured for {dims}")
     if not np.isfinite(row).all():
-        raise ValueError("the embedding has a number that is not finite")
+        raise ValueError("the embedding contains a number that is not finite")
     data: bytes = row.tobytes()
     return data
 
 
 class _VectorBlock(NamedTuple):
-    """Some vectors, one a row; of which memory, which of its texts, and in which namespace each is."""
+    """Vectors, one per row, with the memory number, the text index and the namespace index of each."""
 
     rows: NDArray[np.float32]
     memories: NDArray[np.int64]
     fields: NDArray[np.int32]
-    spaces: NDArray[np.int32]
+    namespaces: NDArray[np.int32]
 
-    def only(self, kept: NDArray[np.bool_]) -> _VectorBlock:
-        return (
-            self
-            if kept.all()
-            else _VectorBlock(self.rows[kept], self.memories[kept], self.fields[kept], self.spaces[kept])
-        )
+    def select(self, mask: NDArray[np.bool_]) -> _VectorBlock:
+        if mask.all():
+            return self
+        return _VectorBlock(self.rows[mask], self.memories[mask], self.fields[mask], self.namespaces[mask])
 
 
 class PartitionVectors(NamedTuple):
-    """The vectors of a partition at one moment, for one measure."""
+    """The vectors of a partition at one version, prepared for one metric."""
 
-    at: tuple[int, int]
-    spaces: tuple[Space, ...] = ()
+    version: tuple[int, int]
+    namespaces: tuple[Space, ...] = ()
     blocks: tuple[_VectorBlock, ...] = ()
 
     @property
     def size(self) -> int:
-        """Bytes, roughly."""
+        """The approximate number of bytes."""
         return sum(block.rows.nbytes for block in self.blocks)
 
-    def changed(self, changes: PartitionChanges, dims: int, measure: str) -> PartitionVectors:
-        """The partition after these changes. Vectors of other dimensions are not ours to compare."""
+    def with_changes(self, changes: PartitionChanges, dims: int, metric: str) -> PartitionVectors:
+        """Return the partition after these changes. Vectors with other dimensions are ignored."""
         rows = [row for row in changes.changed if len(row.vector) == 4 * dims]
-        numbers = {space: n for n, space in enumerate(self.spaces)}
+        numbers = {namespace: n for n, namespace in enumerate(self.namespaces)}
         for row in rows:
             numbers.setdefault(row.namespace, len(numbers))
-        kept = [block.only(~_are_among(block, rows)) for block in self.blocks] if rows else list(self.blocks)
+        kept = [block.select(~_rows_in(block, rows)) for block in self.blocks] if rows else list(self.blocks)
         if changes.present is not None:
-            kept = [block.only(_are_present(block, changes.present)) for block in kept]
+            kept = [block.select(_rows_present(block, changes.present)) for block in kept]
         if rows:
-            kept.append(_block(rows, numbers, measure))
-        return PartitionVectors(
-            changes.at, tuple(numbers), tuple(_joined([block for block in kept if len(block.rows)]))
-        )
+            kept.append(_make_block(rows, numbers, metric))
+        blocks = _merge_blocks([block for block in kept if len(block.rows)])
+        return PartitionVectors(changes.at, tuple(numbers), tuple(blocks))
 
     def rows(self, prefix: Space) -> Iterator[tuple[Any, Any]]:
-        """The numbers of the memories below a prefix, and their vectors."""
+        """Yield arrays of memory numbers below a prefix, each with an array of their vectors."""
         np = numpy()
-        fits = np.fromiter((space[: len(prefix)] == prefix for space in self.spaces), bool, len(self.spaces))
+        is_below = (namespace[: len(prefix)] == prefix for namespace in self.namespaces)
+        below = np.fromiter(is_below, bool, len(self.namespaces))
         for block in self.blocks:
-            if fits.all():
+            if below.all():
                 yield block.memories, block.rows
-            elif fits.any():
-                here = fits[block.spaces]
-                yield block.memories[here], block.rows[here]
+            elif below.any():
+                mask = below[block.namespaces]
+                yield block.memories[mask], block.rows[mask]
 
 
-def _block(rows: Sequence[VectorRow], numbers: dict[Space, int], measure: str) -> _VectorBlock:
+def _make_block(rows: Sequence[VectorRow], numbers: dict[Space, int], metric: str) -> _VectorBlock:
     np = numpy()
     matrix = np.frombuffer(b"".join(row.vector for row in rows), "<f4").reshape(len(rows), -1)
-    if measure == COSINE:
-        matrix = _normed(matrix)
+    if metric == COSINE:
+        matrix = _normalize(matrix)
     return _VectorBlock(
         matrix.astype(np.float32, copy=False),
         np.fromiter((row.memory for row in rows), np.int64, len(rows)),
@@ -112,95 +110,95 @@ def _block(rows: Sequence[VectorRow], numbers: dict[Space, int], measure: str) -
     )
 
 
-def _normed(matrix: Any) -> Any:
-    """Vectors of length 1; in double precision, for their squares may not fit into single."""
+def _normalize(matrix: Any) -> Any:
+    """Scale vectors to length 1. Computes in double precision: squares may overflow single precision."""
     np = numpy()
     wide = matrix.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=-1, keepdims=True)
     return (wide / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def _are_among(block: _VectorBlock, rows: Iterable[VectorRow]) -> Any:
-    """Which vectors of a block are of the same memories and texts as these rows."""
+def _rows_in(block: _VectorBlock, rows: Iterable[VectorRow]) -> Any:
+    """Return a mask of the block's vectors that belong to the same memory and text as one of these rows."""
     np = numpy()
     given = {(row.memory, row.field) for row in rows}
-    among = np.isin(block.memories, np.fromiter((memory for memory, _ in given), np.int64, len(given)))
-    for at in np.flatnonzero(among):
-        among[at] = (int(block.memories[at]), int(block.fields[at])) in given
-    return among
+    mask = np.isin(block.memories, np.fromiter((memory for memory, _ in given), np.int64, len(given)))
+    for index in np.flatnonzero(mask):
+        mask[index] = (int(block.memories[index]), int(block.fields[index])) in given
+    return mask
 
 
-def _are_present(block: _VectorBlock, present: frozenset[tuple[int, int]]) -> Any:
+def _rows_present(block: _VectorBlock, present: frozenset[tuple[int, int]]) -> Any:
     np = numpy()
     pairs = zip(block.memories.tolist(), block.fields.tolist(), strict=True)
     return np.fromiter((pair in present for pair in pairs), bool, len(block.memories))
 
 
-def _joined(blocks: list[_VectorBlock]) -> list[_VectorBlock]:
-    """Blocks of which each is at least twice as large as the next."""
+def _merge_blocks(blocks: list[_VectorBlock]) -> list[_VectorBlock]:
+    """Merge blocks from the end until each is at least twice as large as the next."""
     np = numpy()
     while len(blocks) > 1 and len(blocks[-2].rows) < 2 * len(blocks[-1].rows):
-        *blocks, one, other = blocks
-        blocks.append(_VectorBlock(*(np.concatenate(pair) for pair in zip(one, other, strict=True))))
+        *blocks, first, second = blocks
+        blocks.append(_VectorBlock(*(np.concatenate(pair) for pair in zip(first, second, strict=True))))
     return blocks
 
 
 def _dot(rows: Any, query: Any) -> Any:
-    """Products, on one core: BLAS would have all cores spin for a moment, which takes longer when they have other work."""
+    """Return dot products, computed on one core. BLAS would use all cores, which is slower when they are busy."""
     np = numpy()
     return np.vecdot(rows, query) if hasattr(np, "vecdot") else np.einsum("ij,j->i", rows, query)
 
 
-_NEARNESS: dict[str, Callable[[Any, Any], Any]] = {
-    COSINE: _dot,  # both are of length 1
+_FAST_SCORES: dict[str, Callable[[Any, Any], Any]] = {
+    COSINE: _dot,  # both have length 1
     INNER_PRODUCT: _dot,
     L2: lambda rows, query: -numpy().linalg.norm(rows - query, axis=1),
 }
-_EXACTLY: dict[str, Callable[[Any, Any], Any]] = {
+_EXACT_SCORES: dict[str, Callable[[Any, Any], Any]] = {
     COSINE: lambda rows, query: (rows * query).sum(axis=1),
     INNER_PRODUCT: lambda rows, query: (rows * query).sum(axis=1),
     L2: lambda rows, query: -numpy().sqrt(((rows - query) ** 2).sum(axis=1)),
 }
-"""The same for few rows, in double precision and one number after the other: equal vectors are equally near."""
+"""Scores for few rows, in double precision and summed in a fixed order: equal vectors get equal scores."""
 
 
-def nearest(parts: Iterable[PartitionVectors], query: bytes, prefix: Space, measure: str) -> Iterator[Scored]:
-    """Memories by their nearest vector, best first; of equal ones the lower number first."""
+def nearest(partitions: Iterable[PartitionVectors], query: bytes, prefix: Space, metric: str) -> Iterator[Scored]:
+    """Yield memories ranked by their nearest vector, best first; of equal ones, the lower number first."""
     np = numpy()
-    wanted = np.frombuffer(query, "<f4").astype(np.float32)
-    if measure == COSINE:
-        wanted = _normed(wanted)
-    found = [each for part in parts for each in part.rows(prefix)]
-    if not found:
+    vector = np.frombuffer(query, "<f4").astype(np.float32)
+    if metric == COSINE:
+        vector = _normalize(vector)
+    arrays = [each for partition in partitions for each in partition.rows(prefix)]
+    if not arrays:
         return
-    near = [_NEARNESS[measure](rows, wanted) for _, rows in found]
+    fast = [_FAST_SCORES[metric](rows, vector) for _, rows in arrays]
     seen: set[int] = set()
-    for chosen in _best_first(np, np.concatenate(near)):
-        numbers, scores = _scored(np, found, chosen, wanted, measure)
-        for at in np.lexsort((numbers, -scores)).tolist():
-            number = int(numbers[at])
+    for chosen in _best_first(np, np.concatenate(fast)):
+        numbers, scores = _exact_scores(np, arrays, chosen, vector, metric)
+        for index in np.lexsort((numbers, -scores)).tolist():
+            number = int(numbers[index])
             if number not in seen:
                 seen.add(number)
-                yield number, float(scores[at])
+                yield number, float(scores[index])
 
 
-def _best_first(np: Any, near: Any) -> Iterator[Any]:
-    """Which rows are best, then the others: these are only looked at if somebody comes to the end of the best."""
-    if len(near) <= 2 * _FIRST:
-        yield np.arange(len(near))
+def _best_first(np: Any, scores: Any) -> Iterator[Any]:
+    """Yield the indexes of the best rows, then those of all others, which few callers need."""
+    if len(scores) <= 2 * _FIRST_BATCH:
+        yield np.arange(len(scores))
         return
-    worst = np.partition(near, len(near) - _FIRST)[len(near) - _FIRST]
-    margin = _ROUNDING * max(abs(float(near.max())), abs(float(worst)), 1e-9)
-    yield np.flatnonzero(near >= worst - margin)
-    yield np.flatnonzero(near < worst - margin)
+    worst = np.partition(scores, len(scores) - _FIRST_BATCH)[len(scores) - _FIRST_BATCH]
+    margin = _SCORE_TOLERANCE * max(abs(float(scores.max())), abs(float(worst)), 1e-9)
+    yield np.flatnonzero(scores >= worst - margin)
+    yield np.flatnonzero(scores < worst - margin)
 
 
-def _scored(np: Any, found: Sequence[tuple[Any, Any]], chosen: Any, wanted: Any, measure: str) -> tuple[Any, Any]:
-    """The numbers and exact scores of chosen rows, which are counted through all that was found."""
+def _exact_scores(np: Any, arrays: Sequence[tuple[Any, Any]], chosen: Any, vector: Any, metric: str) -> tuple[Any, Any]:
+    """Return the memory numbers and exact scores of chosen rows. Their indexes count through all arrays."""
     numbers, scores, start = [], [], 0
-    for memories, rows in found:
+    for memories, rows in arrays:
         own = chosen[(chosen >= start) & (chosen < start + len(rows))] - start
         numbers.append(memories[own])
-        scores.append(_EXACTLY[measure](rows[own].astype(np.float64), wanted.astype(np.float64)))
+        scores.append(_EXACT_SCORES[metric](rows[own].astype(np.float64), vector.astype(np.float64)))
         start += len(rows)
     return np.concatenate(numbers), np.concatenate(scores)
