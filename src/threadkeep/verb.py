@@ -74,7 +74,7 @@ def _as_work(plan: Callable[..., Plan[T]]) -> Callable[..., Work[T]]:
 
 
 def _like_body(made: F, body: Callable[..., Any], prefix: str, *, in_class: bool) -> F:
-    """Give a made function its name, and the docstring and signature of the body. A method's first parameter is self."""
+    """Give a function its name, and the docstring and signature of the body. A method's first parameter is self."""
     wraps(body)(made)
     name = prefix + body.__name__.lstrip("_")
     signature = inspect.signature(body)
@@ -85,5 +85,6 @@ def _like_body(made: F, body: Callable[..., Any], prefix: str, *, in_class: bool
     result = result[len("Work[") : -1] if result.startswith("Work[") else result
     made.__name__, made.__qualname__ = name, f"Keep.{name}" if in_class else name
     made.__annotations__ = {each.name: each.annotation for each in parameters[in_class:]} | {"return": result}
-    made.__signature__ = signature.replace(parameters=parameters, return_annotation=result)  # type: ignore[attr-defined]
+    shown = signature.replace(parameters=parameters, return_annotation=result)
+    made.__signature__ = shown  # type: ignore[attr-defined]
     return made

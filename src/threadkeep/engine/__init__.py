@@ -1,4 +1,4 @@
-"""The engine: what a thread, a checkpoint and a memory are, and how they change. Pure: no I/O, clock, randomness, threads.
+"""The engine: what threads, checkpoints and memories are and how they change. No I/O, clock, randomness or threads.
 
     requests.py   what the engine asks of a backend; one request is one round trip
     commit.py     optimistic commits: read, decide, commit, try again

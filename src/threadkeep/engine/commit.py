@@ -89,7 +89,7 @@ async def load_items(row: ThreadRow, ranges: Iterable[ItemRange], cached: Cached
 
 
 async def fill_cache(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> None:
-    """Read the items that the head's cache lacks. One round trip; none if it has all of them. Errors as `load_items`."""
+    """Read the items that the head's cache lacks. One round trip, or none. Conflict as for `load_items`."""
     lacking = head.cache.lacking(itemlog.union(ranges))
     if not lacking:
         return

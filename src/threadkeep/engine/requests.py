@@ -25,7 +25,7 @@ from threadkeep.plan import IDEMPOTENT_WRITE, NO_ACCESS, READ, READ_ONE_STATEMEN
 
 @dataclass(frozen=True, slots=True)
 class CachedItems:
-    """What the caller has cached and the reply may leave out: these items of this epoch, and the first `names` names."""
+    """What the caller has cached, and a reply may leave out: these items of this epoch, the first `names` names."""
 
     epoch: int
     names: int

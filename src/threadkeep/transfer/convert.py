@@ -69,8 +69,9 @@ def _convert(
     with _opened(source, tenant, read_only=True) as one, _opened(target, tenant, read_only=dry_run) as other:
         if one is other:
             raise ValueError("source and target are the same Keep")
-        into = Transfer(other._session, other._indexing, verify=verify, dry_run=dry_run)  # noqa: SLF001 - the same package
-        return into.session.work(_Conversion(one._session, into, selection).work(), on_progress)  # noqa: SLF001
+        session, index = other._session, other._indexing  # noqa: SLF001 - the same package
+        into = Transfer(session, index, verify=verify, dry_run=dry_run)
+        return session.work(_Conversion(one._session, into, selection).work(), on_progress)  # noqa: SLF001
 
 
 convert, aconvert = blocking_verb(_convert)
