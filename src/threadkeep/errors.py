@@ -19,8 +19,9 @@ from __future__ import annotations
 
 
 class ThreadkeepError(Exception):
-    """The storage cannot be used as asked. Base class of all errors below; its docstring is the default message."""
+    """Something is wrong with the storage. Base class of all errors of threadkeep."""
 
+    # A class's docstring is the default message.
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (self.__doc__ or "").strip())
 
