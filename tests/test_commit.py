@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from test_plans import KEY, Bench, put, writes
-from threadkeep.engine.commit import TRIES, Decision, Seen, commit, read_consistently
+from threadkeep.engine.commit import TRIES, Decision, Seen, commit, commit_once, fill_cache, read_consistently
 from threadkeep.engine.cube import branches, plans
 from threadkeep.engine.cube.ops import AppendMessages, ClaimRun, CompleteRun, message
 from threadkeep.engine.health import repair
 from threadkeep.engine.identity import CUBE
-from threadkeep.engine.requests import Commit, CopyThread, ForkThread, LoadThreadRows, Pause
+from threadkeep.engine.requests import Commit, CopyThread, ForkThread, LoadItems, LoadThreadRows, Pause
 from threadkeep.engine.threads import copy, prune
 from threadkeep.engine.threads.branches import BranchStamp
 from threadkeep.errors import Conflict
@@ -76,6 +76,44 @@ def test_a_read_that_is_always_interrupted_by_a_prune_ends_as_conflict(bench: Be
     with pytest.raises(Conflict, match="thread 't' was pruned by others at each of 3 tries"):
         bench.drive(read_consistently(KEY, read, tries=3), before=keeps_conflicting)
     assert bench.asked == [LoadThreadRows, LoadThreadRows, Pause, LoadThreadRows]
+
+
+def test_items_of_a_thread_that_was_pruned_meanwhile_are_a_conflict(bench: Bench) -> None:
+    thread = bench.backend._threads[KEY]
+    head = bench.heads.seen(KEY, bench.backend.answer(LoadThreadRows(KEY)), None)
+    wanted = thread.checkpoints[("", "3")].refs
+    for asked in ([LoadItems], []):
+        bench.drive(fill_cache(bench.heads, head, wanted))
+        assert bench.asked == asked
+    assert not head.cache.lacking(wanted)
+    head = bench.heads.seen(KEY, bench.backend.answer(LoadThreadRows(KEY)), None)
+    thread.row = thread.row._replace(epoch=thread.row.epoch + 1)
+    with pytest.raises(Conflict, match="thread 't' was pruned while it was read"):
+        bench.drive(fill_cache(bench.heads, head, wanted))
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["", "the reply is lost"])
+def test_a_copy_takes_the_place_of_a_thread_that_is_as_expected(bench: Bench, is_lost: bool) -> None:
+    bench.drive(copy.copy(bench.heads, KEY, NEW, 2000, 6))
+    bench.write(put("4", "3"))
+    source, target = (bench.backend._threads[key].row for key in (KEY, NEW))
+    replaced = source._replace(key=NEW, epoch=7, rev=0)
+
+    def copied(rev: int) -> CopyThread:
+        return CopyThread(KEY, (source.epoch, source.rev), replaced, replaces=(target.epoch, rev))
+
+    with pytest.raises(Conflict):
+        bench.drive(commit_once(bench.heads, copied(target.rev + 1)))
+    assert bench.backend._threads[NEW].row == target
+
+    def lose(request: Request[Any]) -> None:
+        if is_lost and isinstance(request, CopyThread):
+            bench.backend.answer(request)
+            raise Conflict
+
+    bench.drive(commit_once(bench.heads, copied(target.rev)), before=lose)
+    assert bench.backend._threads[NEW].row == replaced
+    assert bench.backend._threads[NEW].checkpoints == bench.backend._threads[KEY].checkpoints
 
 
 def test_a_verb_that_has_nothing_to_do_leaves_the_remembered_head(bench: Bench) -> None:

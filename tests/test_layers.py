@@ -52,7 +52,7 @@ LAYERS = {
     "version": Layer(""),
     "engine": Layer("engine plan errors", "langchain_core langgraph numpy ormsgpack zstandard"),
     "backends": Layer("backends engine plan errors", "ormsgpack"),
-    "work": Layer("engine plan"),
+    "work": Layer("engine errors plan"),
     # threads and event loops, databases
     "clock": Layer("", "secrets time"),
     "drivers": Layer("drivers engine plan errors", "asyncio atexit concurrent os queue random threading time"),
@@ -65,7 +65,7 @@ LAYERS = {
     "adapters": Layer(
         "adapters clock drivers engine errors keep plan session", "cubeloop langchain_core langgraph random"
     ),
-    "transfer": Layer("transfer clock drivers engine errors keep plan session work", "ormsgpack os zstandard"),
+    "transfer": Layer("transfer clock engine errors keep plan session verb work", "ormsgpack os zstandard"),
     "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg"),
     "jobs": Layer("jobs clock engine errors plan session version work", "os"),
     "verb": Layer("drivers plan session work"),

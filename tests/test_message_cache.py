@@ -177,6 +177,6 @@ def test_the_memo_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     codec = Codec(KeepSerializer())
     messages = [HumanMessage(f"{n}" * 100, id=f"{n}") for n in range(200)]
     codec.encode(messages)
-    assert codec._memo.part(messages[0]) is None
-    assert codec._memo.part(messages[-1]) is not None
-    assert len(codec._memo._parts._young) + len(codec._memo._parts._old) < 100
+    assert codec._messages.part(messages[0]) is None
+    assert codec._messages.part(messages[-1]) is not None
+    assert len(codec._messages._parts._young) + len(codec._messages._parts._old) < 100

@@ -32,6 +32,9 @@ from conftest import BACKENDS, Backend
 from row_invariants import loose_ends
 from sample_keep import thread
 from threadkeep.cli.app import run
+from threadkeep.engine.commit import commit_once
+from threadkeep.engine.requests import CopyThread
+from threadkeep.transfer.compare import read_thread_row
 from threadkeep.transfer.portable import files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,6 +52,12 @@ def exported(*, redact: bool = False) -> bytes:
     """The file of the sample."""
     out = io.BytesIO()
     sample().export(out, redact=redact)
+    return out.getvalue()
+
+
+def file_of(keep: threadkeep.Keep) -> bytes:
+    out = io.BytesIO()
+    keep.export(out)
     return out.getvalue()
 
 
@@ -272,6 +281,41 @@ def test_a_file_that_is_cut_off_is_noticed_and_what_is_whole_of_it_is_there() ->
     for cut in (40, len(exported()) // 2, len(exported()) - 5):
         with pytest.raises(ValueError, match="cut off|not a portable file|decompressed"):
             new().import_portable(io.BytesIO(exported()[:cut]))
+
+
+@pytest.mark.parametrize("target", BACKENDS, ids=lambda backend: backend.name)
+def test_a_file_that_is_cut_off_leaves_the_older_state_of_the_thread_that_it_updates(
+    target: Backend, tmp_path: Path
+) -> None:
+    url = target.fresh(tmp_path, 0)
+    source = new()
+    grow(source.checkpointer, "t", [Put("c0", None, {"a": ["x"]}), Wrote("c0", "task", (("a", "w"),))])
+    asyncio.run(source.cube.append("u", [UserMessage(content=[TextContent(text="a")])]))
+    older = file_of(source)
+    grow(source.checkpointer, "t", [Put("c1", "c0", {"a": ["x", "y"]})])
+    asyncio.run(source.cube.append("u", [UserMessage(content=[TextContent(text="b")])]))
+    data = plain(file_of(source))
+    first, second = (found.start() for found in re.finditer(rb'{"type":"thread-end"', data))
+    with threadkeep.open(url) as keep:
+        keep.import_portable(io.BytesIO(older))
+        before = lines(file_of(keep))[1:]
+        for cut in (first, first - 20):  # inside the first thread
+            with pytest.raises(ValueError, match="cut off|line"):
+                keep.import_portable(io.BytesIO(data[:cut]))
+            assert lines(file_of(keep))[1:] == before
+        done = keep.import_portable(io.BytesIO(data[:second]), partial=True)  # inside the second
+        assert (done.threads, done.updated, done.differences) == (1, 1, ())
+        done = keep.import_portable(io.BytesIO(data))
+        assert (done.threads, done.updated, done.unchanged, done.differences) == (2, 1, 1, ())
+        assert lines(file_of(keep))[1:] == lines(file_of(source))[1:]
+        session = keep._session
+        row = session.work(read_thread_row(session.key("graph", "t")))
+        new_row, wrong = row._replace(epoch=row.epoch + 1), (row.epoch, row.rev + 1)
+        copied = CopyThread(row.key, (row.epoch, row.rev), new_row, replaces=wrong)
+        with pytest.raises(threadkeep.errors.Conflict):
+            session.exclusive(row.key, lambda: commit_once(session.heads, copied))
+    if target.lasting:
+        assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
 
 def test_a_byte_that_was_changed_is_noticed() -> None:

@@ -1,4 +1,4 @@
-"""The clock and the randomness of a Keep. Engine and backends are given times and nonces; they never read a clock."""
+"""The clock and the random numbers of a Keep. The engine and the backends get times and nonces as arguments."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970: the time of threads, checkpoints and writes."""
+    """Return milliseconds since 1970: the unit of threads, checkpoints and writes."""
     return time.time_ns() // 1_000_000
 
 
 def now_us() -> int:
-    """Microseconds since 1970: the time of memories."""
+    """Return microseconds since 1970: the unit of memories."""
     return time.time_ns() // 1_000
 
 
 def nonce() -> int:
-    """A random number of 62 bits, by which a commit is recognized when its outcome was lost."""
+    """Return a random number of 62 bits. A commit is recognized by it if its reply was lost."""
     return secrets.randbits(62)

@@ -1,23 +1,27 @@
-"""Every exception that threadkeep raises about storage; nothing of a driver's own leaks out.
+"""The exceptions that threadkeep raises when something is wrong with the storage.
 
     ThreadkeepError
-    ├── Closed          the Keep was closed; open a new one
-    ├── Conflict        another writer changed the thread first (retried inside; seen only when retries end)
-    ├── Corrupt         stored bytes do not fit their checksum, or a reference has no target
-    ├── Missing         there is no such thread or checkpoint; a LookupError too
-    ├── ReadOnly        the Keep was opened with read_only=True and cannot change anything
-    ├── SchemaTooNew    the database was written by a newer threadkeep
-    └── Unavailable     the storage could not be reached, locked or written in time
+    ├── Closed          the Keep was closed: open a new one
+    ├── Conflict        others changed the thread at every try: call again
+    ├── Corrupt         stored data is damaged or missing: see `threadkeep verify` and `threadkeep repair`
+    ├── Missing         the thread or checkpoint does not exist (also a LookupError)
+    ├── ReadOnly        the Keep was opened with read_only=True, and the call would change something
+    ├── SchemaTooNew    a newer threadkeep wrote this storage: upgrade threadkeep
+    └── Unavailable     the storage could not be reached, locked or written in time: try again later
 
-Wrong arguments are `TypeError` and `ValueError`, as everywhere in Python.
+`except ThreadkeepError` catches all of them. Errors of the database drivers never reach the caller: each is translated
+into one of these, with the original as its `__cause__`. A wrong argument raises TypeError or ValueError.
+
+After Unavailable, a change may or may not have been made. Every call may be repeated.
 """
 
 from __future__ import annotations
 
 
 class ThreadkeepError(Exception):
-    """Something is wrong with the storage."""
+    """Something is wrong with the storage. Base class of all errors of threadkeep."""
 
+    # A class's docstring is the default message.
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (self.__doc__ or "").strip())
 
@@ -31,11 +35,11 @@ class Conflict(ThreadkeepError):
 
 
 class Corrupt(ThreadkeepError):
-    """Stored bytes do not fit their checksum, or a reference has no target."""
+    """Stored data does not match its checksum, or something that it refers to is missing."""
 
 
 class Missing(ThreadkeepError, LookupError):
-    """There is no such thread or checkpoint."""
+    """The thread or checkpoint does not exist."""
 
 
 class ReadOnly(ThreadkeepError):
@@ -43,7 +47,7 @@ class ReadOnly(ThreadkeepError):
 
 
 class SchemaTooNew(ThreadkeepError):
-    """The database was written by a newer threadkeep; upgrade threadkeep to read it."""
+    """A newer version of threadkeep wrote this storage; upgrade threadkeep to open it."""
 
 
 class Unavailable(ThreadkeepError):

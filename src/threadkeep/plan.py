@@ -1,8 +1,16 @@
-"""Plans: logic written once, for sync and async callers alike.
+"""Plans: logic that is written once and runs for sync and async callers alike.
 
-A plan is an `async def` that awaits only `Request`s. It touches no event loop: whoever drives it executes each
-request and sends the reply back, so one `await` is one round trip, a test can feed replies by hand, and failing
-the k-th request for every k enumerates every crash point.
+A plan is an `async def` that awaits nothing but `Request`s:
+
+    async def thread_row(key: ThreadKey) -> ThreadRow | None:
+        loaded = await LoadItems(key, ())
+        return loaded.thread
+
+A plan does no I/O and knows no event loop. Its driver executes each request against the storage, in this thread or in
+another, and resumes the plan with the reply. So one `await` is one round trip, a test can feed replies by hand, and
+failing the k-th request for every k covers every point where a process can die.
+
+`threadkeep.engine.requests` has the requests, `threadkeep.drivers.runner` the driver that a Keep uses.
 """
 
 from __future__ import annotations
@@ -16,13 +24,13 @@ S = TypeVar("S")
 
 
 class Access(NamedTuple):
-    """What executing a request means for a storage."""
+    """How a request uses the storage. Transports decide by this how to execute it."""
 
     writes: bool = False
     one_statement: bool = False
-    """In SQL it is one statement, which sees one moment without a transaction around it."""
+    """In SQL it is a single statement, which is consistent without a transaction around it."""
     repeatable: bool = True
-    """It may be executed again if nobody knows whether it was: twice is the same as once."""
+    """It may be sent again if the reply was lost: executing it twice has the effect of once."""
 
 
 READ = Access()
@@ -30,17 +38,17 @@ READ_ONE_STATEMENT = Access(one_statement=True)
 WRITE = Access(writes=True, repeatable=False)
 IDEMPOTENT_WRITE = Access(writes=True)
 NO_ACCESS = Access()
-"""The storage is not asked."""
+"""For requests that do not use the storage, such as Pause."""
 
 
 class Request(Generic[T]):
-    """Something that only the outside can do; its reply is a T. Each kind of request declares its access."""
+    """Something that the driver of a plan must do; its reply is a T. Each class of requests declares its access."""
 
     __slots__ = ()
     access: ClassVar[Access]
 
     def __await__(self) -> Generator[Request[T], T, T]:
-        """Hand the request to the driver and come back with its reply."""
+        """Pass the request to the driver and return its reply."""
         return (yield self)
 
 
@@ -50,14 +58,14 @@ Execute: TypeAlias = Callable[[Request[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a request gave."""
+    """The value that a request, a plan or an op returned."""
 
     value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a request, or a whole plan, raised."""
+    """The exception that a request, a plan or an op raised."""
 
     error: BaseException
 
@@ -66,12 +74,15 @@ Outcome: TypeAlias = Reply | Failure
 
 
 async def ask(request: Request[T]) -> T:
-    """The plan that makes one request and returns its reply."""
+    """Make one request and return its reply, as a plan."""
     return await request
 
 
 def resume(plan: Generator[S, Any, Any] | Coroutine[S, Any, Any], outcome: Outcome) -> S | Outcome:
-    """Step a plan, or other work, once: what it asks for next, or how it ended. It is started with `Reply()`."""
+    """Run a plan, or a `Work`, up to its next request, and return that; at its end, return its outcome.
+
+    `outcome` is that of the request before. Start with `Reply()`.
+    """
     try:
         if isinstance(outcome, Failure):
             return plan.throw(outcome.error)
@@ -83,7 +94,7 @@ def resume(plan: Generator[S, Any, Any] | Coroutine[S, Any, Any], outcome: Outco
 
 
 def attempt(work: Callable[[], Any]) -> Outcome:
-    """What some work gives or raises."""
+    """Call a function and return its outcome."""
     try:
         return Reply(work())
     except BaseException as error:  # noqa: BLE001 - whoever gets the outcome may know what to do
@@ -91,19 +102,19 @@ def attempt(work: Callable[[], Any]) -> Outcome:
 
 
 def answer(execute: Execute, request: Request[Any]) -> Outcome:
-    """Execute one request."""
+    """Execute one request and return its outcome."""
     return attempt(lambda: execute(request))
 
 
 def result(outcome: Outcome) -> Any:
-    """The value of an outcome, or its exception raised."""
+    """Return the value of an outcome, or raise its exception."""
     if isinstance(outcome, Failure):
         raise outcome.error
     return outcome.value
 
 
 def drive(plan: Plan[T], execute: Execute) -> T:
-    """Run a plan to its end in this thread. Costs half a microsecond a request."""
+    """Run a plan to its end in this thread. Costs half a microsecond per request."""
     try:
         request = plan.send(None)
         while True:

@@ -1,7 +1,7 @@
-"""Verbs of a Keep: each is written once, and called sync or async.
+"""Make the sync and the async method of a Keep from one function: `tree, atree = verb(look.tree)`.
 
-`tree, atree = verb(look.tree)` in the class makes both. They have the body's parameters, docstring and result, for
-type checkers and for `help`; how they are driven is the only difference.
+Both methods have the function's parameters, docstring and result type, for type checkers and for `help`. They differ
+only in how they run it.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def verb(body: Callable[Concatenate[Session, P], Work[T]]) -> tuple[SyncVerb[P, 
 @overload
 def verb(body: Callable[Concatenate[Session, P], Plan[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]: ...
 def verb(body: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Make the methods of a Keep from a function of its Session that returns a Work, or from a plan that only reads."""
-    return _both(body, attrgetter("_session"))
+    """Make both methods from a function of the Session that returns a Work, or from a plan that only reads."""
+    return _make_both(body, attrgetter("_session"))
 
 
 def keep_verb(body: Callable[Concatenate[K, P], Work[T]]) -> tuple[SyncVerb[P, T], AsyncVerb[P, T]]:
-    """The same from a method of the Keep, for what needs more of it than its Session."""
-    return _both(body, lambda keep: keep)
+    """Make both methods from a method of the Keep that returns a Work, if it needs more than the Session."""
+    return _make_both(body, lambda keep: keep)
 
 
 def blocking_verb(body: Callable[P, T]) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
-    """Make both from a function that blocks, on files for example. For async callers it runs in a thread of its own.
+    """Make both from a function that blocks, for example on files. For async callers it runs in a thread.
 
-    If such a caller is cancelled, the thread still finishes.
+    If the async caller is cancelled, the thread still runs to its end.
     """
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -52,29 +52,29 @@ def blocking_verb(body: Callable[P, T]) -> tuple[Callable[P, T], Callable[P, Cor
         return await run_in_thread(partial(body, *args, **kwargs))
 
     in_class = next(iter(inspect.signature(body).parameters), "") == "self"
-    return _named(call, body, "", in_class=in_class), _named(acall, body, "a", in_class=in_class)
+    return _like_body(call, body, "", in_class=in_class), _like_body(acall, body, "a", in_class=in_class)
 
 
-def _both(
-    body: Callable[..., Any], first: Callable[[Any], Any]
+def _make_both(
+    body: Callable[..., Any], first_argument: Callable[[Any], Any]
 ) -> tuple[Callable[..., Any], Callable[..., Coroutine[Any, Any, Any]]]:
-    work = _reading(body) if inspect.iscoroutinefunction(body) else body
+    work = _as_work(body) if inspect.iscoroutinefunction(body) else body
 
     def call(keep: Any, *args: Any, **kwargs: Any) -> Any:
-        return keep._session.work(work(first(keep), *args, **kwargs))  # noqa: SLF001 - of the same package
+        return keep._session.work(work(first_argument(keep), *args, **kwargs))  # noqa: SLF001 - the same package
 
     async def acall(keep: Any, *args: Any, **kwargs: Any) -> Any:
-        return await keep._session.awork(work(first(keep), *args, **kwargs))  # noqa: SLF001 - of the same package
+        return await keep._session.awork(work(first_argument(keep), *args, **kwargs))  # noqa: SLF001 - the same package
 
-    return _named(call, body, "", in_class=True), _named(acall, body, "a", in_class=True)
+    return _like_body(call, body, "", in_class=True), _like_body(acall, body, "a", in_class=True)
 
 
-def _reading(plan: Callable[..., Plan[T]]) -> Callable[..., Work[T]]:
+def _as_work(plan: Callable[..., Plan[T]]) -> Callable[..., Work[T]]:
     return lambda *args, **kwargs: read(partial(plan, *args, **kwargs))
 
 
-def _named(made: F, body: Callable[..., Any], prefix: str, *, in_class: bool) -> F:
-    """Give what was made its name, and the docstring and signature of the body; in a class, `self` is the first."""
+def _like_body(made: F, body: Callable[..., Any], prefix: str, *, in_class: bool) -> F:
+    """Give a function its name, and the docstring and signature of the body. A method's first parameter is self."""
     wraps(body)(made)
     name = prefix + body.__name__.lstrip("_")
     signature = inspect.signature(body)
@@ -85,5 +85,6 @@ def _named(made: F, body: Callable[..., Any], prefix: str, *, in_class: bool) ->
     result = result[len("Work[") : -1] if result.startswith("Work[") else result
     made.__name__, made.__qualname__ = name, f"Keep.{name}" if in_class else name
     made.__annotations__ = {each.name: each.annotation for each in parameters[in_class:]} | {"return": result}
-    made.__signature__ = signature.replace(parameters=parameters, return_annotation=result)  # type: ignore[attr-defined]
+    shown = signature.replace(parameters=parameters, return_annotation=result)
+    made.__signature__ = shown  # type: ignore[attr-defined]
     return made

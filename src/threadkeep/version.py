@@ -1,4 +1,4 @@
-"""The version of threadkeep, for every module that reports it."""
+"""The version of threadkeep."""
 
 from __future__ import annotations
 

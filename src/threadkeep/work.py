@@ -1,41 +1,49 @@
-"""Long work: many plans one after the other, with a word on how far it is in between. Nothing is held between two of them.
+"""Work: a long job as a generator of steps, most of them plans, with reports of its progress in between.
 
-A work is a generator that decides what comes next and is given what it gave; `Session.work` and `Session.awork` carry it out,
-so it is written once for both colours, and ending it between two plans leaves nothing half done.
+A work yields one step at a time and is resumed with the step's result. `Session.work` and `Session.awork` execute the
+steps, so a job is written once for sync and async callers. No lock or connection is held between two steps: a work that
+is stopped there leaves nothing half done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
+from threadkeep.engine.commit import pause
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.errors import Conflict
 from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume
 
 T = TypeVar("T")
 
 
 class Read(NamedTuple):
-    """A plan that changes nothing."""
+    """A step: run a plan that changes nothing."""
 
     make: Callable[[], Plan[Any]]
 
 
 class Change(NamedTuple):
-    """A plan that changes a thread, while no other change of it is under way here; or something else, if `key` is None."""
+    """A step: run a plan that changes something.
+
+    `key` is the thread that it changes; no other change of that thread runs in this process meanwhile. It is None if
+    the plan changes something else than a thread.
+    """
 
     key: ThreadKey | None
     make: Callable[[], Plan[Any]]
 
 
 class Blocking(NamedTuple):
-    """Something that blocks and is no plan, such as reading a file: done where no event loop waits for it."""
+    """A step: call a function that blocks, for example on a file. Async callers' event loops are not blocked by it."""
 
     make: Callable[[], Any]
 
 
 class Progress(NamedTuple):
-    """How far it is: so many of so many (None where nobody knows), and at what."""
+    """A step: report progress. `total` is None if it is not known."""
 
     done: int
     total: int | None
@@ -45,7 +53,7 @@ class Progress(NamedTuple):
 Step: TypeAlias = Read | Change | Blocking | Progress
 Work: TypeAlias = Generator[Step, Any, T]
 Tell: TypeAlias = Callable[[int, int | None, str], Any]
-"""Called with (done, total, what) now and then."""
+"""A progress callback: it is called with (done, total, what)."""
 
 
 def read(make: Callable[[], Plan[T]]) -> Work[T]:
@@ -58,8 +66,25 @@ def change(key: ThreadKey | None, make: Callable[[], Plan[T]]) -> Work[T]:
     return cast("T", (yield Change(key, make)))
 
 
+def retry(once: Callable[[], Work[T]], what: str) -> Work[T]:
+    """Do some work until it raises no Conflict, as `engine.commit.retry` does for a plan.
+
+    Conflict after the last try; `what` starts its message: "thread 't' was changed by others".
+    """
+    attempt = 0
+    while True:
+        try:
+            return (yield from once())
+        except Conflict:
+            yield Read(partial(pause, attempt, what))
+        attempt += 1
+
+
 def reporting(work: Work[T], on_progress: Tell | None) -> Work[T]:
-    """Hand on the steps of some work, except Progress: call `on_progress` for it. What that raises, the work hears first."""
+    """Do some work and call `on_progress` for its Progress steps; the other steps are passed on.
+
+    An exception of `on_progress` is raised inside the work first, which may clean up.
+    """
     outcome: Outcome = Reply()
     while True:
         step = resume(work, outcome)

@@ -1,13 +1,16 @@
 """Optimistic commits: read a thread, decide, commit; after a Conflict, read and decide again.
 
-No transaction spans two round trips. A change names the (epoch, rev) that it was decided on and is made only if the
-thread is still there. Otherwise it is a Conflict, and nothing happened. One's own change can cause a Conflict too: it
-was made, but the answer was lost. So a verb looks for what its earlier tries made before it decides again.
+No transaction spans two round trips. A change names the (epoch, rev) of the thread that it was decided on, and the
+storage makes it only if the thread is still at these. Otherwise it raises Conflict, and nothing happened. A Conflict
+can also mean that the change was made and its reply was lost. So before a verb decides again, it looks for what its
+earlier tries made.
 
     retry              run a plan until it raises no Conflict
+    load_items         read items of a thread that was read before; Conflict if it was pruned since
     read_consistently  read in several round trips; start over if the thread was pruned in between
     commit             read, decide, commit: every verb except put and put_writes
-    commit_ops         put and put_writes (and a cube's ops): decided on the remembered head, no read if that is current
+    commit_once        send one change that was decided before
+    commit_ops         put and put_writes (and a cube's ops): decided on the cached head, no read if that is current
     next_batch         the thread's next row and the new items, as a batch
 """
 
@@ -16,11 +19,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.log import itemlog
+from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, ThreadRow
-from threadkeep.engine.requests import Batch, Commit, CopyThread, ForkThread, Pause
+from threadkeep.engine.requests import (
+    Batch,
+    CachedItems,
+    Commit,
+    CopyThread,
+    ForkThread,
+    LoadedRows,
+    LoadItems,
+    Pause,
+)
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.errors import Conflict
@@ -28,6 +42,7 @@ from threadkeep.plan import Outcome, Plan
 
 S = TypeVar("S")
 T = TypeVar("T")
+ChangeRequest: TypeAlias = Commit | ForkThread | CopyThread
 TRIES = 40
 _STRIDE = 1 << 32
 """A commit increases the revision by a random number up to this."""
@@ -37,9 +52,9 @@ _STRIDE = 1 << 32
 
 
 async def retry(once: Callable[[int], Plan[T]], what: str, *, tries: int = TRIES) -> T:
-    """Run a plan, given the number of the try, until it raises no Conflict.
+    """Run a plan until it raises no Conflict. `once` is called with the number of the try.
 
-    Conflict after the last try; `what` begins its message: "thread 't' was changed by others".
+    Conflict after the last try; `what` starts its message: "thread 't' was changed by others".
     """
     attempt = 0
     while True:
@@ -58,14 +73,45 @@ async def pause(attempt: int, what: str, *, tries: int = TRIES) -> None:
         await Pause(attempt)
 
 
+# --- reading in several round trips
+
+
 async def read_consistently(key: ThreadKey, read: Callable[[], Plan[T]], *, tries: int = TRIES) -> T:
-    """Run a plan that reads a thread in several round trips; start over if it raises Conflict: the thread was pruned."""
+    """Run a plan that reads a thread in several round trips; start over if the thread was pruned in between."""
     return await retry(lambda _: read(), f"thread {key.id!r} was pruned by others", tries=tries)
+
+
+async def load_items(row: ThreadRow, ranges: Iterable[ItemRange], cached: CachedItems | None = None) -> LoadedRows:
+    """Read items of the thread that this row was read of. One round trip. Conflict if the thread was pruned since."""
+    loaded = await LoadItems(row.key, tuple(ranges), cached)
+    check_epoch(row, loaded.thread)
+    return loaded
+
+
+async def fill_cache(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> None:
+    """Read the items that the head's cache lacks. One round trip, or none. Conflict as for `load_items`."""
+    lacking = head.cache.lacking(itemlog.union(ranges))
+    if not lacking:
+        return
+    assert head.row is not None
+    loaded = await load_items(head.row, lacking)
+    if not heads.is_current(head):
+        raise Conflict(f"the connection was lost while {head.where} was read")
+    head.cache.fill(loaded.items, head.where)
+
+
+def check_epoch(row: ThreadRow, now: ThreadRow | None) -> None:
+    """Raise Conflict if the thread was pruned or removed since this row was read: its item ids may be gone."""
+    if now is None or now.epoch != row.epoch:
+        raise Conflict(f"thread {row.key.id!r} was pruned while it was read")
+
+
+# --- a verb
 
 
 @contextmanager
 def forgetting(heads: Heads, key: ThreadKey) -> Iterator[None]:
-    """Drop the remembered head before a change, and what others remembered while it was under way."""
+    """Drop the cached head of a thread before a change, and again afterwards: a reader may have cached it meanwhile."""
     heads.forget(key)
     try:
         yield
@@ -73,14 +119,11 @@ def forgetting(heads: Heads, key: ThreadKey) -> Iterator[None]:
         heads.forget(key)
 
 
-# --- a verb
-
-
 @dataclass(frozen=True, slots=True)
 class Seen(Generic[S]):
-    """What a verb decides on, with the row and the checkpoints of the thread that it changes.
+    """What a verb read: the state that it decides on, and the row and checkpoints of the thread that it changes.
 
-    `row` is None if there is no such thread. `records` may be empty for a verb that draws an epoch.
+    `row` is None if the thread does not exist. `records` may be empty if the verb sets a new epoch.
     """
 
     state: S
@@ -93,7 +136,7 @@ class Decision(Generic[T]):
     """The result of a verb, and the request that makes its change; None if there is nothing to do."""
 
     result: T
-    request: Commit | ForkThread | CopyThread | None = None
+    request: ChangeRequest | None = None
 
 
 async def commit(
@@ -105,22 +148,24 @@ async def commit(
     source: ThreadKey | None = None,
     tries: int = TRIES,
 ) -> T:
-    """Change a thread: read, decide, send one request; after a Conflict all of it again. The round trips of `read` and one.
+    """Change a thread: read, decide, send one request; after a Conflict, do all of it again.
 
-    `decide` is pure. It is given what was read and the number of the try, which it adds to the epoch that it draws, so
-    that no two tries draw the same. If an earlier try was made although it raised Conflict, its result is returned and
-    nothing is decided. `source` is the other thread of a fork or copy, for the error message.
+    `decide` is pure. It gets what was read and the number of the try, and adds that number to the epoch that it sets,
+    so that no two tries set the same. If an earlier try was made although it raised Conflict, its result is returned
+    and nothing is decided. `source` is the other thread of a fork or copy, for the error message.
+
+    Makes the round trips of `read`, and one more.
     """
-    tried: list[Decision[T]] = []
+    tried: list[tuple[ChangeRequest, T]] = []
 
     async def once(attempt: int) -> T:
         seen = await read()
-        for earlier in tried:
-            if is_made(_batch(earlier), seen.row, seen.records):
-                return earlier.result
+        for request, result in tried:
+            if is_made(_batch(request), seen.row, seen.records):
+                return result
         decision = decide(seen, attempt)
         if decision.request is not None:
-            tried.append(decision)
+            tried.append((decision.request, decision.result))
             with forgetting(heads, key):
                 await decision.request
         return decision.result
@@ -129,17 +174,30 @@ async def commit(
     return await retry(once, f"thread {named} was changed by others", tries=tries)
 
 
-def _batch(decision: Decision[Any]) -> Batch:
-    request = decision.request
-    assert request is not None
+async def commit_once(heads: Heads, request: ChangeRequest) -> None:
+    """Send a change that was decided before. Conflict if the thread is no longer as it was then.
+
+    One round trip; another one after a Conflict, to find out whether the change was made and its reply was lost.
+    """
+    batch = _batch(request)
+    key = batch.thread.key
+    with forgetting(heads, key):
+        try:
+            await request
+        except Conflict:
+            if not is_made(batch, (await LoadItems(key, ())).thread, {}):
+                raise
+
+
+def _batch(request: ChangeRequest) -> Batch:
     return Batch(None, request.thread) if isinstance(request, CopyThread) else request.batch
 
 
 def is_made(batch: Batch, row: ThreadRow | None, records: Mapping[tuple[str, str], CheckpointRecord]) -> bool:
     """Whether a thread shows that this batch was committed, even if others have changed the thread since.
 
-    It has the epoch that the batch drew, or its new checkpoints; or it is gone, if the batch ends it. A batch that has
-    none of these must be harmless to repeat.
+    It has the epoch that the batch set, or the batch's new checkpoints; or it does not exist, if the batch drops it.
+    A batch that does none of these must be harmless to repeat.
     """
     if row is None:
         return batch.drops_thread
@@ -156,37 +214,38 @@ def is_made(batch: Batch, row: ThreadRow | None, records: Mapping[tuple[str, str
 
 
 class Staged(Protocol):
-    """What ops make of a thread, one after the other."""
+    """The next state of a thread, to which ops are applied one after the other."""
 
     head: Head
 
     def take(self, op: Any) -> Outcome:
-        """Stage one op."""
+        """Apply one op."""
 
     def batch(self) -> Batch | None:
-        """The change as a whole, or None if there is none."""
+        """Return the change that all ops make together; None if they change nothing."""
 
     def next_head(self, batch: Batch) -> Head:
-        """The head that the batch made."""
+        """Return the head after the batch was committed."""
 
 
 async def commit_ops(
     heads: Heads, key: ThreadKey, ops: Sequence[Any], stage: Callable[[Head | None], Plan[Staged]]
 ) -> list[Outcome]:
-    """Stage ops on the remembered head and commit them; after a Conflict, on the thread as it is then.
+    """Apply ops to the cached head and commit them; after a Conflict, apply them to the thread as it is then.
 
-    One outcome for each op. Ops must recognise their own work: the first commit may have been made and its answer lost.
+    Returns one outcome per op. Ops must recognize what they made: the first commit may have been made although its
+    reply was lost.
     """
     head = heads.get(key)
 
     async def once(_: int) -> list[Outcome]:
         nonlocal head
-        remembered, head = head, None
+        cached, head = head, None
         try:
-            staging = await stage(remembered)
+            staging = await stage(cached)
             outcomes = [staging.take(op) for op in ops]
             batch = staging.batch()
-            if batch is None and remembered is not None:  # no commit checks that the head is current, so read it
+            if batch is None and cached is not None:  # no commit checks that the head is current, so read it
                 heads.forget(key)
                 staging = await stage(None)
                 outcomes = [staging.take(op) for op in ops]
@@ -206,27 +265,27 @@ async def commit_ops(
 
 
 def new_row(key: ThreadKey, time: int, nonce: int) -> ThreadRow:
-    """The row of a thread that does not exist yet. Its first commit has a revision of 0 or more."""
+    """Return the row of a thread that does not exist yet. Its first commit has a revision of 0 or more."""
     return ThreadRow(key, nonce, -1, (), time, time)
 
 
 def copied_row(row: ThreadRow, key: ThreadKey, *, time: int, epoch: int, size: int) -> ThreadRow:
-    """The row of a new thread that takes over this one's content."""
+    """Return the row of a new thread that has the content of this one."""
     return row._replace(key=key, epoch=epoch, rev=0, created=time, updated=time, bytes=size, lease=None)
 
 
 def with_top(row: ThreadRow, top: CheckpointRow | None, status: str) -> ThreadRow:
-    """The row when this checkpoint is the newest of the root namespace; None if there is none."""
+    """Return the row with this checkpoint as the newest of the root namespace; None if there is none."""
     if top is None:
         return row._replace(top=None, run=None, step=None, source=None, labels=None, status=status)
     return row._replace(top=top.id, run=top.run, step=top.step, source=top.source, labels=top.labels, status=status)
 
 
 def next_batch(draft: Draft, row: ThreadRow, *, nonce: int, grown: int) -> Batch:
-    """The change from the draft's head to this row, with the draft's new items. The caller adds the other rows.
+    """Return the batch that makes this the thread's row and stores the draft's new items. The caller adds other rows.
 
-    `grown` is how many bytes those take more than before. The revision increases by a random number, so that
-    (epoch, rev) never comes back, not even in a storage that lost its last commits.
+    `grown` is the number of bytes by which those other rows grow. The revision increases by a random number, so
+    (epoch, rev) never repeats, not even in a storage that lost its last commits.
     """
     before, items = draft.head.row, draft.sealed()
     size = grown + sum(len(stored) for _, stored in items)
@@ -235,7 +294,7 @@ def next_batch(draft: Draft, row: ThreadRow, *, nonce: int, grown: int) -> Batch
 
 
 def next_head(draft: Draft, batch: Batch, records: Iterable[CheckpointRecord]) -> Head:
-    """The head after this batch was committed; it remembers these checkpoints."""
+    """Return the head after this batch was committed, with these checkpoints among its recent ones."""
     head = draft.head
     for at, item in draft.new_items.items():
         head.cache.add(at, item)

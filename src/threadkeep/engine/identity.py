@@ -1,7 +1,7 @@
-"""Who is who: thread keys, and how ids become bytes and come back.
+"""Thread keys and ids: checking the ids that callers pass, and converting ids to stored bytes and back.
 
-Ids are stored as UTF-8 with surrogates passed through, so the order of bytes is Python's order of strings and any
-character is allowed. Ids that are never sorted by the database (tasks, parents, runs) are packed: a UUID is 17 bytes.
+Ids are stored as UTF-8 with surrogates passed through. So every character is allowed, and bytes sort as Python sorts
+strings. Ids that the database never sorts (tasks, parents, runs) are packed: a UUID takes 17 bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEX = re.compile(r"[0-9a-f]{32}")
 
 
 class ThreadKey(NamedTuple):
-    """A thread: the same id under another tenant or kind is another thread."""
+    """Identifies a thread. The same id under another tenant or kind is another thread."""
 
     tenant: str
     kind: str
@@ -26,7 +26,7 @@ class ThreadKey(NamedTuple):
 
 
 def as_id(value: Any, what: str) -> str:
-    """An id as a str: int and UUID are turned into one, anything else but str is a TypeError."""
+    """Return an id as a str. An int or UUID is converted; TypeError for anything else. `what` names it there."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, (int, UUID)) and not isinstance(value, bool):
@@ -35,27 +35,27 @@ def as_id(value: Any, what: str) -> str:
 
 
 def as_optional_id(value: Any, what: str) -> str | None:
-    """The same, but None stays None."""
+    """Return an id as a str, or None for None."""
     return None if value is None else as_id(value, what)
 
 
 def as_kind(value: Any) -> str | None:
-    """A kind of thread, or None for both; ValueError for anything else."""
+    """Return a kind of thread, or None, which means both kinds. ValueError for anything else."""
     if value not in (None, GRAPH, CUBE):
-        raise ValueError(f"kind must be {GRAPH} or {CUBE}, not {value!r}")
+        raise ValueError(f"kind must be {GRAPH!r} or {CUBE!r}, not {value!r}")
     kind: str | None = value
     return kind
 
 
 def as_ids(values: Any, what: str) -> list[str]:
-    """A list of ids; a lone str is a TypeError, because each of its characters would count as an id."""
+    """Return a list of ids. A single str is a TypeError, because each of its characters would count as an id."""
     if isinstance(values, (str, bytes)):
-        raise TypeError(f"{what} must be a sequence of ids, not a lone {type(values).__name__}")
+        raise TypeError(f"{what} must be a sequence of ids, not a single {type(values).__name__}")
     return [as_id(value, what) for value in values]
 
 
 def as_count(value: Any, what: str) -> int:
-    """A number of things: an int that is not negative."""
+    """Return a non-negative int. TypeError or ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} must be an int, not {type(value).__name__}")
     if value < 0:
@@ -64,17 +64,20 @@ def as_count(value: Any, what: str) -> int:
 
 
 def to_bytes(text: str) -> bytes:
-    """An id as sortable bytes."""
+    """Return an id as bytes that sort as the ids do."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def from_bytes(data: bytes) -> str:
-    """The id that `to_bytes` was given."""
+    """Reverse `to_bytes`."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def pack_id(text: str) -> bytes:
-    """An id as few bytes, unsortable: `u` or `h` and 16 bytes for a UUID with dashes or without, else `s` and UTF-8."""
+    """Return an id as few bytes, which do not sort as the ids do.
+
+    A UUID becomes `u` and its 16 bytes, a UUID without dashes `h` and 16 bytes, any other id `s` and its UTF-8.
+    """
     if len(text) == 36 and _UUID.fullmatch(text):
         return b"u" + bytes.fromhex(text.replace("-", ""))
     if len(text) == 32 and _HEX.fullmatch(text):
@@ -83,7 +86,7 @@ def pack_id(text: str) -> bytes:
 
 
 def unpack_id(data: bytes) -> str:
-    """The id that `pack_id` was given."""
+    """Reverse `pack_id`."""
     if data[:1] == b"u":
         return str(UUID(bytes=data[1:]))
     if data[:1] == b"h":

@@ -1,11 +1,14 @@
-"""What the engine asks of a backend: its verbs, as requests, with their guarantees.
+"""The requests that plans make about threads. Every backend answers them; this file states the guarantees.
 
-Every request is one round trip and sees, or makes, one consistent state. A backend answers each of them with rows;
-it decides nothing and decodes no state. A failure to reach the storage is raised, never answered as "empty".
+A request is one round trip and sees, or makes, one consistent state. A backend answers with rows: it decides nothing
+and decodes no values. If the storage cannot be reached, the request raises; it never returns an empty reply instead.
 
-    read     Load, Items, Measure, Scan, Ancestors, Survey, Catalogue, RunThreads, Footprint
-    write    Commit, Duplicate, Fork, Drop  each atomic: all of it or nothing
+    read     LoadCheckpoints, LoadItems, MeasureItems, LoadAncestors, LoadThreadRows,
+             ScanCheckpoints, ListThreads, FindThreadsOfRuns, MeasureStorage
+    write    Commit, CopyThread, ForkThread, DropThread: each is atomic
     wait     Pause
+
+`engine.memories.requests` and `engine.health.requests` have those about memories and damaged rows.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from threadkeep.plan import IDEMPOTENT_WRITE, NO_ACCESS, READ, READ_ONE_STATEMEN
 
 @dataclass(frozen=True, slots=True)
 class CachedItems:
-    """What the asker holds already, of this epoch: names below `names`, and these items. It need not be sent again."""
+    """What the caller has cached, and a reply may leave out: these items of this epoch, the first `names` names."""
 
     epoch: int
     names: int
@@ -31,7 +34,10 @@ class CachedItems:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRef:
-    """A checkpoint: by id, or the latest visible one of the namespace. With its items and those of its writes, or not."""
+    """Names a checkpoint: the one of this id, or the latest visible one of the namespace if `id` is None.
+
+    `items` says whether to load its items and those of its writes, too.
+    """
 
     ns: str
     id: str | None
@@ -40,23 +46,23 @@ class CheckpointRef:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRows:
-    """A checkpoint's row, if it is there, and the rows of its writes, which may be there without it."""
+    """The row of a checkpoint, None if it does not exist, and the rows of its writes, which may exist without it."""
 
     row: CheckpointRow | None
     writes: tuple[WriteRow, ...]
 
 
 def ranges_of(found: CheckpointRows) -> list[ItemRange]:
-    """All runs that a checkpoint and its writes refer to."""
-    own = found.row.refs if found.row else ()
-    return [*own, *(run for row in found.writes for run in row.refs)]
+    """Return all item ranges that a checkpoint and its writes refer to."""
+    refs = found.row.refs if found.row else ()
+    return [*refs, *(ref for row in found.writes for ref in row.refs)]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows:
-    """Rows of one moment. `items` has stored bytes by id: names, run lists and labels of the rows among them.
+    """Rows of one consistent state. `items` has stored bytes by id, among them the rows' names, range lists and labels.
 
-    `thread` is None, and nothing is found, if there is no such thread.
+    If the thread does not exist, `thread` is None and everything else is empty.
     """
 
     thread: ThreadRow | None
@@ -67,7 +73,7 @@ class LoadedRows:
 
 @dataclass(frozen=True, slots=True)
 class LoadCheckpoints(Request[LoadedRows]):
-    """Some checkpoints of a thread; `found` is in the order of `wanted`."""
+    """Load checkpoints of a thread. The reply's `checkpoints` are in the order of `wanted`."""
 
     access: ClassVar[Access] = READ
     key: ThreadKey
@@ -77,7 +83,7 @@ class LoadCheckpoints(Request[LoadedRows]):
 
 @dataclass(frozen=True, slots=True)
 class LoadItems(Request[LoadedRows]):
-    """The thread's row and these items; those that are gone are missing from the reply."""
+    """Load a thread's row and these items. Items that do not exist are missing from the reply."""
 
     access: ClassVar[Access] = READ
     key: ThreadKey
@@ -86,7 +92,7 @@ class LoadItems(Request[LoadedRows]):
 
 
 class ItemSizes(NamedTuple):
-    """The thread's row, and of each item: lane, n, its stored length and how it begins (`itemlog.BEGINNING` bytes)."""
+    """The thread's row, and (lane, n, stored length, first `itemlog.BEGINNING` stored bytes) of each item."""
 
     thread: ThreadRow | None
     items: tuple[tuple[int, int, int, bytes], ...] = ()
@@ -94,7 +100,7 @@ class ItemSizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MeasureItems(Request[ItemSizes]):
-    """How long these items are, without sending them; those that are gone are missing from the reply."""
+    """Measure these items without sending them. Items that do not exist are missing from the reply."""
 
     access: ClassVar[Access] = READ
     key: ThreadKey
@@ -103,7 +109,10 @@ class MeasureItems(Request[ItemSizes]):
 
 @dataclass(frozen=True, slots=True)
 class LoadAncestors(Request[LoadedRows]):
-    """A checkpoint, then its parents, nearest first, at most `limit` rows. A cycle ends the list; no items of state."""
+    """Load a checkpoint and its ancestors, nearest first, at most `limit` rows. A cycle ends the list.
+
+    Items of values are not loaded.
+    """
 
     access: ClassVar[Access] = READ
     key: ThreadKey
@@ -114,9 +123,9 @@ class LoadAncestors(Request[LoadedRows]):
 
 @dataclass(frozen=True, slots=True)
 class LoadThreadRows(Request[LoadedRows]):
-    """Every checkpoint of a thread, hidden ones and writes without a checkpoint included; no items of state.
+    """Load every checkpoint of a thread, including hidden ones, and writes whose checkpoint does not exist.
 
-    `stored` tells which items there are.
+    Items of values are not loaded; the reply's `stored` lists which items exist.
     """
 
     access: ClassVar[Access] = READ
@@ -125,7 +134,7 @@ class LoadThreadRows(Request[LoadedRows]):
 
 @dataclass(frozen=True, slots=True)
 class ScannedCheckpoint:
-    """A checkpoint that a scan met; `labels` are the stored bytes of its labels, None if they are gone."""
+    """A checkpoint that a scan found; `labels` are the stored bytes of its labels, None if they are missing."""
 
     key: ThreadKey
     row: CheckpointRow
@@ -134,10 +143,10 @@ class ScannedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ScanCheckpoints(Request[tuple[ScannedCheckpoint, ...]]):
-    """Visible checkpoints by id, descending, then by thread and namespace; at most `limit`.
+    """Find visible checkpoints, ordered by id, descending, then by thread and namespace; at most `limit`.
 
-    `after` is the last hit of the slice before. `source`, `step`, `run` and `tags` may only leave out rows that do not
-    match; the asker checks again.
+    `after` is (id, thread, namespace) of the last checkpoint of the page before. `source`, `step`, `run` and `tags` are
+    hints: a backend may return rows that do not match them, and the caller filters again.
     """
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
@@ -157,7 +166,7 @@ class ScanCheckpoints(Request[tuple[ScannedCheckpoint, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ListedThread:
-    """A thread of the catalogue; `labels` are the stored bytes of its top checkpoint's labels."""
+    """A listed thread; `labels` are the stored bytes of its newest checkpoint's labels."""
 
     row: ThreadRow
     labels: bytes | None
@@ -165,10 +174,10 @@ class ListedThread:
 
 @dataclass(frozen=True, slots=True)
 class ListThreads(Request[tuple[ListedThread, ...]]):
-    """Thread rows in the order of `order`: updated, created and bytes descend, id ascends; ties by kind and id.
+    """List thread rows by `order`: updated, created or bytes, descending, or id, ascending; ties by kind and id.
 
-    `after` is (value of the order's column, kind, id) of the last one of the slice before. `tags` may only leave out
-    rows that do not match. Costs what the slice costs, however many checkpoints the threads have.
+    `after` is (value of the order's column, kind, id) of the last thread of the page before. `tags` are a hint, as in
+    ScanCheckpoints. The cost depends on the page's length, not on how many checkpoints the threads have.
     """
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
@@ -184,7 +193,7 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class FindThreadsOfRuns(Request[tuple[ThreadKey, ...]]):
-    """The threads in which one of these runs left a checkpoint or a write."""
+    """Find the threads that have a checkpoint or a write of one of these runs."""
 
     access: ClassVar[Access] = READ
     tenant: str
@@ -194,10 +203,10 @@ class FindThreadsOfRuns(Request[tuple[ThreadKey, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class StorageSize:
-    """What the storage itself takes, its own overhead and that of others in it included.
+    """The size of the storage, including its overhead and everything else that is stored in it.
 
-    `parts` are the bytes by file (SQLite), table with its indexes (PostgreSQL) or server (Valkey); `free` is what of
-    them is free for use, `keys` how many keys the servers have, both None where nobody can say.
+    `parts` are the bytes by file (SQLite), by table with its indexes (PostgreSQL) or by server (Valkey). `free` are the
+    bytes of these that can be used again, `keys` is the number of keys on the servers; None if not known.
     """
 
     kind: str
@@ -209,26 +218,27 @@ class StorageSize:
 
 @dataclass(frozen=True, slots=True)
 class MeasureStorage(Request[StorageSize | None]):
-    """What the storage takes; None if it is this process's memory."""
+    """Measure the storage; None if it is this process's memory."""
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
 
 
 @dataclass(frozen=True, slots=True)
 class NewLabels:
-    """A set of labels that is new in its thread, with its index entries."""
+    """A set of labels that is new in its thread: its number in the shared lane, and its index entries."""
 
     n: int
     tags: tuple[bytes, ...]
 
 
 class Batch(NamedTuple):
-    """A change of one thread.
+    """A change of one thread, made completely or not at all.
 
-    It is made only if the thread is at `expect` = (epoch, rev), or is not there if that is None, and if no row of
-    `new_checkpoints` and `new_writes` exists; else Conflict, and nothing happened. `thread.bytes` is what the batch
-    adds to the thread's bytes; the bytes of `removed_items` are subtracted by the backend. If it `drops_thread` the thread,
-    nothing of that is left.
+    Conflict, and nothing happens, if the thread is not at `expect` = (epoch, rev), or exists although `expect` is None,
+    or if a row of `new_checkpoints` or `new_writes` exists already.
+
+    `thread` is the thread's new row, except for `thread.bytes`: that is the number of bytes which the batch adds. The
+    backend subtracts the bytes of `removed_items`. With `drops_thread` the thread and everything in it is removed.
     """
 
     expect: tuple[int, int] | None
@@ -249,7 +259,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commit(Request[None]):
-    """Make a batch, durably. A repeated commit whose first try was made is a Conflict: read again and see."""
+    """Make a batch durable. If a commit was made and is repeated, that is a Conflict: read again to find out."""
 
     access: ClassVar[Access] = WRITE
     batch: Batch
@@ -257,10 +267,11 @@ class Commit(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class CopyThread(Request[None]):
-    """Copy all rows of a thread to a new one, inside the database; ids stay as they are.
+    """Copy all rows of a thread to another, inside the database. Ids stay the same.
 
-    Conflict if the source is not at `expect` or the target exists. Stored `labels` replace those of the source, with
-    their index entries.
+    `thread` is the target's row. The target must not exist; or it must be at `replaces` = (epoch, rev), and the copy
+    takes its place. Conflict if not, or if the source is not at `expect`. The stored `labels` replace those of the
+    source, with their index entries.
     """
 
     access: ClassVar[Access] = WRITE
@@ -268,13 +279,15 @@ class CopyThread(Request[None]):
     expect: tuple[int, int]
     thread: ThreadRow
     labels: tuple[tuple[ItemId, bytes, tuple[bytes, ...]], ...] = ()
+    replaces: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ForkThread(Request[None]):
-    """Make a new thread of a batch and of items of another thread, which are copied inside the database, ids and all.
+    """Create a thread from a batch and from items of another thread, which are copied inside the database.
 
-    Conflict if the source is not at `expect` or the thread exists. `batch.thread.bytes` does not count what is copied.
+    The items keep their ids. Conflict if the source is not at `expect` or the thread exists. `batch.thread.bytes` does
+    not include the copied items.
     """
 
     access: ClassVar[Access] = WRITE
@@ -286,7 +299,7 @@ class ForkThread(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class DropThread(Request[None]):
-    """Remove a thread and all that it holds; nothing happens if it is not there."""
+    """Delete a thread and everything in it. Does nothing if it does not exist."""
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
     key: ThreadKey
@@ -294,7 +307,7 @@ class DropThread(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class Pause(Request[None]):
-    """Wait a moment before another try; longer at each."""
+    """Wait before another try; the higher `attempt`, the longer."""
 
     access: ClassVar[Access] = NO_ACCESS
     attempt: int

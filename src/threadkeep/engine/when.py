@@ -1,9 +1,9 @@
-"""Durations and points in time as users write them. The only parser of both.
+"""Parse durations and points in time as users write them. No other module parses them.
 
     duration    NUMBER UNIT, once or more: 30d, 90m, 1.5h, 1d12h. Units: w (weeks), d, h, m (minutes), s
     time        ISO 8601: 2026-04-01, 2026-04-01T10:00+02:00. UTC if it names no zone
 
-Where a point in time is asked for, a duration means that long before now.
+Where a point in time is expected, a duration means that long before now.
 """
 
 from __future__ import annotations

@@ -15,5 +15,5 @@ Three verbs bring threads into a Keep. They share one pipeline and one result ty
     sources/             what other libraries store
 
 Everything here is long work (`threadkeep.work`): it may be interrupted between any two steps, and repeated. It may
-import the engine, `session`, `keep`, `plan`, `work` and `errors`; drivers are imported in `sources/` only.
+import the engine, `session`, `keep`, `verb`, `plan`, `work` and `errors`; drivers are imported in `sources/` only.
 """

@@ -13,14 +13,12 @@ from typing import Any, TypeVar
 
 from threadkeep import keep as keeping
 from threadkeep.clock import now_us
-from threadkeep.drivers.loops import run_in_thread
-from threadkeep.engine.commit import TRIES
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.itemlog import SHARED, ItemId
 from threadkeep.engine.log.records import ThreadRow, unpack_labels
 from threadkeep.engine.memories.namespaces import memory_number
 from threadkeep.engine.memories.requests import LoadVectorChanges
-from threadkeep.engine.requests import Batch, LoadedRows, NewLabels, Pause
+from threadkeep.engine.requests import Batch, LoadedRows, NewLabels
 from threadkeep.engine.threads import metadata
 from threadkeep.errors import Conflict
 from threadkeep.keep import Keep
@@ -41,12 +39,13 @@ from threadkeep.transfer.result import OWN_DATABASE, TransferResult
 from threadkeep.transfer.selection import MemoryPage, MemoryPages, Selection, ThreadPages, count_threads, select
 from threadkeep.transfer.thread_builder import ItemSlices, is_unfinished, is_untouched_copy
 from threadkeep.transfer.thread_copy import PutItems, ThreadCopy, message_count
-from threadkeep.work import Blocking, Progress, Read, Tell, Work
+from threadkeep.verb import blocking_verb
+from threadkeep.work import Blocking, Progress, Tell, Work, retry
 
 T = TypeVar("T")
 
 
-def convert(
+def _convert(
     source: str | Keep,
     target: str | Keep,
     *,
@@ -63,36 +62,19 @@ def convert(
 
     Both may be URLs, which are opened for `tenant`, the source read-only. Each thread is read again on both sides and
     compared, unless `verify` is False. `dry_run` only counts. Repeating a conversion is harmless: it continues where it
-    was interrupted, and copies what is new in the source.
+    was interrupted, and copies what is new in the source. For async callers it runs in a thread, where `on_progress` is
+    called too.
     """
     selection = select(thread_id, prefix, kind, memories=memories)
     with _opened(source, tenant, read_only=True) as one, _opened(target, tenant, read_only=dry_run) as other:
         if one is other:
             raise ValueError("source and target are the same Keep")
-        into = Transfer(other._session, other._indexing, verify=verify, dry_run=dry_run)  # noqa: SLF001 - the same package
-        return into.session.work(_Conversion(one._session, into, selection).work(), on_progress)  # noqa: SLF001
+        session, index = other._session, other._indexing  # noqa: SLF001 - the same package
+        into = Transfer(session, index, verify=verify, dry_run=dry_run)
+        return session.work(_Conversion(one._session, into, selection).work(), on_progress)  # noqa: SLF001
 
 
-async def aconvert(
-    source: str | Keep,
-    target: str | Keep,
-    *,
-    thread_id: Any = None,
-    prefix: str = "",
-    kind: str | None = None,
-    memories: bool | None = None,
-    verify: bool = True,
-    dry_run: bool = False,
-    tenant: str = "",
-    on_progress: Tell | None = None,
-) -> TransferResult:
-    """The same for async callers. It runs in a thread, where `on_progress` is called too."""
-    return await run_in_thread(
-        lambda: convert(
-            source, target, thread_id=thread_id, prefix=prefix, kind=kind, memories=memories, verify=verify,
-            dry_run=dry_run, tenant=tenant, on_progress=on_progress,
-        )
-    )  # fmt: skip
+convert, aconvert = blocking_verb(_convert)
 
 
 @contextmanager
@@ -124,7 +106,8 @@ class _Conversion:
         while pages:
             for key in (yield from _from(self.source, pages.next())):
                 yield Progress(done, max(total, done + 1), key.id)
-                yield from self._thread(key)
+                changed = f"thread {key.id!r} was changed by others"
+                yield from retry(partial(self._thread, key), changed)
                 done += 1
         if self.selection.memories:
             yield Progress(total, total, "memories")
@@ -133,20 +116,14 @@ class _Conversion:
         return self.into.result(OWN_DATABASE)
 
     def _thread(self, key: ThreadKey) -> Work[None]:
-        """Transfer one thread; again if it changes meanwhile."""
+        """Transfer one thread. Conflict if it changes meanwhile."""
         target = self.into.session.key(key.kind, key.id)
-        for tried in range(TRIES):
-            try:
-                if not (yield from self._is_known_to_be_same(key, target)):
-                    loaded = yield from _from(self.source, read_rows(key))
-                    if loaded.thread is not None and not is_unfinished(loaded):
-                        thread = ThreadCopy(self.into, _SourceThread(self.source, loaded, loaded.thread), target)
-                        yield from transfer_thread(self.into, thread)
-            except Conflict:
-                yield Read(partial(_pause, tried))
-                continue
+        if (yield from self._is_known_to_be_same(key, target)):
             return
-        raise Conflict(f"thread {key.id!r} was changed by others at each of {TRIES} tries")
+        loaded = yield from _from(self.source, read_rows(key))
+        if loaded.thread is not None and not is_unfinished(loaded):
+            thread = ThreadCopy(self.into, _SourceThread(self.source, loaded, loaded.thread), target)
+            yield from transfer_thread(self.into, thread)
 
     def _is_known_to_be_same(self, key: ThreadKey, target: ThreadKey) -> Work[bool]:
         """Whether both thread rows describe the same state, which is enough unless `verify`. Two round trips."""
@@ -245,10 +222,6 @@ def _batch(session: Session, loaded: LoadedRows, target: ThreadKey) -> Batch:
         labels=tuple(NewLabels(n, metadata.tags(named)) for n, named in labels.items()),
         runs=tuple(dict.fromkeys(run for run in runs if run is not None)),
     )
-
-
-async def _pause(tried: int) -> None:
-    await Pause(tried)
 
 
 async def _read_vectors(tenant: str, partition: str) -> dict[int, tuple[bytes, ...]]:

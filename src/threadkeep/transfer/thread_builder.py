@@ -11,13 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from threadkeep.engine.commit import commit_once, load_items
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.item_cache import ItemCache
 from threadkeep.engine.log.itemlog import NAMES, ItemId, ItemRange
 from threadkeep.engine.log.records import ThreadRow
-from threadkeep.engine.requests import Batch, CachedItems, Commit, LoadedRows, LoadItems
+from threadkeep.engine.requests import Batch, CachedItems, Commit, CopyThread, LoadedRows
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.errors import Conflict, Corrupt
+from threadkeep.errors import Corrupt
 from threadkeep.work import Change, Read, Work
 
 SLICE = 4 * 1024 * 1024
@@ -25,11 +26,12 @@ SLICE = 4 * 1024 * 1024
 _FEWEST, _MOST = 16, 128
 """Items of a slice. Their size is not known beforehand: at worst 128 times half a MiB."""
 _HIDDEN = "\0moving\0"
-"""Prefix of the tenant of threads that are built only to be merged into others. No Keep has such a tenant."""
+"""Prefix of the tenant of threads that are built only to be merged into others, or to replace them. No Keep has such a
+tenant."""
 
 
 def hidden(key: ThreadKey) -> ThreadKey:
-    """Return the key under which a thread is built that will be merged into the one of this key."""
+    """Return the key under which a thread is built that will be merged into the one of this key, or replace it."""
     return ThreadKey(_HIDDEN + key.tenant, key.kind, key.id)
 
 
@@ -68,30 +70,30 @@ class ThreadBuilder:
             self._waiting.append((at, stored))
             self._size += len(stored)
             if self._size >= SLICE:
-                yield from self._send(Batch(None, self._bare(nexts)))
+                yield from self._write(Batch(None, self._bare(nexts)))
 
     def finish(self, batch: Batch) -> Work[ThreadRow]:
         """Write the rows, which makes the thread visible."""
         last = batch._replace(thread=batch.thread._replace(epoch=self.epoch, rev=_mark(self.epoch)))
-        yield from self._send(last)
+        yield from self._write(last)
         assert self.row is not None
         return self.row
 
     def abandon(self) -> Work[None]:
         """Remove what was written, unless somebody else changed it. Conflict if so."""
         if self.row is not None:
-            yield Change(self.key, lambda: _committed(self.heads, self._ending()))
+            yield from _send(self.heads, Commit(self._ending()))
 
     def _bare(self, nexts: Sequence[int]) -> ThreadRow:
         rev = self.row.rev + 1 if self.row else 0
         return ThreadRow(self.key, self.epoch, rev, tuple(nexts), self.created, self.updated)
 
-    def _send(self, batch: Batch) -> Work[None]:
+    def _write(self, batch: Batch) -> Work[None]:
         """Commit the waiting items together with a batch, whose bytes do not include them yet."""
         expect = (self.row.epoch, self.row.rev) if self.row else None
         thread = batch.thread._replace(bytes=batch.thread.bytes + self._size)
         batch = batch._replace(expect=expect, thread=thread, items=(*self._waiting, *batch.items))
-        yield Change(self.key, lambda: _committed(self.heads, batch))
+        yield from _send(self.heads, Commit(batch))
         self.row, self._waiting, self._size = thread, [], 0
         self.written += thread.bytes
 
@@ -102,27 +104,27 @@ class ThreadBuilder:
         )
 
 
-async def _committed(heads: Heads, batch: Batch) -> None:
-    """Commit. A Conflict may be with our own commit, if its reply got lost: then it is done."""
-    key, thread = batch.thread.key, batch.thread
-    heads.forget(key)
-    try:
-        await Commit(batch)
-    except Conflict:
-        there = (await LoadItems(key, ())).thread
-        is_ours = there is not None and (there.epoch, there.rev) == (thread.epoch, thread.rev)
-        if not is_ours and not (batch.drops_thread and there is None):
-            raise
-    finally:
-        heads.forget(key)
+def _send(heads: Heads, request: Commit | CopyThread) -> Work[None]:
+    thread = request.thread if isinstance(request, CopyThread) else request.batch.thread
+    yield Change(thread.key, lambda: commit_once(heads, request))
+
+
+def replace_thread(heads: Heads, old: ThreadRow, new: ThreadRow, epoch: int) -> Work[None]:
+    """Put the thread of the row `new`, which was built elsewhere, in the place of `old`, in one step.
+
+    Conflict if one of them is no longer as its row says. The thread that was built elsewhere stays.
+    """
+    thread = new._replace(key=old.key, epoch=epoch, rev=_mark(epoch))
+    expect, replaces = (new.epoch, new.rev), (old.epoch, old.rev)
+    yield from _send(heads, CopyThread(new.key, expect, thread, replaces=replaces))
 
 
 class ItemSlices:
     """Reads the items of a thread slice by slice, as of one epoch."""
 
-    def __init__(self, thread: ThreadRow, runs: Iterable[ItemRange]) -> None:
+    def __init__(self, thread: ThreadRow, ranges: Iterable[ItemRange]) -> None:
         self._thread = thread
-        self._left = list(reversed(list(runs)))
+        self._left = list(reversed(list(ranges)))
         self._count = _FEWEST
 
     def __bool__(self) -> bool:
@@ -130,14 +132,12 @@ class ItemSlices:
         return bool(self._left)
 
     def next(self) -> Work[list[tuple[ItemId, bytes]]]:
-        """Return the next items, in the order of the runs. Conflict if the thread was pruned or removed since."""
-        runs, row = self._some(), self._thread
-        names = row.nexts[NAMES] if row.nexts else 0
-        loaded = yield Read(lambda: _read(LoadItems(row.key, runs, CachedItems(row.epoch, names, ItemCache()))))
-        if loaded.thread is None or loaded.thread.epoch != row.epoch:
-            raise Conflict(f"thread {row.key.id!r} was pruned while it was read")
+        """Return the next items, in the order of the ranges. Conflict if the thread was pruned or removed since."""
+        ranges, row = self._next_ranges(), self._thread
+        no_names = CachedItems(row.epoch, row.nexts[NAMES] if row.nexts else 0, ItemCache())
+        loaded = yield Read(lambda: load_items(row, ranges, no_names))
         try:
-            found = [(at, loaded.items[at]) for run in runs for at in run.ids()]
+            found = [(at, loaded.items[at]) for each in ranges for at in each.ids()]
         except KeyError as error:
             lane, n = error.args[0]
             raise Corrupt(f"item {lane}:{n} of thread {row.key.id!r} is referenced but missing") from error
@@ -145,22 +145,17 @@ class ItemSlices:
         self._count = max(_FEWEST, min(_MOST, SLICE * len(found) // size if size else _MOST))
         return found
 
-    def _some(self) -> tuple[ItemRange, ...]:
-        """The runs of the next slice."""
-        runs: list[ItemRange] = []
+    def _next_ranges(self) -> tuple[ItemRange, ...]:
+        ranges: list[ItemRange] = []
         count = self._count
         while self._left and count:
             lane, start, length = self._left.pop()
             taken = min(length, count)
-            runs.append(ItemRange(lane, start, taken))
+            ranges.append(ItemRange(lane, start, taken))
             count -= taken
             if taken < length:
                 self._left.append(ItemRange(lane, start + taken, length - taken))
-        return tuple(runs)
-
-
-async def _read(request: LoadItems) -> LoadedRows:
-    return await request
+        return tuple(ranges)
 
 
 def remove_thread(heads: Heads, loaded: LoadedRows) -> Work[None]:

@@ -1,9 +1,9 @@
 """Copying a thread as it is stored, out of another Keep or a portable file.
 
-A thread that the target lacks is built there. One that was copied before and not changed since is built anew if the
-source has a later state. Any other thread stays: a LangGraph thread gets the checkpoints and writes that it lacks, a
-CubeLoop thread that differs is reported and left alone. So a transfer may be repeated, which also is how it continues
-after an interruption.
+A thread that the target lacks is built there. One that was copied before and not changed since is replaced if the
+source has a later state: the new state is built under a hidden key first, and the old one stays until it is complete.
+Any other thread stays: a LangGraph thread gets the checkpoints and writes that it lacks, a CubeLoop thread that differs
+is reported and left alone. So a transfer may be repeated, which also is how it continues after an interruption.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from threadkeep.clock import nonce, now_ms
@@ -26,7 +27,7 @@ from threadkeep.errors import Conflict, ThreadkeepError
 from threadkeep.transfer.compare import checkpoint_rows, read_rows, write_rows
 from threadkeep.transfer.pipeline import Transfer
 from threadkeep.transfer.result import Outcome
-from threadkeep.transfer.thread_builder import ThreadBuilder, hidden, is_unfinished, remove_thread
+from threadkeep.transfer.thread_builder import ThreadBuilder, hidden, is_unfinished, remove_thread, replace_thread
 from threadkeep.work import Change, Work
 
 PutItems: TypeAlias = Callable[[Iterable[tuple[ItemId, bytes]], Sequence[int]], Work[None]]
@@ -80,18 +81,19 @@ class ThreadCopy:
         if self.into.dry_run or self._outcome == "unchanged":
             self._rows = yield from self.source.read(self.key, None)
         else:
-            self._rows = yield from self._write(before, merges=self._outcome == "merged")
+            self._rows = yield from self._write(before)
         if self._rows is None:
             return None
         self._count_rows(self._rows, before)
         return self._outcome
 
-    def _write(self, before: LoadedRows, *, merges: bool) -> Work[Batch | None]:
-        """Build the thread in place of what is there, or beside it if it must be merged."""
-        key = hidden(self.key) if merges else self.key
-        old = (yield from read_rows(key)) if merges else before
-        if old.thread is not None:
-            yield from remove_thread(self._heads, old)
+    def _write(self, before: LoadedRows) -> Work[Batch | None]:
+        """Build the thread; under a hidden key if the target has one already."""
+        is_new = self._outcome == "created"
+        key = self.key if is_new else hidden(self.key)
+        unfinished = before if is_new else (yield from read_rows(key))
+        if unfinished.thread is not None:
+            yield from remove_thread(self._heads, unfinished)
         builder = ThreadBuilder(self._heads, key, self.source.created, self.source.updated, nonce())
         try:
             rows = yield from self.source.read(key, builder.add)
@@ -99,8 +101,8 @@ class ThreadCopy:
                 yield from _abandon(builder)
                 return None
             yield from builder.finish(rows)
-            if merges:
-                yield from self._merge(key)
+            if not is_new:
+                yield from self._publish(key, before)
         except GeneratorExit:
             raise
         except BaseException:
@@ -109,12 +111,17 @@ class ThreadCopy:
         self.into.tally.add("bytes", builder.written)
         return rows
 
-    def _merge(self, beside: ThreadKey) -> Work[None]:
-        """Add to the target's thread what it lacks of the one that was built beside it, and remove that."""
-        yield Change(self.key, lambda: copy.copy(self._heads, beside, self.key, now_ms(), nonce(), keeps_times=True))
-        left = yield from read_rows(beside)
-        if left.thread is not None:
-            yield from remove_thread(self._heads, left)
+    def _publish(self, built: ThreadKey, before: LoadedRows) -> Work[None]:
+        """Replace the target's thread by the one that was built, or merge that into it; then remove what was built."""
+        rows = yield from read_rows(built)
+        if rows.thread is None or before.thread is None:
+            raise Conflict(f"thread {self.key.id!r} was also transferred by others")
+        if self._outcome == "updated":
+            yield from replace_thread(self._heads, before.thread, rows.thread, nonce())
+        else:
+            plan = partial(copy.copy, self._heads, built, self.key, now_ms(), nonce(), keeps_times=True)
+            yield Change(self.key, plan)
+        yield from remove_thread(self._heads, rows)
 
     @property
     def _heads(self) -> Heads:

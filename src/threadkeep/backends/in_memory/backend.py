@@ -190,7 +190,9 @@ class InMemoryBackend:
 
     def _duplicate(self, request: CopyThread) -> None:
         source = self._expected(request.source, request.expect)
-        if request.thread.key in self._threads:
+        if request.replaces is not None:
+            self._expected(request.thread.key, request.replaces)
+        elif request.thread.key in self._threads:
             raise Conflict
         copy = _Thread(
             request.thread, dict(source.checkpoints), {place: dict(rows) for place, rows in source.writes.items()},

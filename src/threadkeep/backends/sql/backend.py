@@ -560,6 +560,8 @@ def _fork(work: SqlContext, request: ForkThread) -> None:
 
 def _duplicate(work: SqlContext, request: CopyThread) -> None:
     source = _expected(work, request.source, request.expect)
+    if request.replaces is not None:
+        _drop_all(work, _expected(work, request.thread.key, request.replaces))
     made = work.one("new-thread", **work.dialect.thread_values(request.thread))
     if made is None:
         raise Conflict

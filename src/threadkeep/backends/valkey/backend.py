@@ -73,6 +73,8 @@ from threadkeep.plan import Request
 
 _STAGED_FOR = 3_600_000
 """Milliseconds that what is being copied may take to become a thread."""
+_REPLACED = 2
+"""Tells the script `commit` that a thread is replaced by a new one. 1 would remove it."""
 
 
 def _partition(tenant: str, kind: str, id: str) -> int:
@@ -251,13 +253,14 @@ class ValkeyBackend:
         return Call("EXISTS", (self.key(0, b"t", b""),))
 
     def commit_call(self, batch: Batch, staged: bytes | None = None) -> Call:
-        """A batch as a script. `staged` is where items of a new thread were put."""
+        """A batch as a script. `staged` is where items of a new thread were put, which may replace one that exists."""
         row, names = batch.thread, self.names(batch.thread.key)
+        ends = _REPLACED if staged is not None and batch.expect is not None else int(batch.drops_thread)
         ids = [each.id for each in (*batch.new_checkpoints, *batch.changed_checkpoints)]
         args: list[Any] = [
             f"{batch.expect[0]}:{batch.expect[1]}" if batch.expect else "", f"{row.epoch}:{row.rev}", pack_thread(row),
             row.bytes, row.updated, row.created, names.member, names.id, names.last,
-            encode((max(ids),)) if ids else "", self._kept, int(batch.drops_thread),
+            encode((max(ids),)) if ids else "", self._kept, ends,
         ]  # fmt: skip
         gone = [row_place(*each) for each in batch.removed_checkpoints]
         _add(args, [*gone, *(task_place(*each) for each in batch.removed_writes)])
@@ -287,7 +290,7 @@ class ValkeyBackend:
         order = self.names(request.source).keys[1]
         told = executor.call(Call("ZRANGEBYLEX", (order,), (b"[u", b"(v")))  # a row names only its first run
         batch = Batch(
-            expect=None,
+            expect=request.replaces,
             thread=request.thread,
             items=tuple(replaced.items()),
             new_checkpoints=tuple(rows),

@@ -1,8 +1,8 @@
-"""Values to parts and back: a list becomes its elements, a large dict its entries, anything else one whole.
+"""Encode values to parts and decode them: a list becomes its elements, a large dict its entries, others one part.
 
-A msgpack array is a header and its elements' bytes one after the other, and a map likewise. So the serializer's own
-bytes split and join without decoding: what is read back is byte for byte what the serializer would have stored.
-That holds for LangGraph's JsonPlusSerializer; the values of any other serializer stay whole and opaque.
+A msgpack array is a header followed by the bytes of its elements; a map likewise. So the bytes of LangGraph's
+JsonPlusSerializer can be split and joined without decoding: what is read back is byte for byte what the serializer
+would have stored. Values of any other serializer are stored as one part.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ DICT_WORTH_SPLITTING = 1024
 
 
 class Parts(NamedTuple):
-    """An encoded value: one whole, the elements of a list, or the entries of a dict.
+    """An encoded value: one part, or the elements of a list, or the entries of a dict.
 
-    `tag` is the serializer's name for the bytes; `snapshot` says that it stood in LangGraph's _DeltaSnapshot.
+    `kind` is WHOLE, LIST or MAP. `tag` is the serializer's name for the encoding. `snapshot` is true if the value was
+    wrapped in LangGraph's _DeltaSnapshot.
     """
 
     kind: int
@@ -35,31 +36,31 @@ class Parts(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
+        """The number of bytes of all parts."""
         return sum(map(len, self.parts))
 
     @property
     def data(self) -> bytes:
-        """The value as one whole."""
+        """The value as the serializer would have written it."""
         joined = b"".join(self.parts)
         return joined if self.kind == WHOLE else header(self.kind, len(self.parts)) + joined
 
 
 class _NotMsgpackError(Exception):
-    """The pickle fallback was needed: the value stays whole."""
+    """The serializer fell back to pickle, so the value cannot be split."""
 
 
 class Codec:
-    """A serializer, and how its values split."""
+    """Encodes values with a serializer and splits them. `given` is the serializer as the user passed it."""
 
     def __init__(self, serde: Any, *, given: Any = None) -> None:
         self.given = given
         self._serde = gated(serde)
         self._splits = type(self._serde) is KeepSerializer
-        self._memo = MessageCache()
+        self._messages = MessageCache()
 
     def encode(self, value: Any) -> Parts:
-        """A value as parts. Raises what the serializer raises for values that it cannot take."""
+        """Return a value as parts. Raises what the serializer raises for values that it cannot encode."""
         if self._splits:
             inner = value.value if type(value) is _DeltaSnapshot else value
             split = self._split(inner)
@@ -69,12 +70,12 @@ class Codec:
         return Parts(WHOLE, tag, [data])
 
     def dumps(self, value: Any) -> tuple[str, bytes]:
-        """A value as one whole."""
+        """Return a value as (tag, bytes), not split."""
         tag, data = self._serde.dumps_typed(value)
         return tag, bytes(data)
 
     def loads(self, tag: str, data: bytes, what: str) -> Any:
-        """A value that was one whole; `what` names the place in the error."""
+        """Decode what `dumps` returned. `what` names the value if it is Corrupt."""
         try:
             return self._serde.loads_typed((tag, data))
         except ormsgpack.MsgpackDecodeError as error:
@@ -90,61 +91,61 @@ class Codec:
         return None
 
     def _split_list(self, value: Sequence[Any]) -> Parts | None:
-        """The elements, each as it would stand in the list; messages that are as they were are not encoded again."""
+        """Encode the elements of a list. Messages that did not change are not encoded again."""
         try:
-            return Parts(LIST, MSGPACK, self._memo.encode(value, self._element))
+            return Parts(LIST, MSGPACK, self._messages.encode(value, self._encode_element))
         except _NotMsgpackError:
             return None
 
-    def _element(self, value: Any) -> bytes:
+    def _encode_element(self, value: Any) -> bytes:
         tag, data = self._serde.dumps_typed([value])
         if tag != MSGPACK:
             raise _NotMsgpackError
         return bytes(data[1:])
 
     def _split_dict(self, value: dict[Any, Any]) -> Parts | None:
-        """The entries: each is encoded as the only one of a dict, without that dict's one-byte header."""
+        """Encode each entry as a dict of its own, and drop that dict's header of one byte."""
         encoded = [self._serde.dumps_typed({key: entry}) for key, entry in value.items()]
         if any(tag != MSGPACK for tag, _ in encoded):
             return None
         return Parts(MAP, MSGPACK, [data[1:] for _, data in encoded])
 
     def decode(self, kind: int, tag: str, count: int, data: bytes, *, snapshot: bool, what: str) -> Any:
-        """The value of joined parts."""
+        """Decode a value from its joined parts. `count` is their number."""
         value = self.loads(tag, data if kind == WHOLE else header(kind, count) + data, what)
         return _DeltaSnapshot(value) if snapshot else value
 
     def decode_list(self, parts: Sequence[bytes], what: str) -> list[Any] | None:
-        """A list of messages, each one's bytes at hand: those that were read before are copied. None for other lists."""
+        """Decode a list of messages; those that were decoded before are copied. None if it is another list."""
         if not self._splits or parts[0][:1] not in _EXTENSIONS:
             return None
-        memo, found = self._memo, []
+        messages, elements = self._messages, []
         for part in parts:
-            element: Any = memo.copy(part)
+            element: Any = messages.copy(part)
             if element is None:
                 element = self.loads(MSGPACK, part, what)
                 if type(element) in MESSAGES:
-                    memo.decoded(element, part)
-            found.append(element)
-        return found
+                    messages.decoded(element, part)
+            elements.append(element)
+        return elements
 
 
 _EXTENSIONS = frozenset((b"\xc7", b"\xc8", b"\xc9"))
-"""How objects begin in msgpack."""
+"""The first bytes of msgpack's extension objects, which messages are."""
 
 
 _plain = KeepSerializer()
 
 
 def pack(value: Any) -> bytes:
-    """Our own records and metadata as msgpack, whatever serializer the user gave."""
+    """Encode metadata and records of threadkeep's own as msgpack, whatever serializer the user chose."""
     tag, data = _plain.dumps_typed(value)
     assert tag == MSGPACK or value is None
     return bytes(data)
 
 
 def unpack(data: bytes, what: str) -> Any:
-    """What `pack` was given, through the gate."""
+    """Decode what `pack` returned, through the type gate. `what` names it if it is Corrupt."""
     try:
         return _plain.loads_typed((MSGPACK, data)) if data else None
     except ormsgpack.MsgpackDecodeError as error:

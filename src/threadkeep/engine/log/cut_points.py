@@ -1,40 +1,45 @@
-"""Where a long element may be cut, so that its long strings can be shared.
+"""Cut a long element at the edges of its long strings, so that two elements can share these strings.
 
-A message without an id gets one when it enters its channel: then write and channel differ in a few bytes, and would
-both be stored whole. Cut at the edges of their long strings, they share these, and only the rest is stored twice.
+A message without an id gets one when it enters its channel. The write and the channel's element then differ in a few
+bytes, and both would be stored. Cut into pieces, they share the long strings, and only the rest is stored twice.
 """
 
 from __future__ import annotations
 
 import itertools
 
+from threadkeep.engine.log.msgpack import KEYWORDS, METHOD, POSITIONAL, PYDANTIC_1, PYDANTIC_2, SINGLE, SNAPSHOT
+
 LONG = 512
-"""Strings from this many bytes on are worth an item of their own."""
+"""A string of this many bytes or more becomes an item of its own."""
 
 _NO_ID = b"\xa2id\xc0"
-"""The msgpack of a field `id` that is None: such an element is expected to come again, with an id."""
-_DOCUMENTS = frozenset((0, 1, 2, 3, 4, 5, 7))
-"""Extension codes whose payload is msgpack again."""
+"""The msgpack of a field `id` that is None. Such an element will probably be stored again, with an id."""
+_NESTED_MSGPACK = frozenset((SINGLE, POSITIONAL, KEYWORDS, METHOD, PYDANTIC_1, PYDANTIC_2, SNAPSHOT))
+"""The extension codes whose payload is msgpack."""
 
 
 def may_change(element: bytes) -> bool:
-    """Whether an element of a write looks as if its channel will hold it with an id."""
+    """Whether an element of a write will probably be in its channel with an id added."""
     return len(element) >= LONG and _NO_ID in element
 
 
 def cut(element: bytes) -> list[bytes]:
-    """The element in pieces: long strings, and what stands before, between and after them. One piece if there is none."""
+    """Return the pieces of an element: its long strings and what is before, between and after them.
+
+    Returns one piece if the element has no long strings or is not valid msgpack.
+    """
     edges = [0]
     try:
         _walk(element, 0, edges)
     except (IndexError, RecursionError):
-        return [element]  # no msgpack that we know: it stays whole
+        return [element]
     edges.append(len(element))
     return [element[start:end] for start, end in itertools.pairwise(edges) if end > start]
 
 
 def _walk(data: bytes, at: int, edges: list[int]) -> int:
-    """Pass over the object that starts there, noting the edges of long strings; returns where it ends."""
+    """Add the edges of the long strings of the object at `at` to `edges`; return where the object ends."""
     first = data[at]
     if first < 0x80 or first >= 0xE0:
         return at + 1
@@ -50,7 +55,7 @@ def _walk(data: bytes, at: int, edges: list[int]) -> int:
 
 
 _FIXED = (1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 5, 9, 2, 3, 5, 9, 2, 3, 5, 9, 3, 4, 6, 10, 18)
-"""Lengths of the objects from 0xC0 to 0xD8 that have always the same; 0 where they have not."""
+"""The lengths of the objects with first bytes 0xC0 to 0xD8; 0 if the length is not fixed."""
 
 
 def _walk_container(data: bytes, at: int, edges: list[int]) -> int:
@@ -78,6 +83,6 @@ def _walk_extension(data: bytes, at: int, edges: list[int]) -> int:
     width = 1 << (data[at] - 0xC7)
     start = at + 2 + width
     end = start + int.from_bytes(data[at + 1 : at + 1 + width])
-    if end - start >= LONG and data[start - 1] in _DOCUMENTS:
+    if end - start >= LONG and data[start - 1] in _NESTED_MSGPACK:
         _walk(data, start, edges)
     return end

@@ -1,29 +1,32 @@
-"""The pool: items of one epoch of a thread that this process has at hand, by id and by content.
+"""The item cache: items of one epoch of a thread in this process's memory, found by id or by content.
 
-It is kept lean, since there may be a hundred thousand: a lane is a dict from n to bytes, nothing else is made an item.
-Grows only; it is shared by the heads of its epoch, and by the threads of this process.
+A cache may hold a hundred thousand items, so it is lean: a lane is a dict from n to bytes, with no object per item.
+It only grows. All heads of an epoch share it, and so do the threads of this process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from threadkeep.engine.cube.events import RunLog
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import RUN_LISTS, Item, ItemId, ItemRange
 from threadkeep.engine.log.msgpack import split_parts
 from threadkeep.errors import Corrupt
 
+if TYPE_CHECKING:
+    from threadkeep.engine.cube.events import RunLog
+
 _OVERHEAD = 150
-"""What an item costs in memory besides its bytes, roughly."""
+"""Bytes of memory that an item takes besides its data, roughly."""
 
 
 class ItemCache:
-    """Items at hand; also the run lists and shapes among them, unpacked.
+    """Cached items; also the range lists and shapes among them, unpacked.
 
-    `ledger` is what the events of a talk tell, with the runs that hold them. `spans` has for each lane from where to
-    where (not included) no item is missing; there may be others beside them.
+    `ledger` is the run log of a cube thread, with the ranges of the items that hold its events. `spans` has for each
+    lane a (start, end) between which no item is missing; there may be more items outside of it. `era` is that of the
+    `Heads` that made the cache.
     """
 
     def __init__(self, era: int = 0) -> None:
@@ -34,65 +37,65 @@ class ItemCache:
         self.spans: dict[int, tuple[int, int]] = {}
         self.ledger: tuple[tuple[ItemRange, ...], RunLog] | None = None
         self.size = 0
-        self._elements: dict[ItemId, int] = {}
+        self._elements: dict[tuple[int, int], int] = {}
         self._uneven: set[int] = set()
-        self._wholes: dict[tuple[ItemId, ...], list[bytes]] = {}
+        self._split_elements: dict[tuple[ItemId, ...], list[bytes]] = {}
         self._contents: dict[tuple[int, int], dict[bytes, int]] = {}
 
     def has(self, at: ItemId) -> bool:
-        """Whether an item is here."""
+        """Whether an item is cached."""
         lane = self.lanes.get(at[0])
         return lane is not None and at[1] in lane
 
     def get(self, at: ItemId) -> Item | None:
-        """An item, if it is here."""
+        """Return an item, or None."""
         data = self.lanes.get(at[0], {}).get(at[1])
         return Item(data, self._elements.get(at, 1)) if data is not None else None
 
-    def elements(self, runs: Iterable[ItemRange]) -> list[bytes] | None:
-        """The elements that these items hold, if all are here and none is cut short."""
-        held: list[bytes] = []
+    def elements(self, ranges: Iterable[ItemRange]) -> list[bytes] | None:
+        """Return the elements that these items hold; None if an item is not cached, or an element is cut off."""
+        elements: list[bytes] = []
         try:
-            if not any(run.lane in self._uneven for run in runs):
-                for lane, start, length in runs:
+            if not any(each.lane in self._uneven for each in ranges):
+                for lane, start, length in ranges:
                     items = self.lanes[lane]
-                    held += [items[n] for n in range(start, start + length)]
-                return held
-            for ids in self._pieces(runs):
-                held += self._whole(ids)
+                    elements += [items[n] for n in range(start, start + length)]
+                return elements
+            for ids in self._items_by_element(ranges):
+                elements += self._split(ids)
         except (KeyError, IndexError):
             return None
-        return held
+        return elements
 
-    def groups(self, runs: Iterable[ItemRange]) -> Iterator[list[bytes]]:
-        """The elements that are stored together, one group after the other, without those of which an item is not here.
+    def groups(self, ranges: Iterable[ItemRange]) -> Iterator[list[bytes]]:
+        """Return the elements that are stored together, group by group. Groups that lack an item are left out.
 
-        The last item of an element may be missing: whether a group can be decoded is for the caller to find out.
+        The last item of an element may be missing without notice: the caller finds out when it decodes the group.
         """
-        for ids in self._pieces(runs):
+        for ids in self._items_by_element(ranges):
             try:
-                held = self._whole(ids)
+                elements = self._split(ids)
             except (KeyError, IndexError, ValueError, ZeroDivisionError):
                 continue
-            yield held
+            yield elements
 
-    def slices(self, runs: Iterable[ItemRange], size: int) -> Iterator[tuple[int, bytes]]:
-        """Some elements at a time, as their number and their bytes one after the other; KeyError if an item is not here."""
-        for lane, start, length in runs:
-            items, count, held = self.lanes[lane], 0, list[bytes]()
+    def slices(self, ranges: Iterable[ItemRange], size: int) -> Iterator[tuple[int, bytes]]:
+        """Return at least `size` elements at a time, as (count, joined bytes). KeyError if an item is not cached."""
+        for lane, start, length in ranges:
+            items, count, data = self.lanes[lane], 0, list[bytes]()
             for n in range(start, start + length):
-                elements = self._elements.get((lane, n), 1) if lane in self._uneven else 1  # type: ignore[call-overload]
+                elements = self._elements.get((lane, n), 1) if lane in self._uneven else 1
                 if elements and count >= size:
-                    yield count, b"".join(held)
-                    count, held = 0, []
+                    yield count, b"".join(data)
+                    count, data = 0, []
                 count += elements
-                held.append(items[n])
-            yield count, b"".join(held)
+                data.append(items[n])
+            yield count, b"".join(data)
 
-    def _pieces(self, runs: Iterable[ItemRange]) -> Iterator[tuple[ItemId, ...]]:
-        """The items of each element; of a group, the one that holds it."""
+    def _items_by_element(self, ranges: Iterable[ItemRange]) -> Iterator[tuple[ItemId, ...]]:
+        """Return the items of each element; of a group of elements, the one item that holds it."""
         ids: tuple[ItemId, ...] = ()
-        for at in (at for run in runs for at in run.ids()):
+        for at in (at for each in ranges for at in each.ids()):
             if ids and self._elements.get(at, 1):
                 yield ids
                 ids = ()
@@ -100,36 +103,33 @@ class ItemCache:
         if ids:
             yield ids
 
-    def _whole(self, ids: tuple[ItemId, ...]) -> list[bytes]:
-        """The elements in these items; joined or split once."""
+    def _split(self, ids: tuple[ItemId, ...]) -> list[bytes]:
+        """Return the elements in these items, which are joined or split only once."""
         first = self.lanes[ids[0].lane][ids[0].n]
         count = self._elements.get(ids[0], 1)
         if count == 1 and len(ids) == 1:
             return [first]
-        kept = self._wholes.get(ids)
-        if kept is None:
+        elements = self._split_elements.get(ids)
+        if elements is None:
             data = b"".join([self.lanes[lane][n] for lane, n in ids])
-            kept = [data] if count == 1 else list(split_parts(data, count))
-            if len(kept) != count:
+            elements = [data] if count == 1 else list(split_parts(data, count))
+            if len(elements) != count:
                 raise IndexError(f"{count} elements should be in {ids}")
-            self._wholes[ids] = kept
-        return kept
+            self._split_elements[ids] = elements
+        return elements
 
     def find(self, lane: int, data: bytes, *, inner: bool = False) -> ItemId | None:
-        """An item of the lane that holds these bytes as one whole element, or as the inner part of one."""
-        place = (lane, 0 if inner else 1)
-        contents = self._contents.get(place)
+        """Return an item of the lane that holds these bytes as one element; as a later piece of one, if `inner`."""
+        elements = 0 if inner else 1
+        contents = self._contents.get((lane, elements))
         if contents is None:
-            held = {self.lanes[lane][n]: n for n in list(self.lanes.get(lane, ())) if self._is(lane, n, place[1])}
-            contents = self._contents.setdefault(place, held)
+            ns = [n for n in list(self.lanes.get(lane, ())) if self._elements.get((lane, n), 1) == elements]
+            contents = self._contents.setdefault((lane, elements), {self.lanes[lane][n]: n for n in ns})
         n = contents.get(data)
         return ItemId(lane, n) if n is not None else None
 
-    def _is(self, lane: int, n: int, elements: int) -> bool:
-        return self._elements.get(ItemId(lane, n), 1) == elements
-
     def add(self, at: ItemId, item: Item) -> None:
-        """Have an item at hand."""
+        """Cache an item."""
         lane, n = at
         if item.elements != 1:
             self._elements[at] = item.elements
@@ -147,18 +147,18 @@ class ItemCache:
             self.range_lists[n] = itemlog.unpack_ranges(item.data)
 
     def fill(self, stored: Mapping[ItemId, bytes], where: str) -> None:
-        """Unseal what a read brought, but for what is here."""
-        lane, held, low, high = -1, dict[int, bytes](), 0, 0
+        """Unseal and cache stored items, except those that are cached already. `where` names the thread in errors."""
+        lane, items, low, high = -1, dict[int, bytes](), 0, 0
         for at, data, elements in itemlog.unseal_items(stored, self.has, where):
             if elements != 1 or at[0] == RUN_LISTS or (at[0], 1) in self._contents:
                 self.add(at, Item(data, elements))
                 lane = -1
                 continue
-            if at[0] != lane:  # what `add` does, with its look-ups once a lane
-                lane, held = at[0], self.lanes.setdefault(at[0], {})
+            if at[0] != lane:  # does what `add` does, but looks things up once per lane
+                lane, items = at[0], self.lanes.setdefault(at[0], {})
                 low, high = self.spans.get(lane, (at[1], at[1]))
             n = at[1]
-            held[n] = data
+            items[n] = data
             if n == high:
                 high = n + 1
             elif n == low - 1:
@@ -166,22 +166,21 @@ class ItemCache:
             self.spans[lane] = (low, high)
             self.size += len(data) + _OVERHEAD
 
-    def lacking(self, runs: Iterable[ItemRange]) -> tuple[ItemRange, ...]:
-        """What of these runs is not here."""
+    def lacking(self, ranges: Iterable[ItemRange]) -> tuple[ItemRange, ...]:
+        """Return the items of these ranges that are not cached."""
         missing: list[ItemRange] = []
-        for run in runs:
-            lane = self.lanes.get(run.lane, {})
-            ns = [n for n in range(run.start, run.start + run.length) if n not in lane]
-            missing += itemlog.join_ranges((run.lane, n) for n in ns)
+        for lane, start, length in ranges:
+            items = self.lanes.get(lane, {})
+            missing += itemlog.join_ranges((lane, n) for n in range(start, start + length) if n not in items)
         return tuple(missing)
 
-    def join(self, runs: Iterable[ItemRange], where: str) -> bytes:
-        """The bytes of these items one after the other; Corrupt if the storage did not have one of them."""
+    def join(self, ranges: Iterable[ItemRange], where: str) -> bytes:
+        """Return the joined bytes of these items. Corrupt if one is missing: the storage did not have it."""
         pieces: list[bytes] = []
-        for lane, start, length in runs:
-            held = self.lanes.get(lane, {})
+        for lane, start, length in ranges:
+            items = self.lanes.get(lane, {})
             try:
-                pieces += [held[n] for n in range(start, start + length)]
+                pieces += [items[n] for n in range(start, start + length)]
             except KeyError as error:
-                raise Corrupt(f"item {lane}:{error} of {where} is referred to but not there") from error
+                raise Corrupt(f"item {lane}:{error} of {where} is referenced but missing") from error
         return b"".join(pieces)

@@ -1,15 +1,15 @@
-"""The item log of a thread: append-only, compressed, checksummed pieces of state, and runs of them.
+"""The item log of a thread: append-only, compressed, checksummed items of state, and ranges of them.
 
-An item's id is (lane, n). Each channel has a lane of its own and its items are numbered consecutively there, so a
-list that only grows is one run for ever, whatever else the thread stores in between. Three lanes are the engine's:
+An item's id is (lane, n). Each channel has a lane, in which its items are numbered consecutively. So a list that only
+grows is always one range, whatever else the thread stores in between. Three lanes are used by the engine:
 
     lane 0   names of channels and nodes, interned; a name's number is its n
-    lane 1   run lists that became too long for a row
+    lane 1   range lists that became too long for a row
     lane 2   what many checkpoints share: sets of labels (metadata) and shapes (see `records`)
 
-A stored item is `format byte, [group count], crc32, body`; the checksum is seeded with the id, so an item that
-stands in another's place is noticed. The format byte: bits 0-3 the compression (0 none, 1 zstd, 2 zstd with the
-shipped dictionary no. 1), bit 4 a group of several small elements, bit 7 is reserved for encrypted bodies.
+A stored item is `format byte, [group count], crc32, body`. The checksum is seeded with the id, so an item that is
+stored under another's id is detected. In the format byte, bits 0-3 are the compression (0 none, 1 zstd, 2 zstd with
+the shipped dictionary no. 1), bit 4 means a group of several small elements, bit 7 is reserved for encrypted bodies.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ FIRST_CHANNEL = 3
 """The lane of the channel whose name has number k is FIRST_CHANNEL + k."""
 
 CHUNK = 512 * 1024
-"""No item holds more bytes than this before compression; a longer value is several consecutive items."""
+"""The most bytes that an item holds before compression. A longer value is several consecutive items."""
 
 BEGINNING = 32
-"""So many bytes of a stored item tell how long it is without compression."""
+"""The number of bytes at the start of a stored item that `full_length` needs."""
 
 _RAW, _ZSTD, _ZSTD_DICTIONARY = 0, 1, 2
 _COMPRESSION, _GROUP = 0x0F, 0x10
-_LEVEL = 6  # the first that makes Huffman tables of its own: hex and run lists become a third smaller than at level 5
-_WORTH_COMPRESSING = 128  # what is shorter would become 3 % smaller
+_LEVEL = 6  # the first level with Huffman tables of its own: hex and range lists are a third smaller than at level 5
+_WORTH_COMPRESSING = 128  # shorter data would become only 3 % smaller
 
 
 class ItemId(NamedTuple):
-    """Where an item stands in its thread's log."""
+    """The id of an item in its thread's log."""
 
     lane: int
     n: int
@@ -59,14 +59,14 @@ class ItemRange(NamedTuple):
     length: int
 
     def ids(self) -> Iterator[ItemId]:
-        """The ids in the run, in order."""
+        """Return the ids of the items, in order."""
         return (ItemId(self.lane, n) for n in range(self.start, self.start + self.length))
 
 
 class Item(NamedTuple):
-    """What an item holds: some bytes, which are `elements` whole elements of a list or entries of a dict.
+    """The content of an item: `elements` complete elements of a list, or entries of a dict, as bytes.
 
-    Of an element longer than CHUNK the first item says 1, those that go on with it say 0.
+    An element that is stored in several items counts 1 in the first of them and 0 in the others.
     """
 
     data: bytes
@@ -74,14 +74,13 @@ class Item(NamedTuple):
 
 
 class _Compression:
-    """Compressors that are lent out, since zstd's contexts must not be shared between threads."""
+    """A pool of zstd contexts. Each is used by one thread at a time, because threads must not share one."""
 
     def __init__(self, dictionary: bytes | None) -> None:
-        shape = zstandard.FORMAT_ZSTD1_MAGICLESS
+        self._format = zstandard.FORMAT_ZSTD1_MAGICLESS
         self._params = zstandard.ZstdCompressionParameters.from_level(
-            _LEVEL, format=shape, write_content_size=True, write_checksum=False, write_dict_id=False
+            _LEVEL, format=self._format, write_content_size=True, write_checksum=False, write_dict_id=False
         )
-        self._shape = shape
         self._dict = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
         if self._dict is not None:
             self._dict.precompute_compress(compression_params=self._params)
@@ -100,13 +99,13 @@ class _Compression:
             self._compressors.append(worker)
 
     def decompress(self, data: bytes) -> bytes:
-        size = zstandard.get_frame_parameters(data, format=self._shape).content_size
+        size = zstandard.get_frame_parameters(data, format=self._format).content_size
         if size > 2 * CHUNK:
             raise zstandard.ZstdError(f"{size} bytes are more than an item may hold")
         worker = (
             self._decompressors.pop()
             if self._decompressors
-            else zstandard.ZstdDecompressor(dict_data=self._dict, format=self._shape)
+            else zstandard.ZstdDecompressor(dict_data=self._dict, format=self._format)
         )
         try:
             return worker.decompress(data)
@@ -124,7 +123,10 @@ def _compression(method: int) -> _Compression:
 
 
 def seal(data: bytes, seed: int, *, elements: int = 1) -> bytes:
-    """Bytes as they are stored: compressed where that helps, with format byte and checksum."""
+    """Return bytes as they are stored: compressed if that makes them smaller, with format byte and checksum.
+
+    ValueError if they are too many for a row.
+    """
     if len(data) > 2 * CHUNK:
         raise ValueError(f"{len(data)} bytes in one row: metadata is for small values, keep large ones in channels")
     method, body = _RAW, data
@@ -137,14 +139,14 @@ def seal(data: bytes, seed: int, *, elements: int = 1) -> bytes:
 
 
 def unseal(stored: bytes, seed: int, what: str) -> Item:
-    """What `seal` was given; `what` names the row in the error."""
+    """Reverse `seal`. Corrupt if the checksum does not match; `what` names the row in the error."""
     try:
         method, elements, at = stored[0], 1, 1
         if method & _GROUP:
             elements, at = read_varint(stored, 1)
         body = stored[at + 4 :]
         if _CRC.unpack_from(stored, at)[0] != _checksum(body, seed, method, elements):
-            raise Corrupt(f"{what}: the checksum does not fit the stored bytes")
+            raise Corrupt(f"{what}: the checksum does not match the stored bytes")
         compression = method & _COMPRESSION
         data = body if compression == _RAW else _compression(compression).decompress(body)
     except (IndexError, struct.error, zstandard.ZstdError, MemoryError) as error:
@@ -153,7 +155,7 @@ def unseal(stored: bytes, seed: int, what: str) -> Item:
 
 
 def full_length(length: int, beginning: bytes, what: str) -> int:
-    """How many bytes a stored item holds, told by its stored length and its beginning; nothing is decompressed."""
+    """Return how many bytes a stored item holds, given its stored length and first bytes, without decompressing it."""
     try:
         at = read_varint(beginning, 1)[1] + 4 if beginning[0] & _GROUP else 5
         if beginning[0] & _COMPRESSION == _RAW:
@@ -165,7 +167,7 @@ def full_length(length: int, beginning: bytes, what: str) -> int:
 
 
 def reseed(stored: bytes, seed: int, other: int, what: str) -> bytes:
-    """The same sealed bytes under another seed."""
+    """Return sealed bytes with another seed in their checksum."""
     elements = unseal(stored, seed, what).elements
     at = 1 if elements == 1 else 1 + len(varint(elements))
     body = stored[at + 4 :]
@@ -176,17 +178,17 @@ _CRC = struct.Struct("<I")
 
 
 def _checksum(body: bytes, seed: int, method: int, elements: int) -> int:
-    """Of the body, and of all that is said about it."""
+    """Return the checksum of a body, its seed and its format."""
     return zlib.crc32(body, (seed ^ method * 0x01000193 ^ elements * 0x85EBCA6B) & 0xFFFFFFFF)
 
 
 def seal_item(at: ItemId, item: Item) -> bytes:
-    """An item as it is stored."""
+    """Return an item as it is stored under this id."""
     return seal(item.data, _item_seed(at), elements=item.elements)
 
 
 def unseal_item(at: ItemId, stored: bytes, where: str) -> Item:
-    """A stored item; Corrupt if it is not the one that was stored under this id."""
+    """Reverse `seal_item`. Corrupt if the bytes were not stored under this id; `where` names the thread."""
     try:
         return unseal(stored, _item_seed(at), "it")
     except Corrupt as error:
@@ -194,19 +196,19 @@ def unseal_item(at: ItemId, stored: bytes, where: str) -> Item:
 
 
 def unseal_items(
-    stored: Mapping[ItemId, bytes], is_here: Callable[[ItemId], bool], where: str
+    stored: Mapping[ItemId, bytes], is_cached: Callable[[ItemId], bool], where: str
 ) -> Iterator[tuple[ItemId, bytes, int]]:
-    """Many items, as (id, data, elements), but for those at hand. The same as `unseal_item`, in one loop."""
+    """Unseal the items that are not cached, as (id, data, elements). Does what `unseal_item` does, but faster."""
     usual = _compression(_ZSTD_DICTIONARY)
     for at, payload in stored.items():
-        if is_here(at):
+        if is_cached(at):
             continue
         if payload[:1] != _USUAL_FORMAT or len(payload) < 6:
             yield at, *unseal_item(at, payload, where)
             continue
         body = payload[5:]
         if int.from_bytes(payload[1:5], "little") != _checksum(body, _item_seed(at), _ZSTD_DICTIONARY, 1):
-            unseal_item(at, payload, where)  # says what is wrong
+            unseal_item(at, payload, where)  # raises the error
         try:
             yield at, usual.decompress(body), 1
         except (zstandard.ZstdError, MemoryError) as error:
@@ -224,7 +226,7 @@ _SMALL = [bytes([number]) for number in range(0x80)]
 
 
 def varint(number: int) -> bytes:
-    """A non-negative integer, seven bits a byte."""
+    """Encode a non-negative integer, seven bits per byte."""
     if number < 0x80:
         return _SMALL[number]
     out = bytearray()
@@ -236,7 +238,7 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The integer that starts there, and where the next one starts."""
+    """Return the integer at `at`, and where the next one starts."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -248,7 +250,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_varints(data: bytes) -> Iterator[int]:
-    """All integers of the data."""
+    """Return all integers of the data."""
     at = 0
     while at < len(data):
         number, at = read_varint(data, at)
@@ -256,62 +258,64 @@ def read_varints(data: bytes) -> Iterator[int]:
 
 
 @lru_cache(maxsize=1024)
-def pack_ranges(runs: tuple[ItemRange, ...]) -> bytes:
-    """Runs in the clear, as varints: what must stay is known without reading, or decrypting, any state."""
-    return b"".join([varint(number) for run in runs for number in run])
+def pack_ranges(ranges: tuple[ItemRange, ...]) -> bytes:
+    """Return ranges as varints, never encrypted: which items are used is known without reading any state."""
+    return b"".join([varint(number) for each in ranges for number in each])
 
 
 def unpack_ranges(data: bytes) -> tuple[ItemRange, ...]:
-    """The runs that `pack_ranges` was given."""
+    """Reverse `pack_ranges`. ValueError if a range is incomplete."""
     numbers = list(read_varints(data))
     if len(numbers) % 3:
-        raise ValueError("a run is cut short")
+        raise ValueError("an item range is cut off")
     return tuple(ItemRange(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
 
 
 def spilled(at: ItemId, stored: bytes) -> tuple[ItemRange, ...]:
-    """The runs of a stored run list."""
+    """Return the ranges of a stored range list."""
     return unpack_ranges(unseal_item(at, stored, "a thread").data)
 
 
 def join_ranges(ids: Iterable[tuple[int, int]]) -> tuple[ItemRange, ...]:
-    """Ids in the order given, as the fewest runs."""
-    runs: list[list[int]] = []
+    """Return ids, in their order, as the fewest ranges."""
+    ranges: list[list[int]] = []
     for lane, n in ids:
-        if runs and runs[-1][0] == lane and runs[-1][1] + runs[-1][2] == n:
-            runs[-1][2] += 1
+        if ranges and ranges[-1][0] == lane and ranges[-1][1] + ranges[-1][2] == n:
+            ranges[-1][2] += 1
         else:
-            runs.append([lane, n, 1])
-    return tuple(ItemRange(*run) for run in runs)
+            ranges.append([lane, n, 1])
+    return tuple(ItemRange(*each) for each in ranges)
 
 
-def add_to_ranges(runs: tuple[ItemRange, ...], ids: Iterable[tuple[int, int]]) -> tuple[ItemRange, ...]:
-    """Runs and, after them, more ids."""
+def add_to_ranges(ranges: tuple[ItemRange, ...], ids: Iterable[tuple[int, int]]) -> tuple[ItemRange, ...]:
+    """Return ranges with more ids after them."""
     more = list(join_ranges(ids))
-    if runs and more and runs[-1].lane == more[0].lane and runs[-1].start + runs[-1].length == more[0].start:
-        more[0] = ItemRange(more[0].lane, runs[-1].start, runs[-1].length + more[0].length)
-        runs = runs[:-1]
-    return (*runs, *more)
+    if ranges and more:
+        last, first = ranges[-1], more[0]
+        if last.lane == first.lane and last.start + last.length == first.start:
+            more[0] = ItemRange(last.lane, last.start, last.length + first.length)
+            ranges = ranges[:-1]
+    return (*ranges, *more)
 
 
-def union(runs: Iterable[ItemRange]) -> list[ItemRange]:
-    """The items of all these runs, each once, as sorted disjoint runs."""
+def union(ranges: Iterable[ItemRange]) -> list[ItemRange]:
+    """Return the items of all these ranges, each once, as sorted disjoint ranges."""
     merged: list[ItemRange] = []
-    for run in sorted(runs):
+    for each in sorted(ranges):
         last = merged[-1] if merged else None
-        if last is not None and last.lane == run.lane and last.start + last.length >= run.start:
-            end = max(last.start + last.length, run.start + run.length)
+        if last is not None and last.lane == each.lane and last.start + last.length >= each.start:
+            end = max(last.start + last.length, each.start + each.length)
             merged[-1] = ItemRange(last.lane, last.start, end - last.start)
         else:
-            merged.append(run)
+            merged.append(each)
     return merged
 
 
 def minus(stored: Iterable[ItemRange], used: Iterable[ItemRange]) -> tuple[ItemRange, ...]:
-    """What is stored but not used."""
+    """Return the items of `stored` that are not in `used`, as sorted disjoint ranges."""
     left: list[ItemRange] = []
     kept = union(used)
-    starts = [(run.lane, run.start) for run in kept]
+    starts = [(each.lane, each.start) for each in kept]
     for lane, start, length in union(stored):
         at, end = start, start + length
         first = max(bisect_right(starts, (lane, start)) - 1, 0)

@@ -1,16 +1,17 @@
-"""What messages were encoded to and decoded from, so that a conversation is not done again at every step.
+"""A cache of encoded messages, so that a conversation is not encoded and decoded again at every step.
 
-LangGraph hands over the whole list of messages each time. Dumping a message takes 15 us, most of it in pydantic; packing
-its fields as they are takes one, and for all ordinary messages that gives the same bytes. So the bytes of a message that
-was stored or read under the same id are used again if its fields, packed now, are what those bytes end with. Whatever was
-changed in place is noticed, and it does not matter whether it is the same object, a copy, or one sent again by a client.
-Messages are looked at in blocks first: mostly a list is the one before with something added at its end. (Blocks are small
-on purpose: packing all in one takes a megabyte of fresh memory each time, and that takes longer than the packing.)
+LangGraph passes the complete list of messages at every step. Dumping a message takes 15 us, most of it in pydantic.
+Packing its fields directly takes 1 us and gives the same bytes for all ordinary messages. So if a message of the same
+id was encoded or decoded before, and its bytes end with the fields as packed now, these bytes are used again. Changes
+in place are detected, and it does not matter whether it is the same object, a copy, or one that a client sent again.
 
-A message that was read before is copied instead of decoded: its strings are shared, what can change inside is unpacked
-anew. That takes a third of the time.
+Lists are compared in blocks first, because most lists are the one before with something added at the end. Blocks are
+small: packing a whole list takes a megabyte of new memory each time, which costs more than the packing.
 
-Only LangChain's own message classes are remembered, and only while their fields are plain data.
+A message that was decoded before is copied instead: its strings are shared, and only fields that can be changed in
+place are unpacked again. That takes a third of the time.
+
+Only LangChain's own message classes are cached, and only if their fields are plain data.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from threadkeep.engine.log.messages import filled
+from threadkeep.engine.log.messages import build_message
 
 MESSAGES = {
     kind: [kind.__module__, kind.__name__]
@@ -45,19 +46,22 @@ _PLAIN_DATA_ONLY = (
     | ormsgpack.OPT_PASSTHROUGH_UUID
 )
 _METHOD = "model_validate_json"
-"""What LangGraph writes after the fields."""
+"""LangGraph writes this name after the fields."""
 _LONGEST_HEADER = 6
-"""Of msgpack's extension values, in front of the packed fields."""
+"""The most bytes of the msgpack extension header before the packed fields."""
 _BLOCK = 16
+"""Messages per block."""
 _GENERATION = 16 * 1024 * 1024
+"""Bytes of a generation of a cache."""
 _OVERHEAD = 200
+"""Bytes of memory that an entry takes besides its data, roughly."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class _Generations(Generic[K, V]):
-    """A bounded memory. When the younger of two generations is full, the older one is forgotten."""
+    """A bounded cache of two generations. When the younger one is full, the older one is dropped."""
 
     def __init__(self) -> None:
         self._young: dict[K, V] = {}
@@ -76,21 +80,21 @@ class _Generations(Generic[K, V]):
 
 
 class _MessageTemplate(NamedTuple):
-    """A message to make copies of: its class, its fields, and those of them that can change inside, packed."""
+    """A message to copy: its class, its fields, and as packed bytes those fields that can be changed in place."""
 
     kind: type[BaseMessage]
     fields: dict[str, Any]
-    inside: bytes
+    mutable_fields: bytes
     names: set[str]
 
     def copy(self) -> Any:
         fields = self.fields.copy()
-        fields.update(ormsgpack.unpackb(self.inside))
-        return filled(self.kind, fields, self.names.copy())
+        fields.update(ormsgpack.unpackb(self.mutable_fields))
+        return build_message(self.kind, fields, self.names.copy())
 
 
 class _MessageBlock(NamedTuple):
-    """Neighbours in a list of messages: their classes, their fields packed one after the other, and their bytes."""
+    """Consecutive messages of a list: their classes, their packed fields, and the bytes of each message."""
 
     kinds: tuple[type, ...]
     packed: bytes
@@ -98,25 +102,25 @@ class _MessageBlock(NamedTuple):
 
 
 class MessageCache:
-    """Messages by their ids and by their bytes, and lists of them by the first one's id."""
+    """Caches messages by id and by bytes, and lists of messages by the id of the first."""
 
     def __init__(self) -> None:
         self._lists: _Generations[str, list[_MessageBlock]] = _Generations()
         self._parts: _Generations[str, bytes] = _Generations()
-        self._forms: _Generations[bytes, _MessageTemplate | bool] = _Generations()
+        self._templates: _Generations[bytes, _MessageTemplate | bool] = _Generations()
 
     def encode(self, values: Sequence[Any], encode: Callable[[Any], bytes]) -> list[bytes]:
-        """The bytes of each of some values; those that are not remembered are encoded, and then are."""
+        """Return the bytes of each value. Values that are not cached are encoded with `encode`."""
         parts: list[bytes] = []
-        whole = len(values) - len(values) % _BLOCK
-        if whole:
-            for block in self._blocks(values[:whole], encode):
+        in_blocks = len(values) - len(values) % _BLOCK
+        if in_blocks:
+            for block in self._blocks(values[:in_blocks], encode):
                 parts += block.parts
-        parts += [self._encode(value, encode) for value in values[whole:]]
+        parts += [self._encode(value, encode) for value in values[in_blocks:]]
         return parts
 
     def _blocks(self, values: Sequence[Any], encode: Callable[[Any], bytes]) -> list[_MessageBlock]:
-        """Values block by block; those that stood in the same place before are not looked at one by one."""
+        """Encode values block by block. A block that was at the same position before is found at once."""
         first = getattr(values[0], "id", None)
         known = self._lists.get(first) or [] if type(first) is str else []
         blocks: list[_MessageBlock] = []
@@ -124,7 +128,7 @@ class MessageCache:
         for at in range(0, len(values), _BLOCK):
             some = values[at : at + _BLOCK]
             kinds, before = tuple(map(type, some)), known[len(blocks)] if len(blocks) < len(known) else None
-            packed = _packed(some) if MESSAGES.keys() >= set(kinds) else b""
+            packed = _pack_messages(some) if MESSAGES.keys() >= set(kinds) else b""
             if before is None or not packed or before.packed != packed or before.kinds != kinds:
                 before = _MessageBlock(kinds, packed, [self._encode(value, encode) for value in some])
                 size += 2 * len(packed)
@@ -143,50 +147,50 @@ class MessageCache:
         return part
 
     def part(self, message: Any) -> bytes | None:
-        """The bytes of a message whose like was remembered."""
+        """Return the cached bytes of a message; None if there are none, or the message has changed."""
         fields = message.__dict__
         id = fields.get("id")
         part = self._parts.get(id) if type(id) is str else None
         if part is None or message.__pydantic_extra__:
             return None
-        packed = _plain([*MESSAGES[type(message)], fields, _METHOD])
+        packed = _pack_plain([*MESSAGES[type(message)], fields, _METHOD])
         return part if packed and part.endswith(packed) and len(part) - len(packed) <= _LONGEST_HEADER else None
 
     def copy(self, part: bytes) -> Any:
-        """A new message like the one that was decoded from these bytes before, or None."""
-        form = self._forms.get(part)
-        return form.copy() if isinstance(form, _MessageTemplate) else None
+        """Return a copy of the message that was decoded from these bytes before, or None."""
+        template = self._templates.get(part)
+        return template.copy() if isinstance(template, _MessageTemplate) else None
 
     def encoded(self, message: Any, part: bytes) -> None:
-        """Remember what a message was encoded to."""
+        """Cache the bytes that a message was encoded to."""
         if type(message.id) is str:
             self._parts.add(message.id, part, len(part))
 
     def decoded(self, message: Any, part: bytes) -> None:
-        """Remember what a message was decoded from; from the second time on, how to copy it."""
+        """Cache the bytes that a message was decoded from; when that happens again, also how to copy the message."""
         self.encoded(message, part)
-        if self._forms.get(part) is None:
-            self._forms.add(part, False, 0)
+        if self._templates.get(part) is None:
+            self._templates.add(part, False, 0)
         elif self.part(message) is part:
             fields = message.__dict__.copy()
-            inside = {name: value for name, value in fields.items() if type(value) in (dict, list)}
-            form = _MessageTemplate(type(message), fields, ormsgpack.packb(inside), set(fields))
-            self._forms.add(part, form, 2 * len(part))
+            mutable = {name: value for name, value in fields.items() if type(value) in (dict, list)}
+            template = _MessageTemplate(type(message), fields, ormsgpack.packb(mutable), set(fields))
+            self._templates.add(part, template, 2 * len(part))
 
 
 _fields = attrgetter("__dict__")
 _extra = attrgetter("__pydantic_extra__")
 
 
-def _packed(messages: Sequence[Any]) -> bytes:
-    """The fields of some messages, packed; nothing if one of them has something odd."""
+def _pack_messages(messages: Sequence[Any]) -> bytes:
+    """Return the packed fields of messages; empty if one has extra fields or values that are not plain data."""
     if any(map(_extra, messages)):
         return b""
-    return _plain(list(map(_fields, messages)))
+    return _pack_plain(list(map(_fields, messages)))
 
 
-def _plain(value: Any) -> bytes:
-    """Plain data packed; nothing if it is not."""
+def _pack_plain(value: Any) -> bytes:
+    """Return packed data; empty if it is not plain data."""
     try:
         return ormsgpack.packb(value, option=_PLAIN_DATA_ONLY)
     except (ormsgpack.MsgpackEncodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""msgpack as bytes: headers of arrays and maps, and where objects end. What splits and joins values without decoding them."""
+"""Read and write msgpack headers, and find where objects end: enough to split and join values without decoding them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import struct
 from collections.abc import Iterator
 
 WHOLE, LIST, MAP = 0, 1, 2
-"""How a value is stored: as one, as the elements of a list, or as the entries of a dict."""
-SNAPSHOT = 7
-"""The extension code of LangGraph's _DeltaSnapshot."""
+"""How a value is stored: in one part, as the elements of a list, or as the entries of a dict."""
+SINGLE, POSITIONAL, KEYWORDS, METHOD, PYDANTIC_1, PYDANTIC_2, NUMPY, SNAPSHOT = range(8)
+"""LangGraph's msgpack extension codes: an object as the class and its only argument, its positional arguments, its
+keyword arguments, or a method call; pydantic models; numpy arrays; _DeltaSnapshot."""
 
 
 def header(kind: int, count: int) -> bytes:
-    """The msgpack header of an array or a map of so many."""
+    """Return the msgpack header of an array (LIST) or map (MAP) of this many elements or entries."""
     if count < 16:
         return bytes([(0x90 if kind == LIST else 0x80) | count])
     if count < 1 << 16:
@@ -21,7 +22,10 @@ def header(kind: int, count: int) -> bytes:
 
 
 def opened(data: bytes, at: int) -> tuple[int, int, int]:
-    """What begins there: LIST or MAP, how many it has and where the first is; (WHOLE, 0, at) if it is neither."""
+    """Read the header of the array or map at `at`: (LIST or MAP, count, start of the first element or entry).
+
+    (WHOLE, 0, at) if the object there is neither.
+    """
     first = data[at]
     if 0x80 <= first < 0xA0:
         return (LIST if first >= 0x90 else MAP), first & 0x0F, at + 1
@@ -32,7 +36,7 @@ def opened(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def extension(data: bytes, at: int) -> tuple[int, int] | None:
-    """The code of the extension object that begins there, and where its payload does; None if it is another object."""
+    """Return (code, start of the payload) of the extension object at `at`; None if the object is none."""
     first = data[at]
     if 0xD4 <= first <= 0xD8:
         return data[at + 1], at + 2
@@ -43,26 +47,26 @@ def extension(data: bytes, at: int) -> tuple[int, int] | None:
 
 
 def split_parts(data: bytes, count: int) -> Iterator[bytes]:
-    """So many parts that stand one after the other: elements of a list, or entries of a dict (two objects each)."""
+    """Split joined parts into this many: elements of a list, or entries of a dict, which are two objects each."""
     ends = [0]
     while ends[-1] < len(data):
         ends.append(end(data, ends[-1]))
     step = (len(ends) - 1) // count
-    return (data[start:end] for start, end in zip(ends[::step], ends[step::step], strict=False))
+    return (data[start:stop] for start, stop in zip(ends[::step], ends[step::step], strict=False))
 
 
 _FIXED = {0xC0: 1, 0xC2: 1, 0xC3: 1, 0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5,
           0xD3: 9, 0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18}  # fmt: skip
-"""msgpack's objects of fixed length, by first byte."""
+"""The lengths of objects of fixed length, by first byte."""
 _COUNTED = {0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1), 0xD9: (1, 0),
             0xDA: (2, 0), 0xDB: (4, 0)}  # fmt: skip
-"""Objects with a length: how many bytes that takes, and how many more than it says follow."""
+"""Objects that state their length, by first byte: (bytes of the length field, bytes that it does not count)."""
 _NESTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
-"""Arrays and maps: how many bytes their count takes, and how many objects each of it is."""
+"""Large arrays and maps, by first byte: (bytes of the count field, objects per counted entry)."""
 
 
 def end(data: bytes, at: int) -> int:
-    """Where the msgpack object that starts there ends; IndexError, or an end beyond that of the data, if it is none."""
+    """Return where the object at `at` ends. If it is cut off: IndexError, or a number beyond the end of the data."""
     first = data[at]
     if first < 0x80 or first >= 0xE0:
         return at + 1

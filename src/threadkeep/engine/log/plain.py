@@ -1,15 +1,15 @@
-"""Stored values as plain data, for people: no class of the application is needed, and nothing that a row names is run.
+"""Decode stored values to plain JSON data, for people. No class of the application is imported or called.
 
-What JSON has no word for is a dict with one telling key:
+Values that JSON does not have become a dict with a special key:
 
-    an object            {"$type": "module.Class", …its fields}; {"$type": …, "value": …} where it has no fields
+    an object            {"$type": "module.Class", …its fields}; {"$type": …, "value": …} if it has no fields
     bytes                {"$bytes": base64}
-    a dict with other    {"$entries": [[key, value], …]}
-      keys than str
+    a dict whose keys    {"$entries": [[key, value], …]}
+      are not all str
     nan, inf             {"$float": "nan"}
-    what cannot be read  {"$opaque": tag, "$size": bytes}: pickle, and the values of other serializers
+    not readable         {"$opaque": tag, "$size": bytes}: pickle, and the values of other serializers
 
-Datetimes, UUIDs and the like are their text; sets and tuples inside objects are lists.
+Datetimes, UUIDs and similar values become their text; sets and tuples inside objects become lists.
 """
 
 from __future__ import annotations
@@ -23,22 +23,40 @@ from typing import Any
 import ormsgpack
 
 from threadkeep.engine.log.codec import MSGPACK
-from threadkeep.engine.log.msgpack import WHOLE, header
+from threadkeep.engine.log.msgpack import (
+    KEYWORDS,
+    METHOD,
+    NUMPY,
+    POSITIONAL,
+    PYDANTIC_1,
+    PYDANTIC_2,
+    SINGLE,
+    SNAPSHOT,
+    WHOLE,
+    header,
+)
 from threadkeep.errors import Corrupt
 
 TYPE = "$type"
-_SINGLE, _POSITIONAL, _KEYWORDS, _METHOD, _PYDANTIC_1, _PYDANTIC_2, _NUMPY, _SNAPSHOT = range(8)
 _LISTS = frozenset({("builtins", "set"), ("builtins", "frozenset"), ("collections", "deque"), ("builtins", "tuple")})
-_TEXTS = frozenset({("uuid", "UUID"), ("decimal", "Decimal"), ("pathlib", "Path"), ("pathlib", "PosixPath"), ("zoneinfo", "ZoneInfo")})  # fmt: skip
+_TEXTS = frozenset(
+    {
+        ("uuid", "UUID"),
+        ("decimal", "Decimal"),
+        ("pathlib", "Path"),
+        ("pathlib", "PosixPath"),
+        ("zoneinfo", "ZoneInfo"),
+    }
+)
 _POSITIONS = {
     ("langgraph.types", "Send"): ("node", "arg"),
     ("langgraph.types", "Interrupt"): ("value", "id"),
 }
-"""The fields of objects that are stored by position."""
+"""The names of the fields of objects that are stored by position."""
 
 
 def plain(tag: str, data: bytes, *, what: str = "a value") -> Any:
-    """A stored value as plain data; `what` names it if it is Corrupt."""
+    """Return a stored value as plain data. `what` names it if it is Corrupt."""
     if tag == "null":
         return None
     if tag == MSGPACK:
@@ -57,17 +75,17 @@ def plain(tag: str, data: bytes, *, what: str = "a value") -> Any:
 
 
 def plain_parts(kind: int, tag: str, elements: int, data: bytes, *, what: str = "a value") -> Any:
-    """The same for a value in parts: those of a list or dict, joined."""
+    """Return a value that is stored in parts as plain data. `data` are the joined parts."""
     return plain(tag, data if kind == WHOLE else header(kind, elements) + data, what=what)
 
 
 def jsonable(value: Any) -> Any:
-    """Any decoded value (metadata, a memory, what a caller made) as plain data."""
+    """Return any decoded value (metadata, a memory, what a caller made) as plain data."""
     return _jsonable(value)
 
 
 def type_of(value: Any) -> str:
-    """The class that a plain value was stored as, without its module; empty for plain data."""
+    """Return the name of the class that a plain value was stored as, without its module; empty if it has none."""
     return str(value[TYPE]).rpartition(".")[2] if isinstance(value, Mapping) and TYPE in value else ""
 
 
@@ -76,36 +94,36 @@ def _unpack(data: bytes) -> Any:
 
 
 def _object(code: int, data: bytes) -> Any:
-    """An extension value: what was stored of an object, under its name."""
+    """Decode an extension value: an object becomes its stored fields and the name of its class."""
     value = _unpack(data)
-    if code == _SNAPSHOT:
+    if code == SNAPSHOT:
         return value
-    if code == _NUMPY:
-        return {TYPE: "numpy.ndarray", "value": _array(value)}
+    if code == NUMPY:
+        return {TYPE: "numpy.ndarray", "value": _dtype_and_shape(value)}
     if not (isinstance(value, list) and len(value) > 2):
         return {"$opaque": f"extension {code}", "$size": len(data)}
     name, stored = (str(value[0]), str(value[1])), value[2]
-    if code == _METHOD or (code == _SINGLE and name in _TEXTS):
+    if code == METHOD or (code == SINGLE and name in _TEXTS):
         return stored
-    if code in (_SINGLE, _POSITIONAL) and name in _LISTS:
-        return list(_only(stored) if code == _POSITIONAL else stored)
+    if code in (SINGLE, POSITIONAL) and name in _LISTS:
+        return list(_only_argument(stored) if code == POSITIONAL else stored)
     return {TYPE: ".".join(name), **_fields(code, name, stored)}
 
 
 def _fields(code: int, name: tuple[str, str], stored: Any) -> dict[str, Any]:
-    if code in (_KEYWORDS, _PYDANTIC_1, _PYDANTIC_2) and isinstance(stored, dict):
+    if code in (KEYWORDS, PYDANTIC_1, PYDANTIC_2) and isinstance(stored, dict):
         return {str(key): value for key, value in stored.items()}
-    if code == _POSITIONAL and isinstance(stored, list) and name in _POSITIONS:
+    if code == POSITIONAL and isinstance(stored, list) and name in _POSITIONS:
         return dict(zip(_POSITIONS[name], stored, strict=False))
     return {"value": stored}
 
 
-def _only(stored: Any) -> Iterable[Any]:
+def _only_argument(stored: Any) -> Iterable[Any]:
     return stored[0] if isinstance(stored, list) and stored and isinstance(stored[0], list) else []
 
 
-def _array(value: Any) -> Any:
-    """Of a numpy array: type and shape, for its numbers are seldom for people."""
+def _dtype_and_shape(value: Any) -> Any:
+    """A numpy array without its numbers, which people seldom want to see."""
     return [str(value[0]), list(value[1])] if isinstance(value, list) and len(value) > 1 else None
 
 

@@ -1,11 +1,11 @@
-"""The rows of a thread and what is in them.
+"""The rows of threads, checkpoints and writes, and how their bodies are packed.
 
-A row's columns are in the clear: ids, times, counters and the runs of items it refers to. Its body is sealed bytes
-(format byte, checksum). In bodies, names of channels and nodes are numbers (see `itemlog`), and integer versions are
-counted down from the greatest, so a checkpoint of ten channels is about a hundred bytes.
+The columns of a row are plain: ids, times, counters, and the ranges of items that it refers to. Its body is sealed
+bytes (format byte, checksum). In bodies, names of channels and nodes are numbers (see `itemlog`), and integer versions
+are stored as the difference to the greatest, so a checkpoint of ten channels takes about a hundred bytes.
 
-A `Slot` says how a value is held: inline, or as runs of items in the lane of its channel. What successive checkpoints
-have in common, their names and kinds of slots, is their shape: an item that they share and refer to first.
+A `Slot` says how a value is stored: inline, or as ranges of items in the lane of its channel. Successive checkpoints
+mostly have the same names and kinds of slots. These are their shape, an item that they share and refer to first.
 """
 
 from __future__ import annotations
@@ -25,18 +25,24 @@ from threadkeep.errors import Corrupt
 
 _TAGS = ("msgpack", "null", "bytes", "bytearray", "pickle", "json")
 _FIRST_NAMED_TAG = 16
+"""A tag code from here on is a name of the thread: 16 plus its number. A smaller one is an index of _TAGS."""
 _SNAPSHOT, _INLINE, _SPILLED = 4, 8, 16
 _LARGE = 1 << 62
+"""Integer versions from here on are not stored as differences."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class ThreadRow(NamedTuple):
-    """A thread: its item counters, its precondition (epoch, rev), and what the catalogue shows.
+    """A thread: the precondition of its next commit, its item counters, and what a list of threads shows.
 
-    `rev` grows with every commit, by a random number; `epoch` is drawn at random when the thread is made and whenever
-    items are freed. So (epoch, rev) never comes back, not even in a storage that lost its last commits. `top` is the greatest visible checkpoint of the root namespace; `early` is the
-    greatest checkpoint after it that has writes but is not there itself yet, and what status they will give it.
+    The precondition is (epoch, rev). `rev` grows with every commit, by a random number. `epoch` is a random number that
+    is set when the thread is created, and again whenever items are freed. So (epoch, rev) never repeats, not even in a
+    storage that lost its last commits. `nexts` is the number of the next item of each lane.
+
+    `top` is the id of the greatest visible checkpoint of the root namespace; `run`, `step`, `source` and `labels` are
+    those of this checkpoint. `early` is the greatest id after it that has writes but no checkpoint yet, and
+    `early_status` the status that the thread will have when that checkpoint is put.
     """
 
     key: ThreadKey
@@ -60,7 +66,10 @@ class ThreadRow(NamedTuple):
 
 
 class CheckpointRow(NamedTuple):
-    """One checkpoint. `hidden` ones only serve the delta channels of later ones."""
+    """A checkpoint. `labels` is the number of its labels in the shared lane.
+
+    A hidden checkpoint was pruned, but the delta channels of later checkpoints still need it.
+    """
 
     ns: str
     id: str
@@ -81,7 +90,7 @@ class CheckpointRow(NamedTuple):
 
 
 class WriteRow(NamedTuple):
-    """All writes of one task on one checkpoint. `index` is (idx, number of the channel's name, size) of each."""
+    """All writes of one task on one checkpoint. `index` has (idx, number of the channel's name, size) of each write."""
 
     ns: str
     checkpoint: str
@@ -100,7 +109,10 @@ class WriteRow(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """How a value is held. `ranges` is complete; the first `covered` of them stand in the run lists `spill`."""
+    """How a value is stored: inline, or in the items of `ranges`.
+
+    If there are too many ranges for a row, the first `covered` of them are stored in the range lists `spill`.
+    """
 
     kind: int
     tag: str
@@ -112,26 +124,26 @@ class Slot(NamedTuple):
     covered: int = 0
 
     def refs(self) -> tuple[ItemRange, ...]:
-        """What the row refers to: the runs, or the run lists and the runs after them."""
+        """Return the ranges that the row refers to: the range lists, if any, and the ranges that are not in them."""
         return (*self.spill, *self.ranges[self.covered :])
 
 
 class NameTable(NamedTuple):
-    """Both directions of the interned names of a thread."""
+    """The interned names of a thread: name by number, and number by name."""
 
     of: Sequence[str] | Mapping[int, str]
     number: Callable[[str], int]
 
 
 class SharedParts(NamedTuple):
-    """What rows refer to besides state: run lists by their number in lane 1, packed shapes by theirs in lane 2."""
+    """What rows refer to besides values: range lists by their number in lane 1, shapes by their number in lane 2."""
 
     range_lists: Mapping[int, tuple[ItemRange, ...]]
     shape: Callable[[int], Sequence[Any]]
 
 
 def pack_slots(slots: Iterable[Slot], names: NameTable) -> tuple[list[int], list[Any]]:
-    """Slots as codes, which seldom change from one checkpoint to the next, and details; the runs go into the refs."""
+    """Return slots as codes, which rarely change between checkpoints, and details. Ranges go into the refs."""
     codes: list[int] = []
     details: list[Any] = []
     for slot in slots:
@@ -148,7 +160,7 @@ def pack_slots(slots: Iterable[Slot], names: NameTable) -> tuple[list[int], list
 def unpack_slots(
     codes: Sequence[int], details: Sequence[Any], refs: Iterator[ItemRange], names: NameTable, shared: SharedParts
 ) -> Iterator[Slot]:
-    """The slots that `pack_slots` was given."""
+    """Reverse `pack_slots`."""
     detail = iter(details)
     for code, tag_code in _pairs(codes):
         kind, snapshot, tag = code & 3, bool(code & _SNAPSHOT), _unpack_tag(tag_code, names)
@@ -156,10 +168,10 @@ def unpack_slots(
             yield Slot(kind, tag, 1, snapshot, next(detail))
             continue
         count = 1 if kind == WHOLE else next(detail)
-        runs = tuple(next(refs) for _ in range(next(detail)))
-        spill = tuple(run for run in runs if run.lane == RUN_LISTS) if code & _SPILLED else ()
-        covered = tuple(run for held in spill for at in held.ids() for run in shared.range_lists[at.n])
-        yield Slot(kind, tag, count, snapshot, None, covered + runs[len(spill) :], spill, len(covered))
+        own = tuple(next(refs) for _ in range(next(detail)))
+        spill = tuple(ref for ref in own if ref.lane == RUN_LISTS) if code & _SPILLED else ()
+        covered = tuple(each for ref in spill for at in ref.ids() for each in shared.range_lists[at.n])
+        yield Slot(kind, tag, count, snapshot, None, covered + own[len(spill) :], spill, len(covered))
 
 
 def _pack_tag(tag: str, names: NameTable) -> int:
@@ -171,7 +183,11 @@ def _unpack_tag(code: int, names: NameTable) -> str:
 
 
 class CheckpointRecord(NamedTuple):
-    """A checkpoint, decoded but for its values. `fields` are the other keys of LangGraph's checkpoint dict."""
+    """A checkpoint, decoded except for its values.
+
+    `fields` are the keys of LangGraph's checkpoint dict that have no field here, `own` is the metadata that is not in
+    the labels, `rest` are the keys that threadkeep does not know, as the serializer encoded them.
+    """
 
     row: CheckpointRow
     fields: dict[str, Any]
@@ -183,7 +199,7 @@ class CheckpointRecord(NamedTuple):
 
 
 class WriteEntry(NamedTuple):
-    """One write of a task. `origin` is (path, run, time) of the call that brought it."""
+    """One write of a task. `origin` is (path, run, time) of the put_writes call that made it."""
 
     channel: str
     slot: Slot
@@ -201,7 +217,7 @@ class TaskWrites(NamedTuple):
 def pack_checkpoint(
     row: CheckpointRow, record: CheckpointRecord, names: NameTable, share: Callable[[bytes], int]
 ) -> CheckpointRow:
-    """The row with body and refs of a record; `share` gives the number of a shape."""
+    """Return the row with the body and refs of a record. `share` stores a shape and returns its number."""
     versions = _Versions(record.versions, record.seen)
     codes, details = pack_slots(record.slots.values(), names)
     shape = [
@@ -224,48 +240,54 @@ def pack_checkpoint(
         record.own or 0,
         record.rest or 0,
     ]
-    refs = (ItemRange(SHARED, share(pack(shape)), 1), *(run for slot in record.slots.values() for run in slot.refs()))
+    refs = (ItemRange(SHARED, share(pack(shape)), 1), *(ref for slot in record.slots.values() for ref in slot.refs()))
     return row._replace(refs=refs, body=itemlog.seal(pack(body), _checkpoint_seed(row, refs)))
 
 
 _USUAL_FIELDS = ("v", "ts", "updated_channels")
-_OWN_AT = 6
+_OWN_METADATA = 6
+"""The position of `own` in a packed body."""
 
 
 def unpack_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts, where: str) -> CheckpointRecord:
-    """The record of a row."""
-    what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
+    """Return the record of a row. Corrupt if it cannot be decoded; `where` names the thread."""
+    what = _checkpoint_name(row, where)
     try:
         body = unpack(itemlog.unseal(row.body, _checkpoint_seed(row), what).data, what)
         fields, base, versions, seen, details, odd, own, rest = body
         version_names, seen_names, channels, codes = shared.shape(row.refs[0].start)
-        held = unpack_slots(codes, details, iter(row.refs[1:]), names, shared)
+        slots = unpack_slots(codes, details, iter(row.refs[1:]), names, shared)
         return CheckpointRecord(
             row=row,
             fields=_unpack_fields(fields, row.time, names),
             versions={names.of[n]: _unpack_version(v, base, odd) for n, v in zip(version_names, versions, strict=True)},
             seen=dict(_unpack_seen(iter(seen_names), (_unpack_version(v, base, odd) for v in seen), names)),
-            slots={names.of[n]: slot for n, slot in zip(channels, held, strict=True)},
+            slots={names.of[n]: slot for n, slot in zip(channels, slots, strict=True)},
             own=own or {},
             rest=tuple(rest) if rest else None,
         )
     except (IndexError, KeyError, TypeError, ValueError, StopIteration, RuntimeError) as error:
-        raise Corrupt(f"{what} does not make sense: {error!r}") from error
+        raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
 
 
 def unpack_labels(n: int, stored: bytes | None, where: str) -> dict[str, Any]:
-    """A set of labels from its stored item."""
+    """Return the labels that are stored in this item. Corrupt if it is missing or damaged."""
     if stored is None:
-        raise Corrupt(f"labels {n} of {where} are referred to but not there")
+        raise Corrupt(f"labels {n} of {where} are referenced but missing")
     item = itemlog.unseal_item(ItemId(SHARED, n), stored, where)
     return dict(unpack(item.data, f"labels {n} of {where}") or {})
 
 
 def unpack_own(row: CheckpointRow, where: str) -> dict[str, Any]:
-    """The metadata that is the checkpoint's own, without knowing any names."""
-    what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
+    """Return the metadata of a checkpoint that is not in its labels. No names are needed for it."""
+    what = _checkpoint_name(row, where)
     body = unpack(itemlog.unseal(row.body, _checkpoint_seed(row), what).data, what)
-    return dict(body[_OWN_AT] or {})
+    return dict(body[_OWN_METADATA] or {})
+
+
+def _checkpoint_name(row: CheckpointRow, where: str) -> str:
+    """The checkpoint, for error messages."""
+    return f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
 
 
 def _pack_fields(fields: Mapping[str, Any], time: int, names: NameTable) -> Any:
@@ -278,16 +300,19 @@ def _pack_fields(fields: Mapping[str, Any], time: int, names: NameTable) -> Any:
 
 
 def _unpack_fields(fields: Any, time: int, names: NameTable) -> dict[str, Any]:
-    known = dict(zip(_USUAL_FIELDS, fields, strict=True)) if isinstance(fields, list) else dict(fields)
-    if "ts" in known:
-        known["ts"] = _unpack_time(known["ts"], time)
-    if isinstance(known.get("updated_channels"), list):
-        known["updated_channels"] = [names.of[n] for n in known["updated_channels"]]
-    return known
+    unpacked = dict(zip(_USUAL_FIELDS, fields, strict=True)) if isinstance(fields, list) else dict(fields)
+    if "ts" in unpacked:
+        unpacked["ts"] = _unpack_time(unpacked["ts"], time)
+    if isinstance(unpacked.get("updated_channels"), list):
+        unpacked["updated_channels"] = [names.of[n] for n in unpacked["updated_channels"]]
+    return unpacked
 
 
 def _pack_time(text: Any, time: int) -> Any:
-    """An ISO time in UTC as microseconds before the row's time, if nothing is lost by that."""
+    """Return an ISO time in UTC as microseconds before the row's time; unchanged if it could not be restored exactly.
+
+    A value that is not a str is wrapped in a list.
+    """
     if not isinstance(text, str):
         return [text]
     try:
@@ -304,21 +329,21 @@ def _unpack_time(value: Any, time: int) -> Any:
 
 
 class _Versions:
-    """Versions as small numbers: integers count down from the greatest, others are listed once."""
+    """Packs versions as small numbers: an integer as the difference to the greatest, others by their place in `odd`."""
 
     def __init__(self, versions: Mapping[str, Any], seen: Mapping[str, Mapping[str, Any]]) -> None:
         every = [*versions.values(), *(version for inner in seen.values() for version in inner.values())]
         self.base = max([version for version in every if type(version) is int and 0 <= version < _LARGE], default=0)
         self.odd: list[Any] = []
-        self._at: dict[tuple[type, Any], int] = {}
+        self._positions: dict[tuple[type, Any], int] = {}
 
     def pack(self, version: Any) -> int:
         if type(version) is int and 0 <= version < _LARGE:
             return int(self.base - version)
-        at = self._at.setdefault((type(version), version), len(self.odd))
-        if at == len(self.odd):
+        position = self._positions.setdefault((type(version), version), len(self.odd))
+        if position == len(self.odd):
             self.odd.append(version)
-        return -1 - at
+        return -1 - position
 
 
 def _unpack_version(code: int, base: int, odd: list[Any]) -> Any:
@@ -338,7 +363,7 @@ def _pairs(flat: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def pack_writes(row: WriteRow, entries: dict[int, WriteEntry], names: NameTable) -> WriteRow:
-    """The row with index, body and refs of these entries; its path, run and time are those of the first."""
+    """Return the row with the index, body and refs of these entries. Its path, run and time are the first entry's."""
     entries = dict(sorted(entries.items()))
     origins = list(dict.fromkeys(entry.origin for entry in entries.values()))
     slots = [entry.slot for entry in entries.values()]
@@ -349,29 +374,29 @@ def pack_writes(row: WriteRow, entries: dict[int, WriteEntry], names: NameTable)
         run=run,
         time=time,
         index=tuple(n for idx, entry in entries.items() for n in (idx, names.number(entry.channel), entry.size)),
-        refs=tuple(run for slot in slots for run in slot.refs()),
+        refs=tuple(ref for slot in slots for ref in slot.refs()),
     )
     return row._replace(body=itemlog.seal(pack([*pack_slots(slots, names), others]), _write_seed(row)))
 
 
 def unpack_writes(row: WriteRow, names: NameTable, shared: SharedParts, where: str) -> TaskWrites:
-    """The entries of a row."""
+    """Return the entries of a row. Corrupt if it cannot be decoded; `where` names the thread."""
     what = f"writes of task {row.task!r} on checkpoint {row.checkpoint!r} in {where}"
     try:
         codes, details, others = unpack(itemlog.unseal(row.body, _write_seed(row), what).data, what)
-        held = list(unpack_slots(codes, details, iter(row.refs), names, shared))
-        origins: list[Any] = [(row.path, row.run, row.time)] * len(held)
+        slots = list(unpack_slots(codes, details, iter(row.refs), names, shared))
+        origins: list[Any] = [(row.path, row.run, row.time)] * len(slots)
         if others:
             listed = [origins[0], *map(tuple, others[:-1])]
             origins = [listed[at] for at in others[-1]]
-        triples = zip(row.index[::3], row.index[1::3], row.index[2::3], held, origins, strict=True)
-        return TaskWrites(row, {idx: WriteEntry(names.of[n], slot, size, o) for idx, n, size, slot, o in triples})
+        entries = zip(row.index[::3], row.index[1::3], row.index[2::3], slots, origins, strict=True)
+        return TaskWrites(row, {idx: WriteEntry(names.of[n], slot, size, o) for idx, n, size, slot, o in entries})
     except (IndexError, KeyError, TypeError, ValueError, StopIteration, RuntimeError) as error:
-        raise Corrupt(f"{what} do not make sense: {error!r}") from error
+        raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
 
 
 def is_sealed(row: CheckpointRow | WriteRow) -> bool:
-    """Whether the checksum fits the body and all columns."""
+    """Whether the checksum matches the body and all columns."""
     seed = _checkpoint_seed(row) if isinstance(row, CheckpointRow) else _write_seed(row)
     try:
         itemlog.unseal(row.body, seed, "it")
@@ -381,13 +406,13 @@ def is_sealed(row: CheckpointRow | WriteRow) -> bool:
 
 
 def reseal(row: CheckpointRow, changed: CheckpointRow, where: str) -> CheckpointRow:
-    """A changed row with the same body; its checksum speaks for the columns too."""
-    what = f"checkpoint {row.id!r} of namespace {row.ns!r} in {where}"
+    """Return a changed row with the body of `row`. The checksum covers the columns, so it is computed again."""
+    what = _checkpoint_name(row, where)
     return changed._replace(body=itemlog.reseed(row.body, _checkpoint_seed(row), _checkpoint_seed(changed), what))
 
 
 def _checkpoint_seed(row: CheckpointRow, refs: tuple[ItemRange, ...] | None = None) -> int:
-    """Of all columns; `refs` are those that the row will have."""
+    """Return the checksum seed of all columns. `refs` are those that the row will have, if it has others now."""
     columns = (row.ns, row.id, row.parent, row.run, row.step, row.source, row.labels, row.time, row.hidden)
     return zlib.crc32(itemlog.pack_ranges(row.refs if refs is None else refs), _seed(columns))
 

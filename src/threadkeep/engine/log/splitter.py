@@ -1,7 +1,7 @@
-"""Encoded values to parts, without decoding them: what `Codec.encode` would have made, from the serializer's bytes.
+"""Split values that another saver encoded, without decoding them, into the parts that `Codec.encode` would have made.
 
-Whoever stored a list whole at every step has almost the same bytes at every step. So the last value of each place is
-remembered, and a list that grew is only looked at where it is new.
+Other savers store a complete list at every step, so most of its bytes are the same as before. The last list of each
+channel is cached, and a list that grew is split only where it is new.
 """
 
 from __future__ import annotations
@@ -11,64 +11,64 @@ from typing import Any, NamedTuple
 from threadkeep.engine.log.codec import DICT_WORTH_SPLITTING, MSGPACK, Parts
 from threadkeep.engine.log.msgpack import LIST, MAP, SNAPSHOT, WHOLE, end, extension, opened
 
-_REMEMBERED = 16 * 1024 * 1024
-"""So many bytes of last values are remembered, roughly."""
+_CACHED = 16 * 1024 * 1024
+"""The most bytes of lists that are cached, roughly."""
 
 
-class _Last(NamedTuple):
+class _CachedList(NamedTuple):
     body: bytes
     parts: list[bytes]
 
 
 class Splitter:
-    """Splits values; `fresh` counts the bytes that were not in the value before of the same place."""
+    """Splits values. `fresh` counts the bytes that were not in the last value of the same key."""
 
     def __init__(self) -> None:
         self.fresh = 0
-        self._last: dict[Any, _Last] = {}
+        self._cached: dict[Any, _CachedList] = {}
         self._size = 0
 
-    def split(self, place: Any, tag: str, data: bytes) -> Parts:
-        """A value that stands alone; ValueError if it calls itself msgpack and is none."""
+    def split(self, key: Any, tag: str, data: bytes) -> Parts:
+        """Split a value; successive values of a channel have the same `key`. ValueError if it is not valid msgpack."""
         if tag != MSGPACK:
             self.fresh += len(data)
             return Parts(WHOLE, tag, [data])
         try:
-            parts, at = self.take(place, data, 0)
+            parts, at = self.take(key, data, 0)
         except (IndexError, RecursionError) as error:
-            raise ValueError("its bytes are no msgpack") from error
+            raise ValueError("its bytes are not valid msgpack") from error
         if at != len(data):
-            raise ValueError("its bytes are no msgpack")
+            raise ValueError("its bytes are not valid msgpack")
         return parts
 
-    def take(self, place: Any, data: bytes, at: int) -> tuple[Parts, int]:
-        """The value that begins there, and where it ends. IndexError or RecursionError if there is none."""
+    def take(self, key: Any, data: bytes, at: int) -> tuple[Parts, int]:
+        """Split the value at `at`, and return where it ends. IndexError or RecursionError if it is not valid."""
         kind, count, first = opened(data, at)
         if kind == LIST and count:
-            return self._list(place, data, first, count)
+            return self._list(key, data, first, count)
         if kind == MAP and count > 1:
             return self._map(data, at, first, count)
         until = end(data, at)
-        known = extension(data, at)
-        if known is not None and known[0] == SNAPSHOT:
-            inner, stop = self.take(place, data[known[1] : until], 0)
-            if inner.kind != WHOLE and stop == until - known[1]:
+        code, payload = extension(data, at) or (None, 0)
+        if code == SNAPSHOT:
+            inner, stop = self.take(key, data[payload:until], 0)
+            if inner.kind != WHOLE and stop == until - payload:
                 return inner._replace(snapshot=True), until
         self.fresh += until - at
         return Parts(WHOLE, MSGPACK, [data[at:until]]), until
 
-    def _list(self, place: Any, data: bytes, first: int, count: int) -> tuple[Parts, int]:
-        last = self._last.get(place)
+    def _list(self, key: Any, data: bytes, first: int, count: int) -> tuple[Parts, int]:
+        last = self._cached.get(key)
         at, parts = first, list[bytes]()
         if last is not None and len(last.parts) <= count and data.startswith(last.body, first):
             at, parts = first + len(last.body), list(last.parts)
-        known = at
+        start = at
         for _ in range(count - len(parts)):
             until = end(data, at)
             parts.append(data[at:until])
             at = until
-        self.fresh += at - known
-        self._remember(place, _Last(data[first:at], parts))
+        self.fresh += at - start
+        self._cache(key, _CachedList(data[first:at], parts))
         return Parts(LIST, MSGPACK, parts), at
 
     def _map(self, data: bytes, at: int, first: int, count: int) -> tuple[Parts, int]:
@@ -82,10 +82,10 @@ class Splitter:
             return Parts(WHOLE, MSGPACK, [data[at:start]]), start
         return Parts(MAP, MSGPACK, entries), start
 
-    def _remember(self, place: Any, last: _Last) -> None:
-        if self._size > _REMEMBERED:
-            self._last.clear()
+    def _cache(self, key: Any, new: _CachedList) -> None:
+        if self._size > _CACHED:
+            self._cached.clear()
             self._size = 0
-        before = self._last.get(place)
-        self._size += len(last.body) - (len(before.body) if before else 0)
-        self._last[place] = last
+        old = self._cached.get(key)
+        self._size += len(new.body) - (len(old.body) if old else 0)
+        self._cached[key] = new

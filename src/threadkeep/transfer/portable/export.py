@@ -13,13 +13,12 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.clock import now_us
-from threadkeep.engine.commit import TRIES
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import unpack
 from threadkeep.engine.log.itemlog import Item, ItemId
 from threadkeep.engine.log.records import Slot, TaskWrites, ThreadRow
-from threadkeep.engine.requests import LoadedRows, Pause
+from threadkeep.engine.requests import LoadedRows
 from threadkeep.engine.threads.thread_rows import ThreadRows, thread_rows
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.session import Session
@@ -43,7 +42,7 @@ from threadkeep.transfer.portable.format import (
 from threadkeep.transfer.portable.redact import Redaction, ValueForm
 from threadkeep.transfer.selection import MemoryPages, Selection, ThreadPages, count_threads
 from threadkeep.transfer.thread_builder import ItemSlices, is_unfinished
-from threadkeep.work import Progress, Read, Work
+from threadkeep.work import Progress, Work, retry
 
 WriteLine: TypeAlias = Callable[[dict[str, Any]], None]
 
@@ -225,31 +224,26 @@ class Export:
 
     def _thread(self, key: ThreadKey) -> Work[None]:
         try:
-            yield from self._whole_thread(key)
+            pruned = f"thread {key.id!r} was pruned by others"
+            yield from retry(partial(self._whole_thread, key), pruned)
         except Corrupt:
             if self.selection.ids is not None:
                 raise
             self._skipped.append(key.id)
 
     def _whole_thread(self, key: ThreadKey) -> Work[None]:
-        for tried in range(TRIES):
-            loaded = yield from read_rows(key)
-            if loaded.thread is None or is_unfinished(loaded):
-                return
-            self.out.write(self._redacted(thread_line(loaded.thread)))
-            try:
-                counts = yield from write_thread(self.session, loaded, self.out.write, self.redaction)
-            except Corrupt:
-                self.out.write({"type": THREAD_VOID})
-                raise
-            except Conflict:
-                self.out.write({"type": THREAD_VOID})
-                yield Read(partial(_pause, tried))
-                continue
-            self.out.write({"type": THREAD_END, **counts._asdict()})
-            self._counts.update({"threads": 1, **counts._asdict()})
+        """Write one thread. If that fails, its lines are declared void."""
+        loaded = yield from read_rows(key)
+        if loaded.thread is None or is_unfinished(loaded):
             return
-        raise Conflict(f"thread {key.id!r} was pruned by others at each of {TRIES} tries")
+        self.out.write(self._redacted(thread_line(loaded.thread)))
+        try:
+            counts = yield from write_thread(self.session, loaded, self.out.write, self.redaction)
+        except (Conflict, Corrupt):
+            self.out.write({"type": THREAD_VOID})
+            raise
+        self.out.write({"type": THREAD_END, **counts._asdict()})
+        self._counts.update({"threads": 1, **counts._asdict()})
 
     def _redacted(self, fields: dict[str, Any]) -> dict[str, Any]:
         return self.redaction.line(fields) if self.redaction else fields
@@ -261,7 +255,3 @@ class Export:
                 self.out.write(self._redacted(memory_line(row)))
                 self._counts["memories"] += 1
             yield Progress(0, None, "memories")
-
-
-async def _pause(tried: int) -> None:
-    await Pause(tried)

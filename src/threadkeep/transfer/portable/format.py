@@ -311,8 +311,8 @@ def read_writes(line: Line, lane_of: Any, lists: Mapping[int, tuple[ItemRange, .
 def memory_line(row: MemoryRow) -> dict[str, Any]:
     """Return the line of a memory."""
     return {
-        "type": MEMORY, "namespace": list(row.namespace), "key": row.key, "value": load(row.value), "created": row.created,
-        "updated": row.updated, "expires": row.expires, "ttl": row.ttl,
+        "type": MEMORY, "namespace": list(row.namespace), "key": row.key, "value": load(row.value),
+        "created": row.created, "updated": row.updated, "expires": row.expires, "ttl": row.ttl,
     }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 -- A batch of one thread, if the thread is as expected: 1, or 0. A tenth key is a new thread whose items were staged.
--- ARGV: expect, version, row, bytes, updated, created, member, id, last, greatest, kept (milliseconds, or nothing), ends;
+-- ARGV: expect, version, row, bytes, updated, created, member, id, last, greatest, kept (milliseconds, or nothing),
+-- ends (1: the batch removes the thread, 2: the thread is replaced by the new one);
 -- then, each with its number before it: gone rows (field), gone items (field), new rows and changed rows (field, place,
 -- value), items (field, value), runs, gone runs.
 -- A full server refuses the first write of a script if that needs memory, and no later one. So what frees comes first, if
@@ -8,6 +9,7 @@ local expect, version, row, grown, updated, created, member, id, last, greatest,
 local thread, order = KEYS[1], KEYS[2]
 local before, size = unpack(redis.call('HMGET', thread, 'v', 'b'))
 if (before or '') ~= expect then return 0 end
+if ends == '2' then before, size = false, false end
 
 at = 12
 at = at + next_number()
