@@ -16,7 +16,16 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from threadkeep.engine.commit import Decision, Seen, commit, commit_ops, new_row, read_consistently, with_top
+from threadkeep.engine.commit import (
+    Decision,
+    Seen,
+    commit,
+    commit_ops,
+    fill_cache,
+    new_row,
+    read_consistently,
+    with_top,
+)
 from threadkeep.engine.cube.channels import (
     ANSWERS,
     EVENTS,
@@ -64,7 +73,6 @@ from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.checkpoints import load_some, metadata_of, with_recent_checkpoints
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
-from threadkeep.errors import Conflict
 from threadkeep.plan import Outcome
 
 T = TypeVar("T")
@@ -124,14 +132,7 @@ async def _load_newest(heads: Heads, key: ThreadKey, head: Head | None) -> tuple
 async def _load_items(heads: Heads, head: Head, record: CheckpointRecord, names: Iterable[str]) -> Head:
     """Return the head with the items of these channels in its cache. One round trip if some were missing."""
     ranges = [each for name in names if name in record.slots for each in record.slots[name].ranges]
-    missing = head.cache.lacking(ranges)
-    if not missing:
-        return head
-    loaded = await LoadItems(head.key, missing)
-    row = head.row
-    if row is None or loaded.thread is None or loaded.thread.epoch != row.epoch or not heads.is_current(head):
-        raise Conflict(f"{head.where} was pruned while it was read")
-    head.cache.fill(loaded.items, head.where)
+    await fill_cache(heads, head, ranges)
     return head
 
 

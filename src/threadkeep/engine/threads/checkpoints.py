@@ -23,17 +23,14 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine.commit import commit_ops
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import MSGPACK, Codec
-from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
-from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadCheckpoints, LoadedRows, LoadItems
+from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadCheckpoints, LoadedRows
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
 from threadkeep.engine.threads.staging import CheckpointStaging, KnownCheckpoint
-from threadkeep.errors import Conflict
 from threadkeep.plan import Outcome
 
 
@@ -79,20 +76,6 @@ async def load_some(
     if head is not None and not heads.is_current(head):
         head, loaded = None, await LoadCheckpoints(key, wanted)
     return heads.seen(key, loaded, head), loaded
-
-
-async def load_items(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> None:
-    """Load these items into the head's cache. One round trip; none if all of them are cached.
-
-    Conflict if the thread was pruned since the head was read.
-    """
-    missing = head.cache.lacking(itemlog.union(ranges))
-    if not missing:
-        return
-    loaded = await LoadItems(head.key, missing)
-    if not (head.has_epoch_of(loaded.thread) and heads.is_current(head)):
-        raise Conflict(f"{head.where} was pruned while it was read")
-    head.cache.fill(loaded.items, head.where)
 
 
 def _refs_of_ops(ops: Iterable[Op]) -> tuple[CheckpointRef, ...]:

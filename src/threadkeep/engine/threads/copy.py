@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from threadkeep.engine.commit import Decision, Seen, commit, copied_row
+from threadkeep.engine.commit import Decision, Seen, commit, copied_row, fill_cache
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import Codec, pack
@@ -18,7 +18,7 @@ from threadkeep.engine.log.itemlog import SHARED, Item, ItemId
 from threadkeep.engine.log.records import CheckpointRecord, TaskWrites
 from threadkeep.engine.requests import CopyThread, LoadedRows, LoadThreadRows
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.checkpoints import load_items, metadata_of, write
+from threadkeep.engine.threads.checkpoints import metadata_of, write
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
 from threadkeep.engine.threads.thread_rows import stored_parts
@@ -103,7 +103,7 @@ async def _load_all_items(heads: Heads, head: Head, loaded: LoadedRows) -> None:
     records, tasks = _decode_rows(head, loaded)
     slots = [slot for record in records for slot in record.slots.values()]
     slots += [entry.slot for task in tasks for entry in task.entries.values()]
-    await load_items(heads, head, (each for slot in slots for each in slot.ranges))
+    await fill_cache(heads, head, (each for slot in slots for each in slot.ranges))
 
 
 def _decode_rows(head: Head, loaded: LoadedRows) -> tuple[list[CheckpointRecord], list[TaskWrites]]:

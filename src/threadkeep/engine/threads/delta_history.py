@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from threadkeep.engine.commit import read_consistently
+from threadkeep.engine.commit import fill_cache, read_consistently
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
 from threadkeep.engine.requests import LoadAncestors, LoadedRows
-from threadkeep.engine.threads.checkpoints import decode_value, decode_writes, get, load_items
+from threadkeep.engine.threads.checkpoints import decode_value, decode_writes, get
 from threadkeep.engine.threads.heads import Head, Heads
 
 _NEAR, _ALL = 64, 1 << 31
@@ -40,7 +40,7 @@ async def delta_history(
 
     async def once() -> dict[str, ChannelHistory]:
         head, ancestors = await _load_ancestors(heads, key, ns, start, channels)
-        await load_items(heads, head, (each for slot in _needed_slots(ancestors) for each in slot.ranges))
+        await fill_cache(heads, head, (each for slot in _needed_slots(ancestors) for each in slot.ranges))
         return _decode(head, codec, ancestors, channels)
 
     return await read_consistently(key, once)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from threadkeep.engine.commit import Seen
+from threadkeep.engine.commit import Seen, fill_cache
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import MSGPACK, Parts
 from threadkeep.engine.log.itemlog import ItemRange
@@ -18,7 +18,7 @@ from threadkeep.engine.log.msgpack import SNAPSHOT, WHOLE, extension, split_part
 from threadkeep.engine.log.plain import plain_parts
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
 from threadkeep.engine.requests import LoadedRows, LoadThreadRows
-from threadkeep.engine.threads.checkpoints import load_items, metadata_of
+from threadkeep.engine.threads.checkpoints import metadata_of
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.errors import Missing
 
@@ -162,7 +162,7 @@ async def with_items(heads: Heads, thread: ThreadRows, slots: Iterable[Slot]) ->
 
     Conflict if the thread was pruned since its rows were loaded: load them again.
     """
-    await load_items(heads, thread.head, (each for slot in slots for each in slot.ranges))
+    await fill_cache(heads, thread.head, (each for slot in slots for each in slot.ranges))
     return thread
 
 
