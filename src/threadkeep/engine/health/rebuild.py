@@ -25,7 +25,7 @@ from threadkeep.engine.health.apply_writes import (
 )
 from threadkeep.engine.health.thread_scan import ThreadScan
 from threadkeep.engine.health.verify import decodes
-from threadkeep.engine.history.checkpoint_info import in_order
+from threadkeep.engine.history.checkpoint_info import ordered_writes
 from threadkeep.engine.log.codec import MSGPACK, Parts
 from threadkeep.engine.log.msgpack import LIST, WHOLE
 from threadkeep.engine.log.plain import plain
@@ -187,7 +187,9 @@ class Rebuilder:
     async def _writes(self, place: CheckpointPlace, child: CheckpointPlace) -> list[StoredWrite]:
         """The intact writes on a checkpoint that a child applied, in LangGraph's order."""
         if (place, child) not in self._written:
-            known = [each for each in in_order(self.scan.tasks.get(place, ())) if each[2].channel not in NO_CHANNELS]
+            known = [
+                each for each in ordered_writes(self.scan.tasks.get(place, ())) if each[2].channel not in NO_CHANNELS
+            ]
             known = self._of_child(known, place, child)
             known = [each for each in known if self.scan.is_intact(each[2].slot)]
             await self.scan.fetch(entry.slot for *_, entry in known)
@@ -221,7 +223,9 @@ class Rebuilder:
         slot, parent = self._slot(place, TASKS), next(self.ancestors(place), None)
         slots = [slot] if slot is not None else []
         if place not in self.scan.records and parent is not None:
-            slots = [entry.slot for _, _, entry in in_order(self.scan.tasks.get(parent, ())) if entry.channel == TASKS]
+            slots = [
+                entry.slot for _, _, entry in ordered_writes(self.scan.tasks.get(parent, ())) if entry.channel == TASKS
+            ]
         slots = list(filter(self.scan.is_intact, slots))
         await self.scan.fetch(slots)
         held = merged(Parts(LIST, MSGPACK, []), (parts_of(self.head, each) for each in slots))
