@@ -26,11 +26,10 @@ from threadkeep.engine.health.apply_writes import (
 from threadkeep.engine.health.thread_scan import ThreadScan
 from threadkeep.engine.health.verify_items import decodes
 from threadkeep.engine.history.checkpoint_info import TaskWrite, ordered_writes
-from threadkeep.engine.log.codec import MSGPACK, Parts
-from threadkeep.engine.log.msgpack import LIST, WHOLE
+from threadkeep.engine.log.codec import Parts
+from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.engine.log.plain import plain
 from threadkeep.engine.log.records import Slot
-from threadkeep.engine.threads.default_merge import merged
 from threadkeep.engine.threads.survivors import delta_channels
 from threadkeep.engine.threads.thread_rows import CheckpointPlace, is_send_path, node_of, parts_of
 
@@ -231,16 +230,12 @@ class Rebuilder:
         return [write for write in writes if not (by_hand and write[2].origin[0].startswith(_TASK_PATH))]
 
     async def _sends(self, checkpoint: CheckpointPlace) -> list[Any]:
-        """The pending sends of a checkpoint; if its row is damaged, as they were written on its parent."""
-        slot, parent = self._slot(checkpoint, TASKS), next(self.ancestors(checkpoint), None)
-        slots = [slot] if slot is not None else []
-        if checkpoint not in self.scan.records and parent is not None:
-            writes = ordered_writes(self.scan.tasks.get(parent, ()))
-            slots = [entry.slot for *_, entry in writes if entry.channel == TASKS]
-        slots = list(filter(self.scan.is_intact, slots))
-        await self.scan.fetch(slots)
-        sends = merged(Parts(LIST, MSGPACK, []), (parts_of(self.head, each) for each in slots))
-        return list(plain(sends.tag, sends.data)) if sends is not None else []
+        """The pending sends of a checkpoint; if they are damaged, as they were written on its parent."""
+        if checkpoint in self.scan.records and self._slot(checkpoint, TASKS) is None:
+            return []
+        value, _ = await self._channel(checkpoint, TASKS, delta=False)
+        parts = await self._parts(value) if value is not None else None
+        return list(plain(parts.tag, parts.data)) if parts is not None else []
 
     async def _parts(self, value: Value) -> Parts:
         if isinstance(value, Parts):
