@@ -336,7 +336,7 @@ def test_a_thread_that_is_pruned_while_it_is_measured_is_weighed_as_it_is_then()
             bench.asked = asked
 
     told = bench.drive(sizes.measure_thread(bench.heads, KEY), before=interfere)
-    assert [each.__name__ for each in bench.asked] == ["Survey", "Measure", "Survey", "Measure"]
+    assert [each.__name__ for each in bench.asked] == ["LoadThreadRows", "MeasureItems"] * 2
     assert told == bench.drive(sizes.measure_thread(bench.heads, KEY))
     assert told.thread.by_kind["unused"] == 0
 

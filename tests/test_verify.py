@@ -23,7 +23,7 @@ from sync_async import Colour, Sync
 from test_delta_graphs import build as delta_graph
 from threadkeep.backends.valkey import rows as valkey_rows
 from threadkeep.conformance.store.embedder import embed
-from threadkeep.engine.health import verify as checking
+from threadkeep.engine.health import verify_items
 from threadkeep.engine.log.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, ItemRange
 from threadkeep.errors import Corrupt, Missing
 
@@ -179,7 +179,7 @@ def test_items_are_read_in_slices_and_the_slice_does_not_matter(
 ) -> None:
     keep = seeded_keep
     whole = keep.verify()
-    monkeypatch.setattr(checking, "SLICE", 600)
+    monkeypatch.setattr(verify_items, "SLICE", 600)
     assert keep.verify() == whole
     rows = opener(url)(keep, SEED)
     flip_item(state_item)(rows)

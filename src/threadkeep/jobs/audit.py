@@ -12,6 +12,7 @@ from threadkeep.clock import now_ms
 from threadkeep.engine.history import audit
 from threadkeep.engine.history import sizes as engine_sizes
 from threadkeep.engine.history.audit import Activity, TracedWrite
+from threadkeep.engine.history.checkpoint_info import utc_time
 from threadkeep.engine.history.sizes import Sizes, Stats
 from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind, as_optional_id
 from threadkeep.engine.memories.requests import CountMemories, ListNamespaces
@@ -74,7 +75,7 @@ def activity(
         tally, skipped = audit.ActivityTotals(), list[str]()
 
         def visit(info: ThreadInfo) -> Work[None]:
-            if asked.since is None or info.updated >= audit.moment(asked.since):
+            if asked.since is None or info.updated >= utc_time(asked.since):
                 plan = partial(
                     audit.thread_activity, session.heads, ThreadKey(session.tenant, info.kind, info.id), asked
                 )

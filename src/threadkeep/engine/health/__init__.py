@@ -1,4 +1,5 @@
-"""Integrity: verify every stored byte, and repair a damaged checkpoint as a new branch.
+"""Integrity of what is stored: verify checks every stored byte, repair rebuilds a damaged checkpoint as a new branch.
 
-`thread_scan` reads a thread as far as it can be read. May import `engine.threads`, `engine.cube` and `engine.log`.
+Both start from `thread_scan`, which reads a thread as far as it can be read. May import `engine.threads`,
+`engine.history`, `engine.cube`, `engine.memories` and `engine.log`.
 """

@@ -1,7 +1,7 @@
-"""Applying stored writes to channels without the graph: what LangGraph's `apply_writes` does, as far as names tell.
+"""Apply stored writes to channels without the graph, as LangGraph's `apply_writes` does, as far as names allow.
 
-Names tell of branches, joins, the input and pending sends. The values of all other channels are merged by the default
-merge. Versions and what nodes have seen are made from those before: a node that wrote has seen what triggers it.
+The names of channels identify branches, joins, the input and pending sends. All other channels are merged with the
+default merge. New versions and versions_seen are derived from the old ones: a node that wrote has seen its triggers.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from threadkeep.engine.log.msgpack import LIST, WHOLE
 from threadkeep.engine.log.plain import plain
 from threadkeep.engine.threads.default_merge import merged
 
-NO_CHANNELS = frozenset(
+SPECIAL_WRITES = frozenset(
     {INTERRUPT, ERROR, RESUME, "__no_writes__", "__pregel_push", "__return__", "__error_source_node__"}
 )
-"""What tasks write that is for no channel."""
+"""Writes to these names do not go to a channel."""
 _BRANCH, _START, _JOIN = "branch:to:", "__start__", "join:"
 
 
 class StoredWrite(NamedTuple):
-    """A write of a task. `node` is None if nothing tells it."""
+    """A write of a task. `node` is None if it is not known."""
 
     path: str
     task: str
@@ -39,23 +39,27 @@ def lasts_one_step(name: str) -> bool:
 
 
 def is_known_by_name(name: str) -> bool:
-    """Whether the name alone tells how a channel takes writes."""
+    """Whether the name alone says how a channel applies writes."""
     return lasts_one_step(name) or name.startswith(_JOIN)
 
 
-def touches(name: str, writes: Iterable[StoredWrite]) -> bool:
-    """Whether a step changes a channel: it writes to it, or runs the node that a join waited for."""
-    return any(write.channel == name or _is_joined(name, write) for write in writes)
+def changes_channel(name: str, writes: Iterable[StoredWrite]) -> bool:
+    """Whether the writes of a step change a channel: one is to it, or the node that a join triggers has run."""
+    return any(write.channel == name or _is_target(name, write.node) for write in writes)
 
 
-def _is_joined(name: str, write: StoredWrite) -> bool:
-    return name.startswith(_JOIN) and name.rpartition(":")[2] == write.node
+def _is_target(name: str, node: str | None) -> bool:
+    """Whether a channel is a join that triggers a node: `join:one+other:node`."""
+    return name.startswith(_JOIN) and name.rpartition(":")[2] == node
 
 
 def channel_after(
     name: str, base: Parts | None, steps: Iterable[Sequence[StoredWrite]], *, delta: bool = False
 ) -> Parts | None:
-    """A channel's value after some steps; None if it has none. Of a channel that lasts one step, give the last step."""
+    """Return a channel's value after the writes of some steps; None if it has none.
+
+    For a channel that lasts one step, pass only the last step.
+    """
     if name.startswith(_JOIN):
         return _join_after(name, base, steps)
     writes = [write.value for step in steps for write in step if write.channel == name]
@@ -65,37 +69,41 @@ def channel_after(
 
 
 def _join_after(name: str, base: Parts | None, steps: Iterable[Sequence[StoredWrite]]) -> Parts:
-    """The nodes that a join has heard of: a set of names."""
-    heard = set(plain(base.tag, base.data) or ()) if base is not None else set()
+    """The value of a join: the set of the nodes that have arrived."""
+    arrived = set(plain(base.tag, base.data) or ()) if base is not None else set()
     for step in steps:
-        if any(_is_joined(name, write) for write in step):
-            heard = set()
-        heard |= {plain(write.value.tag, write.value.data) for write in step if write.channel == name}
-    return Parts(WHOLE, MSGPACK, [pack(heard)])
+        if any(_is_target(name, write.node) for write in step):
+            arrived = set()
+        arrived |= {plain(write.value.tag, write.value.data) for write in step if write.channel == name}
+    return Parts(WHOLE, MSGPACK, [pack(arrived)])
 
 
 def versions_after(
-    versions: Mapping[str, Any], seen: Mapping[str, Mapping[str, Any]], held: Iterable[str], step: Sequence[StoredWrite]
+    versions: Mapping[str, Any],
+    seen: Mapping[str, Mapping[str, Any]],
+    channels: Iterable[str],
+    step: Sequence[StoredWrite],
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Versions and what nodes have seen after a step; `held` are the channels that had a value before it."""
-    after = {node: dict(known) for node, known in seen.items()}
+    """Return channel_versions and versions_seen after a step. `channels` are those with a value before it."""
+    seen_after = {node: dict(known) for node, known in seen.items()}
     for node in {write.node for write in step if write.node is not None}:
-        known = after.setdefault(node, {})
+        known = seen_after.setdefault(node, {})
         known.update({name: versions[name] for name in _triggers(node, known, versions) if name in versions})
-    changed = {name for name in held if lasts_one_step(name) or touches(name, step)} | {w.channel for w in step}
-    return {**versions, **dict.fromkeys(changed, next_version(versions.values()))}, after
+    changed = {name for name in channels if lasts_one_step(name) or changes_channel(name, step)}
+    changed |= {write.channel for write in step}
+    return {**versions, **dict.fromkeys(changed, next_version(versions.values()))}, seen_after
 
 
 def _triggers(node: str, known: Mapping[str, Any], versions: Mapping[str, Any]) -> set[str]:
-    joins = {name for name in versions if name.startswith(_JOIN) and name.rpartition(":")[2] == node}
+    joins = {name for name in versions if _is_target(name, node)}
     return {*known, _BRANCH + node, *joins, *([_START] if node == _START else [])}
 
 
 def next_version(versions: Iterable[Any]) -> Any:
-    """The version after all of these, as LangGraph's savers count: integers, or strings that begin with one."""
-    held = list(versions)
-    texts = [version for version in held if isinstance(version, str)]
+    """Return a version greater than these, as LangGraph's savers count: integers, or strings that start with one."""
+    known = list(versions)
+    texts = [version for version in known if isinstance(version, str)]
     if texts:
         return f"{int(max(texts).split('.')[0]) + 1:032}.{0:016}"
-    numbers = [version for version in held if isinstance(version, (int, float))]
+    numbers = [version for version in known if isinstance(version, (int, float))]
     return max(numbers, default=0) + 1

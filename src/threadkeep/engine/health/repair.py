@@ -1,4 +1,4 @@
-"""Repair: rebuild the state of a damaged checkpoint as a new branch. Nothing is overwritten or removed.
+"""Repair a damaged checkpoint: rebuild its state as a new branch. Nothing is overwritten or removed.
 
 The id of the new checkpoint is greater than all others of its namespace, so a graph continues from it. Its metadata
 `repaired` names the damaged one. Each row is read by itself, so a damaged row does not hide others.
@@ -11,15 +11,14 @@ from typing import Any
 
 from threadkeep.engine.commit import Decision, Seen, commit
 from threadkeep.engine.cube.repair import repair_cube
-from threadkeep.engine.health.rebuild import Rebuilder, Replay
+from threadkeep.engine.health.rebuild import Rebuilder, RebuiltState, Replay
 from threadkeep.engine.health.thread_scan import ThreadScan
-from threadkeep.engine.health.verify import examined
+from threadkeep.engine.health.verify import thread_examined
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import NAMES
 from threadkeep.engine.log.records import CheckpointRow
 from threadkeep.engine.requests import Batch, Commit
-from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.branches import BranchStamp, fresh_id
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.ops import Put
@@ -52,27 +51,34 @@ class RepairResult:
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """Which checkpoint to repair, in which namespace, and when."""
+    """Which checkpoint to repair, in which namespace, and the stamp of the new branch.
+
+    `ref` None means the newest, if it is damaged.
+    """
 
     ref: str | None
     ns: str
-    moment: BranchStamp
+    stamp: BranchStamp
     dry_run: bool = False
 
 
 async def repair(heads: Heads, key: ThreadKey, options: RepairOptions, replay: Replay | None) -> RepairResult:
-    """Rebuild a checkpoint as a new branch. Corrupt if nothing is left to build from, or if nothing can be written."""
+    """Rebuild a checkpoint as a new branch, with the graph behind `replay` if it is given.
+
+    Missing if the thread or the checkpoint does not exist. Corrupt if nothing is left to build from, or if nothing can
+    be added to the thread. The round trips of `verify`, one or more to read items, and one to commit.
+    """
 
     async def read() -> Seen[tuple[RepairResult, Batch | None]]:
-        scan = await examined(key)
+        scan = await thread_examined(key)
         if scan is None or not scan.found.is_there:
-            raise Missing(f"there is no thread {key.id!r}")
-        _refuse_hopeless(scan)
+            raise Missing(f"thread {key.id!r} not found")
+        _check_writable(scan)
         return Seen(await _rebuild(scan, options, replay), scan.row, scan.records)
 
     def decide(seen: Seen[tuple[RepairResult, Batch | None]], _: int) -> Decision[RepairResult]:
-        made, batch = seen.state
-        return Decision(made, Commit(batch) if batch is not None else None)
+        repaired, batch = seen.state
+        return Decision(repaired, Commit(batch) if batch is not None else None)
 
     return await commit(heads, key, read, decide)
 
@@ -80,119 +86,130 @@ async def repair(heads: Heads, key: ThreadKey, options: RepairOptions, replay: R
 async def _rebuild(
     scan: ThreadScan, options: RepairOptions, replay: Replay | None
 ) -> tuple[RepairResult, Batch | None]:
-    """Return what a repair makes, and the batch that makes it; None if there is nothing to do or it is a dry run."""
+    """Return the result and the batch that makes it; None if there is nothing to do or it is a dry run."""
     rebuilder = Rebuilder(scan, replay)
     target = _target(rebuilder, options)
     affected = sorted(f"{ns}|{id}" if ns else id for ns, id in rebuilder.damaged if (ns, id) != target)
-    told = RepairResult(scan.key.id, scan.key.kind, options.ns, None, affected=affected)
+    found = RepairResult(scan.key.id, scan.key.kind, options.ns, None, affected=affected)
     if target is None or (target not in rebuilder.damaged and target in scan.records):
-        intact = ["the newest checkpoint is intact, so the thread goes on; name a damaged one to have a branch of it"]
-        return replace(told, assumptions=intact if affected else []), None
-    if scan.key.kind == CUBE:
-        row, channels, batch = await repair_cube(rebuilder, target, _fresh_id(scan, "", options.moment), options.moment)
-    else:
-        row, channels, batch = await _branched(rebuilder, target, options.moment)
-    made = replace(told, damaged=target[1], parent=row.parent, channels=channels, assumptions=[*rebuilder.assumptions])
+        intact = ["the newest checkpoint is intact, so the thread can continue; to repair an older one, name it"]
+        return replace(found, assumptions=intact if affected else []), None
+    id = _fresh_id(scan, target[0], options.stamp)
+    make_branch = repair_cube if scan.key.kind == CUBE else _repair_graph
+    row, channels, batch = await make_branch(rebuilder, target, id, options.stamp)
+    made = replace(found, damaged=target[1], parent=row.parent, channels=channels, assumptions=[*rebuilder.assumptions])
     return (made, None) if options.dry_run else (replace(made, checkpoint=row.id), batch)
 
 
 # --- what to repair
 
 
-def _refuse_hopeless(scan: ThreadScan) -> None:
-    """Nothing can be written to a thread whose row or names are damaged; say what can be done."""
-    advice = "nothing can be added to it. Restore it from a backup; `verify` tells what is damaged"
+def _check_writable(scan: ThreadScan) -> None:
+    """Raise Corrupt if the thread's row or names are damaged: nothing can be written to such a thread."""
+    advice = "nothing can be added to the thread. Restore it from a backup; `verify` lists what is damaged"
     if scan.row is None:
         raise Corrupt(f"the row of {scan.where} cannot be read: {advice}")
-    names = [at.n for at in scan.bad if at.lane == NAMES]
+    names = [id.n for id in scan.bad if id.lane == NAMES]
     if names:
-        count = len(scan.records) + len(scan.broken)
+        numbers, count = ", ".join(map(str, names[:5])), len(scan.records) + len(scan.broken)
         raise Corrupt(
-            f"{scan.where}: {len(names)} names of channels or nodes are damaged "
-            f"(no. {', '.join(map(str, names[:5]))}), which {count} checkpoints are spelled with: {advice}"
+            f"{scan.where}: {len(names)} names of channels or nodes are damaged (no. {numbers}), "
+            f"which its {count} checkpoints use: {advice}"
         )
 
 
 def _target(rebuilder: Rebuilder, options: RepairOptions) -> CheckpointPlace | None:
-    """The checkpoint that is named; else the newest, if it is damaged. A branch of an older one would be the latest."""
+    """The checkpoint that is named; else the newest, if it is damaged.
+
+    An older one must be named, because the new branch becomes the latest.
+    """
     scan, ns = rebuilder.scan, options.ns
     ids = {id for space, id in (*scan.records, *scan.broken, *_top(scan)) if space == ns}
     if options.ref is not None:
-        named = {r.row.parent for (space, _), r in scan.records.items() if space == ns and r.row.parent is not None}
-        return (ns, _meant(sorted(ids | named), options.ref, scan.where))
+        parents = {r.row.parent for (space, _), r in scan.records.items() if space == ns and r.row.parent is not None}
+        return (ns, _resolve_id(sorted(ids | parents), options.ref, scan.where))
     newest = max(ids - {row.id for row in scan.found.checkpoints if row.ns == ns and row.hidden}, default=None)
     is_damaged = (ns, newest) in rebuilder.damaged or (ns, newest) not in scan.records
     return (ns, newest) if newest is not None and is_damaged else None
 
 
 def _top(scan: ThreadScan) -> set[CheckpointPlace]:
-    """The newest root checkpoint that the thread's row names; its own row may be gone."""
+    """The newest root checkpoint according to the thread's row. Its own row may be gone."""
     return {("", scan.row.top)} if scan.row is not None and scan.row.top is not None else set()
 
 
-def _meant(ids: list[str], ref: str, where: str) -> str:
-    """The id that a reference means, as in `survey.find`; but `~2` goes back by id, because parents may be gone."""
+def _resolve_id(ids: list[str], ref: str, where: str) -> str:
+    """The id that a reference means, as for `thread_rows.find`; but `~2` goes back by id, as parents may be gone."""
     back = BACK.fullmatch(ref) if ref not in ids else None
     if back is None:
         return ref if ref in ids else match_id(ids, ref, where)
-    at = ids.index(_meant(ids, back["ref"], where)) - int(back["steps"])
-    if at < 0:
-        raise Missing(f"there is no checkpoint {ref!r} in {where}")
-    return ids[at]
+    index = ids.index(_resolve_id(ids, back["ref"], where)) - int(back["steps"])
+    if index < 0:
+        raise Missing(f"checkpoint {ref!r} not found in {where}")
+    return ids[index]
 
 
 # --- the new branch
 
 
-async def _branched(
-    rebuilder: Rebuilder, target: CheckpointPlace, moment: BranchStamp
+async def _repair_graph(
+    rebuilder: Rebuilder, target: CheckpointPlace, id: str, stamp: BranchStamp
 ) -> tuple[CheckpointRow, dict[str, str], Batch]:
+    """A new checkpoint of a LangGraph thread, how its channels were obtained, and the batch."""
     scan = rebuilder.scan
     rebuilt = await rebuilder.state(target)
     if rebuilt is None:
-        raise Corrupt(
-            f"checkpoint {target[1]!r} of {scan.where} cannot be rebuilt: no checkpoint before it can be read"
-        )
+        problem = "no checkpoint before it can be read"
+        raise Corrupt(f"checkpoint {target[1]!r} of {scan.where} cannot be rebuilt: {problem}")
     state, base = rebuilt
-    parent = next(
-        (at for at in rebuilder.ancestors(target) if at in scan.records and at not in rebuilder.damaged), None
-    )
-    tasks = scan.tasks.get(target, ())
-    if tasks:  # they belong to the damaged checkpoint's id
-        rebuilder.assume(f"{len(tasks)} tasks had written on {target[1]}: on the branch they run again")
-    newer = [id for ns, id in scan.records if ns == target[0] and id > target[1]]
-    if newer:
-        rebuilder.assume(
-            f"{max(newer)} and other checkpoints are newer than {target[1]}: the branch is the latest from now on"
-        )
-    op = Put(
-        codec=Codec(None), ns=target[0], parent=parent[1] if parent else None,
-        checkpoint={
-            "v": 4, **state.fields, "ts": moment.timestamp, "id": _fresh_id(scan, target[0], moment),
-            "channel_values": state.values, "channel_versions": state.versions, "versions_seen": state.seen,
-        },
-        given_metadata={**_metadata(rebuilder, target, base), "source": "fork", "repaired": target[1]},
-        new_versions={}, time=moment.time, nonce=moment.nonce,
-    )  # fmt: skip
-    op.encoded = dict(state.values)
+    _note_consequences(rebuilder, target)
+    intact = (at for at in rebuilder.ancestors(target) if at in scan.records and at not in rebuilder.damaged)
+    parent = next(intact, None)
+    op = _put(state, target[0], parent[1] if parent else None, id, stamp, _metadata(rebuilder, target, base))
     op.rest = scan.records[target].rest if target in scan.records else None
     recent = {parent: scan.records[parent]} if parent is not None else {}
     staging = CheckpointStaging(replace(rebuilder.head, recent=recent), {})
     result(staging.take(op))
     batch = staging.batch()
     assert batch is not None
-    return batch.new_checkpoints[0], dict(sorted(state.how.items())), batch
+    return batch.new_checkpoints[0], dict(sorted(state.origins.items())), batch
 
 
-def _fresh_id(scan: ThreadScan, ns: str, moment: BranchStamp) -> str:
-    """An id after all that a namespace has or names."""
-    return fresh_id(
-        max(id for space, id in (*scan.records, *scan.broken, *scan.tasks, *_top(scan)) if space == ns), moment
-    )
+def _note_consequences(rebuilder: Rebuilder, target: CheckpointPlace) -> None:
+    scan, (ns, id) = rebuilder.scan, target
+    tasks = scan.tasks.get(target, ())
+    if tasks:  # their writes belong to the id of the damaged checkpoint
+        rebuilder.assume(f"{len(tasks)} tasks had written on {id}: on the new branch they run again")
+    newer = [other for space, other in scan.records if space == ns and other > id]
+    if newer:
+        rebuilder.assume(f"{max(newer)} is newer than {id}: from now on the new branch is the latest")
+
+
+def _put(
+    state: RebuiltState, ns: str, parent: str | None, id: str, stamp: BranchStamp, given_metadata: dict[str, Any]
+) -> Put:
+    checkpoint = {
+        "v": 4,
+        **state.fields,
+        "ts": stamp.timestamp,
+        "id": id,
+        "channel_values": state.values,
+        "channel_versions": state.versions,
+        "versions_seen": state.seen,
+    }
+    op = Put(Codec(None), ns, parent, checkpoint, given_metadata, new_versions={}, time=stamp.time, nonce=stamp.nonce)
+    op.encoded = dict(state.values)
+    return op
+
+
+def _fresh_id(scan: ThreadScan, ns: str, stamp: BranchStamp) -> str:
+    """An id greater than all that a namespace has or names."""
+    ids = (id for space, id in (*scan.records, *scan.broken, *scan.tasks, *_top(scan)) if space == ns)
+    return fresh_id(max(ids), stamp)
 
 
 def _metadata(rebuilder: Rebuilder, target: CheckpointPlace, base: CheckpointPlace) -> dict[str, Any]:
-    """The metadata of the damaged one, as far as it can be read; else that of the one it is built from."""
+    """The metadata of the damaged checkpoint, as far as it can be read; else that of the one it is built from."""
     scan, record = rebuilder.scan, rebuilder.scan.records[base]
     step, own = record.row.step, dict(record.own)
     if base != target:
@@ -200,4 +217,6 @@ def _metadata(rebuilder: Rebuilder, target: CheckpointPlace, base: CheckpointPla
         steps = 1 + list(rebuilder.ancestors(target)).index(base)
         step = row.step if row is not None and row.step is not None else (step or 0) + steps
         own = {key: value for key, value in own.items() if key == "parents"}
-    return metadata.join(metadata.SplitMetadata(None, step, None, scan.labels(record.row.labels) or {}, own))
+    labels = scan.labels(record.row.labels) or {}
+    numbered = {"step": step} if step is not None else {}
+    return {**numbered, **own, **labels, "source": "fork", "repaired": target[1]}

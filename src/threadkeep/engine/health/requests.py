@@ -1,9 +1,6 @@
-"""What is asked of a storage to check it, to know it and to tidy it up. Guarantees as in `backend`.
+"""Requests to check, inspect and compact a storage. Their guarantees are those of `engine.requests`.
 
-    read     Roster, Inspect, InspectMemories, IntegrityCheck, Facts
-    write    Compact
-
-What these bring is as it is stored: a row that cannot be read does not hide the others, it becomes an `UnreadableRow`.
+They return data as it is stored. A row that cannot be read does not hide the others: it becomes an `UnreadableRow`.
 """
 
 from __future__ import annotations
@@ -20,12 +17,12 @@ from threadkeep.plan import IDEMPOTENT_WRITE, READ, Access, Request
 
 T = TypeVar("T")
 NONSENSE = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
-"""What reading a row that makes no sense may raise."""
+"""What decoding a malformed row may raise."""
 CATALOGUE, DATABASE, MEMORY, INDEX = "catalogue", "database", "memory", "index"
 
 
 class UnreadableRow(NamedTuple):
-    """A row that cannot be read: what is wrong, and where it is, as far as that can be told."""
+    """A row that cannot be read: what is wrong, and which row it is, as far as that is known."""
 
     message: str
     ns: str | None = None
@@ -34,7 +31,10 @@ class UnreadableRow(NamedTuple):
 
 
 class ThreadEntry(NamedTuple):
-    """A thread that is there. `unreadable` says what keeps it from being asked for; `at` is where the next page begins."""
+    """A stored thread. `at` is the cursor after it.
+
+    `unreadable` says why the thread cannot be requested; None if it can.
+    """
 
     kind: str
     id: str
@@ -44,7 +44,7 @@ class ThreadEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListStoredThreads(Request[tuple[ThreadEntry, ...]]):
-    """Which threads there are, by id, about `limit` after the last one of the page before. An empty page is the end."""
+    """List about `limit` stored threads by id, after the cursor of the last page. An empty page is the end."""
 
     access: ClassVar[Access] = READ
     tenant: str
@@ -56,10 +56,11 @@ class ListStoredThreads(Request[tuple[ThreadEntry, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class InspectedThread:
-    """All of a thread but its state, of one moment. `thread` is None if its row is gone (nothing `is_there`) or unreadable.
+    """A consistent snapshot of a thread without its state. `thread` is None if its row is missing or unreadable.
 
-    `items` are those of the engine's lanes; `stored` tells of all items: lane, number and size. `tags` (labels and
-    tag) and `runs` are None where the storage has no such index; `reported` is what its other indexes say wrongly.
+    `is_there` is whether the thread has a row. `items` has the items of the engine's lanes; `stored` lists all items as
+    (lane, number, size). `tags` (labels and tag) and `runs` are None if the storage has no such index; `reported` has
+    the errors in its other indexes.
     """
 
     is_there: bool = False
@@ -76,16 +77,16 @@ class InspectedThread:
 
 @dataclass(frozen=True, slots=True)
 class InspectThread(Request[InspectedThread]):
-    """A thread as it is stored."""
+    """Read all rows of a thread as they are stored, without its state."""
 
     access: ClassVar[Access] = READ
     key: ThreadKey
 
 
 class StoredMemory(NamedTuple):
-    """A memory as it is stored: where it says that it is, its JSON text, and the bytes of each of its vectors by field.
+    """A memory as it is stored: its key, its JSON text, and the size in bytes of each of its vectors by field.
 
-    `problem` is what the storage finds wrong with it.
+    `place` is None if the key cannot be read. `problem` lists what the storage found wrong with it.
     """
 
     number: int
@@ -97,7 +98,7 @@ class StoredMemory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredMemoryPage:
-    """Some memories; `last` is where to go on, None at the end."""
+    """A page of memories. `last` is the cursor for the next page, None at the end."""
 
     memories: tuple[StoredMemory, ...]
     last: Any = None
@@ -106,7 +107,7 @@ class StoredMemoryPage:
 
 @dataclass(frozen=True, slots=True)
 class InspectMemories(Request[StoredMemoryPage]):
-    """The memories of a tenant as they are stored, expired ones too, about `limit` after where the page before ended."""
+    """Read about `limit` memories of a tenant as they are stored, expired ones included, after the cursor `after`."""
 
     access: ClassVar[Access] = READ
     tenant: str
@@ -115,7 +116,7 @@ class InspectMemories(Request[StoredMemoryPage]):
 
 
 class IntegrityProblem(NamedTuple):
-    """Something that is wrong with the storage as a whole: a kind of problem, and a sentence."""
+    """A problem of the storage as a whole: its kind, and a sentence that describes it."""
 
     kind: str
     message: str
@@ -123,23 +124,23 @@ class IntegrityProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IntegrityCheck(Request[tuple[IntegrityProblem, ...]]):
-    """What the storage finds wrong with itself, and rows that belong to no thread and no memory of any tenant."""
+    """Run the storage's own integrity check, and find rows that belong to no thread and no memory of any tenant."""
 
     access: ClassVar[Access] = READ
 
 
 @dataclass(frozen=True, slots=True)
 class LoadStorageFacts(Request[Mapping[str, Any]]):
-    """What the storage, its driver and the machine say of themselves; see `threadkeep.jobs.doctor`."""
+    """Read the settings and the state of the storage, its driver and the machine, for `threadkeep.jobs.doctor`."""
 
     access: ClassVar[Access] = READ
 
 
 @dataclass(frozen=True, slots=True)
 class CompactStorage(Request[tuple[int, int]]):
-    """Give space back that nothing uses: how many bytes the storage took before and takes after.
+    """Return unused space to the system. The reply is the size of the storage in bytes, before and after.
 
-    Unavailable, and nothing is changed, if others are in the way.
+    Unavailable, and nothing is changed, if other connections prevent it.
     """
 
     access: ClassVar[Access] = IDEMPOTENT_WRITE
@@ -147,19 +148,19 @@ class CompactStorage(Request[tuple[int, int]]):
 
 
 def each_read(
-    rows: Iterable[Any], read: Callable[[Any], T], place: Callable[[Any], UnreadableRow]
+    rows: Iterable[Any], read: Callable[[Any], T], describe: Callable[[Any], UnreadableRow]
 ) -> tuple[tuple[T, ...], tuple[UnreadableRow, ...]]:
-    """Rows that can be read, and those that cannot."""
-    good: list[T] = []
-    odd: list[UnreadableRow] = []
+    """Read rows one by one. Return those that can be read, and a description of each that cannot."""
+    readable: list[T] = []
+    unreadable: list[UnreadableRow] = []
     for row in rows:
         try:
-            good.append(read(row))
+            readable.append(read(row))
         except NONSENSE as error:
-            odd.append(place(row)._replace(message=f"it does not make sense: {error!r}"))
-    return tuple(good), tuple(odd)
+            unreadable.append(describe(row)._replace(message=f"it is malformed: {error!r}"))
+    return tuple(readable), tuple(unreadable)
 
 
 def loosely(data: Any) -> str | None:
-    """Bytes as text, whatever they are."""
+    """Decode bytes as text, with invalid UTF-8 escaped; None if `data` is not bytes."""
     return bytes(data).decode("utf-8", "backslashreplace") if isinstance(data, (bytes, memoryview, bytearray)) else None

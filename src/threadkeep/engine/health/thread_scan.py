@@ -1,13 +1,13 @@
-"""A thread as far as it can be read: the rows that make sense, and what is wrong with those that do not.
+"""Read a damaged thread as far as possible: its intact rows, and the problems of the others.
 
-Everything else refuses a thread at its first damaged row. Verify and repair start here. Each row is unsealed and
-decoded by itself, with the names, shapes and run lists that are left.
+Verify and repair start here. Everything else refuses a thread at its first damaged row. Here each row is unsealed and
+decoded by itself, with the names, shapes and range lists that are left.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 from typing import Any
@@ -36,16 +36,17 @@ from threadkeep.errors import Conflict, Corrupt
 
 CHECKSUM, MISSING_ITEM, MISSING_PARENT, UNDECODABLE = "checksum", "missing item", "missing parent", "undecodable"
 COUNTER = "counter"
-_NEAR = 1 << 16
-"""So many lanes after the last are counted: a thread that grows may get to have them."""
+_PLAUSIBLE_LANES = 1 << 16
+"""Lanes up to this many after the last known one are plausible: the thread may have grown since its names were read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong with what is stored.
+    """Something wrong with what is stored.
 
-    `problem` is checksum, missing item, missing parent, undecodable, counter, catalogue, index, memory or database;
-    `message` is a sentence about it. The others say where it is, as far as that is known; `item` is lane and number.
+    `problem` is checksum, missing item, missing parent, undecodable, counter, catalogue, index, memory or database.
+    `message` describes it in a sentence. The other fields say where it is, as far as that is known; `item` is written
+    as lane:number.
     """
 
     problem: str
@@ -60,11 +61,12 @@ class Problem:
 
 @dataclass(slots=True)
 class ThreadScan:
-    """What can be read of a thread.
+    """What can be read of a thread. Checkpoints are identified by (ns, id).
 
-    `broken` and `broken_writes` (with the task) are rows that cannot be read. `bad` are items that cannot be used, with
-    the problem and a sentence; `needing` says which checkpoints, and which tasks on them, refer to each. `uneven` says
-    how many elements items hold, where it is not one. `cache` has the intact items that were read.
+    `broken` and `broken_writes` (with the task) are rows that cannot be read. `bad` has the items that cannot be used,
+    with the kind of problem and a message; `needed_by` says which checkpoints, and which tasks on them, refer to each.
+    `uneven` has the number of elements of items that do not hold exactly one. `cache` has the intact items that were
+    read.
     """
 
     key: ThreadKey
@@ -76,10 +78,10 @@ class ThreadScan:
     broken: set[CheckpointPlace] = field(default_factory=set)
     broken_writes: set[tuple[str, str, str]] = field(default_factory=set)
     bad: dict[ItemId, tuple[str, str]] = field(default_factory=dict)
-    needing: dict[ItemId, list[tuple[CheckpointPlace, str | None]]] = field(default_factory=dict)
+    needed_by: dict[ItemId, list[tuple[CheckpointPlace, str | None]]] = field(default_factory=dict)
     uneven: dict[ItemId, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    _bad: _ItemIndex | None = None
+    _bad_by_lane: dict[int, list[int]] = field(default_factory=dict)
 
     @property
     def row(self) -> ThreadRow | None:
@@ -91,170 +93,177 @@ class ThreadScan:
         """The thread, for messages."""
         return f"thread {self.key.id!r}"
 
+    def report(
+        self,
+        problem: str,
+        message: str,
+        checkpoint: CheckpointPlace | None = None,
+        task: str | None = None,
+        item: ItemId | None = None,
+    ) -> None:
+        """Add a problem."""
+        ns, id = checkpoint or (None, None)
+        position = f"{item.lane}:{item.n}" if item is not None else None
+        self.problems.append(Problem(problem, message, self.key.id, self.key.kind, ns, id, task, position))
+
+    # --- what is stored
+
     def head(self) -> Head:
-        """The thread for what reads and writes intact ones: new items come after all that are there.
+        """The thread for code that reads and writes intact threads. New items come after all stored ones.
 
         Its names end at the first damaged one.
         """
         names = tuple(self.names[n] for n in takewhile(self.names.__contains__, count()))
-        row = self.row and self.row._replace(nexts=self._nexts(self.row))
+        row = self.row and self.row._replace(nexts=self._next_numbers(self.row))
         return Head(self.key, row, names, {}, self.cache)
 
-    def _nexts(self, row: ThreadRow) -> tuple[int, ...]:
+    def _next_numbers(self, row: ThreadRow) -> tuple[int, ...]:
         nexts = list(row.nexts)
-        for lane, end in self.ends().items():
-            if 0 <= lane < FIRST_CHANNEL + len(self.names) + _NEAR:  # else its number is damaged
+        for lane, end in self.lane_ends().items():
+            if 0 <= lane < FIRST_CHANNEL + len(self.names) + _PLAUSIBLE_LANES:  # else the lane's number is damaged
                 nexts += [0] * (lane + 1 - len(nexts))
                 nexts[lane] = max(nexts[lane], end)
         return tuple(nexts)
 
-    def tell(
-        self,
-        problem: str,
-        said: str,
-        place: CheckpointPlace | None = None,
-        task: str | None = None,
-        item: ItemId | None = None,
-    ) -> None:
-        """Note a problem."""
-        ns, checkpoint = place or (None, None)
-        at = f"{item.lane}:{item.n}" if item is not None else None
-        self.problems.append(Problem(problem, said, self.key.id, self.key.kind, ns, checkpoint, task, at))
+    def lane_ends(self) -> dict[int, int]:
+        """The number after the last item of each lane."""
+        ends: dict[int, int] = {}
+        for lane, n, _ in self.found.stored:
+            ends[lane] = max(ends.get(lane, 0), n + 1)
+        return ends
 
     def labels(self, n: int) -> dict[str, Any] | None:
-        """A set of labels, if it can be read."""
+        """Return a set of labels; None if it cannot be read."""
         item = self.cache.get(ItemId(SHARED, n))
         try:
             return dict(unpack(item.data, f"labels {n} of {self.where}") or {}) if item is not None else None
         except (Corrupt, TypeError, ValueError):
             return None
 
-    def ends(self) -> dict[int, int]:
-        """The number after the last item of each lane."""
-        found: dict[int, int] = {}
-        for lane, n, _ in self.found.stored:
-            found[lane] = max(found.get(lane, 0), n + 1)
-        return found
-
     def slots(self) -> Iterator[tuple[CheckpointPlace, str | None, str, Slot]]:
-        """Every value that a row holds: its checkpoint, its task if it is a write, and its channel."""
-        for place, record in self.records.items():
+        """Every value in a readable row: its checkpoint, its task if it is a write, its channel and its slot."""
+        for checkpoint, record in self.records.items():
             for name, slot in record.slots.items():
-                yield place, None, name, slot
-        for place, tasks in self.tasks.items():
+                yield checkpoint, None, name, slot
+        for checkpoint, tasks in self.tasks.items():
             for task in tasks:
                 for entry in task.entries.values():
-                    yield place, task.row.task, entry.channel, entry.slot
+                    yield checkpoint, task.row.task, entry.channel, entry.slot
 
     def references(self) -> Iterator[tuple[CheckpointPlace, str | None, list[ItemRange]]]:
-        """Every row that can be read, by checkpoint and task, with all items that it needs."""
-        for place, record in self.records.items():
-            runs = (run for slot in record.slots.values() for run in slot.ranges)
-            yield place, None, [*record.row.refs, ItemRange(SHARED, record.row.labels, 1), *runs]
-        for place, tasks in self.tasks.items():
+        """Every readable row, by checkpoint and task, with all items that it needs."""
+        for checkpoint, record in self.records.items():
+            ranges = (each for slot in record.slots.values() for each in slot.ranges)
+            yield checkpoint, None, [*record.row.refs, ItemRange(SHARED, record.row.labels, 1), *ranges]
+        for checkpoint, tasks in self.tasks.items():
             for task in tasks:
-                runs = (run for entry in task.entries.values() for run in entry.slot.ranges)
-                yield place, task.row.task, [*task.row.refs, *runs]
+                ranges = (each for entry in task.entries.values() for each in entry.slot.ranges)
+                yield checkpoint, task.row.task, [*task.row.refs, *ranges]
 
-    def find_needing(self) -> None:
-        """Find out who needs the bad items; call it when all are known."""
-        self._bad = _ItemIndex(self.bad)
-        self.needing = {at: [] for at in self.bad}
-        for place, task, runs in self.references() if self.bad else ():
-            for at in dict.fromkeys(self._bad.among(runs)):
-                self.needing[at].append((place, task))
+    # --- what is damaged
+
+    def index_bad_items(self) -> None:
+        """Find out which rows need the bad items. Call it when all bad items are known."""
+        for lane, n in sorted(self.bad):
+            self._bad_by_lane.setdefault(lane, []).append(n)
+        self.needed_by = {item: [] for item in self.bad}
+        for checkpoint, task, ranges in self.references() if self.bad else ():
+            for item in dict.fromkeys(self._bad_in(ranges)):
+                self.needed_by[item].append((checkpoint, task))
+
+    def _bad_in(self, ranges: Iterable[ItemRange]) -> list[ItemId]:
+        found = []
+        for lane, start, length in ranges:
+            bad = self._bad_by_lane.get(lane)
+            if bad:
+                found += [ItemId(lane, n) for n in bad[bisect_left(bad, start) : bisect_left(bad, start + length)]]
+        return found
 
     def is_intact(self, slot: Slot) -> bool:
-        """Whether all items of a value can be used."""
-        assert self._bad is not None
-        return not self._bad.among((*slot.ranges, *slot.spill))
+        """Whether all items of a value can be used. Needs `index_bad_items`."""
+        return not self._bad_in((*slot.ranges, *slot.spill))
+
+    # --- reading items
 
     async def fetch(self, slots: Iterable[Slot]) -> None:
-        """Read the intact items of these values into the pool. Conflict if the thread was pruned. One round trip."""
-        lacking = self.cache.lacking(itemlog.union(run for slot in slots for run in slot.ranges))
-        wanted = itemlog.join_ranges(at for run in lacking for at in run.ids() if at not in self.bad)
+        """Read the intact items of these values into the cache. Conflict if the thread was pruned. One round trip."""
+        lacking = self.cache.lacking(itemlog.union(each for slot in slots for each in slot.ranges))
+        wanted = itemlog.join_ranges(id for each in lacking for id in each.ids() if id not in self.bad)
         if not wanted or self.row is None:
             return
-        loaded = await LoadItems(self.key, wanted, CachedItems(self.row.epoch, len(self.names), ItemCache()))
-        if loaded.thread is None or loaded.thread.epoch != self.row.epoch:
-            raise Conflict(f"{self.where} was pruned while it was read")
-        intact = {at: held for at, held in loaded.items.items() if at.lane >= FIRST_CHANNEL and at not in self.bad}
+        items = await self.load_items(wanted)
+        intact = {id: item for id, item in items.items() if id.lane >= FIRST_CHANNEL and id not in self.bad}
         self.cache.fill(intact, self.where)
 
+    async def load_items(self, ranges: tuple[ItemRange, ...]) -> Mapping[ItemId, bytes]:
+        """Load items as they are stored. Conflict if the thread was pruned since it was inspected. One round trip."""
+        assert self.row is not None
+        loaded = await LoadItems(self.key, ranges, CachedItems(self.row.epoch, len(self.names), ItemCache()))
+        if loaded.thread is None or loaded.thread.epoch != self.row.epoch:
+            raise Conflict(f"{self.where} was pruned while it was read")
+        return loaded.items
 
-class _ItemIndex:
-    """Some items, to be found in runs."""
 
-    def __init__(self, items: Iterable[ItemId]) -> None:
-        self._lanes: dict[int, list[int]] = {}
-        for lane, n in sorted(items):
-            self._lanes.setdefault(lane, []).append(n)
-
-    def among(self, runs: Iterable[ItemRange]) -> list[ItemId]:
-        """The items that are in these runs."""
-        found = []
-        for lane, start, length in runs:
-            held = self._lanes.get(lane)
-            if held:
-                begin, end = bisect_left(held, start), bisect_left(held, start + length)
-                found += [ItemId(lane, n) for n in held[begin:end]]
-        return found
+# --- scanning
 
 
 def scan_thread(key: ThreadKey, found: InspectedThread) -> ThreadScan:
-    """Scan the rows of a thread. The items of its state are not looked at yet."""
+    """Decode the rows of a thread, without the items of its state, and report those that cannot be read."""
     scan = ThreadScan(key, found)
-    for at, stored in sorted(found.items.items()):
-        _take_item(scan, at, stored)
+    for id, stored in sorted(found.items.items()):
+        _scan_item(scan, id, stored)
     for n in range(scan.row.nexts[NAMES] if scan.row and scan.row.nexts else 0):
         if ItemId(NAMES, n) not in found.items:
-            scan.bad[ItemId(NAMES, n)] = (MISSING_ITEM, "a name of a channel or node is not there")
+            scan.bad[ItemId(NAMES, n)] = (MISSING_ITEM, f"name {n} of a channel or node of {scan.where} is missing")
     head = scan.head()
     rows: list[CheckpointRow | WriteRow] = [*found.checkpoints, *found.writes]
     for row in rows:
-        _take_row(scan, head, row)
-    for odd in found.unreadable:
-        if odd.checkpoint is None:
-            scan.tell(CATALOGUE, f"the row of {scan.where} cannot be read: {odd.message}")
+        _scan_row(scan, head, row)
+    for unreadable in found.unreadable:
+        message = f"cannot be read: {unreadable.message}"
+        if unreadable.checkpoint is None:
+            scan.report(CATALOGUE, f"the row of {scan.where} {message}")
         else:
-            _note_broken(scan, (odd.ns or "", odd.checkpoint), odd.task, UNDECODABLE, f"cannot be read: {odd.message}")
+            checkpoint = (unreadable.ns or "", unreadable.checkpoint)
+            _add_broken(scan, checkpoint, unreadable.task, UNDECODABLE, message)
     return scan
 
 
-def _take_item(scan: ThreadScan, at: ItemId, stored: bytes) -> None:
+def _scan_item(scan: ThreadScan, id: ItemId, stored: bytes) -> None:
     try:
-        item = itemlog.unseal_item(at, stored, scan.where)
-        if at.lane == NAMES:
-            scan.names[at.n] = from_bytes(item.data)
+        item = itemlog.unseal_item(id, stored, scan.where)
+        if id.lane == NAMES:
+            scan.names[id.n] = from_bytes(item.data)
         else:
-            scan.cache.add(at, item)
+            scan.cache.add(id, item)
     except Corrupt as error:
-        scan.bad[at] = (CHECKSUM, str(error))
+        scan.bad[id] = (CHECKSUM, str(error))
     except (ValueError, IndexError) as error:
-        scan.bad[at] = (UNDECODABLE, f"item {at.lane}:{at.n} of {scan.where} does not make sense: {error!r}")
+        scan.bad[id] = (UNDECODABLE, f"item {id.lane}:{id.n} of {scan.where} is malformed: {error!r}")
 
 
-def _take_row(scan: ThreadScan, head: Head, row: CheckpointRow | WriteRow) -> None:
+def _scan_row(scan: ThreadScan, head: Head, row: CheckpointRow | WriteRow) -> None:
     names, shared = head.reading()._replace(of=scan.names), head.decoding()
     task = row.task if isinstance(row, WriteRow) else None
-    place = (row.ns, row.checkpoint if isinstance(row, WriteRow) else row.id)
+    checkpoint = (row.ns, row.checkpoint if isinstance(row, WriteRow) else row.id)
     if not is_sealed(row):
-        _note_broken(scan, place, task, CHECKSUM, "has a checksum that does not fit")
+        _add_broken(scan, checkpoint, task, CHECKSUM, "does not match its checksum")
         return
     try:
         if isinstance(row, WriteRow):
-            scan.tasks.setdefault(place, []).append(unpack_writes(row, names, shared, scan.where))
+            scan.tasks.setdefault(checkpoint, []).append(unpack_writes(row, names, shared, scan.where))
         else:
-            scan.records[place] = unpack_checkpoint(row, names, shared, scan.where)
+            scan.records[checkpoint] = unpack_checkpoint(row, names, shared, scan.where)
     except Corrupt as error:
-        _note_broken(scan, place, task, UNDECODABLE, f"cannot be decoded: {error}")
+        _add_broken(scan, checkpoint, task, UNDECODABLE, f"cannot be decoded: {error}")
 
 
-def _note_broken(scan: ThreadScan, place: CheckpointPlace, task: str | None, problem: str, said: str) -> None:
-    """Note a row that cannot be read."""
+def _add_broken(scan: ThreadScan, checkpoint: CheckpointPlace, task: str | None, problem: str, message: str) -> None:
+    """Report a row that cannot be read."""
+    row = f"the row of checkpoint {checkpoint[1]!r}"
     if task is None:
-        scan.broken.add(place)
-        scan.tell(problem, f"the row of checkpoint {place[1]!r} {said}", place)
+        scan.broken.add(checkpoint)
     else:
-        scan.broken_writes.add((*place, task))
-        scan.tell(problem, f"the row of the writes of task {task!r} on checkpoint {place[1]!r} {said}", place, task)
+        scan.broken_writes.add((*checkpoint, task))
+        row = f"the row of the writes of task {task!r} on checkpoint {checkpoint[1]!r}"
+    scan.report(problem, f"{row} {message}", checkpoint, task)

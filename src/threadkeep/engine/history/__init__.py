@@ -1,4 +1,5 @@
-"""What a person can ask of a thread: log, show, tree, diff, blame, trace, activity, sizes.
+"""Reading a thread's history for people: log, show, tree, diff, blame, trace, activity and sizes.
 
-Values come as plain data: no class of the application is needed. May import `engine.threads` and `engine.log`.
+Values are returned as plain data, so no application class is needed. Nothing here writes. May import `engine.threads`,
+`engine.cube` and `engine.log`.
 """

@@ -1,45 +1,37 @@
-"""Blame: which checkpoint, task and write first set the value that stands at a path.
+"""Find the checkpoint, task and write that first set the value at a path: the verb blame.
 
-Parents are followed as long as the value stands there too. A list element is followed to where it stood before, a
-message by its id, another by its value. Writes on a checkpoint make its child, so the write is looked for on the parent
-of the checkpoint where the value appeared.
+Parents are followed as long as they hold the same value. A list element may have another position there: a message is
+found by its id, any other element by its value. The writes on a checkpoint make its child, so the write is looked for
+on the parent of the checkpoint in which the value appeared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from threadkeep.engine.cube.channels import after
-from threadkeep.engine.history.checkpoint_info import (
-    CheckpointInfo,
-    ThreadReader,
-    WriteInfo,
-    fetch,
-    in_order,
-    read,
-    sends_of,
-)
+from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, WriteInfo, read_thread
 from threadkeep.engine.history.paths import Path, Token, is_message, message_id, resolve, written
 from threadkeep.engine.history.value_diff import aligned, same
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.msgpack import LIST
-from threadkeep.engine.log.records import CheckpointRecord, TaskWrites, WriteEntry
+from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import find, lineage
 from threadkeep.errors import Missing
 
 _INPUT, _BY_HAND = "input", ("update", "fork")
-_Write = tuple[TaskWrites, int, WriteEntry]
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Who set the value at `path` of `checkpoint`: it appeared in `introduced_in`, by `write`, which stands on the parent of that.
+    """Who set the value at `path` of `checkpoint`.
 
-    `write` is None where none is stored: update_state, CubeLoop, a value that is as old as the thread. `origin` is the
-    path that the value had when it appeared. If `oldest`, no older checkpoint is there: it may have been set before.
+    The value appeared in the checkpoint `introduced_in`, at the path `origin`, by `write`, which is stored on the
+    parent of that checkpoint. `write` is None if none is stored: for update_state, CubeLoop threads, and values as old
+    as the thread. If `oldest`, older checkpoints were removed: the value may have been set before.
     """
 
     thread: str
@@ -55,150 +47,152 @@ class Blame:
 
 
 async def blame(heads: Heads, key: ThreadKey, path: Path, ref: str | None, ns: str) -> Blame:
-    """Who set what stands at a path. Three round trips; Missing if there is nothing at it."""
+    """Return who set the value at a path. Missing if there is nothing at it. Three round trips."""
 
-    async def told(reading: ThreadReader) -> Blame:
-        record = find(reading.thread, ref, ns)
-        channel = str(path[0])
-        if channel not in reading.names(record):
-            raise Missing(f"there is no channel {channel!r} in checkpoint {record.row.id!r}: {_named(reading, record)}")
-        past = list(lineage(reading.thread, record))
-        await fetch(heads, reading, [slot for one in past for slot in _slots(reading, one, channel)])
-        at, value = resolve(reading.value(record, channel), path[:1], path[1:])
-        born, origin = _traced(reading, past, at)
-        parent = reading.parent(born)
-        writes = _candidates(reading, parent, channel)
-        sent = sends_of(reading, [born, *([parent] if parent else [])])
-        await fetch(heads, reading, [entry.slot for _, _, entry in writes] + sent)
-        found = _chosen(reading, parent, writes, (born, origin))
+    async def find_origin(reader: ThreadReader) -> Blame:
+        record, channel = find(reader.rows, ref, ns), str(path[0])
+        if channel not in reader.channels(record):
+            names = ", ".join(reader.channels(record)) or "none"
+            raise Missing(f"channel {channel!r} not found in checkpoint {record.row.id!r}: its channels are {names}")
+        ancestors = list(lineage(reader.rows, record))
+        holders = [one for one in ancestors if channel in reader.channels(one)]
+        await reader.fetch([slot for one in holders for slot in reader.slots(one, channel)])
+        exact_path, value = resolve(reader.value(record, channel), path[:1], path[1:])
+        first, first_path = _first_holder(reader, ancestors, exact_path)
+        write = await _find_write(reader, first, first_path)
         return Blame(
-            thread=key.id, kind=key.kind, ns=ns, checkpoint=record.row.id, path=written(at), value=value,
-            introduced_in=reading.step(born), origin=written(origin), write=found,
-            oldest=parent is None and not _begins(reading, born),
-        )  # fmt: skip
+            thread=key.id,
+            kind=key.kind,
+            ns=ns,
+            checkpoint=record.row.id,
+            path=written(exact_path),
+            value=value,
+            introduced_in=reader.info(first),
+            origin=written(first_path),
+            write=write,
+            oldest=reader.parent(first) is None and not _starts_thread(reader, first),
+        )
 
-    return await read(heads, key, told)
+    return await read_thread(heads, key, find_origin)
 
 
-def _begins(reading: ThreadReader, record: CheckpointRecord) -> bool:
-    """Whether a thread begins with a checkpoint: nothing was before it that could have been removed."""
-    if reading.is_talk:
+def _starts_thread(reader: ThreadReader, record: CheckpointRecord) -> bool:
+    """Whether a checkpoint is the first that the thread ever had, so none before it can have been removed."""
+    if reader.is_cube:
         return record.row.id == after(None) and record.row.source not in _BY_HAND
     return record.row.source == _INPUT
 
 
-def _named(reading: ThreadReader, record: CheckpointRecord) -> str:
-    return "it has " + (", ".join(reading.names(record)) or "none")
+# --- the checkpoint
 
 
-def _slots(reading: ThreadReader, record: CheckpointRecord, channel: str) -> Iterator[Any]:
-    if channel in reading.names(record):
-        yield from reading.slots(record, channel)
-
-
-def _traced(reading: ThreadReader, past: list[CheckpointRecord], at: Path) -> tuple[CheckpointRecord, Path]:
-    """The oldest of these checkpoints, without a gap, that has the value; and its path there."""
-    channel, born = str(at[0]), past[0]
-    for before in past[1:]:
-        if channel not in reading.names(before):
+def _first_holder(reader: ThreadReader, ancestors: list[CheckpointRecord], path: Path) -> tuple[CheckpointRecord, Path]:
+    """The oldest of these checkpoints that has the value, without a gap; and the value's path there."""
+    channel, first = str(path[0]), ancestors[0]
+    for parent in ancestors[1:]:
+        if channel not in reader.channels(parent):
             break
-        earlier = _earlier(reading, born, before, at)
+        earlier = _earlier_path(reader, first, parent, path)
         if earlier is None:
             break
-        born, at = before, earlier
-    return born, at
+        first, path = parent, earlier
+    return first, path
 
 
-def _earlier(reading: ThreadReader, later: CheckpointRecord, before: CheckpointRecord, at: Path) -> Path | None:
-    """Where in the checkpoint before the same value stood; None if it did not."""
-    channel = str(at[0])
-    if reading.is_unchanged(later, before, channel) or _begins_alike(reading, later, before, at):
-        return at
-    new, old = reading.value(later, channel), reading.value(before, channel)
-    return _followed(new, old, at)
+def _earlier_path(reader: ThreadReader, later: CheckpointRecord, earlier: CheckpointRecord, path: Path) -> Path | None:
+    """The path of the same value in the checkpoint before; None if it is not there."""
+    channel = str(path[0])
+    if reader.is_unchanged(later, earlier, channel) or _have_same_start(reader, later, earlier, path):
+        return path
+    return _follow(reader.value(later, channel), reader.value(earlier, channel), path)
 
 
-def _begins_alike(reading: ThreadReader, later: CheckpointRecord, before: CheckpointRecord, at: Path) -> bool:
-    """Whether two lists have the same elements up to the one that the path names, told by their bytes."""
-    slots = [record.slots.get(str(at[0])) for record in (later, before)]
-    if len(at) < 2 or not isinstance(at[1], int) or any(s is None or s.kind != LIST or s.inline for s in slots):
+def _have_same_start(reader: ThreadReader, later: CheckpointRecord, earlier: CheckpointRecord, path: Path) -> bool:
+    """Whether two lists have the same elements, byte for byte, up to the one that the path names."""
+    slots = [record.slots.get(str(path[0])) for record in (later, earlier)]
+    if len(path) < 2 or not isinstance(path[1], int) or any(s is None or s.kind != LIST or s.inline for s in slots):
         return False
-    new, old = (reading.thread.head.cache.elements(slot.ranges) if slot else None for slot in slots)
-    end = at[1] + 1
+    new, old = (reader.rows.head.cache.elements(slot.ranges) if slot else None for slot in slots)
+    end = path[1] + 1
     return bool(new and old and len(old) >= end and new[:end] == old[:end])
 
 
-def _followed(new: Any, old: Any, at: Path) -> Path | None:
-    earlier: Path = at[:1]
-    for token in at[1:]:
-        place = _stood(new, old, token)
-        if place is None:
+def _follow(new: Any, old: Any, path: Path) -> Path | None:
+    """The path in `old` of what is at a path in `new`; None if it is not there, or another value is."""
+    earlier: Path = path[:1]
+    for token in path[1:]:
+        previous = _earlier_token(new, old, token)
+        if previous is None:
             return None
-        new, old, earlier = new[token], old[place], (*earlier, place)
+        new, old, earlier = new[token], old[previous], (*earlier, previous)
     return earlier if same(new, old) else None
 
 
-def _stood(new: Any, old: Any, token: Token) -> Token | None:
-    """What an element's number, or a key, was before."""
+def _earlier_token(new: Any, old: Any, token: Token) -> Token | None:
     if isinstance(token, int):
         return aligned(old, new).get(token) if isinstance(old, list) else None
     return token if isinstance(old, Mapping) and token in old else None
 
 
-def _candidates(reading: ThreadReader, parent: CheckpointRecord | None, channel: str) -> list[_Write]:
-    tasks = reading.tasks(parent) if parent is not None else []
-    return [(task, idx, entry) for task, idx, entry in in_order(tasks) if entry.channel == channel]
+# --- the write
 
 
-def _chosen(
-    reading: ThreadReader, parent: CheckpointRecord | None, writes: list[_Write], born: tuple[CheckpointRecord, Path]
-) -> WriteInfo | None:
-    """The write that brought the value; of several that may have, the last. None if none is stored.
+async def _find_write(reader: ThreadReader, record: CheckpointRecord, path: Path) -> WriteInfo | None:
+    """The write that set the value in the checkpoint where it appeared; None if none is stored.
 
-    Without a match it is the last of all, since a reducer may have made something else of it.
+    Of several that may have set it, the last. If none has the value, it is the last write to the channel, since a
+    reducer may have turned it into something else. One round trip, which also loads what `info(record)` needs.
     """
+    parent, channel = reader.parent(record), str(path[0])
+    stored = reader.channel_writes(parent, channel) if parent is not None else []
+    sends = reader.send_slots([record, *([parent] if parent is not None else [])])
+    await reader.fetch([entry.slot for _, _, entry in stored] + sends)
     if parent is None:
         return None
-    record, at = born
-    made = _of_its_kind(record, [reading.one_written(parent, *one) for one in reversed(writes)])
-    whole = reading.value(record, str(at[0]))
-    found = [one for one in made if _has_at(one.value, whole, at)]
-    found += [one for value in _on_the_way(whole, at) for one in made if _brought(one.value, value)]
-    return next(iter(found or made), None)
+    writes = _same_origin(record, reader.write_infos(parent, reversed(stored)))
+    whole = reader.value(record, channel)
+    found = [write for write in writes if _has_at_path(write.value, whole, path)]
+    found += [write for value in _values_along(whole, path) for write in writes if _contains(write.value, value)]
+    return next(iter(found or writes), None)
 
 
-def _of_its_kind(record: CheckpointRecord, writes: list[WriteInfo]) -> list[WriteInfo]:
-    """Of the writes on a parent, those of nodes or those of update_state: its children by both are brothers."""
+def _same_origin(record: CheckpointRecord, writes: list[WriteInfo]) -> list[WriteInfo]:
+    """The writes on the parent that belong to this child: update_state's, or those of nodes.
+
+    A parent can have children of both.
+    """
     if record.row.source in _BY_HAND:
         return [write for write in writes if write.node is None]
     return [write for write in writes if write.node is not None] or writes
 
 
-def _has_at(given: Any, whole: Any, at: Path) -> bool:
-    """Whether a write has the value at the same keys."""
-    for token in at[1:]:
-        if isinstance(token, int) or not (isinstance(given, Mapping) and token in given):
+def _has_at_path(value: Any, whole: Any, path: Path) -> bool:
+    """Whether a write has the channel's value at the same keys."""
+    for token in path[1:]:
+        if isinstance(token, int) or not (isinstance(value, Mapping) and token in value):
             return False
-        given, whole = given[token], whole[token]
-    return same(given, whole)
+        value, whole = value[token], whole[token]
+    return same(value, whole)
 
 
-def _on_the_way(value: Any, at: Path) -> list[Any]:
-    """What the value at a path is in, from outside to inside, and itself."""
-    found = [value]
-    for token in at[1:]:
+def _values_along(whole: Any, path: Path) -> list[Any]:
+    """The values on the way to the one at a path, from the whole channel to that value itself."""
+    found = [whole]
+    for token in path[1:]:
         found.append(found[-1][token])
     return found
 
 
-def _brought(given: Any, value: Any) -> bool:
-    """Whether a write has a value: the same, a message with its id, or one that says the same and had no id yet."""
-    if same(given, value):
+def _contains(written_value: Any, value: Any) -> bool:
+    """Whether a write contains a value: an equal one, a message with its id, or its content before it had an id."""
+    if same(written_value, value):
         return True
     if is_message(value):
-        if message_id(given) is not None and message_id(given) == message_id(value):
+        id = message_id(written_value)
+        if id is not None and id == message_id(value):
             return True
-        if value.get("content") and same(given, value["content"]):
+        if value.get("content") and same(written_value, value["content"]):
             return True
-    inner = given.values() if isinstance(given, Mapping) else given if isinstance(given, list) else ()
-    return any(_brought(each, value) for each in inner)
+    if isinstance(written_value, Mapping):
+        return any(_contains(each, value) for each in written_value.values())
+    return isinstance(written_value, list) and any(_contains(each, value) for each in written_value)

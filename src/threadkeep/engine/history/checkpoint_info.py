@@ -1,7 +1,7 @@
-"""A thread's checkpoints and writes for people: what happened at each step, and what the channels held, as plain data.
+"""Checkpoints and writes as plain data: the result types, and the reader behind log, show, tree, diff and blame.
 
-Nothing here needs the application's classes. A delta channel, which a checkpoint does not hold, is rebuilt from the
-nearest stored value and the writes since by the default merge, because its reducer is not known here.
+No application class is needed. A delta channel that a checkpoint does not store is rebuilt from the nearest stored
+value and the writes since, with the default merge, because the channel's reducer is not known here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from langgraph.checkpoint.serde.types import TASKS
 
@@ -26,6 +26,7 @@ from threadkeep.engine.threads.survivors import delta_channels
 from threadkeep.engine.threads.thread_rows import (
     CheckpointPlace,
     ThreadRows,
+    is_send_path,
     lineage,
     load_thread_rows,
     node_of,
@@ -35,18 +36,21 @@ from threadkeep.engine.threads.thread_rows import (
 )
 
 T = TypeVar("T")
+TaskWrite: TypeAlias = tuple[TaskWrites, int, WriteEntry]
+"""A stored write: its task, its idx and its entry."""
 _INTERNAL = ("__", "branch:", "join:")
-_HELD = ("__root__", "__end__", "__previous__")
-"""Channels that hold what the application gave: a state that is no dict, and what the functional API returned and saved."""
-_PUSH = "__pregel_push"
+_APPLICATION = ("__root__", "__end__", "__previous__")
+"""Channels that hold application data despite their names: a state that is not a dict, and what the functional API
+returned and saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
     """A checkpoint of a thread, without its state.
 
-    `nodes` ran from it and left `writes` writes on it; `updated` are the channels that it holds otherwise than its
-    parent, told without reading them. `bytes` are its row's own. `forked_from` is what its metadata says of that.
+    `nodes` ran from it and left `writes` writes on it. `updated` lists the channels that are stored differently than in
+    its parent; their values are not compared. `bytes` is the size of its row alone. `forked_from` comes from its
+    metadata.
     """
 
     thread: str
@@ -67,15 +71,15 @@ class CheckpointInfo:
 
     @property
     def config(self) -> dict[str, Any]:
-        """LangGraph's config of this checkpoint; ValueError if it is CubeLoop's."""
+        """The LangGraph config of this checkpoint. ValueError if it belongs to a CubeLoop thread."""
         if self.kind != GRAPH:
-            raise ValueError(f"thread {self.thread!r} is of the kind {self.kind}: it has no config of LangGraph's")
+            raise ValueError(f"thread {self.thread!r} is a CubeLoop thread: only LangGraph checkpoints have a config")
         return {"configurable": {"thread_id": self.thread, "checkpoint_ns": self.ns, "checkpoint_id": self.id}}
 
 
 @dataclass(frozen=True, slots=True)
 class WriteInfo:
-    """A write that is stored on a checkpoint: by which task, of which node (None if nothing tells), what to which channel."""
+    """A write stored on a checkpoint, with its value as plain data. `node` is None if it is not known."""
 
     task: str
     node: str | None
@@ -88,77 +92,94 @@ class WriteInfo:
 
 
 def is_internal(channel: str) -> bool:
-    """Whether a channel is LangGraph's own and not of the state that the application has."""
-    return channel.startswith(_INTERNAL) and channel not in _HELD
+    """Whether a channel is one of LangGraph's own, not part of the application's state."""
+    return channel.startswith(_INTERNAL) and channel not in _APPLICATION
 
 
-def moment(milliseconds: int) -> datetime:
-    """A stored time."""
+def utc_time(milliseconds: int) -> datetime:
+    """Convert a stored time."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 class ThreadReader:
-    """A surveyed thread that is being read: which channels there are at each checkpoint, and what they hold."""
+    """Reads the channels of a thread's checkpoints as plain data.
 
-    def __init__(self, thread: ThreadRows) -> None:
-        self.thread = thread
+    `fetch` the slots of a value before reading it: the other methods make no round trips.
+    """
+
+    def __init__(self, heads: Heads, rows: ThreadRows) -> None:
+        self.rows = rows
+        self._heads = heads
         self._sends: dict[CheckpointPlace, list[Any]] = {}
 
     @property
     def key(self) -> ThreadKey:
-        """Which thread."""
-        return self.thread.key
+        """The thread's key."""
+        return self.rows.key
 
     @property
-    def is_talk(self) -> bool:
-        """Whether it is CubeLoop's."""
+    def is_cube(self) -> bool:
+        """Whether this is a cube thread."""
         return self.key.kind == CUBE
 
-    @cached_property
-    def deltas(self) -> dict[CheckpointPlace, frozenset[str]]:
-        """The delta channels of each checkpoint."""
-        return delta_channels(self.thread.records)
+    async def fetch(self, slots: Iterable[Slot]) -> None:
+        """Load the items of these slots. One round trip; none if all are cached."""
+        await with_items(self._heads, self.rows, slots)
+
+    # --- checkpoints and channels
 
     def parent(self, record: CheckpointRecord) -> CheckpointRecord | None:
-        """The checkpoint before, if it is there."""
-        return self.thread.records.get((record.row.ns, record.row.parent or ""))
+        """The parent of a checkpoint, if it is stored."""
+        return self.rows.records.get((record.row.ns, record.row.parent or ""))
 
     def tasks(self, record: CheckpointRecord) -> list[TaskWrites]:
         """The tasks that wrote on a checkpoint."""
-        return self.thread.tasks.get((record.row.ns, record.row.id), [])
+        return self.rows.tasks.get((record.row.ns, record.row.id), [])
 
-    def rebuilt(self, record: CheckpointRecord) -> list[str]:
-        """The delta channels that a checkpoint does not hold itself and that something was written to."""
-        names = self.deltas.get((record.row.ns, record.row.id), frozenset()) - record.slots.keys()
+    @cached_property
+    def _deltas(self) -> dict[CheckpointPlace, frozenset[str]]:
+        """The delta channels of each checkpoint."""
+        return delta_channels(self.rows.records)
+
+    def _is_delta(self, record: CheckpointRecord, name: str) -> bool:
+        return name in self._deltas.get((record.row.ns, record.row.id), ())
+
+    def rebuilt_channels(self, record: CheckpointRecord) -> list[str]:
+        """The delta channels that a checkpoint has a version of but does not store; none in a cube thread."""
+        names = self._deltas.get((record.row.ns, record.row.id), frozenset()) - record.slots.keys()
         return sorted(name for name in names if name in record.versions)
 
-    def names(self, record: CheckpointRecord) -> list[str]:
-        """The channels of a checkpoint."""
-        return list(plain_values.CHANNELS) if self.is_talk else [*record.slots, *self.rebuilt(record)]
+    def channels(self, record: CheckpointRecord) -> list[str]:
+        """The names of a checkpoint's channels."""
+        return list(plain_values.CHANNELS) if self.is_cube else [*record.slots, *self.rebuilt_channels(record)]
+
+    def _stored_name(self, name: str) -> str:
+        return plain_values.CHANNELS.get(name, name) if self.is_cube else name
 
     def slots(self, record: CheckpointRecord, name: str) -> list[Slot]:
-        """How the value of a channel is held: what must be at hand to tell it."""
-        stored = plain_values.CHANNELS.get(name, name) if self.is_talk else name
+        """The slots that hold a channel's value. `fetch` them before calling `value`."""
+        stored = self._stored_name(name)
         if stored in record.slots:
             return [record.slots[stored]]
-        since = self._since(record, name)
-        seeds = [one.slots[name] for one in since[:1] if name in one.slots]
-        return seeds + [entry.slot for one in since for entry in self._entries(one, name)]
+        ancestors = self._delta_ancestors(record, name)
+        seeds = [one.slots[name] for one in ancestors[:1] if name in one.slots]
+        return seeds + [entry.slot for one in ancestors for _, _, entry in self.channel_writes(one, name)]
 
     def value(self, record: CheckpointRecord, name: str) -> Any:
-        """What a channel holds, as plain data; None if the checkpoint has no such channel."""
-        where = f"channel {name!r} of checkpoint {record.row.id!r} in {self.thread.head.where}"
-        if self.is_talk:
-            return plain_values.value(self.thread.head, record, name)
+        """Return the value of a channel as plain data; None if the checkpoint does not have the channel."""
+        head = self.rows.head
+        if self.is_cube:
+            return plain_values.value(head, record, name)
+        what = f"channel {name!r} of checkpoint {record.row.id!r} in {head.where}"
         if name in record.slots:
-            return value_of(self.thread.head, record.slots[name], where)
-        held = merged(None, (parts_of(self.thread.head, slot) for slot in self.slots(record, name)), delta=True)
-        return plain(held.tag, held.data, what=where) if held is not None else None
+            return value_of(head, record.slots[name], what)
+        parts = merged(None, (parts_of(head, slot) for slot in self.slots(record, name)), delta=True)
+        return plain(parts.tag, parts.data, what=what) if parts is not None else None
 
-    def _since(self, record: CheckpointRecord, name: str) -> list[CheckpointRecord]:
-        """The ancestors that a delta channel is rebuilt from, oldest first: that with a stored value, if any, and those after it."""
+    def _delta_ancestors(self, record: CheckpointRecord, name: str) -> list[CheckpointRecord]:
+        """The ancestors that a delta channel is rebuilt from, oldest first, back to one that stores its value."""
         found: list[CheckpointRecord] = []
-        ancestors = iter(lineage(self.thread, record))
+        ancestors = iter(lineage(self.rows, record))
         next(ancestors)
         for one in ancestors:
             found.append(one)
@@ -166,99 +187,105 @@ class ThreadReader:
                 break
         return found[::-1]
 
-    def _entries(self, record: CheckpointRecord, name: str) -> list[WriteEntry]:
-        return [entry for _, _, entry in in_order(self.tasks(record)) if entry.channel == name]
-
     def is_unchanged(self, one: CheckpointRecord, other: CheckpointRecord, name: str) -> bool:
-        """Whether two checkpoints hold a channel in the same items. False does not say that the values differ."""
-        stored = plain_values.CHANNELS.get(name, name) if self.is_talk else name
+        """Whether two checkpoints store a channel in the same items. If not, the values may still be equal."""
+        stored = self._stored_name(name)
         mine, theirs = one.slots.get(stored), other.slots.get(stored)
         if mine is None or theirs is None:
             return mine is theirs and not (self._is_delta(one, name) or self._is_delta(other, name))
         return mine[:6] == theirs[:6]
 
-    def _is_delta(self, record: CheckpointRecord, name: str) -> bool:
-        return name in self.deltas.get((record.row.ns, record.row.id), ())
+    # --- nodes and writes
 
     def sends(self, record: CheckpointRecord) -> list[Any]:
-        """The pending sends of a checkpoint."""
-        place = (record.row.ns, record.row.id)
-        if place not in self._sends:
-            found = self.value(record, TASKS) if TASKS in record.slots else []
-            self._sends[place] = found if isinstance(found, list) else []
-        return self._sends[place]
+        """The pending sends of a checkpoint. `fetch` the slots of `send_slots` first."""
+        checkpoint = (record.row.ns, record.row.id)
+        if checkpoint not in self._sends:
+            found = self.value(record, TASKS) if TASKS in record.slots else old_sends(record)
+            self._sends[checkpoint] = found if isinstance(found, list) else []
+        return self._sends[checkpoint]
+
+    def send_slots(self, records: Iterable[CheckpointRecord]) -> list[Slot]:
+        """The slots of the pending sends that are needed to name the nodes of the tasks on these checkpoints."""
+        return [
+            record.slots[TASKS]
+            for record in records
+            if TASKS in record.slots and any(is_send_path(task.row.path) for task in self.tasks(record))
+        ]
 
     def node(self, record: CheckpointRecord, path: str) -> str | None:
-        """The node of a task that wrote on a checkpoint."""
-        return node_of(path, self.sends(record) if _PUSH in path else ())
+        """The node of the task with this path on a checkpoint."""
+        return node_of(path, self.sends(record) if is_send_path(path) else ())
 
-    def step(self, record: CheckpointRecord) -> CheckpointInfo:
-        """A checkpoint for people; needs the items of `sends_of`."""
+    def info(self, record: CheckpointRecord) -> CheckpointInfo:
+        """Describe a checkpoint. `fetch` the slots of `send_slots` first."""
         row, tasks = record.row, self.tasks(record)
-        said = jsonable(metadata_of(self.thread.head, record))
+        metadata = jsonable(metadata_of(self.rows.head, record))
         nodes = (self.node(record, task.row.path) for task in sorted(tasks, key=lambda task: task.row.path))
         return CheckpointInfo(
-            thread=self.key.id, kind=self.key.kind, ns=row.ns, id=row.id, parent=row.parent, step=row.step,
-            source=row.source, time=moment(row.time), run=row.run, metadata=said,
+            thread=self.key.id,
+            kind=self.key.kind,
+            ns=row.ns,
+            id=row.id,
+            parent=row.parent,
+            step=row.step,
+            source=row.source,
+            time=utc_time(row.time),
+            run=row.run,
+            metadata=metadata,
             writes=sum(len(task.entries) for task in tasks),
             nodes=tuple(dict.fromkeys(node for node in nodes if node is not None)),
-            updated=tuple(self._updated(record)), bytes=row.size,
-            forked_from=said["forked_from"] if isinstance(said.get("forked_from"), str) else None,
-        )  # fmt: skip
+            updated=tuple(self._updated(record)),
+            bytes=row.size,
+            forked_from=metadata["forked_from"] if isinstance(metadata.get("forked_from"), str) else None,
+        )
 
     def _updated(self, record: CheckpointRecord) -> Iterator[str]:
         parent = self.parent(record)
         if parent is None:
-            yield from (name for name in self.names(record) if not self.is_talk or self.slots(record, name))
+            yield from (name for name in self.channels(record) if not self.is_cube or self.slots(record, name))
             return
-        for name in dict.fromkeys((*self.names(record), *self.names(parent))):
+        for name in dict.fromkeys((*self.channels(record), *self.channels(parent))):
             if self._is_delta(record, name) and name not in record.slots:
                 if record.versions.get(name) != parent.versions.get(name):
                     yield name
             elif not self.is_unchanged(record, parent, name):
                 yield name
 
-    def written(self, record: CheckpointRecord) -> list[WriteInfo]:
-        """The writes on a checkpoint in LangGraph's order; needs the items of `write_slots`."""
-        return [self.one_written(record, task, idx, entry) for task, idx, entry in in_order(self.tasks(record))]
+    def channel_writes(self, record: CheckpointRecord, channel: str) -> list[TaskWrite]:
+        """The writes to a channel on a checkpoint, in LangGraph's order."""
+        return [write for write in ordered_writes(self.tasks(record)) if write[2].channel == channel]
 
-    def one_written(self, record: CheckpointRecord, task: TaskWrites, idx: int, entry: WriteEntry) -> WriteInfo:
-        """One write on a checkpoint."""
+    def write_infos(self, record: CheckpointRecord, writes: Iterable[TaskWrite]) -> list[WriteInfo]:
+        """Describe writes on a checkpoint. `fetch` their slots and those of `send_slots` first."""
+        return [self._write_info(record, *write) for write in writes]
+
+    def _write_info(self, record: CheckpointRecord, task: TaskWrites, idx: int, entry: WriteEntry) -> WriteInfo:
         path, run, time = entry.origin
-        value = value_of(self.thread.head, entry.slot, f"a write of task {task.row.task!r} in {self.thread.head.where}")
-        node = self.node(record, path)
-        return WriteInfo(task.row.task, node, path, idx, entry.channel, value, moment(time), run)
+        head, id = self.rows.head, task.row.task
+        value = value_of(head, entry.slot, f"a write of task {id!r} in {head.where}")
+        return WriteInfo(id, self.node(record, path), path, idx, entry.channel, value, utc_time(time), run)
 
 
-def in_order(tasks: Iterable[TaskWrites]) -> list[tuple[TaskWrites, int, WriteEntry]]:
-    """The writes of tasks in LangGraph's order: path, task, idx."""
-    every = [(task, idx, entry) for task in tasks for idx, entry in task.entries.items()]
-    return sorted(every, key=lambda one: (one[2].origin[0], one[0].row.task, one[1]))
+def old_sends(record: CheckpointRecord) -> Any:
+    """The pending sends of a checkpoint written before LangGraph 0.5, which stored them under a key of their own."""
+    rest = plain(*record.rest, what=f"checkpoint {record.row.id!r}") if record.rest is not None else None
+    return rest.get("pending_sends") if isinstance(rest, dict) else None
 
 
-def write_slots(tasks: Iterable[TaskWrites]) -> list[Slot]:
-    """How the writes of tasks are held."""
-    return [entry.slot for task in tasks for entry in task.entries.values()]
+def ordered_writes(tasks: Iterable[TaskWrites]) -> list[TaskWrite]:
+    """The writes of tasks in the order in which LangGraph applies them: by path, task and idx."""
+    writes = [(task, idx, entry) for task in tasks for idx, entry in task.entries.items()]
+    return sorted(writes, key=lambda write: (write[2].origin[0], write[0].row.task, write[1]))
 
 
-def sends_of(reading: ThreadReader, records: Iterable[CheckpointRecord]) -> list[Slot]:
-    """How the pending sends are held that name the nodes of tasks on these checkpoints."""
-    return [
-        record.slots[TASKS]
-        for record in records
-        if TASKS in record.slots and any(_PUSH in task.row.path for task in reading.tasks(record))
-    ]
+async def read_thread(heads: Heads, key: ThreadKey, use: Callable[[ThreadReader], Awaitable[T]]) -> T:
+    """Load a thread's rows, without its state, and return what `use` makes of them. One round trip, and those of `use`.
 
-
-async def read(heads: Heads, key: ThreadKey, use: Callable[[ThreadReader], Awaitable[T]]) -> T:
-    """Survey a thread and use it; again, if it is pruned meanwhile. Missing if there is no such thread."""
+    Start over if the thread is pruned in between. Missing if the thread does not exist.
+    """
 
     async def once() -> T:
-        return await use(ThreadReader(await load_thread_rows(heads, key)))
+        return await use(ThreadReader(heads, await load_thread_rows(heads, key)))
 
     return await read_consistently(key, once)
-
-
-async def fetch(heads: Heads, reading: ThreadReader, slots: Iterable[Slot]) -> None:
-    """Have what these slots refer to at hand. One round trip; none if all is."""
-    await with_items(heads, reading.thread, slots)

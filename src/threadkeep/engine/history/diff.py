@@ -1,15 +1,15 @@
-"""The difference between two checkpoints, of one thread or of two: per channel, deep, as plain data.
+"""Compare two checkpoints, of one thread or of two: the verb diff.
 
-What both hold in the same items of one thread is equal and is not read.
+Channels that both checkpoints store in the same items are equal and are not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, fetch, is_internal, read, sends_of
+from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, is_internal, read_thread
 from threadkeep.engine.history.value_diff import ADDED, CHANGED, REMOVED, ValueChange, changes
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord
@@ -19,7 +19,7 @@ from threadkeep.engine.threads.thread_rows import find
 
 @dataclass(frozen=True, slots=True)
 class ChannelDiff:
-    """A channel that differs: added, removed or changed, and what exactly."""
+    """A channel that differs: whether it was added, removed or changed, and each change in its value."""
 
     channel: str
     change: str
@@ -27,13 +27,13 @@ class ChannelDiff:
 
     @property
     def is_internal(self) -> bool:
-        """Whether it is LangGraph's own channel."""
+        """Whether it is one of LangGraph's own channels."""
         return is_internal(self.channel)
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What differs in checkpoint `b` from checkpoint `a`, by channel; the others are `unchanged`."""
+    """What checkpoint `b` changed compared with checkpoint `a`: the channels that differ, and those that do not."""
 
     a: CheckpointInfo
     b: CheckpointInfo
@@ -41,49 +41,56 @@ class Diff:
     unchanged: tuple[str, ...]
 
 
+class _Side(NamedTuple):
+    """One of the two checkpoints, with the reader of its thread."""
+
+    reader: ThreadReader
+    record: CheckpointRecord
+
+    def channels(self) -> list[str]:
+        return self.reader.channels(self.record)
+
+    async def fetch(self, channels: list[str]) -> None:
+        slots = [slot for name in channels for slot in self.reader.slots(self.record, name)]
+        await self.reader.fetch(slots + self.reader.send_slots([self.record]))
+
+    def values(self, channel: str) -> list[Any]:
+        """The value of a channel; empty if the checkpoint does not have it."""
+        return [self.reader.value(self.record, channel)] if channel in self.channels() else []
+
+    def info(self) -> CheckpointInfo:
+        return self.reader.info(self.record)
+
+
 async def diff(heads: Heads, a: tuple[ThreadKey, str | None], b: tuple[ThreadKey, str | None], ns: str) -> Diff:
-    """Compare two checkpoints. Two round trips for each thread."""
+    """Compare two checkpoints, each given by thread and reference. Two round trips for each thread."""
 
-    async def told(reading: ThreadReader) -> Diff:
-        if b[0] == a[0]:
-            one, other = find(reading.thread, a[1], ns), find(reading.thread, b[1], ns)
-            return await _compared(heads, (reading, one), (reading, other))
+    async def compare_in(reader: ThreadReader) -> Diff:
+        async def compare_with(other: ThreadReader) -> Diff:
+            first = _Side(reader, find(reader.rows, a[1], ns))
+            return await _compare(first, _Side(other, find(other.rows, b[1], ns)))
 
-        async def both(second: ThreadReader) -> Diff:
-            one, other = find(reading.thread, a[1], ns), find(second.thread, b[1], ns)
-            return await _compared(heads, (reading, one), (second, other))
+        return await (compare_with(reader) if b[0] == a[0] else read_thread(heads, b[0], compare_with))
 
-        return await read(heads, b[0], both)
-
-    return await read(heads, a[0], told)
+    return await read_thread(heads, a[0], compare_in)
 
 
-async def _compared(
-    heads: Heads, a: tuple[ThreadReader, CheckpointRecord], b: tuple[ThreadReader, CheckpointRecord]
-) -> Diff:
-    every = dict.fromkeys((*a[0].names(a[1]), *b[0].names(b[1])))
-    differing = [name for name in every if a[0] is not b[0] or not a[0].is_unchanged(a[1], b[1], name)]
-    for reading, record in (a, b):
-        held = [slot for name in differing for slot in reading.slots(record, name)]
-        await fetch(heads, reading, held + sends_of(reading, [record]))
-    found = [one for name in differing for one in _channel(a, b, name)]
-    named = {one.channel for one in found}
-    unchanged = tuple(name for name in every if name not in named)
-    return Diff(a[0].step(a[1]), b[0].step(b[1]), tuple(found), unchanged)
+async def _compare(a: _Side, b: _Side) -> Diff:
+    every = dict.fromkeys((*a.channels(), *b.channels()))
+    candidates = [
+        name for name in every if a.reader is not b.reader or not a.reader.is_unchanged(a.record, b.record, name)
+    ]
+    for side in (a, b):
+        await side.fetch(candidates)
+    found = tuple(each for name in candidates for each in _channel_diff(name, a.values(name), b.values(name)))
+    differing = {each.channel for each in found}
+    return Diff(a.info(), b.info(), found, tuple(name for name in every if name not in differing))
 
 
-def _channel(
-    a: tuple[ThreadReader, CheckpointRecord], b: tuple[ThreadReader, CheckpointRecord], name: str
-) -> Iterator[ChannelDiff]:
-    before, after = (_held(*side, name) for side in (a, b))
+def _channel_diff(name: str, before: list[Any], after: list[Any]) -> Iterator[ChannelDiff]:
     if not before:
         yield ChannelDiff(name, ADDED, (ValueChange(name, ADDED, after=after[0]),))
     elif not after:
         yield ChannelDiff(name, REMOVED, (ValueChange(name, REMOVED, before=before[0]),))
     elif found := tuple(changes((name,), before[0], after[0])):
         yield ChannelDiff(name, CHANGED, found)
-
-
-def _held(reading: ThreadReader, record: CheckpointRecord, name: str) -> list[Any]:
-    """What a channel holds, if it is there."""
-    return [reading.value(record, name)] if name in reading.names(record) else []

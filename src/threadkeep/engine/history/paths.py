@@ -1,9 +1,9 @@
-"""Paths into plain values: how one is read, where it leads, and how it is written.
+"""Paths into plain values: parse, format and resolve texts such as `messages[-1].content`.
 
-messages[3].content      a channel, an element by its number, a field
+messages[3].content      a channel, a list index, a field
 messages[-1]             counted from the end
 messages[id=abc]         the message with that id
-files["a b.txt"]         a key that has other characters: as a JSON string
+files["a b.txt"]         a key with other characters, as a JSON string
 """
 
 from __future__ import annotations
@@ -18,107 +18,113 @@ from threadkeep.errors import Missing
 
 
 class ById(NamedTuple):
-    """The element with that id."""
+    """The list element with this id."""
 
     id: str
 
 
 Token: TypeAlias = str | int | ById
 Path: TypeAlias = tuple[Token, ...]
-"""A channel, then keys, numbers of elements and ids."""
+"""A channel, then keys, list indexes and ids."""
 _STRING = re.compile(r'\["(?:[^"\\]|\\.)*"\]')
-_BRACKET = re.compile(r"\[(?:(?P<number>-?\d{1,18})|id=(?P<id>[^\]]+))\]")
+_BRACKET = re.compile(r"\[(?:(?P<index>-?\d{1,18})|id=(?P<id>[^\]]+))\]")
 _NAME = re.compile(r"[^.\[\]]+")
 _PLAIN_NAME = re.compile(r"[^.\[\]\s\"\\]+")
+_SHOWN_KEYS = 8
 
 
 def parse(text: str) -> Path:
-    """A path from its text; ValueError if it is none."""
+    """Parse a path. ValueError if the text is not one."""
     if not isinstance(text, str):
         raise TypeError(f"path must be a str, not {type(text).__name__}")
     tokens: list[Token] = []
-    at = 0
-    while at < len(text) or not tokens:
-        at, token = _next(text, at, first=not tokens)
+    position = 0
+    while position < len(text) or not tokens:
+        position, token = _next_token(text, position, first=not tokens)
         tokens.append(token)
     return tuple(tokens)
 
 
-def _next(text: str, at: int, *, first: bool) -> tuple[int, Token]:
-    if (found := _STRING.match(text, at)) is not None:
-        return found.end(), _key(found[0][1:-1], text)
-    if not first and (found := _BRACKET.match(text, at)) is not None:
-        return found.end(), ById(found["id"]) if found["id"] is not None else int(found["number"])
+def _next_token(text: str, position: int, *, first: bool) -> tuple[int, Token]:
+    """The token at a position, and the position after it."""
+    if (found := _STRING.match(text, position)) is not None:
+        return found.end(), _parse_key(found[0][1:-1], text)
+    if not first and (found := _BRACKET.match(text, position)) is not None:
+        return found.end(), ById(found["id"]) if found["id"] is not None else int(found["index"])
     dot = 0 if first else 1
-    found = _NAME.match(text, at + dot) if first or text[at : at + 1] == "." else None
+    found = _NAME.match(text, position + dot) if first or text[position : position + 1] == "." else None
     if found is None:
-        raise ValueError(f"{text!r} is no path, from {text[at:]!r} on: it looks like messages[-1].content")
+        raise ValueError(f"invalid path {text!r} at {text[position:]!r}: a path looks like messages[-1].content")
     return found.end(), found[0]
 
 
-def _key(quoted: str, text: str) -> str:
+def _parse_key(quoted: str, text: str) -> str:
     try:
         return str(json.loads(quoted, strict=False))
     except ValueError as error:
-        raise ValueError(f"{text!r} is no path: {quoted} is no string") from error
+        raise ValueError(f"invalid path {text!r}: {quoted} is not a JSON string") from error
 
 
 def written(path: Iterable[Token]) -> str:
-    """A path as its text."""
-    out = ""
+    """Format a path as text; `parse` is the inverse."""
+    text = ""
     for token in path:
         if isinstance(token, ById):
-            out += f"[id={token.id}]"
+            text += f"[id={token.id}]"
         elif isinstance(token, int):
-            out += f"[{token}]"
+            text += f"[{token}]"
         elif _PLAIN_NAME.fullmatch(token):
-            out += f".{token}" if out else token
+            text += f".{token}" if text else token
         else:
-            out += f"[{json.dumps(token, ensure_ascii=False)}]"
-    return out
+            text += f"[{json.dumps(token, ensure_ascii=False)}]"
+    return text
 
 
 def resolve(value: Any, path: Path, rest: Path) -> tuple[Path, Any]:
-    """Where `rest` leads from the value at `path`: the whole path by keys and numbers alone, and what is there."""
+    """Follow `rest` from the value at `path`; return the full path, as keys and indexes only, and the value there.
+
+    Missing if there is nothing at it.
+    """
     for token in rest:
-        step = _step(value, token)
-        if step is None:
-            raise Missing(f"there is no {written((*path, token))}" + _instead(value, path))
-        path, value = (*path, step), value[step]
+        key = _resolve_token(value, token)
+        if key is None:
+            raise Missing(f"{written((*path, token))} not found: {_describe(value, path)}")
+        path, value = (*path, key), value[key]
     return path, value
 
 
-def _step(value: Any, token: Token) -> str | int | None:
-    """The key or number that a token means in a value; None if it has no such."""
+def _resolve_token(value: Any, token: Token) -> str | int | None:
+    """The key or index that a token stands for in a value; None if the value does not have it."""
     if isinstance(token, str):
         return token if isinstance(value, Mapping) and token in value else None
     if not isinstance(value, list):
         return None
     if isinstance(token, int):
-        number = token + len(value) if token < 0 else token
-        return number if 0 <= number < len(value) else None
+        index = token + len(value) if token < 0 else token
+        return index if 0 <= index < len(value) else None
     return next((n for n, element in enumerate(value) if element_id(element) == token.id), None)
 
 
-def _instead(value: Any, path: Path) -> str:
-    """What there is, for the message."""
+def _describe(value: Any, path: Path) -> str:
+    """What a value has instead of the wanted token."""
+    name = written(path)
     if isinstance(value, list):
-        return f": {written(path)} has {len(value)} elements"
+        return f"{name} has {len(value)} elements"
     if isinstance(value, Mapping):
-        keys = ", ".join(map(str, list(value)[:8])) + (", …" if len(value) > 8 else "")
-        return f": {written(path)} has {keys}" if keys else f": {written(path)} is empty"
-    return f": {written(path)} is a single value"
+        keys = ", ".join(map(str, list(value)[:_SHOWN_KEYS])) + (", …" if len(value) > _SHOWN_KEYS else "")
+        return f"{name} has {keys}" if keys else f"{name} is empty"
+    return f"{name} is neither a list nor a dict"
 
 
 def is_message(value: Any) -> bool:
-    """Whether a plain value is a message: LangChain's, or a dict with a role and what was said."""
+    """Whether a plain value is a message: one of LangChain's, or a dict with a role and content."""
     if not isinstance(value, Mapping):
         return False
     return type_of(value).endswith(("Message", "MessageChunk")) or ("role" in value and "content" in value)
 
 
 def message_id(value: Any) -> str | None:
-    """The id of a message that has one."""
+    """The id of a message; None if it does not have one, or is not a message."""
     found = value.get("id") if is_message(value) else None
     return found if isinstance(found, str) and found else None
 

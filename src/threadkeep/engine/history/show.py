@@ -1,8 +1,7 @@
-"""Looking into a thread: its checkpoints as a list and as a tree, one of them with all that it holds, and finding one.
+"""List, show and find the checkpoints of a thread: the verbs log, show, tree and find.
 
-log, tree    Survey, and Items where nodes were sent to
-show         Survey, Items
-find         Items or Scan for each way to read what was said
+Requests: log and tree send LoadThreadRows, and LoadItems if tasks came from sends; show sends LoadThreadRows and
+LoadItems; find sends one LoadItems or ScanCheckpoints for each way to read the text, then does what log does.
 """
 
 from __future__ import annotations
@@ -19,11 +18,9 @@ from threadkeep.engine.history.checkpoint_info import (
     CheckpointInfo,
     ThreadReader,
     WriteInfo,
-    fetch,
     is_internal,
-    read,
-    sends_of,
-    write_slots,
+    ordered_writes,
+    read_thread,
 )
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord, Slot
@@ -34,18 +31,19 @@ from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import find, matches_short_id
 from threadkeep.errors import Missing
 
-_SHORTEST, _WHOLE = 8, 12
-_MENTIONED = 3
+_SHORTEST_ID, _LONGEST_UNSHORTENED = 8, 12
+_SCAN_LIMIT = 3
 _AT, _BACK, _START, _JOIN = "@", "~", "__start__", "join:"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointView:
-    """A checkpoint with all that it holds, as plain data.
+    """A checkpoint with everything it holds, as plain data.
 
-    `values` are those of all channels, `state` of the application's own; those named in `delta` are not stored in the
-    checkpoint but rebuilt: lists joined, messages by their ids, dicts merged. `next` are the nodes that would run,
-    as far as the stored data alone tells it: without the tasks that are done if nothing came after it yet.
+    `values` has all channels, `state` only the application's. The channels in `delta` are not stored in the checkpoint;
+    they are rebuilt with the default merge: lists are concatenated, messages matched by id, dicts merged. `next` has
+    the nodes that would run, as far as stored data shows; tasks that already finished are left out if the checkpoint
+    has no child.
     """
 
     checkpoint: CheckpointInfo
@@ -63,9 +61,10 @@ class CheckpointView:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The checkpoints of a thread, newest first, and how they hang together: ids by namespace, oldest first.
+    """The checkpoints of a thread, newest first, and their tree: ids by namespace, oldest first.
 
-    A checkpoint whose parent is not there hangs on what it was forked from, if that is there; else it is a root.
+    If the parent of a checkpoint is not stored, the checkpoint it was forked from takes its place. If that is not
+    stored either, the checkpoint is a root.
     """
 
     thread: str
@@ -75,70 +74,75 @@ class Tree:
     children: dict[str, dict[str, tuple[str, ...]]]
 
     def before(self, step: CheckpointInfo) -> str | None:
-        """The id of the checkpoint that a step hangs on; None for a root."""
-        held = self.children.get(step.ns, {})
-        return next((id for id in (step.parent, step.forked_from) if id and step.id in held.get(id, ())), None)
+        """Return the id of the checkpoint before one in this tree; None for a root."""
+        children = self.children.get(step.ns, {})
+        return next((id for id in (step.parent, step.forked_from) if id and step.id in children.get(id, ())), None)
+
+
+# --- log
 
 
 async def log(heads: Heads, key: ThreadKey, ns: str | None, limit: int | None) -> list[CheckpointInfo]:
-    """The checkpoints, newest first. Two round trips; one where no node was sent to."""
+    """Return the checkpoints of a namespace or of all, newest first. One round trip; two if tasks came from sends."""
 
-    async def told(reading: ThreadReader) -> list[CheckpointInfo]:
-        return await _steps(heads, reading, reading.thread.visible(ns)[::-1][:limit])
+    async def list_infos(reader: ThreadReader) -> list[CheckpointInfo]:
+        return await _infos(reader, reader.rows.visible(ns)[::-1][:limit])
 
-    return await read(heads, key, told)
+    return await read_thread(heads, key, list_infos)
 
 
-async def _steps(heads: Heads, reading: ThreadReader, records: Iterable[CheckpointRecord]) -> list[CheckpointInfo]:
-    wanted = list(records)
-    await fetch(heads, reading, sends_of(reading, wanted))
-    return [reading.step(record) for record in wanted]
+async def _infos(reader: ThreadReader, records: list[CheckpointRecord]) -> list[CheckpointInfo]:
+    await reader.fetch(reader.send_slots(records))
+    return [reader.info(record) for record in records]
+
+
+# --- show
 
 
 async def show(heads: Heads, key: ThreadKey, ref: str | None, ns: str) -> CheckpointView:
-    """A checkpoint with all that it holds. Two round trips."""
+    """Return a checkpoint with everything it holds. Two round trips."""
 
-    async def told(reading: ThreadReader) -> CheckpointView:
-        record = find(reading.thread, ref, ns)
-        await fetch(heads, reading, _all_slots(reading, record))
-        waiting = tuple(_next(reading, record))
+    async def view(reader: ThreadReader) -> CheckpointView:
+        record = find(reader.rows, ref, ns)
+        writes = ordered_writes(reader.tasks(record))
+        await reader.fetch(_channel_slots(reader, record) + [entry.slot for _, _, entry in writes])
+        next_nodes = tuple(_next_nodes(reader, record))
         return CheckpointView(
-            checkpoint=reading.step(record),
-            status=_status(reading, record, waiting),
-            next=waiting,
-            values={name: reading.value(record, name) for name in reading.names(record)},
-            delta=() if reading.is_talk else tuple(reading.rebuilt(record)),
-            writes=tuple(reading.written(record)),
+            checkpoint=reader.info(record),
+            status=_status(reader, record, next_nodes),
+            next=next_nodes,
+            values={name: reader.value(record, name) for name in reader.channels(record)},
+            delta=tuple(reader.rebuilt_channels(record)),
+            writes=tuple(reader.write_infos(record, writes)),
         )
 
-    return await read(heads, key, told)
+    return await read_thread(heads, key, view)
 
 
-def _all_slots(reading: ThreadReader, record: CheckpointRecord) -> list[Slot]:
-    held = [slot for name in reading.names(record) for slot in reading.slots(record, name)]
-    return held + write_slots(reading.tasks(record))
+def _channel_slots(reader: ThreadReader, record: CheckpointRecord) -> list[Slot]:
+    return [slot for name in reader.channels(record) for slot in reader.slots(record, name)]
 
 
-def _status(reading: ThreadReader, record: CheckpointRecord, next: Iterable[str]) -> str:
-    """What the thread's status is, or would be, with this checkpoint as the newest."""
-    if reading.is_talk:
-        return channels.status_at(reading.thread.head, record)
-    found = "pending" if next else status.of_checkpoint(record)
-    for task in reading.tasks(record):
+def _status(reader: ThreadReader, record: CheckpointRecord, next_nodes: tuple[str, ...]) -> str:
+    """The status that the thread has, or would have, with this checkpoint as the newest."""
+    if reader.is_cube:
+        return channels.status_at(reader.rows.head, record)
+    found = "pending" if next_nodes else status.of_checkpoint(record)
+    for task in reader.tasks(record):
         found = status.worse(found, status.of_writes(entry.channel for entry in task.entries.values()))
     return found
 
 
-def _next(reading: ThreadReader, record: CheckpointRecord) -> list[str]:
-    """The nodes to run, without those that are done if nothing came after this checkpoint yet."""
-    if reading.is_talk:
+def _next_nodes(reader: ThreadReader, record: CheckpointRecord) -> list[str]:
+    """The nodes to run; without those that finished, if the checkpoint has no child yet."""
+    if reader.is_cube:
         return []
     done = Counter[str | None]()
-    if not _has_child(reading, record):
-        finished = (task for task in reading.tasks(record) if any(idx >= 0 for idx in task.entries))
-        done.update(reading.node(record, task.row.path) for task in finished)
+    if not _has_child(reader, record):
+        finished = (task for task in reader.tasks(record) if any(idx >= 0 for idx in task.entries))
+        done.update(reader.node(record, task.row.path) for task in finished)
     waiting = []
-    for node in _triggered(reading, record):
+    for node in _triggered_nodes(reader, record):
         if done[node]:
             done[node] -= 1
         else:
@@ -146,94 +150,103 @@ def _next(reading: ThreadReader, record: CheckpointRecord) -> list[str]:
     return waiting
 
 
-def _triggered(reading: ThreadReader, record: CheckpointRecord) -> list[str]:
-    """The nodes that a checkpoint lets run: those that are sent to first, then by name, as LangGraph has it."""
+def _has_child(reader: ThreadReader, record: CheckpointRecord) -> bool:
+    checkpoint = (record.row.ns, record.row.id)
+    return any((one.row.ns, one.row.parent) == checkpoint for one in reader.rows.records.values())
+
+
+def _triggered_nodes(reader: ThreadReader, record: CheckpointRecord) -> list[str]:
+    """The nodes that a checkpoint triggers, in LangGraph's order: targets of sends first, then the others by name."""
     triggers = status.triggers(record)
-    sent = reading.sends(record) if TASKS in triggers else []
-    named = {_starter(reading, record) if name == _START else status.triggered(name) for name in triggers} - {TASKS}
+    sends = reader.sends(record) if TASKS in triggers else []
+    nodes = {_input_node(reader, record) if name == _START else status.triggered(name) for name in triggers} - {TASKS}
     joins = [name for name in record.slots if name.startswith(_JOIN)]
-    named |= {node for name in joins if (node := _joined(name, reading.value(record, name))) is not None}
-    return [str(send["node"]) for send in sent if isinstance(send, Mapping) and "node" in send] + sorted(named)
+    nodes |= {node for name in joins if (node := _joined_node(name, reader.value(record, name))) is not None}
+    return [str(send["node"]) for send in sends if isinstance(send, Mapping) and "node" in send] + sorted(nodes)
 
 
-def _starter(reading: ThreadReader, record: CheckpointRecord) -> str:
-    """The node that takes the input; in the functional API it has a name of its own, which checkpoints after it tell."""
-    others = (one.seen for one in reading.thread.records.values() if one.row.ns == record.row.ns)
+def _input_node(reader: ThreadReader, record: CheckpointRecord) -> str:
+    """The node that takes the input. In the functional API it has its own name, which later checkpoints contain."""
+    others = (one.seen for one in reader.rows.records.values() if one.row.ns == record.row.ns)
     return next((node for seen in others for node, versions in seen.items() if _START in versions), _START)
 
 
-def _joined(channel: str, came: Any) -> str | None:
-    """The node that waits for several others, `join:one+other:node`, if all of them came."""
+def _joined_node(channel: str, arrived: Any) -> str | None:
+    """The node of the channel `join:one+other:node`, if all nodes that it waits for have `arrived`."""
     starts, colon, node = channel.removeprefix(_JOIN).rpartition(":")
-    if not (colon and isinstance(came, list)):
+    if not (colon and isinstance(arrived, list)):
         return None
-    return node if came and len("+".join(map(str, came))) == len(starts) else None
+    return node if arrived and len("+".join(map(str, arrived))) == len(starts) else None
 
 
-def _has_child(reading: ThreadReader, record: CheckpointRecord) -> bool:
-    place = (record.row.ns, record.row.id)
-    return any((one.row.ns, one.row.parent) == place for one in reading.thread.records.values())
+# --- tree
 
 
 async def tree(heads: Heads, key: ThreadKey) -> Tree:
-    """The checkpoints and how they hang together. Two round trips; one where no node was sent to."""
+    """Return all checkpoints and how they branch. One round trip; two if tasks came from sends."""
 
-    async def told(reading: ThreadReader) -> Tree:
-        steps = await _steps(heads, reading, reading.thread.visible()[::-1])
-        return Tree(key.id, key.kind, tuple(steps), *_hung(steps))
+    async def build(reader: ThreadReader) -> Tree:
+        infos = await _infos(reader, reader.rows.visible()[::-1])
+        return Tree(key.id, key.kind, tuple(infos), *_branches(infos))
 
-    return await read(heads, key, told)
+    return await read_thread(heads, key, build)
 
 
-def _hung(steps: list[CheckpointInfo]) -> tuple[dict[str, tuple[str, ...]], dict[str, dict[str, tuple[str, ...]]]]:
-    """Roots and children, by namespace."""
-    there = {(step.ns, step.id) for step in steps}
+def _branches(infos: list[CheckpointInfo]) -> tuple[dict[str, tuple[str, ...]], dict[str, dict[str, tuple[str, ...]]]]:
+    """Roots and children by namespace, of checkpoints that are given newest first."""
+    stored = {(info.ns, info.id) for info in infos}
     roots: dict[str, tuple[str, ...]] = {}
     children: dict[str, dict[str, tuple[str, ...]]] = {}
-    for step in reversed(steps):
-        held = children.setdefault(step.ns, {})
-        above = [id for id in (step.parent, step.forked_from) if id not in (None, step.id) and (step.ns, id) in there]
+    for info in reversed(infos):
+        siblings = children.setdefault(info.ns, {})
+        above = [id for id in (info.parent, info.forked_from) if id != info.id and (info.ns, id) in stored]
         if above and above[0] is not None:
-            held[above[0]] = (*held.get(above[0], ()), step.id)
+            siblings[above[0]] = (*siblings.get(above[0], ()), info.id)
         else:
-            roots[step.ns] = (*roots.get(step.ns, ()), step.id)
+            roots[info.ns] = (*roots.get(info.ns, ()), info.id)
     return roots, children
 
 
-def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Ids as short as `find` takes each for the only one: their last characters, equally many, at least 8.
+# --- find
 
-    An id that is short anyway stands as it is.
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """Shorten ids to their last characters, so that `find` still takes each for exactly one of them.
+
+    All are cut to the same length, at least 8. Ids of 12 characters or less are not shortened.
     """
     every = set(ids)
-    long = [id for id in every if len(id) > _WHOLE]
-    for length in range(_SHORTEST, max(map(len, long), default=0)):
-        ends, begins = Counter(id[-length:] for id in every), Counter(id[:length] for id in every)
-        if all(ends[id[-length:]] == 1 and begins[id[-length:]] <= (id[:length] == id[-length:]) for id in long):
-            return {id: id[-length:] if len(id) > _WHOLE else id for id in every}
+    long = [id for id in every if len(id) > _LONGEST_UNSHORTENED]
+    for length in range(_SHORTEST_ID, max(map(len, long), default=0)):
+        ends, starts = Counter(id[-length:] for id in every), Counter(id[:length] for id in every)
+        if all(ends[id[-length:]] == 1 and starts[id[-length:]] <= (id[:length] == id[-length:]) for id in long):
+            return {id: id[-length:] if len(id) > _LONGEST_UNSHORTENED else id for id in every}
     return {id: id for id in every}
 
 
 async def locate(heads: Heads, tenant: str, ref: str, kind: str | None) -> CheckpointInfo:
-    """The checkpoint that a text names: THREAD (its latest), THREAD@CHECKPOINT, or the id of one in any thread."""
-    key, id, ns = await _place(tenant, ref, kind)
+    """Return the checkpoint that a text names: THREAD (its latest), THREAD@CHECKPOINT, or an id in any thread.
 
-    async def told(reading: ThreadReader) -> CheckpointInfo:
-        space = (_space(reading, id) if id else "") if ns is None else ns
-        return (await _steps(heads, reading, [find(reading.thread, id, space)]))[0]
+    Missing if there is none, ValueError if several threads have it.
+    """
+    key, id, ns = await _resolve(tenant, ref, kind)
 
-    return await read(heads, key, told)
+    async def describe(reader: ThreadReader) -> CheckpointInfo:
+        space = (_namespace(reader, id) if id else "") if ns is None else ns
+        return (await _infos(reader, [find(reader.rows, id, space)]))[0]
+
+    return await read_thread(heads, key, describe)
 
 
-def _space(reading: ThreadReader, id: str) -> str:
-    """The only namespace with a checkpoint that begins or ends so; else the root's."""
+def _namespace(reader: ThreadReader, id: str) -> str:
+    """The only namespace with a checkpoint whose id starts or ends with this; otherwise the root's."""
     short = id.partition(_BACK)[0]
-    spaces = {record.row.ns for record in reading.thread.visible() if matches_short_id(short, record.row.id)}
+    spaces = {record.row.ns for record in reader.rows.visible() if matches_short_id(short, record.row.id)}
     return spaces.pop() if len(spaces) == 1 else ""
 
 
-async def _place(tenant: str, ref: str, kind: str | None) -> tuple[ThreadKey, str | None, str | None]:
-    """A thread, what names the checkpoint, and its namespace if that is known."""
+async def _resolve(tenant: str, ref: str, kind: str | None) -> tuple[ThreadKey, str | None, str | None]:
+    """The thread that a text names, the checkpoint (None for the latest), and its namespace (None if not known)."""
     key = await key_of(tenant, ref, kind)
     if key is not None:
         return key, None, ""
@@ -241,10 +254,10 @@ async def _place(tenant: str, ref: str, kind: str | None) -> tuple[ThreadKey, st
     if at and (key := await key_of(tenant, thread, kind)) is not None:
         return key, id, None
     kinds = [each for each in (GRAPH, CUBE) if kind in (None, each)]
-    hits = [hit for each in kinds for hit in await ScanCheckpoints(tenant, each, _MENTIONED, id=ref)]
+    hits = [hit for each in kinds for hit in await ScanCheckpoints(tenant, each, _SCAN_LIMIT, id=ref)]
     if len(hits) == 1:
         return hits[0].key, ref, hits[0].row.ns
     if hits:
         threads = ", ".join(sorted({repr(hit.key.id) for hit in hits}))
-        raise ValueError(f"several threads have a checkpoint {ref!r}, such as {threads}: say THREAD@CHECKPOINT")
-    raise Missing(f"there is no thread or checkpoint {ref!r}")
+        raise ValueError(f"checkpoint {ref!r} exists in several threads, such as {threads}: pass THREAD@CHECKPOINT")
+    raise Missing(f"thread or checkpoint {ref!r} not found")

@@ -1,6 +1,6 @@
-"""How much is stored, and of what: by thread, channel and kind; what sharing saved; and the whole in numbers.
+"""How much space threads take, by thread, channel and kind, and totals of the whole storage: the verbs sizes and stats.
 
-Items are measured, not read: a stored item's length and first bytes tell how long it is with and without compression.
+Items are measured, not read: the length and the first bytes of a stored item give its compressed and its full size.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from array import array
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from threadkeep.engine.commit import read_consistently
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.itemlog import FIRST_CHANNEL, ItemRange, full_length, minus, union
 from threadkeep.engine.log.msgpack import WHOLE, header
-from threadkeep.engine.log.records import Slot, TaskWrites
+from threadkeep.engine.log.records import Slot, TaskWrites, ThreadRow
 from threadkeep.engine.requests import MeasureItems, StorageSize
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.heads import Heads
@@ -26,17 +26,24 @@ from threadkeep.engine.threads.thread_rows import ThreadRows, load_thread_rows
 from threadkeep.errors import Conflict
 
 KINDS = ("state", "writes", "checkpoint_rows", "write_rows", "shared", "unused")
-"""What bytes are for: items of checkpoints' values; items that only writes have; rows of checkpoints and of tasks'
-writes, small values in them included; names, run lists, labels and shapes; and items that nothing refers to any more."""
-_AT_ONCE = 8192
-"""So many items are measured at a time."""
+"""What bytes are used for.
+
+state             items of checkpoints' values
+writes            items that only writes refer to
+checkpoint_rows   rows of checkpoints, with the small values in them
+write_rows        rows of tasks' writes, with the small values in them
+shared            names, range lists, labels and shapes
+unused            items that nothing refers to any more
+"""
+_MAX_ITEMS = 8192
+"""The number of items that one request measures."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadSize:
-    """What a thread takes. `stored` is its `ThreadInfo.bytes`, and the sum of `by_kind`.
+    """The space that a thread takes. `stored` is its `ThreadInfo.bytes` and the sum of `by_kind`.
 
-    `logical` is what it would take if every checkpoint's values and every write were stored whole, uncompressed.
+    `logical` is the space it would take if every value of every checkpoint and every write were stored uncompressed.
     """
 
     id: str
@@ -48,10 +55,11 @@ class ThreadSize:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSize:
-    """What a channel takes: its `items` and their `stored` bytes, which its values and writes share.
+    """The space that a channel takes: its `items` and their `stored` bytes, which its values and writes share.
 
-    Uncompressed: what tasks have `written` to it, its value in all checkpoints (`state`), and in the `latest` of the
-    root namespace. Values of some bytes stand in rows, so `stored` may be 0.
+    The other sizes are uncompressed: what tasks have `written` to the channel, the sum of its values in all checkpoints
+    (`state`), and its value in the `latest` checkpoint of the root namespace. Values of a few bytes are stored in rows,
+    so `stored` may be 0.
     """
 
     channel: str
@@ -65,10 +73,10 @@ class ChannelSize:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What threads take. `by_thread` has the largest of them, `by_channel` and `by_kind` are sums over all.
+    """The space that threads take. `by_thread` has the largest threads; `by_channel` and `by_kind` are sums over all.
 
-    `logical` is `written` (all writes) and `state` (all checkpoints' values), uncompressed and whole each time;
-    `saved` is what of it need not be stored. `skipped` are damaged threads, which are not counted.
+    `logical` is the sum of `written` (all writes) and `state` (the values of all checkpoints), each uncompressed and
+    whole. `saved` is the part of it that is not stored. `skipped` has the ids of damaged threads, which do not count.
     """
 
     threads: int
@@ -85,7 +93,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """A tenant's threads and memories in numbers; and what the storage takes, with all tenants and all others in it."""
+    """Totals of a tenant's threads and memories. `storage` is the space the whole storage takes, for all tenants."""
 
     threads: int
     by_kind: dict[str, int]
@@ -100,160 +108,170 @@ class Stats:
     storage: StorageSize | None
 
 
+# --- items
+
+
 class _LaneTotals(NamedTuple):
-    """Sums over the items of a lane from `low` on: how many, how many bytes stored, how many uncompressed."""
+    """Running sums over the items of a lane from number `low` on: count, stored bytes, uncompressed bytes."""
 
     low: int
     counts: array[int]
     stored: array[int]
     full: array[int]
 
-    def between(self, sums: array[int], run: ItemRange) -> int:
+    def sum_of(self, sums: array[int], items: ItemRange) -> int:
         last = len(sums) - 1
-        start, end = run.start - self.low, run.start + run.length - self.low
+        start, end = items.start - self.low, items.start + items.length - self.low
         return sums[min(max(end, 0), last)] - sums[min(max(start, 0), last)]
 
 
 class ItemTotals:
-    """Items, measured. Any run of them is summed at once, however long."""
+    """The sizes of items. The sum over a range takes the same time however long it is."""
 
     def __init__(self) -> None:
         self._lanes: dict[int, _LaneTotals] = {}
 
     def add(self, items: Iterable[tuple[int, int, int, int]]) -> None:
-        """More items, as (lane, n, stored, full), which come after those that are here."""
+        """Add items as (lane, n, stored, full). Within a lane, numbers only grow."""
         for lane, n, stored, full in items:
-            held = self._lanes.get(lane)
-            if held is None:
-                held = self._lanes[lane] = _LaneTotals(n, *(array("q", [0]) for _ in range(3)))
-            sums = (held.counts, held.stored, held.full)
-            while len(held.counts) <= n - held.low:
+            totals = self._lanes.get(lane)
+            if totals is None:
+                totals = self._lanes[lane] = _LaneTotals(n, *(array("q", [0]) for _ in range(3)))
+            sums = (totals.counts, totals.stored, totals.full)
+            while len(totals.counts) <= n - totals.low:
                 for each in sums:
                     each.append(each[-1])
             for each, more in zip(sums, (1, stored, full), strict=True):
                 each.append(each[-1] + more)
 
-    def count(self, runs: Iterable[ItemRange]) -> int:
-        """How many items there are in these runs."""
-        return sum(lane.between(lane.counts, run) for run, lane in self._of(runs))
+    def count(self, ranges: Iterable[ItemRange]) -> int:
+        """Return the number of items in these ranges."""
+        return sum(lane.sum_of(lane.counts, items) for items, lane in self._with_lanes(ranges))
 
-    def stored(self, runs: Iterable[ItemRange]) -> int:
-        """How many bytes they take."""
-        return sum(lane.between(lane.stored, run) for run, lane in self._of(runs))
+    def stored(self, ranges: Iterable[ItemRange]) -> int:
+        """Return their stored size."""
+        return sum(lane.sum_of(lane.stored, items) for items, lane in self._with_lanes(ranges))
 
-    def full(self, runs: Iterable[ItemRange]) -> int:
-        """How many bytes they hold."""
-        return sum(lane.between(lane.full, run) for run, lane in self._of(runs))
+    def full(self, ranges: Iterable[ItemRange]) -> int:
+        """Return their uncompressed size."""
+        return sum(lane.sum_of(lane.full, items) for items, lane in self._with_lanes(ranges))
 
-    def _of(self, runs: Iterable[ItemRange]) -> Iterator[tuple[ItemRange, _LaneTotals]]:
-        return ((run, self._lanes[run.lane]) for run in runs if run.lane in self._lanes)
+    def _with_lanes(self, ranges: Iterable[ItemRange]) -> Iterator[tuple[ItemRange, _LaneTotals]]:
+        return ((items, self._lanes[items.lane]) for items in ranges if items.lane in self._lanes)
 
 
-async def measured(thread: ThreadRows, runs: Iterable[ItemRange]) -> ItemTotals:
-    """Items of a thread, measured some at a time. Conflict if it was pruned since it was surveyed."""
-    lanes = ItemTotals()
-    for some in _slices(runs):
-        told = await MeasureItems(thread.key, some)
-        if told.thread is None or thread.head.row is None or told.thread.epoch != thread.head.row.epoch:
-            raise Conflict(f"{thread.head.where} was pruned while it was read")
-        lanes.add(
-            (lane, n, length, full_length(length, beginning, f"item {lane}:{n} of {thread.head.where}"))
-            for lane, n, length, beginning in sorted(told.items)
+async def measure_items(rows: ThreadRows, ranges: Iterable[ItemRange]) -> ItemTotals:
+    """Measure items of a thread. Conflict if it was pruned since its rows were read. One round trip per 8192 items."""
+    totals = ItemTotals()
+    for some in _slices(ranges):
+        measured = await MeasureItems(rows.key, some)
+        check_epoch(rows, measured.thread)
+        totals.add(
+            (lane, n, length, full_length(length, beginning, f"item {lane}:{n} of {rows.head.where}"))
+            for lane, n, length, beginning in sorted(measured.items)
         )
-    return lanes
+    return totals
 
 
-def _slices(runs: Iterable[ItemRange]) -> Iterator[tuple[ItemRange, ...]]:
+def check_epoch(rows: ThreadRows, current: ThreadRow | None) -> None:
+    """Raise Conflict if the thread was pruned or deleted since its rows were read."""
+    if current is None or rows.head.row is None or current.epoch != rows.head.row.epoch:
+        raise Conflict(f"{rows.head.where} was pruned while it was read")
+
+
+def _slices(ranges: Iterable[ItemRange]) -> Iterator[tuple[ItemRange, ...]]:
     some: list[ItemRange] = []
-    room = _AT_ONCE
-    for lane, start, length in runs:
-        at = start
-        while at < start + length:
-            taken = min(room, start + length - at)
-            some.append(ItemRange(lane, at, taken))
-            at, room = at + taken, room - taken
+    room = _MAX_ITEMS
+    for lane, start, length in ranges:
+        n = start
+        while n < start + length:
+            count = min(room, start + length - n)
+            some.append(ItemRange(lane, n, count))
+            n, room = n + count, room - count
             if not room:
                 yield tuple(some)
-                some, room = [], _AT_ONCE
+                some, room = [], _MAX_ITEMS
     if some:
         yield tuple(some)
 
 
+# --- one thread
+
+
 class MeasuredThread(NamedTuple):
-    """A thread, and what each of its channels takes."""
+    """The size of a thread and of each of its channels."""
 
     thread: ThreadSize
     channels: dict[str, ChannelSize]
 
 
 async def measure_thread(heads: Heads, key: ThreadKey) -> MeasuredThread:
-    """What a thread takes. Two round trips; more if it has many items. Missing if it is not there."""
-    return await read_consistently(key, lambda: _weigh(heads, key))
+    """Measure a thread. Missing if it does not exist. Two round trips; one more per 8192 items."""
+    return await read_consistently(key, lambda: _measure_thread(heads, key))
 
 
-async def _weigh(heads: Heads, key: ThreadKey) -> MeasuredThread:
-    thread = await load_thread_rows(heads, key)
-    lanes = await measured(thread, thread.stored)
-    channels = {channel.channel: channel for channel in _channels(thread, lanes)}
+async def _measure_thread(heads: Heads, key: ThreadKey) -> MeasuredThread:
+    rows = await load_thread_rows(heads, key)
+    items = await measure_items(rows, rows.stored)
+    channels = {channel.channel: channel for channel in _channel_sizes(rows, items)}
     logical = sum(channel.written + channel.state for channel in channels.values())
-    kinds = _by_kind(thread, lanes)
+    kinds = _size_by_kind(rows, items)
     return MeasuredThread(ThreadSize(key.id, key.kind, sum(kinds.values()), logical, kinds), channels)
 
 
-def _by_kind(thread: ThreadRows, lanes: ItemTotals) -> dict[str, int]:
-    state = union(run for record in thread.records.values() for slot in record.slots.values() for run in slot.ranges)
-    written = union(run for task in _tasks(thread) for entry in task.entries.values() for run in entry.slot.ranges)
-    of_channels = [run for run in thread.stored if run.lane >= FIRST_CHANNEL]
-    rest = minus(of_channels, state)
-    unused = minus(rest, written)
-    sums = (
-        lanes.stored(of_channels) - lanes.stored(rest),
-        lanes.stored(rest) - lanes.stored(unused),
-        sum(record.row.size for record in thread.records.values()),
-        sum(task.row.size for task in _tasks(thread)),
-        lanes.stored(run for run in thread.stored if run.lane < FIRST_CHANNEL),
-        lanes.stored(unused),
-    )
-    return dict(zip(KINDS, sums, strict=True))
+def _size_by_kind(rows: ThreadRows, items: ItemTotals) -> dict[str, int]:
+    state = union(each for record in rows.records.values() for slot in record.slots.values() for each in slot.ranges)
+    written = union(each for task in _tasks(rows) for entry in task.entries.values() for each in entry.slot.ranges)
+    of_channels = [each for each in rows.stored if each.lane >= FIRST_CHANNEL]
+    not_state = minus(of_channels, state)
+    unused = minus(not_state, written)
+    return {
+        "state": items.stored(of_channels) - items.stored(not_state),
+        "writes": items.stored(not_state) - items.stored(unused),
+        "checkpoint_rows": sum(record.row.size for record in rows.records.values()),
+        "write_rows": sum(task.row.size for task in _tasks(rows)),
+        "shared": items.stored(each for each in rows.stored if each.lane < FIRST_CHANNEL),
+        "unused": items.stored(unused),
+    }
 
 
-def _tasks(thread: ThreadRows) -> Iterator[TaskWrites]:
-    return (task for tasks in thread.tasks.values() for task in tasks)
+def _tasks(rows: ThreadRows) -> Iterator[TaskWrites]:
+    return (task for tasks in rows.tasks.values() for task in tasks)
 
 
-def _channels(thread: ThreadRows, lanes: ItemTotals) -> Iterator[ChannelSize]:
-    """What each channel takes, holds and was given."""
+def _channel_sizes(rows: ThreadRows, items: ItemTotals) -> Iterator[ChannelSize]:
     state, latest = Counter[str](), Counter[str]()
-    for record in thread.records.values():
-        state.update({name: _full(slot, lanes) for name, slot in record.slots.items()})
-    for record in thread.visible("")[-1:]:
-        latest.update({name: _full(slot, lanes) for name, slot in record.slots.items()})
+    for record in rows.records.values():
+        state.update({name: _full_size(slot, items) for name, slot in record.slots.items()})
+    for record in rows.visible("")[-1:]:
+        latest.update({name: _full_size(slot, items) for name, slot in record.slots.items()})
     writes, written = Counter[str](), Counter[str]()
-    for entry in (entry for task in _tasks(thread) for entry in task.entries.values()):
+    for entry in (entry for task in _tasks(rows) for entry in task.entries.values()):
         writes[entry.channel] += 1
         written[entry.channel] += entry.size
-    held: dict[int, list[ItemRange]] = {}
-    for run in thread.stored:
-        held.setdefault(run.lane, []).append(run)
-    for n, name in enumerate(thread.head.names):
-        runs = held.get(FIRST_CHANNEL + n, [])
-        told = ChannelSize(
-            name, lanes.count(runs), lanes.stored(runs), writes[name], written[name], state[name], latest[name]
-        )
-        if told.items or name in state or name in writes:
-            yield told
+    lanes: dict[int, list[ItemRange]] = {}
+    for each in rows.stored:
+        lanes.setdefault(each.lane, []).append(each)
+    for n, name in enumerate(rows.head.names):
+        ranges = lanes.get(FIRST_CHANNEL + n, [])
+        count, stored = items.count(ranges), items.stored(ranges)
+        if count or name in state or name in writes:
+            yield ChannelSize(name, count, stored, writes[name], written[name], state[name], latest[name])
 
 
-def _full(slot: Slot, lanes: ItemTotals) -> int:
-    """The encoded length of a value; one in parts has a header before them."""
+def _full_size(slot: Slot, items: ItemTotals) -> int:
+    """The encoded length of a value; a value in parts has a header before them."""
     if slot.inline is not None:
         return len(slot.inline)
-    return lanes.full(slot.ranges) + (len(header(slot.kind, slot.elements)) if slot.kind != WHOLE else 0)
+    return items.full(slot.ranges) + (len(header(slot.kind, slot.elements)) if slot.kind != WHOLE else 0)
+
+
+# --- totals over threads
 
 
 @dataclass(slots=True)
 class SizeTotals:
-    """Sums over threads, and the largest of them."""
+    """Sums over threads, and the `limit` largest threads."""
 
     limit: int
     threads: int = 0
@@ -262,37 +280,48 @@ class SizeTotals:
     channels: dict[str, ChannelSize] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
 
-    def take(self, weighed: MeasuredThread) -> None:
-        """One more thread."""
+    def take(self, measured: MeasuredThread) -> None:
+        """Add a thread."""
         self.threads += 1
-        self.stored += weighed.thread.stored
-        self.kinds.update(weighed.thread.by_kind)
-        insort(self.largest, weighed.thread, key=lambda each: (-each.stored, each.kind, each.id))
+        self.stored += measured.thread.stored
+        self.kinds.update(measured.thread.by_kind)
+        insort(self.largest, measured.thread, key=lambda thread: (-thread.stored, thread.kind, thread.id))
         del self.largest[self.limit :]
-        for name, channel in weighed.channels.items():
-            self.channels[name] = _added(self.channels[name], channel) if name in self.channels else channel
+        for name, channel in measured.channels.items():
+            self.channels[name] = _add_sizes(self.channels[name], channel) if name in self.channels else channel
 
     def sizes(self) -> Sizes:
-        """All of it."""
+        """Return the totals."""
         channels = sorted(self.channels.values(), key=lambda each: (-each.stored, -each.written, each.channel))
         written, state = sum(each.written for each in channels), sum(each.state for each in channels)
-        kinds = {kind: self.kinds[kind] for kind in KINDS}
         return Sizes(
-            self.threads, self.stored, written + state, written + state - self.stored, written, state,
-            self.largest, channels, kinds,
-        )  # fmt: skip
+            threads=self.threads,
+            stored=self.stored,
+            logical=written + state,
+            saved=written + state - self.stored,
+            written=written,
+            state=state,
+            by_thread=self.largest,
+            by_channel=channels,
+            by_kind=_counts_in_order(self.kinds, KINDS),
+        )
 
 
-def _added(one: ChannelSize, other: ChannelSize) -> ChannelSize:
-    return ChannelSize(
-        one.channel, one.items + other.items, one.stored + other.stored, one.writes + other.writes,
-        one.written + other.written, one.state + other.state, one.latest + other.latest,
-    )  # fmt: skip
+def _add_sizes(one: ChannelSize, other: ChannelSize) -> ChannelSize:
+    return replace(
+        one,
+        items=one.items + other.items,
+        stored=one.stored + other.stored,
+        writes=one.writes + other.writes,
+        written=one.written + other.written,
+        state=one.state + other.state,
+        latest=one.latest + other.latest,
+    )
 
 
 @dataclass(slots=True)
 class ThreadTotals:
-    """Threads, counted from their rows."""
+    """Counts over threads, from their rows alone."""
 
     threads: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
@@ -302,7 +331,7 @@ class ThreadTotals:
     newest: datetime | None = None
 
     def take(self, info: ThreadInfo) -> None:
-        """One more thread."""
+        """Add a thread."""
         self.threads += 1
         self.kinds[info.kind] += 1
         self.statuses[info.status] += 1
@@ -311,13 +340,21 @@ class ThreadTotals:
         self.newest = max(self.newest or info.updated, info.updated)
 
     def stats(self, memories: int, namespaces: int, storage: StorageSize | None) -> Stats:
-        """All of it."""
+        """Return the totals."""
         return Stats(
-            self.threads, _in_order(self.kinds, (GRAPH, CUBE)), _in_order(self.statuses, STATUSES),
-            self.sums["checkpoints"], self.sums["writes"], self.sums["bytes"], self.oldest, self.newest,
-            memories, namespaces, storage,
-        )  # fmt: skip
+            threads=self.threads,
+            by_kind=_counts_in_order(self.kinds, (GRAPH, CUBE)),
+            by_status=_counts_in_order(self.statuses, STATUSES),
+            checkpoints=self.sums["checkpoints"],
+            writes=self.sums["writes"],
+            bytes=self.sums["bytes"],
+            oldest=self.oldest,
+            newest=self.newest,
+            memories=memories,
+            namespaces=namespaces,
+            storage=storage,
+        )
 
 
-def _in_order(counts: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+def _counts_in_order(counts: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
     return {name: counts.get(name, 0) for name in names}

@@ -1,0 +1,173 @@
+"""Check the items of a thread's state: that each can be read, matches its checksum, and decodes as its values do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+from threadkeep.engine.health.requests import DATABASE
+from threadkeep.engine.health.thread_scan import CHECKSUM, UNDECODABLE, ThreadScan
+from threadkeep.engine.log.itemlog import FIRST_CHANNEL, Item, ItemId, ItemRange, join_ranges, unseal_item
+from threadkeep.engine.log.msgpack import WHOLE
+from threadkeep.engine.log.plain import plain_parts
+from threadkeep.engine.log.records import Slot
+from threadkeep.errors import Corrupt
+
+T = TypeVar("T")
+SLICE = 8 * 1024 * 1024
+"""The number of bytes of items that are held at once."""
+_OnItem: TypeAlias = Callable[[ItemId, Item], None]
+
+
+async def check_items(scan: ThreadScan) -> None:
+    """Read all items of the state; add those that cannot be used to `scan.bad`.
+
+    Conflict if the thread was pruned since it was inspected. One round trip per slice.
+    """
+    decoder = _ItemDecoder(scan)
+    stored = scan.found.stored
+    for ids in _slices((ItemId(lane, n), size) for lane, n, size in stored if lane >= FIRST_CHANNEL):
+        await _read_items(scan, ids, decoder.check_item)
+    for elements in _slices(decoder.split_elements()):
+        data: dict[ItemId, bytes] = {}
+        await _read_items(scan, [id for element in elements for id in element.ids], partial(_keep_data, data))
+        for element in elements:
+            decoder.check_element(element, data)
+
+
+def _keep_data(data: dict[ItemId, bytes], id: ItemId, item: Item) -> None:
+    data[id] = item.data
+
+
+def _slices(sized: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
+    """Divide things with sizes into lists of about SLICE bytes."""
+    some: list[T] = []
+    total = 0
+    for each, size in sized:
+        if some and total + size > SLICE:
+            yield some
+            some, total = [], 0
+        some.append(each)
+        total += size
+    if some:
+        yield some
+
+
+async def _read_items(scan: ThreadScan, ids: list[ItemId], on_item: _OnItem) -> None:
+    """Read items and call `on_item` with each that is intact. If the storage cannot read them, try each half."""
+    ids = sorted(set(ids))
+    try:
+        items = await scan.load_items(join_ranges(ids))
+    except Corrupt as error:
+        if len(ids) == 1:
+            scan.bad[ids[0]] = (DATABASE, f"{_name(scan, ids[0])} cannot be read: {error}")
+            return
+        half = len(ids) // 2
+        await _read_items(scan, ids[:half], on_item)
+        await _read_items(scan, ids[half:], on_item)
+        return
+    for id in ids:
+        if id not in items:
+            scan.bad.setdefault(id, (DATABASE, f"{_name(scan, id)} is listed but not found"))
+        elif id not in scan.bad:
+            _check_seal(scan, id, items[id], on_item)
+
+
+def _check_seal(scan: ThreadScan, id: ItemId, stored: bytes, on_item: _OnItem) -> None:
+    try:
+        item = unseal_item(id, stored, scan.where)
+    except Corrupt as error:
+        scan.bad[id] = (CHECKSUM, str(error))
+        return
+    if item.elements != 1:
+        scan.uneven[id] = item.elements
+    on_item(id, item)
+
+
+def _name(scan: ThreadScan, id: ItemId) -> str:
+    return f"item {id.lane}:{id.n} of {scan.where}"
+
+
+# --- decoding
+
+
+@dataclass(frozen=True, slots=True)
+class _SplitElement:
+    """An element that is split over several items."""
+
+    ids: tuple[ItemId, ...]
+    kind: int
+    tag: str
+
+
+class _ItemDecoder:
+    """Decodes the contents of items. Most items hold whole elements; split elements are put together at the end."""
+
+    def __init__(self, scan: ThreadScan) -> None:
+        self._scan = scan
+        self._forms: dict[int, set[tuple[int, str]]] = {}
+        self._slots: dict[tuple[ItemRange, ...], Slot] = {}
+        self._undecided: set[ItemId] = set()
+        for checkpoint, task, name, slot in scan.slots():
+            if slot.inline is not None:
+                if not decodes(WHOLE, slot.tag, 1, slot.inline):
+                    message = f"channel {name!r} of checkpoint {checkpoint[1]!r} cannot be decoded"
+                    scan.report(UNDECODABLE, message, checkpoint, task)
+            elif slot.ranges:
+                self._forms.setdefault(slot.ranges[0].lane, set()).add((slot.kind, slot.tag))
+                self._slots[slot.ranges] = slot
+
+    def check_item(self, id: ItemId, item: Item) -> None:
+        """Decode an item in one of the forms that the values of its lane have."""
+        forms = self._forms.get(id.lane, ())
+        if item.elements and forms and not any(decodes(*form, item.elements, item.data) for form in forms):
+            self._undecided.add(id)
+
+    def split_elements(self) -> Iterator[tuple[_SplitElement, int]]:
+        """The elements that begin with an item which does not decode alone, with their stored sizes.
+
+        The longest value comes first, because it has most of them; then the short ones, which are writes.
+        """
+        if not self._undecided:
+            return
+        sizes = {ItemId(lane, n): size for lane, n, size in self._scan.found.stored}
+        lanes = {id.lane for id in self._undecided}
+        slots = [slot for slot in self._slots.values() if slot.ranges[0].lane in lanes]
+        slots.sort(key=lambda slot: sum(each.length for each in slot.ranges))
+        for slot in slots[-1:] + slots[:-1]:
+            for ids in self._split_elements_of(slot) if self._undecided else ():
+                yield _SplitElement(ids, slot.kind, slot.tag), sum(sizes.get(id, 0) for id in ids)
+
+    def _split_elements_of(self, slot: Slot) -> Iterator[tuple[ItemId, ...]]:
+        ids: tuple[ItemId, ...] = ()
+        for id in (id for each in slot.ranges for id in each.ids()):
+            if ids and self._scan.uneven.get(id, 1) == 0:  # it continues the element before
+                ids = (*ids, id)
+                continue
+            if ids:
+                yield ids
+            ids = (id,) if id in self._undecided else ()
+            self._undecided.discard(id)
+        if ids:
+            yield ids
+
+    def check_element(self, element: _SplitElement, data: dict[ItemId, bytes]) -> None:
+        """Decode an element from the data of its items. If one of these is damaged, that is reported already."""
+        if not all(id in data for id in element.ids):
+            return
+        first = element.ids[0]
+        joined = b"".join(data[id] for id in element.ids)
+        if not decodes(element.kind, element.tag, self._scan.uneven.get(first, 1), joined):
+            items = ", ".join(f"{id.lane}:{id.n}" for id in element.ids[:4])
+            self._scan.bad[first] = (UNDECODABLE, f"items {items} of {self._scan.where} cannot be decoded")
+
+
+def decodes(kind: int, tag: str, elements: int, data: bytes) -> bool:
+    """Whether a value in joined parts can be decoded."""
+    try:
+        plain_parts(kind, tag, elements, data)
+    except (Corrupt, ValueError, TypeError, IndexError, KeyError):
+        return False
+    return True
