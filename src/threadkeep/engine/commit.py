@@ -100,10 +100,11 @@ async def fill_cache(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> N
     head.cache.fill(loaded.items, head.where)
 
 
-def check_epoch(row: ThreadRow, now: ThreadRow | None) -> None:
+def check_epoch(row: ThreadRow | None, now: ThreadRow | None) -> None:
     """Raise Conflict if the thread was pruned or removed since this row was read: its item ids may be gone."""
-    if now is None or now.epoch != row.epoch:
-        raise Conflict(f"thread {row.key.id!r} was pruned while it was read")
+    if row is None or now is None or now.epoch != row.epoch:
+        named = f"thread {row.key.id!r}" if row is not None else "a thread"
+        raise Conflict(f"{named} was pruned while it was read")
 
 
 # --- a verb

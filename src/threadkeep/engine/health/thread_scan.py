@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count, takewhile
 from typing import Any
 
+from threadkeep.engine.commit import load_items
 from threadkeep.engine.health.requests import CATALOGUE, InspectedThread
 from threadkeep.engine.identity import ThreadKey, from_bytes
 from threadkeep.engine.log import itemlog
@@ -29,10 +30,10 @@ from threadkeep.engine.log.records import (
     unpack_checkpoint,
     unpack_writes,
 )
-from threadkeep.engine.requests import CachedItems, LoadItems
+from threadkeep.engine.requests import CachedItems
 from threadkeep.engine.threads.heads import Head
 from threadkeep.engine.threads.thread_rows import CheckpointPlace
-from threadkeep.errors import Conflict, Corrupt
+from threadkeep.errors import Corrupt
 
 CHECKSUM, MISSING_ITEM, MISSING_PARENT, UNDECODABLE = "checksum", "missing item", "missing parent", "undecodable"
 COUNTER = "counter"
@@ -198,10 +199,8 @@ class ThreadScan:
     async def load_items(self, ranges: tuple[ItemRange, ...]) -> Mapping[ItemId, bytes]:
         """Load items as they are stored. Conflict if the thread was pruned since it was inspected. One round trip."""
         assert self.row is not None
-        loaded = await LoadItems(self.key, ranges, CachedItems(self.row.epoch, len(self.names), ItemCache()))
-        if loaded.thread is None or loaded.thread.epoch != self.row.epoch:
-            raise Conflict(f"{self.where} was pruned while it was read")
-        return loaded.items
+        cached = CachedItems(self.row.epoch, len(self.names), ItemCache())
+        return (await load_items(self.row, ranges, cached)).items
 
 
 # --- scanning

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.types import TASKS
 
-from threadkeep.engine.commit import read_consistently
+from threadkeep.engine.commit import check_epoch, read_consistently
 from threadkeep.engine.cube.channels import EVENTS, MESSAGES, events
 from threadkeep.engine.cube.channels import plain as message
 from threadkeep.engine.cube.events import RunEvent
 from threadkeep.engine.history.checkpoint_info import old_sends, utc_time
-from threadkeep.engine.history.sizes import check_epoch, measure_items
+from threadkeep.engine.history.sizes import measure_items
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.codec import MSGPACK
 from threadkeep.engine.log.item_cache import ItemCache
@@ -168,7 +168,7 @@ async def _load_items(rows: ThreadRows, ranges: Iterable[ItemRange]) -> ItemCach
     cache = ItemCache()
     if wanted:
         loaded = await LoadItems(rows.key, wanted)
-        check_epoch(rows, loaded.thread)
+        check_epoch(rows.head.row, loaded.thread)
         cache.fill(loaded.items, rows.head.where)
     return cache
 

@@ -13,17 +13,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from threadkeep.engine.commit import read_consistently
+from threadkeep.engine.commit import check_epoch, read_consistently
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.itemlog import FIRST_CHANNEL, ItemRange, full_length, minus, union
 from threadkeep.engine.log.msgpack import WHOLE, header
-from threadkeep.engine.log.records import Slot, TaskWrites, ThreadRow
+from threadkeep.engine.log.records import Slot, TaskWrites
 from threadkeep.engine.requests import MeasureItems, StorageSize
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.status import STATUSES
 from threadkeep.engine.threads.thread_rows import ThreadRows, load_thread_rows
-from threadkeep.errors import Conflict
 
 KINDS = ("state", "writes", "checkpoint_rows", "write_rows", "shared", "unused")
 """What bytes are used for.
@@ -165,18 +164,12 @@ async def measure_items(rows: ThreadRows, ranges: Iterable[ItemRange]) -> ItemTo
     totals = ItemTotals()
     for some in _slices(ranges):
         measured = await MeasureItems(rows.key, some)
-        check_epoch(rows, measured.thread)
+        check_epoch(rows.head.row, measured.thread)
         totals.add(
             (lane, n, length, full_length(length, beginning, f"item {lane}:{n} of {rows.head.where}"))
             for lane, n, length, beginning in sorted(measured.items)
         )
     return totals
-
-
-def check_epoch(rows: ThreadRows, current: ThreadRow | None) -> None:
-    """Raise Conflict if the thread was pruned or deleted since its rows were read."""
-    if current is None or rows.head.row is None or current.epoch != rows.head.row.epoch:
-        raise Conflict(f"{rows.head.where} was pruned while it was read")
 
 
 def _slices(ranges: Iterable[ItemRange]) -> Iterator[tuple[ItemRange, ...]]:
