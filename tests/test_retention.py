@@ -477,7 +477,7 @@ def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: P
     assert command("fork", "t", "00000002", "--to", "u")[1]["thread"] == "u"
     assert command("fork", "t", "00000002")[1]["id"] == "00000007"
     assert command("tag", "t", "00000001", "first") == (0, {"thread": "t", "ns": "", "id": "00000001", "tag": "first"})
-    assert "went back to 00000003" in spoken("rollback", "u", "latest")[1].replace("00000002", "00000003")
+    assert "rolled back u to 00000003" in spoken("rollback", "u", "latest")[1].replace("00000002", "00000003")
     for words, code, says in [
         (("rollback", "t", "nothing"), 1, "no checkpoint 'nothing'"),
         (("rollback", "nobody", "latest"), 1, "no thread 'nobody'"),
