@@ -156,18 +156,24 @@ def run(args: Sequence[str] | None = None) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader, such as head, has read enough
         return 0
-    except Missing as error:
-        stderr.print(escape(f"error: {error}"))
-        return NEGATIVE
-    except ThreadkeepError as error:
-        stderr.print(escape(f"error: {error}"))
-        return STORAGE
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        stderr.print(escape(f"error: {error}"))
-        return USAGE
+    except (ThreadkeepError, ValueError, TypeError, OSError, ImportError) as error:
+        stderr.print(escape(f"error: {_error_text(error)}"))
+        return _exit_code(error)
     if code == INTERRUPTED:
         stderr.print("interrupted; finished work stays")
     return code
+
+
+def _error_text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, Missing):
+        return NEGATIVE
+    return STORAGE if isinstance(error, ThreadkeepError) else USAGE
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - Typer's signature

@@ -76,7 +76,7 @@ def trace(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """List the writes on a checkpoint, oldest first: what ran from it and led to its child."""
+    """List the writes on a checkpoint, oldest first. They are what ran from it and led to its child."""
     with open_keep(url, tenant, read_only=True) as keep:
         ns = resolve_namespace(keep, thread, checkpoint, ns, kind)
         writes = keep.trace(thread, checkpoint, ns=ns, kind=kind, values=values)
@@ -119,7 +119,11 @@ def activity(
     prefix: Prefix = "",
     ns: Annotated[
         str | None,
-        typer.Option("--ns", help="Only this namespace, or all calls of the subgraph with this name; '' is the root."),
+        typer.Option(
+            "--ns",
+            metavar="NAMESPACE",
+            help="Only this namespace, or all calls of the subgraph with this name; '' is the root.",
+        ),
     ] = None,
     by: Annotated[
         _ActivityGroup, typer.Option("--by", help="Group by node, by channel, or by both.")
@@ -161,7 +165,7 @@ def sizes(
     thread: OneThread = None,
     *,
     prefix: Prefix = "",
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Print the LIMIT largest threads.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Print the N largest threads.")] = 20,
     by: Annotated[
         _SizeTable | None,
         typer.Option("--by", help="Print only the table by thread, channel or kind.", show_default="all"),
@@ -171,13 +175,17 @@ def sizes(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Show how much space threads take: by thread, by channel and by kind of data, and what sharing saves."""
+    """Show how much space threads take. By thread, by channel and by kind of data, with what sharing saves."""
     with open_keep(url, tenant, read_only=True) as keep, progress_bar("threads") as on_progress:
         result = keep.sizes(thread_id=thread, prefix=prefix, kind=kind, limit=limit, on_progress=on_progress)
     print_result(result, _size_lines(result, by), as_json=json)
 
 
 def _size_lines(result: Sizes, by: _SizeTable | None) -> Iterator[RenderableType]:
+    if not result.threads:
+        yield "no threads"
+        yield from skipped_lines(result.skipped)
+        return
     tables = {
         _SizeTable.thread: _threads_table,
         _SizeTable.channel: _channels_table,
@@ -234,7 +242,7 @@ def _ratio(logical: int, stored: int) -> str:
 
 @app.command()
 def stats(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None:
-    """Count threads, checkpoints, writes and memories, and show the size of the storage."""
+    """Show totals of threads and memories, and the storage size."""
     with open_keep(url, tenant, read_only=True) as keep, progress_bar("threads") as on_progress:
         result = keep.stats(on_progress=on_progress)
     print_result(result, (Text(f"{name:<22}{value}") for name, value in _stat_rows(result)), as_json=json)

@@ -35,7 +35,7 @@ def copy(
 
 @app.command()
 def delete(
-    threads: Annotated[list[str], typer.Argument(metavar="THREAD...", help="Thread ids.")],
+    threads: Annotated[list[str], typer.Argument(metavar="THREAD", help="Thread ids.")],
     *,
     kind: Kind = None,
     yes: Yes = False,
@@ -74,7 +74,10 @@ def rollback(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Roll a thread back: add a branch with the state of a checkpoint and make it the latest. Nothing is removed."""
+    """Roll a thread back to a checkpoint. Nothing is removed.
+
+    This adds a branch with the state of the checkpoint. The branch becomes the latest.
+    """
     with open_keep(url, tenant, read_only=dry_run) as keep:
         ns = resolve_namespace(keep, thread, checkpoint, ns, kind)
         branch = keep.rollback(thread, checkpoint, ns=ns, kind=kind, dry_run=dry_run)
@@ -97,7 +100,7 @@ def fork(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Fork a checkpoint: add a branch to the thread, or create a new thread with --to."""
+    """Fork a checkpoint into a new branch, or with --to a new thread."""
     with open_keep(url, tenant) as keep:
         ns = resolve_namespace(keep, thread, checkpoint, ns, kind)
         branch = keep.fork(thread, checkpoint, to=to, ns=ns, kind=kind)

@@ -87,7 +87,7 @@ def repair(
             help="The compiled graph, or a function that returns it. Its reducers apply the writes.",
         ),
     ] = None,
-    ns: Annotated[str, typer.Option("--ns", help="Subgraph namespace; '' is the root.")] = "",
+    ns: Annotated[str, typer.Option("--ns", metavar="NAMESPACE", help="Subgraph namespace; '' is the root.")] = "",
     kind: Kind = None,
     dry_run: DryRun = False,
     yes: Yes = False,  # noqa: ARG001 - nothing is destroyed, so nothing is asked; accepted for scripts
@@ -95,9 +95,9 @@ def repair(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Rebuild a damaged checkpoint as a new branch, from its intact parts, its ancestors and the stored writes.
+    """Rebuild a damaged checkpoint as a new branch. Nothing is overwritten or removed.
 
-    Nothing is overwritten or removed. The output lists every assumption.
+    It is rebuilt from its intact parts, its ancestors and the stored writes. The output lists every assumption.
     """
     with open_keep(url, tenant, read_only=dry_run) as keep:
         compiled = _load_graph(graph) if graph else None

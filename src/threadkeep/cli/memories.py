@@ -29,7 +29,7 @@ def memories(
     ] = None,
     *,
     query: Annotated[
-        str | None, typer.Option("--query", help="Only memories with these words, best match first.")
+        str | None, typer.Option("--query", metavar="TEXT", help="Only memories with these words, best match first.")
     ] = None,
     filter: Annotated[
         list[str] | None,
@@ -39,13 +39,13 @@ def memories(
             help="Only memories whose value matches: KEY=VALUE, or a filter as JSON. May be repeated.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Print at most LIMIT rows.")] = 50,
-    offset: Annotated[int, typer.Option("--offset", min=0, help="Skip the first OFFSET rows.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Print at most N rows.")] = 50,
+    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Skip the first N rows.")] = 0,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """List namespaces with the number of memories in each, or the memories in and below NAMESPACE."""
+    """List the namespaces of memories, or the memories of one. Those of namespaces below it are included."""
     conditions = _parse_filters(filter or ())
     with open_keep(url, tenant, read_only=True) as keep:
         if namespace is None and query is None and not conditions:

@@ -10,13 +10,13 @@ import typer
 
 DURATION = "30d, 1.5h or 1d12h (units: w, d, h, m, s)"
 TIME = f"a date or time such as 2026-04-01 (UTC), or how long ago: {DURATION}"
-CHECKPOINT_HELP = "Checkpoint id, its first or last characters, or latest. Append ~N to go N checkpoints back."
+CHECKPOINT_HELP = "Checkpoint id, its first or last characters, or latest. Append ~N for its Nth ancestor."
 _KINDS = "graph (LangGraph) or cube (CubeLoop)"
 
 Thread: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="Thread id.")]
 OneThread: TypeAlias = Annotated[str | None, typer.Argument(metavar="THREAD", help="Thread id. Default: all threads.")]
 Threads: TypeAlias = Annotated[
-    list[str] | None, typer.Argument(metavar="THREAD...", help="Thread ids. Default: all threads.")
+    list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids. Default: all threads.")
 ]
 Checkpoint: TypeAlias = Annotated[str, typer.Argument(metavar="CHECKPOINT", help=CHECKPOINT_HELP)]
 LatestCheckpoint: TypeAlias = Annotated[
@@ -25,14 +25,22 @@ LatestCheckpoint: TypeAlias = Annotated[
 Namespace: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--ns", help="Subgraph namespace; '' is the root. Not needed with a checkpoint id.", show_default=False
+        "--ns",
+        metavar="NAMESPACE",
+        help="Subgraph namespace; '' is the root. Not needed with a checkpoint id.",
+        show_default=False,
     ),
 ]
 Kind: TypeAlias = Annotated[
-    str | None, typer.Option("--kind", help=f"{_KINDS}. Only needed if both have a thread with this id.")
+    str | None,
+    typer.Option("--kind", metavar="KIND", help=f"{_KINDS}. Only needed if both have a thread with this id."),
 ]
-KindFilter: TypeAlias = Annotated[str | None, typer.Option("--kind", help=f"Only threads of this kind: {_KINDS}.")]
-Prefix: TypeAlias = Annotated[str, typer.Option("--prefix", help="Only threads whose id starts with PREFIX.")]
+KindFilter: TypeAlias = Annotated[
+    str | None, typer.Option("--kind", metavar="KIND", help=f"Only threads of this kind: {_KINDS}.")
+]
+Prefix: TypeAlias = Annotated[
+    str, typer.Option("--prefix", metavar="PREFIX", help="Only threads whose id starts with PREFIX.")
+]
 Config: TypeAlias = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A threadkeep.toml with [[retention]] tables.")
 ]
@@ -45,13 +53,17 @@ Url: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--url",
+        metavar="URL",
         envvar="THREADKEEP_URL",
         show_default=False,
         help="Storage: a URL as for threadkeep.open, or the path of an SQLite file.",
     ),
 ]
 Tenant: TypeAlias = Annotated[
-    str, typer.Option("--tenant", envvar="THREADKEEP_TENANT", help="Tenant that owns the threads and memories.")
+    str,
+    typer.Option(
+        "--tenant", metavar="TENANT", envvar="THREADKEEP_TENANT", help="Tenant that owns the threads and memories."
+    ),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

@@ -75,7 +75,8 @@ def prune(
     ] = None,
     prefix: Prefix = "",
     ns: Annotated[
-        str | None, typer.Option("--ns", help="Only this namespace; '' is the root.", show_default=False)
+        str | None,
+        typer.Option("--ns", metavar="NAMESPACE", help="Only this namespace; '' is the root.", show_default=False),
     ] = None,
     metadata: Annotated[
         list[str] | None,
@@ -89,7 +90,7 @@ def prune(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Remove the checkpoints that a policy does not keep, or all but the latest of the threads given.
+    """Remove checkpoints that a policy does not keep. Without a policy, keep only the latest of the threads given.
 
     A policy always keeps the latest checkpoint, tagged checkpoints, checkpoints with an unanswered interrupt, and the
     checkpoints where branches start and end.
@@ -186,7 +187,7 @@ def sweep(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Remove expired memories of all tenants. With --config, also remove what its policies do not keep of threads."""
+    """Remove expired memories of all tenants. With --config, also remove checkpoints and threads by policy."""
     if every is not None and not every > 0:
         raise ValueError(f"--every must be greater than 0, not {every}")
     policies = read(config) if config is not None else ()

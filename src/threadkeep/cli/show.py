@@ -51,11 +51,13 @@ _SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "ye
 @app.command()
 def threads(
     *,
-    search: Annotated[str, typer.Option("--search", help="Only threads whose id contains SEARCH, in any case.")] = "",
+    search: Annotated[
+        str, typer.Option("--search", metavar="TEXT", help="Only threads whose id contains TEXT, in any case.")
+    ] = "",
     prefix: Prefix = "",
-    sort: Annotated[str, typer.Option("--sort", help="Order: updated, created, bytes or id.")] = "updated",
+    sort: Annotated[str, typer.Option("--sort", metavar="ORDER", help="updated, created, bytes or id.")] = "updated",
     status: Annotated[
-        str | None, typer.Option("--status", help="Only idle, pending, interrupted or error threads.")
+        str | None, typer.Option("--status", metavar="STATUS", help="Only idle, pending, interrupted or error threads.")
     ] = None,
     metadata: Annotated[
         list[str] | None,
@@ -65,7 +67,7 @@ def threads(
             help="Only threads whose newest checkpoint has this metadata. May be repeated.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Print at most LIMIT threads.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Print at most N threads.")] = 50,
     after: Annotated[
         str | None, typer.Option("--after", metavar="ID", help="Print the page after this thread.")
     ] = None,
@@ -116,7 +118,8 @@ def _thread_lines(found: list[threadkeep.ThreadInfo], more: str) -> Iterator[Ren
         return
     columns = ("thread", "kind", "status", "checkpoints", "writes", "size", "updated", "step")
     right = ("checkpoints", "writes", "size", "step")
-    yield table(columns, map(_thread_row, found), right=right, no_wrap=columns[1:])
+    fixed = [name for name in columns if name not in ("thread", "updated")]  # these two break in a narrow terminal
+    yield table(columns, map(_thread_row, found), right=right, no_wrap=fixed)
     if more:
         yield Text(f"next page: {one_line(more)}", "dim")
 
@@ -148,7 +151,7 @@ def show(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Show a checkpoint: its messages as a chat, then the other channels."""
+    """Show a checkpoint: messages as a chat, then other channels."""
     if sum((state, channel is not None, writes)) > 1:
         raise ValueError("pass only one of --state, --channel and --writes")
     with open_keep(url, tenant, read_only=True) as keep:
@@ -194,7 +197,7 @@ def tree(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Draw the checkpoints of a thread as a tree, newest first, with a lane for each branch and subgraph."""
+    """Draw the checkpoints of a thread as a tree. Newest first, with a lane for each branch and subgraph."""
     with open_keep(url, tenant, read_only=True) as keep:
         found = keep.tree(thread, kind=kind)
     print_result(found, tree_drawing.tree_lines(found), as_json=json)
@@ -204,8 +207,12 @@ def tree(
 def log(
     thread: Thread,
     *,
-    ns: Annotated[str | None, typer.Option("--ns", help="Only this namespace; '' is the root.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=0, help="Print at most LIMIT checkpoints.")] = None,
+    ns: Annotated[
+        str | None, typer.Option("--ns", metavar="NAMESPACE", help="Only this namespace; '' is the root.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=0, help="Print at most N checkpoints.")
+    ] = None,
     metadata: Annotated[bool, typer.Option("--metadata", help="Print metadata too.")] = False,
     kind: Kind = None,
     url: Url = None,
@@ -312,14 +319,16 @@ def blame(
         str, typer.Argument(metavar="PATH", help="Such as messages[-1].content, messages[id=ID] or user.age.")
     ],
     *,
-    checkpoint: Annotated[str | None, typer.Option("--checkpoint", help=CHECKPOINT_HELP, show_default="latest")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", metavar="CHECKPOINT", help=CHECKPOINT_HELP, show_default="latest")
+    ] = None,
     ns: Namespace = None,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Show which checkpoint, task and write first set the value at a path."""
+    """Show which checkpoint and write first set the value at a path."""
     with open_keep(url, tenant, read_only=True) as keep:
         ns = resolve_namespace(keep, thread, checkpoint, ns, kind)
         found = keep.blame(thread, path, checkpoint_id=checkpoint, ns=ns, kind=kind)

@@ -33,9 +33,9 @@ def import_(
     *,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", help=f"Kind of source: {', '.join(KINDS[:-1])}. Default: detect it."),
+        typer.Option("--kind", metavar="KIND", help=f"Kind of source: {', '.join(KINDS[:-1])}. Default: detect it."),
     ] = None,
-    thread: Annotated[str | None, typer.Option("--thread", help="Only this thread.")] = None,
+    thread: Annotated[str | None, typer.Option("--thread", metavar="THREAD", help="Only this thread.")] = None,
     prefix: Prefix = "",
     verify: Verify = True,
     partial: Annotated[bool, typer.Option("--partial", help="Accept a portable file that is truncated.")] = False,
@@ -44,10 +44,10 @@ def import_(
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:
-    """Import from LangGraph's or CubeLoop's own savers and stores, or from a portable file.
+    """Import from other savers and stores, or from a portable file.
 
-    The source is only read, and nothing in the target is overwritten. Repeat the command to continue after an
-    interruption. Exit code 1 if both sides differ in the end.
+    The other savers and stores are LangGraph's and CubeLoop's own. The source is only read, and nothing in the target
+    is overwritten. Repeat the command to continue after an interruption. Exit code 1 if both sides differ in the end.
     """
     with (
         open_keep(_target_url(url, dry_run=dry_run), tenant, read_only=dry_run, create=True) as keep,
@@ -82,7 +82,9 @@ def import_(
 def export(
     threads: Threads = None,
     *,
-    output: Annotated[str, typer.Option("--output", "-o", help="File to write; - is the standard output.")],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is the standard output.")
+    ],
     prefix: Prefix = "",
     kind: KindFilter = None,
     memories: _Memories = None,
@@ -134,7 +136,9 @@ def convert(
         str | None, typer.Argument(metavar="TARGET", help="Target storage. An SQLite file is created if needed.")
     ] = None,
     *,
-    thread: Annotated[list[str] | None, typer.Option("--thread", help="Only this thread. May be repeated.")] = None,
+    thread: Annotated[
+        list[str] | None, typer.Option("--thread", metavar="THREAD", help="Only this thread. May be repeated.")
+    ] = None,
     prefix: Prefix = "",
     kind: KindFilter = None,
     memories: _Memories = None,
@@ -144,7 +148,7 @@ def convert(
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:
-    """Copy threads and memories from one storage to another, byte for byte.
+    """Copy threads and memories from one storage to another.
 
     A single argument is the target; the source is then --url. Repeat the command to continue after an interruption, or
     to copy what is new. Exit code 1 if both sides differ in the end.
