@@ -459,7 +459,7 @@ def test_tables_show_nodes_channels_and_sums(tmp_path: Path, capsys: pytest.Capt
 
     text = shown("trace", "fan", "latest~2", "--values")
     assert [word in text for word in ("ask", "__interrupt__", '["yes"]', "times in UTC")] == [True] * 4
-    assert "nothing was written" in shown("trace", "fan")
+    assert "no writes on this checkpoint" in shown("trace", "fan")
     assert "two, too" in shown("activity", "--since", "1d")
     assert "__interrupt__" in shown("activity", "--by", "channel")
     both = shown("activity", "--by", "both").splitlines()
@@ -467,8 +467,8 @@ def test_tables_show_nodes_channels_and_sums(tmp_path: Path, capsys: pytest.Capt
     text = shown("sizes")
     assert r"red \x1b[31m\ud800 [bold]" in text
     assert "\x1b" not in text
-    assert "values that only writes have" in shown("sizes", "fan", "--by", "kind")
-    assert "values that only writes have" not in shown("sizes", "--by", "thread")
+    assert "values of writes only" in shown("sizes", "fan", "--by", "kind")
+    assert "values of writes only" not in shown("sizes", "--by", "thread")
     assert "storage (sqlite)" in shown("stats")
 
 

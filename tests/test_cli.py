@@ -196,7 +196,7 @@ raise SystemExit(run(["wait"]))
 def test_an_interrupted_program_says_so() -> None:
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
     assert ended.returncode == 128 + signal.SIGINT
-    assert ended.stderr == "interrupted; what was done stays done\n"
+    assert ended.stderr == "interrupted; finished work stays\n"
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:

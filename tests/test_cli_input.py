@@ -54,7 +54,7 @@ def test_pages_lose_no_thread_where_both_kinds_have_one_id(keep: Any, capsys: An
         if told == ["no threads"]:
             break
         seen.append(told[-2].split("  ")[0])
-        more = told[-1].removeprefix("the next page: ")
+        more = told[-1].removeprefix("next page: ")
     assert sorted(seen) == ["-c", "a b", "twin", "twin"]
     assert run(["threads", "--after", "twin"]) == 2
     assert run(["threads", "--after", "nobody"]) == 1
@@ -70,7 +70,7 @@ def test_tables_are_not_made_in_a_file_that_somebody_did_not_mean(keep: Any, cap
     other.close()
     before = Path("other.db").read_bytes()
     assert run([*command.split(), "--url", "other.db"]) in (2, 3)
-    assert "other.db has no tables of threadkeep" in capsys.readouterr().err
+    assert "other.db has no" in capsys.readouterr().err
     assert Path("other.db").read_bytes() == before
     assert run([*command.split(), "--url", "."]) == 2
     assert ". is a directory" in capsys.readouterr().err
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_tree_shows_is_found_in_its_namespace_by_every_command
     before = len(keep.log("t"))
     for command in (["show", "t", ""], ["rollback", "t", ""], ["fork", "t", ""], ["tag", "t", "", "kept"]):
         assert run(command) == 2
-        assert "an empty CHECKPOINT" in capsys.readouterr().err
+        assert "CHECKPOINT is empty" in capsys.readouterr().err
     assert len(keep.log("t")) == before
 
 
@@ -105,7 +105,7 @@ def test_a_chat_that_is_only_on_one_side_is_told_as_a_chat(keep: Any, capsys: An
     assert run(["diff", "t", "latest~2", "latest"]) == 0
     assert "  + messages: \n    human: hi\n    ai: hello\n" in capsys.readouterr().out
     assert run(["activity", "--until", "1d"]) == 0
-    assert capsys.readouterr().out == "no writes; looked at 1 thread and 3 checkpoints\n"
+    assert capsys.readouterr().out == "no writes in 1 thread and 3 checkpoints\n"
 
 
 def test_a_damaged_thread_does_not_keep_the_others_from_being_pruned_and_counted(keep: Any, capsys: Any) -> None:
@@ -125,7 +125,7 @@ def test_a_damaged_thread_does_not_keep_the_others_from_being_pruned_and_counted
         ["prune", "--keep-last", "1", "--yes"],
     ):
         assert run(command) == 0, command
-        assert "left alone, because it is damaged: b" in capsys.readouterr().out
+        assert "skipped damaged thread b" in capsys.readouterr().out
     with threadkeep.open("sqlite:///agent.db", retention=threadkeep.Policy(keep_last=1)) as again:
         assert [info.checkpoints for info in again.threads(order="id")] == [1, 3, 1]
         assert [*again.sweep().pruned.skipped, *again.compact().skipped] == ["b", "b"]
@@ -133,7 +133,7 @@ def test_a_damaged_thread_does_not_keep_the_others_from_being_pruned_and_counted
             again.prune("b")
     assert run(["export", "b", "-o", "b.tk"]) == 3
     assert run(["export", "-o", "all.tk"]) == 1
-    assert "left alone, because it is damaged: b" in capsys.readouterr().out
+    assert "skipped damaged thread b" in capsys.readouterr().out
     with threadkeep.open("memory://") as fresh:
         assert fresh.import_portable("all.tk").threads == 2
         assert [info.id for info in fresh.threads(order="id")] == ["a", "c"]

@@ -21,9 +21,9 @@ import threadkeep
 from checkpoint_chains import Chain
 from threadkeep.cli import chat
 from threadkeep.cli.app import run
-from threadkeep.cli.drawing import ASCII, UNICODE, rows
-from threadkeep.cli.memories import joined, segments
+from threadkeep.cli.memories import format_namespace, parse_namespace
 from threadkeep.cli.output import as_plain
+from threadkeep.cli.tree_drawing import ASCII, UNICODE, tree_rows
 
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
@@ -174,7 +174,7 @@ def what_is_said_to_people(command: Command, log: list[threadkeep.CheckpointInfo
     assert chat[0].startswith(f"chat  {log[0].id}  step 5  loop") and chat[0].endswith("interrupted  next: agent")
     assert chat[2:5] == ["ai: Edited.", "tool weather: 21 degrees", "human: please approve"]
     assert 'note: {"$type": "gone_app.Note", "text": "hi", "pages": [3]}' in chat
-    assert chat[-1] == 'waits agent: {"question": "really?"}'
+    assert chat[-1] == 'interrupt in agent: {"question": "really?"}'
     asked = command("show", "chat", "latest~3").out
     assert 'ai: Let me look.\n  calls weather {"city": "Oslo"}\ntool weather: 21 degrees' in asked
     assert "no such city" in command("show", "broken").out
@@ -188,7 +188,7 @@ def what_is_said_to_people(command: Command, log: list[threadkeep.CheckpointInfo
     diff = command("diff", "chat", "latest~3", "latest").out
     assert '  ~ user.address.city: "Oslo" → "Bergen"' in diff and "  + messages[2]: human: please approve" in diff
     blame = command("blame", "chat", "messages[1].content").out
-    assert "node        tool" in blame and log[4].id in blame and "as          messages[2].content" in blame
+    assert "node        tool" in blame and log[4].id in blame and "first path  messages[2].content" in blame
     assert "update_state" in command("blame", "chat", "user.address.city").out
     listed = command("threads", "--limit", "1", "--sort", "id").out
     assert "error" in listed and "--after broken" in listed
@@ -210,7 +210,7 @@ def what_is_said_to_people(command: Command, log: list[threadkeep.CheckpointInfo
     ],
 )  # fmt: skip
 def test_messages_of_all_kinds_are_told(message: dict[str, Any], told: list[str]) -> None:
-    assert [text.plain for text in chat.said(message)] == told
+    assert [text.plain for text in chat.message_lines(message)] == told
 
 
 # --- trees
@@ -218,7 +218,8 @@ def test_messages_of_all_kinds_are_told(message: dict[str, Any], told: list[str]
 
 def drawn(keep: threadkeep.Keep, glyphs: Any = UNICODE) -> list[str]:
     return [
-        "".join(row.cells).rstrip() + (f" {row.step.id}" if row.step else "") for row in rows(keep.tree("t"), glyphs)
+        "".join(row.cells).rstrip() + (f" {row.checkpoint.id}" if row.checkpoint else "")
+        for row in tree_rows(keep.tree("t"), glyphs)
     ]
 
 
@@ -341,8 +342,8 @@ def test_text_of_users_does_not_steer_the_terminal(tmp_path: Path, command: Comm
     ],
 )
 def test_namespaces_are_segments(text: str, parts: tuple[str, ...]) -> None:
-    assert segments(text) == parts
-    assert segments(joined(parts)) == parts
+    assert parse_namespace(text) == parts
+    assert parse_namespace(format_namespace(parts)) == parts
 
 
 # --- the executable
@@ -364,5 +365,5 @@ def test_the_command_is_a_program(tmp_path: Path) -> None:
     assert shown.returncode == 0 and "human: please approve" in shown.stdout, shown.stderr
     assert program("diff", "chat", "latest~1", "latest", "--url", str(file), "--exit-code").returncode == 1
     gone = program("threads", "--url", str(file) + "x")
-    assert (gone.returncode, gone.stdout) == (2, "") and "no file" in gone.stderr
+    assert (gone.returncode, gone.stdout) == (2, "") and "not found" in gone.stderr
     assert not Path(f"{file}x").exists()

@@ -596,7 +596,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
         keep.copy("t", "other\x1b[31m")
         where = ["--url", str(path)]
         assert run(["verify", *where]) == 0
-        assert "all is well: 2 threads" in capsys.readouterr().out
+        assert "no problems: checked 2 threads" in capsys.readouterr().out
         spoil(opener(f"sqlite:///{path}")(keep, "t"), id_of(states[0]))
         spoil(opener(f"sqlite:///{path}")(keep, "other\x1b[31m"), id_of(states[0]))
     assert run(["verify", *where]) == 1

@@ -477,18 +477,18 @@ def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: P
     assert command("fork", "t", "00000002", "--to", "u")[1]["thread"] == "u"
     assert command("fork", "t", "00000002")[1]["id"] == "00000007"
     assert command("tag", "t", "00000001", "first") == (0, {"thread": "t", "ns": "", "id": "00000001", "tag": "first"})
-    assert "went back to 00000003" in spoken("rollback", "u", "latest")[1].replace("00000002", "00000003")
+    assert "rolled back u to 00000003" in spoken("rollback", "u", "latest")[1].replace("00000002", "00000003")
     for words, code, says in [
         (("rollback", "t", "nothing"), 1, "checkpoint 'nothing' not found"),
         (("rollback", "nobody", "latest"), 1, "thread 'nobody' not found"),
         (("fork", "t", "--to", "u"), 2, "already"),
-        (("prune",), 2, "which threads"),
-        (("prune", "--prefix", "t"), 2, "what to keep"),
+        (("prune",), 2, "name threads"),
+        (("prune", "--prefix", "t"), 2, "no rule given"),
         (("prune", "--keep-last", "x"), 2, "keep-last"),
         (("prune", "--keep-for", "long"), 2, "30d"),
         (("prune", "--keep-last", "2"), 2, "--yes"),
         (("prune", "--keep-last", "2", "--metadata", "user"), 2, "KEY=VALUE"),
-        (("prune", "nobody", "--yes"), 1, "no thread"),
+        (("prune", "nobody", "--yes"), 1, "not found"),
         (("sweep", "--every", "0"), 2, "--every"),
         (("tag", "t", "latest"), 2, "--remove"),
     ]:

@@ -12,24 +12,27 @@ from threadkeep.cli import app as cli
 COMMON = ("--url", "--tenant", "--json")
 HEAD = """# The command `threadkeep`
 
-The verbs of a [Keep](api.md) in a terminal. `python -m threadkeep` is the same program. `make generate` writes this page from the commands' own `--help`.
+The verbs of a [Keep](api.md) for the terminal. `python -m threadkeep` is the same program. This page is generated from the `--help` texts (`make generate`).
 
-Every command takes:
+Options of every command:
 
 | | |
 |---|---|
-| `--url URL` | the storage: a URL as for `threadkeep.open`, or the path of a SQLite file. Default: the environment variable `THREADKEEP_URL` |
+| `--url URL` | the storage: a URL as for `threadkeep.open`, or the path of an SQLite file. Default: the environment variable `THREADKEEP_URL` |
 | `--tenant TENANT` | the tenant. Default: the environment variable `THREADKEEP_TENANT`, otherwise the empty tenant |
 | `--json` | print the complete result as JSON instead of text |
 | `-h`, `--help` | the command's options |
 
-A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `latest`; with `~2` behind it, the second one before that. `DURATION` and `TIME` are as [in Python](api.md#durations-and-times). Commands that only look open the storage read-only and make no database; beside an SQLite file, reading may leave an empty `-wal` and a `-shm`. Ids that begin with `-` stand after `--`.
+- A `CHECKPOINT` is an id, the first or last characters of an id if only one matches, or `latest`. `~N` after it means its Nth ancestor: `latest~2`.
+- `DURATION` and `TIME` are the same as [in Python](api.md#durations-and-times).
+- Write ids that start with `-` after `--`.
+- Commands that change nothing open the storage read-only and never create a database. SQLite may leave an empty `-wal` and a `-shm` file beside a file that is read.
 
 | exit code | |
 |---|---|
-| 0 | done |
-| 1 | a negative result: no such thread, problems found, both sides differ, you answered no |
-| 2 | invalid usage: an unknown option, or a wrong argument |
+| 0 | success |
+| 1 | a negative result: not found, problems found, both sides differ, or you answered no |
+| 2 | invalid usage: an unknown option or a wrong argument |
 | 3 | the storage cannot be reached, has a newer schema, is damaged, or refuses access |
 | 130 | interrupted; finished work stays, and the same command continues it |
 
@@ -64,7 +67,7 @@ def section(name: str, command: Any) -> str:
 
 def usage(argument: Any) -> str:
     """Return how an argument is written in the usage line."""
-    word = (argument.metavar or argument.name.upper()).strip("[]")
+    word = (argument.metavar or argument.name.upper()).strip("[]") + ("..." if argument.nargs == -1 else "")
     return word if argument.required else f"[{word}]"
 
 

@@ -1,12 +1,14 @@
-"""The command `threadkeep`: the operator's verbs of a Keep in a terminal. It reads options, calls verbs and shows answers.
+"""The command `threadkeep`: the operator verbs of a Keep for the terminal.
 
-`app.py` has what all commands share; every other file has the commands of one subject. Exit codes:
+`app.py` runs the command and handles errors, `options.py` declares the options that several commands share, and
+`output.py` prints results. Every other file holds the commands of one subject. The package uses threadkeep as any
+other program does; apart from `threadkeep` itself it imports result types and helpers only. Exit codes:
 
-    0   done
-    1   the answer is no: nothing such there, problems were found, both sides differ, a question was answered so
-    2   the command was not understood, or something that it names is wrong
-    3   the storage cannot be reached, is too new, is damaged, or refuses
-    130 interrupted; what was done stays done, and the same command goes on
+    0   success
+    1   a negative result: not found, problems found, both sides differ, or the user answered no
+    2   invalid usage: an unknown option or a wrong argument
+    3   the storage cannot be reached, has a newer schema, is damaged, or refuses access
+    130 interrupted; finished work stays, and the same command continues it
 """
 
 from __future__ import annotations

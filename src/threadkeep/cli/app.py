@@ -1,4 +1,4 @@
-"""The application, the options that every command has, and what becomes of errors."""
+"""The Typer application: open the storage, run a command, and turn errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 import threadkeep
-from threadkeep.cli.output import clean
+from threadkeep.cli.output import escape
 from threadkeep.engine.threads.thread_rows import matches_short_id
 from threadkeep.errors import Missing, ThreadkeepError
 from threadkeep.transports.sqlite import is_of_others
 
-_SUBJECTS = ("look", "memories", "audit", "time", "retention", "health", "transfer", "exporting")
-"""The files with commands, in the order of --help."""
-_FILE = "sqlite:///"
-_NOT_UNDERSTOOD: Any = typer.BadParameter.__mro__[2]
-"""Click's ClickException: newer Typers have a Click of their own."""
-NO, WRONG, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
+_COMMAND_MODULES = ("show", "memories", "audit", "branches", "retention", "health", "transfer")
+"""The modules that hold commands, in the order of --help."""
+_SQLITE = "sqlite:///"
+_DESCRIPTION = "Inspect, roll back, prune, check and move the threads and memories of AI agents."
+_USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
+"""Click's ClickException. Newer releases of Typer have their own copy of Click, so it cannot be imported."""
+NEGATIVE, USAGE, STORAGE, INTERRUPTED = 1, 2, 3, 130
+"""The exit codes; see the package's docstring."""
 
 
 class InterruptedWork(Exception):
-    """Somebody interrupted a command; it says what that leaves behind."""
+    """A command was interrupted; the message says what state that leaves."""
 
 
 app = typer.Typer(
     name="threadkeep",
-    help="Look into the threads and memories of AI agents, go back in time, prune, check and move them.",
+    help=_DESCRIPTION,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -42,95 +44,85 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Url: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--url", envvar="THREADKEEP_URL", show_default=False, help="The storage: a URL as for threadkeep.open, or an SQLite file."),
-]  # fmt: skip
-Tenant: TypeAlias = Annotated[str, typer.Option("--tenant", envvar="THREADKEEP_TENANT", help="Whose threads.")]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; change nothing.")]
-Kind: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--kind", help="graph (LangGraph) or cube (CubeLoop), where both have a thread of that id."),
-]
-CHECKPOINT = "An id, its beginning or its end, or latest; ~2 after it: two before."
-DURATION = "30d, 1.5h or 1d12h (units: w, d, h, m, s)"
-TIME = f"a date or time such as 2026-04-01 (UTC), or how long ago: {DURATION}"
-Namespace: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--ns", help="The namespace of a subgraph; the root's is empty. Not needed for a checkpoint's id."),
-]
-
 
 @contextmanager
-def opened(
+def open_keep(
     url: str | None,
     tenant: str,
     *,
     read_only: bool = False,
-    may_be_new: bool = False,
+    create: bool = False,
     retention: Sequence[threadkeep.Policy] = (),
 ) -> Iterator[threadkeep.Keep]:
-    """The Keep that a command works on: read-only where it only looks.
+    """Open the storage of a command; commands that change nothing pass `read_only`.
 
-    An SQLite file, and tables in one, are made only if it `may_be_new`.
+    An SQLite file, and threadkeep's tables in an existing one, are created only with `create`.
     """
-    where = as_url(url)
-    if where.startswith(_FILE):
-        _check_file(where.removeprefix(_FILE), must_be_ours=not may_be_new and not read_only, may_be_new=may_be_new)
-    with threadkeep.open(where, tenant=tenant, read_only=read_only, retention=retention) as keep:
+    url = as_url(url)
+    if url.startswith(_SQLITE):
+        _check_file(url.removeprefix(_SQLITE), needs_tables=not create and not read_only, create=create)
+    with threadkeep.open(url, tenant=tenant, read_only=read_only, retention=retention) as keep:
         yield keep
 
 
-def _check_file(path: str, *, must_be_ours: bool, may_be_new: bool) -> None:
-    """What can be said of a file before it is opened, so that nothing is made in one that somebody did not mean."""
+def _check_file(path: str, *, needs_tables: bool, create: bool) -> None:
+    """Check a file before it is opened: a mistyped path must not create a file or change that of another program."""
     if Path(path).is_dir():
         raise ValueError(f"{path} is a directory, not a file")
     if not Path(path).exists():
-        if not may_be_new:
-            raise ValueError(f"there is no file {path}")
+        if not create:
+            raise ValueError(f"file {path} not found")
         return
-    if must_be_ours and is_of_others(path):
-        raise ValueError(f"{path} has no tables of threadkeep; import and convert make them")
+    if needs_tables and is_of_others(path):
+        raise ValueError(f"{path} has no threadkeep tables; import and convert create them")
 
 
 def as_url(url: str | None) -> str:
-    """A URL, or the path of an SQLite file as one."""
+    """Return a URL unchanged, and the path of an SQLite file as a URL."""
     if not url:
-        raise ValueError("say which storage: --url URL, or the environment variable THREADKEEP_URL")
-    return url if "://" in url else _FILE + url
+        raise ValueError("no storage given: pass --url or set THREADKEEP_URL")
+    return url if "://" in url else _SQLITE + url
 
 
-def space(keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | None, kind: str | None) -> str:
-    """The namespace that was said; else the only one with such a checkpoint: what `tree` shows may be typed in."""
+def sqlite_file_is_missing(url: str) -> bool:
+    """Return whether a URL names an SQLite file that does not exist yet."""
+    return url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).exists()
+
+
+def resolve_namespace(
+    keep: threadkeep.Keep, thread: str, checkpoint: str | None, ns: str | None, kind: str | None
+) -> str:
+    """Return the namespace that was given, or else the only one that has this checkpoint; the root if there is none.
+
+    So the short ids that `tree` prints can be used without --ns.
+    """
     if checkpoint == "":
-        raise ValueError("an empty CHECKPOINT names none: say latest, or leave it out")
+        raise ValueError("CHECKPOINT is empty: pass an id or latest, or leave it out")
     if ns is not None or checkpoint is None:
         return ns or ""
     short = checkpoint.partition("~")[0]
-    spaces = {step.ns for step in keep.log(thread, kind=kind) if matches_short_id(short, step.id)}
-    return spaces.pop() if len(spaces) == 1 else ""
+    namespaces = {each.ns for each in keep.log(thread, kind=kind) if matches_short_id(short, each.id)}
+    return namespaces.pop() if len(namespaces) == 1 else ""
 
 
-def sure(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed, unless --yes was said; without a terminal that is needed. No ends the command."""
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before data is destroyed, unless --yes was given, which is required without a terminal. A no ends it."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ValueError(f"{question} Say --yes, or --dry-run to see what would happen.")
-    if not typer.confirm(clean(question), err=True):
+        raise ValueError(f"{question} Pass --yes to confirm, or --dry-run to see what would happen.")
+    if not typer.confirm(escape(question), err=True):
         typer.echo("nothing was changed", err=True)
-        raise typer.Exit(NO)
+        raise typer.Exit(NEGATIVE)
 
 
 @contextmanager
-def saying(what: str) -> Iterator[None]:
-    """Say what an interruption leaves behind."""
+def interruption_message(text: str) -> Iterator[None]:
+    """Print this text if the user interrupts the block."""
     try:
         yield
     except KeyboardInterrupt:
-        raise InterruptedWork(what) from None
+        raise InterruptedWork(text) from None
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -139,56 +131,62 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def register() -> None:
-    """Have all commands known to the application."""
-    for subject in _SUBJECTS:
-        import_module(f"threadkeep.cli.{subject}")
+    """Import all command modules, which adds their commands to the application."""
+    for name in _COMMAND_MODULES:
+        import_module(f"threadkeep.cli.{name}")
 
 
 def run(args: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code."""
+    """Run the command and return its exit code."""
     register()
-    logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what its pool reports, the error says once
-    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())  # the pool logs what the error says once more
+    stderr = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     try:
         code = int(app(args=args, prog_name="threadkeep", standalone_mode=False) or 0)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
-    except InterruptedWork as left:
-        errors.print(f"interrupted; {left}")
+    except InterruptedWork as message:
+        stderr.print(f"interrupted; {message}")
         return INTERRUPTED
-    except _NOT_UNDERSTOOD as error:
+    except _USAGE_ERROR as error:
         error.show()
-        return WRONG
-    except (BrokenPipeError, SystemExit) as error:  # rich and Typer make one of the other
+        return USAGE
+    except (BrokenPipeError, SystemExit) as error:  # rich and Typer turn the first into the second
         if not isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader, such as head, has read enough
         return 0
-    except Missing as error:
-        errors.print(clean(f"error: {error}"))
-        return NO
-    except ThreadkeepError as error:
-        errors.print(clean(f"error: {error}"))
-        return UNREACHABLE
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        errors.print(clean(f"error: {error}"))
-        return WRONG
+    except (ThreadkeepError, ValueError, TypeError, OSError, ImportError) as error:
+        stderr.print(escape(f"error: {_error_text(error)}"))
+        return _exit_code(error)
     if code == INTERRUPTED:
-        errors.print("interrupted; what was done stays done")
+        stderr.print("interrupted; finished work stays")
     return code
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001 - Typer's signature
+def _error_text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, Missing):
+        return NEGATIVE
+    return STORAGE if isinstance(error, ThreadkeepError) else USAGE
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - Typer's signature
     if wanted:
         typer.echo(f"threadkeep {threadkeep.__version__}")
         raise typer.Exit
 
 
-@app.callback()
-def _options(
+@app.callback(help=_DESCRIPTION)
+def _main_options(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Look into the threads and memories of AI agents, go back in time, prune, check and move them."""
+    """Declare the options of `threadkeep` itself."""

@@ -1,4 +1,4 @@
-"""Commands about health: verify, repair, doctor, compact."""
+"""The commands that check and maintain the storage: verify, repair, doctor, compact."""
 
 from __future__ import annotations
 
@@ -12,90 +12,82 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from threadkeep.cli.app import NO, DryRun, Json, Kind, Tenant, Url, Yes, app, opened
-from threadkeep.cli.output import answer, bar, counted, left_alone, size, table
+from threadkeep.cli.app import NEGATIVE, app, open_keep
+from threadkeep.cli.options import CHECKPOINT_HELP, DryRun, Json, Kind, OneThread, Prefix, Tenant, Thread, Url, Yes
+from threadkeep.cli.output import format_size, one_line, plural, print_result, progress_bar, skipped_lines, table
 from threadkeep.engine.health.repair import RepairResult
 from threadkeep.engine.health.thread_scan import Problem
 from threadkeep.engine.health.verify import VerifyResult
 from threadkeep.jobs.compact import CompactResult
 from threadkeep.jobs.doctor import PROBLEM, Finding
 
-_VERDICTS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
-_SHOWN = 200
-_LOOKED_AT = {
+_VERDICT_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
+_MOST_ROWS = 200
+_CHECKED = {
     "thread": "threads",
     "checkpoint": "checkpoints",
     "write": "writes",
     "item": "items",
     "memory": "memories",
 }
+"""What `verify` counts: the noun, and its plural, which is also the field of the result."""
 
 
 @app.command()
 def verify(
-    thread: Annotated[
-        str | None, typer.Argument(metavar="THREAD", help="A thread's id; all of them otherwise.")
-    ] = None,
+    thread: OneThread = None,
     *,
-    prefix: Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")] = "",
+    prefix: Prefix = "",
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:
-    """Check every checksum, reference, parent, value and count; nothing is changed. Exit code 1 if something is wrong.
+    """Check every checksum, reference, parent, value and counter. Change nothing. Exit code 1 if there are problems.
 
-    Without a thread, a prefix or a kind, memories and the storage itself are checked too.
+    Without THREAD, --prefix and --kind, memories and the database itself are checked too.
     """
-    with opened(url, tenant, read_only=True) as keep, bar("verify", hidden=json) as tell:
-        verified = keep.verify(thread, prefix=prefix, kind=kind, on_progress=tell)
-    answer(verified, _verified(verified), as_json=json)
-    return NO if verified.problems else 0
+    with open_keep(url, tenant, read_only=True) as keep, progress_bar("verifying", hidden=json) as on_progress:
+        result = keep.verify(thread, prefix=prefix, kind=kind, on_progress=on_progress)
+    print_result(result, _verify_lines(result), as_json=json)
+    return NEGATIVE if result.problems else 0
 
 
-def _verified(verified: VerifyResult) -> Iterator[RenderableType]:
-    if verified.problems:
-        yield table(("problem", "where", "what"), map(_problem_row, verified.problems[:_SHOWN]))
-        if len(verified.problems) > _SHOWN:
-            yield f"… and {len(verified.problems) - _SHOWN:,} more: --json shows all"
+def _verify_lines(result: VerifyResult) -> Iterator[RenderableType]:
+    if result.problems:
+        yield table(("problem", "where", "message"), map(_problem_row, result.problems[:_MOST_ROWS]))
+        if len(result.problems) > _MOST_ROWS:
+            yield f"… and {len(result.problems) - _MOST_ROWS:,} more: --json prints all"
         yield ""
-    looked = ", ".join(counted(getattr(verified, many), one, many) for one, many in _LOOKED_AT.items())
-    found = counted(len(verified.problems), "problem") if verified.problems else "all is well"
-    yield Text(f"{found}: {looked}, {size(verified.bytes)}", style="red" if verified.problems else "green")
+    checked = ", ".join(plural(getattr(result, many), one, many) for one, many in _CHECKED.items())
+    found = plural(len(result.problems), "problem") if result.problems else "no problems"
+    style = "red" if result.problems else "green"
+    yield Text(f"{found}: checked {checked}, {format_size(result.bytes)}", style=style)
 
 
 def _problem_row(problem: Problem) -> tuple[Any, ...]:
-    place = [f"{problem.thread}"] if problem.thread is not None else []
-    place += [problem.ns] if problem.ns else []
-    place += [problem.checkpoint] if problem.checkpoint else []
-    return Text(problem.problem, style="red"), _printable(" ".join(place)), _printable(problem.message)
-
-
-def _printable(text: str) -> str:
-    """Text without what a terminal would obey."""
-    return "".join(
-        each if each.isprintable() or each == " " else each.encode("unicode_escape").decode() for each in text
-    )
+    where = [] if problem.thread is None else [problem.thread]
+    where += [part for part in (problem.ns, problem.checkpoint) if part]
+    return Text(problem.problem, style="red"), " ".join(where), problem.message
 
 
 @app.command()
 def repair(
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")],
+    thread: Thread,
     checkpoint: Annotated[
         str | None,
-        typer.Argument(
-            metavar="CHECKPOINT",
-            help="Its id, how it begins or ends, latest or latest~2; the newest, if it is damaged, otherwise.",
-        ),
+        typer.Argument(metavar="CHECKPOINT", help=f"{CHECKPOINT_HELP} Default: the newest, if it is damaged."),
     ] = None,
     *,
     graph: Annotated[
         str | None,
         typer.Option(
-            "--graph", metavar="MODULE:ATTRIBUTE", help="The compiled graph, whose reducers merge the writes."
+            "--graph",
+            metavar="MODULE:ATTRIBUTE",
+            help="The compiled graph, or a function that returns it. Its reducers apply the writes.",
         ),
     ] = None,
-    ns: Annotated[str, typer.Option("--ns", help="The namespace of a subgraph; the root's is empty.")] = "",
+    ns: Annotated[str, typer.Option("--ns", metavar="NAMESPACE", help="Subgraph namespace; '' is the root.")] = "",
     kind: Kind = None,
     dry_run: DryRun = False,
     yes: Yes = False,  # noqa: ARG001 - nothing is destroyed, so nothing is asked; accepted for scripts
@@ -103,77 +95,71 @@ def repair(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Rebuild a damaged checkpoint from what is left of it, its ancestors and the stored writes, as a new branch.
+    """Rebuild a damaged checkpoint as a new branch. Nothing is overwritten or removed.
 
-    Nothing is overwritten or removed, and what had to be assumed is said.
+    It is rebuilt from its intact parts, its ancestors and the stored writes. The output lists every assumption.
     """
-    with opened(url, tenant, read_only=dry_run) as keep:
-        loaded = _graph(graph) if graph else None
-        repaired = keep.repair(thread, checkpoint, ns=ns, graph=loaded, dry_run=dry_run, kind=kind)
-    answer(repaired, _repaired(repaired, dry_run=dry_run), as_json=json)
+    with open_keep(url, tenant, read_only=dry_run) as keep:
+        compiled = _load_graph(graph) if graph else None
+        result = keep.repair(thread, checkpoint, ns=ns, graph=compiled, dry_run=dry_run, kind=kind)
+    print_result(result, _repair_lines(result, dry_run=dry_run), as_json=json)
 
 
-def _graph(spelled: str) -> Any:
-    """A compiled graph, or what a function without arguments gives, as `module:attribute` names it."""
-    module, separator, attribute = spelled.partition(":")
+def _load_graph(reference: str) -> Any:
+    """Import `module:attribute`, also from the current directory. Call it if it is a function and not a graph."""
+    module, separator, attribute = reference.partition(":")
     if not separator or not module or not attribute:
-        raise ValueError(f"--graph is module:attribute, such as agent:graph, not {spelled!r}")
+        raise ValueError(f"--graph must be MODULE:ATTRIBUTE, such as agent:graph, not {reference!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(import_module(module), attribute)
     except AttributeError as error:
-        raise ValueError(f"--graph {spelled}: {error}") from error
+        raise ValueError(f"--graph {reference}: {error}") from error
     finally:
         sys.path.pop(0)
     return found if hasattr(found, "channels") or not callable(found) else found()
 
 
-def _repaired(repaired: RepairResult, *, dry_run: bool) -> Iterator[RenderableType]:
-    if repaired.damaged is None:
+def _repair_lines(result: RepairResult, *, dry_run: bool) -> Iterator[RenderableType]:
+    if result.damaged is None:
         yield "nothing to repair"
     elif dry_run:
-        yield f"would repair {repaired.damaged}"
+        yield f"would repair {result.damaged}"
     else:
-        yield f"repaired {repaired.damaged}: go on from {repaired.checkpoint}"
-    if repaired.channels:
+        yield f"repaired {result.damaged}: the thread continues from {result.checkpoint}"
+    if result.channels:
         yield ""
-        yield table(
-            ("channel", "how it was obtained"), ((_printable(name), how) for name, how in repaired.channels.items())
-        )
-    for title, said in (("assumed", repaired.assumptions), ("damaged too", repaired.affected)):
-        if said:
+        yield table(("channel", "value"), result.channels.items())
+    for title, texts in (("assumed", result.assumptions), ("also damaged", result.affected)):
+        if texts:
             yield ""
             yield f"{title}:"
-            yield from (Text(_printable(f"- {each}")) for each in said)
+            yield from (Text(one_line(f"- {each}")) for each in texts)
 
 
 @app.command()
 def doctor(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> int:
-    """Say what is to know of the storage, and what should be changed. Exit code 1 if something is a problem."""
-    with opened(url, tenant, read_only=True) as keep:
-        findings = [each for each in keep.doctor() if each.name != "read only"]  # which is this command's own doing
-    answer(findings, [table(("", "fact", "value", "advice"), map(_finding_row, findings))], as_json=json)
-    return NO if any(finding.verdict == PROBLEM for finding in findings) else 0
+    """Report storage settings and recommend changes. Exit code 1 if there is a problem."""
+    with open_keep(url, tenant, read_only=True) as keep:
+        findings = [each for each in keep.doctor() if each.name != "read only"]  # it is this command that is read-only
+    print_result(findings, [table(("verdict", "name", "value", "advice"), map(_finding_row, findings))], as_json=json)
+    return NEGATIVE if any(finding.verdict == PROBLEM for finding in findings) else 0
 
 
 def _finding_row(finding: Finding) -> tuple[Any, ...]:
-    return (
-        Text(finding.verdict, style=_VERDICTS[finding.verdict]),
-        finding.name,
-        _printable(finding.value),
-        finding.advice,
-    )
+    verdict = Text(finding.verdict, style=_VERDICT_STYLES[finding.verdict])
+    return verdict, finding.name, finding.value, finding.advice
 
 
 @app.command()
 def compact(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None:
-    """Free what nothing refers to, and have the storage give its space back. Safe beside running agents."""
-    with opened(url, tenant) as keep, bar("compact", hidden=json) as tell:
-        compacted = keep.compact(on_progress=tell)
-    answer(compacted, _compacted(compacted), as_json=json)
+    """Free unused items and return space to the system. Safe while agents run."""
+    with open_keep(url, tenant) as keep, progress_bar("compacting", hidden=json) as on_progress:
+        result = keep.compact(on_progress=on_progress)
+    print_result(result, _compact_lines(result), as_json=json)
 
 
-def _compacted(compacted: CompactResult) -> Iterator[RenderableType]:
-    yield f"freed {counted(compacted.items, 'item')} of {counted(compacted.threads, 'thread')}"
-    yield f"{size(compacted.bytes_before)} before, {size(compacted.bytes_after)} after"
-    yield from left_alone(compacted.skipped)
+def _compact_lines(result: CompactResult) -> Iterator[RenderableType]:
+    yield f"freed {plural(result.items, 'item')} of {plural(result.threads, 'thread')}"
+    yield f"{format_size(result.bytes_before)} before, {format_size(result.bytes_after)} after"
+    yield from skipped_lines(result.skipped)

@@ -1,4 +1,4 @@
-"""The command that looks into the store: its namespaces, and the memories below one."""
+"""The command `memories`: list the namespaces of the store, or search the memories of one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 from rich.console import RenderableType
 
 import threadkeep
-from threadkeep.cli.app import Json, Tenant, Url, app, opened
-from threadkeep.cli.look import pair
-from threadkeep.cli.output import answer, brief, table
+from threadkeep.cli.app import app, open_keep
+from threadkeep.cli.options import Json, Tenant, Url, key_value
+from threadkeep.cli.output import print_result, shorten, table
 
 _PAGE = 1000
 _WIDTH = 200
@@ -22,119 +22,136 @@ _WIDTH = 200
 def memories(
     namespace: Annotated[
         str | None,
-        typer.Argument(metavar="NAMESPACE", help="Its segments with / between them; a / or \\ inside one as \\/ and \\\\."),
+        typer.Argument(
+            metavar="NAMESPACE",
+            help="Segments joined with /, such as users/u7. Inside a segment write \\/ for / and \\\\ for \\.",
+        ),
     ] = None,
     *,
-    query: Annotated[str | None, typer.Option("--query", help="What to search for by words.")] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", metavar="TEXT", help="Only memories with these words, best match first.")
+    ] = None,
     filter: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="KEY=VALUE", help="What values must have; or a filter as JSON. May be repeated."),
+        typer.Option(
+            "--filter",
+            metavar="KEY=VALUE",
+            help="Only memories whose value matches: KEY=VALUE, or a filter as JSON. May be repeated.",
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="How many.")] = 50,
-    offset: Annotated[int, typer.Option("--offset", min=0, help="How many to leave out before.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Print at most N rows.")] = 50,
+    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Skip the first N rows.")] = 0,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
-) -> None:  # fmt: skip
-    """List the namespaces of the store and how many memories each has; or the memories in and below one."""
-    wanted = _filter(filter or ())
-    with opened(url, tenant, read_only=True) as keep:
-        if namespace is None and query is None and not wanted:
-            counted = _counted(keep, limit, offset)
-            answer(counted, _spaces(counted), as_json=json)
+) -> None:
+    """List the namespaces of memories, or the memories of one. Those of namespaces below it are included."""
+    conditions = _parse_filters(filter or ())
+    with open_keep(url, tenant, read_only=True) as keep:
+        if namespace is None and query is None and not conditions:
+            counts = _count_namespaces(keep, limit, offset)
+            print_result(counts, _namespace_lines(counts), as_json=json)
             return
-        found = _found(keep, segments(namespace or ""), query, wanted, limit, offset)
-    answer(found, _table(found), as_json=json)
+        found = _search(keep, parse_namespace(namespace or ""), query, conditions, limit, offset)
+    print_result(found, _memory_lines(found), as_json=json)
 
 
-def segments(text: str) -> tuple[str, ...]:
-    """A namespace from its text: segments with / between them; a backslash takes the next character as it is."""
-    parts, escaped = [""], False
+def parse_namespace(text: str) -> tuple[str, ...]:
+    """Return the segments of a namespace. They are joined with /; a backslash escapes the next character."""
+    segments, is_escaped = [""], False
     for character in text:
-        if escaped or character not in "/\\":
-            parts[-1] += character
-            escaped = False
+        if is_escaped or character not in "/\\":
+            segments[-1] += character
+            is_escaped = False
         elif character == "\\":
-            escaped = True
+            is_escaped = True
         else:
-            parts.append("")
-    if escaped:
-        raise ValueError(f"{text!r} ends with a backslash that escapes nothing")
-    if text and "" in parts:
-        raise ValueError(f"{text!r} has an empty segment")
-    return tuple(parts) if text else ()
+            segments.append("")
+    if is_escaped:
+        raise ValueError(f"namespace {text!r} ends with a backslash that escapes nothing")
+    if text and "" in segments:
+        raise ValueError(f"namespace {text!r} has an empty segment")
+    return tuple(segments) if text else ()
 
 
-def joined(namespace: Iterable[str]) -> str:
-    """The text of a namespace."""
+def format_namespace(namespace: Iterable[str]) -> str:
+    """Return the text of a namespace; `parse_namespace` reads it back."""
     return "/".join(segment.replace("\\", "\\\\").replace("/", "\\/") for segment in namespace)
 
 
-def _filter(given: Iterable[str]) -> dict[str, Any]:
-    wanted: dict[str, Any] = {}
-    for text in given:
-        if text.lstrip().startswith("{"):
-            wanted |= _object(text)
-        else:
-            key, value = pair(text)
-            wanted[key] = value
-    return wanted
+def _parse_filters(texts: Iterable[str]) -> dict[str, Any]:
+    conditions: dict[str, Any] = {}
+    for text in texts:
+        conditions.update(_parse_json_filter(text) if text.lstrip().startswith("{") else [key_value(text)])
+    return conditions
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_json_filter(text: str) -> dict[str, Any]:
     try:
         return dict(jsons.loads(text))
     except ValueError as error:
-        raise ValueError(f"the filter {text!r} is no JSON: {error}") from error
+        raise ValueError(f"--filter {text!r} is not valid JSON: {error}") from error
 
 
-def _found(
-    keep: threadkeep.Keep, prefix: tuple[str, ...], query: str | None, wanted: dict[str, Any], limit: int, offset: int
+def _search(
+    keep: threadkeep.Keep,
+    prefix: tuple[str, ...],
+    query: str | None,
+    conditions: dict[str, Any],
+    limit: int,
+    offset: int,
 ) -> list[dict[str, Any]]:
     try:
-        hits = keep.store.search(
-            prefix, query=query, filter=wanted or None, limit=limit, offset=offset, refresh_ttl=False
+        found = keep.store.search(
+            prefix, query=query, filter=conditions or None, limit=limit, offset=offset, refresh_ttl=False
         )
     except NotImplementedError as error:
         raise ValueError(f"--query: {error}") from error
-    return [
-        {"namespace": list(hit.namespace), "key": hit.key, "value": hit.value, "created": hit.created_at,
-         "updated": hit.updated_at} | ({} if hit.score is None else {"score": hit.score})
-        for hit in hits
-    ]  # fmt: skip
+    return [_as_dict(memory) for memory in found]
 
 
-def _counted(keep: threadkeep.Keep, limit: int, offset: int) -> list[dict[str, Any]]:
-    spaces = keep.store.list_namespaces(limit=limit, offset=offset)
-    return [{"namespace": list(space), "memories": _count(keep, tuple(space))} for space in spaces]
+def _as_dict(memory: Any) -> dict[str, Any]:
+    fields = {
+        "namespace": list(memory.namespace),
+        "key": memory.key,
+        "value": memory.value,
+        "created": memory.created_at,
+        "updated": memory.updated_at,
+    }
+    return fields if memory.score is None else fields | {"score": memory.score}
 
 
-def _count(keep: threadkeep.Keep, space: tuple[str, ...]) -> int:
+def _count_namespaces(keep: threadkeep.Keep, limit: int, offset: int) -> list[dict[str, Any]]:
+    namespaces = keep.store.list_namespaces(limit=limit, offset=offset)
+    return [{"namespace": list(each), "memories": _count(keep, tuple(each))} for each in namespaces]
+
+
+def _count(keep: threadkeep.Keep, namespace: tuple[str, ...]) -> int:
     count = offset = 0
     while True:
-        hits = keep.store.search(space, limit=_PAGE, offset=offset, refresh_ttl=False)
-        count += sum(tuple(hit.namespace) == space for hit in hits)
+        page = keep.store.search(namespace, limit=_PAGE, offset=offset, refresh_ttl=False)
+        count += sum(tuple(memory.namespace) == namespace for memory in page)
         offset += _PAGE
-        if len(hits) < _PAGE:
+        if len(page) < _PAGE:
             return count
 
 
-def _spaces(counted: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    if not counted:
+def _namespace_lines(counts: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    if not counts:
         yield "no memories"
         return
-    cells = ((joined(each["namespace"]), each["memories"]) for each in counted)
-    yield table(("namespace", "memories"), cells, right=("memories",))
+    rows = ((format_namespace(each["namespace"]), each["memories"]) for each in counts)
+    yield table(("namespace", "memories"), rows, right=("memories",))
 
 
-def _table(found: list[dict[str, Any]]) -> Iterator[RenderableType]:
+def _memory_lines(found: list[dict[str, Any]]) -> Iterator[RenderableType]:
     if not found:
         yield "no memories"
         return
-    scored = "score" in found[0]
-    cells = (
-        [joined(each["namespace"]), each["key"], brief(each["value"], _WIDTH), each["updated"]]
-        + ([f"{each['score']:.3f}"] if scored else [])
+    has_scores = "score" in found[0]
+    rows = (
+        [format_namespace(each["namespace"]), each["key"], shorten(each["value"], _WIDTH), each["updated"]]
+        + ([f"{each['score']:.3f}"] if has_scores else [])
         for each in found
     )
-    yield table(["namespace", "key", "value", "updated", *(["score"] if scored else [])], cells, right=("score",))
+    yield table(["namespace", "key", "value", "updated", *(["score"] if has_scores else [])], rows, right=("score",))

@@ -1,4 +1,4 @@
-"""How answers look: tables and text for people, JSON for programs, a bar while long work is under way."""
+"""Print results: tables and text for people, JSON for programs, a progress bar for long work."""
 
 from __future__ import annotations
 
@@ -19,75 +19,74 @@ from rich.table import Table
 from rich.text import Text
 
 from threadkeep.engine.log.plain import jsonable
-from threadkeep.jobs.doctor import in_words as size
+from threadkeep.jobs.doctor import in_words as format_size
 from threadkeep.work import Tell
 
 __all__ = [
     "STATUS_STYLES",
-    "answer",
     "as_json_text",
     "as_plain",
-    "bar",
-    "brief",
-    "clean",
     "console",
-    "counted",
-    "left_alone",
-    "line",
-    "moment",
-    "size",
+    "escape",
+    "format_size",
+    "format_time",
+    "one_line",
+    "plural",
+    "print_result",
+    "progress_bar",
+    "shorten",
+    "skipped_lines",
     "table",
-    "text",
 ]
 STATUS_STYLES = {"idle": "green", "pending": "yellow", "interrupted": "magenta", "error": "red"}
-_WIDE = 10_000
-"""The width of what is not a terminal: what reads it wants whole lines."""
+_UNLIMITED_WIDTH = 10_000
+"""The width if the output is not a terminal: programs want unbroken lines."""
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal may obey instead of showing it, or cannot show: control characters but newline and tab, changes of
-direction, lone surrogates."""
+"""Characters that a terminal may act on or cannot print: control characters except newline and tab, changes of text
+direction, and lone surrogates."""
 
 
 def console() -> Console:
-    """Where answers go. Text of users is never taken for markup."""
+    """Return the console for results. It never interprets stored text as markup."""
     is_terminal = sys.stdout.isatty()
-    width = None if is_terminal or "COLUMNS" in os.environ else _WIDE
+    width = None if is_terminal or "COLUMNS" in os.environ else _UNLIMITED_WIDTH
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal, width=width)
 
 
-def clean(text: str) -> str:
-    """Text of users as a terminal may have it: what it would obey is escaped, newlines and tabs stay."""
-    return _UNSAFE.sub(_escaped, text)
+def escape(text: str) -> str:
+    """Escape the characters that a terminal may act on. Newlines and tabs stay."""
+    return _UNSAFE.sub(_escape_character, text)
 
 
-def line(text: str) -> str:
-    """The same on one line."""
-    return clean(text).replace("\n", "\\n").replace("\t", "\\t")
+def one_line(text: str) -> str:
+    """Escape a text, including newlines and tabs."""
+    return escape(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escape_character(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def answer(value: Any, shown: Iterable[RenderableType], *, as_json: bool) -> None:
-    """Give an answer: as JSON, or line by line (text, tables) for people. A generator is only asked for the latter."""
+def print_result(value: Any, lines: Iterable[RenderableType], *, as_json: bool) -> None:
+    """Print a result: `value` as JSON, or else `lines`, which are strings, texts and tables."""
     if as_json:
         sys.stdout.write(as_json_text(value, indent=2) + "\n")
         sys.stdout.flush()
         return
     out = console()
-    for part in shown:
-        out.print(clean(part) if isinstance(part, str) else part)
+    for line in lines:
+        out.print(escape(line) if isinstance(line, str) else line)
 
 
 def as_json_text(value: Any, *, indent: int | None = None) -> str:
-    """An answer as JSON; what a terminal would obey is escaped there too, and means the same."""
+    r"""Return a result as JSON. Characters that a terminal may act on become \uXXXX, which JSON reads as the same."""
     text = json.dumps(as_plain(value), indent=indent, ensure_ascii=False)
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def as_plain(value: Any) -> Any:
-    """An answer of the verbs as JSON has it: dataclasses and named tuples are dicts, times are ISO 8601."""
+    """Return a result as JSON types: dataclasses and named tuples become dicts, times become ISO 8601."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: as_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -102,56 +101,60 @@ def as_plain(value: Any) -> Any:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), whole: Sequence[str] = ()
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), no_wrap: Sequence[str] = ()
 ) -> Table:
-    """A table without lines; columns named in `right` stand on the right, as numbers do, those in `whole` are not broken."""
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    """Return a table. Columns named in `right` are aligned right; those in `no_wrap` are not broken into lines."""
+    result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for name in columns:
         justify: JustifyMethod = "right" if name in right else "left"
-        made.add_column(name, justify=justify, overflow="fold", no_wrap=name in whole)
+        result.add_column(name, justify=justify, overflow="fold", no_wrap=name in no_wrap)
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(text(cell)) for cell in row))
-    return made
+        result.add_row(*(cell if isinstance(cell, Text) else Text(_cell_text(cell)) for cell in row))
+    return result
 
 
-def text(cell: Any) -> str:
-    """What stands in a cell."""
+def _cell_text(cell: Any) -> str:
     if cell is None:
         return ""
     if isinstance(cell, datetime):
-        return moment(cell)
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else line(str(cell))
+        return format_time(cell)
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else one_line(str(cell))
 
 
-def moment(time: datetime) -> str:
-    """A time, in UTC, to the second."""
+def format_time(time: datetime) -> str:
+    """Return a time in UTC, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """How many of something: 1 thread, 2 threads."""
+def plural(count: int, one: str, many: str = "") -> str:
+    """Return a count with its noun: 1 thread, 2 threads."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def left_alone(skipped: Iterable[str]) -> Iterator[Text]:
-    """Damaged threads that something was not done with."""
-    return (Text(line(f"left alone, because it is damaged: {id} (see verify)"), "yellow") for id in skipped)
+def skipped_lines(skipped: Iterable[str]) -> Iterator[Text]:
+    """Return a line for each damaged thread that a command skipped."""
+    return (Text(one_line(f"skipped damaged thread {id}: see threadkeep verify"), "yellow") for id in skipped)
 
 
-def brief(value: Any, width: int = 80) -> str:
-    """A value in one line, cut."""
-    said = value if isinstance(value, str) else json.dumps(as_plain(value), ensure_ascii=False)
-    said = clean(" ".join(said.split()))
-    return said if len(said) <= width else said[: width - 1] + "…"
+def shorten(value: Any, width: int = 80) -> str:
+    """Return a value on one line of at most `width` characters."""
+    text = value if isinstance(value, str) else json.dumps(as_plain(value), ensure_ascii=False)
+    text = escape(" ".join(text.split()))
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 @contextmanager
-def bar(title: str, *, hidden: bool = False) -> Iterator[Tell]:
-    """A progress bar on stderr, and the function that moves it. Where there is no terminal, nothing is drawn."""
+def progress_bar(title: str, *, hidden: bool = False) -> Iterator[Tell]:
+    """Draw a progress bar on stderr, if that is a terminal; yield the function that moves it."""
     stderr = Console(stderr=True)
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("{task.fields[what]}", markup=False), console=stderr, transient=True, disable=hidden or not stderr.is_terminal,
-    ) as drawn:  # fmt: skip
-        task = drawn.add_task(title, total=None, what="")
-        yield lambda done, total, what: drawn.update(task, completed=done, total=total, what=line(what))
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[what]}", markup=False),
+    )
+    with Progress(*columns, console=stderr, transient=True, disable=hidden or not stderr.is_terminal) as bar:
+        task = bar.add_task(title, total=None, what="")
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, what=one_line(what))

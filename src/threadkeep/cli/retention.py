@@ -1,4 +1,4 @@
-"""Commands that let go of what is old: prune, sweep; and tag, so that something stays."""
+"""The commands that remove old data: prune, sweep; and tag, which protects a checkpoint from them."""
 
 from __future__ import annotations
 
@@ -6,64 +6,83 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import RenderableType
 
 import threadkeep
 from threadkeep import Policy, PruneResult, SweepResult
-from threadkeep.cli.app import (
-    CHECKPOINT,
+from threadkeep.cli.app import app, confirm, open_keep, resolve_namespace
+from threadkeep.cli.options import (
     DURATION,
+    Checkpoint,
+    Config,
     DryRun,
     Json,
     Kind,
     Namespace,
+    Prefix,
     Tenant,
+    Thread,
+    Threads,
     Url,
     Yes,
-    app,
-    opened,
-    space,
-    sure,
+    key_value,
 )
-from threadkeep.cli.look import pair
-from threadkeep.cli.output import answer, bar, counted, left_alone, line, size, table
+from threadkeep.cli.output import format_size, one_line, plural, print_result, progress_bar, skipped_lines, table
 from threadkeep.engine.threads import retention
+from threadkeep.engine.threads.retention import PrunedThread
 from threadkeep.errors import Missing
 from threadkeep.jobs.policies import read
 
-_Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="A threadkeep.toml with [[retention]] tables.")
-]
-_SHOWN = 200
-_Selecting = tuple[str, str | None, Sequence[str], str | None]
+_MOST_ROWS = 200
+
+
+class _PolicyOptions(NamedTuple):
+    """The options of `prune` that make a policy: which threads it is for, and what it keeps."""
+
+    prefix: str
+    ns: str | None
+    metadata: Sequence[str]
+    keep_last: int | None
+    keep_for: str | None
+    drop_idle: str | None
+
+    @property
+    def has_rules(self) -> bool:
+        return any(rule is not None for rule in (self.keep_last, self.keep_for, self.drop_idle))
+
+    @property
+    def has_selection(self) -> bool:
+        return bool(self.prefix or self.ns is not None or self.metadata)
 
 
 @app.command()
 def prune(
-    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="Ids of threads; all, if none.")] = None,
+    threads: Threads = None,
     *,
     keep_last: Annotated[
         int | None, typer.Option("--keep-last", metavar="N", help="Keep the last N checkpoints of each namespace.")
     ] = None,
     keep_for: Annotated[
         str | None,
-        typer.Option("--keep-for", metavar="DURATION", help=f"Keep checkpoints younger than this: {DURATION}."),
+        typer.Option("--keep-for", metavar="DURATION", help=f"Keep checkpoints younger than DURATION: {DURATION}."),
     ] = None,
     drop_idle: Annotated[
         str | None,
         typer.Option("--drop-idle", metavar="DURATION", help="Delete threads idle for longer than DURATION."),
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", help="Only threads whose ids begin so.")] = "",
+    prefix: Prefix = "",
     ns: Annotated[
-        str | None, typer.Option("--ns", help="Only this namespace; the root's is empty.", show_default=False)
+        str | None,
+        typer.Option("--ns", metavar="NAMESPACE", help="Only this namespace; '' is the root.", show_default=False),
     ] = None,
     metadata: Annotated[
-        list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only threads with this metadata.")
+        list[str] | None,
+        typer.Option("--metadata", metavar="KEY=VALUE", help="Only threads with this metadata. May be repeated."),
     ] = None,
-    config: _Config = None,
+    config: Config = None,
     kind: Kind = None,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -71,100 +90,96 @@ def prune(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Remove checkpoints that a policy does not keep. Of threads that are named, without a policy: all but the latest.
+    """Remove checkpoints that a policy does not keep. Without a policy, keep only the latest of the threads given.
 
-    What is tagged or waits for an answer stays, and so do branch points, where branches begin and end, and the latest.
+    A policy always keeps the latest checkpoint, tagged checkpoints, checkpoints with an unanswered interrupt, and the
+    checkpoints where branches start and end.
     """
-    rules = (keep_last, keep_for, drop_idle)
-    policies = _policies(config, rules, (prefix, ns, metadata or [], kind))
+    options = _PolicyOptions(prefix, ns, metadata or (), keep_last, keep_for, drop_idle)
+    policies = _policies(config, options, kind)
     if policies is None and not threads:
-        raise ValueError("say which threads, or what to keep: --keep-last, --keep-for, --drop-idle or --config")
-    threads = list(dict.fromkeys(threads or ()))
-    with opened(url, tenant, read_only=dry_run) as keep:
-        _check_there(keep, threads, kind)
-        pruning = partial(_pruned, keep, threads, policies, kind, quiet=json)
-        if not (dry_run or yes) and (would := pruning(dry_run=True)).threads:
-            sure(f"Remove {_what(would)}?", yes=yes)
-        done = pruning(dry_run=dry_run)
-    answer(done, _pruned_lines(done), as_json=json)
+        raise ValueError("nothing to prune by: name threads, or pass --keep-last, --keep-for, --drop-idle or --config")
+    ids = list(dict.fromkeys(threads or ()))
+    with open_keep(url, tenant, read_only=dry_run) as keep:
+        _check_threads_exist(keep, ids, kind)
+        run = partial(_prune, keep, ids, policies, kind, hide_progress=json)
+        if not (dry_run or yes) and (preview := run(dry_run=True)).threads:
+            confirm(f"Remove {_removed_text(preview)}?", yes=yes)
+        result = run(dry_run=dry_run)
+    print_result(result, _prune_lines(result), as_json=json)
 
 
-def _policies(
-    config: Path | None, rules: tuple[int | None, str | None, str | None], selecting: _Selecting
-) -> list[Policy] | None:
-    """What the options say; None if they say nothing."""
-    prefix, ns, metadata, kind = selecting
+def _policies(config: Path | None, options: _PolicyOptions, kind: str | None) -> list[Policy] | None:
+    """Return the policies that the options give; None if they give none."""
     if config is not None:
-        if any(each is not None for each in rules) or prefix or ns is not None or metadata:
-            raise ValueError("--config has the policies: leave out the other options that say what to keep")
+        if options.has_rules or options.has_selection:
+            raise ValueError("--config replaces the other policy options: leave them out")
         return list(read(config))
-    keep_last, keep_for, drop_idle = rules
-    if not any(each is not None for each in rules):
-        if prefix or ns is not None or metadata:
-            raise ValueError("say what to keep: --keep-last, --keep-for or --drop-idle")
-        return None
-    return [
-        Policy(
-            prefix=prefix, ns=ns, metadata=dict(map(pair, metadata)) or None, kind=kind, keep_last=keep_last, keep_for=keep_for,
-            drop_idle=drop_idle,
-        )
-    ]  # fmt: skip
+    if options.has_rules:
+        fields = options._asdict() | {"metadata": dict(map(key_value, options.metadata)) or None}
+        return [Policy(**fields, kind=kind)]
+    if options.has_selection:
+        raise ValueError("no rule given: pass --keep-last, --keep-for or --drop-idle")
+    return None
 
 
-def _check_there(keep: threadkeep.Keep, threads: Iterable[str], kind: str | None) -> None:
-    """Missing if a thread is not there, before anything of the others goes."""
-    for id in threads:
+def _check_threads_exist(keep: threadkeep.Keep, ids: Iterable[str], kind: str | None) -> None:
+    """Raise Missing if a thread does not exist, before any other is pruned."""
+    for id in ids:
         if keep.thread(id, kind=kind) is None:
-            raise Missing(f"there is no thread {id!r}")
+            raise Missing(f"thread {id!r} not found")
 
 
-def _pruned(
+def _prune(
     keep: threadkeep.Keep,
-    threads: list[str],
+    ids: list[str],
     policies: list[Policy] | None,
     kind: str | None,
     *,
     dry_run: bool,
-    quiet: bool,
+    hide_progress: bool,
 ) -> PruneResult:
-    title = "looking" if dry_run else "pruning"
-    with bar(title, hidden=quiet) as tell:
-        if not threads:
-            return keep.prune(policy=policies, kind=kind, dry_run=dry_run, on_progress=tell)
-        found = [keep.prune(id, policy=policies, kind=kind, dry_run=dry_run) for id in threads]
-    threads_pruned = (one for each in found for one in each.threads)
-    return retention.pruned(threads_pruned, looked_at=sum(each.examined for each in found), dry_run=dry_run)
+    title = "examining" if dry_run else "pruning"
+    with progress_bar(title, hidden=hide_progress) as on_progress:
+        if not ids:
+            return keep.prune(policy=policies, kind=kind, dry_run=dry_run, on_progress=on_progress)
+        results = [keep.prune(id, policy=policies, kind=kind, dry_run=dry_run) for id in ids]
+    pruned_threads = (thread for result in results for thread in result.threads)
+    return retention.pruned(pruned_threads, looked_at=sum(each.examined for each in results), dry_run=dry_run)
 
 
-def _what(pruned: PruneResult) -> str:
-    """What goes, in words."""
-    whole = f", {counted(pruned.dropped, 'whole thread')}" if pruned.dropped else ""
-    where = counted(len(pruned.threads), "thread")
-    return f"{counted(pruned.checkpoints, 'checkpoint')} of {where}{whole}: {size(pruned.bytes)}"
+def _removed_text(result: PruneResult) -> str:
+    """Return what is removed, in words."""
+    whole = f", including {plural(result.dropped, 'whole thread')}" if result.dropped else ""
+    threads = plural(len(result.threads), "thread")
+    return f"{plural(result.checkpoints, 'checkpoint')} of {threads}{whole} ({format_size(result.bytes)})"
 
 
-def _pruned_lines(pruned: PruneResult) -> Iterable[RenderableType]:
-    if pruned.threads:
-        columns = ("thread", "kind", "", "checkpoints", "hidden", "writes", "bytes")
-        rows = [
-            (line(each.id), each.kind, "dropped" if each.dropped else "", len(each.checkpoints), len(each.hidden), each.writes, size(each.bytes))
-            for each in pruned.threads[:_SHOWN]
-        ]  # fmt: skip
-        yield table(columns, rows, right=("checkpoints", "hidden", "writes", "bytes"))
-        if len(pruned.threads) > _SHOWN:
-            yield f"… and {len(pruned.threads) - _SHOWN:,} more: --json shows all"
-    verb = "would remove" if pruned.dry_run else "removed"
-    looked = f"looked at {counted(pruned.examined, 'thread')}; "
-    yield looked + (f"{verb} {_what(pruned)}" if pruned.threads else "nothing to remove")
-    yield from left_alone(pruned.skipped)
+def _prune_lines(result: PruneResult) -> Iterable[RenderableType]:
+    if result.threads:
+        columns = ("thread", "kind", "dropped", "checkpoints", "hidden", "writes", "size")
+        yield table(columns, map(_prune_row, result.threads[:_MOST_ROWS]), right=columns[3:])
+        if len(result.threads) > _MOST_ROWS:
+            yield f"… and {len(result.threads) - _MOST_ROWS:,} more: --json prints all"
+    verb = "would remove" if result.dry_run else "removed"
+    removed = f"{verb} {_removed_text(result)}" if result.threads else "nothing to remove"
+    yield f"examined {plural(result.examined, 'thread')}; {removed}"
+    yield from skipped_lines(result.skipped)
+
+
+def _prune_row(thread: PrunedThread) -> tuple[Any, ...]:
+    dropped = "yes" if thread.dropped else ""
+    counts = (len(thread.checkpoints), len(thread.hidden), thread.writes)
+    return (thread.id, thread.kind, dropped, *counts, format_size(thread.bytes))
 
 
 @app.command()
 def sweep(
-    config: _Config = None,
+    config: Config = None,
     *,
     every: Annotated[
-        float | None, typer.Option("--every", metavar="MINUTES", help="Sweep again and again, until interrupted.")
+        float | None,
+        typer.Option("--every", metavar="MINUTES", help="Repeat every MINUTES minutes until interrupted."),
     ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -172,49 +187,49 @@ def sweep(
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Remove memories that have expired, of all tenants, and what the policies of a file do not keep of threads."""
+    """Remove expired memories of all tenants. With --config, also remove checkpoints and threads by policy."""
     if every is not None and not every > 0:
-        raise ValueError(f"--every must be above 0, not {every}")
+        raise ValueError(f"--every must be greater than 0, not {every}")
     policies = read(config) if config is not None else ()
-    with opened(url, tenant, read_only=dry_run, retention=policies) as keep:
+    with open_keep(url, tenant, read_only=dry_run, retention=policies) as keep:
         if policies and not dry_run:
-            sure(f"Sweep by the policies of {config}?", yes=yes)
+            confirm(f"Sweep with the policies in {config}?", yes=yes)
         while True:
-            with bar("sweeping", hidden=json) as tell:
-                swept = keep.sweep(dry_run=dry_run, on_progress=tell)
-            answer(swept, _swept_lines(swept), as_json=json)
+            with progress_bar("sweeping", hidden=json) as on_progress:
+                result = keep.sweep(dry_run=dry_run, on_progress=on_progress)
+            print_result(result, _sweep_lines(result), as_json=json)
             if every is None:
                 return
             time.sleep(every * 60)
 
 
-def _swept_lines(swept: SweepResult) -> Iterable[RenderableType]:
-    if swept.memories is not None:
-        yield f"removed {counted(swept.memories, 'expired memory', 'expired memories')}"
-    if swept.pruned.examined:
-        yield from _pruned_lines(swept.pruned)
-    elif swept.memories is None:
-        yield "no policies: nothing to remove (a dry run does not count expired memories)"
+def _sweep_lines(result: SweepResult) -> Iterable[RenderableType]:
+    if result.memories is not None:
+        yield f"removed {plural(result.memories, 'expired memory', 'expired memories')}"
+    if result.pruned.examined:
+        yield from _prune_lines(result.pruned)
+    elif result.memories is None:
+        yield "nothing to remove from threads (a dry run does not count expired memories)"
 
 
 @app.command()
 def tag(
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="A thread's id.")],
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help=CHECKPOINT)],
+    thread: Thread,
+    checkpoint: Checkpoint,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The tag.")] = None,
     *,
-    remove: Annotated[bool, typer.Option("--remove", help="Take its tag away.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the tag.")] = False,
     ns: Namespace = None,
     kind: Kind = None,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Tag a checkpoint, so that no policy removes it."""
+    """Tag a checkpoint, so that policies do not remove it."""
     if (name is None) != remove:
-        raise ValueError("say a NAME, or --remove")
-    with opened(url, tenant) as keep:
-        ns = space(keep, thread, checkpoint, ns, kind)
+        raise ValueError("pass either NAME or --remove")
+    with open_keep(url, tenant) as keep:
+        ns = resolve_namespace(keep, thread, checkpoint, ns, kind)
         id = keep.tag(thread, checkpoint, name, ns=ns, kind=kind)
-    said = f"tagged {line(id)} {line(name)}" if name is not None else f"{line(id)} has no tag"
-    answer({"thread": thread, "ns": ns, "id": id, "tag": name}, [said], as_json=json)
+    text = f"removed the tag of {one_line(id)}" if name is None else f"tagged {one_line(id)} as {one_line(name)}"
+    print_result({"thread": thread, "ns": ns, "id": id, "tag": name}, [text], as_json=json)

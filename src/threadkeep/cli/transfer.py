@@ -1,83 +1,198 @@
-"""The command `import`, and how the result of a transfer is printed."""
+"""The commands that move threads and memories: import, export, convert."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
 import threadkeep
-from threadkeep.cli.app import NO, DryRun, Json, Tenant, Url, app, as_url, opened, saying
-from threadkeep.cli.output import answer, bar, counted, line, size
+from threadkeep.cli.app import NEGATIVE, app, as_url, interruption_message, open_keep, sqlite_file_is_missing
+from threadkeep.cli.options import DryRun, Json, KindFilter, Prefix, Tenant, Threads, Url, Verify
+from threadkeep.cli.output import format_size, one_line, plural, print_result, progress_bar, skipped_lines
 from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import OWN_EXPORT
 from threadkeep.transfer.sources.detect import KINDS
+
+_Memories = Annotated[
+    bool | None,
+    typer.Option("--memories/--no-memories", help="Include memories, or not.", show_default="only with all threads"),
+]
+_OUTCOMES = ("created", "unchanged", "updated", "merged", "conflicting")
+_COUNTS = ("checkpoints", "writes", "messages", "memories", "already_there", "expired")
 
 
 @app.command("import")
 def import_(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A file, or a postgresql:// URL (which may have ?schema=NAME).")
+        str, typer.Argument(metavar="SOURCE", help="A file, or a postgresql:// URL, optionally with ?schema=NAME.")
     ],
     *,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", help=f"The kind of the source, if it is not to be detected: {', '.join(KINDS[:-1])}."),
+        typer.Option("--kind", metavar="KIND", help=f"Kind of source: {', '.join(KINDS[:-1])}. Default: detect it."),
     ] = None,
-    thread: Annotated[str | None, typer.Option("--thread", help="Only this thread.")] = None,
-    prefix: Annotated[str, typer.Option("--prefix", help="Only threads whose id starts with PREFIX.")] = "",
-    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Read both sides again and compare.")] = True,
-    partial: Annotated[bool, typer.Option("--partial", help="Accept an exported file that is cut off.")] = False,
+    thread: Annotated[str | None, typer.Option("--thread", metavar="THREAD", help="Only this thread.")] = None,
+    prefix: Prefix = "",
+    verify: Verify = True,
+    partial: Annotated[bool, typer.Option("--partial", help="Accept a portable file that is truncated.")] = False,
     dry_run: DryRun = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:
-    """Import what LangGraph's and CubeLoop's own savers hold, or an exported file. Exit code 1 if both sides differ.
+    """Import from other savers and stores, or from a portable file.
 
-    The source is only read, and nothing in the target is overwritten. Repeat the command after an interruption.
+    The other savers and stores are LangGraph's and CubeLoop's own. The source is only read, and nothing in the target
+    is overwritten. Repeat the command to continue after an interruption. Exit code 1 if both sides differ in the end.
     """
     with (
-        opened(_target(url, dry_run=dry_run), tenant, read_only=dry_run, may_be_new=True) as keep,
-        saying("what was imported stays; the same command continues"),
-        bar("import", hidden=json) as tell,
+        open_keep(_target_url(url, dry_run=dry_run), tenant, read_only=dry_run, create=True) as keep,
+        interruption_message("imported threads stay; the same command continues"),
+        progress_bar("importing", hidden=json) as on_progress,
     ):
         if kind in (None, OWN_EXPORT) and is_portable(source):
-            done = keep.import_portable(
-                source, thread_id=thread, prefix=prefix, partial=partial, verify=verify, dry_run=dry_run,
-                on_progress=tell,
-            )  # fmt: skip
-        else:
-            done = keep.import_from(
-                source, kind=kind, thread_id=thread, prefix=prefix, verify=verify, dry_run=dry_run, on_progress=tell
+            result = keep.import_portable(
+                source,
+                thread_id=thread,
+                prefix=prefix,
+                partial=partial,
+                verify=verify,
+                dry_run=dry_run,
+                on_progress=on_progress,
             )
-    answer(done, map(line, result_lines(done, "import", "imported")), as_json=json)
-    return 0 if done.is_equal else NO
+        else:
+            result = keep.import_from(
+                source,
+                kind=kind,
+                thread_id=thread,
+                prefix=prefix,
+                verify=verify,
+                dry_run=dry_run,
+                on_progress=on_progress,
+            )
+    print_result(result, map(one_line, _result_lines(result, "import")), as_json=json)
+    return 0 if result.is_equal else NEGATIVE
 
 
-def _target(url: str | None, *, dry_run: bool) -> str:
-    """The URL of the target. A dry run does not create a file: if there is none yet, the target is empty."""
-    where = as_url(url)
-    is_new = where.startswith("sqlite:///") and not Path(where.removeprefix("sqlite:///")).exists()
-    return "memory://" if dry_run and is_new else where
+@app.command()
+def export(
+    threads: Threads = None,
+    *,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is the standard output.")
+    ],
+    prefix: Prefix = "",
+    kind: KindFilter = None,
+    memories: _Memories = None,
+    redact: Annotated[bool, typer.Option("--redact", help="Replace what people wrote, for a bug report.")] = False,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> int:
+    """Export threads and memories to a portable file. It is compressed unless its name ends in .jsonl.
+
+    Without THREAD, damaged threads are skipped, and the exit code is 1.
+    """
+    if json and output == "-":
+        raise ValueError("--json and --output - both write to the standard output: pass only one")
+    interrupted = "the output is incomplete" if output == "-" else "nothing was written"
+    with (
+        open_keep(url, tenant, read_only=True) as keep,
+        interruption_message(interrupted),
+        progress_bar("exporting") as on_progress,
+    ):
+        result = keep.export(
+            sys.stdout.buffer if output == "-" else output,
+            thread_id=threads or None,
+            prefix=prefix,
+            kind=kind,
+            memories=memories,
+            redact=redact,
+            on_progress=on_progress,
+        )
+    if output != "-":
+        print_result(result, _export_lines(result, output, redact=redact), as_json=json)
+    return NEGATIVE if result.skipped else 0
 
 
-def result_lines(done: threadkeep.TransferResult, verb: str, past: str) -> Iterator[str]:
-    """What a transfer did, line by line."""
-    outcomes = ("created", "unchanged", "updated", "merged", "conflicting")
-    found = [f"{count:,} {name}" for name in outcomes if (count := getattr(done, name))]
-    verb = f"would {verb}" if done.dry_run else past
-    threads = f"{verb} {counted(done.threads, 'thread')} from {', '.join(done.kinds)}"
-    yield threads + (f": {', '.join(found)}" if found else "")
-    for name in ("checkpoints", "writes", "messages", "memories", "already_there", "expired"):
-        if count := getattr(done, name):
+def _export_lines(result: threadkeep.ExportResult, output: str, *, redact: bool) -> Iterator[RenderableType]:
+    memories = plural(result.memories, "memory", "memories")
+    yield one_line(f"exported {plural(result.threads, 'thread')} and {memories} to {output}")
+    checkpoints, writes = plural(result.checkpoints, "checkpoint"), plural(result.writes, "write")
+    yield f"{checkpoints}, {writes}; {format_size(result.bytes)} before compression"
+    if redact:
+        yield "texts, numbers and names were replaced; read the file before you send it"
+    yield from skipped_lines(result.skipped)
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Source storage: a URL or an SQLite file.")],
+    target: Annotated[
+        str | None, typer.Argument(metavar="TARGET", help="Target storage. An SQLite file is created if needed.")
+    ] = None,
+    *,
+    thread: Annotated[
+        list[str] | None, typer.Option("--thread", metavar="THREAD", help="Only this thread. May be repeated.")
+    ] = None,
+    prefix: Prefix = "",
+    kind: KindFilter = None,
+    memories: _Memories = None,
+    verify: Verify = True,
+    dry_run: DryRun = False,
+    url: Url = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> int:
+    """Copy threads and memories from one storage to another.
+
+    A single argument is the target; the source is then --url. Repeat the command to continue after an interruption, or
+    to copy what is new. Exit code 1 if both sides differ in the end.
+    """
+    from_url, to_url = (source, target) if target is not None else (url, source)
+    with (
+        open_keep(from_url, tenant, read_only=True) as from_keep,
+        open_keep(_target_url(to_url, dry_run=dry_run), tenant, read_only=dry_run, create=not dry_run) as to_keep,
+        interruption_message("copied threads stay; the same command continues"),
+        progress_bar("converting") as on_progress,
+    ):
+        result = threadkeep.convert(
+            from_keep,
+            to_keep,
+            thread_id=thread or None,
+            prefix=prefix,
+            kind=kind,
+            memories=memories,
+            verify=verify,
+            dry_run=dry_run,
+            on_progress=on_progress,
+        )
+    print_result(result, map(one_line, _result_lines(result, "convert")), as_json=json)
+    return 0 if result.is_equal else NEGATIVE
+
+
+def _target_url(url: str | None, *, dry_run: bool) -> str:
+    """Return the URL of the target. A dry run creates no file: it compares with an empty storage instead."""
+    url = as_url(url)
+    return "memory://" if dry_run and sqlite_file_is_missing(url) else url
+
+
+def _result_lines(result: threadkeep.TransferResult, verb: str) -> Iterator[str]:
+    verb = f"would {verb}" if result.dry_run else f"{verb}ed"
+    outcomes = [f"{count:,} {name}" for name in _OUTCOMES if (count := getattr(result, name))]
+    threads = f"{verb} {plural(result.threads, 'thread')} from {', '.join(result.kinds)}"
+    yield threads + (f": {', '.join(outcomes)}" if outcomes else "")
+    for name in _COUNTS:
+        if count := getattr(result, name):
             yield f"  {name.replace('_', ' '):<15}{count:>12,}"
-    if done.bytes:
-        yield f"  {'size':<15}{size(done.bytes):>12}"
-    yield from (f"differs: {each}" for each in done.differences)
-    if not done.complete:
-        yield "the file is cut off: its last thread or memories are missing"
-    if done.verified and done.is_equal:
+    if result.bytes:
+        yield f"  {'size':<15}{format_size(result.bytes):>12}"
+    yield from (f"differs: {each}" for each in result.differences)
+    if not result.complete:
+        yield "the file is truncated: its last thread or memories are missing"
+    if result.verified and result.is_equal:
         yield "both sides are equal"

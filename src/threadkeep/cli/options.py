@@ -1,0 +1,79 @@
+"""The arguments and options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+import json as jsons
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+DURATION = "30d, 1.5h or 1d12h (units: w, d, h, m, s)"
+TIME = f"a date or time such as 2026-04-01 (UTC), or how long ago: {DURATION}"
+CHECKPOINT_HELP = "Checkpoint id, its first or last characters, or latest. Append ~N for its Nth ancestor."
+_KINDS = "graph (LangGraph) or cube (CubeLoop)"
+
+Thread: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="Thread id.")]
+OneThread: TypeAlias = Annotated[str | None, typer.Argument(metavar="THREAD", help="Thread id. Default: all threads.")]
+Threads: TypeAlias = Annotated[
+    list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids. Default: all threads.")
+]
+Checkpoint: TypeAlias = Annotated[str, typer.Argument(metavar="CHECKPOINT", help=CHECKPOINT_HELP)]
+LatestCheckpoint: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="CHECKPOINT", help=CHECKPOINT_HELP, show_default="latest")
+]
+Namespace: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--ns",
+        metavar="NAMESPACE",
+        help="Subgraph namespace; '' is the root. Not needed with a checkpoint id.",
+        show_default=False,
+    ),
+]
+Kind: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--kind", metavar="KIND", help=f"{_KINDS}. Only needed if both have a thread with this id."),
+]
+KindFilter: TypeAlias = Annotated[
+    str | None, typer.Option("--kind", metavar="KIND", help=f"Only threads of this kind: {_KINDS}.")
+]
+Prefix: TypeAlias = Annotated[
+    str, typer.Option("--prefix", metavar="PREFIX", help="Only threads whose id starts with PREFIX.")
+]
+Config: TypeAlias = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A threadkeep.toml with [[retention]] tables.")
+]
+Verify: TypeAlias = Annotated[
+    bool, typer.Option("--verify/--no-verify", help="Compare both sides after the transfer, or not.")
+]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print what would happen; change nothing.")]
+Url: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        envvar="THREADKEEP_URL",
+        show_default=False,
+        help="Storage: a URL as for threadkeep.open, or the path of an SQLite file.",
+    ),
+]
+Tenant: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--tenant", metavar="TENANT", envvar="THREADKEEP_TENANT", help="Tenant that owns the threads and memories."
+    ),
+]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def key_value(text: str) -> tuple[str, Any]:
+    """Parse KEY=VALUE. The value is JSON if it parses as JSON, and text otherwise."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"{text!r} is not of the form KEY=VALUE")
+    try:
+        return key, jsons.loads(value)
+    except ValueError:
+        return key, value

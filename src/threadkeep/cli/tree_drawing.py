@@ -1,0 +1,158 @@
+"""Draw the tree of a thread as text, like `git log --graph`: newest first, a lane for each branch.
+
+A subgraph has its own lanes, which start at the checkpoint that called it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.text import Text
+
+from threadkeep.cli.output import format_time, one_line
+from threadkeep.engine.history.checkpoint_info import CheckpointInfo
+from threadkeep.engine.history.show import Tree, short_ids
+
+_Key = tuple[str, str]
+"""A checkpoint's namespace and id."""
+_LANE_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
+_EMPTY = "  "
+_MOST_PADDING = 8
+"""Text after the lanes is aligned up to this number of lanes."""
+
+
+class Glyphs(NamedTuple):
+    """The characters of a drawing."""
+
+    checkpoint: str
+    down: str
+    branch: str
+    across: str
+    corner: str
+    merge: str
+    arrow: str
+
+
+UNICODE = Glyphs("●", "│", "├", "─", "╯", "┴", "→")
+ASCII = Glyphs("*", "|", "|", "-", "'", "'", "->")
+
+
+class TreeRow(NamedTuple):
+    """A row of the drawing: a cell for each lane, and the checkpoint on this row, if there is one."""
+
+    cells: tuple[str, ...]
+    checkpoint: CheckpointInfo | None = None
+
+
+def terminal_glyphs() -> Glyphs:
+    """Return line-drawing characters if the output can encode them, ASCII otherwise."""
+    return UNICODE if "utf" in (sys.stdout.encoding or "").lower() else ASCII
+
+
+def tree_rows(tree: Tree, glyphs: Glyphs) -> Iterator[TreeRow]:
+    """Yield the rows of a tree from top to bottom. Each lane waits for the checkpoint that it leads to."""
+    below = _drawn_parents(tree)
+    lanes: list[_Key | None] = []
+    ended = -1
+    for checkpoint in tree.checkpoints:
+        key = (checkpoint.ns, checkpoint.id)
+        waiting = [n for n, expected in enumerate(lanes) if expected == key]
+        if len(waiting) > 1:
+            yield TreeRow(_join_cells(lanes, waiting, glyphs))
+            for n in waiting[1:]:
+                lanes[n] = None
+        lane = waiting[0] if waiting else _free_lane(lanes)
+        if not waiting and lane == ended:
+            yield TreeRow(_lane_cells(lanes, glyphs))  # separates this root from the one that ended above it
+        lanes[lane] = key
+        cells = _lane_cells(lanes, glyphs)
+        yield TreeRow((*cells[:lane], f"{glyphs.checkpoint} ", *cells[lane + 1 :]), checkpoint)
+        lanes[lane] = below.get(key)
+        ended = lane if lanes[lane] is None else -1
+
+
+def _drawn_parents(tree: Tree) -> dict[_Key, _Key]:
+    """Return the parent of each checkpoint, or the caller of a subgraph, if that is drawn below it."""
+    order = {(each.ns, each.id): n for n, each in enumerate(tree.checkpoints)}
+    found = {}
+    for checkpoint in tree.checkpoints:
+        key = (checkpoint.ns, checkpoint.id)
+        parent_id = tree.before(checkpoint)
+        parent = (checkpoint.ns, parent_id) if parent_id is not None else _caller(checkpoint)
+        if parent is not None and order.get(parent, -1) > order[key]:
+            found[key] = parent
+    return found
+
+
+def _caller(checkpoint: CheckpointInfo) -> _Key | None:
+    """Return the checkpoint that called this subgraph: of its `parents`, the one in the innermost namespace."""
+    ns, parents = checkpoint.ns, checkpoint.metadata.get("parents")
+    if not (ns and isinstance(parents, Mapping)):
+        return None
+    callers = [(outer, id) for outer, id in parents.items() if isinstance(id, str) and outer != ns]
+    return max((key for key in callers if ns.startswith(key[0])), key=lambda key: len(key[0]), default=None)
+
+
+def _free_lane(lanes: list[_Key | None]) -> int:
+    if None not in lanes:
+        lanes.append(None)
+    return lanes.index(None)
+
+
+def _lane_cells(lanes: Sequence[_Key | None], glyphs: Glyphs) -> tuple[str, ...]:
+    return tuple(_EMPTY if expected is None else f"{glyphs.down} " for expected in lanes)
+
+
+def _join_cells(lanes: Sequence[_Key | None], waiting: list[int], glyphs: Glyphs) -> tuple[str, ...]:
+    """Return the row on which lanes join into the first of them. The lanes between are crossed."""
+    cells = list(_lane_cells(lanes, glyphs))
+    for n in range(waiting[0], waiting[-1]):
+        cells[n] = (glyphs.across if cells[n] == _EMPTY else glyphs.down) + glyphs.across
+    for n in waiting:
+        cells[n] = glyphs.merge + glyphs.across
+    cells[waiting[0]], cells[waiting[-1]] = glyphs.branch + glyphs.across, f"{glyphs.corner} "
+    return tuple(cells)
+
+
+def tree_lines(tree: Tree) -> Iterator[Text]:
+    """Render a tree for the terminal."""
+    short = short_ids(checkpoint.id for checkpoint in tree.checkpoints)
+    rows = list(tree_rows(tree, terminal_glyphs()))
+    width = min(max((len(row.cells) for row in rows), default=0), _MOST_PADDING)
+    for row in rows:
+        text = _lanes_text(row, width)
+        if row.checkpoint is not None:
+            text.append_text(checkpoint_line(row.checkpoint, short))
+        text.rstrip()
+        yield text
+
+
+def _lanes_text(row: TreeRow, width: int) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for n, cell in enumerate(row.cells):
+        text.append(cell, _LANE_STYLES[n % len(_LANE_STYLES)])
+    return text.append(_EMPTY * (width - len(row.cells)))
+
+
+def checkpoint_line(checkpoint: CheckpointInfo, short: Mapping[str, str]) -> Text:
+    """Render a checkpoint on one line; `short` maps ids to short ids."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    step = "" if checkpoint.step is None else checkpoint.step
+    text.append(one_line(short[checkpoint.id]), "yellow")
+    text.append(f" {step:>3} {one_line(checkpoint.source or '-'):<6}")
+    text.append(f"  {format_time(checkpoint.time)}", "dim")
+    if checkpoint.ns:
+        text.append(f"  {_short_namespace(checkpoint.ns)}", "magenta")
+    if checkpoint.nodes:
+        text.append(f"  {terminal_glyphs().arrow} {one_line(', '.join(checkpoint.nodes))}", "green")
+    if checkpoint.forked_from is not None:
+        text.append(f"  (from {one_line(short.get(checkpoint.forked_from, checkpoint.forked_from))})", "dim")
+    return text
+
+
+def _short_namespace(ns: str) -> str:
+    """Return a namespace with its task ids cut to eight characters."""
+    calls = (call.partition(":") for call in ns.split("|"))
+    return one_line("|".join(f"{name}{colon}{id[:8]}" for name, colon, id in calls))
