@@ -240,7 +240,7 @@ def test_an_s_at_the_end_of_the_scheme_is_tls(scheme: str, secure: bool) -> None
         ("valkey://localhost/?thread_ttl=never", "thread_ttl=never"),
         ("valkey://localhost/?thread_ttl=0", "thread_ttl"),
         ("valkey://localhost/?thread_ttl=99999999999999999", "thread_ttl"),
-        ("valkey://localhost/?replicas=1&replicas=2", "said twice"),
+        ("valkey://localhost/?replicas=1&replicas=2", "given twice"),
         ("valkey://localhost/?replica=1", "replica"),
         ("valkey://localhost:port/", "port"),
         ("valkey://localhost:99999/", "99999|range"),
