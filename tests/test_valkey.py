@@ -31,6 +31,7 @@ from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.backends.valkey.memories import ValkeyMemories
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.transports import valkey
 from threadkeep.transports.valkey import ValkeyServer
 from threadkeep.urls import ServerOptions, Settings, transport_for
 from verbs import every_async_verb, every_verb
@@ -176,7 +177,7 @@ def test_only_declared_keys_are_used_and_nothing_is_asked_that_managed_servers_r
 
 def test_scripts_name_no_key_but_those_that_they_are_given() -> None:
     """What the test above sees of each script, it says for every branch of it."""
-    for path in files("threadkeep.backends").joinpath("lua").iterdir():
+    for path in files("threadkeep.backends.valkey").joinpath("lua").iterdir():
         text = re.sub(r"--.*", "", path.read_text())
         given = {
             name.strip() for names in re.findall(r"local ([\w, ]+) = [^\n]*KEYS", text) for name in names.split(",")
@@ -638,6 +639,45 @@ def test_strict_waits_for_a_replica_where_there_is_one_and_relaxed_does_not() ->
                 keep.store.put(("a",), "k", {"x": 2})
         waited[durability] = sum(name == "WAIT" for _, name, *_ in heard)
     assert waited == {"strict": 2, "relaxed": 0}
+
+
+def waits(servers: list[valkey_servers.Server], change: Callable[[], object]) -> int:
+    """How often the servers are told to WAIT during a change."""
+    with valkey_servers.listening(servers) as heard:
+        change()
+    return sum(name == "WAIT" for _, name, *_ in heard)
+
+
+def test_strict_waits_for_a_replica_that_comes_later(server: valkey_servers.Server) -> None:
+    replica = valkey_servers.start()
+    try:
+        with threadkeep.open(url_of(server)) as keep:
+            chain = Chain(keep.checkpointer)
+            assert waits([server], lambda: chain.put({"x": 1})) == 0
+            replica.client.replicaof("127.0.0.1", str(server.port))  # type: ignore[no-untyped-call]
+            info: Callable[[], Any] = lambda: server.client.info("replication")
+            valkey_servers.until(lambda: "online" in str(info().get("slave0")), "a replica")
+            time.sleep(valkey._REPLICA_CHECK_SECONDS)
+            assert waits([server], lambda: chain.put({"x": 2})) == 1
+            assert waits([server], lambda: chain.put({"x": 3})) == 1
+    finally:
+        replica.stop()
+
+
+def test_strict_waits_for_the_replica_of_a_slot_that_has_moved() -> None:
+    """redis-py then knows the new primary of the slot, but none of its replicas."""
+    cluster = valkey_servers.fresh_cluster(primaries=2, replicas=1)
+    try:
+        url = cluster.url()
+        with threadkeep.open(url) as keep:
+            chain = Chain(keep.checkpointer)
+            chain.put({"x": 1})
+            cluster.migrate(slot_of(url, "t"))
+            owner = cluster.primary_of(slot_of(url, "t"))
+            assert waits([owner], lambda: chain.put({"x": 2})) > 0  # twice, if it is sent the script first
+            assert waits([owner], lambda: chain.put({"x": 3})) == 1
+    finally:
+        cluster.stop()
 
 
 def test_a_read_waits_for_no_replica() -> None:
