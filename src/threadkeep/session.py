@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from threadkeep import clock
 from threadkeep.drivers.background import Periodic, PeriodicRun, in_background
 from threadkeep.drivers.loops import Done, call_or_task, finish_in_thread, run_in_thread
-from threadkeep.drivers.runner import Runner, Transport
+from threadkeep.drivers.runner import PlanOfOps, Runner, Transport
 from threadkeep.engine.cube import plans as cube_plans
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.memories import plans as memory_plans
@@ -76,19 +76,19 @@ class Session:
 
     def change(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
         """Make an op and commit it, together with other ops that wait for the same thread. Return the op's result."""
-        return self.runner.change(key, self._commit_plan(key), make)
+        return self.runner.change(key, self._plan_of_ops(key), make)
 
     async def achange(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
         """Async variant."""
-        return await self.runner.achange(key, self._commit_plan(key), make)
+        return await self.runner.achange(key, self._plan_of_ops(key), make)
 
     def exclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
         """Run a plan that changes a thread, while this Keep makes no other change to that thread."""
-        return self.runner.exclusive(key, self._commit_plan(key), make)
+        return self.runner.exclusive(key, self._plan_of_ops(key), make)
 
     async def aexclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
         """Async variant."""
-        return await self.runner.aexclusive(key, self._commit_plan(key), make)
+        return await self.runner.aexclusive(key, self._plan_of_ops(key), make)
 
     def change_outside_threads(self, make: Callable[[], Plan[T]]) -> T:
         """Run a plan that changes something other than a thread, such as memories. It waits for no other change."""
@@ -172,7 +172,7 @@ class Session:
             raise ReadOnly
         return periodic.start(partial(_while_alive, weakref.ref(self), work), minutes)
 
-    def _commit_plan(self, key: ThreadKey) -> Callable[[Sequence[Any]], Plan[list[Outcome]]]:
+    def _plan_of_ops(self, key: ThreadKey) -> PlanOfOps:
         """Return the function that makes one plan of several ops of a thread."""
         write = cube_plans.write if key.kind == CUBE else checkpoints.write
         return lambda ops: write(self.heads, key, ops)
