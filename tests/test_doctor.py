@@ -71,10 +71,10 @@ def test_settings_of_a_postgresql_server_are_judged() -> None:
         findings = told(keep.doctor())
     assert findings["fsync"].verdict == "problem"
     assert findings["full_page_writes"].verdict == "problem"
-    assert findings["schema"].value.endswith("current")
-    assert findings["pooler"].value.startswith("none seen")
+    assert findings["schema"].value.endswith("(current)")
+    assert findings["pooler"].value.startswith("none detected")
     assert findings["privileges"].verdict == "ok"
-    assert "a Keep's pool holds 1 to 8" in findings["connections"].value
+    assert "the pool of a Keep has 1 to 8" in findings["connections"].value
     assert findings["server's clock"].verdict == "ok"
 
 
@@ -97,7 +97,7 @@ def test_a_cluster_is_told_with_its_slots_and_replicas() -> None:
     with threadkeep.open(valkey_servers.shared().url()) as keep:
         findings = told(keep.doctor())
     assert findings["slots"].value.startswith("16384 of 16384")
-    assert findings["replicas"].value == "2 a primary"
+    assert findings["replicas"].value == "2 per primary"
     assert findings["durability"].value == "commits wait for 1 replicas (WAIT)"
 
 

@@ -304,7 +304,7 @@ def test_a_missing_thread_counts_as_none_looked_at_and_prune_needs_a_thread_or_a
             for policy in (None, Policy(keep_last=1)):
                 pruned = keep.prune("nobody", policy=policy, dry_run=dry_run)
                 assert (pruned.examined, pruned.threads, pruned.dry_run) == (0, (), dry_run)
-        with pytest.raises(ValueError, match="a thread or a policy"):
+        with pytest.raises(ValueError, match="a thread_id or a policy"):
             keep.prune()
         with pytest.raises(TypeError):
             keep.prune("t", policy=3)  # type: ignore[arg-type]
@@ -396,7 +396,7 @@ def test_a_sweep_does_both_and_a_keep_sweeps_in_the_background_until_it_is_close
         assert keep.stop_sweeping()
         assert sweeping.done()
         keep.start_sweeping(minutes=0.001)
-        with pytest.raises(ValueError, match="above 0"):
+        with pytest.raises(ValueError, match="greater than 0"):
             keep.start_sweeping(minutes=0)
     assert "threadkeep-sweeper" not in {thread.name for thread in threading.enumerate()}
     with threadkeep.open(lasting_url, read_only=True) as keep, pytest.raises(ReadOnly):

@@ -31,6 +31,7 @@ from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.backends.valkey.memories import ValkeyMemories
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.engine.identity import ThreadKey
+from threadkeep.transports import valkey
 from threadkeep.transports.valkey import ValkeyServer
 from threadkeep.urls import ServerOptions, Settings, transport_for
 from verbs import every_async_verb, every_verb
@@ -240,7 +241,7 @@ def test_an_s_at_the_end_of_the_scheme_is_tls(scheme: str, secure: bool) -> None
         ("valkey://localhost/?thread_ttl=never", "thread_ttl=never"),
         ("valkey://localhost/?thread_ttl=0", "thread_ttl"),
         ("valkey://localhost/?thread_ttl=99999999999999999", "thread_ttl"),
-        ("valkey://localhost/?replicas=1&replicas=2", "said twice"),
+        ("valkey://localhost/?replicas=1&replicas=2", "given twice"),
         ("valkey://localhost/?replica=1", "replica"),
         ("valkey://localhost:port/", "port"),
         ("valkey://localhost:99999/", "99999|range"),
@@ -638,6 +639,45 @@ def test_strict_waits_for_a_replica_where_there_is_one_and_relaxed_does_not() ->
                 keep.store.put(("a",), "k", {"x": 2})
         waited[durability] = sum(name == "WAIT" for _, name, *_ in heard)
     assert waited == {"strict": 2, "relaxed": 0}
+
+
+def waits(servers: list[valkey_servers.Server], change: Callable[[], object]) -> int:
+    """How often the servers are told to WAIT during a change."""
+    with valkey_servers.listening(servers) as heard:
+        change()
+    return sum(name == "WAIT" for _, name, *_ in heard)
+
+
+def test_strict_waits_for_a_replica_that_comes_later(server: valkey_servers.Server) -> None:
+    replica = valkey_servers.start()
+    try:
+        with threadkeep.open(url_of(server)) as keep:
+            chain = Chain(keep.checkpointer)
+            assert waits([server], lambda: chain.put({"x": 1})) == 0
+            replica.client.replicaof("127.0.0.1", str(server.port))  # type: ignore[no-untyped-call]
+            info: Callable[[], Any] = lambda: server.client.info("replication")
+            valkey_servers.until(lambda: "online" in str(info().get("slave0")), "a replica")
+            time.sleep(valkey._REPLICA_CHECK_SECONDS)
+            assert waits([server], lambda: chain.put({"x": 2})) == 1
+            assert waits([server], lambda: chain.put({"x": 3})) == 1
+    finally:
+        replica.stop()
+
+
+def test_strict_waits_for_the_replica_of_a_slot_that_has_moved() -> None:
+    """redis-py then knows the new primary of the slot, but none of its replicas."""
+    cluster = valkey_servers.fresh_cluster(primaries=2, replicas=1)
+    try:
+        url = cluster.url()
+        with threadkeep.open(url) as keep:
+            chain = Chain(keep.checkpointer)
+            chain.put({"x": 1})
+            cluster.migrate(slot_of(url, "t"))
+            owner = cluster.primary_of(slot_of(url, "t"))
+            assert waits([owner], lambda: chain.put({"x": 2})) > 0  # twice, if it is sent the script first
+            assert waits([owner], lambda: chain.put({"x": 3})) == 1
+    finally:
+        cluster.stop()
 
 
 def test_a_read_waits_for_no_replica() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import postgres_servers
 import threadkeep
-from threadkeep.transports.postgres import _PostgresCursor
+from threadkeep.transports.postgres_cursor import PostgresCursor
 
 PATIENCE = 30
 """Seconds after which an index counts as never made."""
@@ -164,14 +164,14 @@ class Watched:
 
     def __init__(self, monkeypatch: Any) -> None:
         self.plans: list[str] = []
-        rows = _PostgresCursor.rows
+        rows = PostgresCursor.rows
 
-        def watched(cursor: _PostgresCursor, sql: str, values: Any = None) -> list[Any]:
+        def watched(cursor: PostgresCursor, sql: str, values: Any = None) -> list[Any]:
             if "OPERATOR(" in sql and sql.lstrip().startswith("SELECT"):
                 self.plans.append("\n".join(row[0] for row in rows(cursor, "EXPLAIN " + sql, values)))
             return rows(cursor, sql, values)
 
-        monkeypatch.setattr(_PostgresCursor, "rows", watched)
+        monkeypatch.setattr(PostgresCursor, "rows", watched)
 
     def by_index(self, name: str) -> bool:
         """Whether all statements since the last time used this index."""

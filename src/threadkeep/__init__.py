@@ -1,7 +1,8 @@
 """threadkeep: the persistence engine for AI agents.
 
-The way that data takes: `adapters` (what frameworks call) -> `engine` (what a thread is; pure) <- `backends` (how rows
-are kept; pure) <- `transports` (the only I/O). `plan.py` is how one piece of logic serves sync and async callers.
+Start with `keep.py`: `threadkeep.open` returns a `Keep`. A call goes from `adapters` (what frameworks call) or `jobs`
+(the verbs) to `engine` (what a thread is; pure), which makes requests. `backends` (how rows are stored; pure) say how
+to execute them, and `transports` do the I/O. `plan.py` lets one piece of logic serve sync and async callers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResult, SweepResult
 from threadkeep.jobs.compact import CompactResult
 from threadkeep.jobs.doctor import Finding
-from threadkeep.keep import Keep, open  # noqa: A004 - threadkeep.open reads as it should
+from threadkeep.keep import Keep, open  # noqa: A004 - users write threadkeep.open
 from threadkeep.transfer.convert import aconvert, convert
 from threadkeep.transfer.portable.export import ExportResult
 from threadkeep.transfer.result import TransferResult
@@ -77,7 +78,7 @@ __version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:
-    """The faces are imported on use: they need LangChain, which takes half a second."""
+    """Import the adapters on use: they need LangChain, which takes half a second to import."""
     if name == "KeepSaver":
         from threadkeep.adapters.langgraph_saver import KeepSaver  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`python -m threadkeep` is the command `threadkeep`."""
+"""`python -m threadkeep` runs the command `threadkeep`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""URLs: which backend, on which transport. Drivers are imported when a URL asks for them."""
+"""Storage URLs: parse a URL, check the options, and make the transport with its backend.
+
+Drivers are imported here, when a URL needs one; a missing one raises ImportError with the `pip install` line.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ _POSTGRES = ("postgresql", "postgres")
 _VALKEY = ("valkey", "valkeys", "redis", "rediss")
 _SECURE = ("valkeys:", "rediss:")
 _SCHEMES = ("memory", "sqlite", *_POSTGRES, *_VALKEY)
-_PIP = "pip install 'threadkeep[postgres]'"
+_MAX_TTL_SECONDS = 100 * 366 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What is said about a server; None is: as usual."""
+    """Options for PostgreSQL; None means the default."""
 
     schema: str | None = None
     min_size: int | None = None
@@ -37,30 +40,33 @@ class ServerOptions:
     application_name: str | None = None
 
     def given(self) -> list[str]:
-        """The names of what was said."""
+        """Return the names of the options that were given."""
         return [field.name for field in fields(self) if getattr(self, field.name) is not None]
 
 
-def _nothing() -> None:
-    """For a transport whose losses nobody has to know."""
+def _ignore_loss() -> None:
+    """The default for `Settings.on_loss`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What every backend is told. `wants_vectors` says that vectors will be stored.
+    """Options for every backend. `wants_vectors` says that vectors will be stored.
 
-    `on_loss` is called when the storage may have lost what it acknowledged: nothing that was remembered is certain.
+    The transport calls `on_loss` when the storage may have lost what it acknowledged: caches are no longer valid.
     """
 
     durability: str = "strict"
     timeout: float = 30.0
     read_only: bool = False
     wants_vectors: bool = False
-    on_loss: Callable[[], None] = _nothing
+    on_loss: Callable[[], None] = _ignore_loss
 
 
 def transport_for(url: Any, settings: Settings, server: ServerOptions) -> Transport:
-    """The transport of a URL. Nothing is opened yet."""
+    """Return the transport for a URL or a psycopg pool. It connects at first use, not here.
+
+    Raise ValueError or TypeError for a URL or an option that is not valid, ImportError if the driver is missing.
+    """
     _check_settings(settings)
     if not isinstance(url, str):
         if _is_pool(url):
@@ -94,8 +100,11 @@ def _without_password(url: str) -> str:
     return re.sub(r"(//[^/?#]*?:)[^/?#]*@", r"\1…@", url)
 
 
-def _is_pool(thing: Any) -> bool:
-    return any(kind.__module__.startswith("psycopg_pool") for kind in type(thing).__mro__)
+def _is_pool(value: Any) -> bool:
+    return any(kind.__module__.startswith("psycopg_pool") for kind in type(value).__mro__)
+
+
+# --- memory and SQLite
 
 
 def _memory(rest: str, settings: Settings) -> Transport:
@@ -115,9 +124,9 @@ def _sqlite(rest: str, settings: Settings) -> Transport:
     if not rest.startswith("/") or not path or path.endswith("/"):
         raise ValueError(f"sqlite://{rest} names no file: {ACCEPTED}")
     if path == ":memory:":
-        raise ValueError("sqlite:///:memory: would be another database in every thread; use memory://")
+        raise ValueError("sqlite:///:memory: would be a different database in every thread; use memory://")
     if "?" in path or "\0" in path:
-        raise ValueError(f"sqlite://{rest}: a query is not accepted, options are arguments of threadkeep.open()")
+        raise ValueError(f"sqlite://{rest}: a query is not accepted; options are arguments of threadkeep.open()")
     return SqliteFile(
         Path(path),
         SqliteDialect(),
@@ -127,30 +136,32 @@ def _sqlite(rest: str, settings: Settings) -> Transport:
     )
 
 
-def _postgres(where: Any, settings: Settings, server: ServerOptions) -> Transport:
+# --- PostgreSQL
+
+
+def _postgres(target: Any, settings: Settings, server: ServerOptions) -> Transport:
     try:
         import psycopg_pool  # noqa: PLC0415
         from psycopg import Connection  # noqa: F401, PLC0415
     except ImportError as error:
-        raise ImportError(f"postgresql:// needs psycopg and psycopg_pool: {_PIP}") from error
+        raise ImportError("postgresql:// needs psycopg and psycopg_pool: pip install 'threadkeep[postgres]'") from error
     from threadkeep.backends.postgres.dialect import PostgresDialect  # noqa: PLC0415
     from threadkeep.transports.postgres import PostgresOptions, PostgresServer  # noqa: PLC0415
 
-    if isinstance(where, str):
-        _check_text("the URL", where)
-        where, said = _without_our_options(where)
-        server = _said_once(server, said)
-    elif not isinstance(where, psycopg_pool.ConnectionPool):
+    if isinstance(target, str):
+        _check_text("the URL", target)
+        target, server = _take_postgres_options(target, server)
+    elif not isinstance(target, psycopg_pool.ConnectionPool):
         raise TypeError(
-            f"a pool must be a psycopg_pool.ConnectionPool, not {type(where).__name__}: it serves async callers too"
+            f"a pool must be a psycopg_pool.ConnectionPool, not {type(target).__name__}: it serves async callers too"
         )
     elif set(server.given()) & {"min_size", "max_size", "application_name"}:
-        raise ValueError("min_size, max_size and application_name are the pool's own business")
-    _check(server)
-    low, high = _sizes(server)
+        raise ValueError("min_size, max_size and application_name: set them on the pool that you pass")
+    _check_server_options(server)
+    min_size, max_size = _pool_sizes(server)
     options = PostgresOptions(
-        min_size=low,
-        max_size=high,
+        min_size=min_size,
+        max_size=max_size,
         prepare=server.prepare is not False,
         by_thread=server.group == "thread",
         timeout=settings.timeout,
@@ -159,48 +170,21 @@ def _postgres(where: Any, settings: Settings, server: ServerOptions) -> Transpor
         wants_vectors=settings.wants_vectors,
         application_name=server.application_name,
     )
-    return PostgresServer(where, PostgresDialect(server.schema), options, on_loss=settings.on_loss)
+    return PostgresServer(target, PostgresDialect(server.schema), options, on_loss=settings.on_loss)
 
 
-def _valkey(url: str, settings: Settings) -> Transport:
-    try:
-        from redis.connection import parse_url  # noqa: PLC0415
-    except ImportError as error:
-        raise ImportError("valkey:// and redis:// need redis-py: pip install 'threadkeep[valkey]'") from error
-    from threadkeep.backends.valkey.backend import ValkeyBackend  # noqa: PLC0415
-    from threadkeep.transports.valkey import ValkeyOptions, ValkeyServer  # noqa: PLC0415
-
-    base, _, query = url.partition("://")[2].partition("?")
-    place, _, path = base.partition("/")
-    if path not in ("", "0"):
-        told = _without_password(url)
-        raise ValueError(f"{told}: a cluster has no database but 0; prefix= keeps several Keeps apart")
-    said, theirs = _said_to_us(query, _VALKEY_OPTIONS)
-    _check_known(theirs)
-    prefix, kept = said.get("prefix", "tk"), said.get("thread_ttl")
-    if not prefix or {"{", "}"} & set(prefix):
-        raise ValueError(f"prefix must be a name without braces, not {prefix!r}")
-    hosts, driver_settings = _addressed(place, theirs, parse_url, secure=url.startswith(_SECURE))
-    replicas = said.get("replicas", 0 if settings.durability == "relaxed" else None)
-    backend = ValkeyBackend(prefix, kept * 1000 if kept is not None else None, tidies=not settings.read_only)
-    options = ValkeyOptions(hosts, driver_settings, replicas, settings.timeout, settings.read_only)
-    return ValkeyServer(backend, options, on_loss=settings.on_loss)
+def _take_postgres_options(url: str, server: ServerOptions) -> tuple[str, ServerOptions]:
+    """Split a URL into the one for libpq and our own options, which may also be given as arguments."""
+    base, _, query = url.partition("?")
+    ours, rest = _split_query(query, _POSTGRES_OPTIONS)
+    for name, value in ours.items():
+        argument = getattr(server, name)
+        if argument not in (None, value):
+            raise ValueError(f"{name} is {value!r} in the URL and {argument!r} as an argument")
+    return base + ("?" + rest if rest else ""), replace(server, **ours)
 
 
-def _addressed(
-    place: str, query: str, parse: Callable[[str], dict[str, Any]], *, secure: bool
-) -> tuple[tuple[tuple[str, int], ...], dict[str, Any]]:
-    """The hosts that a URL names, and what redis-py reads out of the rest of it."""
-    who, at, hosts = place.rpartition("@")
-    scheme = "rediss" if secure else "redis"
-    each = [parse(f"{scheme}://{who}{at}{host}/?{query}") for host in hosts.split(",")]
-    addresses = tuple((one.get("host", "localhost"), one.get("port", 6379)) for one in each)
-    ours = ("host", "port", "db", "connection_class")
-    settings = {name: value for name, value in each[0].items() if name not in ours}
-    return addresses, settings | ({"ssl": True} if secure else {})
-
-
-def _check(server: ServerOptions) -> None:
+def _check_server_options(server: ServerOptions) -> None:
     _check_text("application_name", server.application_name)
     _check_text("schema", server.schema)
     if server.schema is not None and not 0 < len(server.schema.encode()) < 64:
@@ -212,91 +196,129 @@ def _check(server: ServerOptions) -> None:
 
 
 def _check_text(what: str, text: Any) -> None:
-    """Refuse what a server would cut short or could not be sent."""
+    """Refuse text that a server would cut short or that cannot be sent to it."""
     if text is None:
         return
     if not isinstance(text, str):
         raise TypeError(f"{what} must be a str, not {type(text).__name__}")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError(f"{what} has a character that no server takes")
+        raise ValueError(f"{what} contains a character that PostgreSQL does not accept (NUL or a surrogate)")
 
 
-def _sizes(server: ServerOptions) -> tuple[int, int]:
-    """How many connections the pool holds, at least and at most."""
+def _pool_sizes(server: ServerOptions) -> tuple[int, int]:
+    """Return the smallest and the greatest number of connections in the pool."""
     for name, size in (("min_size", server.min_size), ("max_size", server.max_size)):
         if size is not None and (type(size) is not int or size < (name == "max_size")):
             raise ValueError(f"{name} must be a number of connections, not {size!r}")
-    high = server.max_size if server.max_size is not None else max(8, server.min_size or 0)
-    low = server.min_size if server.min_size is not None else min(1, high)
-    if low > high:
-        raise ValueError(f"min_size={low} is more than max_size={high}")
-    return low, high
+    max_size = server.max_size if server.max_size is not None else max(8, server.min_size or 0)
+    min_size = server.min_size if server.min_size is not None else min(1, max_size)
+    if min_size > max_size:
+        raise ValueError(f"min_size={min_size} is greater than max_size={max_size}")
+    return min_size, max_size
 
 
-def _truth(text: str) -> bool:
+# --- Valkey
+
+
+def _valkey(url: str, settings: Settings) -> Transport:
+    try:
+        from redis.connection import parse_url  # noqa: PLC0415
+    except ImportError as error:
+        raise ImportError("valkey:// and redis:// need redis-py: pip install 'threadkeep[valkey]'") from error
+    from threadkeep.backends.valkey.backend import ValkeyBackend  # noqa: PLC0415
+    from threadkeep.transports.valkey import ValkeyOptions, ValkeyServer  # noqa: PLC0415
+
+    base, _, query = url.partition("://")[2].partition("?")
+    authority, _, path = base.partition("/")
+    if path not in ("", "0"):
+        raise ValueError(
+            f"{_without_password(url)}: a cluster has no database but 0; to keep several Keeps apart, use prefix="
+        )
+    ours, driver_query = _split_query(query, _VALKEY_OPTIONS)
+    _check_driver_options(driver_query)
+    prefix, ttl = ours.get("prefix", "tk"), ours.get("thread_ttl")
+    if not prefix or {"{", "}"} & set(prefix):
+        raise ValueError(f"prefix must be a name without braces, not {prefix!r}")
+    hosts, driver_settings = _parse_hosts(authority, driver_query, parse_url, secure=url.startswith(_SECURE))
+    replicas = ours.get("replicas", 0 if settings.durability == "relaxed" else None)
+    backend = ValkeyBackend(prefix, ttl * 1000 if ttl is not None else None, tidies=not settings.read_only)
+    options = ValkeyOptions(hosts, driver_settings, replicas, settings.timeout, settings.read_only)
+    return ValkeyServer(backend, options, on_loss=settings.on_loss)
+
+
+def _parse_hosts(
+    authority: str, query: str, parse: Callable[[str], dict[str, Any]], *, secure: bool
+) -> tuple[tuple[tuple[str, int], ...], dict[str, Any]]:
+    """Return the (host, port) pairs of a URL, and the driver settings that redis-py reads from the rest of it."""
+    user, at, hosts = authority.rpartition("@")
+    scheme = "rediss" if secure else "redis"
+    parsed = [parse(f"{scheme}://{user}{at}{host}/?{query}") for host in hosts.split(",")]
+    addresses = tuple((each.get("host", "localhost"), each.get("port", 6379)) for each in parsed)
+    ours = ("host", "port", "db", "connection_class")
+    settings = {name: value for name, value in parsed[0].items() if name not in ours}
+    return addresses, settings | ({"ssl": True} if secure else {})
+
+
+def _check_driver_options(query: str) -> None:
+    """Refuse options that redis-py would ignore, or reject only at first use."""
+    from redis import Redis  # noqa: PLC0415
+
+    known = signature(Redis.__init__).parameters.keys() - {"self", "host", "port", "db"}
+    for name in (piece.partition("=")[0] for piece in query.split("&") if piece):
+        if name not in known:
+            raise ValueError(
+                f"unknown option {name} in the URL: use {', '.join(_VALKEY_OPTIONS)}, or an option of redis-py"
+            )
+
+
+# --- options in a URL's query
+
+
+def _parse_bool(text: str) -> bool:
     return {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}[text.lower()]
 
 
-_OURS: Mapping[str, Callable[[str], Any]] = {
-    "schema": str, "min_size": int, "max_size": int, "prepare": _truth, "group": str,
-}  # fmt: skip
-
-
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     number = int(text)
     if number < 0:
         raise ValueError(text)
     return number
 
 
-def _seconds(text: str) -> int:
+def _parse_ttl(text: str) -> int:
     number = int(text)
-    if not 0 < number < _MOST_SECONDS:
+    if not 0 < number < _MAX_TTL_SECONDS:
         raise ValueError(text)
     return number
 
 
-_MOST_SECONDS = 100 * 366 * 24 * 3600
-_VALKEY_OPTIONS: Mapping[str, Callable[[str], Any]] = {"prefix": str, "replicas": _count, "thread_ttl": _seconds}
+_POSTGRES_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "schema": str,
+    "min_size": int,
+    "max_size": int,
+    "prepare": _parse_bool,
+    "group": str,
+}
+_VALKEY_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "prefix": str,
+    "replicas": _parse_count,
+    "thread_ttl": _parse_ttl,
+}
 
 
-def _check_known(query: str) -> None:
-    """Refuse what redis-py would drop, or stumble over at first use."""
-    from redis import Redis  # noqa: PLC0415
-
-    known = signature(Redis.__init__).parameters.keys() - {"self", "host", "port", "db"}
-    for name in (piece.partition("=")[0] for piece in query.split("&") if piece):
-        if name not in known:
-            raise ValueError(f"{name} in the URL is not known: {', '.join(_VALKEY_OPTIONS)}, or an option of redis-py")
-
-
-def _without_our_options(url: str) -> tuple[str, dict[str, Any]]:
-    """The URL for libpq, and what its query says to us."""
-    base, _, query = url.partition("?")
-    said, rest = _said_to_us(query, _OURS)
-    return base + ("?" + rest if rest else ""), said
-
-
-def _said_to_us(query: str, ours: Mapping[str, Callable[[str], Any]]) -> tuple[dict[str, Any], str]:
-    """What a query says to us, and the rest of it."""
-    said: dict[str, Any] = {}
+def _split_query(query: str, parsers: Mapping[str, Callable[[str], Any]]) -> tuple[dict[str, Any], str]:
+    """Return our own options out of a URL's query, parsed, and the rest of the query, which is the driver's."""
+    ours: dict[str, Any] = {}
     rest = []
     for piece in query.split("&") if query else []:
         name, _, text = piece.partition("=")
-        if name not in ours:
+        if name not in parsers:
             rest.append(piece)
             continue
         try:
-            value = ours[name](unquote(text))
+            value = parsers[name](unquote(text))
         except (KeyError, ValueError) as error:
-            raise ValueError(f"{name}={text} in the URL is not understood") from error
-        if said.setdefault(name, value) != value:
-            raise ValueError(f"{name} is said twice in the URL: {said[name]!r} and {value!r}")
-    return said, "&".join(rest)
-
-
-def _said_once(server: ServerOptions, said: Mapping[str, Any]) -> ServerOptions:
-    for name, value in said.items():
-        if getattr(server, name) not in (None, value):
-            raise ValueError(f"{name} is {value!r} in the URL and {getattr(server, name)!r} beside it")
-    return replace(server, **said)
+            raise ValueError(f"{name}={text} in the URL is not valid") from error
+        if ours.setdefault(name, value) != value:
+            raise ValueError(f"{name} is given twice in the URL: {ours[name]!r} and {value!r}")
+    return ours, "&".join(rest)

@@ -1,4 +1,4 @@
-"""Make the sync and the async method of a Keep from one function: `tree, atree = verb(look.tree)`.
+"""Make the sync and the async method of a Keep from one function: `tree, atree = verb(history.tree)`.
 
 Both methods have the function's parameters, docstring and result type, for type checkers and for `help`. They differ
 only in how they run it.

@@ -1,10 +1,10 @@
-"""Drivers: what drives plans. Threads and event loops are used here and in `transports` only.
+"""Drivers: run plans in threads and for event loops. Only this package and `transports` use threads or asyncio.
 
-    runner.py      drives plans: one commit in flight per agent thread; commits of many threads go out together
+    runner.py      drives plans: one change at a time per agent thread; commits of many threads go out together
     workers.py     the threads that make changes, and that read for async callers
-    loops.py       blocking code called from event loops, and coroutines called from blocking code
-    background.py  threads that nobody waits for: work that is repeated, and work that is done once
+    loops.py       calls blocking code from event loops, and coroutines from blocking code
+    background.py  daemon threads for periodic work and for work that nobody waits for
     forks.py       what happens when the process forks
 
-May import `engine`, `plan` and `errors`. Transports are known by the protocol `runner.Transport`.
+May import `engine`, `plan` and `errors`. Transports are known only by the protocol `runner.Transport`.
 """

@@ -1,4 +1,4 @@
-"""Threads that nobody waits for: work that is repeated, and work that is done once."""
+"""Background threads: periodic work, and work that nobody waits for."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, Self
 from threadkeep.errors import Closed, ReadOnly
 
 _log = logging.getLogger(__name__)
-_MINUTES = 5.0
+_DEFAULT_MINUTES = 5.0
 
 
 class PeriodicRun(Future[None]):
-    """Done when the repeating has ended. Cancelling it ends it. Awaiting it returns the run itself, at once."""
+    """A future that is done when periodic work has ended; cancelling it ends the work. Awaiting it returns itself."""
 
     def __await__(self) -> Generator[Any, None, Self]:
-        """LangGraph's async stores have their sweeper's start awaited."""
+        """Return at once: callers of LangGraph's async stores await the start of the sweeper."""
         yield from ()
         return self
 
 
 class Periodic:
-    """Repeats some work every few minutes, in a daemon thread of its own, until it is stopped or raises Closed."""
+    """Repeats some work every few minutes, in a daemon thread, until it is stopped or the work raises Closed."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -32,17 +32,17 @@ class Periodic:
         self._run = PeriodicRun()
 
     def start(self, work: Callable[[], object], minutes: float | None) -> PeriodicRun:
-        """Start, unless it is running already. The first time is after `minutes`, by default 5."""
+        """Start, unless it is running already. The work is first done after `minutes` (default 5)."""
         if self._thread is None or not self._thread.is_alive():
             self._stop, self._run = threading.Event(), PeriodicRun()
             self._run.add_done_callback(lambda done: self._stop.set() if done.cancelled() else None)
-            arguments = (work, minutes or _MINUTES, self._stop, self._run)
+            arguments = (work, minutes or _DEFAULT_MINUTES, self._stop, self._run)
             self._thread = threading.Thread(target=_repeat, args=arguments, name="threadkeep-sweeper", daemon=True)
             self._thread.start()
         return self._run
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Stop, and wait until the thread has ended. Return whether it has."""
+        """Stop, and wait for the thread to end, at most `timeout` seconds. Return whether it has ended."""
         self._stop.set()
         thread = self._thread
         if thread is None or thread is threading.current_thread():
@@ -57,21 +57,21 @@ def _repeat(work: Callable[[], object], minutes: float, stop: threading.Event, r
             work()
         except Closed:
             break
-        except Exception:  # noqa: BLE001 - the next time it may work again
+        except Exception:  # noqa: BLE001 - it may work the next time
             _log.exception("sweeping failed")
     if not run.done():
         run.set_result(None)
 
 
 def in_background(work: Callable[[], object]) -> None:
-    """Do some work in a daemon thread. What it raises is logged, unless the Keep was closed or is read-only."""
+    """Do some work in a daemon thread. Log what it raises, except Closed and ReadOnly."""
 
-    def logged() -> None:
+    def work_and_log() -> None:
         try:
             work()
         except (Closed, ReadOnly):
             return
-        except Exception:  # noqa: BLE001 - nobody waits, but somebody may read it
-            _log.exception("work in the background failed")
+        except Exception:  # noqa: BLE001 - nobody waits for it; it is logged
+            _log.exception("background work failed")
 
-    threading.Thread(target=logged, name="threadkeep-background", daemon=True).start()
+    threading.Thread(target=work_and_log, name="threadkeep-background", daemon=True).start()

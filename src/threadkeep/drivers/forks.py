@@ -1,8 +1,8 @@
-"""os.fork: no database connection may cross it, and no lock may be caught in the middle.
+"""Fork safety: pause everything before os.fork, so no connection is shared and no lock is held in the child.
 
-SQLite's connections must not be used, or even exist, in a forked child: the child's locks would be taken for granted
-and its writes could vanish. So before a fork every transport comes to rest and lets its connections go; both sides
-open new ones when they need them. This is the one piece of module-level state, since the hook is the interpreter's.
+SQLite connections must not be used, or even exist, in a forked child: its locks would not count, and its writes could
+vanish. So before a fork every transport pauses and closes what must not be shared; both sides open new connections when
+they need them. This is the only module-level state, because the hook belongs to the interpreter.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from weakref import WeakSet
 
 
 class Forkable(Protocol):
-    """Something that must not be caught in the middle."""
+    """Something that must not be interrupted by a fork."""
 
     def before_fork(self) -> None:
-        """Come to rest, and stay so."""
+        """Pause, and stay paused until `after_fork`."""
 
     def after_fork(self, *, child: bool) -> None:
-        """Go on; in the child, as if new."""
+        """Continue; in the child, start anew."""
 
 
-class _Watched:
-    """All that must be told, and what has come to rest."""
+class _ForkHooks:
+    """Everything that a fork concerns, and what is paused for one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._alive: WeakSet[Forkable] = WeakSet()
-        self._resting: list[Forkable] = []
+        self._paused: list[Forkable] = []
 
     def add(self, one: Forkable) -> None:
         with self._lock:
@@ -39,25 +39,25 @@ class _Watched:
         self._lock.acquire()
         for one in list(self._alive):
             one.before_fork()
-            self._resting.append(one)
+            self._paused.append(one)
 
     def after(self, *, child: bool) -> None:
-        while self._resting:
-            self._resting.pop().after_fork(child=child)
+        while self._paused:
+            self._paused.pop().after_fork(child=child)
         self._lock.release()
 
 
-_watched = _Watched()
+_hooks = _ForkHooks()
 
 
 def watch(one: Forkable) -> None:
-    """Tell it of forks for as long as it lives."""
-    _watched.add(one)
+    """Call its hooks at each fork, for as long as it lives."""
+    _hooks.add(one)
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_watched.before,
-        after_in_parent=lambda: _watched.after(child=False),
-        after_in_child=lambda: _watched.after(child=True),
+        before=_hooks.before,
+        after_in_parent=lambda: _hooks.after(child=False),
+        after_in_child=lambda: _hooks.after(child=True),
     )

@@ -1,6 +1,6 @@
-"""Blocking code called from event loops, and coroutines called from blocking code.
+"""Call blocking code from event loops, and coroutines from blocking code.
 
-run_in_thread      async; blocking work in a pool thread; a cancelled caller returns at once, the work goes on
+run_in_thread      async; blocking work in a pool thread; a cancelled caller returns at once, the work continues
 finish_in_thread   async; the same, but a cancelled caller waits until the work has ended
 run_in_own_loop    blocking; a coroutine in a new thread with an event loop of its own
 call_or_task       blocking work outside an event loop, a task inside one
@@ -18,17 +18,20 @@ T = TypeVar("T")
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """Do blocking work in a thread of the loop's pool. If the caller is cancelled, the work goes on without it."""
+    """Do blocking work in a thread of the loop's pool. If the caller is cancelled, the work continues without it."""
     return await asyncio.to_thread(work)
 
 
 async def finish_in_thread(work: Callable[[], T]) -> T:
-    """Do blocking work in a thread of the loop's pool. A cancelled caller waits for its end, so nothing it uses is closed."""
-    doing = asyncio.get_running_loop().run_in_executor(None, work)
+    """Do blocking work in a thread of the loop's pool.
+
+    A cancelled caller waits for the work to end, so it does not close what the work still uses.
+    """
+    future = asyncio.get_running_loop().run_in_executor(None, work)
     try:
-        return await asyncio.shield(doing)
+        return await asyncio.shield(future)
     except asyncio.CancelledError:
-        await asyncio.wait([doing])
+        await asyncio.wait([future])
         raise
 
 
@@ -47,12 +50,12 @@ def run_in_own_loop(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def call_or_task(call: Callable[[], T], make: Callable[[], Coroutine[Any, Any, T]]) -> T | asyncio.Future[T]:
-    """Outside an event loop, what `call` returns. Inside one, a task of the coroutine that `make` returns."""
+    """Outside an event loop, return what `call` returns. Inside one, return a task of the coroutine from `make`."""
     return asyncio.ensure_future(make()) if in_event_loop() else call()
 
 
 def in_event_loop() -> bool:
-    """Whether an event loop is running in this thread."""
+    """Return whether an event loop is running in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -61,7 +64,7 @@ def in_event_loop() -> bool:
 
 
 class Done:
-    """An awaitable that is done already."""
+    """An awaitable that is already done."""
 
     def __await__(self) -> Generator[Any, None, None]:
         yield from ()

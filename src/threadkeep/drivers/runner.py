@@ -1,15 +1,15 @@
-"""The runner: who drives which plan, in which thread, and when commits go out.
+"""The runner: drives the plans of a Keep, one change at a time per agent thread, and commits many threads together.
 
-Reads are driven where they are asked for, or on a worker for async callers. Changes are made by workers, or by callers
-that nothing can interrupt, which are those in threads other than the main one: so a cancelled task or a Ctrl-C ends the
-waiting, not the work, and nothing is left half done for others. A caller that has what it came for goes; what is left of
-its lane goes to the next one who waits there, or to a worker.
+A read runs in the calling thread; for async callers, on a worker. A change runs on a worker, or in the calling thread
+if nothing can interrupt it there, that is, in any thread but the main one. So a cancelled task or a Ctrl-C ends the
+waiting, not the work, and leaves nothing half done. A caller returns as soon as it has its outcome; what is left in
+its queue is handed to the next caller that waits there, or to a worker.
 
-The changes of one agent thread queue up in its lane: one plan at a time, and the ops that waited meanwhile go into the
-next plan together. When a plan asks for a commit it is set aside. A worker that finds no more jobs, and nobody else
-committing, commits everything that waits, in one transaction, and goes on with those plans. So a lone caller never waits
-for company, and two hundred tasks need a few transactions. Where the storage takes changes from several sides at once,
-several workers may be committing.
+The changes of one agent thread wait in its queue. One plan runs at a time; the ops that came meanwhile go into the next
+plan together. A plan that requests a commit is set aside. A worker that finds no more jobs, and nobody else committing,
+commits all plans that are set aside, in one transaction, and continues them. So a lone caller never waits for others,
+and two hundred tasks need a few transactions. If the storage accepts several writers, several workers may be
+committing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ from threadkeep.errors import Closed
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, attempt, drive, result, resume
 
 T = TypeVar("T")
-Together: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
+PlanOfOps: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
+"""Makes one plan of several ops of an agent thread; it returns an outcome for each."""
+Deliver: TypeAlias = Callable[[Outcome], None]
+"""Gives an outcome to whoever waits for it, from any thread."""
 _WORKERS = 6
-_ENOUGH = 32
-"""So many commits go out together even if more are on their way."""
+_ENOUGH_COMMITS = 32
+"""So many commits go out together even if more jobs are waiting."""
 
 
 class Transport(Protocol):
@@ -52,99 +55,99 @@ class Transport(Protocol):
         """Execute a request that changes nothing."""
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
-        """Execute changes, in one transaction if possible; one that fails undoes itself only."""
+        """Execute changes, in one transaction if possible. A change that fails undoes only itself."""
 
     def setup(self) -> None:
         """Make the storage ready now instead of at first use."""
 
     def close(self) -> None:
-        """Let what is under way finish and let go of everything."""
+        """Let what is under way finish, then close all connections."""
 
 
 @dataclass(slots=True, eq=False)
-class _Ticket:
-    """A change that somebody waits for: an op that can go together with others, or a plan of its own."""
+class _PendingChange:
+    """A change that somebody waits for: an op that can be merged with others, or a plan that runs alone."""
 
-    tell: Callable[[Outcome], None]
+    deliver: Deliver
     op: Any = None
     plan: Callable[[], Plan[Any]] | None = None
-    caller: _Caller | None = None
-    """Who waits for it and can drive its lane."""
+    caller: _WaitingCaller | None = None
+    """The thread that waits for it and can drive its queue."""
 
 
-class _Caller:
-    """A thread that waits for its outcome, or for its turn to drive a lane."""
+class _WaitingCaller:
+    """A thread that waits for its outcome, or for its turn to drive a queue."""
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
-        self._lane: _Lane | None = None
-        self._awake = (
-            threading.Lock()
-        )  # not an Event: Ctrl-C may leave the lock inside one locked, and `tell` would hang
+        self._queue: _ThreadQueue | None = None
+        # Not an Event: Ctrl-C may leave the lock inside one locked, and `deliver` would hang.
+        self._awake = threading.Lock()
         self._awake.acquire()
 
-    def tell(self, outcome: Outcome) -> None:
+    def deliver(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self._awake.release()
 
-    def let_drive(self, lane: _Lane) -> None:
-        self._lane = lane
+    def hand_over(self, queue: _ThreadQueue) -> None:
+        self._queue = queue
         self._awake.release()
 
-    def wait(self) -> _Lane | None:
-        """The lane to drive, or None when there is an outcome."""
+    def wait(self) -> _ThreadQueue | None:
+        """Return the queue to drive, or None when there is an outcome."""
         self._awake.acquire()
-        lane, self._lane = self._lane, None
-        return lane
+        queue, self._queue = self._queue, None
+        return queue
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
-    """The queue of one agent thread."""
+class _ThreadQueue:
+    """The changes of one agent thread that wait for their turn."""
 
     key: Hashable
-    together: Together
-    waiting: deque[_Ticket] = field(default_factory=deque)
+    plan_of_ops: PlanOfOps
+    waiting: deque[_PendingChange] = field(default_factory=deque)
 
-    def next_tickets(self) -> list[_Ticket]:
-        """What can go out as one: ops up to the next plan, or that plan."""
-        taken = [self.waiting.popleft()]
-        while taken[0].plan is None and self.waiting and self.waiting[0].plan is None:
-            taken.append(self.waiting.popleft())
-        return taken
+    def take_next(self) -> list[_PendingChange]:
+        """Take what one plan can do: all ops up to the next plan, or that plan."""
+        changes = [self.waiting.popleft()]
+        while changes[0].plan is None and self.waiting and self.waiting[0].plan is None:
+            changes.append(self.waiting.popleft())
+        return changes
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
-    """A plan under way for some tickets of a lane."""
+class _RunningPlan:
+    """A plan under way for some changes of a queue."""
 
-    lane: _Lane
-    tickets: list[_Ticket]
+    queue: _ThreadQueue
+    changes: list[_PendingChange]
     plan: Plan[Any]
 
     def finish(self, outcome: Outcome) -> None:
-        """Tell everybody who waited; ops that went together have an outcome each."""
-        apart = isinstance(outcome, Reply) and self.tickets[0].plan is None
-        outcomes = outcome.value if apart else [outcome] * len(self.tickets)  # type: ignore[union-attr]
-        for ticket, own in zip(self.tickets, outcomes, strict=True):
-            ticket.tell(own)
+        """Deliver the outcome to everybody who waits. Ops that were merged have one outcome each."""
+        merged = isinstance(outcome, Reply) and self.changes[0].plan is None
+        outcomes = outcome.value if merged else [outcome] * len(self.changes)  # type: ignore[union-attr]
+        for change, own in zip(self.changes, outcomes, strict=True):
+            change.deliver(own)
 
 
 class _State:
-    """All that a forked child must have anew."""
+    """Everything that a forked child must have anew."""
 
     def __init__(self, runner: Runner, writers: int) -> None:
         self.lock = threading.Lock()
-        self.lanes: dict[Hashable, _Lane] = {}
-        self.commits: deque[tuple[_Job, Request[Any]]] = deque()
+        self.queues: dict[Hashable, _ThreadQueue] = {}
+        self.commits: deque[tuple[_RunningPlan, Request[Any]]] = deque()
         self.committing = threading.Semaphore(writers)
-        self.workers = Workers(_WORKERS, partial(_commit_of, ref(runner)))  # a worker at rest keeps no Keep alive
+        # By a weak reference, so that an idle worker does not keep an unused Keep alive.
+        self.workers = Workers(_WORKERS, partial(_commit_if_alive, ref(runner)))
 
 
-def _commit_of(runner: ref[Runner]) -> None:
+def _commit_if_alive(runner: ref[Runner]) -> None:
     alive = runner()
     if alive is not None:
-        alive.commit_due()
+        alive.commit_if_due()
 
 
 class Runner:
@@ -161,67 +164,67 @@ class Runner:
         forks.watch(self)
 
     def run(self, plan: Plan[T]) -> T:
-        """Drive a plan that only reads, here and now."""
+        """Drive a plan that only reads, in the calling thread."""
         try:
-            self._open()
+            self._open_state()
         except Closed:
             plan.close()
             raise
         return drive(plan, self._execute)
 
     async def arun(self, make: Callable[[], Plan[T]]) -> T:
-        """Drive a plan that only reads, on a worker; even making it is the worker's work."""
-        done, tell = _callback()
-        self._open().workers.submit(lambda: tell(attempt(lambda: self.run(make()))))
-        value: T = await done
+        """Drive a plan that only reads, on a worker; the worker also makes it."""
+        future, deliver = _future()
+        self._open_state().workers.submit(lambda: deliver(attempt(lambda: self.run(make()))))
+        value: T = await future
         return value
 
-    def change(self, key: Hashable, together: Together, make: Callable[[], Any]) -> Any:
-        """Make an op of an agent thread, here, and wait until it is committed; what it gives."""
+    def change(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Any]) -> Any:
+        """Make an op of an agent thread and wait until it is committed. Return the op's result."""
         op = make()
-        return self._wait(key, together, lambda tell: _Ticket(tell, op=op))
+        return self._wait(key, plan_of_ops, lambda deliver: _PendingChange(deliver, op=op))
 
-    async def achange(self, key: Hashable, together: Together, make: Callable[[], Any]) -> Any:
-        """The same for async callers; even making the op is a worker's work."""
-        return await self._await(key, together, lambda tell: _Ticket(tell, op=make()))
+    async def achange(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Any]) -> Any:
+        """Async variant; a worker also makes the op."""
+        return await self._await(key, plan_of_ops, lambda deliver: _PendingChange(deliver, op=make()))
 
-    def exclusive(self, key: Hashable, together: Together, make: Callable[[], Plan[T]]) -> T:
-        """Have a plan driven that changes an agent thread, with no other change of that thread under way here."""
-        value: T = self._wait(key, together, lambda tell: _Ticket(tell, plan=make))
+    def exclusive(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Plan[T]]) -> T:
+        """Drive a plan that changes an agent thread, while no other change of that thread is under way here."""
+        value: T = self._wait(key, plan_of_ops, lambda deliver: _PendingChange(deliver, plan=make))
         return value
 
-    async def aexclusive(self, key: Hashable, together: Together, make: Callable[[], Plan[T]]) -> T:
-        """The same for async callers."""
-        value: T = await self._await(key, together, lambda tell: _Ticket(tell, plan=make))
+    async def aexclusive(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Plan[T]]) -> T:
+        """Async variant."""
+        value: T = await self._await(key, plan_of_ops, lambda deliver: _PendingChange(deliver, plan=make))
         return value
 
     def close(self) -> None:
-        """Finish what is under way, then let go of workers and transport. Harmless when repeated."""
+        """Finish what is under way, then end the workers and close the transport. Closing twice does nothing."""
         self._closed = True
         self._on_close()
         self._state.workers.stop()
         self._transport.close()
 
     async def aclose(self) -> None:
-        """The same, without blocking the event loop."""
-        done, tell = _callback()
-        threading.Thread(target=lambda: tell(attempt(self.close)), name="threadkeep-close").start()
-        await done
+        """Close without blocking the event loop."""
+        future, deliver = _future()
+        threading.Thread(target=lambda: deliver(attempt(self.close)), name="threadkeep-close").start()
+        await future
 
     def check_open(self) -> None:
-        """Closed, if it is."""
-        self._open()
+        """Raise Closed if it is closed."""
+        self._open_state()
 
     def before_fork(self) -> None:
-        """Nothing to wait for: what the parent's workers do is the parent's."""
+        """Do nothing: the work of the parent's workers stays the parent's."""
 
     def after_fork(self, *, child: bool) -> None:
-        """The child has no workers and nothing under way."""
+        """In the child, start anew: it has no workers and nothing under way."""
         if child:
             self._state = _State(self, self._transport.writers)
             self._on_fork()
 
-    def _open(self) -> _State:
+    def _open_state(self) -> _State:
         if self._closed:
             raise Closed
         return self._state
@@ -231,141 +234,144 @@ class Runner:
             return time.sleep(min(0.002 * 2**request.attempt, 0.25) * (0.5 + random()))  # noqa: S311 - no secret
         return self._transport.read(request)
 
-    def _wait(self, key: Hashable, together: Together, make: Callable[[Callable[[Outcome], None]], _Ticket]) -> Any:
-        state, caller = self._open(), _Caller()
+    def _wait(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[Deliver], _PendingChange]) -> Any:
+        state, caller = self._open_state(), _WaitingCaller()
         if threading.current_thread() is threading.main_thread():
-            self._hand_over(key, together, make, caller.tell)
+            self._submit(key, plan_of_ops, make, caller.deliver)
             caller.wait()
         else:
-            ticket = make(caller.tell)
-            ticket.caller = caller
-            self._drive(state, partial(self._enqueue, state, key, together, ticket, caller), caller)
-            while (lane := caller.wait()) is not None:
-                self._drive(state, partial(self._start_next, state, lane, caller), caller)
+            change = make(caller.deliver)
+            change.caller = caller
+            self._drive(state, partial(self._enqueue, state, key, plan_of_ops, change, caller), caller)
+            while (queue := caller.wait()) is not None:
+                self._drive(state, partial(self._start_next, state, queue, caller), caller)
         assert caller.outcome is not None
         return result(caller.outcome)
 
-    def _drive(self, state: _State, start: Callable[[], None], caller: _Caller) -> None:
+    def _drive(self, state: _State, start: Callable[[], None], caller: _WaitingCaller) -> None:
         """Do a worker's work in the caller's thread."""
         with state.workers.visited():
             start()
             self._commit_all(state, caller)
 
-    async def _await(
-        self, key: Hashable, together: Together, make: Callable[[Callable[[Outcome], None]], _Ticket]
-    ) -> Any:
-        done, tell = _callback()
-        self._hand_over(key, together, make, tell)
-        return await done
+    async def _await(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[Deliver], _PendingChange]) -> Any:
+        future, deliver = _future()
+        self._submit(key, plan_of_ops, make, deliver)
+        return await future
 
-    def _hand_over(
+    def _submit(
         self,
         key: Hashable,
-        together: Together,
-        make: Callable[[Callable[[Outcome], None]], _Ticket],
-        tell: Callable[[Outcome], None],
+        plan_of_ops: PlanOfOps,
+        make: Callable[[Deliver], _PendingChange],
+        deliver: Deliver,
     ) -> None:
-        """Let a worker make a ticket and take it as far as it can go."""
-        state = self._open()
+        """Let a worker make a change and drive it as far as it can."""
+        state = self._open_state()
 
         def job() -> None:
-            made = attempt(lambda: make(tell))
+            made = attempt(lambda: make(deliver))
             if isinstance(made, Failure):
-                tell(made)
+                deliver(made)
                 return
-            self._enqueue(state, key, together, made.value)
+            self._enqueue(state, key, plan_of_ops, made.value)
 
         state.workers.submit(job)
 
     def _enqueue(
-        self, state: _State, key: Hashable, together: Together, ticket: _Ticket, caller: _Caller | None = None
+        self,
+        state: _State,
+        key: Hashable,
+        plan_of_ops: PlanOfOps,
+        change: _PendingChange,
+        caller: _WaitingCaller | None = None,
     ) -> None:
-        """Put a ticket into its lane; if the lane was empty, start it."""
+        """Put a change into the queue of its thread. If there was no queue, start one."""
         with state.lock:
-            lane = state.lanes.get(key)
-            if lane is not None:
-                lane.waiting.append(ticket)
+            queue = state.queues.get(key)
+            if queue is not None:
+                queue.waiting.append(change)
                 return
-            lane = state.lanes[key] = _Lane(key, together)
-            lane.waiting.append(ticket)
-        self._start_next(state, lane, caller)
+            queue = state.queues[key] = _ThreadQueue(key, plan_of_ops)
+            queue.waiting.append(change)
+        self._start_next(state, queue, caller)
 
-    def _start_next(self, state: _State, lane: _Lane, caller: _Caller | None = None) -> None:
-        """Start plans of a lane until one waits for its commit, nothing is left, or the caller has its outcome."""
+    def _start_next(self, state: _State, queue: _ThreadQueue, caller: _WaitingCaller | None = None) -> None:
+        """Run plans of a queue until one waits for its commit, none is left, or the caller has its outcome."""
         while caller is None or caller.outcome is None:
             with state.lock:
-                if not lane.waiting:
-                    del state.lanes[lane.key]
+                if not queue.waiting:
+                    del state.queues[queue.key]
                     return
-                tickets = lane.next_tickets()
-            job = _Job(lane, tickets, _plan_of(lane, tickets))
-            if not self._go_on(state, job, Reply()):
+                changes = queue.take_next()
+            running = _RunningPlan(queue, changes, _plan_for(queue, changes))
+            if not self._continue(state, running, Reply()):
                 return
-        self._pass_on(state, lane)
+        self._hand_over(state, queue)
 
-    def _pass_on(self, state: _State, lane: _Lane) -> None:
-        """Let somebody else drive a lane: the first who waits in it, or a worker."""
+    def _hand_over(self, state: _State, queue: _ThreadQueue) -> None:
+        """Let somebody else drive a queue: the first caller that waits in it, or a worker."""
         with state.lock:
-            if not lane.waiting:
-                del state.lanes[lane.key]
+            if not queue.waiting:
+                del state.queues[queue.key]
                 return
-            heir = lane.waiting[0].caller
-        if heir is not None:
-            heir.let_drive(lane)
+            next_caller = queue.waiting[0].caller
+        if next_caller is not None:
+            next_caller.hand_over(queue)
         else:
-            state.workers.submit(partial(self._start_next, state, lane))
+            state.workers.submit(partial(self._start_next, state, queue))
 
-    def _go_on(self, state: _State, job: _Job, outcome: Outcome) -> bool:
-        """Step a job until it asks for a commit (False) or ends (True)."""
-        step = resume(job.plan, outcome)
+    def _continue(self, state: _State, running: _RunningPlan, outcome: Outcome) -> bool:
+        """Run a plan until it requests a commit (return False) or ends (return True)."""
+        step = resume(running.plan, outcome)
         while isinstance(step, Request):
             if step.access.writes:
-                state.commits.append((job, step))
+                state.commits.append((running, step))
                 return False
-            step = resume(job.plan, answer(self._execute, step))
-        job.finish(step)
+            step = resume(running.plan, answer(self._execute, step))
+        running.finish(step)
         return True
 
-    def commit_due(self) -> None:
-        """Commit what waits, if it is time to; workers do so after each job."""
+    def commit_if_due(self) -> None:
+        """Commit what is set aside, if it is time to. Workers call this after each job."""
         self._commit_all(self._state)
 
-    def _commit_all(self, state: _State, caller: _Caller | None = None) -> None:
-        """Commit what waits, unless more is coming or enough others do: whoever commits looks again when done."""
+    def _commit_all(self, state: _State, caller: _WaitingCaller | None = None) -> None:
+        """Commit what is set aside, unless more is coming or enough others commit, who will look again when done."""
         while self._is_due(state):
             if caller is not None and caller.outcome is not None:
-                state.workers.submit(_nothing)  # and commit, as after each job
+                state.workers.submit(_no_job)  # a worker commits after each job
                 return
             if not state.committing.acquire(blocking=False):
                 return
             try:
-                jobs = self._commit_waiting(state)
+                committed = self._commit_waiting(state)
             finally:
                 state.committing.release()
-            for job, outcome in jobs:
-                if self._go_on(state, job, outcome):
-                    self._start_next(state, job.lane, caller)
+            for running, outcome in committed:
+                if self._continue(state, running, outcome):
+                    self._start_next(state, running.queue, caller)
 
     def _is_due(self, state: _State) -> bool:
         waiting = len(state.commits)
-        return waiting >= _ENOUGH or (waiting > 0 and not state.workers.have_more())
+        return waiting >= _ENOUGH_COMMITS or (waiting > 0 and not state.workers.have_more())
 
-    def _commit_waiting(self, state: _State) -> list[tuple[_Job, Outcome]]:
-        waiting = list(_taken(state.commits))
+    def _commit_waiting(self, state: _State) -> list[tuple[_RunningPlan, Outcome]]:
+        waiting = list(_pop_all(state.commits))
         if not waiting:
             return []
         outcomes = attempt(partial(self._transport.write, [request for _, request in waiting]))
         if isinstance(outcomes, Failure):
-            return [(job, outcomes) for job, _ in waiting]
-        return [(job, outcome) for (job, _), outcome in zip(waiting, outcomes.value, strict=True)]
+            return [(running, outcomes) for running, _ in waiting]
+        return [(running, outcome) for (running, _), outcome in zip(waiting, outcomes.value, strict=True)]
 
 
-def _nothing() -> None:
-    """A job that is only there for what comes after it."""
+def _no_job() -> None:
+    """A job that does nothing, for what a worker does after each job."""
 
 
-def _taken(waiting: deque[T]) -> Iterator[T]:
-    """All that is there; others may be taking too."""
+def _pop_all(waiting: deque[T]) -> Iterator[T]:
+    """Pop everything, while other threads may be popping too."""
     while waiting:
         try:
             yield waiting.popleft()
@@ -373,53 +379,53 @@ def _taken(waiting: deque[T]) -> Iterator[T]:
             return
 
 
-def _plan_of(lane: _Lane, tickets: list[_Ticket]) -> Plan[Any]:
-    make = tickets[0].plan
-    return make() if make else lane.together([ticket.op for ticket in tickets])
+def _plan_for(queue: _ThreadQueue, changes: list[_PendingChange]) -> Plan[Any]:
+    make = changes[0].plan
+    return make() if make else queue.plan_of_ops([change.op for change in changes])
 
 
 class _Mailbox:
-    """Outcomes on their way to one event loop: what a group of commits brings wakes the loop once."""
+    """Outcomes on their way to one event loop. The outcomes of one group of commits wake the loop once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._wake = loop.call_soon_threadsafe
+        self._call_in_loop = loop.call_soon_threadsafe
         self._waiting: deque[tuple[asyncio.Future[Any], Outcome]] = deque()
-        self._is_awake = False
+        self._is_scheduled = False
 
-    def tell(self, done: asyncio.Future[Any], outcome: Outcome) -> None:
+    def post(self, future: asyncio.Future[Any], outcome: Outcome) -> None:
         """Have a future settled, from any thread."""
-        self._waiting.append((done, outcome))
-        if self._is_awake:
-            return  # `_deliver` is still to come, and takes this one too
-        self._is_awake = True
+        self._waiting.append((future, outcome))
+        if self._is_scheduled:
+            return  # `_settle_all` has not run yet, and will take this one too
+        self._is_scheduled = True
         try:
-            self._wake(self._deliver)
+            self._call_in_loop(self._settle_all)
         except RuntimeError:
             self._waiting.clear()  # the loop is closed: nobody waits any more
 
-    def _deliver(self) -> None:
-        self._is_awake = False  # before looking: what comes from now on wakes the loop again
-        for done, outcome in _taken(self._waiting):
-            _settle(done, outcome)
+    def _settle_all(self) -> None:
+        self._is_scheduled = False  # before looking: whatever is posted from now on schedules another call
+        for future, outcome in _pop_all(self._waiting):
+            _settle(future, outcome)
 
 
 _mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDictionary()
 
 
-def _callback() -> tuple[asyncio.Future[Any], Callable[[Outcome], None]]:
-    """A future of the running loop, and how another thread settles it."""
+def _future() -> tuple[asyncio.Future[Any], Deliver]:
+    """Return a future of the running loop, and the function with which another thread settles it."""
     loop = asyncio.get_running_loop()
     mailbox = _mailboxes.get(loop)
     if mailbox is None:
         mailbox = _mailboxes.setdefault(loop, _Mailbox(loop))
-    done: asyncio.Future[Any] = loop.create_future()
-    return done, partial(mailbox.tell, done)
+    future: asyncio.Future[Any] = loop.create_future()
+    return future, partial(mailbox.post, future)
 
 
-def _settle(done: asyncio.Future[Any], outcome: Outcome) -> None:
-    if done.done():
+def _settle(future: asyncio.Future[Any], outcome: Outcome) -> None:
+    if future.done():
         return
     if isinstance(outcome, Failure):
-        done.set_exception(outcome.error)
+        future.set_exception(outcome.error)
     else:
-        done.set_result(outcome.value)
+        future.set_result(outcome.value)

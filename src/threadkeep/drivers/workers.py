@@ -1,11 +1,11 @@
-"""A few threads that do what event loops and interruptible callers must not do themselves.
+"""Worker threads: they do what event loops and interruptible callers must not do themselves.
 
-They start when there is work and end when there has been none for a while, so a forgotten Keep leaves nothing behind.
-They are daemons, because Python joins other threads before it would let these be told to end; at exit they finish
-what is queued.
+Workers start when there is work and end after some seconds without any, so an unused Keep leaves no threads behind.
+They are daemons: at exit Python joins other threads before atexit handlers could stop them. Our handler makes them
+finish what is queued.
 
-A caller may be interrupted (Ctrl-C) at any point of `submit`: the queue is C code and takes a job or does not, and all
-counting is done by the workers themselves.
+A caller may be interrupted (Ctrl-C) at any point of `submit`: the queue is C code and takes a job or does not, and only
+the workers themselves change the counts.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
 Job = Callable[[], None]
-_PATIENCE = 5.0
-"""Seconds without work after which a worker ends."""
+_IDLE_SECONDS = 5.0
+"""A worker ends after so many seconds without work."""
 
 
 class Workers:
-    """About `most` threads at most. After each job its worker also does `after`. Neither may raise."""
+    """Up to about `limit` threads. After each job, its worker also calls `after_job`. Neither may raise."""
 
-    def __init__(self, most: int, after: Job) -> None:
-        self._most = most
-        self._after = after
+    def __init__(self, limit: int, after_job: Job) -> None:
+        self._limit = limit
+        self._after_job = after_job
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
@@ -38,20 +38,20 @@ class Workers:
         self._process = os.getpid()
 
     def submit(self, job: Job) -> None:
-        """Have a job done soon. One that comes after `stop` is done at once, in the caller's thread."""
+        """Queue a job. After `stop`, do it at once, in the caller's thread."""
         self._jobs.put(job)
         if self._stopped:
             self._finish_queue()
-        elif self._jobs.qsize() >= self._idle and len(self._threads) < self._most:
+        elif self._jobs.qsize() >= self._idle and len(self._threads) < self._limit:
             threading.Thread(target=self._work, name="threadkeep", daemon=True).start()
 
     def have_more(self) -> bool:
-        """Whether jobs are waiting, so that `after` will come again soon."""
+        """Return whether jobs are waiting, so that `after_job` will be called again soon."""
         return not self._stopped and not self._jobs.empty()
 
     @contextmanager
     def visited(self) -> Iterator[None]:
-        """While a caller does a worker's work in its own thread: `stop` waits for that too."""
+        """Count a caller that does a worker's work in its own thread: `stop` waits for it too."""
         with self._lock:
             self._visitors += 1
         try:
@@ -61,7 +61,7 @@ class Workers:
                 self._visitors -= 1
 
     def stop(self) -> None:
-        """Finish what is queued and end all threads; but a forked child leaves the parent's alone."""
+        """Finish what is queued and end all threads. In a forked child, do nothing: the threads are the parent's."""
         if self._process != os.getpid():
             return
         self._stopped = True
@@ -70,7 +70,7 @@ class Workers:
         while any(worker.is_alive() for worker in workers):
             for _ in workers:
                 self._jobs.put(None)
-            for worker in workers:  # callers that come now finish the queue too, and may take what ends a worker
+            for worker in workers:  # again and again: late callers also empty the queue, and may take a None
                 worker.join(0.05)
         while self._visitors:
             time.sleep(0.001)
@@ -84,26 +84,26 @@ class Workers:
                 return
             if job is not None:
                 job()
-                self._after()
+                self._after_job()
 
     def _work(self) -> None:
-        self._join_in()
+        self._register()
         while (job := self._next()) is not None:
             job()
-            self._after()
-            del job  # what it holds may be forgotten while we wait
+            self._after_job()
+            del job  # so that what it refers to can be collected while we wait
 
-    def _join_in(self) -> None:
+    def _register(self) -> None:
         with self._lock:
             if not self._threads:
                 atexit.register(self.stop)
             self._threads.add(threading.current_thread())
 
     def _next(self) -> Job | None:
-        """The next job; None when it is time to end."""
+        """Return the next job, or None when it is time to end."""
         while True:
             try:
-                job = self._waiting()
+                job = self._wait_for_job()
             except Empty:
                 job = None
             if job is not None:
@@ -114,13 +114,13 @@ class Workers:
                     atexit.unregister(self.stop)
             if self._stopped or self._jobs.empty():
                 return None
-            self._join_in()  # a job came while we left
+            self._register()  # a job came meanwhile
 
-    def _waiting(self) -> Job | None:
+    def _wait_for_job(self) -> Job | None:
         with self._lock:
             self._idle += 1
         try:
-            return self._jobs.get(timeout=_PATIENCE)
+            return self._jobs.get(timeout=_IDLE_SECONDS)
         finally:
             with self._lock:
                 self._idle -= 1

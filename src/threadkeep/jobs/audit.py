@@ -1,4 +1,4 @@
-"""Report who wrote what, how much nodes and channels write, and what takes how much space."""
+"""Trace writes, count what nodes and channels write, and measure the space that threads take."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from threadkeep.engine.requests import MeasureStorage
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.metadata import as_filter
 from threadkeep.engine.when import When, as_time
-from threadkeep.jobs.look import thread_key
+from threadkeep.jobs.catalogue import thread_key
 from threadkeep.jobs.over_threads import over_threads, read_thread
 from threadkeep.plan import ask
 from threadkeep.session import Session
 from threadkeep.work import Tell, Work, read, reporting
 
-_NAMESPACES = 1000
+_NAMESPACES_PER_PAGE = 1000
 
 
 async def trace(
@@ -38,15 +38,15 @@ async def trace(
     kind: str | None = None,
     values: bool = False,
 ) -> list[TracedWrite]:
-    """Return the writes on a checkpoint (the latest by default), by time, path, task and idx.
+    """Return the writes on a checkpoint (the latest by default), ordered by time, path, task and idx.
 
     These are the writes of the tasks that ran from it. `checkpoint_id` is an id, a unique beginning of one, `latest` or
-    `latest~2`. With `values`, each write has its value as plain data. A CubeLoop thread has no writes: there the result
-    is the messages that this checkpoint adds to its parent; `task` is their run, `idx` their position in the thread.
-    Raise Missing if there is no such thread or checkpoint. Up to five round trips.
+    `latest~2`. With `values`, each write has its value as plain data. A CubeLoop thread has no writes: instead, return
+    the messages that this checkpoint adds to its parent; `task` is their run, `idx` their position in the thread.
+    Raise Missing if the thread or checkpoint does not exist. Up to five round trips.
     """
-    ref, space = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
-    return await audit.trace(session.heads, await thread_key(session, thread_id, kind), ref, space, values=values)
+    ref, namespace = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
+    return await audit.trace(session.heads, await thread_key(session, thread_id, kind), ref, namespace, values=values)
 
 
 def activity(
@@ -62,27 +62,28 @@ def activity(
 ) -> Work[Activity]:
     """Return the number and size of writes by node and channel, over all matching threads.
 
-    Writes count at or after `since` and before `until`. Both are aware datetimes, timedeltas before now, or text such
-    as `7d` or `2026-04-01`. `ns` None means all namespaces, "" the root, a subgraph's name all calls of it. In CubeLoop
-    threads each message counts as a write of no node to the channel `messages`. Threads are read one at a time, each as
-    it is then; those without a change after `since` are not read, damaged ones are listed in `skipped`.
+    Count writes made at or after `since` and before `until`. Both are aware datetimes, timedeltas before now, or text
+    such as `7d` or `2026-04-01`. `ns` None means all namespaces, "" the root, a subgraph's name all calls of it. In
+    CubeLoop threads each message counts as a write of no node to the channel `messages`. Threads are read one at a
+    time, each as it is at that moment. Threads without a change after `since` are not read; damaged ones are listed in
+    `skipped`.
     """
-    time = now_ms()
-    asked = audit.ActivityQuery(as_time(since, "since", time), as_time(until, "until", time), as_optional_id(ns, "ns"))
+    now = now_ms()
+    query = audit.ActivityQuery(as_time(since, "since", now), as_time(until, "until", now), as_optional_id(ns, "ns"))
     threads = partial(over_threads, session.tenant, as_id(prefix, "prefix"), as_kind(kind), as_filter(metadata))
 
     def work() -> Work[Activity]:
-        tally, skipped = audit.ActivityTotals(), list[str]()
+        totals, skipped = audit.ActivityTotals(), list[str]()
 
         def visit(info: ThreadInfo) -> Work[None]:
-            if asked.since is None or info.updated >= utc_time(asked.since):
+            if query.since is None or info.updated >= utc_time(query.since):
                 plan = partial(
-                    audit.thread_activity, session.heads, ThreadKey(session.tenant, info.kind, info.id), asked
+                    audit.thread_activity, session.heads, ThreadKey(session.tenant, info.kind, info.id), query
                 )
-                yield from read_thread(info, plan, tally.take, skipped)
+                yield from read_thread(info, plan, totals.take, skipped)
 
         yield from threads(visit)
-        return replace(tally.activity(asked), skipped=tuple(skipped))
+        return replace(totals.activity(query), skipped=tuple(skipped))
 
     return reporting(work(), on_progress)
 
@@ -96,39 +97,39 @@ def sizes(
     limit: int = 20,
     on_progress: Tell | None = None,
 ) -> Work[Sizes]:
-    """Return the space that threads take, by thread (the `limit` largest), channel and kind, and what it holds.
+    """Return the space that threads take: by thread (the `limit` largest), by channel, and by kind.
 
-    Measure one thread, or all whose id starts with `prefix`; ValueError if both are given, Missing if there is no such
-    thread. Two round trips for each thread, more for many items. Damaged threads are listed in `skipped`, unless one
-    was named: then Corrupt is raised.
+    Measure one thread, or all whose id starts with `prefix`. Raise ValueError if both are given, Missing if the thread
+    does not exist. Two round trips for each thread, more for many items. Damaged threads are listed in `skipped`; if
+    the one thread that was named is damaged, raise Corrupt.
     """
-    scale, start, of = engine_sizes.SizeTotals(as_count(limit, "limit")), as_id(prefix, "prefix"), as_kind(kind)
+    totals, prefix, kind = engine_sizes.SizeTotals(as_count(limit, "limit")), as_id(prefix, "prefix"), as_kind(kind)
     if thread_id is None:
-        return reporting(_sizes_of_all(session, scale, start, of), on_progress)
-    if start:
+        return reporting(_sizes_of_all(session, totals, prefix, kind), on_progress)
+    if prefix:
         raise ValueError("give thread_id or prefix, not both")
-    return _sizes_of_one(session, scale, as_id(thread_id, "thread_id"), of)
+    return _sizes_of_one(session, totals, as_id(thread_id, "thread_id"), kind)
 
 
-def _sizes_of_all(session: Session, scale: engine_sizes.SizeTotals, prefix: str, kind: str | None) -> Work[Sizes]:
+def _sizes_of_all(session: Session, totals: engine_sizes.SizeTotals, prefix: str, kind: str | None) -> Work[Sizes]:
     skipped: list[str] = []
 
     def visit(info: ThreadInfo) -> Work[None]:
         plan = partial(engine_sizes.measure_thread, session.heads, ThreadKey(session.tenant, info.kind, info.id))
-        yield from read_thread(info, plan, scale.take, skipped)
+        yield from read_thread(info, plan, totals.take, skipped)
 
     yield from over_threads(session.tenant, prefix, kind, {}, visit)
-    return replace(scale.sizes(), skipped=tuple(skipped))
+    return replace(totals.sizes(), skipped=tuple(skipped))
 
 
-def _sizes_of_one(session: Session, scale: engine_sizes.SizeTotals, id: str, kind: str | None) -> Work[Sizes]:
+def _sizes_of_one(session: Session, totals: engine_sizes.SizeTotals, id: str, kind: str | None) -> Work[Sizes]:
     key = yield from read(lambda: thread_key(session, id, kind))
-    scale.take((yield from read(lambda: engine_sizes.measure_thread(session.heads, key))))
-    return scale.sizes()
+    totals.take((yield from read(lambda: engine_sizes.measure_thread(session.heads, key))))
+    return totals.sizes()
 
 
 def stats(session: Session, *, on_progress: Tell | None = None) -> Work[Stats]:
-    """Return the numbers of threads, checkpoints, writes and memories of this tenant, and the space the storage takes.
+    """Return how many threads, checkpoints, writes and memories this tenant has, and the space the storage takes.
 
     Four round trips; more for many threads or namespaces. Only thread rows are read.
     """
@@ -136,23 +137,23 @@ def stats(session: Session, *, on_progress: Tell | None = None) -> Work[Stats]:
 
 
 def _stats(tenant: str, now: int) -> Work[Stats]:
-    census = engine_sizes.ThreadTotals()
+    totals = engine_sizes.ThreadTotals()
 
     def visit(info: ThreadInfo) -> Work[None]:
-        census.take(info)
+        totals.take(info)
         yield from ()
 
     yield from over_threads(tenant, "", None, {}, visit)
     memories = yield from read(lambda: ask(CountMemories(tenant, now)))
     namespaces = yield from _count_namespaces(tenant, now)
-    return census.stats(memories, namespaces, (yield from read(lambda: ask(MeasureStorage()))))
+    return totals.stats(memories, namespaces, (yield from read(lambda: ask(MeasureStorage()))))
 
 
 def _count_namespaces(tenant: str, now: int) -> Work[int]:
     total, last = 0, None
     while True:
-        page = yield from read(partial(ask, ListNamespaces(tenant, (), now, _NAMESPACES, last)))
+        page = yield from read(partial(ask, ListNamespaces(tenant, (), now, _NAMESPACES_PER_PAGE, last)))
         total += len(page)
-        if len(page) < _NAMESPACES:
+        if len(page) < _NAMESPACES_PER_PAGE:
             return total
         last = page[-1]

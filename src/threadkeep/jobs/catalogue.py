@@ -30,39 +30,39 @@ async def threads(
     """Return one page of threads, of both kinds unless `kind` is given.
 
     `order` is `updated`, `created` or `bytes` (greatest first), or `id`. `after` is the last thread of the previous
-    page: its ThreadInfo, or its id, which costs one more round trip. `prefix` and `contains` compare with the id;
-    `contains` ignores case and reads all threads. `metadata` compares with that of the newest root checkpoint.
+    page: its ThreadInfo, or its id, which costs one more round trip. `prefix` and `contains` are matched with the id;
+    `contains` ignores case and reads all threads. `metadata` is matched with that of the newest root checkpoint.
     One round trip; more if `metadata` is not indexed. Only thread rows are read.
     """
-    wanted = as_filter(metadata)
+    metadata_filter = as_filter(metadata)
     query = catalogue.query(
         session.tenant,
         limit=as_count(limit, "limit"),
         after=after,
         prefix=as_id(prefix, "prefix"),
-        metadata=wanted,
+        metadata=metadata_filter,
         status=status,
         order=order,
         kind=as_kind(kind),
     )
-    last = None if after is None or isinstance(after, ThreadInfo) else as_id(after, "after")
-    return await catalogue.threads(query, wanted, last, as_id(contains, "contains"))
+    last_id = None if after is None or isinstance(after, ThreadInfo) else as_id(after, "after")
+    return await catalogue.threads(query, metadata_filter, last_id, as_id(contains, "contains"))
 
 
 async def thread(session: Session, thread_id: str, *, kind: str | None = None) -> ThreadInfo | None:
-    """Return one thread, or None if there is none.
+    """Return one thread, or None if it does not exist.
 
-    Raise ValueError if both kinds have a thread with this id and `kind` is not given. Two round trips; one more without
-    `kind`.
+    Raise ValueError if there is a thread of each kind with this id and `kind` is not given. Two round trips; one more
+    without `kind`.
     """
     return await catalogue.thread(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))
 
 
 def delete(session: Session, thread_id: str, *, kind: str | None = None) -> Work[bool]:
-    """Delete a thread with everything it holds. Return whether it existed.
+    """Delete a thread and everything in it. Return whether it existed.
 
-    Raise ValueError if both kinds have a thread with this id and `kind` is not given. Two round trips; one more without
-    `kind`.
+    Raise ValueError if there is a thread of each kind with this id and `kind` is not given. Two round trips; one more
+    without `kind`.
     """
     key = yield from _find(session, thread_id, kind)
     if key is not None:
@@ -71,7 +71,7 @@ def delete(session: Session, thread_id: str, *, kind: str | None = None) -> Work
 
 
 def copy(session: Session, source_thread_id: str, target_thread_id: str, *, kind: str | None = None) -> Work[bool]:
-    """Copy a thread with all its checkpoints. Return whether the source existed. The copy does not depend on it.
+    """Copy a thread with all its checkpoints. Return whether the source existed. The copy is independent of it.
 
     If a LangGraph target exists, its own checkpoints stay and the missing ones are added. If a CubeLoop target exists,
     raise ValueError. The items are copied inside the database.
@@ -85,5 +85,13 @@ def copy(session: Session, source_thread_id: str, target_thread_id: str, *, kind
 
 
 def _find(session: Session, thread_id: str, kind: str | None) -> Work[ThreadKey | None]:
-    id, of = as_id(thread_id, "thread_id"), as_kind(kind)
-    return read(lambda: catalogue.key_of(session.tenant, id, of))
+    id, thread_kind = as_id(thread_id, "thread_id"), as_kind(kind)
+    return read(lambda: catalogue.key_of(session.tenant, id, thread_kind))
+
+
+async def thread_key(session: Session, thread_id: str, kind: str | None) -> ThreadKey:
+    """Return the key of a thread that exists.
+
+    Raise Missing if it does not, ValueError if there is a thread of each kind with this id and `kind` is None.
+    """
+    return await catalogue.known(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))

@@ -1,4 +1,4 @@
-"""Free items that nothing refers to, then have the storage return unused space."""
+"""Compact the storage: free items that nothing refers to, then return unused space to the system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threadkeep.engine.health.requests import CompactStorage
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.threads import prune
 from threadkeep.errors import Corrupt
-from threadkeep.jobs.over_threads import present_threads
+from threadkeep.jobs.over_threads import list_stored_threads
 from threadkeep.plan import Plan, Request, ask
 from threadkeep.session import Session
 from threadkeep.work import Progress, Tell, Work, change, read, reporting
@@ -19,9 +19,9 @@ from threadkeep.work import Progress, Tell, Work, change, read, reporting
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """What compacting freed. `skipped` are damaged threads, of which nothing was freed.
+    """What `compact` freed. `skipped` lists damaged threads, which were left as they are.
 
-    The bytes are those of the storage where it knows them (SQLite, PostgreSQL), else those of the threads.
+    The bytes are those of the whole storage if it reports them (SQLite, PostgreSQL), otherwise those of the threads.
     """
 
     threads: int
@@ -32,36 +32,36 @@ class CompactResult:
 
 
 def compact(session: Session, *, on_progress: Tell | None = None) -> Work[CompactResult]:
-    """Free items that nothing refers to, then have the storage return unused space.
+    """Free items that nothing refers to, then have the storage return unused space to the system.
 
-    Other readers and writers may go on. SQLite raises Unavailable, with nothing changed, if they keep the file busy for
-    longer than `timeout`. Two round trips for each thread, four if something is freed.
+    Others may read and write meanwhile. SQLite raises Unavailable if they keep the file busy for longer than `timeout`;
+    the file is then unchanged. Two round trips for each thread, four if something is freed.
     """
     return reporting(_compact(session), on_progress)
 
 
 def _compact(session: Session) -> Work[CompactResult]:
-    present = yield from present_threads(session.tenant, "", None, _ask)
+    stored = yield from list_stored_threads(session.tenant, "", None, _read)
     items = before = after = 0
     skipped: list[str] = []
-    for done, one in enumerate(present):
-        yield Progress(done, len(present), one.id)
-        if one.unreadable is not None:
-            skipped.append(one.id)
+    for done, thread in enumerate(stored):
+        yield Progress(done, len(stored), thread.id)
+        if thread.unreadable is not None:
+            skipped.append(thread.id)
             continue
-        key = ThreadKey(session.tenant, one.kind, one.id)
+        key = ThreadKey(session.tenant, thread.kind, thread.id)
         try:
             freed = yield from change(key, partial(_free, session, key))
         except Corrupt:
-            skipped.append(one.id)
+            skipped.append(thread.id)
             continue
         items, before, after = items + freed.items, before + freed.before, after + freed.after
-    yield Progress(len(present), len(present), "the storage")
-    took, takes = yield from change(None, partial(ask, CompactStorage(session.tenant)))
-    return CompactResult(len(present), items, took or before, takes if took else after, skipped)
+    yield Progress(len(stored), len(stored), "the storage")
+    bytes_before, bytes_after = yield from change(None, partial(ask, CompactStorage(session.tenant)))
+    return CompactResult(len(stored), items, bytes_before or before, bytes_after if bytes_before else after, skipped)
 
 
-def _ask(request: Request[Any]) -> Work[Any]:
+def _read(request: Request[Any]) -> Work[Any]:
     return read(partial(ask, request))
 
 

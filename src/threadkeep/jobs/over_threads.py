@@ -1,6 +1,6 @@
-"""Visit every thread of a tenant, one after the other, in pages. A verb may end between two threads.
+"""Visit every thread of a tenant, one after the other, in pages. A verb may stop between two threads.
 
-A thread that is deleted before its turn is left out; one that is damaged is noted as skipped.
+A thread that is deleted before its turn is left out; a damaged one is listed as skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from threadkeep.plan import Plan, Request
 from threadkeep.work import Progress, Work, read
 
 T = TypeVar("T")
-_PAGE, _ROSTER = 2048, 5_000
+_PAGE, _STORED_PAGE = 2048, 5_000
 
 
 def over_threads(
@@ -27,7 +27,7 @@ def over_threads(
     metadata: Mapping[str, Any],
     visit: Callable[[ThreadInfo], Work[None]],
 ) -> Work[None]:
-    """Visit the matching threads in the order of their ids. One round trip for 2,048 of them."""
+    """Visit the matching threads in the order of their ids. One round trip for each 2,048."""
     done, last = 0, None
     while True:
         query = catalogue.query(
@@ -46,25 +46,28 @@ def over_threads(
 def read_thread(
     info: ThreadInfo, plan: Callable[[], Plan[T]], take: Callable[[T], object], skipped: list[str]
 ) -> Work[None]:
-    """Read a thread and take the result. Do nothing if it is gone; note it in `skipped` if it is damaged."""
+    """Read a thread and pass the result to `take`. Do nothing if it is gone; add it to `skipped` if it is damaged."""
     try:
-        found = yield from read(plan)
+        value = yield from read(plan)
     except Missing:
         return
     except Corrupt:
         skipped.append(info.id)
         return
-    take(found)
+    take(value)
 
 
-def present_threads(
+def list_stored_threads(
     tenant: str, prefix: str, kind: str | None, ask: Callable[[Request[Any]], Work[Any]]
 ) -> Work[list[ThreadEntry]]:
-    """List the threads, even those whose row cannot be read. `ask` makes the requests; None from it ends the list."""
+    """List the threads, including those whose row cannot be read. One round trip for each 5,000.
+
+    `ask` makes the requests; the list ends where it returns None.
+    """
     found: list[ThreadEntry] = []
     while True:
         after = found[-1].at if found else None
-        page = yield from ask(ListStoredThreads(tenant, _ROSTER, after, prefix, kind))
+        page = yield from ask(ListStoredThreads(tenant, _STORED_PAGE, after, prefix, kind))
         if not page:
             return found
         found += page

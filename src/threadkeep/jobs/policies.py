@@ -5,7 +5,7 @@
     keep_last = 20
     drop_idle = "90d"
 
-Each table is a `Policy`, with the same keys. For each thread the first that matches counts.
+Each table is a `Policy`, with the same keys. The first one that matches a thread decides.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from threadkeep.engine.threads.retention import Policy
 
 TABLE = "retention"
 Retention: TypeAlias = Policy | Iterable[Policy] | str | os.PathLike[str] | None
-"""A policy, several, or the path of a file."""
+"""A policy, several policies, or the path of a file."""
 _KEYS = tuple(field.name for field in fields(Policy))
 
 
 def policies(given: Any, what: str = "retention") -> tuple[Policy, ...]:
-    """Return the policies given; none for None. Raise TypeError for anything else, ValueError for an error in a file."""
+    """Return the given policies; none for None. Raise TypeError for anything else, ValueError for a bad file."""
     if given is None:
         return ()
     if isinstance(given, Policy):
@@ -45,22 +45,22 @@ def policies(given: Any, what: str = "retention") -> tuple[Policy, ...]:
 def read(path: Path) -> tuple[Policy, ...]:
     """Return the policies of a file. A ValueError names the file, the table and the key that is wrong."""
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
+        document = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    unknown = sorted(found.keys() - {TABLE})
+    unknown = sorted(document.keys() - {TABLE})
     if unknown:
-        raise ValueError(f"{path}: unknown {unknown[0]!r}; known is [[{TABLE}]]")
-    tables = found.get(TABLE, [])
+        raise ValueError(f"{path}: unknown key {unknown[0]!r}; expected [[{TABLE}]]")
+    tables = document.get(TABLE, [])
     if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
-        raise ValueError(f"{path}: {TABLE} must be tables, each begun by [[{TABLE}]]")
+        raise ValueError(f"{path}: {TABLE} must be an array of tables, each starting with [[{TABLE}]]")
     return tuple(_policy(table, f"{path}: [[{TABLE}]] {n}") for n, table in enumerate(tables, 1))
 
 
 def _policy(table: Mapping[str, Any], where: str) -> Policy:
     unknown = sorted(table.keys() - set(_KEYS))
     if unknown:
-        raise ValueError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(_KEYS)}")
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}; expected one of {', '.join(_KEYS)}")
     try:
         return Policy(**table)
     except (TypeError, ValueError) as error:

@@ -1,6 +1,7 @@
-"""Remove checkpoints and threads that policies do not keep.
+"""Prune: remove the checkpoints and threads that retention policies do not keep.
 
-Each thread is judged and changed in a commit of its own: a prune may end between two threads, and the next one goes on.
+Each thread is decided and changed in a commit of its own. A prune that stops between two threads leaves both
+consistent, and the next one continues.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from threadkeep.work import Blocking, Progress, Tell, Work, change, read, report
 
 _PAGE = 500
 _TRIES = 5
-"""After so many conflicts a thread is busy: a prune of all threads leaves it for the next time."""
+"""A prune of all threads leaves a busy thread for the next time after so many conflicts."""
 
 
 def prune(
@@ -35,24 +36,24 @@ def prune(
     kind: str | None = None,
     on_progress: Tell | None = None,
 ) -> Work[PruneResult]:
-    """Remove checkpoints that a policy does not keep, in one thread or in all; return what was removed.
+    """Remove checkpoints that a policy does not keep, in one thread or in all. Return what was removed.
 
     Without a policy, keep only the latest checkpoint of each namespace. `dry_run` changes nothing and returns exactly
-    what would be removed. If the thread does not exist, `looked_at` is 0. Raise ValueError if neither a thread nor a
-    policy is given, or if both kinds have the thread and `kind` is not given. Each thread is one commit. A prune of all
-    threads leaves out those that others keep changing, and lists damaged ones in `skipped`. Up to five round trips for a
-    thread; in all threads three for each that may change.
+    what would be removed. If the thread does not exist, `examined` is 0. Raise ValueError if neither a thread nor a
+    policy is given, or if there is a thread of each kind with this id and `kind` is not given. Each thread is one
+    commit. A prune of all threads leaves out those that others keep changing, and lists damaged ones in `skipped`.
+    Up to five round trips for one thread; for all threads, three for each that may change.
     """
     if thread_id is None and policy is None:
-        raise ValueError("prune needs a thread or a policy: neither would mean every thread")
-    id, of = None if thread_id is None else as_id(thread_id, "thread_id"), as_kind(kind)
-    return reporting(_prune(session, id, policy, of, dry_run=dry_run), on_progress)
+        raise ValueError("prune needs a thread_id or a policy: without both it would prune every thread")
+    id, kind = None if thread_id is None else as_id(thread_id, "thread_id"), as_kind(kind)
+    return reporting(_prune(session, id, policy, kind, dry_run=dry_run), on_progress)
 
 
 def _prune(
     session: Session, id: str | None, policy: Retention, kind: str | None, *, dry_run: bool
 ) -> Work[PruneResult]:
-    given = (yield Blocking(lambda: policies(policy, "policy"))) if policy is not None else None  # it may be a file
+    given = (yield Blocking(lambda: policies(policy, "policy"))) if policy is not None else None  # may read a file
     if id is None:
         return (yield from prune_threads(session, given or (), kind=kind, dry_run=dry_run))
     return (yield from prune_thread(session, id, given, kind=kind, dry_run=dry_run))
@@ -64,16 +65,16 @@ def prune_threads(
     """Prune all threads of the tenant by these policies."""
     pruned: list[PrunedThread] = []
     skipped: list[str] = []
-    looked_at, last = 0, None
+    examined, last = 0, None
     policies = [policy for policy in policies if policy.tenant in (None, session.tenant)]
-    time = now_ms()
-    judge = retention.judged(policies, time)
+    now = now_ms()
+    judge = retention.judged(policies, now)
     while policies and (page := (yield from read(partial(_page, session.tenant, policies, kind, last)))):
         for listed in page:
-            looked_at += 1
-            if not retention.may_lose(policies, listed.row, time):
+            examined += 1
+            if not retention.may_lose(policies, listed.row, now):
                 continue
-            yield Progress(looked_at, None, listed.row.key.id)
+            yield Progress(examined, None, listed.row.key.id)
             try:
                 pruned += yield from _prune_one(session, listed.row.key, judge, dry_run=dry_run, tries=_TRIES)
             except Conflict:
@@ -81,13 +82,13 @@ def prune_threads(
             except Corrupt:
                 skipped.append(listed.row.key.id)
         last = page[-1]
-    return retention.pruned(pruned, looked_at=looked_at, dry_run=dry_run, skipped=skipped)
+    return retention.pruned(pruned, looked_at=examined, dry_run=dry_run, skipped=skipped)
 
 
 def prune_thread(
     session: Session, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool
 ) -> Work[PruneResult]:
-    """Prune one thread by these policies; without any, keep only the latest checkpoint of each namespace."""
+    """Prune one thread by these policies; with None, keep only the latest checkpoint of each namespace."""
     key = yield from read(lambda: catalogue.key_of(session.tenant, id, kind))
     if key is None:
         return retention.pruned((), looked_at=0, dry_run=dry_run)
@@ -99,7 +100,7 @@ def prune_thread(
 def _prune_one(
     session: Session, key: ThreadKey, judge: engine_prune.Judge, *, dry_run: bool, tries: int
 ) -> Work[list[PrunedThread]]:
-    """Prune a thread; an empty list if nothing changes. Conflict if others change it at each try."""
+    """Prune a thread. Return an empty list if nothing changes. Raise Conflict if others change it at each try."""
 
     def plan() -> Plan[engine_prune.ThreadLoss | None]:
         return engine_prune.prune_thread(session.heads, key, judge, nonce(), dry_run=dry_run, tries=tries)
@@ -111,7 +112,7 @@ def _prune_one(
 async def _page(
     tenant: str, policies: Sequence[Policy], kind: str | None, last: ListedThread | None
 ) -> tuple[ListedThread, ...]:
-    """Some threads by id; if there is only one policy, those it may be for."""
+    """Return one page of threads by id; if there is only one policy, only threads that it may apply to."""
     only = policies[0] if len(policies) == 1 else Policy()
     return await catalogue.query(
         tenant,

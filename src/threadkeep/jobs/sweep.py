@@ -1,4 +1,4 @@
-"""Remove expired memories, and what retention policies do not keep."""
+"""Sweep: remove expired memories, and what retention policies do not keep."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def sweep(session: Session, policies: Sequence[Policy], *, dry_run: bool = False
 
 
 def sweep_now(session: Session, policies: Sequence[Policy]) -> SweepResult:
-    """Sweep in this thread: what the background sweeper calls."""
+    """Sweep in the calling thread; for the background sweeper."""
     return session.work(sweep(session, policies))

@@ -1,12 +1,14 @@
-"""Transports: connections, and the only I/O. They execute requests and translate what database drivers raise.
+"""Transports: connections to databases, and all their I/O. They execute requests and translate drivers' errors.
 
-    direct.py    the in-memory backend, under a lock
-    sqlite.py    connections to a SQLite file
-    postgres.py  connections to a PostgreSQL server; one that is lost is made again
-    valkey.py    connections to a Valkey or Redis server or cluster
-    arrays.py    how values go to PostgreSQL, many at once
-    *_health.py  what a storage and its driver report about themselves, and compacting
+    direct.py             the in-memory backend, under a lock
+    sqlite.py             a SQLite file
+    postgres.py           a PostgreSQL server: requests, groups of commits, retries
+      postgres_pool.py    its connections; postgres_cursor.py, postgres_arrays.py and postgres_errors.py serve both
+    valkey.py             a Valkey or Redis server or cluster: requests, retries
+      valkey_nodes.py     its servers and slots; valkey_pipeline.py sends calls to one server
+    *_health.py           what a storage reports about itself (`doctor`), integrity checks, and compacting
 
-They decide nothing: what a request is, it declares (`plan.Access`); what set-up does, `backends` says.
-May import `drivers`, `backends`, `engine`, `plan` and `errors`. Each driver is imported in its transport only.
+Each implements `drivers.runner.Transport`. They make no decisions about data: a request declares what it is
+(`plan.Access`), and `backends` decide what it and set-up do. They may import `drivers`, `backends`, `engine`, `plan`
+and `errors`. Each database driver is imported in its own transport only.
 """

@@ -1,4 +1,4 @@
-"""The transport of the memory backend: a lock."""
+"""The transport for the in-memory backend: it executes requests under a lock."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from threadkeep.errors import ReadOnly
 from threadkeep.plan import Outcome, Request, answer
 
 
-class Answering(Protocol):
-    """A backend that needs nothing but the request."""
+class DirectBackend(Protocol):
+    """A backend that answers a request by itself, without a database."""
 
     def answer(self, request: Request[Any]) -> Any:
         """Execute one request."""
 
 
 class Direct:
-    """Executes requests one at a time, in the caller's thread. A forked child goes on with its own copy of the rows."""
+    """Executes requests one at a time, in the caller's thread. A forked child has its own copy of the rows."""
 
     writers = 1
     has_words = True
 
-    def __init__(self, backend: Answering, *, read_only: bool = False) -> None:
+    def __init__(self, backend: DirectBackend, *, read_only: bool = False) -> None:
         self._backend = backend
         self.read_only = read_only
         self._lock = threading.Lock()
@@ -34,27 +34,27 @@ class Direct:
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
         if isinstance(request, LoadStorageFacts):
-            return {"backend": "memory", "durability": "nothing lasts"}
+            return {"backend": "memory", "durability": "none"}
         with self._lock:
             return self._backend.answer(request)
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
-        """Execute changes one after the other; each is atomic in itself."""
+        """Execute changes one after the other; each is atomic."""
         if self.read_only:
             raise ReadOnly
         with self._lock:
             return [answer(self._backend.answer, request) for request in requests]
 
     def setup(self) -> None:
-        """Nothing has to be set up."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     def before_fork(self) -> None:
-        """No fork in the middle of a change."""
+        """Let no fork happen in the middle of a change."""
         self._lock.acquire()
 
     def after_fork(self, *, child: bool) -> None:  # noqa: ARG002 - the same on both sides
-        """Go on."""
+        """Release the lock."""
         self._lock.release()

@@ -1,7 +1,8 @@
-"""Arrays of known type, as PostgreSQL takes them in binary.
+"""Encode PostgreSQL arrays of a known type in the binary format.
 
-psycopg looks at every list to guess its type, which takes ten microseconds; a commit has forty lists, and our SQL says
-the type of each. An array is: dimensions, whether it has NULLs, the type, its length, 1, and each value after its size.
+psycopg inspects every list to guess its type, which takes ten microseconds. A commit has forty lists, and our SQL names
+the type of each. The format: number of dimensions, whether there are NULLs, the element type, the length, the lower
+bound 1, then each value after its size.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from psycopg.pq import Format
 
 from threadkeep.engine.memories.vectors import numpy
 
-_HEAD = struct.Struct("!iiIii")
+_HEADER = struct.Struct("!iiIii")
 _INT = struct.Struct("!iq")
 _SIZE = struct.Struct("!i")
 _NULL = _SIZE.pack(-1)
 
 
 class _Array(bytes):
-    """An array, encoded."""
+    """An encoded array."""
 
     __slots__ = ()
 
@@ -48,38 +49,38 @@ class _Reals(_Array):
     __slots__ = ()
 
 
-def _sized(data: bytes) -> bytes:
+def _with_size(data: bytes) -> bytes:
     return _SIZE.pack(len(data)) + data
 
 
 _KINDS: dict[str, tuple[type[_Array], str, Callable[[Any], bytes]]] = {
     "bigint": (_Bigints, "int8", lambda number: _INT.pack(8, number)),
     "integer": (_Bigints, "int8", lambda number: _INT.pack(8, number)),
-    "bytea": (_Byteas, "bytea", _sized),
-    "text": (_Texts, "text", lambda text: _sized(text.encode())),
-    "boolean": (_Booleans, "bool", lambda truth: _sized(b"\1" if truth else b"\0")),
+    "bytea": (_Byteas, "bytea", _with_size),
+    "text": (_Texts, "text", lambda text: _with_size(text.encode())),
+    "boolean": (_Booleans, "bool", lambda value: _with_size(b"\1" if value else b"\0")),
 }
 _OIDS = {kind: types[element].oid for kind, (_, element, _) in _KINDS.items()}
 
 
 def array(kind: str, values: Sequence[Any]) -> _Array:
-    """Values as an array of that type."""
+    """Encode values as an array of that type. For `real`, `values` is packed float32 numbers."""
     if kind == "real":
         return _reals(bytes(values))
-    made, _, pack = _KINDS[kind]
+    array_type, _, pack = _KINDS[kind]
     packed = [_NULL if value is None else pack(value) for value in values]
-    return made(_HEAD.pack(1, None in values, _OIDS[kind], len(values), 1) + b"".join(packed))
+    return array_type(_HEADER.pack(1, None in values, _OIDS[kind], len(values), 1) + b"".join(packed))
 
 
 def _reals(data: bytes) -> _Array:
-    """Packed float32 numbers as an array of them."""
+    """Encode packed float32 numbers as an array."""
     if not data:
-        return _Reals(_HEAD.pack(1, 0, _REAL, 0, 1))
+        return _Reals(_HEADER.pack(1, 0, _REAL, 0, 1))
     np = numpy()
     numbers = np.frombuffer(data, "<f4")
-    sized = np.empty(len(numbers), [("size", ">i4"), ("number", ">f4")])
-    sized["size"], sized["number"] = 4, numbers
-    return _Reals(_HEAD.pack(1, 0, _REAL, len(numbers), 1) + sized.tobytes())
+    packed = np.empty(len(numbers), [("size", ">i4"), ("number", ">f4")])
+    packed["size"], packed["number"] = 4, numbers
+    return _Reals(_HEADER.pack(1, 0, _REAL, len(numbers), 1) + packed.tobytes())
 
 
 _REAL = types["float4"].oid
@@ -93,8 +94,8 @@ class _ArrayDumper(Dumper):
 
 
 def register(adapters: AdaptersMap) -> None:
-    """Teach psycopg to send them."""
-    made: dict[type[_Array], str] = {kind: element for kind, element, _ in _KINDS.values()}
-    for kind, element in (made | {_Reals: "float4"}).items():
+    """Register the arrays with psycopg's adapters."""
+    elements: dict[type[_Array], str] = {kind: element for kind, element, _ in _KINDS.values()}
+    for kind, element in (elements | {_Reals: "float4"}).items():
         dumper = type(f"{kind.__name__}Dumper", (_ArrayDumper,), {"oid": types[element].array_oid})
         adapters.register_dumper(kind, dumper)

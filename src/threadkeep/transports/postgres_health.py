@@ -1,4 +1,4 @@
-"""A PostgreSQL server's health: what is to know of it, what it finds wrong with our indexes, and vacuum."""
+"""PostgreSQL health: report the server's settings and state, find invalid indexes, and vacuum."""
 
 from __future__ import annotations
 
@@ -13,41 +13,55 @@ from threadkeep.backends.sql.setup import SCHEMA_VERSION
 from threadkeep.engine.health.requests import DATABASE, IntegrityProblem
 
 _TABLES = (
-    "tk_schema", "tk_threads", "tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs", "tk_memories",
-    "tk_vectors", "tk_parts",
-)  # fmt: skip
+    "tk_schema",
+    "tk_threads",
+    "tk_items",
+    "tk_checkpoints",
+    "tk_writes",
+    "tk_tags",
+    "tk_runs",
+    "tk_memories",
+    "tk_vectors",
+    "tk_parts",
+)
 _SETTINGS = (
-    "server_version", "synchronous_commit", "fsync", "full_page_writes", "max_connections", "autovacuum",
-    "data_checksums", "transaction_read_only",
-)  # fmt: skip
+    "server_version",
+    "synchronous_commit",
+    "fsync",
+    "full_page_writes",
+    "max_connections",
+    "autovacuum",
+    "data_checksums",
+    "transaction_read_only",
+)
 
 
 class HealthCursor(Protocol):
-    """A connection that answers statements. `pid` is the process that it was told to have on the server."""
+    """A cursor as far as this module needs it."""
 
     @property
     def pid(self) -> int:
-        """That process."""
+        """The id of the server process, as reported when the connection was made."""
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement and return its rows."""
+        """Execute a statement and return its rows."""
 
 
-def unsound(cursor: HealthCursor, backend: PostgresDialect) -> tuple[IntegrityProblem, ...]:
-    """Indexes that the server does not use."""
+def invalid_indexes(cursor: HealthCursor, backend: PostgresDialect) -> tuple[IntegrityProblem, ...]:
+    """Return our indexes that are marked invalid: the server does not use them."""
     rows = cursor.rows(backend.sql["invalid-indexes"], {"schema": backend.schema})
-    return tuple(IntegrityProblem(DATABASE, f"the index {name} is not valid: REINDEX INDEX it") for (name,) in rows)
+    return tuple(IntegrityProblem(DATABASE, f"index {name} is not valid; run REINDEX INDEX {name}") for (name,) in rows)
 
 
 def facts(
-    cursor: HealthCursor, backend: PostgresDialect, pool: Mapping[str, Any], *, synchronous: str | None
+    cursor: HealthCursor, backend: PostgresDialect, own: Mapping[str, Any], *, synchronous: str | None
 ) -> Mapping[str, Any]:
-    """What is to know of the server; `synchronous` is what we set beside its own setting."""
+    """Report the server's settings and state, and our `own`. `synchronous` is what we set over the server's setting."""
     settings = {name: _setting(cursor, name) for name in _SETTINGS}
     schema = backend.schema or cursor.rows("SELECT current_schema()::text")[0][0]
     before = time.time()
     clock = float(cursor.rows("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0])
-    took = time.time() - before
+    round_trip = time.time() - before
     return {
         "backend": "postgres",
         "driver": f"psycopg {psycopg.__version__}, libpq {psycopg.pq.version()}",
@@ -59,21 +73,27 @@ def facts(
         "connections": cursor.rows("SELECT count(*) FROM pg_catalog.pg_stat_activity")[0][0],
         "standby": bool(cursor.rows("SELECT pg_catalog.pg_is_in_recovery()")[0][0]),
         "pgvector": backend.pgvector,
-        "pooler": "PgBouncer or the like" if _pid(cursor) != cursor.pid else None,
-        "round_trip": took,
-        "skew": clock - (before + took / 2),
+        "pooler": "PgBouncer or similar" if _server_pid(cursor) != cursor.pid else None,
+        "round_trip": round_trip,
+        "skew": clock - (before + round_trip / 2),
         "tables": _tables(cursor, schema),
-        "may_create": bool(cursor.rows("SELECT has_schema_privilege(current_schema(), 'CREATE')")[0][0])
-        if backend.schema is None
-        else bool(cursor.rows("SELECT has_schema_privilege(:schema, 'CREATE')", {"schema": schema})[0][0]),
+        "may_create": _may_create(cursor, backend.schema),
         "threads": cursor.rows("SELECT count(*) FROM tk_threads")[0][0],
         "memories": cursor.rows("SELECT count(*) FROM tk_memories")[0][0],
-        **pool,
+        **own,
     }
 
 
-def _pid(cursor: HealthCursor) -> int:
-    """The process that really answers: a pooler tells another one."""
+def _may_create(cursor: HealthCursor, schema: str | None) -> bool:
+    if schema is None:
+        rows = cursor.rows("SELECT has_schema_privilege(current_schema(), 'CREATE')")
+    else:
+        rows = cursor.rows("SELECT has_schema_privilege(:schema, 'CREATE')", {"schema": schema})
+    return bool(rows[0][0])
+
+
+def _server_pid(cursor: HealthCursor) -> int:
+    """Return the process that executes statements; a pooler reports another one when it accepts a connection."""
     return int(cursor.rows("SELECT pg_catalog.pg_backend_pid()::bigint")[0][0])
 
 
@@ -83,18 +103,19 @@ def _setting(cursor: HealthCursor, name: str) -> str:
 
 
 def _tables(cursor: HealthCursor, schema: str) -> Sequence[tuple[Any, ...]]:
-    """Our tables: name, living and dead rows, bytes, and whether we may change them."""
+    """Return our tables: name, live and dead rows, bytes, and whether we may change them."""
     return cursor.rows(
         "SELECT s.relname::text, s.n_live_tup, s.n_dead_tup, pg_catalog.pg_total_relation_size(s.relid),"
         " has_table_privilege(s.relid, 'INSERT') AND has_table_privilege(s.relid, 'UPDATE')"
         " AND has_table_privilege(s.relid, 'DELETE')"
-        " FROM pg_catalog.pg_stat_user_tables s WHERE s.schemaname = :schema AND s.relname LIKE 'tk\\_%' ORDER BY s.relname",
+        " FROM pg_catalog.pg_stat_user_tables s"
+        " WHERE s.schemaname = :schema AND s.relname LIKE 'tk\\_%' ORDER BY s.relname",
         {"schema": schema},
     )
 
 
 def compact(cursor: HealthCursor) -> tuple[int, int]:
-    """Vacuum our tables, outside of any transaction; others go on. Bytes of all of them before and after."""
+    """Vacuum our tables, outside any transaction; others may use them. Return their bytes before and after."""
     before = _size(cursor)
     for table in _TABLES:
         cursor.rows(f"VACUUM (ANALYZE) {table}")

@@ -1,8 +1,7 @@
-"""Connections to a SQLite file through apsw: one for writing, some for reading beside it (WAL).
+"""The transport for SQLite: one connection for writing and some for reading, through apsw, in WAL mode.
 
-Reading and writing each happen in one transaction a request; changes of several callers share one. Set-up is lazy and
-safe when many processes start at once: the schema and its version are made in one exclusive transaction. What apsw
-raises is translated here, in one place.
+Each read request has a transaction of its own; changes of several callers share one. The first use creates the schema
+and its version in one exclusive transaction, so many processes may start at once. apsw's errors are translated here.
 """
 
 from __future__ import annotations
@@ -25,17 +24,20 @@ from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
 from threadkeep.engine.health.requests import CompactStorage, IntegrityCheck, IntegrityProblem, LoadStorageFacts
-from threadkeep.engine.requests import Commit, DropThread, MeasureStorage, StorageSize
+from threadkeep.engine.requests import Commit, DropThread, MeasureStorage
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, drive, result
 from threadkeep.transports import sqlite_health
+from threadkeep.transports.sqlite_health import query_number
 
 T = TypeVar("T")
 _IDLE_READERS = 8
-_PAGES_GIVEN_BACK, _WORTH_SHRINKING = 4096, 8  # at least an eighth of the file must be free
-_CACHE = 8192
-"""Kilobytes of the file that a connection may have at hand. With SQLite's 2,000 a search that looks at the values of ten
-thousand memories (4 MB) takes twice as long, because it reads all of their pages again."""
+_PAGES_PER_SHRINK = 4096
+_SHRINK_IF_FREE = 8
+"""The file shrinks if at least one page of so many is free."""
+_CACHE_KB = 8192
+"""The page cache of a connection. With SQLite's default of 2,000 kB, a search over the values of ten thousand memories
+(4 MB) takes twice as long, because it reads all their pages again."""
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
@@ -57,7 +59,7 @@ class _SqliteCursor:
 
 
 class SqliteFile:
-    """A SQLite file that several threads, and several processes, read and write."""
+    """A SQLite file. Many threads and processes may use it at once."""
 
     writers = 1
     has_words = True
@@ -80,10 +82,10 @@ class SqliteFile:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._active = 0
-        self._resting = False
+        self._paused = False
 
     def setup(self) -> None:
-        """Make or migrate the schema now instead of at first use."""
+        """Create or migrate the schema now instead of at first use."""
         with self._busy():
             if not self.read_only:
                 self._open_writer()
@@ -92,77 +94,85 @@ class SqliteFile:
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request in a read transaction of its own."""
-        reader = self._begin_reading()
+        reader = self._begin_read()
         try:
             if reader is None:
                 reader = _SqliteCursor(self._new_reader())
             if isinstance(request, MeasureStorage):
-                return _footprint(self._path, reader.connection)
+                return sqlite_health.storage_size(reader.connection, self._path)
             if request.access.one_statement:
                 return self._backend.answer(reader, request)
             if isinstance(request, LoadStorageFacts):
                 return sqlite_health.facts(reader.connection, self._path, self._durability)
             if isinstance(request, IntegrityCheck):
-                return self._sound(reader)
+                return self._integrity_problems(reader)
             return _in_transaction(reader.connection, "BEGIN", partial(self._backend.answer, reader, request))
         except apsw.Error as error:
-            raise self._translated(error) from error
+            raise self._translate(error) from error
         finally:
             self._end(reader)
 
-    def _sound(self, reader: _SqliteCursor) -> tuple[IntegrityProblem, ...]:
-        loose = partial(self._backend.answer, reader, IntegrityCheck())
-        return sqlite_health.sound(reader.connection, loose)
+    def _integrity_problems(self, reader: _SqliteCursor) -> tuple[IntegrityProblem, ...]:
+        find_orphans = partial(self._backend.answer, reader, IntegrityCheck())
+        return sqlite_health.integrity_problems(reader.connection, find_orphans)
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
-        """Execute changes in one transaction; one that fails is undone alone. Durable when this returns (strict)."""
+        """Execute changes in one transaction; with strict durability they are durable when this returns.
+
+        A change that fails undoes only itself.
+        """
         if self.read_only:
             raise ReadOnly
         if any(isinstance(request, CompactStorage) for request in requests):
-            return [attempt(partial(self._apart, request)) for request in requests]
+            return [attempt(partial(self._write_separately, request)) for request in requests]
         with self._busy():
             connection = self._open_writer()
             if len(requests) == 1:
-                done = [self._alone(connection, requests[0])]
+                outcomes = [self._change_one(connection, requests[0])]
             else:
-                done = _in_transaction(
-                    connection, "BEGIN IMMEDIATE", lambda: [self._undoable(connection, request) for request in requests]
+                outcomes = _in_transaction(
+                    connection,
+                    "BEGIN IMMEDIATE",
+                    lambda: [self._change_in_savepoint(connection, request) for request in requests],
                 )
-            if any(map(_frees, requests)):
+            if any(map(_frees_pages, requests)):
                 _shrink(connection, self._timeout)
-            return done
+            return outcomes
 
-    def _apart(self, request: Request[Any]) -> Any:
-        """One change, beside no other: what cannot be in a transaction is not."""
+    def _write_separately(self, request: Request[Any]) -> Any:
+        """Execute one change by itself: compacting cannot happen inside a transaction."""
         if not isinstance(request, CompactStorage):
             return result(self.write([request])[0])
         with self._busy():
             return sqlite_health.compact(self._open_writer(), self._path)
 
     def close(self) -> None:
-        """Close all connections; the last one to close tidies up the write-ahead log."""
+        """Wait for what is under way, at most `timeout` seconds, then close all connections.
+
+        The last connection to close empties the write-ahead log.
+        """
         with self._lock:
             self._closed = True
             self._changed.wait_for(lambda: not self._active, timeout=self._timeout)
             try:
                 self._close_all()
             except apsw.Error as error:
-                raise self._translated(error) from error
+                raise self._translate(error) from error
 
     def before_fork(self) -> None:
-        """Let what is under way finish, then close all connections: none may exist in the child."""
+        """Wait for what is under way, then close all connections: none may exist in the child."""
         with self._lock:
-            self._resting = True
+            self._paused = True
             self._changed.wait_for(lambda: not self._active, timeout=self._timeout)
             self._close_all()
 
     def after_fork(self, *, child: bool) -> None:
-        """Connections are opened again when they are needed."""
+        """Let requests continue. Connections are opened again when they are needed."""
         if child:
             self._start()
             return
         with self._lock:
-            self._resting = False
+            self._paused = False
             self._changed.notify_all()
 
     def _close_all(self) -> None:
@@ -173,34 +183,31 @@ class SqliteFile:
 
     @contextmanager
     def _busy(self) -> Iterator[None]:
-        """Something is under way; what it raises is translated."""
-        self._begin()
+        """Count a request as active, and translate what it raises."""
+        with self._lock:
+            self._enter()
         try:
             yield
         except apsw.Error as error:
-            raise self._translated(error) from error
+            raise self._translate(error) from error
         finally:
             self._end()
 
-    def _begin(self) -> None:
+    def _begin_read(self) -> _SqliteCursor | None:
+        """Count a read as active and take an idle reader, if there is one. The lock is taken once for both."""
         with self._lock:
-            self._count_in()
-
-    def _begin_reading(self) -> _SqliteCursor | None:
-        """Begin, with a connection for reading if one is at hand; the lock is taken once for both."""
-        with self._lock:
-            self._count_in()
+            self._enter()
             return self._readers.pop() if self._readers else None
 
-    def _count_in(self) -> None:
-        if self._resting:
-            self._changed.wait_for(lambda: not self._resting)
+    def _enter(self) -> None:
+        if self._paused:
+            self._changed.wait_for(lambda: not self._paused)
         if self._closed:
             raise Closed
         self._active += 1
 
     def _end(self, reader: _SqliteCursor | None = None) -> None:
-        """It is done. The connection that it read from is kept for the next, unless there are enough."""
+        """Count a request as done. Keep its reader for the next one, unless there are enough."""
         if reader is not None and len(self._readers) >= _IDLE_READERS:
             reader.connection.close()
             reader = None
@@ -208,14 +215,14 @@ class SqliteFile:
             self._active -= 1
             if reader is not None:
                 self._readers.append(reader)
-            if self._resting or self._closed:
+            if self._paused or self._closed:
                 self._changed.notify_all()
 
     def _answer(self, connection: apsw.Connection, request: Request[Any]) -> Any:
         return self._backend.answer(_SqliteCursor(connection), request)
 
-    def _alone(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
-        """One change, undone with its transaction: a savepoint would write each page once more."""
+    def _change_one(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
+        """Execute one change in a transaction. Without a savepoint, which would write each page once more."""
         try:
             return Reply(_in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._answer(connection, request)))
         except ThreadkeepError as error:
@@ -223,7 +230,7 @@ class SqliteFile:
         except apsw.ConstraintError:
             return Failure(Conflict())
 
-    def _undoable(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
+    def _change_in_savepoint(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
         connection.execute("SAVEPOINT one")
         try:
             reply = self._answer(connection, request)
@@ -234,7 +241,7 @@ class SqliteFile:
         return Reply(reply)
 
     def _new_reader(self) -> apsw.Connection:
-        """A connection to a file that has our schema; a writer makes it where it is missing."""
+        """Return a connection to a file that has our schema; if it is missing, opening the writer creates it."""
         if not self.read_only and not _exists(self._path):
             self._open_writer()
         connection = self._connect()
@@ -247,8 +254,8 @@ class SqliteFile:
         return connection
 
     def _needs_migration(self, connection: apsw.Connection) -> bool:
-        found = sqlite_setup.needs_migration(self._backend.sql, read_only=self.read_only, database=str(self._path))
-        return drive(found, partial(_set_up, connection))
+        plan = sqlite_setup.needs_migration(self._backend.sql, read_only=self.read_only, database=str(self._path))
+        return drive(plan, partial(_execute_setup, connection))
 
     def _open_writer(self) -> apsw.Connection:
         with self._lock:
@@ -264,13 +271,16 @@ class SqliteFile:
 
     def _connect(self) -> apsw.Connection:
         self._path = self._path.absolute()
-        connection = self._connect_reading() if self.read_only else apsw.Connection(str(self._path))
+        connection = self._connect_read_only() if self.read_only else apsw.Connection(str(self._path))
         connection.set_busy_timeout(int(self._timeout * 1000))
-        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}; PRAGMA cache_size = -{_CACHE}")
+        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}; PRAGMA cache_size = -{_CACHE_KB}")
         return connection
 
-    def _connect_reading(self) -> apsw.Connection:
-        """A connection that cannot write. Where the write-ahead log cannot be opened beside the file, nobody writes it."""
+    def _connect_read_only(self) -> apsw.Connection:
+        """Return a connection that cannot write.
+
+        If the write-ahead log cannot be opened beside the file, nobody can be writing: open the file as immutable.
+        """
         connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
@@ -281,15 +291,18 @@ class SqliteFile:
         return connection
 
     def _prepare(self, connection: apsw.Connection) -> None:
-        """Give the file its settings, and bring it to our schema."""
-        execute = partial(_set_up, connection)
-        drive(sqlite_setup.settings(self._backend.sql), lambda statement: self._patiently(lambda: execute(statement)))
+        """Apply our settings to the file, and create or migrate the schema."""
+        execute = partial(_execute_setup, connection)
+        drive(
+            sqlite_setup.settings(self._backend.sql),
+            lambda statement: self._retry_while_busy(lambda: execute(statement)),
+        )
         if self._needs_migration(connection):
             migrate = partial(sqlite_setup.migrate, self._backend.sql, database=str(self._path))
             _in_transaction(connection, "BEGIN IMMEDIATE", lambda: drive(migrate(), execute))
 
-    def _patiently(self, work: Callable[[], T]) -> T:
-        """Turning WAL on does not wait for locks by itself."""
+    def _retry_while_busy(self, work: Callable[[], T]) -> T:
+        """Retry for `timeout` seconds: turning WAL on does not wait for locks by itself."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -299,55 +312,47 @@ class SqliteFile:
                     raise
                 time.sleep(0.01)
 
-    def _translated(self, error: apsw.Error) -> ThreadkeepError:
-        """What apsw raised, in our words."""
+    def _translate(self, error: apsw.Error) -> ThreadkeepError:
+        """Return our error for one of apsw's."""
         if isinstance(error, _CORRUPT):
             return Corrupt(f"{self._path}: {error}")
         if isinstance(error, apsw.BusyError):
-            return Unavailable(f"{self._path} was locked by others for {self._timeout} s")
+            return Unavailable(f"{self._path} was locked by others for {self._timeout} s; try again, or raise timeout")
         return Unavailable(f"{self._path}: {error}")
 
 
 def _in_transaction(connection: apsw.Connection, begin: str, work: Callable[[], T]) -> T:
     connection.execute(begin)
     try:
-        done = work()
+        value = work()
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    return done
+    return value
 
 
-def _frees(request: Request[Any]) -> bool:
+def _frees_pages(request: Request[Any]) -> bool:
     return isinstance(request, DropThread) or (isinstance(request, Commit) and bool(request.batch.removed_items))
 
 
 def _shrink(connection: apsw.Connection, timeout: float) -> None:
-    """Shrink the file when much of it is free. Not now, if that is not possible: free pages are used again."""
+    """Shrink the file if much of it is free. Skip it if the file is busy: free pages are reused anyway."""
     connection.set_busy_timeout(0)
     try:
-        free, pages = _number(connection, "PRAGMA freelist_count"), _number(connection, "PRAGMA page_count")
-        if free * _WORTH_SHRINKING < pages:
+        free, pages = query_number(connection, "PRAGMA freelist_count"), query_number(connection, "PRAGMA page_count")
+        if free * _SHRINK_IF_FREE < pages:
             return
-        connection.execute(f"PRAGMA incremental_vacuum({_PAGES_GIVEN_BACK})").fetchall()
+        connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_SHRINK})").fetchall()
     except apsw.Error:
         return
     finally:
         connection.set_busy_timeout(int(timeout * 1000))
 
 
-def _footprint(path: Path, connection: apsw.Connection) -> StorageSize:
-    """The sizes of the file and of its write-ahead log; pages of the file may be free."""
-    files = {"file": path, "wal": path.with_name(path.name + "-wal")}
-    parts = {name: each.stat().st_size if _exists(each) else 0 for name, each in files.items()}
-    free = _number(connection, "PRAGMA freelist_count") * _number(connection, "PRAGMA page_size")
-    return StorageSize("sqlite", sum(parts.values()), parts, free=free)
-
-
 def _exists(path: Path) -> bool:
-    """Whether there is a file; what forbids to look will forbid to open it too, and be told then."""
+    """Return whether a file exists. If looking is not permitted, opening it will report that."""
     try:
         return path.exists()
     except OSError:
@@ -355,28 +360,26 @@ def _exists(path: Path) -> bool:
 
 
 def _absolute(path: Path) -> Path:
-    """The path as it is meant now. On an event loop, where asking for the folder counts as blocking, at first use."""
+    """Return the absolute path. On an event loop, leave that to first use: asking for the current folder blocks."""
     return path if in_event_loop() else path.absolute()
 
 
 def is_of_others(path: str) -> bool:
-    """Whether a file is a database, or empty, without tables of ours; it is not changed. False for what cannot be read."""
+    """Return whether a file is a SQLite database, or empty, without our tables. False if it cannot be read.
+
+    The file is not changed.
+    """
     try:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            return drive(sqlite_setup.version(SqliteDialect().sql), partial(_set_up, connection)) == 0
+            return drive(sqlite_setup.version(SqliteDialect().sql), partial(_execute_setup, connection)) == 0
         finally:
             connection.close()
     except apsw.Error:
         return False
 
 
-def _set_up(connection: apsw.Connection, statement: Request[Any]) -> list[Row]:
+def _execute_setup(connection: apsw.Connection, statement: Request[Any]) -> list[Row]:
     """Execute a statement of a set-up plan."""
     assert isinstance(statement, SetupStatement)
     return connection.execute(statement.sql, statement.values).fetchall()
-
-
-def _number(connection: apsw.Connection, sql: str) -> int:
-    rows = connection.execute(sql).fetchall()
-    return int(str(rows[0][0])) if rows else 0

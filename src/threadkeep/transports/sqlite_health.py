@@ -1,4 +1,4 @@
-"""A SQLite file's health: what SQLite finds wrong with it, what is to know of it, and giving its free pages back."""
+"""SQLite health: run SQLite's integrity check, report the file's settings and state, and vacuum."""
 
 from __future__ import annotations
 
@@ -12,58 +12,66 @@ import apsw
 
 from threadkeep.backends.sql.setup import SCHEMA_VERSION
 from threadkeep.engine.health.requests import DATABASE, IntegrityProblem
+from threadkeep.engine.requests import StorageSize
 
-_MOST = 100
+_MAX_PROBLEMS = 100
 _TABLES = (
-    "tk_threads", "tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs", "tk_memories", "tk_vectors",
-    "tk_parts", "tk_words",
-)  # fmt: skip
+    "tk_threads",
+    "tk_items",
+    "tk_checkpoints",
+    "tk_writes",
+    "tk_tags",
+    "tk_runs",
+    "tk_memories",
+    "tk_vectors",
+    "tk_parts",
+    "tk_words",
+)
 _SYNCHRONOUS = ("off", "normal", "full", "extra")
 _MOUNTS = Path("/proc/mounts")
 
 
-def sound(
-    connection: apsw.Connection, loose: Callable[[], tuple[IntegrityProblem, ...]]
+def integrity_problems(
+    connection: apsw.Connection, find_orphans: Callable[[], tuple[IntegrityProblem, ...]]
 ) -> tuple[IntegrityProblem, ...]:
-    """What SQLite's own check says, tables that are gone, and what `loose` finds if all are there."""
-    found = [IntegrityProblem(DATABASE, f"SQLite: {said}") for said in _integrity(connection)]
-    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
-    gone = [name for name in _TABLES if name not in there]
-    found += [IntegrityProblem(DATABASE, f"the table {name} is not there") for name in gone]
+    """Return what SQLite's own check finds, missing tables, and, if none is missing, what `find_orphans` finds."""
+    problems = [IntegrityProblem(DATABASE, f"SQLite: {message}") for message in _integrity_check(connection)]
+    present = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
+    missing = [name for name in _TABLES if name not in present]
+    problems += [IntegrityProblem(DATABASE, f"table {name} is missing") for name in missing]
     try:
-        return (*found, *(() if gone else loose()))
+        return (*problems, *(() if missing else find_orphans()))
     except apsw.Error as error:
-        return (*found, IntegrityProblem(DATABASE, f"SQLite: {error}"))
+        return (*problems, IntegrityProblem(DATABASE, f"SQLite: {error}"))
 
 
-def _integrity(connection: apsw.Connection) -> Iterator[str]:
-    """The whole check: pages, tables, indexes against their tables, full text."""
+def _integrity_check(connection: apsw.Connection) -> Iterator[str]:
+    """Check pages, tables, indexes against their tables, and the full-text index."""
     try:
-        for (said,) in connection.execute(f"PRAGMA integrity_check({_MOST})").fetchall():
-            if said != "ok":
-                yield str(said)
+        for (message,) in connection.execute(f"PRAGMA integrity_check({_MAX_PROBLEMS})").fetchall():
+            if message != "ok":
+                yield str(message)
     except apsw.Error as error:
         yield str(error)
 
 
 def facts(connection: apsw.Connection, path: Path, durability: str) -> Mapping[str, Any]:
-    """What is to know of the file."""
-    log = Path(f"{path}-wal")
+    """Report the file's settings and state."""
     return {
         "backend": "sqlite",
         "driver": f"apsw {apsw.apsw_version()}",
         "server": f"SQLite {apsw.sqlite_lib_version()}",
-        "schema": _number(connection, "SELECT version FROM tk_schema"),
+        "schema": query_number(connection, "SELECT version FROM tk_schema"),
         "schema_known": SCHEMA_VERSION,
         "durability": durability,
         "path": str(path),
         "journal_mode": _journal_mode(connection, path),
-        "synchronous": _SYNCHRONOUS[_number(connection, "PRAGMA synchronous")],
-        "page_size": _number(connection, "PRAGMA page_size"),
-        "pages": _number(connection, "PRAGMA page_count"),
-        "free_pages": _number(connection, "PRAGMA freelist_count"),
-        "auto_vacuum": _number(connection, "PRAGMA auto_vacuum"),
-        "wal_bytes": log.stat().st_size if log.exists() else 0,
+        "synchronous": _SYNCHRONOUS[query_number(connection, "PRAGMA synchronous")],
+        "page_size": query_number(connection, "PRAGMA page_size"),
+        "pages": query_number(connection, "PRAGMA page_count"),
+        "free_pages": query_number(connection, "PRAGMA freelist_count"),
+        "auto_vacuum": query_number(connection, "PRAGMA auto_vacuum"),
+        "wal_bytes": _file_sizes(path)["wal"],
         "mode": path.stat().st_mode & 0o777,
         "writable": os.access(path, os.W_OK) and os.access(path.parent, os.W_OK),
         "disk_free": shutil.disk_usage(path.parent).free,
@@ -74,44 +82,56 @@ def facts(connection: apsw.Connection, path: Path, durability: str) -> Mapping[s
 
 def _counts(connection: apsw.Connection) -> dict[str, int]:
     return {
-        name: _number(connection, f"SELECT count(*) FROM tk_{name}")  # noqa: S608 - our own names
+        name: query_number(connection, f"SELECT count(*) FROM tk_{name}")  # noqa: S608 - our own names
         for name in ("threads", "memories")
     }
 
 
 def _file_system(path: Path) -> str | None:
-    """The kind of file system that a file is on, where the system tells."""
+    """Return the type of the file system that a file is on, or None if the operating system does not say."""
     if not _MOUNTS.exists():
         return None
     mounts = [line.split(" ")[1:3] for line in _MOUNTS.read_text("utf-8", "replace").splitlines()]
-    held = [(where, kind) for where, kind in mounts if path.is_relative_to(where.replace("\\040", " "))]
-    return max(held, key=lambda mount: len(mount[0]))[1] if held else None
+    above = [(folder, kind) for folder, kind in mounts if path.is_relative_to(folder.replace("\\040", " "))]
+    return max(above, key=lambda mount: len(mount[0]))[1] if above else None
 
 
 def compact(connection: apsw.Connection, path: Path) -> tuple[int, int]:
-    """Merge the full text's pieces, write the file anew without free pages, and empty its log; its bytes before and after.
+    """Merge the full-text index, rewrite the file without free pages, and empty its log. Return bytes before and after.
 
-    VACUUM is one transaction: others that read or write are waited for, and if they take too long nothing has changed.
+    VACUUM is one transaction. It waits for other readers and writers; if they take too long, nothing has changed.
     """
-    before = _size(path)
+    before = sum(_file_sizes(path).values())
     connection.execute("INSERT INTO tk_words (tk_words) VALUES ('optimize')")
     connection.execute("PRAGMA optimize").fetchall()
     connection.execute("VACUUM")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    return before, _size(path)
+    return before, sum(_file_sizes(path).values())
 
 
-def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in (path, Path(f"{path}-wal")) if file.exists())
+def storage_size(connection: apsw.Connection, path: Path) -> StorageSize:
+    """Return the sizes of the file and of its write-ahead log; `free` is what the file's free pages take."""
+    parts = _file_sizes(path)
+    free = query_number(connection, "PRAGMA freelist_count") * query_number(connection, "PRAGMA page_size")
+    return StorageSize("sqlite", sum(parts.values()), parts, free=free)
 
 
-def _number(connection: apsw.Connection, sql: str) -> int:
+def _file_sizes(path: Path) -> dict[str, int]:
+    files = {"file": path, "wal": Path(f"{path}-wal")}
+    return {name: file.stat().st_size if file.exists() else 0 for name, file in files.items()}
+
+
+def query_number(connection: apsw.Connection, sql: str) -> int:
+    """Return the number that a query gives; 0 if it has no row."""
     rows = connection.execute(sql).fetchall()
     return int(str(rows[0][0])) if rows else 0
 
 
 def _journal_mode(connection: apsw.Connection, path: Path) -> str:
-    """As the file says it: where no log can be made beside it, it is read as if nobody writes, and SQLite says delete."""
+    """Return the journal mode in the file's header.
+
+    A file beside which no log can be created is opened as immutable, and SQLite then reports `delete`.
+    """
     with path.open("rb") as file:
         is_wal = file.read(20)[18:] == b"\x02\x02"
     return "wal" if is_wal else str(connection.execute("PRAGMA journal_mode").fetchall()[0][0])

@@ -1,0 +1,95 @@
+"""Translate psycopg's errors into ours, and decide which of them may pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import errors as sql
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
+
+from threadkeep.errors import Closed, Conflict, Corrupt, ThreadkeepError, Unavailable
+
+CONCURRENT_SETUP = (
+    sql.UniqueViolation,
+    sql.DuplicateTable,
+    sql.DuplicateSchema,
+    sql.DuplicateObject,
+    sql.InternalError_,
+    sql.SerializationFailure,
+    sql.DeadlockDetected,
+)
+"""What a migration raises if another process runs it at the same time."""
+NOT_SET_UP = (sql.UndefinedTable, sql.InvalidSchemaName)
+_PERMANENT = (
+    sql.InvalidPassword,
+    sql.InvalidAuthorizationSpecification,
+    sql.InvalidCatalogName,
+    sql.QueryCanceled,
+    sql.DiskFull,
+    sql.ProgramLimitExceeded,
+)
+_TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, sql.ReadOnlySqlTransaction, sql.SerializationFailure)
+_PERMANENT_TEXTS = (
+    "password authentication failed",
+    "no password supplied",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "invalid ",
+    "does not support SSL",
+    "definition of service",
+)
+
+
+class TransientError(ThreadkeepError):
+    """An error that may pass: try again."""
+
+    def __init__(self, message: str, *, lost_connection: bool = False) -> None:
+        super().__init__(message)
+        self.lost_connection = lost_connection
+
+
+@contextmanager
+def translated_errors(is_closed: Callable[[], bool]) -> Iterator[None]:
+    """Raise psycopg's errors as ours. After `is_closed`, a lost connection is Closed."""
+    try:
+        yield
+    except sql.ProgramLimitExceeded as error:
+        raise ValueError(
+            f"PostgreSQL cannot store this; an id may be too long for an index: {message_of(error)}"
+        ) from error
+    except (sql.UniqueViolation, sql.DivisionByZero) as error:
+        raise Conflict from error
+    except (sql.DataCorrupted, sql.IndexCorrupted) as error:
+        raise Corrupt(f"PostgreSQL: {message_of(error)}") from error
+    except _PERMANENT as error:
+        raise Unavailable(f"PostgreSQL: {message_of(error)}") from error
+    except _TRANSIENT as error:
+        if is_closed():
+            raise Closed from error
+        if _is_permanent(error):
+            raise Unavailable(f"PostgreSQL: {message_of(error)}") from error
+        raise TransientError(message_of(error), lost_connection=is_connection_loss(error)) from error
+    except psycopg.Error as error:
+        raise Unavailable(f"PostgreSQL: {message_of(error)}") from error
+
+
+def is_connection_loss(error: psycopg.Error) -> bool:
+    """Return whether a connection broke, or leads to a server that is not the primary any more."""
+    if isinstance(error, (PoolTimeout, TooManyRequests)):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P")) or error.sqlstate == "25006"
+
+
+def _is_permanent(error: BaseException) -> bool:
+    """Return whether a connection was refused for good. libpq has no code for that, only a message."""
+    if isinstance(error, PoolClosed):
+        return True
+    without_code = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+    return without_code and any(text in str(error) for text in _PERMANENT_TEXTS)
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error's message in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

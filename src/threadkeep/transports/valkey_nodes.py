@@ -1,0 +1,187 @@
+"""Valkey and Redis nodes: connect to one server or a cluster, and find the primary that has a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from inspect import signature
+from itertools import starmap
+from typing import Any, NamedTuple
+
+from redis import Redis
+from redis import exceptions as errors
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, NodesManager
+from redis.crc import key_slot
+from redis.retry import Retry
+
+from threadkeep.errors import Unavailable
+from threadkeep.transports.valkey_health import Primary
+
+LOST = (errors.ConnectionError, errors.TimeoutError, errors.RedisClusterException, OSError)
+"""The server did not answer. Another one may have taken its place."""
+DENIED = (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError)
+"""Retrying does not help."""
+_REPLY_SECONDS = 3.0
+"""How long a server may take to reply before the call is sent again, if need be to another one."""
+_CONNECT_SECONDS = 2.0
+_CAN_ASK_LAST = "last_failed_node_name" in signature(NodesManager.initialize).parameters
+
+
+@dataclass(frozen=True, slots=True)
+class ValkeyOptions:
+    """How to reach the servers. `settings` are redis-py's. `replicas` None means: one, if the primary has any."""
+
+    hosts: tuple[tuple[str, int], ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    replicas: int | None = None
+    timeout: float = 30.0
+    read_only: bool = False
+
+    @property
+    def reply_timeout(self) -> float:
+        """Seconds that a server may take to reply."""
+        return min(_REPLY_SECONDS, self.timeout)
+
+
+class Node(NamedTuple):
+    """A primary. `lists_replicas` says whether the cluster lists replicas of it; it may have others."""
+
+    client: Redis
+    lists_replicas: bool
+
+    @property
+    def name(self) -> str:
+        """Host and port."""
+        return client_name(self.client)
+
+
+class SingleServer:
+    """One server that is not in a cluster."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+
+    def primaries(self) -> list[Primary]:
+        """Return the server."""
+        return [Primary(client_name(self._client), self._client, 0)]
+
+    def covered_slots(self) -> None:
+        """Return None: there are no slots."""
+
+    def node(self, key: bytes) -> Node:  # noqa: ARG002 - there is only one
+        """Return the server."""
+        return Node(self._client, lists_replicas=False)
+
+    def refresh(self, unresponsive: str | None = None) -> None:
+        """Do nothing: there is no other server."""
+
+    def move_slot(self, error: errors.AskError) -> None:
+        """Do nothing: a single server does not reply MOVED."""
+
+    def importing_node(self, error: errors.AskError) -> Node:
+        """Raise Unavailable: a single server does not reply ASK."""
+        raise Unavailable(str(error)) from error
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+
+class Cluster:
+    """A cluster, by redis-py's NodesManager.
+
+    redis-py's own cluster client is not used: it asks a server for the list of all commands first, which takes longest.
+    """
+
+    def __init__(self, nodes: NodesManager) -> None:
+        self._nodes = nodes
+
+    def primaries(self) -> list[Primary]:
+        """Return the servers that have slots, and how many replicas the cluster lists for each."""
+        by_name = {nodes[0].name: nodes for nodes in list(self._nodes.slots_cache.values()) if nodes}
+        return [Primary(name, self._client(nodes[0]), len(nodes) - 1) for name, nodes in sorted(by_name.items())]
+
+    def covered_slots(self) -> int:
+        """Return how many slots have a server."""
+        return sum(bool(nodes) for nodes in self._nodes.slots_cache.values())
+
+    def node(self, key: bytes) -> Node:
+        """Return the primary that has the slot of a key."""
+        slot = key_slot(key)
+        nodes = self._nodes.slots_cache.get(slot)
+        if not nodes:
+            raise errors.SlotNotCoveredError(f"no server has slot {slot}")
+        return Node(self._client(nodes[0]), lists_replicas=len(nodes) > 1)
+
+    def _client(self, node: Any) -> Redis:
+        if node.redis_connection is None:
+            connect: Callable[[list[Any]], None] = self._nodes.create_redis_connections
+            connect([node])
+        client: Redis = node.redis_connection
+        return client
+
+    def refresh(self, unresponsive: str | None = None) -> None:
+        """Ask the servers which of them has which slots; ask the one that did not reply last."""
+        if unresponsive is not None and _CAN_ASK_LAST:
+            self._nodes.initialize(last_failed_node_name=unresponsive)
+        else:
+            self._nodes.initialize()
+
+    def move_slot(self, error: errors.AskError) -> None:
+        """Record the new primary of a slot (MOVED)."""
+        if error.slot_id in self._nodes.slots_cache:
+            self._nodes.move_slot(error)
+        else:
+            self.refresh()
+
+    def importing_node(self, error: errors.AskError) -> Node:
+        """Return the server that is importing a slot (ASK)."""
+        find: Callable[[], Any] = partial(self._nodes.get_node, error.host, error.port)
+        node = find()
+        if node is None:
+            self.refresh()
+            node = find()
+        if node is None:
+            raise errors.ConnectionError(f"unknown server {error.node_addr}")
+        return Node(self._client(node), lists_replicas=False)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for node in list(self._nodes.nodes_cache.values()):
+            if node.redis_connection is not None:
+                node.redis_connection.close()
+
+
+def client_name(client: Redis) -> str:
+    """Return the host and port of a client."""
+    arguments = client.connection_pool.connection_kwargs
+    return f"{arguments.get('host')}:{arguments.get('port')}"
+
+
+def connect(options: ValkeyOptions) -> SingleServer | Cluster:
+    """Connect to the first host that answers, or to its cluster if it is in one."""
+    limits = {
+        "socket_timeout": options.reply_timeout,
+        "socket_connect_timeout": min(options.reply_timeout, _CONNECT_SECONDS),
+    }
+    settings: dict[str, Any] = {**limits, **options.settings, "protocol": 2}
+    last: Exception | None = None
+    for host, port in options.hosts:
+        client = Redis(host=host, port=port, retry=Retry(NoBackoff(), 0), **settings)
+        try:
+            info: Any = client.info("cluster")
+        except DENIED:
+            client.close()
+            raise
+        except LOST as error:
+            last = error
+            client.close()
+            continue
+        if not info.get("cluster_enabled"):
+            return SingleServer(client)
+        client.close()
+        nodes: list[Any] = list(starmap(ClusterNode, options.hosts))
+        return Cluster(NodesManager(startup_nodes=nodes, require_full_coverage=False, **settings))
+    raise last or errors.ConnectionError("no host")
