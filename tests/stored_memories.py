@@ -81,7 +81,7 @@ def _of_prefix(url: str, tenant: str) -> Held:
         assert sets[b"d"] == {number: row.updated for number, row in rows.items()}, key
         assert sets[b"e"] == {number: row.expires for number, row in rows.items() if row.expires is not None}, key
         assert key[6:] in there[key[:4] + b"p:"], key
-        found.places.update({int(number, 16) - _HALF: row.place for number, row in rows.items()})
+        found.places.update({int(number, 16) - _HALF: row.memory_key for number, row in rows.items()})
     for key, stored in there.items():
         if key[4:6] == b"v:" and decode(key[6:])[0] == tenant:
             fields = {field: value for field, value in stored.items() if b":" in field}

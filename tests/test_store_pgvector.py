@@ -324,11 +324,11 @@ def test_a_read_only_keep_asks_the_database_and_makes_nothing(
 
 MEETING = """
 import vector_stores
-shelf = shelves.Shelf(shelves.clustered(2000), schema=sys.argv[1])
+shelf = vector_stores.Shelf(vector_stores.clustered(2000), schema=sys.argv[1])
 with shelf.open(300) as keep:
     keep.store.get(("a",), "k0")
     together()
-    print(len(shelves.found(keep, ("a",), 1999)))
+    print(len(vector_stores.found(keep, ("a",), 1999)))
     shelf.await_index()
 """
 
