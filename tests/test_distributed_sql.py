@@ -22,11 +22,9 @@ from threadkeep.backends.sql.blocks import read_blocks
 from verbs import every_verb
 
 BLOCKS = read_blocks("sql/common.sql", "postgres/blocks.sql")
-ONE_STATEMENT = ("load", "survey", "thread-told", "commit")
+ONE_STATEMENT = ("load-", "commit")
 """How the blocks begin that make a whole request one statement elsewhere; a test below sees to it that group="thread" sends none."""
-BY_THREAD = {
-    name: sql for name, sql in BLOCKS.items() if not name.startswith(ONE_STATEMENT) and "{given}" not in sql
-}  # fmt: skip
+BY_THREAD = {name: sql for name, sql in BLOCKS.items() if not name.startswith(ONE_STATEMENT)}
 
 # What Citus, CockroachDB, YugabyteDB or Aurora DSQL lack, one or the other.
 LACKING = {
@@ -111,7 +109,7 @@ def test_every_join_is_by_thread_first() -> None:
 
 def test_every_subselect_is_joined_by_thread_first() -> None:
     # The page of the catalogue is a subselect with a limit: it is planned by itself, and its few rows are what is joined.
-    whole = " ".join(sql for name, sql in BY_THREAD.items() if name != "catalogue")
+    whole = " ".join(sql for name, sql in BY_THREAD.items() if name != "list-threads")
     inner = re.findall(r"\(SELECT 1 FROM tk_\w+ (\w+) WHERE (\w+)\.(\w+) = [\w{}]+\.(\w+)", whole)
     assert len(inner) == len(re.findall(r"\(\s*SELECT\b", whole)) > 0
     assert all((left, column, right) == (alias, "thread", "thread") for alias, left, column, right in inner)
@@ -126,7 +124,7 @@ def depends_on_a_row(sql: str) -> str | None:
 
 def test_no_set_returning_function_depends_on_a_row() -> None:
     assert {name: found for name, sql in BY_THREAD.items() if (found := depends_on_a_row(sql))} == {}
-    assert depends_on_a_row(BLOCKS["load"])
+    assert depends_on_a_row(BLOCKS["load-checkpoints"])
 
 
 def test_every_change_names_its_thread_first() -> None:

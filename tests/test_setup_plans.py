@@ -42,13 +42,13 @@ class Database:
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_later_schema_is_refused(read_only: bool) -> None:
-    with pytest.raises(SchemaTooNew, match="x.db has schema 99"):
+    with pytest.raises(SchemaTooNew, match="x.db has schema version 99"):
         needs_migration(99, readable=READABLE, read_only=read_only, database="x.db")
 
 
-@pytest.mark.parametrize(("found", "tables"), [(0, "no tables"), (1, "old tables")])
+@pytest.mark.parametrize(("found", "tables"), [(0, "no threadkeep tables"), (1, "the old schema version 1")])
 def test_a_schema_that_cannot_be_read_as_it_is_is_unavailable_to_readers(found: int, tables: str) -> None:
-    with pytest.raises(Unavailable, match=f"x.db has {tables} .* read_only"):
+    with pytest.raises(Unavailable, match=f"x.db has {tables}: .* read_only"):
         needs_migration(found, readable=READABLE, read_only=True, database="x.db")
     assert needs_migration(found, readable=READABLE, read_only=False, database="x.db")
 
@@ -65,7 +65,7 @@ def test_a_sqlite_file_is_migrated_step_by_step(found: int) -> None:
     file.run(sqlite_setup.migrate(SQLITE, database="x.db"))
     steps = [f"schema-{step}" for step in range(found + 1, SCHEMA_VERSION + 1)]
     asked = ["has-schema", "version"] if found else ["has-schema", "schema-table"]
-    assert file.asked == [*asked, *steps, "migrated"]
+    assert file.asked == [*asked, *steps, "set-version"]
     assert file.values == [SCHEMA_VERSION]
 
 
@@ -86,7 +86,7 @@ def test_only_an_empty_sqlite_file_gets_settings_of_a_new_one(tables: list[tuple
 def test_postgresql_gets_the_schema_that_is_named_if_it_is_missing(schema: str | None, there: list[Any]) -> None:
     server = Database(POSTGRES, {"schema-exists": there, "version": [(SCHEMA_VERSION,)]})
     server.run(postgres_setup.migrate(POSTGRES, schema))
-    assert ("new-schema" in server.asked) == (schema is not None and not there)
+    assert ("create-schema" in server.asked) == (schema is not None and not there)
 
 
 @pytest.mark.parametrize("found", range(SCHEMA_VERSION))
@@ -94,7 +94,7 @@ def test_postgresql_records_every_migration_before_it_is_made(found: int) -> Non
     server = Database(POSTGRES, {"version": [(found,)]})
     server.run(postgres_setup.migrate(POSTGRES, None))
     assert server.values == list(range(found + 1, SCHEMA_VERSION + 1))
-    assert server.asked[:3] == ["schema-0", "version", "migrated"]
+    assert server.asked[:3] == ["schema-0", "version", "set-version"]
 
 
 @pytest.mark.parametrize("wanted", [False, True])
@@ -105,7 +105,7 @@ def test_pgvector_is_installed_only_if_it_is_wanted_and_missing(wanted: bool) ->
     missing = Database(POSTGRES, {"vector-schema": [[], [("public",)]]})
     found = missing.run(postgres_setup.find_pgvector(POSTGRES, wanted=wanted))
     assert found == ("public" if wanted else None)
-    assert missing.asked == (["vector-schema", "new-extension", "vector-schema"] if wanted else ["vector-schema"])
+    assert missing.asked == (["vector-schema", "create-extension", "vector-schema"] if wanted else ["vector-schema"])
 
 
 @pytest.mark.parametrize(

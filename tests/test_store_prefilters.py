@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import postgres_servers
 from hypothesis_profiles import examples
-from threadkeep.backends.sql import filters
+from threadkeep.backends.postgres import filters as postgres_filters
+from threadkeep.backends.sqlite import filters as sqlite_filters
 from threadkeep.engine.memories.filters import matches, parse
 from threadkeep.engine.memories.json_text import dump
 
@@ -42,7 +43,7 @@ ASKED = "SELECT id, told FROM (SELECT id, {} AS told FROM memories m) x WHERE to
 class Sqlite:
     """A table in SQLite."""
 
-    compile = staticmethod(filters.sqlite)
+    compile = staticmethod(sqlite_filters.condition)
 
     def __init__(self) -> None:
         self.connection = apsw.Connection(":memory:")
@@ -59,7 +60,7 @@ class Sqlite:
 class Postgres:
     """A table in PostgreSQL."""
 
-    compile = staticmethod(filters.postgres)
+    compile = staticmethod(postgres_filters.condition)
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -325,5 +326,5 @@ def test_any_key_is_found(database: Database, key: str) -> None:
 
 def test_a_condition_has_no_text_of_the_filter() -> None:
     node = parse({"secret": {"$in": ["secret", 4711], "$contains": "secret"}, "secret.secret": {"$gt": 4711.5}})
-    for compile in (filters.sqlite, filters.postgres):
+    for compile in (sqlite_filters.condition, postgres_filters.condition):
         assert "secret" not in compile(node, "c")[0] and "4711" not in compile(node, "c")[0]

@@ -1,12 +1,16 @@
-"""Backends: how rows are kept. Each answers the requests of `engine.backend`; none decides, decodes or does I/O itself.
+"""Backends: how threads and memories are stored. A backend answers each of the engine's requests with rows.
 
-memory.py     rows in dicts
-sql.py        what all SQL databases do alike, on named blocks: blocks.py reads them from sql/common.sql and a dialect's file
-sqlite.py     what SQLite says otherwise
-postgres.py   what PostgreSQL says otherwise, and its requests in one statement
-setup.py      which schema versions can be used; sqlite_setup.py and postgres_setup.py make and migrate the schema
-valkey.py     keys and scripts of Valkey and Redis
+    in_memory/   rows in dicts; the reference that all other backends must agree with
+    sql/         what all SQL databases share: named SQL blocks, rows, schema versions
+    sqlite/      the SQLite dialect
+    postgres/    the PostgreSQL dialect: frequent requests in one statement, and pgvector
+    valkey/      Valkey and Redis: Lua scripts on keys
 
-A backend is given what it needs to reach its rows (a cursor that runs SQL) by a transport, which owns connections,
-transactions and threads. May import `engine`, `plan` and `errors`.
+A backend has a method `answer`, which executes one request of `engine.requests`, `engine.memories.requests` or
+`engine.health.requests`. It decides nothing, decodes no state and does no I/O. A transport owns connections,
+transactions and threads, and passes in what executes a statement or a call.
+
+To write a new backend, read `in_memory/backend.py` first: it answers every request in plain Python. A SQL database
+needs only a dialect, a subclass of `sql.backend.SqlBackend`; `sqlite/` is the smallest one. CONTRIBUTING.md lists the
+steps. May import `engine`, `plan` and `errors`.
 """

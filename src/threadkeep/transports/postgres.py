@@ -23,7 +23,7 @@ from psycopg_pool import ConnectionPool
 from threadkeep.backends.postgres import setup as postgres_setup
 from threadkeep.backends.postgres.dialect import PostgresDialect, fits_one_statement
 from threadkeep.backends.postgres.pgvector import can_index
-from threadkeep.backends.sql.backend import only_adds
+from threadkeep.backends.sql.commits import only_adds
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.drivers import forks

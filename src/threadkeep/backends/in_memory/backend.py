@@ -1,7 +1,7 @@
-"""The memory backend: rows in dicts. The reference that the others must agree with, and private to its Keep.
+"""The in-memory backend for threads: rows in dicts. It is private to its Keep, and the reference for the others.
 
-Rows are immutable, so a reply shares them. Atomicity comes from checking everything before changing anything, and
-from the transport, which lets one request in at a time.
+Rows are immutable, so a reply shares them. A change is atomic because everything is checked before anything is changed,
+and because the transport runs one request at a time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class _Thread:
     tags: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     runs: set[str] = field(default_factory=set)
 
-    def found(self, ns: str, id: str) -> CheckpointRows:
+    def checkpoint(self, ns: str, id: str | None) -> CheckpointRows:
+        """Return a checkpoint with its writes; without an id, nothing."""
+        if id is None:
+            return CheckpointRows(None, ())
         return CheckpointRows(self.checkpoints.get((ns, id)), tuple(self.writes.get((ns, id), {}).values()))
 
     def latest(self, ns: str) -> str | None:
@@ -76,143 +79,167 @@ class _Thread:
 
 
 class InMemoryBackend:
-    """All threads of one Keep."""
+    """All threads and memories of one Keep."""
 
     def __init__(self) -> None:
         self._threads: dict[ThreadKey, _Thread] = {}
-        self._verbs: dict[type[Request[Any]], Callable[[Any], Any]] = {
-            LoadCheckpoints: self._load, LoadItems: self._items, LoadAncestors: self._ancestors, LoadThreadRows: self._survey,
-            ScanCheckpoints: self._scan,
-            ListThreads: self._catalogue, FindThreadsOfRuns: self._run_threads, Commit: self._commit,
-            CopyThread: self._duplicate, ForkThread: self._fork, DropThread: self._drop, MeasureItems: self._measure,
-            MeasureStorage: lambda _: None, **InMemoryMemories().verbs,
-            ListStoredThreads: self._roster, InspectThread: self._inspect, IntegrityCheck: lambda _: (), CompactStorage: lambda _: (0, 0),
-        }  # fmt: skip
+        self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
+            LoadCheckpoints: self._load_checkpoints,
+            LoadItems: self._load_items,
+            MeasureItems: self._measure_items,
+            LoadAncestors: self._load_ancestors,
+            LoadThreadRows: self._load_thread_rows,
+            ScanCheckpoints: self._scan_checkpoints,
+            ListThreads: self._list_threads,
+            FindThreadsOfRuns: self._find_threads_of_runs,
+            Commit: self._commit,
+            CopyThread: self._copy_thread,
+            ForkThread: self._fork_thread,
+            DropThread: self._drop_thread,
+            ListStoredThreads: self._list_stored_threads,
+            InspectThread: self._inspect_thread,
+            IntegrityCheck: lambda _: (),
+            CompactStorage: lambda _: (0, 0),
+            MeasureStorage: lambda _: None,
+            **InMemoryMemories().handlers,
+        }
 
     def answer(self, request: Request[Any]) -> Any:
         """Execute one request."""
-        return self._verbs[type(request)](request)
+        return self._handlers[type(request)](request)
 
-    def _load(self, request: LoadCheckpoints) -> LoadedRows:
+    # --- reads of one thread
+
+    def _load_checkpoints(self, request: LoadCheckpoints) -> LoadedRows:
         thread = self._threads.get(request.key)
         if thread is None:
             return LoadedRows(None)
-        places = [(want.ns, want.id if want.id is not None else thread.latest(want.ns)) for want in request.wanted]
-        found = tuple(thread.found(ns, id) if id is not None else CheckpointRows(None, ()) for ns, id in places)
-        runs = [run for want, f in zip(request.wanted, found, strict=True) if want.items for run in ranges_of(f)]
-        return LoadedRows(thread.row, found, _sent(thread, found, runs, request.cached))
+        keys = [(want.ns, want.id if want.id is not None else thread.latest(want.ns)) for want in request.wanted]
+        found = tuple(thread.checkpoint(ns, id) for ns, id in keys)
+        with_items = [rows for want, rows in zip(request.wanted, found, strict=True) if want.items]
+        ranges = [each for rows in with_items for each in ranges_of(rows)]
+        return LoadedRows(thread.row, found, _items_of(thread, found, ranges, request.cached))
 
-    def _items(self, request: LoadItems) -> LoadedRows:
+    def _load_items(self, request: LoadItems) -> LoadedRows:
         thread = self._threads.get(request.key)
-        return (
-            LoadedRows(thread.row, (), _sent(thread, (), request.ranges, request.cached))
-            if thread
-            else LoadedRows(None)
-        )
+        if thread is None:
+            return LoadedRows(None)
+        return LoadedRows(thread.row, (), _items_of(thread, (), request.ranges, request.cached))
 
-    def _measure(self, request: MeasureItems) -> ItemSizes:
+    def _measure_items(self, request: MeasureItems) -> ItemSizes:
         thread = self._threads.get(request.key)
         if thread is None:
             return ItemSizes(None)
-        held = ((at, thread.items[at]) for run in request.ranges for at in run.ids() if at in thread.items)
-        return ItemSizes(thread.row, tuple((*at, len(stored), stored[:BEGINNING]) for at, stored in held))
+        found = ((id, thread.items[id]) for each in request.ranges for id in each.ids() if id in thread.items)
+        return ItemSizes(thread.row, tuple((*id, len(stored), stored[:BEGINNING]) for id, stored in found))
 
-    def _ancestors(self, request: LoadAncestors) -> LoadedRows:
+    def _load_ancestors(self, request: LoadAncestors) -> LoadedRows:
         thread = self._threads.get(request.key)
         if thread is None:
             return LoadedRows(None)
-        line: dict[str, CheckpointRows] = {}
+        ancestors: dict[str, CheckpointRows] = {}
         id: str | None = request.id
-        while id is not None and id not in line and len(line) < request.limit:
-            found = thread.found(request.ns, id)
-            if found.row is None:
+        while id is not None and id not in ancestors and len(ancestors) < request.limit:
+            rows = thread.checkpoint(request.ns, id)
+            if rows.row is None:
                 break
-            line[id] = found
-            id = found.row.parent
-        found_all = tuple(line.values())
-        return LoadedRows(thread.row, found_all, _sent(thread, found_all, (), None))
+            ancestors[id] = rows
+            id = rows.row.parent
+        found = tuple(ancestors.values())
+        return LoadedRows(thread.row, found, _items_of(thread, found, (), None))
 
-    def _survey(self, request: LoadThreadRows) -> LoadedRows:
+    def _load_thread_rows(self, request: LoadThreadRows) -> LoadedRows:
         thread = self._threads.get(request.key)
         if thread is None:
             return LoadedRows(None)
-        places = dict.fromkeys([*thread.checkpoints, *thread.writes])
-        found = tuple(thread.found(*place) for place in sorted(places))
-        return LoadedRows(thread.row, found, _sent(thread, found, (), None), join_ranges(sorted(thread.items)))
+        keys = dict.fromkeys([*thread.checkpoints, *thread.writes])
+        found = tuple(thread.checkpoint(*key) for key in sorted(keys))
+        return LoadedRows(thread.row, found, _items_of(thread, found, (), None), join_ranges(sorted(thread.items)))
 
-    def _scan(self, request: ScanCheckpoints) -> tuple[ScannedCheckpoint, ...]:
-        hits = [hit for key, thread in self._threads.items() for hit in _hits(request, key, thread)]
-        hits.sort(key=lambda hit: (hit.key.id, hit.row.ns))
-        hits.sort(key=lambda hit: hit.row.id, reverse=True)
-        return tuple(hit for hit in hits if _is_after(request.after, hit))[: request.limit]
+    # --- lists over many threads
 
-    def _catalogue(self, request: ListThreads) -> tuple[ListedThread, ...]:
+    def _scan_checkpoints(self, request: ScanCheckpoints) -> tuple[ScannedCheckpoint, ...]:
+        found = [each for key, thread in self._threads.items() for each in _matching(request, key, thread)]
+        found.sort(key=lambda each: (each.key.id, each.row.ns))
+        found.sort(key=lambda each: each.row.id, reverse=True)
+        return tuple(each for each in found if _is_after(request.after, each))[: request.limit]
+
+    def _list_threads(self, request: ListThreads) -> tuple[ListedThread, ...]:
         threads = [thread for thread in self._threads.values() if _is_listed(request, thread)]
-        descending = request.order != "id"
         threads.sort(key=lambda thread: (thread.row.key.kind, to_bytes(thread.row.key.id)))
-        threads.sort(key=lambda thread: _order(request, thread.row), reverse=descending)
-        rows = [thread for thread in threads if _comes_after(request, thread.row)][: request.limit]
+        threads.sort(key=lambda thread: _sort_value(request, thread.row), reverse=request.order != "id")
+        page = [thread for thread in threads if _is_on_next_page(request, thread.row)][: request.limit]
         return tuple(
-            ListedThread(t.row, t.items.get(ItemId(SHARED, t.row.labels)) if t.row.labels is not None else None)
-            for t in rows
+            ListedThread(each.row, each.items.get(ItemId(SHARED, each.row.labels)))
+            if each.row.labels is not None
+            else ListedThread(each.row, None)
+            for each in page
         )
 
-    def _run_threads(self, request: FindThreadsOfRuns) -> tuple[ThreadKey, ...]:
+    def _find_threads_of_runs(self, request: FindThreadsOfRuns) -> tuple[ThreadKey, ...]:
         wanted = set(request.runs)
-        ours = (key for key in self._threads if (key.tenant, key.kind) == (request.tenant, request.kind))
-        return tuple(key for key in ours if wanted & self._threads[key].runs)
+        keys = (key for key in self._threads if (key.tenant, key.kind) == (request.tenant, request.kind))
+        return tuple(key for key in keys if wanted & self._threads[key].runs)
+
+    # --- changes
 
     def _commit(self, request: Commit) -> None:
-        self._make(request.batch)
+        self._apply(request.batch)
 
-    def _make(self, batch: Batch) -> _Thread:
+    def _apply(self, batch: Batch) -> _Thread:
         thread = self._threads.get(batch.thread.key)
-        _check(batch, thread)
+        _check_expected(batch, thread)
         if thread is None:
             thread = self._threads[batch.thread.key] = _Thread(batch.thread._replace(bytes=0))
-        _apply(batch, thread)
+        _change_rows(batch, thread)
         if batch.drops_thread:
             del self._threads[batch.thread.key]
         return thread
 
-    def _expected(self, key: ThreadKey, expect: tuple[int, int]) -> _Thread:
+    def _expect(self, key: ThreadKey, version: tuple[int, int]) -> _Thread:
         thread = self._threads.get(key)
-        if thread is None or (thread.row.epoch, thread.row.rev) != expect:
+        if thread is None or (thread.row.epoch, thread.row.rev) != version:
             raise Conflict
         return thread
 
-    def _fork(self, request: ForkThread) -> None:
-        source = self._expected(request.source, request.expect)
-        made = self._make(request.batch)
-        copied = {at: source.items[at] for run in request.ranges for at in run.ids() if at in source.items}
-        made.items.update(copied)
-        made.row = made.row._replace(bytes=made.row.bytes + sum(map(len, copied.values())))
+    def _fork_thread(self, request: ForkThread) -> None:
+        source = self._expect(request.source, request.expect)
+        target = self._apply(request.batch)
+        copied = {id: source.items[id] for each in request.ranges for id in each.ids() if id in source.items}
+        target.items.update(copied)
+        target.row = target.row._replace(bytes=target.row.bytes + sum(map(len, copied.values())))
 
-    def _duplicate(self, request: CopyThread) -> None:
-        source = self._expected(request.source, request.expect)
+    def _copy_thread(self, request: CopyThread) -> None:
+        source = self._expect(request.source, request.expect)
         if request.replaces is not None:
-            self._expected(request.thread.key, request.replaces)
+            self._expect(request.thread.key, request.replaces)
         elif request.thread.key in self._threads:
             raise Conflict
         copy = _Thread(
-            request.thread, dict(source.checkpoints), {place: dict(rows) for place, rows in source.writes.items()},
-            dict(source.items), dict(source.tags), set(source.runs),
-        )  # fmt: skip
-        for at, stored, tags in request.labels:
-            copy.items[at] = stored
-            copy.tags[at.n] = tags
+            row=request.thread,
+            checkpoints=dict(source.checkpoints),
+            writes={key: dict(rows) for key, rows in source.writes.items()},
+            items=dict(source.items),
+            tags=dict(source.tags),
+            runs=set(source.runs),
+        )
+        for id, stored, tags in request.labels:
+            copy.items[id] = stored
+            copy.tags[id.n] = tags
         self._threads[request.thread.key] = copy
 
-    def _drop(self, request: DropThread) -> None:
+    def _drop_thread(self, request: DropThread) -> None:
         self._threads.pop(request.key, None)
 
-    def _roster(self, request: ListStoredThreads) -> tuple[ThreadEntry, ...]:
-        ours = [key for key in self._threads if key.tenant == request.tenant and request.kind in (None, key.kind)]
-        wanted = [(to_bytes(key.id), key.kind, key.id) for key in ours if key.id.startswith(request.prefix)]
-        left = [each for each in sorted(wanted) if request.after is None or each[:2] > request.after]
-        return tuple(ThreadEntry(kind, id, (raw, kind)) for raw, kind, id in left[: request.limit])
+    # --- health
 
-    def _inspect(self, request: InspectThread) -> InspectedThread:
+    def _list_stored_threads(self, request: ListStoredThreads) -> tuple[ThreadEntry, ...]:
+        keys = [key for key in self._threads if key.tenant == request.tenant and request.kind in (None, key.kind)]
+        wanted = [(to_bytes(key.id), key.kind, key.id) for key in keys if key.id.startswith(request.prefix)]
+        page = [each for each in sorted(wanted) if request.after is None or each[:2] > request.after]
+        return tuple(ThreadEntry(kind, id, (raw, kind)) for raw, kind, id in page[: request.limit])
+
+    def _inspect_thread(self, request: InspectThread) -> InspectedThread:
         thread = self._threads.get(request.key)
         if thread is None:
             return InspectedThread()
@@ -221,51 +248,51 @@ class InMemoryBackend:
             thread=thread.row,
             checkpoints=tuple(thread.checkpoints.values()),
             writes=tuple(row for rows in thread.writes.values() for row in rows.values()),
-            items={at: stored for at, stored in thread.items.items() if at.lane <= SHARED},
-            stored=tuple(sorted((at.lane, at.n, len(stored)) for at, stored in thread.items.items())),
+            items={id: stored for id, stored in thread.items.items() if id.lane <= SHARED},
+            stored=tuple(sorted((id.lane, id.n, len(stored)) for id, stored in thread.items.items())),
             tags=frozenset((n, tag) for n, tags in thread.tags.items() for tag in tags),
             runs=frozenset(thread.runs),
         )
 
 
-def _sent(
-    thread: _Thread, found: Iterable[CheckpointRows], runs: Iterable[ItemRange], have: CachedItems | None
+def _items_of(
+    thread: _Thread, found: Iterable[CheckpointRows], ranges: Iterable[ItemRange], cached: CachedItems | None
 ) -> dict[ItemId, bytes]:
-    """Names, labels and run lists of these rows, and these items, but for what the asker has."""
-    have = have if have is not None and have.epoch == thread.row.epoch else None
+    """Return the names, labels and range lists of some rows, and the items in `ranges`, except what is cached."""
+    cached = cached if cached is not None and cached.epoch == thread.row.epoch else None
     names = thread.row.nexts[NAMES] if thread.row.nexts else 0
-    found, wanted = list(found), list(runs)
-    ids = [ItemId(NAMES, n) for n in range(have.names if have else 0, names)]
-    ids += [ItemId(SHARED, f.row.labels) for f in found if f.row is not None]
-    lists = [at for f in found for run in ranges_of(f) if run.lane in (RUN_LISTS, SHARED) for at in run.ids()]
-    if any(run.lane == RUN_LISTS for run in wanted):
-        spills = [at for at in lists if at.lane == RUN_LISTS and at in thread.items]
-        wanted += [run for at in spills for run in spilled(at, thread.items[at])]
-    ids += lists + [at for run in union(wanted) for at in run.ids()]
-    return {at: thread.items[at] for at in ids if at in thread.items and not (have and have.items.has(at))}
+    found, wanted = list(found), list(ranges)
+    ids = [ItemId(NAMES, n) for n in range(cached.names if cached else 0, names)]
+    ids += [ItemId(SHARED, rows.row.labels) for rows in found if rows.row is not None]
+    shared = [id for rows in found for each in ranges_of(rows) if each.lane in (RUN_LISTS, SHARED) for id in each.ids()]
+    if any(each.lane == RUN_LISTS for each in wanted):
+        lists = [id for id in shared if id.lane == RUN_LISTS and id in thread.items]
+        wanted += [each for id in lists for each in spilled(id, thread.items[id])]
+    ids += shared + [id for each in union(wanted) for id in each.ids()]
+    return {id: thread.items[id] for id in ids if id in thread.items and not (cached and cached.items.has(id))}
 
 
-def _hits(request: ScanCheckpoints, key: ThreadKey, thread: _Thread) -> Iterator[ScannedCheckpoint]:
+def _matching(request: ScanCheckpoints, key: ThreadKey, thread: _Thread) -> Iterator[ScannedCheckpoint]:
     if (key.tenant, key.kind) != (request.tenant, request.kind) or request.thread not in (None, key.id):
         return
     for row in thread.checkpoints.values():
-        tagged = set(request.tags) <= set(thread.tags.get(row.labels, ()))
-        if not row.hidden and tagged and _fits(request, row):
+        has_tags = set(request.tags) <= set(thread.tags.get(row.labels, ()))
+        if not row.hidden and has_tags and _fits(request, row):
             yield ScannedCheckpoint(key, row, thread.items.get(ItemId(SHARED, row.labels)))
 
 
 def _fits(request: ScanCheckpoints, row: CheckpointRow) -> bool:
-    step = row.step if row.step is not None else request.step  # an odd one stands elsewhere
+    step = row.step if row.step is not None else request.step  # not an integer: the engine compares it
     pairs = ((request.ns, row.ns), (request.id, row.id), (request.source, row.source), (request.step, step))
-    same = all(wanted is None or wanted == held for wanted, held in (*pairs, (request.run, row.run)))
+    same = all(wanted is None or wanted == stored for wanted, stored in (*pairs, (request.run, row.run)))
     return same and (request.before is None or row.id < request.before)
 
 
-def _is_after(after: tuple[str, str, str] | None, hit: ScannedCheckpoint) -> bool:
-    if after is None:
+def _is_after(last: tuple[str, str, str] | None, each: ScannedCheckpoint) -> bool:
+    if last is None:
         return True
-    id, thread, ns = after
-    return hit.row.id < id or (hit.row.id == id and (hit.key.id, hit.row.ns) > (thread, ns))
+    id, thread, ns = last
+    return each.row.id < id or (each.row.id == id and (each.key.id, each.row.ns) > (thread, ns))
 
 
 def _is_listed(request: ListThreads, thread: _Thread) -> bool:
@@ -280,23 +307,23 @@ def _is_listed(request: ListThreads, thread: _Thread) -> bool:
     )
 
 
-def _order(request: ListThreads, row: ThreadRow) -> Any:
+def _sort_value(request: ListThreads, row: ThreadRow) -> Any:
     return to_bytes(row.key.id) if request.order == "id" else getattr(row, request.order)
 
 
-def _comes_after(request: ListThreads, row: ThreadRow) -> bool:
+def _is_on_next_page(request: ListThreads, row: ThreadRow) -> bool:
     if request.after is None:
         return True
-    value, kind, id = request.after
-    place, cursor = (row.key.kind, to_bytes(row.key.id)), (kind, to_bytes(id))
+    last_value, last_kind, last_id = request.after
+    key, last_key = (row.key.kind, to_bytes(row.key.id)), (last_kind, to_bytes(last_id))
     if request.order == "id":
-        return (to_bytes(row.key.id), *place) > (to_bytes(id), *cursor)
-    held = getattr(row, request.order)
-    return bool(held < value) or (held == value and place > cursor)
+        return (to_bytes(row.key.id), *key) > (to_bytes(last_id), *last_key)
+    value = getattr(row, request.order)
+    return bool(value < last_value) or (value == last_value and key > last_key)
 
 
-def _check(batch: Batch, thread: _Thread | None) -> None:
-    """Conflict unless everything is as the batch expects it."""
+def _check_expected(batch: Batch, thread: _Thread | None) -> None:
+    """Raise Conflict unless the thread is as the batch expects."""
     if (thread is None) != (batch.expect is None):
         raise Conflict
     if thread is None:
@@ -309,27 +336,27 @@ def _check(batch: Batch, thread: _Thread | None) -> None:
         raise Conflict
 
 
-def _apply(batch: Batch, thread: _Thread) -> None:
+def _change_rows(batch: Batch, thread: _Thread) -> None:
     freed = 0
     for ns, id in batch.removed_checkpoints:
         thread.checkpoints.pop((ns, id), None)
     for ns, id, task in batch.removed_writes:
         thread.writes.get((ns, id), {}).pop(task, None)
-    for at in [at for at in thread.items if _is_in(at, batch.removed_items)] if batch.removed_items else ():
-        freed += len(thread.items.pop(at))
-        if at.lane == SHARED:
-            thread.tags.pop(at.n, None)
+    for item in [each for each in thread.items if _is_in(each, batch.removed_items)] if batch.removed_items else ():
+        freed += len(thread.items.pop(item))
+        if item.lane == SHARED:
+            thread.tags.pop(item.n, None)
     thread.items.update(batch.items)
     for row in (*batch.new_checkpoints, *batch.changed_checkpoints):
         thread.checkpoints[(row.ns, row.id)] = row
     for write in (*batch.new_writes, *batch.changed_writes):
         thread.writes.setdefault((write.ns, write.checkpoint), {})[write.task] = write
-    for label in batch.labels:
-        thread.tags[label.n] = label.tags
+    for labels in batch.labels:
+        thread.tags[labels.n] = labels.tags
     thread.runs |= set(batch.runs)
     thread.runs -= set(batch.removed_runs)
     thread.row = batch.thread._replace(bytes=thread.row.bytes + batch.thread.bytes - freed)
 
 
-def _is_in(at: ItemId, runs: Iterable[ItemRange]) -> bool:
-    return any(run.lane == at.lane and run.start <= at.n < run.start + run.length for run in runs)
+def _is_in(item: ItemId, ranges: Iterable[ItemRange]) -> bool:
+    return any(each.lane == item.lane and each.start <= item.n < each.start + each.length for each in ranges)

@@ -1,33 +1,34 @@
--- What PostgreSQL says in its own way: the schema, threads that are numbered by their key, and the two requests that
--- matter most, each in one statement: `load`, and `commit`, which is put together from the parts that a batch needs.
--- Ids are UTF-8 in bytea: their byte order is Python's order of strings, and NUL is a byte like any other. Times are
--- milliseconds since 1970. No foreign keys, sequences, triggers or functions: databases that spread tables over machines
--- lack one or the other.
+-- The PostgreSQL schema, and the statements that differ from the shared ones. A thread's number is a hash of its key,
+-- so the two most frequent requests are one statement each: `load-checkpoints`, and `commit`, which is assembled from
+-- the parts that a batch needs.
+-- Ids are UTF-8 in bytea: their byte order is Python's order of strings, and NUL is allowed. Times are milliseconds
+-- since 1970. There are no foreign keys, sequences, triggers or functions: each is missing in some database that
+-- distributes tables.
 
--- schema-0: which migrations were made; the row of one is its lock
+-- schema-0: the table that records migrations; inserting a version's row is the lock for its migration
 CREATE TABLE IF NOT EXISTS tk_schema (
     version integer PRIMARY KEY,
     made timestamptz NOT NULL DEFAULT now()
 );
 
--- version: the last migration
+-- version: the version of the last migration
 SELECT coalesce(max(version), 0) FROM tk_schema;
 
--- migrated: a migration is being made, by us alone
+-- set-version: record a migration; another client that runs the same one waits here
 INSERT INTO tk_schema (version) VALUES (:version);
 
 -- synchronous-commit: whether commits wait for the disk
 SHOW synchronous_commit;
 
--- schema-exists: whether the schema is there
+-- schema-exists: returns a row if the schema exists
 SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = :schema;
 
--- new-schema: make the schema
+-- create-schema: create the schema
 CREATE SCHEMA IF NOT EXISTS {schema};
 
--- schema-1: everything, in an empty schema
--- What a row has not is empty rather than NULL where rows are many: a row without NULLs is 8 bytes shorter.
--- `hour` is `updated` by the hour or so (2^22 ms): as long as it stays the same, changing a thread changes no index.
+-- schema-1: the tables of threads, in an empty schema
+-- Tables with many rows store an empty value instead of NULL: a row without NULLs is 8 bytes shorter.
+-- `hour` is `updated` in units of 2^22 ms, about an hour: while it stays the same, updating a thread changes no index.
 CREATE TABLE tk_threads (
     thread bigint PRIMARY KEY,
     epoch bigint NOT NULL,
@@ -107,61 +108,62 @@ CREATE TABLE tk_runs (
 );
 CREATE INDEX tk_runs_run ON tk_runs (run);
 
--- schema-3: `tick` is `updated` in quarters of a second: a page of the last changed threads sorts those of one tick, not of
--- one `hour`, and the changes of one step still change no index but once
+-- schema-3: replace `hour` by `tick`, which is `updated` in units of 2^8 ms, a quarter of a second
+-- A page of the last updated threads sorts the rows of one tick instead of one hour. The commits of one step still
+-- change the index only once.
 ALTER TABLE tk_threads ADD COLUMN tick bigint NOT NULL DEFAULT 0;
 UPDATE tk_threads SET tick = updated >> 8;
 ALTER TABLE tk_threads ALTER COLUMN tick DROP DEFAULT;
 ALTER TABLE tk_threads DROP COLUMN hour;
 CREATE INDEX tk_threads_tick ON tk_threads (tenant, tick);
 
--- this-thread: which thread, by its number; and by its key, should two keys ever have one number
+-- this-thread: a thread by number, and by key in case two keys have the same number
 t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
 
--- lock-thread: a thread's row, which nobody else changes until this transaction ends
+-- lock-thread: a thread's row, locked until the transaction ends
 {thread} FOR UPDATE;
 
--- refs: references come as text
+-- refs: item ranges are sent as text
 CAST(:refs AS integer[])
 
--- join-in-order: the planner finds the order
+-- join-in-order: the planner chooses the order
 JOIN
 
--- updated: when a thread was changed
+-- set-updated: set the time of the last change
 updated = :updated, tick = :tick
 
--- order-updated: the last changed first
+-- order-updated: last updated first
 t.tick DESC, t.updated DESC, t.kind, t.id
 
--- after-updated: those after the last one of the page before
+-- after-updated: threads after the last one of the previous page
 t.tick <= :value >> 8 AND t.updated <= :value AND (t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
 
--- new-thread: make a thread's row; no row comes back if it is there
-INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes, bytes, top,
-                        run, step, source, status, labels, early, early_status, lease)
-VALUES (:number, :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :tick, :checkpoints, :writes, :bytes,
-        :top, :run, :step, :source, :status, :labels, :early, :early_status, :lease)
+-- insert-thread: add a thread's row; returns no row if it exists
+INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes, bytes,
+                        top, run, step, source, status, labels, early, early_status, lease)
+VALUES (:number, :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :tick, :checkpoints, :writes,
+        :bytes, :top, :run, :step, :source, :status, :labels, :early, :early_status, :lease)
 ON CONFLICT DO NOTHING RETURNING thread;
 
--- items: runs of items
+-- items: ranges of items
 SELECT i.lane, i.n, i.payload
 FROM unnest(:lanes::integer[], :starts::integer[], :ends::integer[]) AS r (lane, lo, hi)
 JOIN tk_items i ON i.thread = :thread AND i.lane = r.lane AND i.n >= r.lo AND i.n < r.hi;
 
--- lengths: how long the items of some runs are, and how they begin
+-- item-lengths: the stored length and the first bytes of each item in some ranges
 SELECT i.lane, i.n, length(i.payload), substr(i.payload, 1, CAST(:beginning AS integer))
 FROM unnest(:lanes::integer[], :starts::integer[], :ends::integer[]) AS r (lane, lo, hi)
 JOIN tk_items i ON i.thread = :thread AND i.lane = r.lane AND i.n >= r.lo AND i.n < r.hi;
 
--- held-all: bytes of runs of items
+-- item-bytes: the total size of ranges of items
 SELECT coalesce(sum(length(i.payload)), 0)
 FROM unnest(:lanes::integer[], :starts::integer[], :ends::integer[]) AS r (lane, lo, hi)
 JOIN tk_items i ON i.thread = :thread AND i.lane = r.lane AND i.n >= r.lo AND i.n < r.hi;
 
--- writes: the writes on some checkpoints
+-- writes: the writes of some checkpoints
 SELECT {write-columns} FROM tk_writes w WHERE w.thread = :thread AND w.ns = :ns AND w.checkpoint = ANY (:ids::bytea[]);
 
--- drop-all: a thread that is locked, whole
+-- drop-all: delete everything that a locked thread has
 WITH items AS (DELETE FROM tk_items WHERE thread = :thread),
      checkpoints AS (DELETE FROM tk_checkpoints WHERE thread = :thread),
      writes AS (DELETE FROM tk_writes WHERE thread = :thread),
@@ -169,62 +171,63 @@ WITH items AS (DELETE FROM tk_items WHERE thread = :thread),
      runs AS (DELETE FROM tk_runs WHERE thread = :thread)
 DELETE FROM tk_threads WHERE thread = :thread;
 
--- load: a thread's row (what = 0), wanted checkpoints (1), writes on them (2) and the items of both (3), of one moment
--- Items come some hundred in a row, their numbers and lengths beside them: a row of its own for each costs more than the rest.
+-- load-checkpoints: a thread's row (what = 0), checkpoints (1), their writes (2) and items (3), in one snapshot
+-- Up to 256 items come in one row, with their numbers and lengths: one row per item would cost more than all the rest.
 WITH thread AS (
     SELECT * FROM tk_threads t WHERE {this-thread}
 ), wanted AS (
-    SELECT w.at, w.ns, w.items, coalesce(w.id, (
+    SELECT w.n, w.ns, w.items, coalesce(w.id, (
         SELECT c.id FROM tk_checkpoints c WHERE c.thread = :number AND c.ns = w.ns AND c.hidden = 0
         ORDER BY c.id DESC LIMIT 1)) AS id
-    FROM unnest(:ats::bigint[], :spaces::bytea[], :ids::bytea[], :whole::boolean[]) AS w (at, ns, id, items)
+    FROM unnest(:positions::bigint[], :spaces::bytea[], :ids::bytea[], :with_items::boolean[]) AS w (n, ns, id, items)
 ), found AS (
-    SELECT f.at, f.items, c.*
+    SELECT f.n, f.items, c.*
     FROM wanted f JOIN tk_checkpoints c ON c.thread = :number AND c.ns = f.ns AND c.id = f.id
-), wrote AS (
-    SELECT f.at, f.items, w.*
+), writes AS (
+    SELECT f.n, f.items, w.*
     FROM wanted f JOIN tk_writes w ON w.thread = :number AND w.ns = f.ns AND w.checkpoint = f.id
-), have AS (
+), cached AS (
     SELECT h.lane, h.spans::int4multirange AS spans
-    FROM unnest(:have_lanes::bigint[], :have_spans::text[]) AS h (lane, spans)
-    JOIN thread t ON t.epoch = :have_epoch
-), runs AS (
+    FROM unnest(:cached_lanes::bigint[], :cached_spans::text[]) AS h (lane, spans)
+    JOIN thread t ON t.epoch = :cached_epoch
+), needed AS (
     SELECT r.refs[k] AS lane, int4range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
-    FROM (SELECT items, refs FROM found UNION ALL SELECT items, refs FROM wrote) r
+    FROM (SELECT items, refs FROM found UNION ALL SELECT items, refs FROM writes) r
     CROSS JOIN generate_series(1, cardinality(r.refs), 3) AS k
     WHERE r.items OR r.refs[k] IN (1, 2)
     UNION ALL SELECT 2, int4range(labels, labels + 1) FROM found
     UNION ALL SELECT 0, int4range(0, 2147483647)
-), lacking AS (
+), missing AS (
     SELECT r.lane, unnest(r.spans - coalesce(h.spans, '{}')) AS span
-    FROM (SELECT lane, range_agg(span) AS spans FROM runs GROUP BY lane) r LEFT JOIN have h ON h.lane = r.lane
+    FROM (SELECT lane, range_agg(span) AS spans FROM needed GROUP BY lane) r LEFT JOIN cached h ON h.lane = r.lane
 )
-{thread-told}
+{load-thread}
 UNION ALL
-SELECT 1, at, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
+SELECT 1, n, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
        ns, id, parent, run, body, NULL, NULL, source, NULL, NULL, NULL, refs
 FROM found
 UNION ALL
-SELECT 2, at, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
+SELECT 2, n, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
        ns, checkpoint, task, path, run, body, NULL, entries, NULL, NULL, NULL, refs
-FROM wrote
+FROM writes
 UNION ALL
 SELECT 3, min(i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
        string_agg(i.payload, '' ORDER BY i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n)
-FROM lacking r
+FROM missing r
 JOIN tk_items i ON i.thread = :number AND i.lane = r.lane
     AND i.n >= lower(r.span) AND i.n < upper(r.span)
 GROUP BY i.lane, i.n >> 8;
 
--- survey: a thread's row (0), all its checkpoints (1) and writes (2), its names, run lists, labels and shapes (3), and runs
--- of all its items (4), of one moment
+-- load-thread-rows: a thread's row (what = 0), all its checkpoints (1) and writes (2), in one snapshot
+-- Also the items of the engine's lanes: names, range lists, labels and shapes (3); and the ranges of all its items (4).
 WITH thread AS (
     SELECT * FROM tk_threads t WHERE {this-thread}
 ), stored AS (
-    SELECT i.lane, unnest(range_agg(int4range(i.n, i.n + 1))) AS span FROM tk_items i WHERE i.thread = :number GROUP BY i.lane
+    SELECT i.lane, unnest(range_agg(int4range(i.n, i.n + 1))) AS span
+    FROM tk_items i WHERE i.thread = :number GROUP BY i.lane
 )
-{thread-told}
+{load-thread}
 UNION ALL
 SELECT 1, 0, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
        ns, id, parent, run, body, NULL, NULL, source, NULL, NULL, NULL, refs
@@ -242,104 +245,109 @@ SELECT 4, lower(span), NULL, NULL, NULL, NULL, NULL, NULL, NULL, upper(span) - l
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM stored;
 
--- thread-told: the thread's row among rows of other kinds
-SELECT 0 AS what, t.thread AS at, t.epoch, t.rev, t.created, t.updated, t.checkpoints, t.writes, t.bytes, t.step, t.labels,
-       t.tenant, t.id, t.nexts, t.top, t.run, t.early, t.lease, t.kind, t.source, t.status, t.early_status,
+-- load-thread: a thread's row, with the columns that rows of all kinds have
+SELECT 0 AS what, t.thread AS n, t.epoch, t.rev, t.created, t.updated, t.checkpoints, t.writes, t.bytes, t.step,
+       t.labels, t.tenant, t.id, t.nexts, t.top, t.run, t.early, t.lease, t.kind, t.source, t.status, t.early_status,
        NULL::integer[] AS refs
 FROM thread t
 
--- commit: some batches, each joined to its own precondition; the threads whose batch was made come back
-WITH {threads}, done AS (
-    {done}
+-- commit: apply some batches, each only if its precondition holds; returns the threads whose batch was applied
+WITH {threads}, committed AS (
+    {committed}
 ){parts}
-SELECT thread FROM done {setting};
+SELECT thread FROM committed {setting};
 
--- commit-setting: how durable the commit is, if the server would have it otherwise
+-- commit-setting: how durable the commit is, if the server's setting differs
 CROSS JOIN set_config('synchronous_commit', :synchronous, true)
 
--- commit-known: threads that must be as expected
-known AS (
+-- commit-existing: existing threads, which must have the expected version
+existing_threads AS (
     UPDATE tk_threads AS t
     SET epoch = b.epoch, rev = b.rev, nexts = b.nexts, updated = b.updated, tick = b.tick, checkpoints = b.checkpoints,
         writes = b.writes, bytes = t.bytes + b.bytes, top = b.top, run = b.run, step = b.step, source = b.source,
         status = b.status, labels = b.labels, early = b.early, early_status = b.early_status
     FROM unnest(
-        :known_number::bigint[], :known_expect_epoch::bigint[], :known_expect_rev::bigint[], :known_epoch::bigint[],
-        :known_rev::bigint[], :known_nexts::bytea[], :known_updated::bigint[], :known_tick::bigint[],
-        :known_checkpoints::bigint[], :known_writes::bigint[], :known_bytes::bigint[], :known_top::bytea[],
-        :known_run::bytea[], :known_step::bigint[], :known_source::text[], :known_status::text[], :known_labels::bigint[],
-        :known_early::bytea[], :known_early_status::text[]
-    ) AS b (number, expect_epoch, expect_rev, epoch, rev, nexts, updated, tick, checkpoints, writes, bytes, top, run, step,
-            source, status, labels, early, early_status)
+        :existing_number::bigint[], :existing_expect_epoch::bigint[], :existing_expect_rev::bigint[],
+        :existing_epoch::bigint[], :existing_rev::bigint[], :existing_nexts::bytea[], :existing_updated::bigint[],
+        :existing_tick::bigint[], :existing_checkpoints::bigint[], :existing_writes::bigint[],
+        :existing_bytes::bigint[], :existing_top::bytea[], :existing_run::bytea[], :existing_step::bigint[],
+        :existing_source::text[], :existing_status::text[], :existing_labels::bigint[], :existing_early::bytea[],
+        :existing_early_status::text[]
+    ) AS b (number, expect_epoch, expect_rev, epoch, rev, nexts, updated, tick, checkpoints, writes, bytes, top, run,
+            step, source, status, labels, early, early_status)
     WHERE t.thread = b.number AND t.epoch = b.expect_epoch AND t.rev = b.expect_rev
     RETURNING t.thread
 )
 
--- commit-made: threads that must not be there
-made AS (
-    INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes, bytes,
-                            top, run, step, source, status, labels, early, early_status)
+-- commit-new: new threads, which must not exist
+new_threads AS (
+    INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes,
+                            bytes, top, run, step, source, status, labels, early, early_status)
     SELECT * FROM unnest(
-        :made_number::bigint[], :made_tenant::bytea[], :made_kind::text[], :made_thread_id::bytea[], :made_epoch::bigint[],
-        :made_rev::bigint[], :made_nexts::bytea[], :made_created::bigint[], :made_updated::bigint[], :made_tick::bigint[],
-        :made_checkpoints::bigint[], :made_writes::bigint[], :made_bytes::bigint[], :made_top::bytea[], :made_run::bytea[],
-        :made_step::bigint[], :made_source::text[], :made_status::text[], :made_labels::bigint[], :made_early::bytea[],
-        :made_early_status::text[])
+        :new_number::bigint[], :new_tenant::bytea[], :new_kind::text[], :new_thread_id::bytea[], :new_epoch::bigint[],
+        :new_rev::bigint[], :new_nexts::bytea[], :new_created::bigint[], :new_updated::bigint[], :new_tick::bigint[],
+        :new_checkpoints::bigint[], :new_writes::bigint[], :new_bytes::bigint[], :new_top::bytea[], :new_run::bytea[],
+        :new_step::bigint[], :new_source::text[], :new_status::text[], :new_labels::bigint[], :new_early::bytea[],
+        :new_early_status::text[])
     ON CONFLICT DO NOTHING RETURNING thread
 )
 
--- commit-shrunk: a thread that must be as expected, of which something is removed; it is locked before anything is
-shrunk AS (
+-- commit-shrinking: an existing thread that loses rows; it is locked before any row is deleted
+locked AS (
     SELECT t.thread FROM tk_threads t
-    WHERE t.thread = :known_number AND t.epoch = :known_expect_epoch AND t.rev = :known_expect_rev
+    WHERE t.thread = :existing_number AND t.epoch = :existing_expect_epoch AND t.rev = :existing_expect_rev
     FOR UPDATE
-), gone_items AS (
+), removed_items AS (
     DELETE FROM tk_items i
-    USING shrunk, unnest(:gone_lanes::bigint[], :gone_starts::bigint[], :gone_ends::bigint[]) AS g (lane, lo, hi)
-    WHERE i.thread = shrunk.thread AND i.lane = g.lane AND i.n >= g.lo AND i.n < g.hi
+    USING locked, unnest(:removed_lanes::bigint[], :removed_starts::bigint[], :removed_ends::bigint[])
+        AS g (lane, lo, hi)
+    WHERE i.thread = locked.thread AND i.lane = g.lane AND i.n >= g.lo AND i.n < g.hi
     RETURNING length(i.payload) AS size
-), gone_tags AS (
+), removed_tags AS (
     DELETE FROM tk_tags i
-    USING shrunk, unnest(:gone_lanes::bigint[], :gone_starts::bigint[], :gone_ends::bigint[]) AS g (lane, lo, hi)
-    WHERE i.thread = shrunk.thread AND g.lane = 2 AND i.labels >= g.lo AND i.labels < g.hi
-), gone_checkpoints AS (
+    USING locked, unnest(:removed_lanes::bigint[], :removed_starts::bigint[], :removed_ends::bigint[])
+        AS g (lane, lo, hi)
+    WHERE i.thread = locked.thread AND g.lane = 2 AND i.labels >= g.lo AND i.labels < g.hi
+), removed_checkpoints AS (
     DELETE FROM tk_checkpoints c
-    USING shrunk, unnest(:gone_spaces::bytea[], :gone_ids::bytea[]) AS g (ns, id)
-    WHERE c.thread = shrunk.thread AND c.ns = g.ns AND c.id = g.id
-), gone_writes AS (
+    USING locked, unnest(:removed_spaces::bytea[], :removed_ids::bytea[]) AS g (ns, id)
+    WHERE c.thread = locked.thread AND c.ns = g.ns AND c.id = g.id
+), removed_writes AS (
     DELETE FROM tk_writes w
-    USING shrunk, unnest(:gone_from::bytea[], :gone_on::bytea[], :gone_tasks::bytea[]) AS g (ns, checkpoint, task)
-    WHERE w.thread = shrunk.thread AND w.ns = g.ns AND w.checkpoint = g.checkpoint AND w.task = g.task
-), gone_runs AS (
+    USING locked, unnest(:removed_write_spaces::bytea[], :removed_write_ids::bytea[], :removed_tasks::bytea[])
+        AS g (ns, checkpoint, task)
+    WHERE w.thread = locked.thread AND w.ns = g.ns AND w.checkpoint = g.checkpoint AND w.task = g.task
+), removed_runs AS (
     DELETE FROM tk_runs r
-    USING shrunk, unnest(:gone_runs::bytea[]) AS g (run)
-    WHERE r.thread = shrunk.thread AND r.run = g.run
-), known AS (
+    USING locked, unnest(:removed_runs::bytea[]) AS g (run)
+    WHERE r.thread = locked.thread AND r.run = g.run
+), existing_threads AS (
     UPDATE tk_threads AS t
-    SET epoch = :known_epoch, rev = :known_rev, nexts = :known_nexts, updated = :known_updated, tick = :known_tick,
-        checkpoints = :known_checkpoints, writes = :known_writes,
-        bytes = t.bytes + :known_bytes - (SELECT coalesce(sum(size), 0) FROM gone_items),
-        top = :known_top, run = :known_run, step = :known_step, source = :known_source, status = :known_status,
-        labels = :known_labels, early = :known_early, early_status = :known_early_status
-    FROM shrunk WHERE t.thread = shrunk.thread
+    SET epoch = :existing_epoch, rev = :existing_rev, nexts = :existing_nexts, updated = :existing_updated,
+        tick = :existing_tick, checkpoints = :existing_checkpoints, writes = :existing_writes,
+        bytes = t.bytes + :existing_bytes - (SELECT coalesce(sum(size), 0) FROM removed_items),
+        top = :existing_top, run = :existing_run, step = :existing_step, source = :existing_source,
+        status = :existing_status, labels = :existing_labels,
+        early = :existing_early, early_status = :existing_early_status
+    FROM locked WHERE t.thread = locked.thread
     RETURNING t.thread
 )
 
--- commit-ended: a thread that must be as expected, and goes with all that it holds
-known AS (
+-- commit-dropped: an existing thread that is deleted with everything it has
+existing_threads AS (
     DELETE FROM tk_threads t
-    WHERE t.thread = :known_number AND t.epoch = :known_expect_epoch AND t.rev = :known_expect_rev
+    WHERE t.thread = :existing_number AND t.epoch = :existing_expect_epoch AND t.rev = :existing_expect_rev
     RETURNING t.thread
 ), items AS (
-    DELETE FROM tk_items i USING known WHERE i.thread = known.thread
+    DELETE FROM tk_items i USING existing_threads WHERE i.thread = existing_threads.thread
 ), checkpoints AS (
-    DELETE FROM tk_checkpoints c USING known WHERE c.thread = known.thread
+    DELETE FROM tk_checkpoints c USING existing_threads WHERE c.thread = existing_threads.thread
 ), writes AS (
-    DELETE FROM tk_writes w USING known WHERE w.thread = known.thread
+    DELETE FROM tk_writes w USING existing_threads WHERE w.thread = existing_threads.thread
 ), tags AS (
-    DELETE FROM tk_tags g USING known WHERE g.thread = known.thread
+    DELETE FROM tk_tags g USING existing_threads WHERE g.thread = existing_threads.thread
 ), runs AS (
-    DELETE FROM tk_runs r USING known WHERE r.thread = known.thread
+    DELETE FROM tk_runs r USING existing_threads WHERE r.thread = existing_threads.thread
 )
 
 -- commit-items: new items
@@ -348,55 +356,57 @@ items AS (
     SELECT b.* FROM unnest(
         :items_thread::bigint[], :items_lane::bigint[], :items_n::bigint[], :items_payload::bytea[]
     ) AS b (thread, lane, n, payload)
-    JOIN done ON done.thread = b.thread
+    JOIN committed ON committed.thread = b.thread
 )
 
--- commit-checkpoints: new checkpoints; one that is there makes the statement fail
-{insert-given-checkpoints})
+-- commit-checkpoints: new checkpoints; an existing one makes the statement fail
+{commit-insert-checkpoints})
 
--- commit-changed-checkpoints: checkpoints that may be there
-{insert-given-checkpoints} {replace-checkpoints})
+-- commit-changed-checkpoints: checkpoints that are added or replaced
+{commit-insert-checkpoints} {replace-checkpoints})
 
--- insert-given-checkpoints: the start of both
-{given} AS (
+-- commit-insert-checkpoints: the common start of both
+{rows} AS (
     INSERT INTO tk_checkpoints (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)
-    SELECT b.thread, b.ns, b.id, b.parent, b.run, b.step, b.source, b.labels, b.time, b.hidden, b.refs::integer[], b.body
+    SELECT b.thread, b.ns, b.id, b.parent, b.run, b.step, b.source, b.labels, b.time, b.hidden, b.refs::integer[],
+           b.body
     FROM unnest(
-        :{given}_thread::bigint[], :{given}_ns::bytea[], :{given}_id::bytea[], :{given}_parent::bytea[],
-        :{given}_run::bytea[], :{given}_step::bigint[], :{given}_source::text[], :{given}_labels::bigint[],
-        :{given}_time::bigint[], :{given}_hidden::bigint[], :{given}_refs::text[], :{given}_body::bytea[]
+        :{rows}_thread::bigint[], :{rows}_ns::bytea[], :{rows}_id::bytea[], :{rows}_parent::bytea[],
+        :{rows}_run::bytea[], :{rows}_step::bigint[], :{rows}_source::text[], :{rows}_labels::bigint[],
+        :{rows}_time::bigint[], :{rows}_hidden::bigint[], :{rows}_refs::text[], :{rows}_body::bytea[]
     ) AS b (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)
-    JOIN done ON done.thread = b.thread
+    JOIN committed ON committed.thread = b.thread
 
--- commit-writes: new writes; a task's that are there make the statement fail
-{insert-given-writes})
+-- commit-writes: new writes; existing writes of the same task make the statement fail
+{commit-insert-writes})
 
--- commit-changed-writes: writes that may be there
-{insert-given-writes} {replace-writes})
+-- commit-changed-writes: writes that are added or replaced
+{commit-insert-writes} {replace-writes})
 
--- insert-given-writes: the start of both
-{given} AS (
+-- commit-insert-writes: the common start of both
+{rows} AS (
     INSERT INTO tk_writes (thread, ns, checkpoint, task, path, run, time, entries, refs, body)
     SELECT b.thread, b.ns, b.checkpoint, b.task, b.path, b.run, b.time, b.entries, b.refs::integer[], b.body
     FROM unnest(
-        :{given}_thread::bigint[], :{given}_ns::bytea[], :{given}_checkpoint::bytea[], :{given}_task::bytea[],
-        :{given}_path::bytea[], :{given}_run::bytea[], :{given}_time::bigint[], :{given}_entries::text[],
-        :{given}_refs::text[], :{given}_body::bytea[]
+        :{rows}_thread::bigint[], :{rows}_ns::bytea[], :{rows}_checkpoint::bytea[], :{rows}_task::bytea[],
+        :{rows}_path::bytea[], :{rows}_run::bytea[], :{rows}_time::bigint[], :{rows}_entries::text[],
+        :{rows}_refs::text[], :{rows}_body::bytea[]
     ) AS b (thread, ns, checkpoint, task, path, run, time, entries, refs, body)
-    JOIN done ON done.thread = b.thread
+    JOIN committed ON committed.thread = b.thread
 
 -- commit-tags: index entries of new labels
 tags AS (
     INSERT INTO tk_tags (thread, labels, tag)
-    SELECT b.* FROM unnest(:tags_thread::bigint[], :tags_labels::bigint[], :tags_tag::bytea[]) AS b (thread, labels, tag)
-    JOIN done ON done.thread = b.thread
+    SELECT b.* FROM unnest(:tags_thread::bigint[], :tags_labels::bigint[], :tags_tag::bytea[])
+        AS b (thread, labels, tag)
+    JOIN committed ON committed.thread = b.thread
     ON CONFLICT DO NOTHING
 )
 
--- commit-runs: which runs were here
+-- commit-runs: runs for the index of runs
 runs AS (
     INSERT INTO tk_runs (thread, run)
     SELECT b.* FROM unnest(:runs_thread::bigint[], :runs_run::bytea[]) AS b (thread, run)
-    JOIN done ON done.thread = b.thread
+    JOIN committed ON committed.thread = b.thread
     ON CONFLICT DO NOTHING
 )

@@ -1,21 +1,27 @@
--- Checking in PostgreSQL: what differs.
+-- Statements for `verify` that differ in PostgreSQL, and the size of our tables.
 
--- inspect-memories: memories as they are stored; a value that is no JSON text cannot be there
+-- inspect-memories: memories as they are stored; the column type json guarantees valid JSON text
 SELECT m.memory, m.part, m.space, m.key, m.value::text FROM tk_memories m
 WHERE m.tenant IS NOT DISTINCT FROM :tenant AND m.memory > :after ORDER BY m.memory, m.part LIMIT :limit;
 
--- inspect-vectors: the vectors of some memories: how many bytes, and whether their number of dimensions is what it says
+-- inspect-vectors: of the vectors of some memories: size in bytes, and whether the stored number of dimensions is right
 SELECT v.memory, v.field, 4 * cardinality(v.vector), CAST(cardinality(v.vector) = v.dims AS integer)
 FROM tk_vectors v WHERE v.memory > :after AND v.memory <= :last;
 
--- lost-words: words stand in the rows of memories
+-- orphan-words: none: full text is a column of the memory
 SELECT NULL WHERE 1 = 0;
 
--- told-tick: what the index by time says of a thread
+-- stale-tick: returns a row if the index by time has a wrong entry for a thread
 SELECT 1 FROM tk_threads WHERE thread = :thread AND tick <> updated >> 8;
 
--- invalid-indexes: indexes of ours that were not finished, or are broken
+-- invalid-indexes: our indexes that are unfinished or broken
 SELECT c.relname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid IN (SELECT t.oid FROM pg_catalog.pg_class t JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace
                      WHERE t.relname LIKE 'tk\_%' AND n.nspname = coalesce(CAST(:schema AS text), current_schema()))
   AND NOT (i.indisvalid AND i.indisready);
+
+-- storage-size: the size of our tables, with their indexes and TOAST tables
+SELECT CAST(c.relname AS text), pg_total_relation_size(c.oid) FROM pg_catalog.pg_class c
+WHERE c.relkind IN ('r', 'p') AND c.relname LIKE 'tk\_%'
+  AND c.relnamespace = (SELECT o.relnamespace FROM pg_catalog.pg_class o WHERE o.oid = to_regclass(:table))
+ORDER BY 1;

@@ -1,6 +1,7 @@
--- Memories in PostgreSQL. Besides what threads need: JSON text, full text with its index, and arrays of numbers.
+-- The tables of memories in PostgreSQL, and the statements that differ: JSON text, full text, and vectors as arrays.
 
--- schema-2: memories; the primary keys begin with what is looked up and contain what spreads them over machines
+-- schema-2: the tables of memories
+-- A primary key starts with what is looked up, and contains the partition, by which a database may distribute rows.
 CREATE TABLE tk_memories (
     memory bigint NOT NULL,
     part bigint NOT NULL,
@@ -41,26 +42,28 @@ CREATE TABLE tk_parts (
 );
 CREATE INDEX tk_parts_tenant ON tk_parts (tenant);
 
--- memory-columns: a memory, in the order in which it is read; its value stays text
+-- memory-columns: the columns of a memory, in the order that `memories.memory_row` reads; the value stays text
 m.memory, m.space, m.key, m.value::text, m.created, m.updated, m.expires, m.ttl
 
--- memory-key: what makes a memory that one
+-- memory-key: the unique key of a memory
 memory, part
 
--- bigint: whole numbers
+-- bigint: the type of integers
 bigint
 
--- memories-in-order: the planner finds the way
+-- memories-in-order: the planner chooses the index
 tk_memories m
 
--- memories-below: the planner finds the way
+-- memories-below: the planner chooses the index
 tk_memories m
 
--- memories: some memories by their numbers; the tenant is in the number, and compared so that no index of it is read
+-- memories: memories by number
+-- The number implies the tenant. IS NOT DISTINCT FROM keeps the planner from using an index on tenant.
 SELECT {memory-columns} FROM tk_memories m
-WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant IS NOT DISTINCT FROM :tenant AND {is-alive};
+WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant IS NOT DISTINCT FROM :tenant AND {not-expired};
 
--- remember: store and remove memories, with their words; how many were removed. Two memories with one number are an error.
+-- write-memories: add, replace and delete memories, with their words; returns the number deleted
+-- It fails with a division by zero if a stored memory with the same number has another key.
 WITH put AS (
     INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words)
     SELECT g.memory, g.part, :tenant, g.space, g.key, g.created, g.updated, g.expires, g.ttl::double precision,
@@ -72,16 +75,18 @@ WITH put AS (
     RETURNING 1
 ), gone AS (
     DELETE FROM tk_memories m USING unnest(:gone_memories::bigint[], :gone_parts::bigint[]) AS g (memory, part)
-    WHERE m.memory = g.memory AND m.part = g.part AND m.tenant IS NOT DISTINCT FROM :tenant AND (NOT :expired OR m.expires <= :now)
+    WHERE m.memory = g.memory AND m.part = g.part AND m.tenant IS NOT DISTINCT FROM :tenant
+      AND (NOT :expired OR m.expires <= :now)
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM gone), 1 / CAST((SELECT count(*) FROM put) = cardinality(:memories::bigint[]) AS integer)
 {setting};
 
--- remember-vectors: the vectors of memories that were just stored or removed
--- It comes after `remember`, in its transaction: whoever changed the same memories before is done, and is seen. Vectors beyond
--- those that a memory has now are removed, the others replaced. The partition counts what changed.
-WITH less AS (
+-- write-vectors: store the vectors of the memories that were just written or deleted
+-- It runs after `write-memories`, in the same transaction: a transaction that changed the same memories before has
+-- committed, and its changes are visible. Surplus vectors of a memory are deleted, the others are replaced. The
+-- partition counts the changes.
+WITH deleted AS (
     DELETE FROM tk_vectors v
     USING unnest(:memories::bigint[] || :gone_memories::bigint[], :parts::bigint[] || :gone_parts::bigint[],
                  :counts::bigint[]) AS g (memory, part, vectors)
@@ -89,11 +94,12 @@ WITH less AS (
       AND (g.vectors IS NOT NULL
            OR NOT EXISTS (SELECT 1 FROM tk_memories m WHERE m.memory = g.memory AND m.part = g.part))
     RETURNING v.part
-), told AS (
+), changed_parts AS (
     INSERT INTO tk_parts AS p (part, tenant, first, seq, drops)
-    SELECT g.part, :tenant, g.first, g.stored, (SELECT count(*) FROM less l WHERE l.part = g.part)
-    FROM unnest(:told_parts::bigint[], :told_firsts::bytea[], :told_stored::bigint[]) AS g (part, first, stored)
-    WHERE g.stored > 0 OR EXISTS (SELECT 1 FROM less l WHERE l.part = g.part)
+    SELECT g.part, :tenant, g.first, g.stored, (SELECT count(*) FROM deleted d WHERE d.part = g.part)
+    FROM unnest(:changed_parts::bigint[], :changed_firsts::bytea[], :changed_stored::bigint[])
+         AS g (part, first, stored)
+    WHERE g.stored > 0 OR EXISTS (SELECT 1 FROM deleted d WHERE d.part = g.part)
     ON CONFLICT (part) DO UPDATE SET seq = p.seq + excluded.seq, drops = p.drops + excluded.drops
     RETURNING p.part, p.seq
 )
@@ -101,93 +107,96 @@ INSERT INTO tk_vectors (memory, part, seq, field, dims, tenant, space, vector)
 SELECT g.memory, g.part, t.seq, g.field, g.dims, :tenant, g.space, (:numbers::real[])[g.start + 1 : g.start + g.dims]
 FROM unnest(:vector_memories::bigint[], :vector_parts::bigint[], :vector_fields::bigint[], :vector_spaces::bytea[],
             :vector_starts::bigint[], :vector_dims::bigint[]) AS g (memory, part, field, space, start, dims)
-JOIN told t ON t.part = g.part
+JOIN changed_parts t ON t.part = g.part
 ON CONFLICT (memory, part, field) DO UPDATE SET seq = excluded.seq, dims = excluded.dims, vector = excluded.vector;
 
--- replace-memories: what becomes of a memory that is there
+-- replace-memories: replace an existing memory; it keeps `created` unless it has expired
 ON CONFLICT ({memory-key}) DO UPDATE
 SET created = CASE WHEN m.expires <= excluded.updated THEN excluded.created ELSE m.created END,
     updated = excluded.updated, expires = excluded.expires, ttl = excluded.ttl, value = excluded.value,
     words = excluded.words
 WHERE m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = excluded.key
 
--- remember-setting: how durable it is, if the server would have it otherwise
+-- write-memories-setting: how durable the commit is, if the server's setting differs
 FROM set_config('synchronous_commit', :synchronous, true)
 
--- refresh-memories: let memories live on
+-- refresh-memories: start the ttl of memories again
 UPDATE tk_memories AS m SET expires = :now + CAST(trunc(m.ttl * 60000000) AS bigint)
 FROM unnest(:memories::bigint[], :parts::bigint[]) AS g (memory, part)
-WHERE m.memory = g.memory AND m.part = g.part AND m.tenant IS NOT DISTINCT FROM :tenant AND m.ttl IS NOT NULL AND m.expires > :now;
+WHERE m.memory = g.memory AND m.part = g.part AND m.tenant IS NOT DISTINCT FROM :tenant
+  AND m.ttl IS NOT NULL AND m.expires > :now;
 
--- spaces: the namespaces that have memories; whether one has is looked up for each, as a join it would read all memories
-{found-spaces}
-SELECT found.space FROM found CROSS JOIN LATERAL ({alive-in-space} LIMIT 1) AS alive
+-- list-namespaces: the namespaces that have memories
+-- The lateral join is one lookup per namespace. A plain join would read all memories.
+{walk-namespaces}
+SELECT found.space FROM found CROSS JOIN LATERAL ({unexpired-in-namespace} LIMIT 1) AS alive
 WHERE found.space IS NOT NULL ORDER BY found.space LIMIT :limit;
 
--- worded: memories that have one of some words, best first
+-- search-words: memories that contain one of some words, best match first
 SELECT m.memory, ts_rank(m.words, q.words, 1)::double precision AS score
 FROM (SELECT CAST(:words AS tsquery) AS words) AS q, tk_memories m
-WHERE m.words @@ q.words AND {is-below} AND {is-alive}
+WHERE m.words @@ q.words AND {below-prefix} AND {not-expired}
 ORDER BY score DESC, m.memory LIMIT :limit;
 
--- vectors-since: vectors of a partition that were stored after a change
+-- vectors-since: the vectors of a partition that were stored after a sequence number
 SELECT v.memory, v.field, v.space, array_send(v.vector) FROM tk_vectors v
 WHERE v.part = :part AND v.seq > :since;
 
--- vector-schema: where pgvector is installed, if it is, is new enough to go on searching, and we may use it
+-- vector-schema: the schema of pgvector, if it is installed, supports iterative scans (0.8), and we may use it
 SELECT n.nspname FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
 WHERE e.extname = 'vector' AND string_to_array(e.extversion, '.')::integer[] >= ARRAY[0, 8]
   AND has_schema_privilege(n.oid, 'USAGE');
 
--- new-extension: have pgvector, if we are allowed to
+-- create-extension: install pgvector, if we are allowed to
 CREATE EXTENSION IF NOT EXISTS vector;
 
--- lock-index: nobody else makes an index of this table and these dimensions now
+-- lock-index: lock the creation of an index on this table with this many dimensions; false if another session has it
 SELECT pg_try_advisory_lock(CAST(CAST(to_regclass(:table) AS oid) AS bigint) * 100000 + :dims);
 
--- unlock-index: others may
+-- unlock-index: release that lock
 SELECT pg_advisory_unlock(CAST(CAST(to_regclass(:table) AS oid) AS bigint) * 100000 + :dims);
 
--- index-is-valid: whether an index is there, and whole
+-- index-is-valid: whether an index exists and is complete
 SELECT i.indisvalid FROM pg_catalog.pg_index i WHERE i.indexrelid = to_regclass(:name);
 
--- drop-index: away with one that somebody did not finish
+-- drop-index: drop an index that was left unfinished
 DROP INDEX CONCURRENTLY IF EXISTS {index};
 
--- index-vectors: an index for nearness, of the vectors that have so many dimensions; nobody waits for it
+-- index-vectors: an index for similarity search on the vectors with this many dimensions; nobody waits for it
 CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON tk_vectors USING hnsw (({vector}) {pgvector}.{operators})
 WHERE dims = {dims};
 
--- is-near-below: vectors of a tenant, of so many dimensions, below a prefix
+-- vectors-below: the vectors of a tenant below a prefix, with this many dimensions
 v.dims = {dims} AND v.tenant = :tenant AND v.space >= :low AND v.space < :high
 
--- has-many-vectors: whether a partition, or all, have more vectors than that
-SELECT count(*) FROM (SELECT 1 FROM tk_vectors v WHERE {conditions} LIMIT :most) AS counted;
+-- count-vectors: the number of vectors, counted up to a limit
+SELECT count(*) FROM (SELECT 1 FROM tk_vectors v WHERE {conditions} LIMIT :up_to) AS counted;
 
--- some-matching: the numbers of memories, up to a number of them
-SELECT m.memory FROM tk_memories m WHERE {conditions} LIMIT :most;
+-- matching-limited: the numbers of memories that match, up to a limit
+SELECT m.memory FROM tk_memories m WHERE {conditions} LIMIT :up_to;
 
--- index-settings: how an index for nearness is searched, until the transaction ends
--- The planner does not know what the index is worth: that is not for it to choose.
+-- index-settings: settings for a search by index, until the transaction ends
+-- The planner cannot estimate what the index saves, so it gets no choice.
 SELECT set_config('enable_sort', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true),
        set_config('hnsw.ef_search', :ef, true), set_config('hnsw.iterative_scan', 'relaxed_order', true);
 
--- exact-settings: how all vectors are compared, until the transaction ends; without statistics the planner would loop
+-- exact-settings: settings for comparing all vectors, until the transaction ends
+-- Without statistics the planner would choose nested loops.
 SELECT set_config('enable_sort', 'on', true), set_config('enable_nestloop', 'off', true);
 
--- nearest: the nearest vectors by the index; of a memory with several vectors there may be several
-SELECT v.memory, {distance} AS distance FROM tk_vectors v WHERE {is-near-below} ORDER BY {nearness} LIMIT :wide;
+-- nearest: the nearest vectors by index; a memory with several vectors may come several times
+SELECT v.memory, {distance} AS distance FROM tk_vectors v WHERE {vectors-below} ORDER BY {nearness} LIMIT :candidates;
 
--- nearest-of: the nearest of some memories, compared one by one
+-- nearest-among: the nearest of some memories, by comparing each vector
 SELECT v.memory, min({distance}) AS distance FROM tk_vectors v
-WHERE {is-near-below} AND v.memory = ANY (:numbers::bigint[])
+WHERE {vectors-below} AND v.memory = ANY (:numbers::bigint[])
 GROUP BY v.memory ORDER BY distance, v.memory LIMIT :limit;
 
--- nearest-of-all: the nearest of all that match, compared one by one
+-- nearest-exact: the nearest of all memories that match, by comparing each vector
 SELECT v.memory, min({distance}) AS distance
 FROM tk_vectors v JOIN tk_memories m ON m.memory = v.memory AND m.part = v.part
-WHERE {is-near-below} AND {conditions}
+WHERE {vectors-below} AND {conditions}
 GROUP BY v.memory ORDER BY distance, v.memory LIMIT :limit;
 
--- matching-of: which of some memories match
-SELECT m.memory FROM tk_memories m WHERE m.memory = ANY (:numbers::bigint[]) AND {of-itself};
+-- matching-among: which of some memories match
+SELECT m.memory FROM tk_memories m WHERE m.memory = ANY (:numbers::bigint[]) AND {row-conditions};

@@ -1,24 +1,27 @@
--- Views for people who ask the database themselves; threadkeep never reads them. Ids are text, times are timestamps, channels
--- have their names. `number` is the thread's number in the tables: a condition on it is quick, but in tk_v_sizes,
--- which adds up everything first; one on text reads all threads.
--- Every join is by thread first; nothing but what common databases have, no JSON and no functions of our own.
+-- Views for people who query the database directly; threadkeep never reads them. Ids are text, times are timestamps,
+-- channels are shown by name. `number` is the thread's number in the tables. A condition on it is fast, except in
+-- tk_v_sizes, which computes everything first. A condition on a text column reads all threads.
+-- Every join is on the thread first, and the views use no JSON and no functions of our own, so that distributed
+-- databases can run them.
 
--- text: bytes as text; what no text can hold, a NUL or a lone surrogate, in hexadecimal digits after \x
-CASE WHEN encode({it}, 'hex') ~ '^(..)*(00|ed[ab])' THEN '\x' || encode({it}, 'hex') ELSE convert_from({it}, 'UTF8') END
+-- text: bytes as text. Bytes that are not valid text (a NUL, a lone surrogate) become \x and hexadecimal digits
+CASE WHEN encode({it}, 'hex') ~ '^(..)*(00|ed[ab])'
+     THEN '\x' || encode({it}, 'hex') ELSE convert_from({it}, 'UTF8') END
 
--- packed: a packed id as text; one that is empty is none
+-- id: a packed id as text; an empty one is NULL
 CASE WHEN length({it}) = 0 THEN NULL
      WHEN get_byte({it}, 0) = 117 THEN CAST(CAST(encode(substr({it}, 2), 'hex') AS uuid) AS text)
      WHEN get_byte({it}, 0) = 104 THEN encode(substr({it}, 2), 'hex')
      ELSE {text substr({it}, 2)} END
 
--- item-name: the text of a name's item: after format byte and checksum. One that is compressed is # and its number.
+-- item-name: the text of an item in the lane of names
+-- It follows the format byte and the checksum. A compressed name is shown as # and its number.
 CASE WHEN get_byte({it}.payload, 0) = 0 THEN {text substr({it}.payload, 6)} ELSE '#' || {it}.n END
 
--- moment: milliseconds as a timestamp
+-- time: milliseconds as a timestamp
 to_timestamp({it} / 1000.0)
 
--- entries: the writes of each task, one row each: idx, number of the channel's name, bytes
+-- entries: one row for each write of a task: its index, the number of the channel's name, its bytes
 SELECT l.thread, l.ns, l.checkpoint, l.task, l.path, l.run, l.time, l.list[l.k] AS idx, l.list[l.k + 1] AS n,
        l.list[l.k + 2] AS bytes
 FROM (SELECT s.*, generate_series(1, cardinality(s.list), 3) AS k
@@ -26,36 +29,37 @@ FROM (SELECT s.*, generate_series(1, cardinality(s.list), 3) AS k
 
 -- schema-4: views
 CREATE VIEW tk_v_threads AS
-SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, t.status, t.checkpoints, t.writes, t.bytes,
-       {moment t.created} AS created, {moment t.updated} AS updated, {text t.top} AS checkpoint, {packed t.run} AS run, t.step,
-       t.source
+SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, t.status, t.checkpoints, t.writes,
+       t.bytes, {time t.created} AS created, {time t.updated} AS updated, {text t.top} AS checkpoint, {id t.run} AS run,
+       t.step, t.source
 FROM tk_threads t;
 CREATE VIEW tk_v_checkpoints AS
 SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
-       {packed c.parent} AS parent, {packed c.run} AS run, c.step, c.source, {moment c.time} AS time, c.hidden <> 0 AS hidden,
-       length(c.body) AS body_bytes
+       {id c.parent} AS parent, {id c.run} AS run, c.step, c.source, {time c.time} AS time,
+       c.hidden <> 0 AS hidden, length(c.body) AS body_bytes
 FROM tk_checkpoints c JOIN tk_v_threads t ON t.number = c.thread;
 CREATE VIEW tk_v_writes AS
 SELECT t.number, t.tenant, t.kind, t.thread, {text w.ns} AS ns,
-       {text w.checkpoint} AS checkpoint, {packed w.task} AS task,
+       {text w.checkpoint} AS checkpoint, {id w.task} AS task,
        CASE WHEN substr(w.path, 1, 16) = CAST('~__pregel_pull, ' AS bytea) THEN {text substr(w.path, 17)} END AS node,
-       {text w.path} AS path, w.idx, {item-name i} AS channel, w.bytes, {moment w.time} AS time, {packed w.run} AS run
+       {text w.path} AS path, w.idx, {item-name i} AS channel, w.bytes, {time w.time} AS time, {id w.run} AS run
 FROM ({entries}) w JOIN tk_v_threads t ON t.number = w.thread
 LEFT JOIN tk_items i ON i.thread = w.thread AND i.lane = 0 AND i.n = w.n;
 CREATE VIEW tk_v_sizes AS
 WITH held AS (
     SELECT thread, lane, count(*) AS items, sum(length(payload)) AS stored FROM tk_items GROUP BY thread, lane
 ), wrote AS (
-    SELECT w.thread, w.n, count(*) AS writes, CAST(sum(w.bytes) AS bigint) AS written FROM ({entries}) w GROUP BY w.thread, w.n
+    SELECT w.thread, w.n, count(*) AS writes, CAST(sum(w.bytes) AS bigint) AS written
+    FROM ({entries}) w GROUP BY w.thread, w.n
 ), parts AS (
-    SELECT i.thread, 'channel' AS part, {item-name i} AS channel, coalesce(h.items, 0) AS items, coalesce(h.stored, 0) AS stored,
-           coalesce(o.writes, 0) AS writes, coalesce(o.written, 0) AS written
+    SELECT i.thread, 'channel' AS part, {item-name i} AS channel, coalesce(h.items, 0) AS items,
+           coalesce(h.stored, 0) AS stored, coalesce(o.writes, 0) AS writes, coalesce(o.written, 0) AS written
     FROM tk_items i LEFT JOIN held h ON h.thread = i.thread AND h.lane = i.n + 3
     LEFT JOIN wrote o ON o.thread = i.thread AND o.n = i.n
     WHERE i.lane = 0 AND (h.items > 0 OR o.writes > 0)
     UNION ALL
-    SELECT thread, 'shared', NULL, CAST(sum(items) AS bigint), CAST(sum(stored) AS bigint), 0, 0 FROM held WHERE lane < 3
-    GROUP BY thread
+    SELECT thread, 'shared', NULL, CAST(sum(items) AS bigint), CAST(sum(stored) AS bigint), 0, 0
+    FROM held WHERE lane < 3 GROUP BY thread
     UNION ALL
     SELECT t.thread, 'rows', NULL, 0, t.bytes - CAST(coalesce(sum(h.stored), 0) AS bigint), 0, 0
     FROM tk_threads t LEFT JOIN held h ON h.thread = t.thread GROUP BY t.thread, t.bytes
@@ -64,12 +68,6 @@ SELECT p.thread AS number, t.tenant, t.kind, t.thread, p.part, p.channel, p.item
        p.writes, p.written
 FROM parts p JOIN tk_v_threads t ON t.number = p.thread;
 CREATE VIEW tk_v_activity AS
-SELECT number, tenant, kind, thread, ns, CAST(time AT TIME ZONE 'UTC' AS date) AS day, node, channel, count(*) AS writes,
-       CAST(sum(bytes) AS bigint) AS bytes, CAST(avg(bytes) AS double precision) AS average
+SELECT number, tenant, kind, thread, ns, CAST(time AT TIME ZONE 'UTC' AS date) AS day, node, channel,
+       count(*) AS writes, CAST(sum(bytes) AS bigint) AS bytes, CAST(avg(bytes) AS double precision) AS average
 FROM tk_v_writes GROUP BY number, tenant, kind, thread, ns, CAST(time AT TIME ZONE 'UTC' AS date), node, channel;
-
--- footprint: what our tables take, with their indexes and long values
-SELECT CAST(c.relname AS text), pg_total_relation_size(c.oid) FROM pg_catalog.pg_class c
-WHERE c.relkind IN ('r', 'p') AND c.relname LIKE 'tk\_%'
-  AND c.relnamespace = (SELECT o.relnamespace FROM pg_catalog.pg_class o WHERE o.oid = to_regclass(:table))
-ORDER BY 1;

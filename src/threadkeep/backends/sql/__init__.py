@@ -1,4 +1,11 @@
-"""What all SQL backends share: requests to named SQL blocks, and rows to records.
+"""What all SQL backends share: requests become statements from named SQL blocks, and rows become records.
 
-A dialect (`backends.sqlite`, `backends.postgres`) states only what differs.
+    backend.py     SqlBackend, the base class of the dialects
+    reads.py, lists.py, commits.py, memories.py, health.py   one function for each request
+    filters.py, json_sql.py   filters on memories as SQL conditions
+    setup.py       schema versions and migrations
+    *.sql          the statements; `blocks.py` reads them
+
+A dialect (`backends.sqlite`, `backends.postgres`) states only what differs. A new SQL database starts as a subclass of
+`SqlBackend` with its own schema file; the abstract methods are what it must say.
 """

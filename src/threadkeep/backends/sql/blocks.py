@@ -1,4 +1,4 @@
-"""SQL lives in files: named blocks, one line of purpose each."""
+"""Reads named SQL blocks from files: each has a name, one line of purpose, and a statement or a part of one."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-_PART = re.compile(r"\{([a-z-]+)(?: ([^{}]+))?\}")
-_IT = "{it}"
-_NAME = re.compile(r"^-- ([a-z0-9-]+): .+$", re.MULTILINE)
+_USE = re.compile(r"\{([a-z-]+)(?: ([^{}]+))?\}")
+_ARGUMENT = "{it}"
+_HEADER = re.compile(r"^-- ([a-z0-9-]+): .+$", re.MULTILINE)
 
 
 @cache
 def read_blocks(*names: str) -> Mapping[str, str]:
-    """The blocks of SQL files below `backends/`, by name, comments taken out and parts put in; read once.
+    """Return the blocks of some SQL files below `backends/` by name, without comments. The files are read once.
 
-    A block of a later file replaces that of an earlier one. `{text t.id}` is the block `text` with `t.id` in place of
-    its `{it}`. Parts that no block names are left for the caller.
+    A block replaces a block of the same name in an earlier file. `{name}` inside a block is replaced by the block of
+    that name, and `{text t.id}` by the block `text` with `t.id` in place of its `{it}`. A `{name}` that is no block is
+    left for the caller to fill in.
     """
-    blocks = {block: sql for name in names for block, sql in _blocks(name)}
+    blocks = {block: sql for name in names for block, sql in _read_file(name)}
 
-    def with_parts(sql: str) -> str:
-        put_in = _PART.sub(lambda part: _part(blocks.get(part[1], part[0]), part[2]), sql)
-        return put_in if put_in == sql else with_parts(put_in)
+    def expand(sql: str) -> str:
+        expanded = _USE.sub(lambda use: _fill_in(blocks.get(use[1], use[0]), use[2]), sql)
+        return expanded if expanded == sql else expand(expanded)
 
-    return {block: with_parts(sql) for block, sql in blocks.items()}
-
-
-def _part(block: str, it: str | None) -> str:
-    return block.replace(_IT, it) if it else block
+    return {block: expand(sql) for block, sql in blocks.items()}
 
 
-def _blocks(name: str) -> list[tuple[str, str]]:
-    pieces = _NAME.split(files("threadkeep.backends").joinpath(*name.split("/")).read_text("utf-8"))[1:]
-    return [(block, _without_comments(sql)) for block, sql in zip(pieces[::2], pieces[1::2], strict=True)]
+def _fill_in(block: str, argument: str | None) -> str:
+    return block.replace(_ARGUMENT, argument) if argument else block
 
 
-def _without_comments(sql: str) -> str:
+def _read_file(name: str) -> list[tuple[str, str]]:
+    pieces = _HEADER.split(files("threadkeep.backends").joinpath(*name.split("/")).read_text("utf-8"))[1:]
+    return [(block, _strip_comments(sql)) for block, sql in zip(pieces[::2], pieces[1::2], strict=True)]
+
+
+def _strip_comments(sql: str) -> str:
     return "\n".join(line for line in sql.strip().splitlines() if not line.startswith("--"))

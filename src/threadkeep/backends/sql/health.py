@@ -1,10 +1,11 @@
-"""Checking in SQL: rows as they are stored, one by one, so that a row which cannot be read hides no other."""
+"""Requests of `verify` in SQL: rows as they are stored, each read by itself, so that a damaged row hides no other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends.sql.lists import Conditions
 from threadkeep.backends.sql.rows import Row, thread_row
 from threadkeep.engine.health.requests import (
     CATALOGUE,
@@ -31,73 +32,68 @@ from threadkeep.plan import Request
 if TYPE_CHECKING:
     from threadkeep.backends.sql.backend import SqlContext
 
-_OWNED = ("tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs")
-_LOWEST = -(1 << 63) - 1
+_THREAD_TABLES = ("tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs")
+_BEFORE_ALL = -(1 << 63)
+"""The inspection starts after the smallest 64-bit number."""
 
 
-def roster(work: SqlContext, request: ListStoredThreads) -> tuple[ThreadEntry, ...]:
-    """Threads by id, whatever their rows say otherwise."""
-    blocks = [work.dialect.sql["where-tenant"]]
-    values: dict[str, Any] = {"tenant": to_bytes(request.tenant), "limit": request.limit}
-    if request.kind is not None:
-        blocks.append(work.dialect.sql["where-kind"])
-        values["kind"] = request.kind
-    if request.prefix:
-        prefix = to_bytes(request.prefix)
-        blocks.append(work.dialect.sql["where-prefix"])
-        values |= {"prefix": prefix, "prefix_end": prefix[:-1] + bytes([prefix[-1] + 1])}
+def _list_stored_threads(db: SqlContext, request: ListStoredThreads) -> tuple[ThreadEntry, ...]:
+    """Return threads by id, using only the columns of the key."""
+    where = Conditions(db.dialect, {"limit": request.limit})
+    where.add("where-tenant", tenant=to_bytes(request.tenant))
+    where.add("where-kind", kind=request.kind)
+    where.add_prefix(request.prefix)
     if request.after is not None:
-        blocks.append(work.dialect.sql["after-present"])
-        values |= {"after_id": request.after[0], "after_kind": request.after[1]}
-    sql = work.dialect.sql["roster"].replace("{conditions}", "\n  AND ".join(blocks))
-    return tuple(_present(*row) for row in work.cursor.rows(sql, values))
+        where.add("after-stored-thread", after_id=request.after[0], after_kind=request.after[1])
+    return tuple(_thread_entry(*row) for row in db.cursor.rows(where.put_into("list-stored-threads"), where.values))
 
 
-def _present(id: bytes, kind: str) -> ThreadEntry:
-    odd = None if kind in (GRAPH, CUBE) else f"there is no kind {kind!r} of threads"
+def _thread_entry(id: bytes, kind: str) -> ThreadEntry:
+    problem = None if kind in (GRAPH, CUBE) else f"its kind is {kind!r}, which does not exist"
     try:
-        return ThreadEntry(kind, from_bytes(id), (id, kind), odd)
+        return ThreadEntry(kind, from_bytes(id), (id, kind), problem)
     except UnicodeDecodeError as error:
-        return ThreadEntry(kind, loosely(id) or "", (id, kind), f"its id is no text: {error}")
+        return ThreadEntry(kind, loosely(id) or "", (id, kind), f"its id is not valid text: {error}")
 
 
-def inspect(work: SqlContext, request: InspectThread) -> InspectedThread:
-    """A thread as it is stored, row by row."""
-    row = work.one("thread", **work.dialect.key_values(request.key))
+def _inspect_thread(db: SqlContext, request: InspectThread) -> InspectedThread:
+    """Return a thread as it is stored, reading each row by itself."""
+    row = db.one("thread", **db.dialect.key_values(request.key))
     if row is None:
         return InspectedThread()
-    number = row[0]
-    threads, odd = each_read([row], thread_row, lambda _: UnreadableRow(""))
-    checkpoints, odd_checkpoints = each_read(
-        work.rows("checkpoints", thread=number), work.dialect.checkpoint_row, _checkpoint_place
+    number, dialect = row[0], db.dialect
+    threads, bad_threads = each_read([row], thread_row, _nowhere)
+    checkpoints, bad_checkpoints = each_read(
+        db.rows("checkpoints", thread=number), dialect.checkpoint_row, _locate_checkpoint
     )
-    writes, odd_writes = each_read(work.rows("all-writes", thread=number), work.dialect.write_row, _write_place)
-    runs, odd_runs = each_read(
-        work.rows("runs", thread=number), lambda row: unpack_id(row[0]), lambda _: UnreadableRow("")
-    )
-    told = (
-        ["its row does not stand where the index by time looks for it"] if work.rows("told-tick", thread=number) else []
-    )
-    told += [f"a run in its index: {each.message}" for each in odd_runs]
+    writes, bad_writes = each_read(db.rows("all-writes", thread=number), dialect.write_row, _locate_write)
+    runs, bad_runs = each_read(db.rows("runs", thread=number), lambda row: unpack_id(row[0]), _nowhere)
+    problems = [f"a run in its index: {each.message}" for each in bad_runs]
+    if db.rows("stale-tick", thread=number):
+        problems.append("its entry in the index by time is wrong")
     return InspectedThread(
         is_there=True,
         thread=threads[0] if threads else None,
         checkpoints=checkpoints,
         writes=writes,
-        items={ItemId(lane, n): payload for lane, n, payload in work.rows("engine-items", thread=number)},
-        stored=tuple(work.rows("item-sizes", thread=number)),
-        tags=frozenset((labels, bytes(tag)) for labels, tag in work.rows("tags", thread=number)),
+        items={ItemId(lane, n): payload for lane, n, payload in db.rows("engine-items", thread=number)},
+        stored=tuple(db.rows("item-sizes", thread=number)),
+        tags=frozenset((labels, bytes(tag)) for labels, tag in db.rows("tags", thread=number)),
         runs=frozenset(runs),
-        unreadable=(*odd, *odd_checkpoints, *odd_writes),
-        reported=tuple(told),
+        unreadable=(*bad_threads, *bad_checkpoints, *bad_writes),
+        reported=tuple(problems),
     )
 
 
-def _checkpoint_place(row: Row) -> UnreadableRow:
+def _nowhere(_row: Any) -> UnreadableRow:
+    return UnreadableRow("")
+
+
+def _locate_checkpoint(row: Row) -> UnreadableRow:
     return UnreadableRow("", loosely(row[0]), loosely(row[1]))
 
 
-def _write_place(row: Row) -> UnreadableRow:
+def _locate_write(row: Row) -> UnreadableRow:
     try:
         task = unpack_id(row[2])
     except NONSENSE:
@@ -105,64 +101,64 @@ def _write_place(row: Row) -> UnreadableRow:
     return UnreadableRow("", loosely(row[0]), loosely(row[1]), task)
 
 
-def inspect_memories(work: SqlContext, request: InspectMemories) -> StoredMemoryPage:
-    """Some memories, by number."""
-    after = request.after if request.after is not None else _LOWEST + 1
-    rows = work.rows("inspect-memories", tenant=to_bytes(request.tenant), after=after, limit=request.limit)
+def _inspect_memories(db: SqlContext, request: InspectMemories) -> StoredMemoryPage:
+    """Return a page of memories by number."""
+    after = request.after if request.after is not None else _BEFORE_ALL
+    rows = db.rows("inspect-memories", tenant=to_bytes(request.tenant), after=after, limit=request.limit)
     if not rows:
         return StoredMemoryPage(())
     last = rows[-1][0]
     vectors: dict[int, dict[int, tuple[int, int]]] = {}
-    for memory, field, size, fits in work.rows("inspect-vectors", after=after, last=last):
+    for memory, field, size, fits in db.rows("inspect-vectors", after=after, last=last):
         vectors.setdefault(memory, {})[field] = (size, fits)
-    seen = tuple(_memory(request.tenant, row, vectors.get(row[0], {})) for row in rows)
-    return StoredMemoryPage(seen, last if len(rows) >= request.limit else None)
+    found = tuple(_stored_memory(request.tenant, row, vectors.get(row[0], {})) for row in rows)
+    return StoredMemoryPage(found, last if len(rows) >= request.limit else None)
 
 
-def _memory(tenant: str, row: Row, vectors: dict[int, tuple[int, int]]) -> StoredMemory:
-    number, part, space, key, value = row
-    wrong = [f"vector {field} has not the dimensions that it says" for field, (_, fits) in vectors.items() if not fits]
+def _stored_memory(tenant: str, row: Row, vectors: dict[int, tuple[int, int]]) -> StoredMemory:
+    number, part, namespace, key, value = row
+    problems = [f"vector {field} has another number of dimensions" for field, (_, fits) in vectors.items() if not fits]
     try:
-        place = MemoryKey(decode(space), from_bytes(key))
-        if number != memory_number(tenant, place) or part != partition_number(tenant, place.namespace[0]):
-            wrong.append("its number or its partition is another memory's")
+        memory = MemoryKey(decode(namespace), from_bytes(key))
+        if number != memory_number(tenant, memory) or part != partition_number(tenant, memory.namespace[0]):
+            problems.append("it has the number or the partition of another memory")
     except NONSENSE as error:
-        return StoredMemory(number, None, value, {}, (f"its place does not make sense: {error!r}",))
-    return StoredMemory(number, place, value, {field: size for field, (size, _) in vectors.items()}, tuple(wrong))
+        return StoredMemory(number, None, value, {}, (f"its namespace or key cannot be read: {error!r}",))
+    return StoredMemory(number, memory, value, {field: size for field, (size, _) in vectors.items()}, tuple(problems))
 
 
-def sound(work: SqlContext, request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:  # noqa: ARG001 - the same signature for all
-    """Rows that belong to nothing."""
-    return (*_orphans(work), *_lost_memories(work))
+def _check_integrity(db: SqlContext, _request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:
+    """Return the rows that belong to no thread and no memory."""
+    return (*_orphan_rows(db), *_orphan_vectors(db))
 
 
-def _orphans(work: SqlContext) -> Iterator[IntegrityProblem]:
+def _orphan_rows(db: SqlContext) -> Iterator[IntegrityProblem]:
     found: dict[int, list[str]] = {}
-    for table in _OWNED:
-        sql = work.dialect.sql["orphans"].replace("{table}", table)
-        for number, count in work.cursor.rows(sql, {}):
+    for table in _THREAD_TABLES:
+        sql = db.dialect.sql["orphan-rows"].replace("{table}", table)
+        for number, count in db.cursor.rows(sql, {}):
             found.setdefault(number, []).append(f"{count} in {table}")
-    for number, said in found.items():
+    for number, counts in found.items():
         yield IntegrityProblem(
-            CATALOGUE, f"there is no row of thread number {number}, but there are rows of its own: {', '.join(said)}"
+            CATALOGUE, f"thread number {number} does not exist, but there are rows of it: {', '.join(counts)}"
         )
 
 
-def _lost_memories(work: SqlContext) -> Iterable[IntegrityProblem]:
-    for number, count in work.rows("lost-vectors"):
-        yield IntegrityProblem(MEMORY, f"{count} vectors belong to memory number {number}, which is not there")
-    for number, count in work.rows("unseen-vectors"):
+def _orphan_vectors(db: SqlContext) -> Iterable[IntegrityProblem]:
+    for number, count in db.rows("orphan-vectors"):
+        yield IntegrityProblem(MEMORY, f"{count} vectors belong to memory number {number}, which does not exist")
+    for number, count in db.rows("uncounted-vectors"):
         yield IntegrityProblem(
             MEMORY,
-            f"{count} vectors of memory number {number} are not counted by their partition: no search finds them",
+            f"the partition of memory number {number} does not count {count} of its vectors: no search finds them",
         )
-    for (number,) in work.rows("lost-words"):
-        yield IntegrityProblem(MEMORY, f"words belong to the memory in row {number}, which is not there")
+    for (number,) in db.rows("orphan-words"):
+        yield IntegrityProblem(MEMORY, f"words belong to the memory in row {number}, which does not exist")
 
 
-VERBS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
-    ListStoredThreads: roster,
-    InspectThread: inspect,
-    InspectMemories: inspect_memories,
-    IntegrityCheck: sound,
+HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
+    ListStoredThreads: _list_stored_threads,
+    InspectThread: _inspect_thread,
+    InspectMemories: _inspect_memories,
+    IntegrityCheck: _check_integrity,
 }

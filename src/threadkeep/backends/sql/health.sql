@@ -1,24 +1,24 @@
--- Checking: rows as they are stored, and rows that belong to nothing. Read by `sql_health`; run seldom, and slowly.
+-- Statements for `verify`: rows as they are stored, and rows that belong to nothing. They are slow and run rarely.
 
--- roster: which threads there are
+-- list-stored-threads: a page of stored threads
 SELECT t.id, t.kind FROM tk_threads t WHERE {conditions} ORDER BY t.id, t.kind LIMIT :limit;
 
--- after-present: those after the last one of the page before
+-- after-stored-thread: threads after the last one of the previous page
 t.id >= :after_id AND (t.id > :after_id OR t.kind > :after_kind)
 
--- item-sizes: which items a thread has, and how long they are
+-- item-sizes: the ids and sizes of all items of a thread
 SELECT lane, n, length(payload) FROM tk_items WHERE thread = :thread ORDER BY lane, n;
 
--- engine-items: names, run lists, labels and shapes
+-- engine-items: the items of the engine's own lanes: names, range lists, labels and shapes
 SELECT lane, n, payload FROM tk_items WHERE thread = :thread AND lane <= 2;
 
--- tags: the index entries of a thread
+-- tags: all index entries of a thread
 SELECT labels, tag FROM tk_tags WHERE thread = :thread;
 
--- runs: the runs of a thread
+-- runs: all runs of a thread
 SELECT run FROM tk_runs WHERE thread = :thread;
 
--- orphans: rows of threads that are not there
+-- orphan-rows: rows whose thread does not exist
 SELECT o.thread, count(*) FROM {table} o
 WHERE NOT EXISTS (SELECT 1 FROM tk_threads t WHERE t.thread = o.thread) GROUP BY o.thread ORDER BY o.thread LIMIT 100;
 
@@ -26,21 +26,22 @@ WHERE NOT EXISTS (SELECT 1 FROM tk_threads t WHERE t.thread = o.thread) GROUP BY
 SELECT m.memory, m.part, m.space, m.key, m.value FROM tk_memories m
 WHERE +m.tenant = :tenant AND m.memory > :after ORDER BY m.memory LIMIT :limit;
 
--- inspect-vectors: the vectors of some memories: how many bytes, and whether their number of dimensions is what it says
+-- inspect-vectors: of the vectors of some memories: size in bytes, and whether the stored number of dimensions is right
 SELECT v.memory, v.field, length(v.vector), 1 FROM tk_vectors v WHERE v.memory > :after AND v.memory <= :last;
 
--- lost-vectors: vectors of memories that are not there
+-- orphan-vectors: vectors whose memory does not exist
 SELECT v.memory, count(*) FROM tk_vectors v
 WHERE NOT EXISTS (SELECT 1 FROM tk_memories m WHERE m.memory = v.memory AND m.part = v.part)
 GROUP BY v.memory ORDER BY v.memory LIMIT 100;
 
--- unseen-vectors: vectors that no search will find, since their partition does not count them
+-- uncounted-vectors: vectors that no search finds, because their partition does not count them
 SELECT v.memory, count(*) FROM tk_vectors v
 WHERE NOT EXISTS (SELECT 1 FROM tk_parts p WHERE p.part = v.part AND p.seq >= v.seq)
 GROUP BY v.memory ORDER BY v.memory LIMIT 100;
 
--- lost-words: words of memories that are not there
-SELECT d.id FROM tk_words_docsize d WHERE NOT EXISTS (SELECT 1 FROM tk_memories m WHERE m.n = d.id) ORDER BY d.id LIMIT 100;
+-- orphan-words: full-text entries whose memory does not exist
+SELECT d.id FROM tk_words_docsize d
+WHERE NOT EXISTS (SELECT 1 FROM tk_memories m WHERE m.n = d.id) ORDER BY d.id LIMIT 100;
 
--- told-tick: what the index by time says of a thread
+-- stale-tick: returns a row if the index by time has a wrong entry for a thread; SQLite has no such index
 SELECT NULL WHERE 1 = 0;

@@ -1,4 +1,4 @@
-"""The SQL backends: how values become columns and come back, alike in every dialect."""
+"""How ids and thread rows become SQL columns and back, the same in every dialect."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
+from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import ThreadRow
 
 Row = tuple[Any, ...]
@@ -14,31 +15,50 @@ Values = Mapping[str, Any]
 
 
 def maybe_bytes(text: str | None) -> bytes | None:
-    """An id as sortable bytes, if there is one."""
+    """Return an id as sortable bytes; None stays None."""
     return to_bytes(text) if text is not None else None
 
 
 def maybe_pack(text: str | None) -> bytes | None:
-    """An id as few bytes, if there is one."""
+    """Return an id in its shortest form; None stays None."""
     return pack_id(text) if text is not None else None
 
 
-def _text(data: bytes | None) -> str | None:
-    return from_bytes(data) if data is not None else None
-
-
 def maybe_unpack(data: bytes | None) -> str | None:
-    """The id that `maybe_pack` was given."""
+    """Return the id that `maybe_pack` was given. Empty bytes mean None: PostgreSQL stores them in place of NULL."""
     return unpack_id(data) if data else None
 
 
+def _maybe_text(data: bytes | None) -> str | None:
+    return from_bytes(data) if data is not None else None
+
+
+def range_values(items: ItemRange) -> dict[str, int]:
+    """Return an item range as values."""
+    return {"lane": items.lane, "start": items.start, "end": items.start + items.length}
+
+
 def thread_row(row: Row) -> ThreadRow:
-    """A row of {thread-columns}."""
-    _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *told = row[:21]
-    top, run, step, source, status, labels, early, early_status, lease = told
+    """Read a row of the block `thread-columns`."""
+    _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *rest = row[:21]
+    top, run, step, source, status, labels, early, early_status, lease = rest
     return ThreadRow(
-        key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)), epoch=epoch, rev=rev,
-        nexts=tuple(itemlog.read_varints(nexts)), created=created, updated=updated, checkpoints=checkpoints,
-        writes=writes, bytes=size, top=_text(top), run=maybe_unpack(run), step=step, source=source, status=status,
-        labels=labels, early=_text(early), early_status=early_status, lease=lease,
-    )  # fmt: skip
+        key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)),
+        epoch=epoch,
+        rev=rev,
+        nexts=tuple(itemlog.read_varints(nexts)),
+        created=created,
+        updated=updated,
+        checkpoints=checkpoints,
+        writes=writes,
+        bytes=size,
+        top=_maybe_text(top),
+        run=maybe_unpack(run),
+        step=step,
+        source=source,
+        status=status,
+        labels=labels,
+        early=_maybe_text(early),
+        early_status=early_status,
+        lease=lease,
+    )

@@ -1,7 +1,7 @@
-"""Setting up an SQL database: which schema versions this code can use, and the statement that set-up plans await.
+"""Schema versions: which ones this code can use, and `SetupStatement`, which the set-up plans await.
 
-The plans are in `sqlite_setup` and `postgres_setup`. They decide; a transport executes their statements one by one and
-puts the transaction around a migration.
+The plans are in `sqlite/setup.py` and `postgres/setup.py`. They decide. A transport executes their statements one by
+one, and puts a migration into a transaction.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from threadkeep.errors import SchemaTooNew, Unavailable
 from threadkeep.plan import WRITE, Access, Request
 
 SCHEMA_VERSION = 4
-"""The schema that this code makes. A block `schema-<n>` leads from the version before to version n."""
+"""The schema version that this code creates. The block `schema-<n>` migrates from version n - 1 to version n."""
 
 Blocks = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class SetupStatement(Request[list[Row]]):
-    """One statement; its reply is its rows.
+    """Execute one statement; the reply is its rows.
 
-    With `missing_ok` there are no rows if a table or a schema is missing. With `refusal_ok` there are none if the
-    database refuses; a connection that is lost is an error all the same.
+    With `missing_ok`, a missing table or schema gives no rows. With `refusal_ok`, a refusal by the database gives no
+    rows; a lost connection is an error all the same.
     """
 
     access: ClassVar[Access] = WRITE
@@ -36,14 +36,18 @@ class SetupStatement(Request[list[Row]]):
 
 
 def needs_migration(found: int, *, readable: int, read_only: bool, database: str) -> bool:
-    """Whether a database whose schema is `found` (0 if it has none) has to be migrated before it is used.
+    """Return whether a database with schema version `found` (0 if it has none) must be migrated before use.
 
-    SchemaTooNew if it comes from a later threadkeep. Unavailable if it is `read_only` and older than `readable`, the
-    oldest schema that can be read as it is.
+    Raise SchemaTooNew if a later threadkeep made it. Raise Unavailable if it is `read_only` and older than `readable`,
+    the oldest version that can be read without a migration.
     """
     if found > SCHEMA_VERSION:
-        raise SchemaTooNew(f"{database} has schema {found}, this threadkeep knows {SCHEMA_VERSION}; upgrade threadkeep")
+        raise SchemaTooNew(
+            f"{database} has schema version {found}, but this threadkeep supports versions up to {SCHEMA_VERSION}: "
+            "upgrade threadkeep"
+        )
     if read_only and found < readable:
-        tables = "old" if found else "no"
-        raise Unavailable(f"{database} has {tables} tables of threadkeep; open it once without read_only to make them")
+        problem = f"has the old schema version {found}" if found else "has no threadkeep tables"
+        remedy = "migrate it" if found else "create them"
+        raise Unavailable(f"{database} {problem}: open it once without read_only to {remedy}")
     return found < SCHEMA_VERSION and not read_only

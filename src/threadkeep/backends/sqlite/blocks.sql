@@ -1,29 +1,29 @@
--- What SQLite says in its own way: the schema, and threads that are numbered by the database.
+-- The SQLite schema, and the statements that differ from the shared ones. The database assigns the thread numbers.
 -- Ids are UTF-8 in BLOBs: their byte order is Python's order of strings. Times are milliseconds since 1970.
 
--- has-tables: whether the file has any table, of whomever
+-- has-tables: returns a row if the file has any table, ours or not
 SELECT 1 FROM sqlite_schema LIMIT 1;
 
--- new-file-settings: what can be set only while a file is empty
+-- new-file-settings: settings that only take effect while the file is empty
 PRAGMA auto_vacuum = INCREMENTAL;
 
--- journal-mode: readers and one writer side by side
+-- journal-mode: write-ahead logging: readers do not wait for the writer
 PRAGMA journal_mode = WAL;
 
--- has-schema: whether the tables are there
+-- has-schema: returns a row if our tables exist
 SELECT 1 FROM sqlite_schema WHERE name = 'tk_schema';
 
--- schema-table: where the version of the schema is kept
+-- schema-table: the table that holds the schema version
 CREATE TABLE IF NOT EXISTS tk_schema (version INTEGER NOT NULL) STRICT;
 
--- version: the version of the schema
+-- version: the schema version
 SELECT version FROM tk_schema;
 
--- migrated: the schema has this version now
+-- set-version: store the schema version after a migration
 DELETE FROM tk_schema;
 INSERT INTO tk_schema VALUES (:version);
 
--- schema-1: everything, from an empty database
+-- schema-1: the tables of threads, in an empty database
 CREATE TABLE tk_threads (
     thread INTEGER PRIMARY KEY,
     tenant BLOB NOT NULL,
@@ -50,7 +50,7 @@ CREATE TABLE tk_threads (
 ) STRICT;
 CREATE INDEX tk_threads_updated ON tk_threads (tenant, updated);
 CREATE INDEX tk_threads_created ON tk_threads (tenant, created);
--- Items are rows in order of arrival: their pages are full, and long ones do not waste overflow pages.
+-- Items are rowid rows in order of arrival: pages fill up, and long items do not waste overflow pages.
 CREATE TABLE tk_items (
     thread INTEGER NOT NULL,
     lane INTEGER NOT NULL,
@@ -99,7 +99,7 @@ CREATE TABLE tk_runs (
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX tk_runs_run ON tk_runs (run);
 
--- schema-2: memories, in order of arrival: what comes together is on the same pages
+-- schema-2: the tables of memories. Rows are in order of arrival: memories written together share pages
 CREATE TABLE tk_memories (
     n INTEGER PRIMARY KEY,
     memory INTEGER NOT NULL UNIQUE,
@@ -133,52 +133,54 @@ CREATE TABLE tk_parts (
     drops INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX tk_parts_tenant ON tk_parts (tenant);
-CREATE VIRTUAL TABLE tk_words USING fts5(words, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0');
+CREATE VIRTUAL TABLE tk_words USING fts5(
+    words, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0'
+);
 
--- memory-key: what makes a memory that one
+-- memory-key: the unique key of a memory
 memory
 
--- vector-key: what makes a vector that one
+-- vector-key: the unique key of a vector
 memory, field
 
--- bigint: whole numbers
+-- bigint: the type of integers
 INTEGER
 
--- last-memory: the number of the memory that came last; each new one gets the next, and one that is replaced keeps its own
+-- last-memory: the greatest row number: a new memory gets the next one, a replaced memory keeps its own
 SELECT coalesce(max(n), 0) FROM tk_memories;
 
--- memories-in-order: without a prefix, by time; nothing is sorted
+-- memories-in-order: without a prefix: read the index by time, so that nothing needs sorting
 tk_memories m INDEXED BY tk_memories_updated
 
--- memories-below: with a prefix, by namespace; few are left to be sorted
+-- memories-below: with a prefix: read the index by namespace, and sort the few rows that it finds
 tk_memories m INDEXED BY tk_memories_space
 
--- put-words: the words of a memory
+-- put-words: add or replace the full-text entry of a memory
 INSERT OR REPLACE INTO tk_words (rowid, words) SELECT n, :words FROM tk_memories WHERE memory = :memory;
 
--- gone-words: a memory that has no words any more
+-- delete-words: delete the full-text entry of a memory
 DELETE FROM tk_words WHERE rowid = (SELECT n FROM tk_memories WHERE memory = :memory);
 
--- worded: memories that have one of some words, best first
+-- search-words: memories that contain one of some words, best match first
 SELECT m.memory, -bm25(tk_words) FROM tk_words CROSS JOIN tk_memories m ON m.n = tk_words.rowid
-WHERE tk_words MATCH :words AND {is-below} AND {is-alive}
+WHERE tk_words MATCH :words AND {below-prefix} AND {not-expired}
 ORDER BY bm25(tk_words), m.memory LIMIT :limit;
 
--- this-thread: which thread, by its key
+-- this-thread: a thread by key
 t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
 
--- refs: references as they come: packed runs
+-- refs: item ranges are stored as packed bytes
 :refs
 
--- join-in-order: the thread is looked up first, then its checkpoints
+-- join-in-order: look up the thread first, then its checkpoints
 CROSS JOIN
 
--- new-thread: make a thread's row; no row comes back if it is there
-INSERT INTO tk_threads (tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, bytes, top, run, step,
-                        source, status, labels, early, early_status, lease)
-VALUES (:tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :checkpoints, :writes, :bytes, :top, :run, :step,
-        :source, :status, :labels, :early, :early_status, :lease)
+-- insert-thread: add a thread's row; returns no row if it exists
+INSERT INTO tk_threads (tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, bytes, top, run,
+                        step, source, status, labels, early, early_status, lease)
+VALUES (:tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :checkpoints, :writes, :bytes, :top, :run,
+        :step, :source, :status, :labels, :early, :early_status, :lease)
 ON CONFLICT DO NOTHING RETURNING thread;
 
--- updated: when a thread was changed
+-- set-updated: set the time of the last change
 updated = :updated

@@ -1,12 +1,13 @@
-"""The SQLite dialect: the database numbers the threads, and references are packed bytes."""
+"""The SQLite dialect: the database assigns thread numbers, and item ranges are stored as packed bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from threadkeep.backends.sql import filters
-from threadkeep.backends.sql.backend import SqlBackend, with_names
+from threadkeep.backends.sql.backend import SqlBackend
+from threadkeep.backends.sql.filters import name_parameters
+from threadkeep.backends.sqlite import filters
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import ItemRange
@@ -14,22 +15,22 @@ from threadkeep.engine.memories.filters import FilterNode
 
 
 class SqliteDialect(SqlBackend):
-    """SQLite, statement by statement: its statements cost microseconds."""
+    """SQLite. It uses the shared statements one by one, since each costs only microseconds."""
 
     files = ("sql/common.sql", "sql/memories.sql", "sql/health.sql", "sqlite/blocks.sql", "sqlite/views.sql")
 
     def number(self, key: ThreadKey) -> None:
-        """Not known before the thread is made."""
+        """Return None: the database assigns the number when the thread is created."""
 
-    def pack_refs(self, runs: Iterable[ItemRange]) -> bytes:
-        """Runs as varints."""
-        return itemlog.pack_ranges(tuple(runs))
-
-    def prefilter(self, filter: FilterNode) -> tuple[str, dict[str, Any]]:
-        """SQLite's JSON functions on the stored text."""
-        condition, given = filters.sqlite(filter, "m.value")
-        return with_names(condition, "?", given)
+    def pack_refs(self, ranges: Iterable[ItemRange]) -> bytes:
+        """Return item ranges as varints."""
+        return itemlog.pack_ranges(tuple(ranges))
 
     def unpack_refs(self, stored: bytes) -> tuple[ItemRange, ...]:
-        """Varints as runs."""
+        """Read item ranges from varints."""
         return itemlog.unpack_ranges(stored)
+
+    def prefilter(self, filter: FilterNode) -> tuple[str, dict[str, Any]]:
+        """Use SQLite's JSON functions on the stored text."""
+        condition, operands = filters.condition(filter, "m.value")
+        return name_parameters(condition, "?", operands)

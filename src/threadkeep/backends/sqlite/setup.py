@@ -1,4 +1,4 @@
-"""Setting up a SQLite file: its settings, its schema version and its migrations, as plans of statements."""
+"""Sets up a SQLite file: its settings, schema version and migrations, as plans of statements."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from threadkeep.backends.sql import setup
 from threadkeep.backends.sql.setup import Blocks, SetupStatement
 
 READABLE = 2
-"""The oldest schema that can be read as it is: later ones only added views."""
+"""The oldest schema version that can be read without a migration: later versions only added indexes and views."""
 
 
 async def settings(sql: Blocks) -> None:
-    """Settings that are stored in the file: some only while it is empty. Turning WAL on may meet a lock."""
+    """Change the settings that are stored in the file. Some take effect only while it is empty; WAL needs a lock."""
     if not await SetupStatement(sql["has-tables"]):
         await SetupStatement(sql["new-file-settings"])
     await SetupStatement(sql["journal-mode"])
 
 
 async def version(sql: Blocks) -> int:
-    """The version of the schema; 0 if there is none."""
+    """Return the schema version, or 0 if there is no schema."""
     if not await SetupStatement(sql["has-schema"]):
         return 0
     rows = await SetupStatement(sql["version"])
@@ -25,13 +25,13 @@ async def version(sql: Blocks) -> int:
 
 
 async def needs_migration(sql: Blocks, *, read_only: bool, database: str) -> bool:
-    """Whether the schema has to be made or migrated; see `setup.needs_migration`."""
+    """Return whether the schema must be created or migrated; see `backends.sql.setup.needs_migration`."""
     found = await version(sql)
     return setup.needs_migration(found, readable=READABLE, read_only=read_only, database=database)
 
 
 async def migrate(sql: Blocks, *, database: str) -> None:
-    """Make the schema, or bring it up to date, unless others have done so. Inside an exclusive transaction."""
+    """Create or migrate the schema, unless another process has done it. Run this in an exclusive transaction."""
     found = await version(sql)
     if not setup.needs_migration(found, readable=READABLE, read_only=False, database=database):
         return
@@ -39,4 +39,4 @@ async def migrate(sql: Blocks, *, database: str) -> None:
         await SetupStatement(sql["schema-table"])
     for step in range(found + 1, setup.SCHEMA_VERSION + 1):
         await SetupStatement(sql[f"schema-{step}"])
-    await SetupStatement(sql["migrated"], {"version": setup.SCHEMA_VERSION})
+    await SetupStatement(sql["set-version"], {"version": setup.SCHEMA_VERSION})

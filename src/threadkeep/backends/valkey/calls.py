@@ -1,4 +1,4 @@
-"""Calls on keys: what backends on Valkey ask for, and merging what many partitions say."""
+"""Calls: the scripts and commands that the Valkey backend sends, and ordered merges over many partitions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from heapq import merge
 from importlib.resources import files
 from typing import Any, NamedTuple, Protocol
 
-PARTITIONS = 1024
 AT_ONCE = 512
-"""So many items are read or copied at once: a server does nothing else meanwhile."""
-_FEW = 4
-"""So many members of each set are asked for at first, when the first of many sets are wanted."""
+"""How many items one call reads or copies: a server does nothing else meanwhile."""
+_FIRST_PAGE = 4
+"""How many members of each set the first call asks for, when only the first of many sets are wanted."""
 
 
 class Call(NamedTuple):
-    """A script (in small letters) or a command, its keys, and other arguments."""
+    """A script (its name is in lower case) or a command (upper case), its keys, and its other arguments."""
 
     name: str
     keys: tuple[bytes, ...]
@@ -23,74 +22,76 @@ class Call(NamedTuple):
 
 
 class CallExecutor(Protocol):
-    """What executes calls. An error of one is raised."""
+    """Executes calls. It raises the error of a call."""
 
     def call(self, call: Call) -> Any:
-        """Execute one."""
+        """Execute one call."""
 
     def calls(self, calls: Sequence[Call]) -> list[Any]:
-        """Execute several, side by side."""
-
-
-def key_of(prefix: bytes, partition: int, what: bytes, rest: bytes) -> bytes:
-    """A key. What is in braces decides its slot."""
-    return b"%s{%03x}:%s:%s" % (prefix, partition, what, rest)
+        """Execute several calls concurrently."""
 
 
 def script(name: str) -> str:
-    """The text of a script."""
+    """Return the text of a script, with the shared functions before it."""
     folder = files("threadkeep.backends.valkey").joinpath("lua")
     return folder.joinpath("prelude.lua").read_text() + folder.joinpath(f"{name}.lua").read_text()
 
 
-def merged(
+def merge_members(
     executor: CallExecutor,
     keys: Sequence[bytes],
-    ask: Callable[[bytes], tuple[str, tuple[bytes, bytes]]],
+    command_after: Callable[[bytes], tuple[str, tuple[bytes, bytes]]],
     *,
     reverse: bool = False,
 ) -> Iterator[bytes]:
-    """Members of sorted sets, in order over all of them; `ask` gives the command for those after a member, or for all."""
+    """Yield the members of sorted sets, in order over all sets.
 
-    def call(key: bytes, last: bytes, limit: int) -> Call:
-        name, bounds = ask(last)
+    `command_after` returns the command and bounds for the members after a member, or for all members if it is empty.
+    """
+
+    def page_call(key: bytes, last: bytes, limit: int) -> Call:
+        name, bounds = command_after(last)
         return Call(name, (key,), (*bounds, "LIMIT", 0, limit))
 
-    def one_by_one(key: bytes, some: list[bytes]) -> Iterator[bytes]:
-        limit = _FEW
-        while some:
-            yield from some
-            if len(some) < limit:
+    def members(key: bytes, page: list[bytes]) -> Iterator[bytes]:
+        limit = _FIRST_PAGE
+        while page:
+            yield from page
+            if len(page) < limit:
                 return
             limit = min(4 * limit, AT_ONCE)
-            some = executor.call(call(key, some[-1], limit))
+            page = executor.call(page_call(key, page[-1], limit))
 
-    firsts = executor.calls([call(key, b"", _FEW) for key in keys])
-    return merge(*(one_by_one(key, some) for key, some in zip(keys, firsts, strict=True) if some), reverse=reverse)
+    firsts = executor.calls([page_call(key, b"", _FIRST_PAGE) for key in keys])
+    return merge(*(members(key, page) for key, page in zip(keys, firsts, strict=True) if page), reverse=reverse)
 
 
-def merged_ranks(executor: CallExecutor, keys: Sequence[bytes], high: Any) -> Iterator[tuple[float, bytes, bytes]]:
-    """Members of sorted sets by score, descending from `high`, with their set's key; those of one score in order."""
+Ranked = tuple[float, bytes, bytes]
+"""A member of a sorted set: its score, the member, and the key of the set."""
 
-    def call(key: bytes, start: int, limit: int) -> Call:
+
+def merge_by_score(executor: CallExecutor, keys: Sequence[bytes], high: Any) -> Iterator[Ranked]:
+    """Yield the members of sorted sets by score, descending from `high`. Members with the same score are in order."""
+
+    def page_call(key: bytes, start: int, limit: int) -> Call:
         return Call("ZREVRANGEBYSCORE", (key,), (high, "-inf", "WITHSCORES", "LIMIT", start, limit))
 
-    def one_by_one(key: bytes, some: list[bytes]) -> Iterator[tuple[float, bytes, bytes]]:
-        start, limit, held = 0, _FEW, list[tuple[float, bytes, bytes]]()
+    def members(key: bytes, page: list[bytes]) -> Iterator[Ranked]:
+        start, limit, held = 0, _FIRST_PAGE, list[Ranked]()
         while True:
-            held += [(float(score), member, key) for member, score in zip(some[::2], some[1::2], strict=True)]
-            is_all = len(some) < 2 * limit
-            ready = [each for each in held if is_all or each[0] > held[-1][0]]
+            held += [(float(score), member, key) for member, score in zip(page[::2], page[1::2], strict=True)]
+            is_last = len(page) < 2 * limit
+            ready = [each for each in held if is_last or each[0] > held[-1][0]]  # the next page may have equal scores
             yield from sorted(ready, key=_by_rank)
             held = held[len(ready) :]
-            if is_all:
+            if is_last:
                 return
             start, limit = start + limit, min(4 * limit, AT_ONCE)
-            some = executor.call(call(key, start, limit))
+            page = executor.call(page_call(key, start, limit))
 
-    firsts = executor.calls([call(key, 0, _FEW) for key in keys])
-    return merge(*(one_by_one(key, some) for key, some in zip(keys, firsts, strict=True) if some), key=_by_rank)
+    firsts = executor.calls([page_call(key, 0, _FIRST_PAGE) for key in keys])
+    return merge(*(members(key, page) for key, page in zip(keys, firsts, strict=True) if page), key=_by_rank)
 
 
-def _by_rank(ranked: tuple[float, bytes, bytes]) -> tuple[float, bytes]:
+def _by_rank(ranked: Ranked) -> tuple[float, bytes]:
     return (-ranked[0], ranked[1])

@@ -1,23 +1,26 @@
-"""Memories on Valkey: the hash and sorted sets of each partition, which is what a namespace begins with.
+"""Memories on Valkey: a hash and sorted sets for each partition. A partition is the first segment of a namespace.
 
-    {n}:m:…     memories by number; when made, changed and expiring, and how many vectors, in clear
-    {n}:e:…     numbers by expiry          {n}:d:…     numbers by time of change
+    {n}:m:…     memories by number; in plain form: created, updated, expires, number of vectors, ttl
+    {n}:e:…     numbers by expiry
+    {n}:d:…     numbers by time of update
     {n}:s:…     namespaces with numbers, in order of bytes
-    {n}:v:…     vectors; how often they were stored and lost          {n}:w:…     vectors by when they were stored
-    {n}:p:      the partitions that are in this slot
+    {n}:v:…     vectors; how often they were stored and lost
+    {n}:w:…     vectors by when they were stored
+    {n}:p:      the partitions in this slot
 
-Filters are decided by the asker, who is given slices; full text is not there. A batch is atomic in each partition.
+The engine applies filters, to one page at a time. There is no full text. A batch is atomic within each partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import ormsgpack
 
-from threadkeep.backends.valkey.calls import AT_ONCE, PARTITIONS, Call, CallExecutor, key_of, merged_ranks
+from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor, merge_by_score
+from threadkeep.backends.valkey.keys import PARTITIONS, key_of
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories.filters import matches
 from threadkeep.engine.memories.json_text import load
@@ -43,9 +46,19 @@ from threadkeep.engine.memories.requests import (
 )
 from threadkeep.plan import Request
 
+_MEMORIES, _EXPIRY, _NAMESPACES, _TIMES, _VECTORS, _CHANGES = range(6)
+"""The keys of a partition by position."""
+_SEPARATOR = b"\x00\x00"
+"""Stands between a namespace and the numbers in it. They come before the namespaces below it."""
+DIGITS = 16
+"""The number of a memory as text has so many hexadecimal digits."""
+_HALF = 1 << 63
+"""It is added to a number, so that texts are in the order of the numbers."""
+_READ_AT_ONCE = 32
+
 
 class PartitionKeys(NamedTuple):
-    """A partition: whose, what its namespaces begin with, and its keys."""
+    """A partition: its tenant, the first segment of its namespaces, and its keys."""
 
     tenant: str
     first: str
@@ -53,11 +66,12 @@ class PartitionKeys(NamedTuple):
 
     @property
     def name(self) -> bytes:
-        """What it is called."""
+        """The partition's name in its keys."""
         return encode((self.tenant, self.first))
 
 
-_MEMORIES, _EXPIRY, _SPACES, _TIMES, _VECTORS, _CHANGES = range(6)
+_Ranked: TypeAlias = tuple[float, bytes, PartitionKeys]
+"""A memory by time: when it was updated, its number, and its partition."""
 
 
 class ValkeyMemories:
@@ -65,12 +79,23 @@ class ValkeyMemories:
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
-        self.verbs: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
-            WriteMemories: self._remember, RefreshMemories: self._refresh, SweepMemories: self._sweep, GetMemories: self._recall,
-            GetMemoriesByNumber: self._recall_numbered, ListMemories: self._browse, ListNamespaces: self._spaces,
-            FindMatching: self._matching, FindExpired: self._expired, SearchFullText: self._worded, LoadVectorChanges: self._changes,
-            CountMemories: self._count, CreateVectorIndex: lambda *_: None,
-        }  # fmt: skip
+        self.handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
+            WriteMemories: self._write_memories,
+            RefreshMemories: self._refresh_memories,
+            SweepMemories: self._sweep_memories,
+            GetMemories: self._get_memories,
+            GetMemoriesByNumber: self._get_memories_by_number,
+            ListMemories: self._list_memories,
+            ListNamespaces: self._list_namespaces,
+            CountMemories: self._count_memories,
+            FindMatching: self._find_matching,
+            FindExpired: self._find_expired,
+            SearchFullText: self._search_full_text,
+            LoadVectorChanges: self._load_vector_changes,
+            CreateVectorIndex: lambda *_: None,
+        }
+
+    # --- partitions
 
     def _part(self, tenant: str, first: str) -> PartitionKeys:
         slot = partition_number(tenant, first) % PARTITIONS
@@ -79,287 +104,267 @@ class ValkeyMemories:
         return PartitionKeys(tenant, first, (*keys, key_of(self._prefix, slot, b"p", b"")))
 
     def parts(self, executor: CallExecutor, tenant: str | None, prefix: Space = ()) -> list[PartitionKeys]:
-        """The partitions that a prefix means: one, or all of a tenant, or all."""
+        """Return the partition of a prefix; without a prefix, all of a tenant; without a tenant, all."""
         if tenant is not None and prefix:
             return [self._part(tenant, prefix[0])]
-        begin = encode((tenant,)) if tenant is not None else b""
-        bounds = (b"[" + begin, b"(" + begin + b"\xff") if begin else (b"-", b"+")
+        bounds = _bounds(encode((tenant,)) if tenant is not None else b"")
         keys = [key_of(self._prefix, slot, b"p", b"") for slot in range(PARTITIONS)]
-        named = executor.calls([Call("ZRANGEBYLEX", (key,), bounds) for key in keys])
-        return [self._part(*decode(name)) for names in named for name in names]
+        replies = executor.calls([Call("ZRANGEBYLEX", (key,), bounds) for key in keys])
+        return [self._part(*decode(name)) for names in replies for name in names]
 
-    # --- storing
+    # --- changes
 
-    def _remember(self, executor: CallExecutor, request: WriteMemories) -> None:
+    def _write_memories(self, executor: CallExecutor, request: WriteMemories) -> None:
         puts: dict[str, list[NewMemory]] = {}
-        gone: dict[str, list[MemoryKey]] = {}
-        for each in request.puts:
-            puts.setdefault(each.row.namespace[0], []).append(each)
-        for place in request.deletes:
-            gone.setdefault(place.namespace[0], []).append(place)
+        deletes: dict[str, list[MemoryKey]] = {}
+        for memory in request.puts:
+            puts.setdefault(memory.row.namespace[0], []).append(memory)
+        for key in request.deletes:
+            deletes.setdefault(key.namespace[0], []).append(key)
+        parts = {first: self._part(request.tenant, first) for first in {**puts, **deletes}}
         executor.calls(
             [
-                self._remember_call(
-                    request, self._part(request.tenant, first), puts.get(first, ()), gone.get(first, ())
-                )
-                for first in {**puts, **gone}
+                self._write_call(request, part, puts.get(first, ()), deletes.get(first, ()))
+                for first, part in parts.items()
             ]
         )
 
-    def _remember_call(
-        self, request: WriteMemories, part: PartitionKeys, puts: Sequence[NewMemory], gone: Sequence[MemoryKey]
+    def _write_call(
+        self, request: WriteMemories, part: PartitionKeys, puts: Sequence[NewMemory], deletes: Sequence[MemoryKey]
     ) -> Call:
         args: list[Any] = [request.now, part.name, int(request.expired), len(puts)]
         for row, vectors, _ in puts:
-            space = encode(row.namespace)
-            args += (
-                _number(request.tenant, row.memory_key),
-                space + _OWN,
-                row.created,
-                row.updated,
-                _maybe(row.expires),
-                _maybe(row.ttl),
-            )
-            args += (ormsgpack.packb([space, to_bytes(row.key), to_bytes(row.value)]), len(vectors))
-            args += (b"%d:%s%s" % (len(space), space, vector) for vector in vectors)
-        args.append(len(gone))
-        for place in gone:
-            args += (_number(request.tenant, place), encode(place.namespace) + _OWN)
-        return Call("remember", part.keys, tuple(args))
+            namespace = encode(row.namespace)
+            args += (_number_text(request.tenant, row.memory_key), namespace + _SEPARATOR)
+            args += (row.created, row.updated, _maybe_number(row.expires), _maybe_number(row.ttl))
+            args += (ormsgpack.packb([namespace, to_bytes(row.key), to_bytes(row.value)]), len(vectors))
+            args += (b"%d:%s%s" % (len(namespace), namespace, vector) for vector in vectors)
+        args.append(len(deletes))
+        for key in deletes:
+            args += (_number_text(request.tenant, key), encode(key.namespace) + _SEPARATOR)
+        return Call("write_memories", part.keys, tuple(args))
 
-    def _refresh(self, executor: CallExecutor, request: RefreshMemories) -> None:
-        places: dict[str, list[bytes]] = {}
-        for place in request.keys:
-            places.setdefault(place.namespace[0], []).append(_number(request.tenant, place))
-        parts = ((self._part(request.tenant, first), numbers) for first, numbers in places.items())
-        executor.calls([Call("refresh", part.keys[:2], (request.now, *numbers)) for part, numbers in parts])
+    def _refresh_memories(self, executor: CallExecutor, request: RefreshMemories) -> None:
+        by_partition = _numbers_by_partition(request.tenant, request.keys)
+        parts = ((self._part(request.tenant, first), numbers) for first, numbers in by_partition.items())
+        executor.calls([Call("refresh_memories", part.keys[:2], (request.now, *numbers)) for part, numbers in parts])
 
-    def _sweep(self, executor: CallExecutor, request: SweepMemories) -> int:
+    def _sweep_memories(self, executor: CallExecutor, request: SweepMemories) -> int:
         swept = 0
         for part in self.parts(executor, None):
             if swept >= request.limit:
                 break
             bounds = ("-inf", request.now, "LIMIT", 0, request.limit - swept)
             numbers = executor.call(Call("ZRANGEBYSCORE", (part.keys[_EXPIRY],), bounds))
-            rows = self._fetched(executor, part, numbers)
-            places = [row.memory_key for row in rows.values() if not _lives(row, request.now)]
-            if places:
-                asked = WriteMemories(part.tenant, (), tuple(places), request.now, expired=True)
-                swept += executor.call(self._remember_call(asked, part, (), places))
+            rows = self._fetch(executor, part, numbers)
+            keys = [row.memory_key for row in rows.values() if _is_expired(row, request.now)]
+            if keys:
+                write = WriteMemories(part.tenant, (), tuple(keys), request.now, expired=True)
+                swept += executor.call(self._write_call(write, part, (), keys))
         return swept
 
-    # --- reading
+    # --- reads
 
-    def _fetched(self, executor: CallExecutor, part: PartitionKeys, numbers: Sequence[bytes]) -> dict[bytes, MemoryRow]:
-        """Memories by number, whether they have expired or not, some at a time."""
-        found: dict[bytes, MemoryRow] = {}
-        for start in range(0, len(numbers), AT_ONCE):
-            some = numbers[start : start + AT_ONCE]
-            stored = executor.call(Call("HMGET", (part.keys[_MEMORIES],), tuple(some)))
-            found |= {number: memory_row(each) for number, each in zip(some, stored, strict=True) if each is not None}
-        return found
+    def _fetch(self, executor: CallExecutor, part: PartitionKeys, numbers: Sequence[bytes]) -> dict[bytes, MemoryRow]:
+        """Return memories by number, expired ones too."""
+        return {number: memory_row(stored) for number, stored in fetch_fields(executor, part.keys[_MEMORIES], numbers)}
 
-    def _recall(self, executor: CallExecutor, request: GetMemories) -> tuple[MemoryRow | None, ...]:
-        """What is in one partition is read at one moment."""
-        wanted: dict[str, list[bytes]] = {}
-        for place in request.keys:
-            if place.namespace:
-                wanted.setdefault(place.namespace[0], []).append(_number(request.tenant, place))
+    def _get_memories(self, executor: CallExecutor, request: GetMemories) -> tuple[MemoryRow | None, ...]:
+        """Read memories. Those of one partition are read in one snapshot."""
+        by_partition = _numbers_by_partition(request.tenant, [key for key in request.keys if key.namespace])
         calls = [
             Call("HMGET", (self._part(request.tenant, first).keys[_MEMORIES],), tuple(numbers))
-            for first, numbers in wanted.items()
+            for first, numbers in by_partition.items()
         ]
-        stored = (each for told in executor.calls(calls) for each in told if each is not None)
-        living = {row.memory_key: row for row in map(memory_row, stored) if _lives(row, request.now)}
-        return tuple(living.get(place) for place in request.keys)
+        stored = (each for reply in executor.calls(calls) for each in reply if each is not None)
+        found = {row.memory_key: row for row in map(memory_row, stored) if not _is_expired(row, request.now)}
+        return tuple(found.get(key) for key in request.keys)
 
-    def _recall_numbered(self, executor: CallExecutor, request: GetMemoriesByNumber) -> dict[int, MemoryRow]:
-        names = [_name(number) for number in request.numbers]
+    def _get_memories_by_number(self, executor: CallExecutor, request: GetMemoriesByNumber) -> dict[int, MemoryRow]:
+        numbers = [_as_text(number) for number in request.numbers]
         found: dict[int, MemoryRow] = {}
         for part in self.parts(executor, request.tenant, request.prefix):
-            rows = self._fetched(executor, part, names)
-            found |= {int(name, 16) - _HALF: row for name, row in rows.items() if _lives(row, request.now)}
+            rows = self._fetch(executor, part, numbers)
+            found |= {parse_number(text): row for text, row in rows.items() if not _is_expired(row, request.now)}
         return found
 
-    def _below(self, executor: CallExecutor, part: PartitionKeys, prefix: Space) -> list[bytes]:
-        """The numbers of all memories below a prefix."""
-        begin = encode(prefix)
-        bounds = (b"[" + begin, b"(" + begin + b"\xff") if begin else (b"-", b"+")
-        members = executor.call(Call("ZRANGEBYLEX", (part.keys[_SPACES],), bounds))
-        return [member[-_LETTERS:] for member in members]
+    def _numbers_below(self, executor: CallExecutor, part: PartitionKeys, prefix: Space) -> list[bytes]:
+        """Return the numbers of all memories below a prefix."""
+        members = executor.call(Call("ZRANGEBYLEX", (part.keys[_NAMESPACES],), _bounds(encode(prefix))))
+        return [member[-DIGITS:] for member in members]
 
-    def _living(
-        self, executor: CallExecutor, tenant: str, prefix: Space, now: int
-    ) -> Iterator[tuple[bytes, MemoryRow]]:
-        for part in self.parts(executor, tenant, prefix):
-            rows = self._fetched(executor, part, self._below(executor, part, prefix))
-            yield from ((number, row) for number, row in rows.items() if _lives(row, now))
-
-    def _browse(self, executor: CallExecutor, request: ListMemories) -> tuple[MemoryRow, ...]:
+    def _list_memories(self, executor: CallExecutor, request: ListMemories) -> tuple[MemoryRow, ...]:
         parts = self.parts(executor, request.tenant, request.prefix)
         high = request.after[0] if request.after is not None else None
-        ranked = self._ranked(executor, parts, request.prefix, high)
-        rows = self._in_order(executor, ranked)
+        rows = self._read_in_order(executor, self._by_time(executor, parts, request.prefix, high))
         if request.after is not None:
-            updated, space, key = request.after
-            rows = (row for row in rows if _order(row) > (-updated, space, key))
-        living = (row for row in rows if _lives(row, request.now))
-        return tuple(islice(living, request.offset, request.offset + request.limit))
+            updated, namespace, key = request.after
+            rows = (row for row in rows if _position(row) > (-updated, namespace, key))
+        unexpired = (row for row in rows if not _is_expired(row, request.now))
+        return tuple(islice(unexpired, request.offset, request.offset + request.limit))
 
-    def _ranked(
+    def _by_time(
         self, executor: CallExecutor, parts: Sequence[PartitionKeys], prefix: Space, high: int | None
-    ) -> Iterator[tuple[float, bytes, PartitionKeys]]:
-        """Numbers of memories by time of change, descending."""
+    ) -> Iterator[_Ranked]:
+        """Yield memories by time of update, descending."""
         if len(prefix) > 1:
-            numbers = self._below(executor, parts[0], prefix)
+            numbers = self._numbers_below(executor, parts[0], prefix)
             scores = executor.call(Call("ZMSCORE", (parts[0].keys[_TIMES],), tuple(numbers))) if numbers else []
             times = ((float(score), number) for score, number in zip(scores, numbers, strict=True) if score is not None)
             wanted = [(time, number) for time, number in times if high is None or time <= high]
             return ((time, number, parts[0]) for time, number in sorted(wanted, reverse=True))
-        keys = {part.keys[_TIMES]: part for part in parts}
-        ranks = merged_ranks(executor, list(keys), high if high is not None else "+inf")
-        return ((time, number, keys[key]) for time, number, key in ranks)
+        by_key = {part.keys[_TIMES]: part for part in parts}
+        ranked = merge_by_score(executor, list(by_key), high if high is not None else "+inf")
+        return ((time, number, by_key[key]) for time, number, key in ranked)
 
-    def _in_order(
-        self, executor: CallExecutor, ranked: Iterator[tuple[float, bytes, PartitionKeys]]
-    ) -> Iterator[MemoryRow]:
-        """Memories in the order of `ListMemories`; those of one time are read together."""
-        for _, group in groupby(_with_ties(ranked), key=lambda some: some[0]):
-            some = [each for _, each in group]
+    def _read_in_order(self, executor: CallExecutor, ranked: Iterator[_Ranked]) -> Iterator[MemoryRow]:
+        """Yield memories in the order of `ListMemories`. Those with the same time are read together."""
+        for _, group in groupby(_in_pages(ranked), key=lambda each: each[0]):
+            page = [each for _, each in group]
             rows: list[MemoryRow] = []
-            for part in dict.fromkeys(part for _, _, part in some):
-                rows += self._fetched(executor, part, [number for _, number, where in some if where is part]).values()
-            yield from sorted(rows, key=_order)
+            for part in dict.fromkeys(part for _, _, part in page):
+                rows += self._fetch(executor, part, [number for _, number, own in page if own is part]).values()
+            yield from sorted(rows, key=_position)
 
-    def _spaces(self, executor: CallExecutor, request: ListNamespaces) -> tuple[Space, ...]:
-        begin = encode(request.prefix)
-        low = b"(" + encode(request.after) + _OWN + b"\xff" if request.after is not None else b"[" + begin
-        high = b"(" + begin + b"\xff" if begin else b"+"
+    def _list_namespaces(self, executor: CallExecutor, request: ListNamespaces) -> tuple[Space, ...]:
+        low, high = _bounds(encode(request.prefix))
+        if request.after is not None:
+            low = b"(" + encode(request.after) + _SEPARATOR + b"\xff"
+        args = (request.now, low, high, request.limit)
         parts = self.parts(executor, request.tenant, request.prefix)
-        calls = [
-            Call(
-                "spaces",
-                (part.keys[_MEMORIES], part.keys[_SPACES]),
-                (request.now, low if low != b"[" else b"-", high, request.limit),
-            )
-            for part in parts
-        ]
-        found = [decode(space) for spaces in executor.calls(calls) for space in spaces]
-        return tuple(sorted(space for space in found if request.after is None or space > request.after))[
-            : request.limit
-        ]
+        calls = [Call("list_namespaces", (part.keys[_MEMORIES], part.keys[_NAMESPACES]), args) for part in parts]
+        found = [decode(each) for reply in executor.calls(calls) for each in reply]
+        return tuple(sorted(each for each in found if request.after is None or each > request.after))[: request.limit]
 
-    def _count(self, executor: CallExecutor, request: CountMemories) -> int:
-        """All that are stored, but for those that have expired."""
+    def _count_memories(self, executor: CallExecutor, request: CountMemories) -> int:
         parts = self.parts(executor, request.tenant)
         stored = executor.calls([Call("HLEN", (part.keys[_MEMORIES],)) for part in parts])
-        over = executor.calls([Call("ZCOUNT", (part.keys[_EXPIRY],), ("-inf", request.now)) for part in parts])
-        return int(sum(stored) - sum(over))
+        expired = executor.calls([Call("ZCOUNT", (part.keys[_EXPIRY],), ("-inf", request.now)) for part in parts])
+        return int(sum(stored) - sum(expired))
 
-    def _matching(self, executor: CallExecutor, request: FindMatching) -> frozenset[int]:
-        living = self._living(executor, request.tenant, request.prefix, request.now)
-        return frozenset(int(name, 16) - _HALF for name, row in living if matches(request.filter, load(row.value)))
+    def _find_matching(self, executor: CallExecutor, request: FindMatching) -> frozenset[int]:
+        found: set[int] = set()
+        for part in self.parts(executor, request.tenant, request.prefix):
+            rows = self._fetch(executor, part, self._numbers_below(executor, part, request.prefix))
+            unexpired = ((text, row) for text, row in rows.items() if not _is_expired(row, request.now))
+            found |= {parse_number(text) for text, row in unexpired if matches(request.filter, load(row.value))}
+        return frozenset(found)
 
-    def _expired(self, executor: CallExecutor, request: FindExpired) -> frozenset[int]:
+    def _find_expired(self, executor: CallExecutor, request: FindExpired) -> frozenset[int]:
         found: set[int] = set()
         for part in self.parts(executor, request.tenant, request.prefix):
             numbers = executor.call(Call("ZRANGEBYSCORE", (part.keys[_EXPIRY],), ("-inf", request.now)))
-            rows = self._fetched(executor, part, numbers)
+            rows = self._fetch(executor, part, numbers).items()
             found |= {
-                int(n, 16) - _HALF for n, row in rows.items() if row.namespace[: len(request.prefix)] == request.prefix
+                parse_number(text) for text, row in rows if row.namespace[: len(request.prefix)] == request.prefix
             }
         return frozenset(found)
 
-    def _worded(self, executor: CallExecutor, request: SearchFullText) -> Any:
-        raise NotImplementedError("there is no full text on Valkey: give the store an embed, or another backend")
+    def _search_full_text(self, executor: CallExecutor, request: SearchFullText) -> Any:
+        raise NotImplementedError("Valkey has no full text: open the store with an `embed`, or use another backend")
 
     # --- vectors
 
-    def _changes(self, executor: CallExecutor, request: LoadVectorChanges) -> tuple[PartitionChanges, ...]:
+    def _load_vector_changes(self, executor: CallExecutor, request: LoadVectorChanges) -> tuple[PartitionChanges, ...]:
         parts = self.parts(executor, request.tenant, (request.first,) if request.first is not None else ())
-        told = executor.calls([Call("HMGET", (part.keys[_VECTORS],), ("seq", "lost")) for part in parts])
+        replies = executor.calls([Call("HMGET", (part.keys[_VECTORS],), ("seq", "lost")) for part in parts])
         found = []
-        for part, (seq, lost) in zip(parts, told, strict=True):
-            at = (int(seq or 0), int(lost or 0))
+        for part, (seq, lost) in zip(parts, replies, strict=True):
+            version = (int(seq or 0), int(lost or 0))
             since = request.since.get(part.first, (0, 0))
-            if at != since:
-                found.append(self._changed(executor, part, at, since))
+            if version != since:
+                found.append(self._partition_changes(executor, part, version, since))
         return tuple(found)
 
-    def _changed(
-        self, executor: CallExecutor, part: PartitionKeys, at: tuple[int, int], since: tuple[int, int]
+    def _partition_changes(
+        self, executor: CallExecutor, part: PartitionKeys, version: tuple[int, int], since: tuple[int, int]
     ) -> PartitionChanges:
         fields = executor.call(Call("ZRANGEBYSCORE", (part.keys[_CHANGES],), (f"({since[0]}", "+inf")))
-        changed: list[VectorRow] = []
-        for start in range(0, len(fields), AT_ONCE):
-            some = fields[start : start + AT_ONCE]
-            stored = executor.call(Call("HMGET", (part.keys[_VECTORS],), tuple(some)))
-            changed += [_vector(field, each) for field, each in zip(some, stored, strict=True) if each is not None]
-        if at[1] == since[1]:
-            return PartitionChanges(part.first, at, tuple(changed))
+        vectors = fetch_fields(executor, part.keys[_VECTORS], fields)
+        changed = tuple(_vector(field, stored) for field, stored in vectors)
+        if version[1] == since[1]:
+            return PartitionChanges(part.first, version, changed)
         present = executor.call(Call("ZRANGE", (part.keys[_CHANGES],), (0, -1)))
-        return PartitionChanges(part.first, at, tuple(changed), frozenset(map(_field, present)))
+        return PartitionChanges(part.first, version, changed, frozenset(map(_vector_id, present)))
 
 
-_OWN = b"\x00\x00"
-"""Between a namespace and the numbers that are in it itself: they come before the namespaces below it."""
-_LETTERS = 16
-_HALF = 1 << 63
+def fetch_fields(executor: CallExecutor, key: bytes, fields: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the fields of a hash that exist, with their values, some in each call."""
+    for start in range(0, len(fields), AT_ONCE):
+        page = fields[start : start + AT_ONCE]
+        values = executor.call(Call("HMGET", (key,), tuple(page)))
+        yield from ((field, value) for field, value in zip(page, values, strict=True) if value is not None)
 
 
-def _name(number: int) -> bytes:
-    """A memory's number as letters, in the order of numbers."""
+def _bounds(start: bytes) -> tuple[bytes, bytes]:
+    """Return the bounds of ZRANGEBYLEX for the members that start so."""
+    return (b"[" + start, b"(" + start + b"\xff") if start else (b"-", b"+")
+
+
+def _as_text(number: int) -> bytes:
     return b"%016x" % (number + _HALF)
 
 
-def _number(tenant: str, place: MemoryKey) -> bytes:
-    return _name(memory_number(tenant, place))
+def parse_number(text: bytes) -> int:
+    """Return the number of a memory from its text."""
+    return int(text, 16) - _HALF
 
 
-def _field(field: bytes) -> tuple[int, int]:
-    name, _, n = field.partition(b":")
-    return int(name, 16) - _HALF, int(n)
+def _number_text(tenant: str, key: MemoryKey) -> bytes:
+    return _as_text(memory_number(tenant, key))
+
+
+def _numbers_by_partition(tenant: str, keys: Iterable[MemoryKey]) -> dict[str, list[bytes]]:
+    numbers: dict[str, list[bytes]] = {}
+    for key in keys:
+        numbers.setdefault(key.namespace[0], []).append(_number_text(tenant, key))
+    return numbers
+
+
+def _vector_id(field: bytes) -> tuple[int, int]:
+    text, _, n = field.partition(b":")
+    return parse_number(text), int(n)
 
 
 def _vector(field: bytes, stored: bytes) -> VectorRow:
     length, _, rest = stored.partition(b":")
-    space = decode(rest[: int(length)])
-    return VectorRow(*_field(field), space, rest[int(length) :])
+    namespace = decode(rest[: int(length)])
+    return VectorRow(*_vector_id(field), namespace, rest[int(length) :])
 
 
-def _maybe(value: float | None) -> str:
+def _maybe_number(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
 def memory_row(stored: bytes) -> MemoryRow:
-    """A memory as it is stored."""
-    told, _, packed = stored.partition(b"\n")
-    created, updated, expires, _, ttl = told.split(b",")
-    space, key, value = ormsgpack.unpackb(packed)
+    """Read a memory as it is stored."""
+    plain, _, packed = stored.partition(b"\n")
+    created, updated, expires, _, ttl = plain.split(b",")
+    namespace, key, value = ormsgpack.unpackb(packed)
     return MemoryRow(
-        decode(space), from_bytes(key), from_bytes(value), int(created), int(updated),
-        int(expires) if expires else None, float(ttl) if ttl else None,
-    )  # fmt: skip
+        namespace=decode(namespace),
+        key=from_bytes(key),
+        value=from_bytes(value),
+        created=int(created),
+        updated=int(updated),
+        expires=int(expires) if expires else None,
+        ttl=float(ttl) if ttl else None,
+    )
 
 
-def _with_ties(
-    ranked: Iterator[tuple[float, bytes, PartitionKeys]],
-) -> Iterator[tuple[int, tuple[float, bytes, PartitionKeys]]]:
-    """Numbers with the number of the slice that they are read in: so many, and as many more as have the same time."""
-    slice, count, last = 0, 0, None
+def _in_pages(ranked: Iterator[_Ranked]) -> Iterator[tuple[int, _Ranked]]:
+    """Yield memories with the number of their page. Memories with the same time are on one page."""
+    page, count, last = 0, 0, None
     for each in ranked:
-        if count >= _READ and each[0] != last:
-            slice, count = slice + 1, 0
+        if count >= _READ_AT_ONCE and each[0] != last:
+            page, count = page + 1, 0
         count, last = count + 1, each[0]
-        yield slice, each
+        yield page, each
 
 
-_READ = 32
+def _is_expired(row: MemoryRow, now: int) -> bool:
+    return row.expires is not None and row.expires <= now
 
 
-def _lives(row: MemoryRow, now: int) -> bool:
-    return row.expires is None or row.expires > now
-
-
-def _order(row: MemoryRow) -> tuple[int, Space, str]:
+def _position(row: MemoryRow) -> tuple[int, Space, str]:
     return (-row.updated, row.namespace, row.key)

@@ -1,28 +1,28 @@
--- A batch of one thread, if the thread is as expected: 1, or 0. A tenth key is a new thread whose items were staged.
--- ARGV: expect, version, row, bytes, updated, created, member, id, last, greatest, kept (milliseconds, or nothing),
--- ends (1: the batch removes the thread, 2: the thread is replaced by the new one);
--- then, each with its number before it: gone rows (field), gone items (field), new rows and changed rows (field, place,
--- value), items (field, value), runs, gone runs.
--- A full server refuses the first write of a script if that needs memory, and no later one. So what frees comes first, if
--- there is something, and what is new begins with a write that can be refused.
-local expect, version, row, grown, updated, created, member, id, last, greatest, kept, ends = unpack(ARGV, 1, 12)
+-- Applies a batch to one thread and returns 1, or returns 0 if the thread is not as expected.
+-- KEYS: those of a thread, and optionally a hash with the staged items of a new thread.
+-- ARGV: expected version, version, row, bytes, updated, created, member, id, last, greatest, lifetime (milliseconds, or
+-- empty), drops (1: the batch drops the thread, 2: a new thread replaces it, 0: neither); then lists, each after its length: removed rows (field), removed items (field),
+-- new rows and changed rows (field, member of the order, value), items (field, value), runs, removed runs.
+-- A full server refuses the first write of a script if it needs memory, but no later write. So writes that free memory
+-- come first, if there are any, and a new thread starts with a write that can be refused.
+local expect, version, row, grown, updated, created, member, id, last, greatest, lifetime, drops = unpack(ARGV, 1, 12)
 local thread, order = KEYS[1], KEYS[2]
-local before, size = unpack(redis.call('HMGET', thread, 'v', 'b'))
-if (before or '') ~= expect then return 0 end
-if ends == '2' then before, size = false, false end
+local old_version, size = unpack(redis.call('HMGET', thread, 'v', 'b'))
+if (old_version or '') ~= expect then return 0 end
+if drops == '2' then old_version, size = false, false end
 
-at = 12
-at = at + next_number()
-at = at + next_number()
+position = 12
+position = position + next_number()
+position = position + next_number()
 for _ = 1, next_number() do
-  if before and redis.call('HEXISTS', thread, ARGV[at + 1]) == 1 then return 0 end
-  at = at + 3
+  if old_version and redis.call('HEXISTS', thread, ARGV[position + 1]) == 1 then return 0 end
+  position = position + 3
 end
-if ends == '1' then
+if drops == '1' then
   drop(member, id, last)
   return 1
 end
-if not before then
+if not old_version then
   redis.call('ZADD', KEYS[6], 0, id)
   drop(member, id, last)
   if KEYS[10] and redis.call('EXISTS', KEYS[10]) == 1 then
@@ -33,47 +33,47 @@ if not before then
   redis.call('ZADD', KEYS[6], 0, id)
 end
 
-local function forget_place(field)
+local function remove_from_order(field)
   redis.call('ZREM', order, field, 'h' .. field:sub(2))
 end
 
-at = 12
+position = 12
 for _ = 1, next_number() do
-  local field = next_one()
+  local field = next_arg()
   redis.call('HDEL', thread, field)
-  forget_place(field)
+  remove_from_order(field)
 end
 size = (tonumber(size) or 0) + tonumber(grown)
 for _ = 1, next_number() do
-  local field = next_one()
+  local field = next_arg()
   size = size - redis.call('HSTRLEN', thread, field)
   redis.call('HDEL', thread, field)
 end
 
--- Each call is sent to the replicas by itself: few with many values are better than many.
-local values, places, changed = {'v', version, 'r', row, 'b', string.format('%.0f', size)}, {}, {}
+-- Each call is sent to the replicas separately, so a few calls with many values are better than many calls.
+local values, members, changed = {'v', version, 'r', row, 'b', string.format('%.0f', size)}, {}, {}
 for pass = 1, 2 do
   for _ = 1, next_number() do
-    local field = next_one()
-    places[#places + 1], places[#places + 2] = 0, next_one()
-    values[#values + 1], values[#values + 2] = field, next_one()
+    local field = next_arg()
+    members[#members + 1], members[#members + 2] = 0, next_arg()
+    values[#values + 1], values[#values + 2] = field, next_arg()
     if pass == 2 then changed[#changed + 1] = field end
   end
 end
-for _ = 1, 2 * next_number() do values[#values + 1] = next_one() end
+for _ = 1, 2 * next_number() do values[#values + 1] = next_arg() end
 for i = 1, #values, 1000 do redis.call('HSET', thread, unpack(values, i, math.min(i + 999, #values))) end
-for _, field in ipairs(changed) do forget_place(field) end
+for _, field in ipairs(changed) do remove_from_order(field) end
 
 local runs = {}
 for _ = 1, next_number() do
-  local run = next_one()
-  places[#places + 1], places[#places + 2] = 0, 'u' .. run
+  local run = next_arg()
+  members[#members + 1], members[#members + 2] = 0, 'u' .. run
   runs[#runs + 1], runs[#runs + 2] = 0, run .. last
 end
-for i = 1, #places, 1000 do redis.call('ZADD', order, unpack(places, i, math.min(i + 999, #places))) end
+for i = 1, #members, 1000 do redis.call('ZADD', order, unpack(members, i, math.min(i + 999, #members))) end
 for i = 1, #runs, 1000 do redis.call('ZADD', KEYS[8], unpack(runs, i, math.min(i + 999, #runs))) end
 for _ = 1, next_number() do
-  local run = next_one()
+  local run = next_arg()
   redis.call('ZREM', order, 'u' .. run)
   redis.call('ZREM', KEYS[8], run .. last)
 end
@@ -81,13 +81,13 @@ end
 redis.call('ZADD', KEYS[3], updated, member)
 redis.call('ZADD', KEYS[5], size, member)
 local known = greatest ~= '' and redis.call('HGET', KEYS[9], member)
-if greatest ~= '' and (not known or less(known, greatest)) then
+if greatest ~= '' and (not known or is_less(known, greatest)) then
   if known then redis.call('ZREM', KEYS[7], known .. last) end
   redis.call('ZADD', KEYS[7], 0, greatest .. last)
   redis.call('HSET', KEYS[9], member, greatest)
 end
-if kept ~= '' then
-  redis.call('PEXPIRE', thread, kept)
-  redis.call('PEXPIRE', order, string.format('%.0f', 2 * kept + 86400000))
+if lifetime ~= '' then
+  redis.call('PEXPIRE', thread, lifetime)
+  redis.call('PEXPIRE', order, string.format('%.0f', 2 * lifetime + 86400000))
 end
 return 1

@@ -1,20 +1,20 @@
--- What all scripts share. KEYS of one that changes a thread: thread, order, updated, created, bytes, ids, greatest, runs,
--- and a hash of the greatest checkpoint id of each.
--- A thread is a hash: v (epoch and rev), r (its row), b (bytes), i… (items), c… and w… (rows of checkpoints and writes).
--- Its order is a sorted set of places: c… and h… (visible and hidden checkpoints), w… (writes), u… (runs).
-local at = 0
+-- Functions that all scripts share; this file is put before each of them.
+-- KEYS of a script that changes a thread: thread, order, updated, created, bytes, ids, greatest, runs, greatest ids.
+-- A thread is a hash: v (epoch:rev), r (its row), b (bytes), i… (items), c… and w… (rows of checkpoints and writes).
+-- Its order is a sorted set of members: c… and h… (visible and hidden checkpoints), w… (writes), u… (runs).
+local position = 0
 
-local function next_one()
-  at = at + 1
-  return ARGV[at]
+local function next_arg()
+  position = position + 1
+  return ARGV[position]
 end
 
 local function next_number()
-  return tonumber(next_one())
+  return tonumber(next_arg())
 end
 
--- Bytes are compared one by one: Lua's own comparison follows the server's locale.
-local function less(one, other)
+-- Compares bytes one by one, since Lua's own comparison follows the server's locale.
+local function is_less(one, other)
   for i = 1, math.min(#one, #other) do
     local a, b = one:byte(i), other:byte(i)
     if a ~= b then return a < b end
@@ -22,8 +22,8 @@ local function less(one, other)
   return #one < #other
 end
 
--- The numbers in clear at the beginning of a row, and where they end.
-local function numbers(row)
+-- Returns the plain numbers at the start of a row, and the position where they end.
+local function leading_numbers(row)
   local stop = row:find('\n', 1, true)
   local found = {}
   for number in row:sub(1, stop - 1):gmatch('%d+') do found[#found + 1] = tonumber(number) end
@@ -33,13 +33,13 @@ end
 local function fetch(hash, fields)
   local found = {}
   for i = 1, #fields, 1000 do
-    local some = redis.call('HMGET', hash, unpack(fields, i, math.min(i + 999, #fields)))
-    for n = 1, #some do found[i + n - 1] = some[n] end
+    local page = redis.call('HMGET', hash, unpack(fields, i, math.min(i + 999, #fields)))
+    for n = 1, #page do found[i + n - 1] = page[n] end
   end
   return found
 end
 
--- A thread and all that tells of it. `member`, `id` and `last` are what it is called in the partition's sets.
+-- Deletes a thread and its entries in the partition's sets, which are made of `member`, `id` and `last`.
 local function drop(member, id, last)
   local greatest = redis.call('HGET', KEYS[9], member)
   for _, run in ipairs(redis.call('ZRANGEBYLEX', KEYS[2], '[u', '(v')) do
@@ -52,19 +52,20 @@ local function drop(member, id, last)
   redis.call('UNLINK', KEYS[1], KEYS[2])
 end
 
--- A memory: created, updated, expires, how many vectors, ttl, row. Its number is 16 letters.
-local NUMBER = 16
+-- The number of a memory has 16 hexadecimal digits.
+local DIGITS = 16
 
-local function memory(memories, number)
+-- Returns a memory as a list: created, updated, expires, number of vectors, ttl, row. Returns nil if it does not exist.
+local function read_memory(memories, number)
   local stored = redis.call('HGET', memories, number)
   if not stored then return nil end
   local stop = stored:find('\n', 1, true)
-  local told = {}
-  for piece in (stored:sub(1, stop - 1) .. ','):gmatch('([^,]*),') do told[#told + 1] = piece end
-  told[6] = stored:sub(stop + 1)
-  return told
+  local found = {}
+  for piece in (stored:sub(1, stop - 1) .. ','):gmatch('([^,]*),') do found[#found + 1] = piece end
+  found[6] = stored:sub(stop + 1)
+  return found
 end
 
-local function lives(one, now)
+local function is_unexpired(one, now)
   return one[3] == '' or tonumber(one[3]) > now
 end

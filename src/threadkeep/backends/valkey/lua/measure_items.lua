@@ -1,5 +1,5 @@
--- How long some items of a thread are, and how they begin, with its version, row and bytes. ARGV: how much of the
--- beginning, fields. Those that are not there are left out.
+-- Returns the version, row and bytes of a thread, and of some items the length and the first bytes.
+-- ARGV: how many first bytes, fields. Items that do not exist are left out.
 local version, row, bytes = unpack(redis.call('HMGET', KEYS[1], 'v', 'r', 'b'))
 if not version then return {} end
 local found = {}

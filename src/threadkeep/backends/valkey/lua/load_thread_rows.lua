@@ -1,4 +1,4 @@
--- Every row of a thread, the items that rows are understood by, and which items there are.
+-- Returns every row of a thread, the items of the engine's lanes, and the fields of all its items.
 local thread, order = KEYS[1], KEYS[2]
 local version, row, bytes = unpack(redis.call('HMGET', thread, 'v', 'r', 'b'))
 if not version then return {} end
@@ -11,12 +11,12 @@ for _, field in ipairs(redis.call('HKEYS', thread)) do
   end
 end
 local checkpoints, writes = {}, {}
-for _, place in ipairs(redis.call('ZRANGE', order, 0, -1)) do
-  local kind = place:sub(1, 1)
+for _, member in ipairs(redis.call('ZRANGE', order, 0, -1)) do
+  local kind = member:sub(1, 1)
   if kind == 'w' then
-    writes[#writes + 1] = place
+    writes[#writes + 1] = member
   elseif kind ~= 'u' then
-    checkpoints[#checkpoints + 1] = 'c' .. place:sub(2)
+    checkpoints[#checkpoints + 1] = 'c' .. member:sub(2)
   end
 end
 return {version, row, bytes, fetch(thread, checkpoints), fetch(thread, writes), shared, fetch(thread, shared), stored}

@@ -1,0 +1,87 @@
+"""The values of PostgreSQL's `write-memories` and `write-vectors`: one array for each column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from threadkeep.backends.sql.memories import memory_id_values, memory_values
+from threadkeep.engine.identity import to_bytes
+from threadkeep.engine.memories.namespaces import partition_number
+from threadkeep.engine.memories.requests import NewMemory, WriteMemories
+
+Put: TypeAlias = tuple[dict[str, Any], NewMemory]
+"""A memory to store, and its row as values."""
+_COLUMNS = {
+    "spaces": "space",
+    "keys": "key",
+    "created": "created",
+    "updated": "updated",
+    "expires": "expires",
+    "values": "value",
+}
+_MAX_POSITION, _MAX_POSITIONS = 16383, 255
+"""PostgreSQL's limits for a lexeme in a tsvector."""
+
+
+def in_lock_order(request: WriteMemories) -> tuple[list[Put], list[dict[str, Any]]]:
+    """Return what is stored and what is deleted, sorted by number, so that two transactions do not deadlock."""
+    puts = zip(memory_values(request.tenant, request.puts), request.puts, strict=True)
+    deletes = (memory_id_values(request.tenant, key) for key in request.deletes)
+    return sorted(puts, key=lambda put: put[0]["memory"]), sorted(deletes, key=itemgetter("memory"))
+
+
+def shared_values(request: WriteMemories, puts: Sequence[Put], deletes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the values that both statements use."""
+    return {
+        "tenant": to_bytes(request.tenant),
+        "memories": [values["memory"] for values, _ in puts],
+        "parts": [values["part"] for values, _ in puts],
+        "gone_memories": [each["memory"] for each in deletes],
+        "gone_parts": [each["part"] for each in deletes],
+    }
+
+
+def row_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]:
+    """Return the values of `write-memories`."""
+    return {
+        "now": request.now,
+        "expired": request.expired,
+        **{name: [values[column] for values, _ in puts] for name, column in _COLUMNS.items()},
+        "ttls": [None if values["ttl"] is None else repr(values["ttl"]) for values, _ in puts],
+        "words": [_lexemes(memory.words) if memory.words else None for _, memory in puts],
+    }
+
+
+def _lexemes(words: str) -> str:
+    """Return words in the text form of a tsvector.
+
+    PostgreSQL's own parser would split words at letters that its locale does not know.
+    """
+    positions: dict[str, list[str]] = {}
+    for n, word in enumerate(words.split(" "), 1):
+        positions.setdefault(word, []).append(str(min(n, _MAX_POSITION)))
+    return " ".join(f"'{word}':{','.join(each[:_MAX_POSITIONS])}" for word, each in positions.items())
+
+
+def vector_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]:
+    """Return the values of `write-vectors`. All vectors are one array of numbers, cut up by start and dimensions."""
+    firsts = sorted({memory.row.namespace[0] for _, memory in puts} | {key.namespace[0] for key in request.deletes})
+    stored = {memory.row.namespace[0] for _, memory in puts if memory.vectors}
+    vectors = [(values, n, vector) for values, memory in puts for n, vector in enumerate(memory.vectors)]
+    dims = [len(vector) // 4 for _, _, vector in vectors]
+    return {
+        "counts": [len(memory.vectors) for _, memory in puts],
+        "changed_parts": [partition_number(request.tenant, first) for first in firsts],
+        "changed_firsts": [to_bytes(first) for first in firsts],
+        "changed_stored": [int(first in stored) for first in firsts],
+        "vector_memories": [values["memory"] for values, _, _ in vectors],
+        "vector_parts": [values["part"] for values, _, _ in vectors],
+        "vector_fields": [n for _, n, _ in vectors],
+        "vector_spaces": [values["space"] for values, _, _ in vectors],
+        "vector_starts": list(accumulate(dims, initial=0))[:-1],
+        "vector_dims": dims,
+        "numbers": b"".join(vector for _, _, vector in vectors),
+    }

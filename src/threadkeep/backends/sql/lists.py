@@ -1,0 +1,127 @@
+"""Lists over many threads in SQL: checkpoints by condition, pages of threads, and the threads of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.backends.sql.rows import Row, maybe_bytes, maybe_pack, thread_row
+from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes
+from threadkeep.engine.requests import (
+    FindThreadsOfRuns,
+    ListedThread,
+    ListThreads,
+    ScanCheckpoints,
+    ScannedCheckpoint,
+)
+from threadkeep.errors import Corrupt
+from threadkeep.plan import Request
+
+if TYPE_CHECKING:
+    from threadkeep.backends.sql.backend import SqlBackend, SqlContext
+
+_START = (2**63 - 1, "", "")
+"""A position before the first thread, in any order."""
+_MAX_TAGS = 8
+"""A query compares at most so many tags. The engine compares all of them again anyway."""
+
+
+@dataclass(slots=True)
+class Conditions:
+    """The WHERE clause of a query: SQL blocks joined by AND, and their values."""
+
+    dialect: SqlBackend
+    values: dict[str, Any]
+    blocks: list[str] = field(default_factory=list)
+
+    def add(self, block: str, **values: Any) -> None:
+        """Add a condition, unless one of its values is None."""
+        if all(value is not None for value in values.values()):
+            self.blocks.append(self.dialect.sql[block])
+            self.values |= values
+
+    def add_prefix(self, prefix: str) -> None:
+        """Add the condition that a thread's id starts with a prefix, unless the prefix is empty."""
+        if prefix:
+            low = to_bytes(prefix)
+            self.add("where-prefix", prefix=low, prefix_end=low[:-1] + bytes([low[-1] + 1]))
+
+    def add_tags(self, tags: Iterable[bytes], alias: str) -> None:
+        """Add a condition for each tag on the labels of the table with this alias."""
+        for n, tag in enumerate(list(tags)[:_MAX_TAGS]):
+            condition = self.dialect.sql["where-tag"].replace("{alias}", alias).replace("{tag}", f"tag{n}")
+            self.blocks.append(condition)
+            self.values[f"tag{n}"] = tag
+
+    def put_into(self, block: str, **parts: str) -> str:
+        """Return a block with its `{conditions}` and other parts filled in."""
+        sql = self.dialect.sql[block].replace("{conditions}", "\n  AND ".join(self.blocks))
+        for part, text in parts.items():
+            sql = sql.replace(f"{{{part}}}", text)
+        return sql
+
+
+def _scan_checkpoints(db: SqlContext, request: ScanCheckpoints) -> tuple[ScannedCheckpoint, ...]:
+    where = Conditions(db.dialect, {"limit": request.limit})
+    if request.thread is not None:
+        where.add("where-thread", **_known_values(db, ThreadKey(request.tenant, request.kind, request.thread)))
+    else:
+        where.add("where-tenant", tenant=to_bytes(request.tenant))
+        where.add("where-kind", kind=request.kind)
+    where.add("where-ns", ns=maybe_bytes(request.ns))
+    where.add("where-id", id=maybe_bytes(request.id))
+    below = [request.before] if request.before is not None else []
+    if request.after is not None:
+        id, thread, ns = request.after
+        if request.thread is None or request.ns is None:
+            last = {"after_id": to_bytes(id), "after_thread": to_bytes(thread), "after_ns": to_bytes(ns)}
+            where.add("where-after", **last)
+        else:  # within one namespace of one thread, an id is unique
+            below.append(id)
+    where.add("where-below", below=to_bytes(min(below)) if below else None)
+    where.add("where-source", source=request.source)
+    where.add("where-step", step=request.step)
+    where.add("where-run", run=maybe_pack(request.run))
+    where.add_tags(request.tags, "c")
+    rows = db.cursor.rows(where.put_into("scan-checkpoints"), where.values)
+    return tuple(_scanned_checkpoint(db.dialect, row) for row in rows)
+
+
+def _known_values(db: SqlContext, key: ThreadKey) -> dict[str, Any]:
+    """Return the values of a thread's key; the number is missing where the database assigns it."""
+    return {name: value for name, value in db.dialect.key_values(key).items() if value is not None}
+
+
+def _scanned_checkpoint(dialect: SqlBackend, row: Row) -> ScannedCheckpoint:
+    key = ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2]))
+    try:
+        return ScannedCheckpoint(key, dialect.checkpoint_row(row[3:14]), row[14])
+    except (IndexError, ValueError) as error:
+        raise Corrupt(f"a checkpoint of thread {key.id!r} cannot be read: {error!r}") from error
+
+
+def _list_threads(db: SqlContext, request: ListThreads) -> tuple[ListedThread, ...]:
+    where = Conditions(db.dialect, {"limit": request.limit})
+    where.add("where-tenant", tenant=to_bytes(request.tenant))
+    where.add("where-kind", kind=request.kind)
+    where.add("where-status", status=request.status)
+    where.add_prefix(request.prefix)
+    where.add_tags(request.tags, "t")
+    value, kind, id = request.after or _START
+    where.add(f"after-{request.order}", value=value, after_kind=kind, after_id=to_bytes(id))
+    sql = where.put_into("list-threads", order=db.dialect.sql[f"order-{request.order}"])
+    return tuple(ListedThread(thread_row(row), row[21]) for row in db.cursor.rows(sql, where.values))
+
+
+def _find_threads_of_runs(db: SqlContext, request: FindThreadsOfRuns) -> tuple[ThreadKey, ...]:
+    values = {"tenant": to_bytes(request.tenant), "kind": request.kind}
+    rows = [row for run in request.runs for row in db.rows("threads-of-run", run=pack_id(run), **values)]
+    return tuple(dict.fromkeys(ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2])) for row in rows))
+
+
+HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
+    ScanCheckpoints: _scan_checkpoints,
+    ListThreads: _list_threads,
+    FindThreadsOfRuns: _find_threads_of_runs,
+}

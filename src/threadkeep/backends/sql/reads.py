@@ -1,0 +1,154 @@
+"""Reads of one thread in SQL: checkpoints, items, ancestors, and all rows of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.engine.identity import to_bytes
+from threadkeep.engine.log import itemlog
+from threadkeep.engine.log.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, ItemRange
+from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.requests import (
+    CachedItems,
+    CheckpointRows,
+    ItemSizes,
+    LoadAncestors,
+    LoadCheckpoints,
+    LoadedRows,
+    LoadItems,
+    LoadThreadRows,
+    MeasureItems,
+    ranges_of,
+)
+from threadkeep.plan import Request
+
+if TYPE_CHECKING:
+    from threadkeep.backends.sql.backend import SqlContext
+
+
+def _load_checkpoints(db: SqlContext, request: LoadCheckpoints) -> LoadedRows:
+    thread = db.thread(request.key)
+    if thread is None:
+        return LoadedRows(None)
+    number, row = thread
+    found = tuple(_load_checkpoint(db, number, want.ns, want.id) for want in request.wanted)
+    with_items = [rows for want, rows in zip(request.wanted, found, strict=True) if want.items]
+    ranges = [each for rows in with_items for each in ranges_of(rows)]
+    return LoadedRows(row, found, _load_items_of(db, number, row, found, ranges, request.cached))
+
+
+def _load_checkpoint(db: SqlContext, number: int, ns: str, id: str | None) -> CheckpointRows:
+    """Return a checkpoint with its writes; without an id, the latest visible one."""
+    ns_bytes = to_bytes(ns)
+    if id is None:
+        latest = db.one("latest-checkpoint", thread=number, ns=ns_bytes)
+        if latest is None:
+            return CheckpointRows(None, ())
+        id_bytes = latest[0]
+    else:
+        id_bytes = to_bytes(id)
+    row = db.one("checkpoint", thread=number, ns=ns_bytes, id=id_bytes)
+    writes = db.dialect.fetch_writes(db, number, ns_bytes, [id_bytes])
+    return CheckpointRows(db.dialect.checkpoint_row(row) if row else None, tuple(map(db.dialect.write_row, writes)))
+
+
+def _load_items(db: SqlContext, request: LoadItems) -> LoadedRows:
+    thread = db.thread(request.key)
+    if thread is None:
+        return LoadedRows(None)
+    return LoadedRows(thread[1], (), _load_items_of(db, *thread, (), request.ranges, request.cached))
+
+
+def _measure_items(db: SqlContext, request: MeasureItems) -> ItemSizes:
+    thread = db.thread(request.key)
+    if thread is None:
+        return ItemSizes(None)
+    return ItemSizes(thread[1], tuple(db.dialect.fetch_lengths(db, thread[0], request.ranges)))
+
+
+def _load_ancestors(db: SqlContext, request: LoadAncestors) -> LoadedRows:
+    thread = db.thread(request.key)
+    if thread is None:
+        return LoadedRows(None)
+    ns = to_bytes(request.ns)
+    ancestors = _follow_parents(db, thread[0], ns, request)
+    writes: dict[str, list[WriteRow]] = {id: [] for id in ancestors}
+    for row in db.dialect.fetch_writes(db, thread[0], ns, list(map(to_bytes, ancestors))):
+        write = db.dialect.write_row(row)
+        writes[write.checkpoint].append(write)
+    found = tuple(CheckpointRows(row, tuple(writes[id])) for id, row in ancestors.items())
+    return LoadedRows(thread[1], found, _load_items_of(db, *thread, found, (), None))
+
+
+def _follow_parents(db: SqlContext, number: int, ns: bytes, request: LoadAncestors) -> dict[str, CheckpointRow]:
+    """Return a checkpoint and its ancestors by id.
+
+    A parent usually has the next lower id, so each query reads ahead: 64 rows, then twice what was found so far.
+    """
+    ancestors: dict[str, CheckpointRow] = {}
+    nearby: dict[str, CheckpointRow] = {}
+    id: str | None = request.id
+    while id is not None and id not in ancestors and len(ancestors) < request.limit:
+        if id not in nearby:
+            limit = min(request.limit, max(64, 2 * len(ancestors)))
+            rows = db.rows("checkpoints-down", thread=number, ns=ns, id=to_bytes(id), limit=limit)
+            nearby = {row.id: row for row in map(db.dialect.checkpoint_row, rows)}
+        if id not in nearby:
+            break
+        ancestors[id] = nearby[id]
+        id = ancestors[id].parent
+    return ancestors
+
+
+def _load_thread_rows(db: SqlContext, request: LoadThreadRows) -> LoadedRows:
+    thread = db.thread(request.key)
+    if thread is None:
+        return LoadedRows(None)
+    checkpoints = map(db.dialect.checkpoint_row, db.rows("checkpoints", thread=thread[0]))
+    rows = {(row.ns, row.id): row for row in checkpoints}
+    writes: dict[tuple[str, str], list[WriteRow]] = {key: [] for key in rows}
+    for write in map(db.dialect.write_row, db.rows("all-writes", thread=thread[0])):
+        writes.setdefault((write.ns, write.checkpoint), []).append(write)
+    found = tuple(CheckpointRows(rows.get(key), tuple(own)) for key, own in sorted(writes.items()))
+    stored = itemlog.join_ranges(ItemId(*row) for row in db.rows("item-ids", thread=thread[0]))
+    return LoadedRows(thread[1], found, _load_items_of(db, *thread, found, (), None), stored)
+
+
+def _load_items_of(
+    db: SqlContext,
+    number: int,
+    thread: ThreadRow,
+    found: Sequence[CheckpointRows],
+    ranges: Iterable[ItemRange],
+    cached: CachedItems | None,
+) -> dict[ItemId, bytes]:
+    """Return the names, labels and range lists of some rows, and the items in `ranges`, except what is cached."""
+    cached = cached if cached is not None and cached.epoch == thread.epoch else None
+    names, known = (thread.nexts[NAMES] if thread.nexts else 0), (cached.names if cached else 0)
+    wanted = [*ranges, *(ItemRange(SHARED, rows.row.labels, 1) for rows in found if rows.row is not None)]
+    if names > known:
+        wanted.append(ItemRange(NAMES, known, names - known))
+    shared = [each for rows in found for each in ranges_of(rows) if each.lane in (RUN_LISTS, SHARED)]
+    items = _fetch_missing(db, number, shared, None)
+    if any(each.lane == RUN_LISTS for each in wanted):
+        lists = [(item, stored) for item, stored in items.items() if item.lane == RUN_LISTS]
+        wanted += [each for item, stored in lists for each in itemlog.spilled(item, stored)]
+    return items | _fetch_missing(db, number, wanted, cached)
+
+
+def _fetch_missing(
+    db: SqlContext, number: int, ranges: Iterable[ItemRange], cached: CachedItems | None
+) -> dict[ItemId, bytes]:
+    merged: Iterable[ItemRange] = itemlog.union(ranges)
+    missing = cached.items.lacking(merged) if cached is not None else merged
+    return {ItemId(lane, n): payload for lane, n, payload in db.dialect.fetch_items(db, number, missing)}
+
+
+HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
+    LoadCheckpoints: _load_checkpoints,
+    LoadItems: _load_items,
+    MeasureItems: _measure_items,
+    LoadAncestors: _load_ancestors,
+    LoadThreadRows: _load_thread_rows,
+}

@@ -1,0 +1,153 @@
+"""Changes of threads on Valkey: commit a batch, copy, fork and drop a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor
+from threadkeep.backends.valkey.keys import staging_key, thread_keys
+from threadkeep.backends.valkey.reads import ValkeyReads
+from threadkeep.backends.valkey.rows import (
+    item_field,
+    pack_checkpoint,
+    pack_thread,
+    pack_write,
+    row_place,
+    task_place,
+    visible_place,
+    write_place,
+)
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.log.itemlog import ItemId
+from threadkeep.engine.memories.namespaces import decode, encode
+from threadkeep.engine.requests import Batch, Commit, CopyThread, DropThread, ForkThread, LoadedRows, NewLabels
+from threadkeep.errors import Conflict
+from threadkeep.plan import Request
+
+_STAGED_FOR = 3_600_000
+"""Milliseconds that a copy may take before its staged items expire."""
+_REPLACES = 2
+"""Tells the script `commit` that a new thread replaces an existing one."""
+
+
+class ValkeyCommits:
+    """Changes of threads below a prefix of keys. `kept` is the lifetime of a thread in milliseconds, or None."""
+
+    def __init__(self, prefix: bytes, reads: ValkeyReads, kept: int | None) -> None:
+        self._prefix = prefix
+        self._reads = reads
+        self._lifetime = str(kept) if kept is not None else ""
+        self.handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
+            Commit: self._commit,
+            CopyThread: self._copy_thread,
+            ForkThread: self._fork_thread,
+            DropThread: self._drop_thread,
+        }
+
+    def _commit(self, executor: CallExecutor, request: Commit) -> None:
+        _check_committed(executor.call(self.commit_call(request.batch)))
+
+    def commit_call(self, batch: Batch, staged: bytes | None = None) -> Call:
+        """Return a batch as a call.
+
+        `staged` is the key of the items that were staged for a new thread, which may replace an existing one.
+        """
+        row, names = batch.thread, thread_keys(self._prefix, batch.thread.key)
+        ids = [each.id for each in (*batch.new_checkpoints, *batch.changed_checkpoints)]
+        args: list[Any] = [
+            f"{batch.expect[0]}:{batch.expect[1]}" if batch.expect else "",
+            f"{row.epoch}:{row.rev}",
+            pack_thread(row),
+            row.bytes,
+            row.updated,
+            row.created,
+            *names.members,
+            encode((max(ids),)) if ids else "",
+            self._lifetime,
+            _REPLACES if staged is not None and batch.expect is not None else int(batch.drops_thread),
+        ]
+        removed = [row_place(*each) for each in batch.removed_checkpoints]
+        _add_list(args, [*removed, *(task_place(*each) for each in batch.removed_writes)])
+        _add_list(args, [item_field(id) for each in batch.removed_items for id in each.ids()])
+        new, changed = (batch.new_checkpoints, batch.new_writes), (batch.changed_checkpoints, batch.changed_writes)
+        for checkpoints, writes in (new, changed):
+            args.append(len(checkpoints) + len(writes))
+            for each in checkpoints:
+                args += (row_place(each.ns, each.id), visible_place(each), pack_checkpoint(each))
+            for task in writes:
+                args += (write_place(task), write_place(task), pack_write(task))
+        _add_list(args, [value for id, stored in batch.items for value in (item_field(id), stored)], per_entry=2)
+        _add_list(args, [encode((run,)) for run in batch.runs])
+        _add_list(args, [encode((run,)) for run in batch.removed_runs])
+        return Call("commit", names.keys if staged is None else (*names.keys, staged), tuple(args))
+
+    def _drop_thread(self, executor: CallExecutor, request: DropThread) -> None:
+        names = thread_keys(self._prefix, request.key)
+        executor.call(Call("drop_thread", names.keys, names.members))
+
+    def _copy_thread(self, executor: CallExecutor, request: CopyThread) -> None:
+        version, loaded = self._reads.load_thread_rows(executor, request.source)
+        _check_expected(loaded, request.expect)
+        replaced = {id: stored for id, stored, _ in request.labels}
+        order = thread_keys(self._prefix, request.source).keys[1]
+        runs = executor.call(Call("ZRANGEBYLEX", (order,), (b"[u", b"(v")))  # a row names only its first run
+        batch = Batch(
+            expect=request.replaces,
+            thread=request.thread,
+            items=tuple(replaced.items()),
+            new_checkpoints=tuple(rows.row for rows in loaded.checkpoints if rows.row is not None),
+            new_writes=tuple(write for rows in loaded.checkpoints for write in rows.writes),
+            labels=tuple(NewLabels(id.n, tags) for id, _, tags in request.labels),
+            runs=tuple(decode(member[1:])[0] for member in runs),
+        )
+        copied = [id for each in loaded.stored for id in each.ids() if id not in replaced]
+        self._create_with_items(executor, request.source, version, copied, batch)
+
+    def _fork_thread(self, executor: CallExecutor, request: ForkThread) -> None:
+        _check_expected(self._reads.load(executor, request.source), request.expect)
+        version = b"%d:" % request.expect[0]
+        ids = [id for each in request.ranges for id in each.ids()]
+        self._create_with_items(executor, request.source, version, ids, request.batch, adds_bytes=True)
+
+    def _create_with_items(
+        self,
+        executor: CallExecutor,
+        source: ThreadKey,
+        version: bytes,
+        ids: Sequence[ItemId],
+        batch: Batch,
+        *,
+        adds_bytes: bool = False,
+    ) -> None:
+        """Stage items of another thread, some in each call, then create a thread from them and a batch.
+
+        Readers do not see staged items. With `adds_bytes`, the size of the items is added to the thread's bytes.
+        """
+        staged = staging_key(self._prefix, batch.thread.key, batch.thread.epoch)
+        size = 0
+        for start in range(0, len(ids), AT_ONCE):
+            items = self._reads.load_items(executor, source, version, ids[start : start + AT_ONCE])
+            if items is None:
+                raise Conflict
+            size += sum(map(len, items.values()))
+            pieces = [piece for id, stored in items.items() for piece in (item_field(id), stored)]
+            executor.call(Call("stage_items", (staged,), (_STAGED_FOR, *pieces)))
+        thread = batch.thread._replace(bytes=batch.thread.bytes + size) if adds_bytes else batch.thread
+        _check_committed(executor.call(self.commit_call(batch._replace(thread=thread), staged)))
+
+
+def _check_expected(loaded: LoadedRows, expect: tuple[int, int]) -> None:
+    if loaded.thread is None or (loaded.thread.epoch, loaded.thread.rev) != expect:
+        raise Conflict
+
+
+def _check_committed(reply: Any) -> None:
+    if reply != 1:
+        raise Conflict
+
+
+def _add_list(args: list[Any], values: Sequence[Any], *, per_entry: int = 1) -> None:
+    """Append a list after its number of entries."""
+    args.append(len(values) // per_entry)
+    args += values

@@ -1,3 +1,0 @@
--- Remove a thread. ARGV: member, id, last.
-drop(ARGV[1], ARGV[2], ARGV[3])
-return 1

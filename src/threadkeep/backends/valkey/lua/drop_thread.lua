@@ -1,0 +1,3 @@
+-- Deletes a thread. ARGV: member, id, last.
+drop(ARGV[1], ARGV[2], ARGV[3])
+return 1

@@ -1,3 +1,0 @@
--- Remove what tells of a thread that has expired. ARGV: member, id, last.
-if redis.call('EXISTS', KEYS[1]) == 0 then drop(ARGV[1], ARGV[2], ARGV[3]) end
-return 1

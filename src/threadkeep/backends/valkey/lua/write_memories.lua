@@ -1,0 +1,58 @@
+-- Adds, replaces and deletes memories of one partition, and returns the number deleted.
+-- KEYS: memories, expiry, namespaces, times, vectors, changes, partitions.
+-- ARGV: now, the partition's name, whether to delete only expired memories; then two lists, each after its length:
+-- puts (number, start of its member in namespaces, created, updated, expires, ttl, row, and its vectors after their
+-- count) and deletes (number, start of its member in namespaces).
+local memories, expiry, namespaces, times, vectors, changes, partitions = unpack(KEYS)
+local now, name, only_expired = tonumber(next_arg()), next_arg(), next_arg() == '1'
+local stored, lost, deleted = false, false, 0
+
+local function delete_vectors(number, from, to)
+  for n = from, to - 1 do
+    redis.call('HDEL', vectors, number .. ':' .. n)
+    redis.call('ZREM', changes, number .. ':' .. n)
+    lost = true
+  end
+end
+
+local stored_fields = {}
+for _ = 1, next_number() do
+  local number, namespace, created, updated = next_arg(), next_arg(), next_arg(), next_arg()
+  local expires, ttl, row = next_arg(), next_arg(), next_arg()
+  local old = read_memory(memories, number)
+  if old and is_unexpired(old, now) then created = old[1] end
+  local count = next_number()
+  redis.call('HSET', memories, number, table.concat({created, updated, expires, count, ttl}, ',') .. '\n' .. row)
+  redis.call('ZADD', namespaces, 0, namespace .. number)
+  redis.call('ZADD', times, updated, number)
+  if expires ~= '' then redis.call('ZADD', expiry, expires, number) else redis.call('ZREM', expiry, number) end
+  if old then delete_vectors(number, count, tonumber(old[4])) end
+  for n = 0, count - 1 do
+    redis.call('HSET', vectors, number .. ':' .. n, next_arg())
+    stored_fields[#stored_fields + 1] = number .. ':' .. n
+    stored = true
+  end
+end
+for _ = 1, next_number() do
+  local number, namespace = next_arg(), next_arg()
+  local old = read_memory(memories, number)
+  if old and not (only_expired and is_unexpired(old, now)) then
+    delete_vectors(number, 0, tonumber(old[4]))
+    redis.call('HDEL', memories, number)
+    redis.call('ZREM', namespaces, namespace .. number)
+    redis.call('ZREM', times, number)
+    redis.call('ZREM', expiry, number)
+    deleted = deleted + 1
+  end
+end
+if stored then
+  local seq = redis.call('HINCRBY', vectors, 'seq', 1)
+  for _, field in ipairs(stored_fields) do redis.call('ZADD', changes, seq, field) end
+end
+if lost then redis.call('HINCRBY', vectors, 'lost', 1) end
+if redis.call('EXISTS', memories) == 1 then
+  redis.call('ZADD', partitions, 0, name)
+elseif not lost and not stored and redis.call('HLEN', vectors) == 0 then
+  redis.call('ZREM', partitions, name)
+end
+return deleted

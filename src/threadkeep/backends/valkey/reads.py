@@ -1,0 +1,182 @@
+"""Reads of one thread on Valkey: checkpoints, items, ancestors, and all rows of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor
+from threadkeep.backends.valkey.keys import ThreadKeys, thread_keys
+from threadkeep.backends.valkey.rows import (
+    checkpoint_row,
+    item_field,
+    item_id,
+    namespace_prefix,
+    row_place,
+    thread_row,
+    write_row,
+)
+from threadkeep.engine.identity import ThreadKey
+from threadkeep.engine.log import itemlog
+from threadkeep.engine.log.itemlog import BEGINNING, RUN_LISTS, ItemId, ItemRange
+from threadkeep.engine.log.records import WriteRow
+from threadkeep.engine.requests import (
+    CachedItems,
+    CheckpointRef,
+    CheckpointRows,
+    ItemSizes,
+    LoadAncestors,
+    LoadCheckpoints,
+    LoadedRows,
+    LoadItems,
+    LoadThreadRows,
+    MeasureItems,
+    ranges_of,
+)
+from threadkeep.plan import Request
+
+
+class ValkeyReads:
+    """Reads of a thread below a prefix of keys. Commits use them to copy a thread."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix = prefix
+        self.handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
+            LoadCheckpoints: self._load_checkpoints,
+            LoadItems: self._load_items,
+            MeasureItems: self._measure_items,
+            LoadAncestors: self._load_ancestors,
+            LoadThreadRows: self._load_thread_rows,
+        }
+
+    def _keys(self, key: ThreadKey) -> ThreadKeys:
+        return thread_keys(self._prefix, key)
+
+    def _load_checkpoints(self, executor: CallExecutor, request: LoadCheckpoints) -> LoadedRows:
+        return self.load(executor, request.key, request.wanted, (), request.cached)
+
+    def _load_items(self, executor: CallExecutor, request: LoadItems) -> LoadedRows:
+        return self.load(executor, request.key, (), request.ranges, request.cached)
+
+    def load(
+        self,
+        executor: CallExecutor,
+        key: ThreadKey,
+        wanted: Sequence[CheckpointRef] = (),
+        ranges: Sequence[ItemRange] = (),
+        cached: CachedItems | None = None,
+    ) -> LoadedRows:
+        """Return checkpoints in one snapshot, and their items.
+
+        Many items take more calls. If the thread is pruned in between, everything is read again.
+        """
+        while True:
+            reply = executor.call(self._load_call(key, wanted, cached))
+            if not reply:
+                return LoadedRows(None)
+            version, row, size, rows, fields, values = reply
+            thread, found, items = thread_row(row, size), _read_checkpoints(rows), _read_items(fields, values)
+            with_items = [rows for want, rows in zip(wanted, found, strict=True) if want.items]
+            needed = [*ranges, *(each for rows in with_items for each in ranges_of(rows))]
+            valid = cached if cached is not None and cached.epoch == thread.epoch else None
+            needed += _read_range_lists(needed, items, valid)
+            more = self.load_items(executor, key, version, _missing(itemlog.union(needed), items, valid))
+            if more is not None:
+                return LoadedRows(thread, found, items | more)
+
+    def _load_call(self, key: ThreadKey, wanted: Iterable[CheckpointRef], cached: CachedItems | None) -> Call:
+        spans = cached.items.spans if cached is not None else {}
+        args: list[Any] = [cached.epoch if cached else "", cached.names if cached else 0, len(spans)]
+        for lane, (low, high) in spans.items():
+            args += (lane, low, high)
+        args.append(AT_ONCE)
+        for want in wanted:
+            args += ("i", row_place(want.ns, want.id)) if want.id is not None else ("l", namespace_prefix(want.ns))
+            args.append(int(want.items))
+        return Call("load_checkpoints", self._keys(key).rows, tuple(args))
+
+    def load_items(
+        self, executor: CallExecutor, key: ThreadKey, version: bytes, ids: Sequence[ItemId]
+    ) -> dict[ItemId, bytes] | None:
+        """Return items, some in each call, or None if the thread's epoch has changed since `version`."""
+        found: dict[ItemId, bytes] = {}
+        for start in range(0, len(ids), AT_ONCE):
+            fields = [item_field(id) for id in ids[start : start + AT_ONCE]]
+            now, values = executor.call(Call("load_items", self._keys(key).hash, tuple(fields)))
+            if now is None or _epoch(now) != _epoch(version):
+                return None
+            found |= _read_items(fields, values)
+        return found
+
+    def _measure_items(self, executor: CallExecutor, request: MeasureItems) -> ItemSizes:
+        """Measure some items in each call. If the thread is pruned in between, measure all of them again."""
+        fields = [item_field(id) for each in request.ranges for id in each.ids()]
+        hash = self._keys(request.key).hash
+        calls = [
+            Call("measure_items", hash, (BEGINNING, *fields[start : start + AT_ONCE]))
+            for start in range(0, max(len(fields), 1), AT_ONCE)
+        ]
+        while True:
+            replies = [executor.call(call) for call in calls]
+            if not all(replies):
+                return ItemSizes(None)
+            if len({_epoch(reply[0]) for reply in replies}) == 1:
+                break
+        items = (each for reply in replies for each in reply[3])
+        _, row, size, _ = replies[0]
+        sizes = tuple((*item_id(field), length, beginning) for field, length, beginning in items)
+        return ItemSizes(thread_row(row, size), sizes)
+
+    def _load_ancestors(self, executor: CallExecutor, request: LoadAncestors) -> LoadedRows:
+        args = ("", 0, 0, 0, "a", row_place(request.ns, request.id), request.limit)
+        reply = executor.call(Call("load_checkpoints", self._keys(request.key).rows, args))
+        if not reply:
+            return LoadedRows(None)
+        _, row, size, rows, fields, values = reply
+        return LoadedRows(thread_row(row, size), _read_checkpoints(rows), _read_items(fields, values))
+
+    def _load_thread_rows(self, executor: CallExecutor, request: LoadThreadRows) -> LoadedRows:
+        return self.load_thread_rows(executor, request.key)[1]
+
+    def load_thread_rows(self, executor: CallExecutor, key: ThreadKey) -> tuple[bytes, LoadedRows]:
+        """Return the version of a thread and all its rows."""
+        reply = executor.call(Call("load_thread_rows", self._keys(key).rows))
+        if not reply:
+            return b"", LoadedRows(None)
+        version, row, size, checkpoints, writes, fields, values, stored = reply
+        found = {(each.ns, each.id): each for each in map(checkpoint_row, checkpoints)}
+        tasks: dict[tuple[str, str], list[WriteRow]] = {key: [] for key in found}
+        for each in map(write_row, writes):
+            tasks.setdefault((each.ns, each.checkpoint), []).append(each)
+        rows = tuple(CheckpointRows(found.get(key), tuple(own)) for key, own in sorted(tasks.items()))
+        ranges = itemlog.join_ranges(sorted(map(item_id, stored)))
+        return version, LoadedRows(thread_row(row, size), rows, _read_items(fields, values), ranges)
+
+
+def _epoch(version: bytes) -> bytes:
+    return version.partition(b":")[0]
+
+
+def _read_items(fields: Sequence[bytes], values: Sequence[bytes | None]) -> dict[ItemId, bytes]:
+    return {item_id(field): value for field, value in zip(fields, values, strict=True) if value is not None}
+
+
+def _read_checkpoints(rows: Iterable[tuple[bytes | None, Sequence[bytes]]]) -> tuple[CheckpointRows, ...]:
+    return tuple(
+        CheckpointRows(checkpoint_row(row) if row is not None else None, tuple(map(write_row, writes)))
+        for row, writes in rows
+    )
+
+
+def _read_range_lists(
+    ranges: Iterable[ItemRange], items: dict[ItemId, bytes], cached: CachedItems | None
+) -> list[ItemRange]:
+    """Return the ranges in the range lists among these: from the items that came along, or from the cache."""
+    known = cached.items.range_lists if cached is not None else {}
+    lists = [id for each in ranges if each.lane == RUN_LISTS for id in each.ids()]
+    return [each for id in lists for each in (itemlog.spilled(id, items[id]) if id in items else known.get(id.n, ()))]
+
+
+def _missing(ranges: Iterable[ItemRange], items: dict[ItemId, bytes], cached: CachedItems | None) -> list[ItemId]:
+    ids = (id for each in ranges for id in each.ids())
+    return [id for id in ids if id not in items and not (cached is not None and cached.items.has(id))]
