@@ -782,11 +782,11 @@ FORKED = {
     "before its first use": """
 def work():
     Chain(saver, "child").put({"who": "child"})
-    assert values(saver, "child") == {"who": "child"}
+    assert values_of(saver, "child") == {"who": "child"}
 pid = child(work)
 Chain(saver, "parent").put({"who": "parent"})
 wait(pid)
-assert values(saver, "parent") == {"who": "parent"}
+assert values_of(saver, "parent") == {"who": "parent"}
 assert [info.id for info in keep.threads(order="id")] == (["child", "parent"] if lasting else ["parent"])
 """,
     "after sync use": """
@@ -794,11 +794,11 @@ chain = Chain(saver)
 chain.put({"log": ["before the fork " * 5]})
 def work():
     chain.put({"log": ["before the fork " * 5, "child"]}, id="child")
-    assert ids(saver) == ["child", "00000000"]
-    assert values(saver) == {"log": ["before the fork " * 5, "child"]}
+    assert list_ids(saver) == ["child", "00000000"]
+    assert values_of(saver) == {"log": ["before the fork " * 5, "child"]}
 wait(child(work))
 chain.put({"log": ["before the fork " * 5, "parent"]}, id="parent")
-assert ids(saver) == (["parent", "child", "00000000"] if lasting else ["parent", "00000000"])
+assert list_ids(saver) == (["parent", "child", "00000000"] if lasting else ["parent", "00000000"])
 """,
     "after async use": """
 asyncio.run(Chain(saver).aput({"x": 1}))
@@ -810,7 +810,7 @@ def work():
     asyncio.run(use())
 wait(child(work))
 asyncio.run(Chain(saver).aput({"x": 3}, id="parent"))
-assert ids(saver) == (["parent", "child", "00000000"] if lasting else ["parent", "00000000"])
+assert list_ids(saver) == (["parent", "child", "00000000"] if lasting else ["parent", "00000000"])
 """,
     "and the parent closes first": """
 Chain(saver).put({"x": 1})
@@ -819,7 +819,7 @@ def work():
     Chain(saver).put({"x": 2}, id="1-child")
     os.read(told, 1)
     Chain(saver).put({"x": 3}, id="2-child")
-    assert ids(saver) == ["2-child", "1-child", "00000000"]
+    assert list_ids(saver) == ["2-child", "1-child", "00000000"]
 pid = child(work)
 time.sleep(0.3)
 keep.close()
@@ -827,7 +827,7 @@ os.write(tell, b"!")
 wait(pid)
 if lasting:
     with threadkeep.open(url) as again:
-        assert ids(again.checkpointer) == ["2-child", "1-child", "00000000"], ids(again.checkpointer)
+        assert list_ids(again.checkpointer) == ["2-child", "1-child", "00000000"], list_ids(again.checkpointer)
 """,
     "and the child closes first": """
 Chain(saver).put({"x": 1})
@@ -838,7 +838,7 @@ wait(child(work))
 Chain(saver).put({"x": 3}, id="2-parent")
 if lasting:
     with threadkeep.open(url) as again:
-        assert ids(again.checkpointer) == ["2-parent", "1-child", "00000000"]
+        assert list_ids(again.checkpointer) == ["2-parent", "1-child", "00000000"]
 """,
     "and the child ends as an interpreter does": """
 Chain(saver).put({"x": 1})
@@ -852,7 +852,7 @@ for n in range(3):
     Chain(saver).put({"x": 3}, id=f"parent{n}")
 if lasting:
     with threadkeep.open(url) as again:
-        assert sorted(ids(again.checkpointer)) == ["00000000", "child1", "child2", "parent0", "parent1", "parent2"]
+        assert sorted(list_ids(again.checkpointer)) == ["00000000", "child1", "child2", "parent0", "parent1", "parent2"]
 """,
     "and the child ends while callers of the parent wait": """
 Chain(saver).put({"x": 1})
@@ -890,7 +890,7 @@ Chain(saver).put({"log": []})
 def work(who):
     for n in range(30):
         Chain(saver).put({"log": [who] * n}, id=f"{n:03}-{who}")
-        assert values(saver, "t", f"{n:03}-{who}") == {"log": [who] * n}
+        assert values_of(saver, "t", f"{n:03}-{who}") == {"log": [who] * n}
 pids = [child(lambda who=who: work(who)) for who in ("child1", "child2", "child3")]
 work("parent")
 for pid in pids:
@@ -898,7 +898,7 @@ for pid in pids:
 for found in saver.list(config("t")):
     id = found.checkpoint["id"]
     assert found.checkpoint["channel_values"]["log"] == ([] if id == "00000000" else [id[4:]] * int(id[:3]))
-assert len(ids(saver)) == (121 if lasting else 31)
+assert len(list_ids(saver)) == (121 if lasting else 31)
 """,
     "and the child uses it from many threads at once": """
 Chain(saver).put({"x": 1})
@@ -925,14 +925,14 @@ def use(name):
         n += 1
         Chain(saver, name).put({"log": [f"{name} {k} and so on" for k in range(n % 30)]}, id=f"{n:06}")
         done.append((name, n))
-        values(saver, name)
+        values_of(saver, name)
 users = [threading.Thread(target=use, args=[f"user{n}"]) for n in range(5)]
 for user in users:
     user.start()
 time.sleep(0.1)
 def work(n):
     Chain(saver, f"child{n}").put({"x": n})
-    assert values(saver, f"child{n}") == {"x": n}
+    assert values_of(saver, f"child{n}") == {"x": n}
     for name in ("user0", "user1"):
         for found in saver.list(config(name), limit=20):
             count = int(found.checkpoint["id"]) % 30
@@ -947,7 +947,7 @@ stop.set()
 for user in users:
     user.join()
 for name, n in done:
-    assert len(values(saver, name, f"{n:06}")["log"]) == n % 30
+    assert len(values_of(saver, name, f"{n:06}")["log"]) == n % 30
 if lasting:
     assert [info.id for info in keep.threads(prefix="child", order="id")] == sorted(f"child{n}" for n in range(25))
 keep.close()
@@ -957,7 +957,7 @@ import multiprocessing
 Chain(saver).put({"x": 1})
 def use(n):
     Chain(saver, f"t{n}").put({"x": n})
-    return values(saver, f"t{n}")["x"]
+    return values_of(saver, f"t{n}")["x"]
 with multiprocessing.get_context("fork").Pool(3) as pool:
     assert pool.map(use, range(20)) == list(range(20))
 assert len(keep.threads()) == (21 if lasting else 1)

@@ -580,7 +580,7 @@ def test_a_closed_database_is_one_file(tmp_path: Path) -> None:
 
 
 ENDS = {
-    "sync": "chain.put(hello); values(saver)",
+    "sync": "chain.put(hello); values_of(saver)",
     "async": "asyncio.run(chain.aput(hello))",
     "an async listing that is not finished": """
 async def use():
@@ -613,7 +613,7 @@ def work(name):
     own = Chain(saver, name)
     while True:
         own.put(hello)
-        values(saver, name)
+        values_of(saver, name)
 for n in range(6):
     threading.Thread(target=work, args=[f"t{n}"], daemon=True).start()
 time.sleep(0.3)
@@ -624,7 +624,7 @@ def work(name):
     own = Chain(saver, name)
     for n in range(40):
         own.put({"n": n})
-    assert values(saver, name) == {"n": 39}
+    assert values_of(saver, name) == {"n": 39}
 for n in range(8):
     threading.Thread(target=work, args=[f"t{n % 4}-{n}"]).start()
 """,

@@ -120,7 +120,7 @@ def test_keeps_that_index_otherwise_leave_the_last_ones_vectors_and_words(lastin
                 stores[one].put(HOME, "k", {"text": "apple pie", "more": "plum"})
                 stores[other].put(HOME, "k", {"text": "apple juice"})
                 there = stored_memories.read_memories(location(lasting_url))
-                (number,) = there.keys
+                (number,) = there.memory_keys
                 assert len(there.vectors.get(number, {})) == (1 if other in (0, 1) else 0)
                 assert (number in there.words) is (other in (0, 2))
                 assert keys(stores[1].search(HOME, query="plum", limit=3)) == (["k"] if other in (0, 1) else [])
@@ -135,7 +135,7 @@ def _leave_the_last_ones_vectors(url: str) -> None:
             one.store.put(HOME, "k", {"text": "apple pie", "more": "plum"})
             other.store.put(HOME, "k", {"text": "apple juice"})
             there = stored_memories.read_memories(location(url))
-            (number,) = there.keys
+            (number,) = there.memory_keys
             assert len(there.vectors.get(number, {})) == (1 if other is keep else 0)
             assert keys(keep.store.search(HOME, query="plum", limit=3)) == (["k"] if other is keep else [])
 
