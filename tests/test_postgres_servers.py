@@ -15,19 +15,19 @@ import postgres_servers
 from processes import finish, start
 
 _USER = """
-import sys, postgres
-server = postgres.shared()
-print(server.pid, server.port, postgres.run_folder(), flush=True)
+import sys, postgres_servers
+server = postgres_servers.shared()
+print(server.pid, server.port, postgres_servers.run_folder(), flush=True)
 sys.stdin.readline()
 """
 
 _ELSEWHERE = """
-import sys, pathlib, postgres
-server = postgres.Server(pathlib.Path(sys.argv[1]), postgres.binaries(), postgres.free_port(), postgres.QUICK)
+import sys, pathlib, postgres_servers
+server = postgres_servers.Server(pathlib.Path(sys.argv[1]), postgres_servers.binaries(), postgres_servers.free_port(), postgres_servers.QUICK)
 server.create()
 server.start()
 assert server.execute("show unix_socket_directories") == [("",)]
-print(server.pid, postgres.run_folder(), flush=True)
+print(server.pid, postgres_servers.run_folder(), flush=True)
 sys.stdin.readline()
 """
 
@@ -153,7 +153,7 @@ def test_a_server_that_cannot_start_says_why(server: postgres_servers.Server):
     server.settings["shared_buffers"] = "plenty"
     with pytest.raises(postgres_servers.ServerError, match='invalid value for parameter "shared_buffers": "plenty"'):
         server.start()
-    with pytest.raises(postgres_servers.ServerError, match="does not run"):
+    with pytest.raises(postgres_servers.ServerError, match="is not running"):
         server.kill()
 
 

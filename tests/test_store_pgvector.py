@@ -334,12 +334,12 @@ def test_a_read_only_keep_asks_the_database_and_makes_nothing(
 
 MEETING = """
 import vector_stores
-shelf = shelves.Shelf(shelves.clustered(2000), schema=sys.argv[1])
-with shelf.open(300) as keep:
+vector_store = vector_stores.VectorStore(vector_stores.clustered(2000), schema=sys.argv[1])
+with vector_store.open(300) as keep:
     keep.store.get(("a",), "k0")
     wait_for_others()
-    print(len(shelves.found(keep, ("a",), 1999)))
-    shelf.await_index()
+    print(len(vector_stores.search(keep, ("a",), 1999)))
+    vector_store.wait_for_index()
 """
 
 

@@ -176,7 +176,7 @@ def test_only_declared_keys_are_used_and_nothing_is_asked_that_managed_servers_r
 
 def test_scripts_name_no_key_but_those_that_they_are_given() -> None:
     """What the test above sees of each script, it says for every branch of it."""
-    for path in files("threadkeep.backends").joinpath("lua").iterdir():
+    for path in files("threadkeep.backends.valkey").joinpath("lua").iterdir():
         text = re.sub(r"--.*", "", path.read_text())
         given = {
             name.strip() for names in re.findall(r"local ([\w, ]+) = [^\n]*KEYS", text) for name in names.split(",")
