@@ -1,4 +1,4 @@
-"""The page docs/reference/cli.md, generated from the commands themselves."""
+"""Generates the page docs/reference/cli.md from the commands."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from threadkeep.cli import app as cli
 COMMON = ("--url", "--tenant", "--json")
 HEAD = """# The command `threadkeep`
 
-The verbs of a [Keep](api.md) in a terminal. `python -m threadkeep` is the same program. `make generate` writes this page from the commands' own `--help`.
+The verbs of a [Keep](api.md) in a terminal. `python -m threadkeep` is the same program. `make generate` writes this \
+page from each command's `--help`.
 
 Every command takes:
 
 | | |
 |---|---|
-| `--url URL` | the storage: a URL as for `threadkeep.open`, or the path of a SQLite file. Default: the environment variable `THREADKEEP_URL` |
+| `--url URL` | the storage: a URL as for `threadkeep.open`, or the path of a SQLite file. Default: the environment \
+variable `THREADKEEP_URL` |
 | `--tenant TENANT` | the tenant. Default: the environment variable `THREADKEEP_TENANT`, otherwise the empty tenant |
 | `--json` | print the complete result as JSON instead of text |
 | `-h`, `--help` | the command's options |
 
-A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `latest`; with `~2` behind it, the second one before that. `DURATION` and `TIME` are as [in Python](api.md#durations-and-times). Commands that only look open the storage read-only and make no database; beside an SQLite file, reading may leave an empty `-wal` and a `-shm`. Ids that begin with `-` stand after `--`.
+A `CHECKPOINT` is an id, a unique beginning or end of an id, or `latest`; `~2` after it means the second checkpoint \
+before that. `DURATION` and `TIME` are as [in Python](api.md#durations-and-times). Commands that only read open the \
+storage read-only and create no database; reading a SQLite file may leave an empty `-wal` and a `-shm` file next to \
+it. Put ids that start with `-` after `--`.
 
 | exit code | |
 |---|---|
@@ -33,7 +38,8 @@ A `CHECKPOINT` is an id, a beginning (or an end) of one that no other has, or `l
 | 3 | the storage cannot be reached, has a newer schema, is damaged, or refuses access |
 | 130 | interrupted; finished work stays, and the same command continues it |
 
-Commands that delete data ask for confirmation. `--yes` confirms in advance; it is required if there is no terminal. `--dry-run` prints what would happen and changes nothing.
+Commands that delete data ask for confirmation. `--yes` confirms in advance; it is required if there is no terminal. \
+`--dry-run` prints what would happen and changes nothing.
 """
 
 
@@ -56,7 +62,7 @@ def section(name: str, command: Any) -> str:
     lines = [f"## `{name}`", "", f"`threadkeep {' '.join([name, *map(usage, arguments)])} [OPTIONS]`", ""]
     lines += [*paragraphs(command.help or ""), ""]
     rows = [(f"`{usage(argument)}`", argument.help or "") for argument in arguments]
-    rows += [(spelled(option), option.help or "") for option in options]
+    rows += [(option_names(option), option.help or "") for option in options]
     if rows:
         lines += ["| | |", "|---|---|", *(f"| {left} | {cell(right)} |" for left, right in rows), ""]
     return "\n".join(lines)
@@ -68,7 +74,7 @@ def usage(argument: Any) -> str:
     return word if argument.required else f"[{word}]"
 
 
-def spelled(option: Any) -> str:
+def option_names(option: Any) -> str:
     """Return the names of an option, with its value if it takes one."""
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     return names if option.is_flag else f"{names[:-1]} {option.metavar or option.name.upper()}`"
