@@ -1,6 +1,6 @@
 # Everything happens in .venv, inside this checkout. `make` alone lists the targets.
 
-# The newest Python of these that is 3.11 or later and can make a virtual environment.
+# The newest Python, 3.11 or later, that can create a virtual environment.
 PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
@@ -9,7 +9,7 @@ VENV := .venv
 RUN  := $(VENV)/bin/python
 PIP  := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 
-# What the demo and the examples need besides threadkeep: LangGraph, the official saver to compare with, and CubeLoop.
+# What the demo and the examples need besides threadkeep: LangGraph, its official SQLite saver, and CubeLoop.
 DEMO_NEEDS := "langgraph>=1.2,<2" "langgraph-checkpoint-sqlite>=3.1" "cubeloop>=0.15"
 
 EXAMPLES := $(filter-out examples/__init__.py,$(sort $(wildcard examples/*.py)))
@@ -24,38 +24,38 @@ ROOM := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -g
 # Tests start hundreds of processes; without bytecode files, each would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Options for the command underneath: make test ARGS="-k fork -x"
+# Options for the command that a target runs: make test ARGS="-k fork -x"
 ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo examples test prove lint types fmt generate bench bench-size bench-store bench-cube bench-valkey bench-threads bench-recall bench-import clean
 
-help:  ## this list
+help:  ## print this list
 	@echo "make ..."
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="	" read -r target text; \
 	do printf '  %-12s %s\n' "$$target" "$$text"; done
 
-demo: $(VENV)/.demo  ## a tour in the terminal: crash and resume, time travel, what it costs (no API key)
+demo: $(VENV)/.demo  ## a tour in the terminal: crash and resume, time travel, cost (no API key)
 	@$(RUN) -m examples.demo
 
 examples: $(VENV)/.demo  ## run every example
 	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(RUN) $$example; done
 
-test: $(VENV)/.stamp  ## the tests
+test: $(VENV)/.stamp  ## run the tests
 	$(ROOM) $(RUN) -m pytest -n auto --dist worksteal $(ARGS)
 
-prove: $(VENV)/.stamp  ## longer tests: crashes, many processes, model checking
+prove: $(VENV)/.stamp  ## run the longer tests: crashes, many processes, model checking
 	$(RUN) -m pytest tests/prove -q -n auto $(ARGS)
 	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -k "valkey or Valkey" $(ARGS)
 	THREADKEEP_EVERYTHING=1 $(RUN) -m pytest tests --ignore=tests/prove -q -n auto -m "long or sampled" $(ARGS)
 	THREADKEEP_HYPOTHESIS=prove $(RUN) -m pytest $(DEEP) -q $(ARGS)
 
-lint: $(VENV)/.stamp  ## ruff: rules and format
+lint: $(VENV)/.stamp  ## check rules and format with ruff
 	$(RUN) -m ruff check $(ARGS)
 	$(RUN) -m ruff format --check
 
-types: $(VENV)/.stamp  ## mypy, strict
+types: $(VENV)/.stamp  ## check types with mypy, strict
 	$(RUN) -m mypy $(ARGS)
 
 fmt: $(VENV)/.stamp  ## format, and apply ruff's fixes
@@ -80,7 +80,7 @@ bench-cube: $(VENV)/.stamp  ## compare CubeLoop threads with CubeLoop's own back
 bench-valkey: $(VENV)/.stamp  ## measure a Valkey cluster: cost, and speed compared with PostgreSQL
 	$(RUN) bench/cluster.py $(ARGS)
 
-bench-threads: $(VENV)/.stamp  ## measure a page of the catalogue among 100,000 threads
+bench-threads: $(VENV)/.stamp  ## measure a page of keep.threads() among 100,000 threads
 	$(RUN) bench/catalogue.py $(ARGS)
 
 bench-import: $(VENV)/.stamp  ## measure an import of 100,000 checkpoints
@@ -98,7 +98,7 @@ $(VENV)/.made:
 		"Name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "threadkeep needs Python 3.11 or later; $(PYTHON) is not." >&2; exit 1; }
-	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 

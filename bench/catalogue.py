@@ -1,9 +1,9 @@
-"""What a page of the catalogue costs when there are many threads, and when threads are long.
+"""Measures a page of `keep.threads()` with many threads, and with long threads.
 
     python bench/catalogue.py [--threads 100000] [--postgres]      (make bench-threads)
 
-Three storages side by side, asked in turn: 1,000 short threads, many short threads, 1,000 threads of 50 checkpoints. One
-thread is put, and its rows are multiplied by SQL.
+Three storages are queried in turn: 1,000 short threads, many short threads, 1,000 threads of 50 checkpoints. One thread
+is put, and SQL multiplies its rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import threadkeep
-from rounds import medians
+from comparison import medians
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 FEW, LONG, ROUNDS, PAGE = 1_000, 50, 41, 50
@@ -35,42 +35,42 @@ ROWS = {
     "tk_tags": "thread + {n}, {columns}",
 }
 CHANGED = {"created": "created + {n}", "updated": "updated + {n}", "tick": "(updated + {n}) >> 8"}
-QUESTIONS: dict[str, Callable[[threadkeep.Keep], Any]] = {
+QUERIES: dict[str, Callable[[threadkeep.Keep], Any]] = {
     "the last changed": lambda keep: keep.threads(limit=PAGE),
     "by id": lambda keep: keep.threads(limit=PAGE, order="id"),
     "the next page": lambda keep: keep.threads(limit=PAGE, after="t500"),
     "of one user, as all are": lambda keep: keep.threads(limit=PAGE, metadata={"user": "ann"}),
     "the largest": lambda keep: keep.threads(limit=PAGE, order="bytes"),
-    "those that wait, of which there are none": lambda keep: keep.threads(limit=PAGE, status="interrupted"),
+    "interrupted, of which there are none": lambda keep: keep.threads(limit=PAGE, status="interrupted"),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=100_000, help="how many are many")
+    parser.add_argument("--threads", type=int, default=100_000, help="number of threads in the large storage")
     parser.add_argument("--postgres", action="store_true")
     options = parser.parse_args()
     console = Console()
-    grounds = [("SQLite", files)] + [("PostgreSQL", schemas)] * options.postgres
-    for name, ground in grounds:
-        with ground() as multiplied:
-            measure(console, name, multiplied, options.threads)
+    storages = [("SQLite", files)] + [("PostgreSQL", schemas)] * options.postgres
+    for name, open_storage in storages:
+        with open_storage() as make_keep:
+            measure(console, name, make_keep, options.threads)
 
 
-def measure(console: Console, storage: str, multiplied: Callable[[str, int, int], threadkeep.Keep], many: int) -> None:
+def measure(console: Console, storage: str, make_keep: Callable[[str, int, int], threadkeep.Keep], many: int) -> None:
     sizes = ((FEW, 1), (many, 1), (FEW, LONG))
-    keeps = {name: multiplied(f"n{at}", *size) for at, (name, size) in enumerate(zip(NAMES, sizes, strict=True))}
+    keeps = {name: make_keep(f"n{at}", *size) for at, (name, size) in enumerate(zip(NAMES, sizes, strict=True))}
     table = Table(f"{storage}, ms a page of {PAGE}", *NAMES, "many", "long")
-    for question, ask in QUESTIONS.items():
-        times = list(medians({name: partial(ask, keep) for name, keep in keeps.items()}, ROUNDS).values())
-        table.add_row(question, *(f"{time:.2f}" for time in times), *(f"{time / times[0]:.1f}x" for time in times[1:]))
+    for query, run in QUERIES.items():
+        times = list(medians({name: partial(run, keep) for name, keep in keeps.items()}, ROUNDS).values())
+        table.add_row(query, *(f"{time:.2f}" for time in times), *(f"{time / times[0]:.1f}x" for time in times[1:]))
     console.print(f"many: {many:,}", table)
     for keep in keeps.values():
         keep.close()
 
 
 def put_one(url: str, checkpoints: int) -> None:
-    chains = importlib.import_module("chains")
+    chains = importlib.import_module("checkpoint_chains")
     with threadkeep.open(url) as keep:
         chain = chains.Chain(keep.checkpointer, "t")
         for step in range(checkpoints):
@@ -78,7 +78,7 @@ def put_one(url: str, checkpoints: int) -> None:
 
 
 def statements(columns: Callable[[str], list[str]], series: str) -> Iterator[str]:
-    """What multiplies the rows of the only thread."""
+    """Yield statements that multiply the rows of the only thread."""
     for table, selected in ROWS.items():
         id = "convert_to('t' || s.k, 'UTF8')" if "generate_series" in series else "CAST('t' || s.k AS BLOB)"
         changed = CHANGED | ({"id": id} if table == "tk_threads" else {})
@@ -90,7 +90,7 @@ def statements(columns: Callable[[str], list[str]], series: str) -> Iterator[str
 def files() -> Iterator[Callable[[str, int, int], threadkeep.Keep]]:
     with tempfile.TemporaryDirectory() as folder:
 
-        def multiplied(name: str, threads: int, checkpoints: int) -> threadkeep.Keep:
+        def make_keep(name: str, threads: int, checkpoints: int) -> threadkeep.Keep:
             url = f"sqlite:///{folder}/{name}.db"
             put_one(url, checkpoints)
             file = apsw.Connection(f"{folder}/{name}.db")
@@ -101,7 +101,7 @@ def files() -> Iterator[Callable[[str, int, int], threadkeep.Keep]]:
             file.close()
             return threadkeep.open(url)
 
-        yield multiplied
+        yield make_keep
 
 
 def columns_of(file: apsw.Connection, table: str) -> list[str]:
@@ -110,25 +110,25 @@ def columns_of(file: apsw.Connection, table: str) -> list[str]:
 
 @contextmanager
 def schemas() -> Iterator[Callable[[str, int, int], threadkeep.Keep]]:
-    server: Any = importlib.import_module("postgres").shared()
+    server: Any = importlib.import_module("postgres_servers").shared()
 
-    def multiplied(name: str, threads: int, checkpoints: int) -> threadkeep.Keep:
+    def make_keep(name: str, threads: int, checkpoints: int) -> threadkeep.Keep:
         url = server.url(schema=name)
         put_one(url, checkpoints)
         series = f"generate_series(1, {threads - 1}) s(k)"
 
         def columns(table: str) -> list[str]:
-            asked = f"table_schema = '{name}' and table_name = '{table}' order by ordinal_position"  # of ours, both
+            condition = f"table_schema = '{name}' and table_name = '{table}' order by ordinal_position"  # of ours, both
             return [
                 row[0]
-                for row in server.execute("select column_name from information_schema.columns where " + asked)  # noqa: S608 - as above
+                for row in server.execute("select column_name from information_schema.columns where " + condition)  # noqa: S608 - as above
             ]
 
-        said = list(statements(columns, series))
-        server.execute(f"set search_path to {name}; {'; '.join(said)}; analyze")
+        inserts = list(statements(columns, series))
+        server.execute(f"set search_path to {name}; {'; '.join(inserts)}; analyze")
         return threadkeep.open(url)
 
-    yield multiplied
+    yield make_keep
 
 
 if __name__ == "__main__":

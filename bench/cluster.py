@@ -1,9 +1,10 @@
-"""What a cluster costs and carries: beside threadkeep's own PostgreSQL, and by the servers' own accounts.
+"""Measures a Valkey cluster: speed compared with PostgreSQL, and CPU, memory and traffic as the servers report them.
 
     python bench/cluster.py [--threads 2000]      (make bench-valkey)
 
-The cluster is 3 x (1 + 2) valkey-server processes on this machine. A change is acknowledged when the primary and one
-replica have it in memory; PostgreSQL acknowledges after fsync. Neither number is the other's: they are two promises.
+The cluster is 3 x (1 + 2) valkey-server processes on this machine. It acknowledges a change when the primary and one
+replica have it in memory; PostgreSQL acknowledges after fsync. The guarantees differ, so the numbers are not comparable
+one to one.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from rich.console import Console
 
 import threadkeep
+from comparison import Row, amedians, report
 from recording import Call, areplay, record
-from rounds import Row, amedians, report
 from workload import Saver
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-postgres: Any = importlib.import_module("postgres")
-valkeys: Any = importlib.import_module("valkeys")
+postgres_servers: Any = importlib.import_module("postgres_servers")
+valkey_servers: Any = importlib.import_module("valkey_servers")
 
 TURNS, CROWD, ROUNDS = 2, 200, 5
 LONG, LONG_SHARE = 12, 10
-"""Turns of longer threads, and how many fewer of them there are."""
-AT_ONCE = 100
+"""Turns of longer threads, and the factor by which there are fewer of them."""
+CONCURRENT = 100
 PAGES = 9
 NAMES = ("PostgreSQL", "Valkey")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """What primaries say of themselves, summed."""
+class Usage:
+    """Resource usage that the primaries report, summed."""
 
     cpu: float
     memory: int
@@ -51,41 +52,41 @@ class Account:
     received: int
 
     @classmethod
-    def of(cls, cluster: Any) -> Account:
-        told: list[Mapping[str, Any]] = [server.client.info("all") for server in cluster.servers[: cluster.primaries]]
+    def of(cls, cluster: Any) -> Usage:
+        infos: list[Mapping[str, Any]] = [server.client.info("all") for server in cluster.servers[: cluster.primaries]]
         return cls(
-            cpu=sum(each["used_cpu_user"] + each["used_cpu_sys"] for each in told),
-            memory=sum(each["used_memory_dataset"] for each in told),
-            commands=sum(each["total_commands_processed"] for each in told),
-            received=sum(each["total_net_input_bytes"] for each in told),
+            cpu=sum(each["used_cpu_user"] + each["used_cpu_sys"] for each in infos),
+            memory=sum(each["used_memory_dataset"] for each in infos),
+            commands=sum(each["total_commands_processed"] for each in infos),
+            received=sum(each["total_net_input_bytes"] for each in infos),
         )
 
 
 async def crowd(savers: Mapping[str, Saver], calls: list[Call]) -> Row:
-    """Many short conversations side by side, on new threads each round."""
+    """Measure many concurrent short conversations, on new threads each round."""
     numbers = count()
 
-    async def talk(saver: Saver) -> None:
+    async def replay_all(saver: Saver) -> None:
         await asyncio.gather(*(areplay(saver, calls, thread=f"crowd-{next(numbers)}") for _ in range(CROWD)))
 
-    taken = await amedians({name: partial(talk, saver) for name, saver in savers.items()}, ROUNDS)
+    taken = await amedians({name: partial(replay_all, saver) for name, saver in savers.items()}, ROUNDS)
     steps = CROWD * sum(call.method == "put" for call in calls)
     rates = {name: steps / (milliseconds / 1e3) for name, milliseconds in taken.items()}
     return Row(f"{CROWD} async threads, {TURNS} turns each", "supersteps/s", rates, rate=True)
 
 
 async def fill(saver: Saver, calls: list[Call], threads: range) -> None:
-    for start in range(threads.start, threads.stop, AT_ONCE):
-        some = range(start, min(start + AT_ONCE, threads.stop))
+    for start in range(threads.start, threads.stop, CONCURRENT):
+        some = range(start, min(start + CONCURRENT, threads.stop))
         await asyncio.gather(*(areplay(saver, calls, thread=f"thread-{n}") for n in some))
 
 
 async def costs(keep: threadkeep.Keep, cluster: Any, turns: int, threads: range) -> list[Row]:
-    """Of threads of so many turns, in the primaries' own words."""
+    """Measure the primaries' resources for threads of this many turns."""
     calls = list(chain.from_iterable(record(turns)))
-    before = Account.of(cluster)
+    before = Usage.of(cluster)
     await fill(keep.checkpointer, calls, threads)
-    after = Account.of(cluster)
+    after = Usage.of(cluster)
     count, each = len(threads), len(threads) * turns
     whole = sum(len(JsonPlusSerializer().dumps_typed(call.rest[0])[1]) for call in calls if call.method == "put")
     return [
@@ -98,13 +99,13 @@ async def costs(keep: threadkeep.Keep, cluster: Any, turns: int, threads: range)
 
 
 async def listing(keep: threadkeep.Keep, cluster: Any) -> list[Row]:
-    """A page of all threads, from all partitions."""
-    before, taken = Account.of(cluster), []
+    """Measure a page of all threads, from all partitions."""
+    before, taken = Usage.of(cluster), []
     for _ in range(PAGES):
         start = perf_counter()
         await keep.athreads(limit=50)
         taken.append(perf_counter() - start)
-    cpu = (Account.of(cluster).cpu - before.cpu) * 1e3 / PAGES
+    cpu = (Usage.of(cluster).cpu - before.cpu) * 1e3 / PAGES
     figures = (("the first page of keep.threads()", statistics.median(taken) * 1e3), ("its CPU time in primaries", cpu))
     return [Row(what, "ms", {"Valkey": figure}) for what, figure in figures]
 
@@ -112,8 +113,8 @@ async def listing(keep: threadkeep.Keep, cluster: Any) -> list[Row]:
 async def main(threads: int) -> None:
     calls = list(chain.from_iterable(record(TURNS)))
     console = Console(width=140)
-    with postgres.fresh_server(postgres.DURABLE) as server:
-        cluster = valkeys.fresh_cluster(**{"min-replicas-to-write": "1"})
+    with postgres_servers.fresh_server(postgres_servers.DURABLE) as server:
+        cluster = valkey_servers.fresh_cluster(**{"min-replicas-to-write": "1"})
         async with threadkeep.open(server.url()) as base, threadkeep.open(cluster.url("bench")) as spread:
             savers = dict(zip(NAMES, (base.checkpointer, spread.checkpointer), strict=True))
             rows = [await crowd(savers, calls)]

@@ -1,9 +1,9 @@
-"""Who is measured: threadkeep and LangGraph's official savers and stores, opened at a URL and at the same durability.
+"""What is measured: threadkeep and LangGraph's official savers and stores, opened at a URL with the same durability.
 
-The official ones get what their own documentation advises. A sync PostgresSaver or PostgresStore has one connection: a
-pool costs it some CPU and brings nothing, since it takes turns at a lock. The async saver has a pool as large as
-threadkeep's own. SqliteStore leaves its file as it finds it: it gets the write-ahead log that SqliteSaver and threadkeep
-turn on, which costs fewer syncs than SQLite's default.
+The official ones are set up as their documentation advises. A sync PostgresSaver or PostgresStore has one connection: a
+pool costs CPU and gains nothing, since calls hold a lock. The async saver has a pool as large as threadkeep's.
+SqliteStore does not set a journal mode; it gets the write-ahead log that SqliteSaver and threadkeep turn on, which costs
+fewer syncs than SQLite's default.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from psycopg_pool import AsyncConnectionPool
 from workload import Saver
 
 Durability = Literal["strict", "relaxed"]
-Index = Any  # each store has a type of its own for it
+Index = Any  # each store has its own type
 POOL = 8
 
-# What threadkeep's words mean in the official savers' databases.
+# threadkeep's durability levels as settings of the official savers' databases.
 SYNCHRONOUS: dict[Durability, str] = {"strict": "FULL", "relaxed": "NORMAL"}
 SYNCHRONOUS_COMMIT: dict[Durability, str] = {"strict": "on", "relaxed": "off"}
 
@@ -124,13 +124,13 @@ POSTGRES_SAVER = Contender("PostgresSaver", open_postgres, aopen_postgres)
 
 @dataclass(frozen=True, slots=True)
 class StoreContender:
-    """A store to measure, and how to open it at a URL. `saver` is of the same makers, on the same driver."""
+    """A store to measure, and how to open it at a URL. `saver` is the saver of the same package and driver."""
 
     name: str
     saver: Contender
     open: Callable[[str, Durability, Index], AbstractContextManager[BaseStore]]
     lacks_vectors: str = ""
-    """Why it cannot have them here, if it cannot."""
+    """Why it cannot store vectors here; empty if it can."""
 
 
 @contextmanager

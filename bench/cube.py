@@ -1,16 +1,16 @@
-"""Time and bytes that CubeLoop's threads take: `keep.cube` beside CubeLoop's own checkpointer of the same database.
+"""Compares speed and size of CubeLoop threads: `keep.cube` and CubeLoop's checkpointer of the same database.
 
-    python bench/cube.py                        # SQLite, beside SQLiteCheckpointer; some minutes
-    python bench/cube.py --postgres             # PostgreSQL, beside PostgresCheckpointer
+    python bench/cube.py                        # SQLite, compared with SQLiteCheckpointer; some minutes
+    python bench/cube.py --postgres             # PostgreSQL, compared with PostgresCheckpointer
     python bench/cube.py --others 20000         # fewer messages in other threads: a short look
     python bench/cube.py --parts changes long   # some rows only: changes, loads, long, crowd
 
-All are as durable: synchronous=FULL on SQLite, synchronous_commit=on on PostgreSQL. SQLiteCheckpointer leaves its file
-with a rollback journal, which costs more syncs than the write-ahead log that threadkeep turns on. So it runs twice, once
-with the write-ahead log turned on for it; that one is compared.
+All have the same durability: synchronous=FULL on SQLite, synchronous_commit=on on PostgreSQL. SQLiteCheckpointer uses a
+rollback journal, which costs more syncs than the write-ahead log that threadkeep turns on. So it runs twice, once with
+the write-ahead log turned on for it; ratios are with that one.
 
-Contenders take turns call by call and change who goes first, so that a busy machine hurts all alike. Read the ratios:
-times of two runs cannot be compared, and nothing here fails because of a time.
+Contenders take turns call by call, and the first one changes, so that a busy machine slows all equally. Read the ratios:
+times of two runs cannot be compared, and no time makes a run fail.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from cubeloop.providers.base import (
 from rich.console import Console
 from sqlalchemy import create_engine, inspect
 
+from comparison import Row, Times, report, rotate
 from contenders import POSTGRES_SAVER, SQLITE_SAVER, THREADKEEP, Contender
-from grounds import Ground, ground
-from rounds import Row, Times, in_turn, report
+from storages import Storage, open_storage
 from workload import corpus
 
 T = TypeVar("T")
@@ -62,11 +62,11 @@ HISTORY, LONG_HISTORY, SHORT_HISTORY = 1_000, 10_000, 50
 CROWD = 50
 
 
-# --- what is said
+# --- messages
 
 
-class Speech:
-    """What users, models and tools say in a run: four messages, decided by the seed alone."""
+class MessageSource:
+    """Generates the messages of runs, four each, determined by the seed alone."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -77,25 +77,25 @@ class Speech:
         return UUID(int=self._random.getrandbits(128), version=4).hex
 
     def run(self, run_id: str) -> list[Message]:
-        """A question, a tool call, its result, an answer."""
+        """Return a question, a tool call, its result and an answer."""
         call = ToolCall(
             id=f"call_{self.id()[:24]}",
             name=self._random.choice(("find_symbol", "open_file", "run_snippet")),
             arguments={"query": self._text(40, 120), "limit": self._random.randint(1, 50)},
         )
         result = ToolResultMessage(
-            tool_call_id=call.id, tool_name=call.name, content=[self._said(300, 900)], id=self.id(),
+            tool_call_id=call.id, tool_name=call.name, content=[self._content(300, 900)], id=self.id(),
             timestamp=self._now(), run_id=run_id,
         )  # fmt: skip
         return [
-            UserMessage(content=[self._said(50, 250)], id=self.id(), timestamp=self._now(), run_id=run_id),
-            self._reply([self._said(50, 150), call], "tool_use", run_id),
+            UserMessage(content=[self._content(50, 250)], id=self.id(), timestamp=self._now(), run_id=run_id),
+            self._reply([self._content(50, 150), call], "tool_use", run_id),
             result,
-            self._reply([self._said(200, 600)], "stop", run_id),
+            self._reply([self._content(200, 600)], "stop", run_id),
         ]
 
-    def talk(self, messages: int) -> list[Message]:
-        """Runs up to so many messages."""
+    def messages_of_runs(self, messages: int) -> list[Message]:
+        """Return this many messages of consecutive runs."""
         runs = [self.run(self.id()) for _ in range(-(-messages // 4))]
         return [message for run in runs for message in run][:messages]
 
@@ -110,7 +110,7 @@ class Speech:
             provider_id="anthropic", model_id="claude-sonnet-4-5", response_id=f"msg_{self.id()[:24]}", run_id=run_id,
         )  # fmt: skip
 
-    def _said(self, least: int, most: int) -> TextContent:
+    def _content(self, least: int, most: int) -> TextContent:
         return TextContent(text=self._text(least, most))
 
     def _text(self, least: int, most: int) -> str:
@@ -124,12 +124,12 @@ class Speech:
         return self._clock
 
 
-# --- who is measured
+# --- contenders
 
 
 @dataclass(frozen=True, slots=True)
 class CubeContender:
-    """A checkpointer to measure, and how to open it at a place. `saver` is a saver on the same driver."""
+    """A checkpointer to measure, and how to open it at a URL. `saver` is a saver on the same driver."""
 
     name: str
     saver: Contender
@@ -137,38 +137,38 @@ class CubeContender:
 
 
 @asynccontextmanager
-async def open_threadkeep(place: str) -> AsyncIterator[Checkpointer]:
+async def open_threadkeep(url: str) -> AsyncIterator[Checkpointer]:
     import threadkeep
 
-    async with threadkeep.open(place, durability="strict") as keep:
+    async with threadkeep.open(url, durability="strict") as keep:
         await keep.setup()
         yield keep.cube
 
 
 @asynccontextmanager
-async def open_sqlite(place: str) -> AsyncIterator[Checkpointer]:
-    async with SQLiteCheckpointer(place.removeprefix("sqlite:///")) as checkpointer:
+async def open_sqlite(url: str) -> AsyncIterator[Checkpointer]:
+    async with SQLiteCheckpointer(url.removeprefix("sqlite:///")) as checkpointer:
         yield checkpointer
 
 
 @asynccontextmanager
-async def open_sqlite_wal(place: str) -> AsyncIterator[Checkpointer]:
-    with closing(sqlite3.connect(place.removeprefix("sqlite:///"))) as connection:
+async def open_sqlite_wal(url: str) -> AsyncIterator[Checkpointer]:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
-    async with open_sqlite(place) as checkpointer:
+    async with open_sqlite(url) as checkpointer:
         yield checkpointer
 
 
 @asynccontextmanager
-async def open_postgres(place: str) -> AsyncIterator[Checkpointer]:
-    make_tables(place)
-    async with PostgresCheckpointer(place) as checkpointer:
+async def open_postgres(url: str) -> AsyncIterator[Checkpointer]:
+    make_tables(url)
+    async with PostgresCheckpointer(url) as checkpointer:
         yield checkpointer
 
 
-def make_tables(place: str) -> None:
-    """What a host's migrations would make, unless it is there."""
-    engine = create_engine(place.replace("postgresql:", "postgresql+psycopg:"))
+def make_tables(url: str) -> None:
+    """Create the tables that a host's migrations would create, unless they exist."""
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
         if inspect(connection).has_table("cubepi_threads"):
             return
@@ -188,42 +188,43 @@ POSTGRES = (CubeContender("PostgresCheckpointer", POSTGRES_SAVER, open_postgres)
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
-    """A contender at a place of its own."""
+class Installation:
+    """A contender with its own database."""
 
     contender: CubeContender
-    place: str
+    url: str
 
     def open(self) -> AbstractAsyncContextManager[Checkpointer]:
-        return self.contender.open(self.place)
+        return self.contender.open(self.url)
 
 
-Entrants = Mapping[str, Entrant]
+Installations = Mapping[str, Installation]
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
-    """Who is measured and where, and how many messages other threads hold."""
+class Benchmark:
+    """The contenders, the storage, and the number of messages in other threads."""
 
-    where: Ground
+    storage: Storage
     contenders: Sequence[CubeContender]
     others: int
 
-    def entrants(self, label: str) -> Entrants:
+    def installations(self, label: str) -> Installations:
         return {
-            one.name: Entrant(one, self.where.place(f"{label}-{number}")) for number, one in enumerate(self.contenders)
+            one.name: Installation(one, self.storage.new_url(f"{label}-{number}"))
+            for number, one in enumerate(self.contenders)
         }
 
-    def size(self, one: Entrant) -> float:
-        """Megabytes on disk; nobody may have it open."""
-        return sum(self.where.parts(one.contender.saver, one.place).values()) / 1e6
+    def size(self, one: Installation) -> float:
+        """Return the megabytes on disk of a database that nobody has open."""
+        return sum(self.storage.disk_usage(one.contender.saver, one.url).values()) / 1e6
 
 
-async def opened(stack: AsyncExitStack, entrants: Entrants) -> dict[str, Checkpointer]:
-    return {name: await stack.enter_async_context(one.open()) for name, one in entrants.items()}
+async def open_all(stack: AsyncExitStack, installations: Installations) -> dict[str, Checkpointer]:
+    return {name: await stack.enter_async_context(one.open()) for name, one in installations.items()}
 
 
-async def measured(
+async def measure(
     savers: Savers,
     make: Callable[[], T],
     action: Callable[[Checkpointer, T], Awaitable[object]],
@@ -231,30 +232,30 @@ async def measured(
     *,
     clock: Callable[[], float] = perf_counter,
 ) -> dict[str, float]:
-    """Median milliseconds of an action. What it is given is made before, and the same for all."""
+    """Return the median milliseconds of an action. Its argument is made before, and the same for all."""
     times = Times()
     for number in range(rounds):
         given = make()
-        for name in in_turn(list(savers), number):
+        for name in rotate(list(savers), number):
             start = clock()
             await action(savers[name], given)
             times.taken.setdefault(name, []).append(clock() - start)
     return times.medians()
 
 
-# --- what is done
+# --- actions
 
 
-Said = tuple[str, list[Message]]
+MessageBatch = tuple[str, list[Message]]
 
 
-async def append(saver: Checkpointer, said: Said) -> None:
-    await saver.append(*said)
+async def append(saver: Checkpointer, message_batch: MessageBatch) -> None:
+    await saver.append(*message_batch)
 
 
-async def run(saver: Checkpointer, said: Said) -> None:
-    """As an agent does it: each message when it is finished."""
-    thread, messages = said
+async def run(saver: Checkpointer, message_batch: MessageBatch) -> None:
+    """Do a run as an agent does: append each message when it is finished."""
+    thread, messages = message_batch
     run_id = messages[0].run_id
     assert run_id is not None
     await saver.claim_run(thread, run_id)
@@ -269,14 +270,14 @@ async def save_extra(saver: Checkpointer, about: tuple[str, int]) -> None:
 
 
 async def fill(savers: Savers, thread: str, messages: int, seed: int) -> str:
-    """A thread of so many messages, run by run; the last run's id."""
-    speech, last = Speech(seed), ""
+    """Write a thread of this many messages, run by run. Return the last run's id."""
+    source, last = MessageSource(seed), ""
     for _ in range(messages // 4):
-        last = speech.id()
-        said = thread, speech.run(last)
+        last = source.id()
+        message_batch = thread, source.run(last)
         for saver in savers.values():
-            await run(saver, said)
-    rest = speech.talk(messages % 4)
+            await run(saver, message_batch)
+    rest = source.messages_of_runs(messages % 4)
     if rest:
         for saver in savers.values():
             await saver.append(thread, rest)
@@ -284,110 +285,115 @@ async def fill(savers: Savers, thread: str, messages: int, seed: int) -> str:
 
 
 async def fill_others(savers: Savers, messages: int) -> None:
-    """Threads of 50 messages, each appended at once: how they came does not matter here."""
-    speech = Speech(5)
+    """Write threads of 50 messages, each in one append."""
+    source = MessageSource(5)
     for number in range(messages // SHORT_HISTORY):
-        talk = speech.talk(SHORT_HISTORY)
+        messages_of_runs = source.messages_of_runs(SHORT_HISTORY)
         for saver in savers.values():
-            await saver.append(f"other-{number}", talk)
+            await saver.append(f"other-{number}", messages_of_runs)
 
 
-# --- the rows
+# --- rows of the table
 
 
-async def changes(race: Race) -> AsyncIterator[Row]:
-    speech = Speech(1)
+async def changes(benchmark: Benchmark) -> AsyncIterator[Row]:
+    source = MessageSource(1)
     async with AsyncExitStack() as stack:
-        savers = await opened(stack, race.entrants("changes"))
+        savers = await open_all(stack, benchmark.installations("changes"))
         await fill(savers, "talk", HISTORY, seed=2)
-        new = lambda: (speech.id(), speech.run(speech.id())[:1])  # noqa: E731
-        yield Row("append, the first message of a thread", "ms", await measured(savers, new, append))
-        waiting = speech.talk(2 * ROUNDS)
+        new = lambda: (source.id(), source.run(source.id())[:1])  # noqa: E731
+        yield Row("append, the first message of a thread", "ms", await measure(savers, new, append))
+        waiting = source.messages_of_runs(2 * ROUNDS)
         one = lambda: ("talk", [waiting.pop(0)])  # noqa: E731
-        yield Row(f"append, to {HISTORY:,} messages", "ms", await measured(savers, one, append))
-        busy = await measured(savers, one, append, clock=process_time)
+        yield Row(f"append, to {HISTORY:,} messages", "ms", await measure(savers, one, append))
+        busy = await measure(savers, one, append, clock=process_time)
         yield Row(f"append, to {HISTORY:,} messages, CPU of this process", "ms", busy)
-        four = lambda: ("talk", speech.run(speech.id()))  # noqa: E731
-        yield Row(f"append of 4, to {HISTORY:,} messages", "ms", await measured(savers, four, append))
+        four = lambda: ("talk", source.run(source.id()))  # noqa: E731
+        yield Row(f"append of 4, to {HISTORY:,} messages", "ms", await measure(savers, four, append))
         numbers = iter(range(ROUNDS))
-        yield Row("save_extra", "ms", await measured(savers, lambda: ("talk", next(numbers)), save_extra))
-        yield Row("a run: claim, 4 appends, complete", "ms", await measured(savers, four, run, ROUNDS // 4))
+        yield Row("save_extra", "ms", await measure(savers, lambda: ("talk", next(numbers)), save_extra))
+        yield Row("a run: claim, 4 appends, complete", "ms", await measure(savers, four, run, ROUNDS // 4))
 
 
-async def loads(race: Race) -> AsyncIterator[Row]:
-    """A short thread, alone and beside others. What is opened anew is opened and read once before, unmeasured.
+async def loads(benchmark: Benchmark) -> AsyncIterator[Row]:
+    """Measure loading a short thread, alone and among others.
 
-    So what others left in the machine's caches, such as a scan of their whole file, does not count.
+    Before a load with a new connection, the database is opened and read once, unmeasured, so that what another contender
+    left in the machine's caches, such as a scan of its whole file, does not count.
     """
-    beside = {others: race.entrants(f"loads-{others}") for others in (0, race.others)}
+    beside = {others: benchmark.installations(f"loads-{others}") for others in (0, benchmark.others)}
     anew: dict[int, Mapping[str, float]] = {}
-    for others, entrants in beside.items():
+    for others, installations in beside.items():
         async with AsyncExitStack() as stack:
-            savers = await opened(stack, entrants)
+            savers = await open_all(stack, installations)
             await fill(savers, "talk", SHORT_HISTORY, seed=3)
             await fill_others(savers, others)
-            for one in entrants.values():
-                race.where.vacuumed(one.place)
-            load = await measured(savers, lambda: None, lambda saver, _: loaded(saver, SHORT_HISTORY))
+            for one in installations.values():
+                benchmark.storage.vacuum(one.url)
+            load = await measure(savers, lambda: None, lambda saver, _: check_load(saver, SHORT_HISTORY))
         yield Row(f"load of {SHORT_HISTORY}, {others:,} in other threads", "ms", load)
-    for others, entrants in beside.items():
-        anew[others] = await cold(entrants, SHORT_HISTORY, ROUNDS // 10, tries=2)
+    for others, installations in beside.items():
+        anew[others] = await cold(installations, SHORT_HISTORY, ROUNDS // 10, tries=2)
         yield Row(f"load of {SHORT_HISTORY}, opened anew, {others:,} in other threads", "ms", anew[others])
-    ratios = {name: anew[race.others][name] / figure for name, figure in anew[0].items()}
+    ratios = {name: anew[benchmark.others][name] / figure for name, figure in anew[0].items()}
     yield Row("the last by the one before it", "times", ratios, compared=False)
 
 
-async def loaded(saver: Checkpointer, messages: int) -> None:
+async def check_load(saver: Checkpointer, messages: int) -> None:
     found = await saver.load("talk")
     assert found is not None
     assert len(found.messages) == messages
 
 
-async def cold(entrants: Entrants, messages: int, rounds: int = COLD_ROUNDS, *, tries: int = 1) -> dict[str, float]:
-    """Milliseconds of the first load after opening; the opening does not count. Of some tries, the last one."""
+async def cold(
+    installations: Installations, messages: int, rounds: int = COLD_ROUNDS, *, tries: int = 1
+) -> dict[str, float]:
+    """Return the milliseconds of the first load after opening, without the opening; of several tries, the last."""
     times = Times()
     for number in range(rounds):
-        for name in in_turn(list(entrants), number):
-            taken = [await first_load(entrants[name], messages) for _ in range(tries)]
+        for name in rotate(list(installations), number):
+            taken = [await first_load(installations[name], messages) for _ in range(tries)]
             times.taken.setdefault(name, []).append(taken[-1])
     return times.medians()
 
 
-async def first_load(one: Entrant, messages: int) -> float:
+async def first_load(one: Installation, messages: int) -> float:
     async with one.open() as saver:
         start = perf_counter()
-        await loaded(saver, messages)
+        await check_load(saver, messages)
         return perf_counter() - start
 
 
-async def long(race: Race) -> AsyncIterator[Row]:
-    entrants = race.entrants("long")
+async def long(benchmark: Benchmark) -> AsyncIterator[Row]:
+    installations = benchmark.installations("long")
     async with AsyncExitStack() as stack:
-        last = await fill(await opened(stack, entrants), "talk", LONG_HISTORY, seed=4)
-    yield Row(f"size of {LONG_HISTORY:,} messages", "MB", {name: race.size(one) for name, one in entrants.items()})
-    for one in entrants.values():
-        race.where.vacuumed(one.place)
-    yield Row(f"load of {LONG_HISTORY:,}, opened anew", "ms", await cold(entrants, LONG_HISTORY))
+        last = await fill(await open_all(stack, installations), "talk", LONG_HISTORY, seed=4)
+    yield Row(
+        f"size of {LONG_HISTORY:,} messages", "MB", {name: benchmark.size(one) for name, one in installations.items()}
+    )
+    for one in installations.values():
+        benchmark.storage.vacuum(one.url)
+    yield Row(f"load of {LONG_HISTORY:,}, opened anew", "ms", await cold(installations, LONG_HISTORY))
     async with AsyncExitStack() as stack:
-        savers = await opened(stack, entrants)
-        load = await measured(savers, lambda: None, lambda saver, _: loaded(saver, LONG_HISTORY), COLD_ROUNDS)
+        savers = await open_all(stack, installations)
+        load = await measure(savers, lambda: None, lambda saver, _: check_load(saver, LONG_HISTORY), COLD_ROUNDS)
         yield Row(f"load of {LONG_HISTORY:,}, warm", "ms", load)
-        ids = Speech(6)
+        ids = MessageSource(6)
         fork = lambda saver, new: saver.fork("talk", new, after_run_id=last)  # noqa: E731
-        yield Row(f"fork of {LONG_HISTORY:,}", "ms", await measured(savers, ids.id, fork, COLD_ROUNDS))
+        yield Row(f"fork of {LONG_HISTORY:,}", "ms", await measure(savers, ids.id, fork, COLD_ROUNDS))
 
 
-async def crowd(race: Race) -> AsyncIterator[Row]:
-    """A run each on many threads, side by side in one event loop."""
-    speech = Speech(7)
+async def crowd(benchmark: Benchmark) -> AsyncIterator[Row]:
+    """Measure one run on each of many threads, concurrently in one event loop."""
+    source = MessageSource(7)
     async with AsyncExitStack() as stack:
-        savers = await opened(stack, race.entrants("crowd"))
-        make = lambda: [(f"crowd-{n}", speech.run(speech.id())) for n in range(CROWD)]  # noqa: E731
-        together = lambda saver, said: asyncio.gather(*(run(saver, each) for each in said))  # noqa: E731
-        yield Row(f"{CROWD} threads at once, a run each", "ms", await measured(savers, make, together, FEW_ROUNDS))
+        savers = await open_all(stack, benchmark.installations("crowd"))
+        make = lambda: [(f"crowd-{n}", source.run(source.id())) for n in range(CROWD)]  # noqa: E731
+        together = lambda saver, message_batch: asyncio.gather(*(run(saver, each) for each in message_batch))  # noqa: E731
+        yield Row(f"{CROWD} threads at once, a run each", "ms", await measure(savers, make, together, FEW_ROUNDS))
 
 
-PARTS: Mapping[str, Callable[[Race], AsyncIterator[Row]]] = {
+PARTS: Mapping[str, Callable[[Benchmark], AsyncIterator[Row]]] = {
     "changes": changes,
     "loads": loads,
     "long": long,
@@ -395,13 +401,13 @@ PARTS: Mapping[str, Callable[[Race], AsyncIterator[Row]]] = {
 }
 
 
-async def rows_of(race: Race, parts: Sequence[str]) -> list[Row]:
-    return [row for part in parts async for row in PARTS[part](race)]
+async def rows_of(benchmark: Benchmark, parts: Sequence[str]) -> list[Row]:
+    return [row for part in parts async for row in PARTS[part](benchmark)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Time and bytes that CubeLoop's threads take, beside its own backends."
+        description="Compare speed and size of CubeLoop threads in threadkeep and in CubeLoop's backends."
     )
     parser.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of SQLite")
     parser.add_argument("--others", type=int, default=200_000, help="messages in other threads")
@@ -409,8 +415,8 @@ def main() -> None:
     options = parser.parse_args()
     contenders = POSTGRES if options.postgres else SQLITE
     console = Console()
-    with ground(postgres=options.postgres) as where:
-        rows = asyncio.run(rows_of(Race(where, contenders, options.others), options.parts))
+    with open_storage(postgres=options.postgres) as storage:
+        rows = asyncio.run(rows_of(Benchmark(storage, contenders, options.others), options.parts))
     console.print(
         "synchronous_commit=on for all" if options.postgres else "synchronous=FULL for all; threadkeep in WAL"
     )

@@ -1,10 +1,10 @@
-"""What an import of a SqliteSaver's file takes: time, memory, and whether both sides are equal in the end.
+"""Measures an import of a SqliteSaver's file: time, memory, and whether both sides are equal afterwards.
 
     python bench/import_from.py                      # 100,000 checkpoints, three shapes; a few minutes
-    python bench/import_from.py --checkpoints 5000   # quicker
+    python bench/import_from.py --checkpoints 5000   # faster
 
-The sources are made with plain SQL, of real messages. Each is imported by a process of its own, whose largest resident
-memory counts; then as many checkpoints as `--sample` says are read by the official saver and by ours, and compared.
+The sources are written with plain SQL and contain real messages. Each is imported by a separate process, whose maximum
+resident memory counts; then `--sample` checkpoints are read by the official saver and by ours, and compared.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from rich.table import Table
 
 import threadkeep
 
-BAR_MB = 300
-KEPT = 20
+LIMIT_MB = 300
+LAST_MESSAGES = 20
 SERDE = JsonPlusSerializer()
 
 
 class Shape(NamedTuple):
-    """So many threads of so many checkpoints; `whole` if their lists only grow, else the last messages are kept."""
+    """Number of threads, and of checkpoints in each. `whole`: lists only grow; else only the last messages are kept."""
 
     threads: int
     each: int
@@ -53,25 +53,25 @@ def messages(count: int) -> Iterator[Any]:
 
 
 def rows(thread: str, shape: Shape) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """A checkpoint and a write on it, each as a row."""
-    parent, held = None, list[Any]()
+    """Yield a checkpoint and a write on it, each as a row."""
+    parent, kept = None, list[Any]()
     for n, message in enumerate(messages(shape.each)):
         id = str(uuid6(clock_seq=n))
-        held = [*held, message] if shape.whole else [*held[-KEPT:], message]
+        kept = [*kept, message] if shape.whole else [*kept[-LAST_MESSAGES:], message]
         version = f"{n + 1:032}.{0.5:016}"
         checkpoint = {
-            "v": 4, "ts": f"2026-01-01T00:00:{n % 60:02}+00:00", "id": id, "channel_values": {"messages": held},
+            "v": 4, "ts": f"2026-01-01T00:00:{n % 60:02}+00:00", "id": id, "channel_values": {"messages": kept},
             "channel_versions": {"messages": version}, "versions_seen": {"model": {"messages": version}},
             "updated_channels": ["messages"],
         }  # fmt: skip
-        about = json.dumps({"source": "loop", "step": n, "parents": {}, "thread_id": thread}).encode()
+        metadata = json.dumps({"source": "loop", "step": n, "parents": {}, "thread_id": thread}).encode()
         write = SERDE.dumps_typed([message])
-        yield (thread, "", id, parent, *SERDE.dumps_typed(checkpoint), about), (thread, "", id, "task", "~pull", 0, "messages", *write)  # fmt: skip
+        yield (thread, "", id, parent, *SERDE.dumps_typed(checkpoint), metadata), (thread, "", id, "task", "~pull", 0, "messages", *write)  # fmt: skip
         parent = id
 
 
 def make(path: Path, shape: Shape) -> None:
-    """A SqliteSaver's file."""
+    """Write a SqliteSaver's file."""
     connection = sqlite3.connect(path)
     SqliteSaver(connection).setup()
     connection.execute("PRAGMA synchronous = OFF")
@@ -88,22 +88,22 @@ def make(path: Path, shape: Shape) -> None:
 
 
 def import_here(source: str, target: str) -> None:
-    """Import in this process, and say what it took."""
+    """Import in this process, and print the figures as JSON."""
     before = time.perf_counter()
     with threadkeep.open(target, durability="relaxed") as keep:
         found = keep.import_from(source)
         again = time.perf_counter()
         keep.import_from(source, verify=False)
-    told = {
+    figures = {
         "seconds": again - before, "again": time.perf_counter() - again,
         "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "checkpoints": found.checkpoints, "writes": found.writes, "differences": len(found.differences),
     }  # fmt: skip
-    print(json.dumps(told))
+    print(json.dumps(figures))
 
 
-def unequal(source: Path, target: str, shape: Shape, sample: int) -> int:
-    """How many of some checkpoints the official saver and ours read differently."""
+def count_unequal(source: Path, target: str, shape: Shape, sample: int) -> int:
+    """Return how many of a sample of checkpoints the official saver and ours read differently."""
     wrong = 0
     with SqliteSaver.from_conn_string(str(source)) as theirs, threadkeep.open(target) as keep:
         for _ in range(sample):
@@ -119,21 +119,21 @@ def unequal(source: Path, target: str, shape: Shape, sample: int) -> int:
     return wrong
 
 
-def measured(name: str, shape: Shape, sample: int, table: Table) -> bool:
+def measure(name: str, shape: Shape, sample: int, table: Table) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "source.db"), f"sqlite:///{folder}/target.db"
         make(source, shape)
         run = subprocess.run(  # noqa: S603 - this file
             [sys.executable, __file__, "--import", str(source), target], capture_output=True, text=True, check=True
         )
-        told = json.loads(run.stdout)
-        wrong = unequal(source, target, shape, sample) + told["differences"]
+        figures = json.loads(run.stdout)
+        wrong = count_unequal(source, target, shape, sample) + figures["differences"]
         size = Path(folder, "target.db").stat().st_size
         table.add_row(
-            name, f"{told['checkpoints']:,}", f"{source.stat().st_size / 1e6:,.1f} MB", f"{size / 1e6:,.1f} MB",
-            f"{told['seconds']:.1f} s", f"{told['again']:.1f} s", f"{told['mb']:.0f} MB", "yes" if not wrong else f"{wrong} differ",
+            name, f"{figures['checkpoints']:,}", f"{source.stat().st_size / 1e6:,.1f} MB", f"{size / 1e6:,.1f} MB",
+            f"{figures['seconds']:.1f} s", f"{figures['again']:.1f} s", f"{figures['mb']:.0f} MB", "yes" if not wrong else f"{wrong} differ",
         )  # fmt: skip
-    return told["mb"] < BAR_MB and not wrong
+    return figures["mb"] < LIMIT_MB and not wrong
 
 
 def main() -> None:
@@ -141,11 +141,11 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=int, default=100_000)
     parser.add_argument("--sample", type=int, default=200)
     parser.add_argument("--import", nargs=2, dest="imported", metavar=("SOURCE", "TARGET"))
-    asked = parser.parse_args()
-    if asked.imported:
-        import_here(*asked.imported)
+    options = parser.parse_args()
+    if options.imported:
+        import_here(*options.imported)
         return
-    count = asked.checkpoints
+    count = options.checkpoints
     shapes = {
         "threads of 100": Shape(max(count // 100, 1), 100, whole=True),
         "one thread": Shape(1, count, whole=False),
@@ -154,7 +154,7 @@ def main() -> None:
     table = Table(title="Importing a SqliteSaver's file")
     for column in ("source", "checkpoints", "its size", "ours", "import", "again", "largest memory", "equal"):
         table.add_column(column, justify="left" if column == "source" else "right")
-    good = [measured(name, shape, asked.sample, table) for name, shape in shapes.items()]
+    good = [measure(name, shape, options.sample, table) for name, shape in shapes.items()]
     Console().print(table)
     sys.exit(0 if all(good) else 1)
 

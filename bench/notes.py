@@ -1,8 +1,8 @@
-"""The memories that our figures of stores speak of: notes about users, the same in every run.
+"""The memories behind our store figures: notes about users, the same in every run.
 
-A note is 250 bytes or so of JSON. Ten users have as many notes each, in ten namespaces each. The words are docstrings of
-the standard library; the vectors lie in clusters, as those of real texts do, and come from a dictionary: no model's time
-is measured. What is nearest is known exactly.
+A note is about 250 bytes of JSON. Ten users have the same number of notes each, in ten namespaces each. The texts are
+docstrings of the standard library. The vectors are clustered, as those of real texts are, and come from a dictionary, so
+no model's time is measured, and the exact nearest notes are known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Note(NamedTuple):
 
 
 def note(number: int) -> Note:
-    """Kind and importance have nothing to do with the user. Importance has two digits: PostgresStore compares text."""
+    """Return a note. Kind and importance do not depend on the user. Importance has two digits: PostgresStore compares text."""
     prose = corpus().prose
     start = number * TEXT % (len(prose) - TEXT)
     user, topic, rest = number % USERS, number // USERS % TOPICS, number // (USERS * TOPICS)
@@ -53,7 +53,7 @@ class Embedder:
     """Vectors of notes and questions, looked up by their text."""
 
     def __init__(self, notes: int, *, more: int) -> None:
-        """Of so many notes that questions are about, and some more."""
+        """Make vectors of this many notes that questions may find, and of some more notes."""
         texts = [note(number).value["text"] for number in range(notes + more)]
         texts += [question(number) for number in range(QUERIES)]
         draw = np.random.default_rng(7)
@@ -67,7 +67,7 @@ class Embedder:
         return [self._vectors[text] for text in texts]
 
     def nearest(self, number: int, limit: int, fits: Callable[[Note], bool]) -> set[str]:
-        """The keys of the notes that are nearest to a question, among those that fit."""
+        """Return the keys of the notes nearest to a question, among those that fit."""
         best_first = np.argsort(-(self._notes @ self._questions[number % QUERIES])).tolist()
         return {each.key for each in islice(filter(fits, map(note, best_first)), limit)}
 

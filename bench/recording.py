@@ -1,8 +1,8 @@
-"""The saver calls of the conversation, recorded turn by turn, so that savers are timed without the graph around them.
+"""Records the saver calls of the conversation and replays them, to time savers without the graph.
 
 A turn is recorded, replayed on every contender and dropped: all turns together would be gigabytes of messages.
-Each turn starts from freshly decoded values, as it does after a real read, so no saver profits from finding the same
-objects again over many turns. What a replay cannot show: a saver that knows the objects which its own read returned.
+Each turn starts from freshly decoded values, as after a real read, so no saver profits from seeing the same objects over
+many turns. A replay cannot show the advantage of a saver that recognizes objects which its own read returned.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Method = Literal["get_tuple", "put", "put_writes"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call; its first argument is the config, whose thread a replay may change."""
+    """One call. Its first argument is the config, whose thread a replay may change."""
 
     method: Method
     config: RunnableConfig
@@ -44,7 +44,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """The seconds that each call took, by method."""
+    """The seconds of each call, by method."""
 
     taken: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
@@ -56,7 +56,7 @@ class Stopwatch:
 
 
 class Recorder(BaseCheckpointSaver[int]):
-    """Remembers the latest checkpoint only, enough for one conversation to go on, and every call since `taken`."""
+    """Records all calls since the last `taken`. Stores only the latest checkpoint, enough for one conversation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,12 +82,12 @@ class Recorder(BaseCheckpointSaver[int]):
     ) -> RunnableConfig:
         checkpoint = copy_checkpoint(checkpoint)
         self._calls.append(Call("put", config, (checkpoint, metadata, new_versions)))
-        where = {
+        configurable = {
             "thread_id": config["configurable"]["thread_id"],
             "checkpoint_ns": "",
             "checkpoint_id": checkpoint["id"],
         }
-        stored: RunnableConfig = {"configurable": where}
+        stored: RunnableConfig = {"configurable": configurable}
         self._latest = CheckpointTuple(stored, checkpoint, metadata, None, [])
         return stored
 
@@ -102,7 +102,7 @@ class Recorder(BaseCheckpointSaver[int]):
 
 
 def record(turns: int, *, seed: int = 1, history: int = 0) -> Iterator[list[Call]]:
-    """The calls of one turn after the other; the first turn is given `history` turns' messages as well."""
+    """Yield the calls of each turn. The first turn also gets the messages of `history` earlier turns."""
     recorder = Recorder()
     for _ in workload.steps(recorder, turns, seed=seed, history=history):
         yield recorder.taken()

@@ -1,14 +1,14 @@
-"""Time that stores take, and what they find: threadkeep's beside the official one of the same database, all in one run.
+"""Compares speed and recall of stores: threadkeep's and the official one of the same database, in one run.
 
-    python bench/store.py                       # SQLite, beside SqliteStore with sqlite-vec; a minute or two
-    python bench/store.py --postgres            # PostgreSQL with pgvector, beside PostgresStore
-    python bench/store.py --memory              # in memory, beside InMemoryStore
+    python bench/store.py                       # SQLite, compared with SqliteStore with sqlite-vec; a minute or two
+    python bench/store.py --postgres            # PostgreSQL with pgvector, compared with PostgresStore
+    python bench/store.py --memory              # in memory, compared with InMemoryStore
     python bench/store.py --notes 2000          # a short look
     python bench/store.py --parts vectors       # some rows only: plain, words, vectors
 
-Contenders take turns in small pieces and change who goes first, so that a busy machine hurts both alike.
-Read the ratios: times of two runs cannot be compared, and nothing here fails because of a time.
-Recall is the share of the ten nearest notes, computed by numpy, that a search has among its ten.
+Contenders take turns in small pieces, and the first one changes, so that a busy machine slows both equally.
+Read the ratios: times of two runs cannot be compared, and no time makes a run fail.
+Recall is the share of the ten exact nearest notes, computed by numpy, that a search returns among its ten.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 from langgraph.store.base import BaseStore, GetOp, PutOp
 from rich.console import Console
 
+from comparison import Row, Times, medians, report, rotate
 from contenders import (
     MEMORY_STORE,
     POSTGRES_STORE,
@@ -35,9 +36,8 @@ from contenders import (
     Index,
     StoreContender,
 )
-from grounds import on_postgres, on_sqlite
 from notes import DIMS, KINDS, Embedder, Note, note, question
-from rounds import Row, Times, in_turn, medians, report
+from storages import postgres_storage, sqlite_storage
 
 Stores = Mapping[str, BaseStore]
 Action = Callable[[BaseStore, int], object]
@@ -52,96 +52,96 @@ IS_FACT: Filter = {"kind": KINDS[0]}
 IS_WEIGHTY: Filter = {"importance": {"$gte": 90}}
 
 
-class Where(Protocol):
-    """A place is a URL with one contender's data behind it."""
+class Storage(Protocol):
+    """Creates and measures databases, each with a URL and one contender's data."""
 
-    def place(self, name: str) -> str: ...
+    def new_url(self, name: str) -> str: ...
 
-    def parts(self, contender: Contender, place: str) -> Mapping[str, int]: ...
+    def disk_usage(self, contender: Contender, url: str) -> Mapping[str, int]: ...
 
-    def vacuumed(self, place: str) -> int | None: ...
+    def vacuum(self, url: str) -> int | None: ...
 
 
-class Nowhere:
-    """Memory: each place is gone when it is closed, and nothing is on disk."""
+class NoStorage:
+    """Memory: data is gone when a store is closed, and nothing is on disk."""
 
-    def place(self, name: str) -> str:  # noqa: ARG002
+    def new_url(self, name: str) -> str:  # noqa: ARG002
         return "memory://"
 
-    def parts(self, contender: Contender, place: str) -> Mapping[str, int]:  # noqa: ARG002
+    def disk_usage(self, contender: Contender, url: str) -> Mapping[str, int]:  # noqa: ARG002
         return {}
 
-    def vacuumed(self, place: str) -> None:
-        """There is nothing to tidy up."""
+    def vacuum(self, url: str) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
-    """A contender with an index, at a place of its own."""
+class Installation:
+    """A contender with an index and its own database."""
 
     contender: StoreContender
-    place: str
+    url: str
     durability: Durability
     index: Index
 
     def open(self) -> AbstractContextManager[BaseStore]:
-        return self.contender.open(self.place, self.durability, self.index)
+        return self.contender.open(self.url, self.durability, self.index)
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
-    """Who is measured, where, and with how many notes."""
+class Benchmark:
+    """The contenders, the storage and the number of notes of a run."""
 
-    where: Where
+    storage: Storage
     contenders: Sequence[StoreContender]
     durability: Durability
     notes: int
 
-    def entrants(self, label: str, ours: Index, theirs: Index) -> dict[str, Entrant]:
+    def installations(self, label: str, ours: Index, theirs: Index) -> dict[str, Installation]:
         return {
-            one.name: Entrant(
+            one.name: Installation(
                 one,
-                self.where.place(f"{label}-{one.name}"),
+                self.storage.new_url(f"{label}-{one.name}"),
                 self.durability,
                 ours if one is THREADKEEP_STORE else theirs,
             )
             for one in self.contenders
         }
 
-    def with_vectors(self) -> Race:
-        """Without those that cannot have them here."""
+    def with_vectors(self) -> Benchmark:
+        """Return this benchmark without contenders that cannot store vectors here."""
         for one in self.contenders:
             if one.lacks_vectors:
                 print(f"no {one.name} with vectors: {one.lacks_vectors}")
         return replace(self, contenders=[one for one in self.contenders if not one.lacks_vectors])
 
-    def fill(self, stores: Stores, entrants: Mapping[str, Entrant], how: str) -> Row:
-        """Store all notes. Then the database tidies up, as it would by itself within a minute or so."""
-        taken = measured(stores, put_batch, rounds=self.notes // BATCH)
-        for one in entrants.values():
-            self.where.vacuumed(one.place)
+    def fill(self, stores: Stores, installations: Mapping[str, Installation], how: str) -> Row:
+        """Measure storing all notes. Then vacuum, as autovacuum would within a minute or so."""
+        taken = measure(stores, put_batch, rounds=self.notes // BATCH)
+        for one in installations.values():
+            self.storage.vacuum(one.url)
         return Row(f"batch put of {BATCH}{how}", "ms", taken)
 
     def later(self, action: Action) -> Action:
-        """The same on notes that come after those that are searched."""
+        """Return the same action on notes after those that are searched."""
         return lambda store, number: action(store, self.notes + number)
 
-    def sizes(self, what: str, entrants: Mapping[str, Entrant]) -> Iterator[Row]:
-        """Megabytes on disk; nobody may have them open."""
-        parts = {name: self.where.parts(one.contender.saver, one.place) for name, one in entrants.items()}
+    def sizes(self, what: str, installations: Mapping[str, Installation]) -> Iterator[Row]:
+        """Measure megabytes on disk of databases that nobody has open."""
+        parts = {name: self.storage.disk_usage(one.contender.saver, one.url) for name, one in installations.items()}
         if all(parts.values()):
             yield Row(f"size on disk, {what}", "MB", {name: sum(each.values()) / 1e6 for name, each in parts.items()})
 
 
-def opened(stack: ExitStack, entrants: Mapping[str, Entrant]) -> dict[str, BaseStore]:
-    return {name: stack.enter_context(one.open()) for name, one in entrants.items()}
+def open_all(stack: ExitStack, installations: Mapping[str, Installation]) -> dict[str, BaseStore]:
+    return {name: stack.enter_context(one.open()) for name, one in installations.items()}
 
 
-def measured(stores: Stores, action: Action, *, rounds: int = ROUNDS, calls: int = 1) -> dict[str, float]:
-    """Median milliseconds of a call. Calls are numbered, the same for every store."""
+def measure(stores: Stores, action: Action, *, rounds: int = ROUNDS, calls: int = 1) -> dict[str, float]:
+    """Return the median milliseconds of a call. Calls are numbered, the same for every store."""
     times = Times()
     for number in range(rounds):
-        for name in in_turn(list(stores), number):
+        for name in rotate(list(stores), number):
             start = perf_counter()
             for call in range(number * calls, (number + 1) * calls):
                 action(stores[name], call)
@@ -149,7 +149,7 @@ def measured(stores: Stores, action: Action, *, rounds: int = ROUNDS, calls: int
     return {name: taken / calls for name, taken in times.medians().items()}
 
 
-# --- what is done
+# --- actions
 
 
 def numbers(batch: int) -> Iterable[int]:
@@ -184,7 +184,7 @@ def delete(store: BaseStore, number: int) -> None:
 
 
 def find(prefix: tuple[str, ...] = (), filter: Filter | None = None) -> Action:
-    """A search without a query."""
+    """Return an action that searches without a query."""
 
     def action(store: BaseStore, _: int) -> None:
         assert store.search(prefix, filter=filter, limit=10)
@@ -200,26 +200,26 @@ def list_namespaces(**options: Any) -> Action:
     return lambda store, _: store.list_namespaces(**options)
 
 
-# --- found by place and value alone
+# --- without an index
 
 
-def plain(race: Race) -> Iterator[Row]:
-    entrants = race.entrants("plain", ours={"search": "off"}, theirs=None)
+def plain(benchmark: Benchmark) -> Iterator[Row]:
+    installations = benchmark.installations("plain", ours={"search": "off"}, theirs=None)
     with ExitStack() as stack:
-        stores = opened(stack, entrants)
-        yield race.fill(stores, entrants, "")
-        yield from changes(race, stores, "")
-        yield Row("get", "ms", measured(stores, get, calls=CALLS))
-        yield Row(f"batch get of {BATCH}", "ms", measured(stores, get_batch, rounds=race.notes // BATCH))
+        stores = open_all(stack, installations)
+        yield benchmark.fill(stores, installations, "")
+        yield from changes(benchmark, stores, "")
+        yield Row("get", "ms", measure(stores, get, calls=CALLS))
+        yield Row(f"batch get of {BATCH}", "ms", measure(stores, get_batch, rounds=benchmark.notes // BATCH))
         for what, action in SEARCHES.items():
-            yield Row(what, "ms", measured(stores, action))
-    yield from race.sizes("no index", entrants)
+            yield Row(what, "ms", measure(stores, action))
+    yield from benchmark.sizes("no index", installations)
 
 
-def changes(race: Race, stores: Stores, how: str) -> Iterator[Row]:
-    """One note more, the same again, and gone."""
+def changes(benchmark: Benchmark, stores: Stores, how: str) -> Iterator[Row]:
+    """Measure adding a note, putting it again, and deleting it."""
     for what, action in (("put, new", put), ("put, again", put), ("delete", delete)):
-        yield Row(f"{what}{how}", "ms", measured(stores, race.later(action), calls=CALLS))
+        yield Row(f"{what}{how}", "ms", measure(stores, benchmark.later(action), calls=CALLS))
 
 
 SEARCHES: Mapping[str, Action] = {
@@ -237,53 +237,53 @@ SEARCHES: Mapping[str, Action] = {
 }
 
 
-# --- found by words too
+# --- with an index of words
 
 
-def words(race: Race) -> Iterator[Row]:
-    """What threadkeep does unless it is told otherwise. The official stores have no words: theirs is the time without."""
-    entrants = race.entrants("words", ours=None, theirs=None)
+def words(benchmark: Benchmark) -> Iterator[Row]:
+    """Measure threadkeep's default. The official stores have no word index, so theirs is the time without one."""
+    installations = benchmark.installations("words", ours=None, theirs=None)
     with ExitStack() as stack:
-        stores = opened(stack, entrants)
-        yield race.fill(stores, entrants, ", words")
-        yield from changes(race, stores, ", words")
+        stores = open_all(stack, installations)
+        yield benchmark.fill(stores, installations, ", words")
+        yield from changes(benchmark, stores, ", words")
         ours = {THREADKEEP_STORE.name: stores[THREADKEEP_STORE.name]}
-        yield Row("search by two rare words", "ms", measured(ours, ask("deprecated asynchronous")))
-        yield Row("search by a frequent word", "ms", measured(ours, ask("the")))
-    yield from race.sizes("words", entrants)
+        yield Row("search by two rare words", "ms", measure(ours, ask("deprecated asynchronous")))
+        yield Row("search by a frequent word", "ms", measure(ours, ask("the")))
+    yield from benchmark.sizes("words", installations)
 
 
-# --- found by vectors too
+# --- with an index of vectors
 
 
-def vectors(race: Race) -> Iterator[Row]:
-    embedder = Embedder(race.notes, more=ROUNDS * CALLS)
+def vectors(benchmark: Benchmark) -> Iterator[Row]:
+    embedder = Embedder(benchmark.notes, more=ROUNDS * CALLS)
     index = {"dims": DIMS, "embed": embedder}
-    race = race.with_vectors()
-    entrants = race.entrants("vectors", ours=index, theirs=index)
+    benchmark = benchmark.with_vectors()
+    installations = benchmark.installations("vectors", ours=index, theirs=index)
     with ExitStack() as stack:
-        stores = opened(stack, entrants)
-        yield race.fill(stores, entrants, ", vectors")
+        stores = open_all(stack, installations)
+        yield benchmark.fill(stores, installations, ", vectors")
         for aim in AIMS:
-            yield Row(f"vector search{aim.what}", "ms", measured(stores, aim.search))
+            yield Row(f"vector search{aim.what}", "ms", measure(stores, aim.search))
             yield Row(f"recall{aim.what}", "", aim.recall(stores, embedder), compared=False)
-        yield from changes(race, stores, ", vectors")
-        yield Row("put, then vector search", "ms", measured(stores, race.later(put_and_search)))
-    if not isinstance(race.where, Nowhere):
-        first = {name: lambda one=one: first_search(one) for name, one in entrants.items()}
+        yield from changes(benchmark, stores, ", vectors")
+        yield Row("put, then vector search", "ms", measure(stores, benchmark.later(put_and_search)))
+    if not isinstance(benchmark.storage, NoStorage):
+        first = {name: lambda one=one: first_search(one) for name, one in installations.items()}
         yield Row("open and first vector search", "ms", medians(first, COLD_ROUNDS))
-    yield from race.sizes("vectors", entrants)
+    yield from benchmark.sizes("vectors", installations)
 
 
 class Aim(NamedTuple):
-    """What a vector search is about."""
+    """A prefix and a filter of a vector search."""
 
     what: str
     prefix: tuple[str, ...] = ()
     filter: Filter | None = None
 
     def search(self, store: BaseStore, number: int) -> set[str]:
-        """The keys that it finds."""
+        """Return the keys that the search finds."""
         return {hit.key for hit in store.search(self.prefix, query=question(number), filter=self.filter, limit=10)}
 
     def fits(self, each: Note) -> bool:
@@ -305,33 +305,33 @@ def put_and_search(store: BaseStore, number: int) -> None:
     AIMS[0].search(store, number)
 
 
-def first_search(one: Entrant) -> None:
+def first_search(one: Installation) -> None:
     with one.open() as store:
         assert AIMS[0].search(store, 0)
 
 
-PARTS: Mapping[str, Callable[[Race], Iterable[Row]]] = {"plain": plain, "words": words, "vectors": vectors}
-PLACES: Mapping[str, tuple[Callable[[], AbstractContextManager[Where]], StoreContender]] = {
-    "sqlite": (on_sqlite, SQLITE_STORE),
-    "postgres": (on_postgres, POSTGRES_STORE),
-    "memory": (lambda: nullcontext(Nowhere()), MEMORY_STORE),
+PARTS: Mapping[str, Callable[[Benchmark], Iterable[Row]]] = {"plain": plain, "words": words, "vectors": vectors}
+STORAGES: Mapping[str, tuple[Callable[[], AbstractContextManager[Storage]], StoreContender]] = {
+    "sqlite": (sqlite_storage, SQLITE_STORE),
+    "postgres": (postgres_storage, POSTGRES_STORE),
+    "memory": (lambda: nullcontext(NoStorage()), MEMORY_STORE),
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time that stores take, threadkeep's beside the official ones.")
+    parser = argparse.ArgumentParser(description="Compare the speed of threadkeep's store and the official ones.")
     for name in ("postgres", "memory"):
         help = f"{name} instead of SQLite"
-        parser.add_argument(f"--{name}", dest="place", action="store_const", const=name, default="sqlite", help=help)
+        parser.add_argument(f"--{name}", dest="storage", action="store_const", const=name, default="sqlite", help=help)
     parser.add_argument("--notes", type=int, default=10_000)
     parser.add_argument("--durability", choices=("strict", "relaxed"), default="strict")
     parser.add_argument("--parts", choices=PARTS, nargs="+", default=list(PARTS))
     options = parser.parse_args()
-    make, official = PLACES[options.place]
-    with make() as where:
-        race = Race(where, (official, THREADKEEP_STORE), options.durability, options.notes)
-        rows = chain.from_iterable(PARTS[part](race) for part in options.parts)
-        report(Console(), [one.name for one in race.contenders], rows)
+    make, official = STORAGES[options.storage]
+    with make() as storage:
+        benchmark = Benchmark(storage, (official, THREADKEEP_STORE), options.durability, options.notes)
+        rows = chain.from_iterable(PARTS[part](benchmark) for part in options.parts)
+        report(Console(), [one.name for one in benchmark.contenders], rows)
 
 
 if __name__ == "__main__":

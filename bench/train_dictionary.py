@@ -1,11 +1,11 @@
-"""Train the zstd dictionary that threadkeep ships, and print what it is worth.
+"""Trains the zstd dictionary that threadkeep ships, and prints how much it saves.
 
     python bench/train_dictionary.py            # writes src/threadkeep/engine/log/dictionary.zdict
-    python bench/train_dictionary.py --check    # judges the shipped file, writes nothing
+    python bench/train_dictionary.py --check    # measures the shipped file, writes nothing
 
-The dictionary is chosen by messages over packages that it was not trained on. The benchmark's conversation has no say
-in the choice; it is only reported. Other versions of the packages give another dictionary, so a released one is kept:
-stored items need the very dictionary that they were written with. Its id comes from its content.
+The dictionary is chosen by messages about packages that it was not trained on. The benchmark's conversation does not
+influence the choice; it is only reported. Other versions of the packages give another dictionary, so a released one
+stays: stored items need the exact dictionary that they were written with. Its id comes from its content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.table import Table
 
 import workload
 from training import samples
-from training.shelf import HELD_OUT, TRAINING, Shelf, standard_library_lines
+from training.texts import HELD_OUT, TRAINING, Texts, standard_library_lines
 
 TARGET = pathlib.Path(__file__).parents[1] / "src/threadkeep/engine/log/dictionary.zdict"
 SEED = 20_250
@@ -34,12 +34,12 @@ SEGMENTS = (64, 128, 200, 400, 700, 1_000, 1_500, 2_000)
 DMERS = (6, 8)
 PROBE = 40
 
-Bytes = bytes | bytearray | memoryview  # what train_dictionary takes, as its stubs say it
+Bytes = bytes | bytearray | memoryview  # what train_dictionary takes, according to its stubs
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A candidate, with the mean size that it gives the held-out items."""
+    """A candidate, with the mean compressed size of the held-out items."""
 
     dictionary: zstandard.ZstdCompressionDict
     mean_size: float
@@ -59,7 +59,7 @@ def mean_size(items: Sequence[bytes], dictionary: zstandard.ZstdCompressionDict 
 
 
 def candidates(training: list[Bytes], held_out: list[bytes]) -> list[Trained]:
-    """The best dictionary of each size, judged by the held-out items."""
+    """Return the best dictionary of each size, measured on the held-out items."""
     best = []
     for size in SIZES:
         tried = [train(training, held_out, size=size, k=k, d=d) for k, d in itertools.product(SEGMENTS, DMERS)]
@@ -73,33 +73,33 @@ def train(training: list[Bytes], held_out: list[bytes], *, size: int, k: int, d:
 
 
 def training_items(foreign: frozenset[int]) -> list[Bytes]:
-    return list(samples.items(Shelf(TRAINING, seed=SEED, foreign=foreign), TRAINING_ITEMS))
+    return list(samples.items(Texts(TRAINING, seed=SEED, foreign=foreign), TRAINING_ITEMS))
 
 
 def held_out_items(foreign: frozenset[int]) -> list[bytes]:
-    return list(samples.items(Shelf(HELD_OUT, seed=SEED + 1, foreign=foreign), HELD_OUT_ITEMS))
+    return list(samples.items(Texts(HELD_OUT, seed=SEED + 1, foreign=foreign), HELD_OUT_ITEMS))
 
 
 def benchmark_items() -> list[bytes]:
-    """Every message of the benchmark's conversation."""
+    """Return every message of the benchmark's conversation as an item."""
     return [samples.list_item(message) for message in workload.messages(BENCHMARK_TURNS)]
 
 
 def without_registry(dictionary: bytes) -> bytes:
-    """The dictionary without the name of the package registry that the texts link to; nothing moves."""
+    """Replace the name of the package registry that the texts link to, without moving anything."""
     name = b"py" + b"pi"
     return dictionary.replace(name, b"docs").replace(name.upper(), b"DOCS").replace(b"Py" + b"PI", b"Docs")
 
 
 def shared_with_standard_library(dictionary: bytes) -> float:
-    """Share of the dictionary's PROBE-byte pieces that the standard library has too: a few idioms, if all is well."""
+    """Return the share of PROBE-byte pieces that also occur in the standard library. It should be a few idioms only."""
     text = "\0".join(workload.corpus()).encode()
     pieces = [dictionary[at : at + PROBE] for at in range(0, len(dictionary) - PROBE, PROBE)]
     return sum(piece in text for piece in pieces) / len(pieces)
 
 
 def report(console: Console, held_out: list[bytes], benchmark: list[bytes], tried: list[Trained]) -> None:
-    """Mean bytes an item takes, and the ratio to no dictionary."""
+    """Print the mean bytes per item, and the ratio to no dictionary."""
     table = Table("dictionary", "k", "d", "held-out items", "benchmark items", title=f"bytes an item, level {LEVEL}")
     plain = mean_size(held_out), mean_size(benchmark)
     table.add_row(
@@ -120,7 +120,7 @@ def shipped(held_out: list[bytes]) -> Trained:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the dictionary that threadkeep ships.")
-    parser.add_argument("--check", action="store_true", help="judge the shipped file instead of training one")
+    parser.add_argument("--check", action="store_true", help="measure the shipped file instead of training one")
     options = parser.parse_args()
     console = Console()
     foreign = standard_library_lines()

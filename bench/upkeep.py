@@ -1,9 +1,9 @@
-"""What changes and removals leave behind in PostgreSQL, by the settings of its tables, and what partitions cost.
+"""Measures dead rows and bloat in PostgreSQL after changes and removals, by table settings, and the cost of partitions.
 
-    python bench/upkeep.py                  # 200 threads of 4 turns, side by side, again and again; some minutes
+    python bench/upkeep.py                  # 200 concurrent threads of 4 turns, several times; some minutes
 
-Autovacuum is off: what is seen is what the tables do by themselves. Counts and bytes hardly differ between two runs;
-of times read the ratios.
+Autovacuum is off, to show what the tables do without it. Counts and bytes hardly differ between two runs; of times, read
+the ratios.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rich.table import Table
 
 import threadkeep
 from contenders import THREADKEEP
-from grounds import Databases
 from recording import Call, Stopwatch, areplay, record, replay
+from storages import PostgresDatabases
 from workload import Saver
 
 THREADS, TURNS, ROUNDS = 200, 4, 5
@@ -38,7 +38,7 @@ SETTINGS = {
     "fillfactor 30": [FILL.format(30)],
     "as it is, and an index of `updated`": ["CREATE INDEX ON tk_threads (tenant, updated)"],
 }
-IN_THE_WAY = "as it is, while a transaction of others stays open"
+OPEN_TRANSACTION = "as it is, while a transaction of others stays open"
 TABLES = {
     "tk_threads": " WITH (fillfactor = 50)",
     "tk_items": " WITH (toast_tuple_target = 8160)",
@@ -53,7 +53,7 @@ Turns = Sequence[list[Call]]
 
 
 class Updates(NamedTuple):
-    """What became of tk_threads, and what stays of it after a VACUUM."""
+    """Updates of tk_threads, and its size after a VACUUM."""
 
     made: int
     hot: int
@@ -63,11 +63,11 @@ class Updates(NamedTuple):
 
 
 @contextmanager
-def no_housekeeping() -> Iterator[Databases]:
+def storage_without_autovacuum() -> Iterator[PostgresDatabases]:
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
-    servers = importlib.import_module("postgres")
+    servers = importlib.import_module("postgres_servers")
     with servers.fresh_server({**servers.DURABLE, "autovacuum": "off"}) as server:
-        yield Databases(server)
+        yield PostgresDatabases(server)
 
 
 def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
@@ -80,14 +80,14 @@ def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
 
 
 def settle(url: str) -> None:
-    """Wait for the last connection of others to end: then its statistics are there."""
+    """Wait until all other connections have ended, so that their statistics are complete."""
     others = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     while execute(url, others):
         time.sleep(0.05)
 
 
-async def talk(saver: Saver, turns: Turns, name: str = "t") -> None:
-    """Many conversations at once, each in a thread of its own."""
+async def run_conversations(saver: Saver, turns: Turns, name: str = "t") -> None:
+    """Run many conversations concurrently, each in its own thread."""
 
     async def one(thread: str) -> None:
         for calls in turns:
@@ -98,65 +98,65 @@ async def talk(saver: Saver, turns: Turns, name: str = "t") -> None:
 
 def updates(url: str, name: str, statements: Sequence[str], turns: Turns) -> Updates:
     with threadkeep.open(url, durability="relaxed") as keep, ExitStack() as stack:
-        keep.threads()  # sets it up
+        keep.threads()  # creates the tables
         execute(url, *statements)
-        if name == IN_THE_WAY:
+        if name == OPEN_TRANSACTION:
             other = stack.enter_context(psycopg.connect(url))
             other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             other.execute("SELECT count(*) FROM tk_threads")
-        asyncio.run(talk(keep.checkpointer, turns))
+        asyncio.run(run_conversations(keep.checkpointer, turns))
     settle(url)
     counted = "SELECT n_tup_upd, n_tup_hot_upd, n_dead_tup FROM pg_stat_user_tables WHERE relname = 'tk_threads'"
     sizes = "SELECT pg_relation_size('tk_threads'), pg_indexes_size('tk_threads')"
     return Updates(*execute(url, counted)[0], *execute(url, "VACUUM", sizes)[0])
 
 
-def report_updates(console: Console, where: Databases, turns: Turns) -> None:
+def report_updates(console: Console, storage: PostgresDatabases, turns: Turns) -> None:
     table = Table("tk_threads", title=f"{THREADS} threads, {TURNS} turns", title_justify="left")
     for heading in ("updates", "HOT", "dead before VACUUM", "KB after it", "KB of indexes"):
         table.add_column(heading, justify="right")
-    for number, (name, statements) in enumerate({**SETTINGS, IN_THE_WAY: []}.items()):
-        seen = updates(where.place(f"updates-{number}"), name, statements, turns)
-        share = f"{seen.hot / seen.made:.1%}"
-        kilobytes = (f"{size / 1e3:,.0f}" for size in (seen.heap, seen.indexes))
-        table.add_row(name, f"{seen.made:,}", share, f"{seen.dead:,}", *kilobytes)
+    for number, (name, statements) in enumerate({**SETTINGS, OPEN_TRANSACTION: []}.items()):
+        result = updates(storage.new_url(f"updates-{number}"), name, statements, turns)
+        share = f"{result.hot / result.made:.1%}"
+        kilobytes = (f"{size / 1e3:,.0f}" for size in (result.heap, result.indexes))
+        table.add_row(name, f"{result.made:,}", share, f"{result.dead:,}", *kilobytes)
     console.print(table)
 
 
-def report_removals(console: Console, where: Databases, turns: Turns) -> None:
+def report_removals(console: Console, storage: PostgresDatabases, turns: Turns) -> None:
     table = Table("all tables")
     for heading in ("dead rows", "MB"):
         table.add_column(heading, justify="right")
-    url = where.place("removals")
+    url = storage.new_url("removals")
 
-    def tell(what: str) -> None:
+    def add_row(what: str) -> None:
         settle(url)
         ((dead,),) = execute(url, "SELECT sum(n_dead_tup)::int FROM pg_stat_user_tables")
-        table.add_row(what, f"{dead:,}", f"{where.size(THREADKEEP, url) / 1e6:,.2f}")
+        table.add_row(what, f"{dead:,}", f"{storage.size(THREADKEEP, url) / 1e6:,.2f}")
 
     def use(work: Callable[[Saver], None], what: str) -> None:
         with threadkeep.open(url, durability="relaxed") as keep:
             work(keep.checkpointer)
-        tell(what)
+        add_row(what)
 
-    def tidy(statement: str) -> None:
+    def execute_and_report(statement: str) -> None:
         execute(url, statement, "ANALYZE")
-        tell(statement)
+        add_row(statement)
 
     first, second = ([f"{name}{n}" for n in range(THREADS)] for name in "ab")
-    use(lambda saver: asyncio.run(talk(saver, turns, "a")), f"{THREADS} threads")
+    use(lambda saver: asyncio.run(run_conversations(saver, turns, "a")), f"{THREADS} threads")
     use(lambda saver: saver.prune(first), "all but their latest checkpoints pruned")
-    tidy("VACUUM")
+    execute_and_report("VACUUM")
     use(lambda saver: saver.prune(first, strategy="delete"), "all deleted")
-    tidy("VACUUM")
-    use(lambda saver: asyncio.run(talk(saver, turns, "b")), f"{THREADS} other threads")
+    execute_and_report("VACUUM")
+    use(lambda saver: asyncio.run(run_conversations(saver, turns, "b")), f"{THREADS} other threads")
     use(lambda saver: saver.prune(second, strategy="delete"), "all deleted")
-    tidy("VACUUM FULL")
+    execute_and_report("VACUUM FULL")
     console.print(table)
 
 
-def partitioned(url: str, count: int) -> None:
-    """Spread empty tables, as docs/howto/postgres.md tells it."""
+def partition_tables(url: str, count: int) -> None:
+    """Partition the empty tables, as docs/howto/postgres.md describes."""
     for name, options in TABLES.items():
         execute(
             url,
@@ -169,7 +169,7 @@ def partitioned(url: str, count: int) -> None:
             execute(url, part + options)
 
 
-def report_partitions(console: Console, where: Databases, turns: Turns) -> None:
+def report_partitions(console: Console, storage: PostgresDatabases, turns: Turns) -> None:
     table = Table("partitions of each table")
     methods = ("put", "put_writes", "get_tuple")
     for method in methods:
@@ -178,11 +178,11 @@ def report_partitions(console: Console, where: Databases, turns: Turns) -> None:
     with ExitStack() as stack:
         savers = {}
         for count in PARTITIONS:
-            url = where.place(f"partitions-{count}")
+            url = storage.new_url(f"partitions-{count}")
             keep = stack.enter_context(threadkeep.open(url))
-            keep.threads()  # sets it up
+            keep.threads()  # creates the tables
             if count:
-                partitioned(url, count)
+                partition_tables(url, count)
             savers[count] = keep.checkpointer
         for number in range(ROUNDS):
             for calls in turns:
@@ -194,12 +194,14 @@ def report_partitions(console: Console, where: Databases, turns: Turns) -> None:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description="What changes and removals leave behind in PostgreSQL.").parse_args()
+    argparse.ArgumentParser(
+        description="Measure dead rows and bloat in PostgreSQL after changes and removals."
+    ).parse_args()
     console, turns = Console(), list(record(TURNS))
-    with no_housekeeping() as where:
-        report_updates(console, where, turns)
-        report_removals(console, where, turns)
-        report_partitions(console, where, turns)
+    with storage_without_autovacuum() as storage:
+        report_updates(console, storage, turns)
+        report_removals(console, storage, turns)
+        report_partitions(console, storage, turns)
 
 
 if __name__ == "__main__":

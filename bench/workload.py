@@ -1,11 +1,11 @@
-"""The conversation that our size and speed figures speak of: a chat graph that calls one tool a turn.
+"""The conversation behind our size and speed figures: a chat graph that calls one tool per turn.
 
-    python bench/workload.py --turns 200        # what the conversation holds
+    python bench/workload.py --turns 200        # print the size of the conversation
 
 Every turn adds four messages (question, tool call, tool result, answer) with the metadata that model APIs send, and
 makes five puts and four put_writes. A `files` channel of 20 KB, a profile and a summary never change after the first
-turn: a saver that stores them again pays. The words are the standard library's docstrings and code, read in order from
-shuffled passages: they rarely repeat, as in real talk.
+turn, so a saver that stores them again pays for it. The texts are the standard library's docstrings and code, read in
+order from shuffled passages, so that they rarely repeat, as in a real conversation.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Corpus(NamedTuple):
 
 @functools.cache
 def corpus() -> Corpus:
-    """Docstrings and sources of the running Python's standard library; tests count as code only."""
+    """Return docstrings and sources of the running Python's standard library. Tests count as code only."""
     prose: list[str] = []
     code: list[str] = []
     for path in _library_files():
@@ -84,9 +84,9 @@ def _docstrings(tree: ast.Module) -> list[str]:
 
 
 class Conversation:
-    """One side of the talk after the other, decided by the seed alone.
+    """Generates the messages of a conversation, determined by the seed alone.
 
-    `nameless` are the types of messages that are said without an id; LangGraph gives them one later.
+    `nameless` are the types of messages that have no id; LangGraph gives them one later.
     """
 
     def __init__(self, seed: int, *, nameless: Container[str] = ()) -> None:
@@ -95,7 +95,7 @@ class Conversation:
         self._at = {kind: self._random.randrange(len(getattr(corpus(), kind)) // 2) for kind in Corpus._fields}
 
     def opening(self) -> dict[str, Any]:
-        """The first turn's input: the question, and everything that never changes again."""
+        """Return the first turn's input: the question, and everything that never changes again."""
         return {
             "messages": [self.question()],
             "turn": 0,
@@ -110,7 +110,9 @@ class Conversation:
         }
 
     def question(self) -> HumanMessage:
-        return self._said(HumanMessage(self._text("prose", self._random.randint(*QUESTION)), id=self._uuid()))
+        return self._without_id_if_nameless(
+            HumanMessage(self._text("prose", self._random.randint(*QUESTION)), id=self._uuid())
+        )
 
     def call(self) -> AIMessage:
         size = int(self._random.triangular(*CALL))
@@ -120,21 +122,21 @@ class Conversation:
             "limit": self._random.randint(1, 50),
         }
         call = ToolCall(name=self._random.choice(TOOLS), args=arguments, id="call_" + self._hex(24), type="tool_call")
-        said = AIMessage(self._text("prose", size - 300), tool_calls=[call], **self._envelope(size, "tool_calls"))
-        return self._said(said)
+        message = AIMessage(self._text("prose", size - 300), tool_calls=[call], **self._envelope(size, "tool_calls"))
+        return self._without_id_if_nameless(message)
 
     def result(self, call: ToolCall) -> ToolMessage:
         low, high = RESULT_LIMITS
         size = int(min(high, max(low, self._random.lognormvariate(8.0, 0.75))))
         text = self._rows(size) if self._random.random() < ROWS_SHARE else self._text("code", size)
-        said = ToolMessage(text, tool_call_id=call["id"], name=call["name"], id=self._uuid(), status="success")
-        return self._said(said)
+        message = ToolMessage(text, tool_call_id=call["id"], name=call["name"], id=self._uuid(), status="success")
+        return self._without_id_if_nameless(message)
 
     def answer(self) -> AIMessage:
         size = int(self._random.triangular(*ANSWER))
-        return self._said(AIMessage(self._text("prose", size), **self._envelope(size, "stop")))
+        return self._without_id_if_nameless(AIMessage(self._text("prose", size), **self._envelope(size, "stop")))
 
-    def _said(self, message: M) -> M:
+    def _without_id_if_nameless(self, message: M) -> M:
         if message.type in self._nameless:
             message.id = None
         return message
@@ -171,7 +173,7 @@ class Conversation:
         }
 
     def _envelope(self, size: int, finish: str) -> dict[str, Any]:
-        """What a chat completion brings besides its words."""
+        """Return the fields of a chat completion besides its text."""
         given, made = self._random.randint(500, 60_000), size // 4
         cached, thought = self._random.randint(0, given), self._random.randint(0, 400)
         return {
@@ -228,9 +230,9 @@ class State(TypedDict, total=False):
 
 
 def chat(conversation: Conversation, checkpointer: Saver) -> CompiledStateGraph[State, None, State, State]:
-    """agent -> tools -> respond, each saying the conversation's next line."""
+    """Compile the graph agent -> tools -> respond, whose nodes add the conversation's next messages."""
 
-    def agent(state: State) -> State:  # noqa: ARG001  # LangGraph knows a node by this name
+    def agent(state: State) -> State:  # noqa: ARG001  # LangGraph requires the parameter
         return {"messages": [conversation.call()], "status": "calling_tool"}
 
     def tools(state: State) -> State:
@@ -271,9 +273,9 @@ def steps(
     history: int = 0,
     nameless: Container[str] = (),
 ) -> Iterator[int]:
-    """Run the conversation, pausing after each turn with its number.
+    """Run the conversation, and yield the number of each turn.
 
-    The first input also brings the messages of `history` earlier turns: a long thread without the wait for it.
+    The first input also contains the messages of `history` earlier turns, which makes a long thread quickly.
     """
     conversation = Conversation(seed, nameless=nameless)
     graph = chat(conversation, checkpointer)
@@ -298,7 +300,7 @@ async def arun(checkpointer: Saver, turns: int, *, seed: int = 1, thread: str = 
 
 
 def messages(turns: int, *, seed: int = 1) -> Iterator[AnyMessage]:
-    """The same words without a graph."""
+    """Yield the messages of the same conversation without a graph."""
     conversation = Conversation(seed)
     for given in inputs(conversation, turns):
         yield from given["messages"]

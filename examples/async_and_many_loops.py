@@ -1,7 +1,7 @@
 """One Keep serves sync and async callers, from any thread and any event loop.
 
-Three threads run an event loop each, three run no loop at all, and the main thread has a loop of
-its own. All use the same checkpointer object at the same time.
+Three threads run an event loop each, three run none, and the main thread runs its own. All use the
+same checkpointer object at the same time.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ async def count_async(graph: Graph, thread_id: str) -> None:
 
 
 def count_in_own_loop(graph: Graph, name: str) -> None:
-    """Run an event loop in this thread, with two counters side by side in it."""
+    """Run an event loop in this thread, with two concurrent counters."""
 
     async def both() -> None:
         await asyncio.gather(count_async(graph, f"{name}-a"), count_async(graph, f"{name}-b"))

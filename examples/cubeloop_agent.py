@@ -1,4 +1,4 @@
-"""An agent of CubeLoop that goes on after a restart, and takes another way in a fork. No API key: a faux provider speaks."""
+"""A CubeLoop agent that continues after a restart, and again in a fork. A faux provider answers: no API key needed."""
 
 import asyncio
 import tempfile
@@ -16,7 +16,7 @@ async def look_up(order: str) -> str:
 
 
 def agent(keep: threadkeep.Keep, thread_id: str, *answers: str, looks_up: str | None = None) -> Agent[Message]:
-    """An agent on a thread; its model calls the tool, if it is told to, and then gives these answers."""
+    """Return an agent on a thread. Its model calls the tool if `looks_up` is given, then gives these answers."""
     provider = FauxProvider(provider_id="faux")
     calls = [faux_assistant_message(faux_tool_call("look_up", {"order": looks_up}))] if looks_up else []
     provider.set_responses([*calls, *map(faux_assistant_message, answers)])
@@ -24,7 +24,7 @@ def agent(keep: threadkeep.Keep, thread_id: str, *answers: str, looks_up: str | 
 
 
 async def show(keep: threadkeep.Keep, thread_id: str) -> int:
-    """Print a thread as it is stored; how many messages it has."""
+    """Print a stored thread, and return its number of messages."""
     data = await keep.cube.load(thread_id)
     assert data is not None
     print(f"  {thread_id}" + (f", forked from {data.parent_thread_id}" if data.parent_thread_id else ""))
@@ -35,18 +35,18 @@ async def show(keep: threadkeep.Keep, thread_id: str) -> int:
 
 
 async def main(url: str) -> None:
-    print("One process:")
+    print("The first process:")
     async with threadkeep.open(url) as keep:
         first = await agent(keep, "order", "It is at sea.", looks_up="A7").prompt("Where is order A7?")
         assert await show(keep, "order") == 4
 
-    print("A restart; the agent knows what was said:")
+    print("After a restart, the agent knows the conversation:")
     async with threadkeep.open(url) as keep:
         again = agent(keep, "order", "On Friday.")
         await again.prompt("When will it be here?")
         assert len(again.state.messages) == 6
 
-        print("Another way, from the end of the first run:")
+        print("A fork, from the end of the first run:")
         await keep.cube.fork("order", "order-fork", after_run_id=first, metadata={"why": "what if it is cancelled"})
         await agent(keep, "order-fork", "Then it turns round.").prompt("And if I cancel it?")
         assert await show(keep, "order") == 6

@@ -1,4 +1,4 @@
-"""What an agent knows of a user, across threads: found by words, then by meaning, with a tiny embedder in place of a model."""
+"""Memories of a user, shared by all threads: found by words, then by meaning, with a tiny embedder instead of a model."""
 
 import re
 import tempfile
@@ -14,24 +14,24 @@ import threadkeep
 
 Chat = CompiledStateGraph[MessagesState, None, MessagesState, MessagesState]
 
-SENSES = [{"drink", "drinks", "tea", "coffee", "thirsty"}, {"boat", "sail", "sails", "sea"}, {"piano", "music", "song"}]
-SAID = ["I drink green tea.", "My boat is called Gull.", "I play the piano."]
+TOPICS = [{"drink", "drinks", "tea", "coffee", "thirsty"}, {"boat", "sail", "sails", "sea"}, {"piano", "music", "song"}]
+FACTS = ["I drink green tea.", "My boat is called Gull.", "I play the piano."]
 
 
 def embed(texts: Sequence[str]) -> list[list[float]]:
-    """How much a text is about each of the senses; a model has hundreds of them, and no names for them."""
+    """Count the words of each topic. A real model has hundreds of dimensions, without names."""
     words = [set(re.findall(r"\w+", text.lower())) for text in texts]
-    return [[float(len(sense & said)) for sense in SENSES] for said in words]
+    return [[float(len(topic & found)) for topic in TOPICS] for found in words]
 
 
 def reply(state: MessagesState, config: RunnableConfig, *, store: BaseStore) -> MessagesState:
-    """Answer a question with what is known of this user; remember everything else."""
-    said = state["messages"][-1]
-    home = ("users", config["configurable"]["user"], "notes")
-    if not said.text.endswith("?"):
-        store.put(home, str(said.id), {"text": said.text, "thread": config["configurable"]["thread_id"]})
+    """Answer a question from this user's memories; store everything else as a memory."""
+    last = state["messages"][-1]
+    notes = ("users", config["configurable"]["user"], "notes")
+    if not last.text.endswith("?"):
+        store.put(notes, str(last.id), {"text": last.text, "thread": config["configurable"]["thread_id"]})
         return {"messages": [AIMessage("I will remember that.")]}
-    known = store.search(home, query=said.text, limit=1)
+    known = store.search(notes, query=last.text, limit=1)
     return {"messages": [AIMessage(known[0].value["text"] if known else "I do not know.")]}
 
 
@@ -53,22 +53,22 @@ with tempfile.TemporaryDirectory() as folder:
     print("By words, which is the default: one word in common is enough")
     with threadkeep.open(f"sqlite:///{folder}/words.db") as keep:
         graph = chat(keep)
-        for text in SAID:
+        for text in FACTS:
             say(graph, text, user="user-1", thread="monday")
-        assert say(graph, "What is my boat called?", user="user-1", thread="tuesday") == SAID[1]
+        assert say(graph, "What is my boat called?", user="user-1", thread="tuesday") == FACTS[1]
         assert say(graph, "Thirsty?", user="user-1", thread="tuesday") == "I do not know."
         assert say(graph, "What is my boat called?", user="user-2", thread="tuesday") == "I do not know."
 
     print("By meaning: no word has to be the same")
-    index = IndexConfig(dims=len(SENSES), embed=embed, fields=["text"])
+    index = IndexConfig(dims=len(TOPICS), embed=embed, fields=["text"])
     with threadkeep.open(f"sqlite:///{folder}/vectors.db", index=index) as keep:
         graph = chat(keep)
-        for text in SAID:
+        for text in FACTS:
             say(graph, text, user="user-1", thread="monday")
-        assert say(graph, "Thirsty?", user="user-1", thread="tuesday") == SAID[0]
-        assert say(graph, "Shall we sail?", user="user-1", thread="tuesday") == SAID[1]
+        assert say(graph, "Thirsty?", user="user-1", thread="tuesday") == FACTS[0]
+        assert say(graph, "Shall we sail?", user="user-1", thread="tuesday") == FACTS[1]
 
-    print("What is known, in whatever thread it was said")
+    print("All memories, from any thread")
     with threadkeep.open(f"sqlite:///{folder}/vectors.db", index=index) as keep:
         print(" ", keep.store.list_namespaces())
         for item in keep.store.search(("users",), filter={"thread": {"$in": ["user-1-monday"]}}):

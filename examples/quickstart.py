@@ -1,4 +1,4 @@
-"""The example of the README: a graph that remembers, on one SQLite file."""
+"""The example of the README: a graph with memory in one SQLite file."""
 
 import tempfile
 

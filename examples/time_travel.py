@@ -1,4 +1,4 @@
-"""Go back: read a thread's history, replay from a checkpoint, and fork from one with another state."""
+"""Time travel: read a thread's history, replay from a checkpoint, and fork from one with another state."""
 
 import operator
 from typing import Annotated, TypedDict
@@ -48,5 +48,5 @@ with threadkeep.open("memory://") as keep:
     fork = graph.update_state(middle.config, {"hero": "hedgehog", "lines": ["A hedgehog came along."]})
     print("Forked from the middle:", *graph.invoke(None, fork)["lines"])
 
-    print("Both ways are kept:", len(list(keep.checkpointer.list(thread))), "checkpoints in one thread")
-    assert graph.get_state(history[0].config).values["hero"] == "fox", "the first way must stay as it was"
+    print("Both branches are kept:", len(list(keep.checkpointer.list(thread))), "checkpoints in one thread")
+    assert graph.get_state(history[0].config).values["hero"] == "fox", "the first branch must not change"

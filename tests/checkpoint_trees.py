@@ -1,4 +1,4 @@
-"""Checkpoint trees written by hand, step by step, into any saver: what a graph would put, with names that a test can read."""
+"""Checkpoint trees, written by hand or at random: puts and writes as a graph makes them, into any saver."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+from checkpoint_chains import config
+
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """One checkpoint. `delta` names the delta channels it counts in its metadata, as LangGraph does between two snapshots."""
+    """One checkpoint. `delta` names the delta channels that its metadata counts, as LangGraph does between snapshots."""
 
     id: str
     parent: str | None = None
@@ -24,29 +26,27 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrote:
-    """One call of put_writes: what one task wrote on top of the checkpoint `at`."""
+class PutWrites:
+    """One call of put_writes: what one task wrote on a checkpoint."""
 
-    at: str
+    checkpoint: str
     task: str
     writes: tuple[tuple[str, Any], ...]
     path: str = ""
     run: str | None = None
 
 
-Step = Put | Wrote
+Step = Put | PutWrites
 
 
-def config(thread: Any, id: str | None = None, *, ns: str = "", run: str | None = None) -> dict[str, Any]:
-    configurable = {"thread_id": thread, "checkpoint_ns": ns} | ({"checkpoint_id": id} if id is not None else {})
-    return {"configurable": configurable} | ({"metadata": {"run_id": run}} if run else {})
+def put_steps(saver: BaseCheckpointSaver[Any], thread: str, steps: Iterable[Step], *, ns: str = "") -> None:
+    """Apply steps to a thread.
 
-
-def grow(saver: BaseCheckpointSaver[Any], thread: str, steps: Iterable[Step], *, ns: str = "") -> None:
-    """Every Put gives every channel a version of its own, unless it names one: InMemorySaver finds values by version."""
+    Each Put gives its channels a new version unless it names one, because InMemorySaver finds values by version.
+    """
     for number, step in enumerate(steps, start=1):
-        if isinstance(step, Wrote):
-            saver.put_writes(config(thread, step.at, ns=ns, run=step.run), step.writes, step.task, step.path)
+        if isinstance(step, PutWrites):
+            saver.put_writes(config(thread, step.checkpoint, ns=ns, run=step.run), step.writes, step.task, step.path)
         else:
             versions = dict.fromkeys({*step.values, *step.delta, "a", "b"}, step.version or number)
             counters = {name: [1, 1] for name in step.delta if name not in step.values}
@@ -59,12 +59,6 @@ def grow(saver: BaseCheckpointSaver[Any], thread: str, steps: Iterable[Step], *,
                 "channel_versions": versions,
             }
             saver.put(config(thread, step.parent, ns=ns, run=step.run), checkpoint, metadata, versions)
-
-
-def listed(saver: BaseCheckpointSaver[Any], thread: str | None, **options: Any) -> list[str]:
-    """The checkpoint ids that `list` gives, in its order."""
-    asked = {"configurable": {"thread_id": thread}} if thread is not None else None
-    return [found.checkpoint["id"] for found in saver.list(asked, **options)]
 
 
 def put(
@@ -85,14 +79,14 @@ def put(
     return stored
 
 
-def values_of(saver: BaseCheckpointSaver[Any], at: dict[str, Any]) -> dict[str, Any]:
+def values_at(saver: BaseCheckpointSaver[Any], at: dict[str, Any]) -> dict[str, Any]:
     found = saver.get_tuple(at)
     assert found is not None
     return found.checkpoint["channel_values"]
 
 
-def exact(history: Mapping[str, Any]) -> dict[str, Any]:
-    """A history with the type of each seed: a `_DeltaSnapshot` is a tuple and equals one."""
+def exact_history(history: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a history with the type of each seed, because a `_DeltaSnapshot` is a tuple and equals one."""
     return {
         name: (entry["writes"], "seed" in entry, type(entry.get("seed")), entry.get("seed"))
         for name, entry in history.items()
@@ -100,7 +94,7 @@ def exact(history: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def base_walk(saver: BaseCheckpointSaver[Any], at: dict[str, Any], channels: list[str]) -> dict[str, Any]:
-    return exact(BaseCheckpointSaver.get_delta_channel_history(saver, config=at, channels=channels))
+    return exact_history(BaseCheckpointSaver.get_delta_channel_history(saver, config=at, channels=channels))
 
 
 CHANNEL = st.sampled_from(["a", "b"])
@@ -109,7 +103,7 @@ VALUE = st.one_of(st.none(), st.integers(0, 9), st.text(max_size=3), st.lists(st
 
 @st.composite
 def random_trees(draw: st.DrawFn) -> list[Step]:
-    """Forests with forks, seeds of both kinds, parallel tasks and three runs; any earlier checkpoint may be a parent."""
+    """Draw forests with forks, seeds of both kinds, parallel tasks and three runs. Any earlier checkpoint may be a parent."""
     run = st.sampled_from(["r1", "r2", "r3"])
     steps: list[Step] = []
     for n in range(draw(st.integers(1, 8))):
@@ -120,5 +114,5 @@ def random_trees(draw: st.DrawFn) -> list[Step]:
         for task in draw(st.permutations(range(draw(st.integers(0, 3))))):
             writes = draw(st.lists(st.tuples(CHANNEL, VALUE), max_size=3))
             path = draw(st.sampled_from(["", "~1", "~2"]))
-            steps.append(Wrote(f"c{n}", f"task{task}", tuple(writes), path, run=draw(run)))
+            steps.append(PutWrites(f"c{n}", f"task{task}", tuple(writes), path, run=draw(run)))
     return steps

@@ -1,4 +1,4 @@
-"""Threads and tasks that write while something happens to the server, and what must be true of what they were told."""
+"""Threads and tasks that write while something happens to the server, and checks of what was acknowledged."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import postgres_servers
 import threadkeep
 from checkpoint_chains import Chain, config
 
-PATIENCE = 60
+TIMEOUT = 60
 
 
 class Writers:
-    """Each caller has a thread of its own: a checkpoint with a list that grows, then a write on it, again and again.
+    """Writers that each put checkpoints with a growing list, and a write on each, into their own thread.
 
-    Inside `with` they write; at its end they have stopped.
+    They write inside `with` and have stopped at its end.
     """
 
     def __init__(self, keep: threadkeep.Keep, *, threads: int, tasks: int, name: str = "w") -> None:
         self.keep = keep
         self.failed: list[BaseException] = []
-        self.told: dict[str, list[str]] = {f"{name}{n}": [] for n in range(threads + tasks)}
-        self._written: dict[str, list[str]] = {name: [] for name in self.told}
+        self.acknowledged: dict[str, list[str]] = {f"{name}{n}": [] for n in range(threads + tasks)}
+        self._written: dict[str, list[str]] = {name: [] for name in self.acknowledged}
         self._stop = threading.Event()
-        names = list(self.told)
+        names = list(self.acknowledged)
         self._threads = [threading.Thread(target=self._write, args=[each], daemon=True) for each in names[:threads]]
         self._threads.append(
             threading.Thread(target=lambda: asyncio.run(self._write_all(names[threads:])), daemon=True)
@@ -39,24 +39,26 @@ class Writers:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(PATIENCE)
-        assert not any(thread.is_alive() for thread in self._threads), "they hang"
+            thread.join(TIMEOUT)
+        assert not any(thread.is_alive() for thread in self._threads), "a writer hangs"
 
     def count(self) -> int:
-        """How many checkpoints were acknowledged until now."""
-        return sum(map(len, self.told.values()))
+        """Return how many checkpoints were acknowledged so far."""
+        return sum(map(len, self.acknowledged.values()))
 
     def wait_for(self, more: int) -> None:
-        """Until so many more were acknowledged, by all of them together."""
+        """Wait until this many more checkpoints were acknowledged, by all writers together."""
         wanted = self.count() + more
-        assert postgres_servers._until(lambda: self.count() >= wanted or bool(self.failed), PATIENCE), "nothing goes on"
+        assert postgres_servers.wait_until(lambda: self.count() >= wanted or bool(self.failed), TIMEOUT), (
+            "the writers make no progress"
+        )
 
     def _write(self, name: str) -> None:
         chain = Chain(self.keep.checkpointer, name)
         try:
             while not self._stop.is_set():
                 at = chain.put({"log": _log(chain.number)})
-                self.told[name].append(at["configurable"]["checkpoint_id"])
+                self.acknowledged[name].append(at["configurable"]["checkpoint_id"])
                 self.keep.checkpointer.put_writes(at, [("log", chain.number)], "task")
                 self._written[name].append(at["configurable"]["checkpoint_id"])
         except BaseException as error:
@@ -70,20 +72,20 @@ class Writers:
         try:
             while not self._stop.is_set():
                 at = await chain.aput({"log": _log(chain.number)})
-                self.told[name].append(at["configurable"]["checkpoint_id"])
+                self.acknowledged[name].append(at["configurable"]["checkpoint_id"])
                 await self.keep.checkpointer.aput_writes(at, [("log", chain.number)], "task")
                 self._written[name].append(at["configurable"]["checkpoint_id"])
         except BaseException as error:
             self.failed.append(error)
 
     def check(self, url: str) -> None:
-        """All went well, and another Keep finds what was acknowledged: all of it, once, in whole chains."""
+        """Check that nothing failed, and that another Keep finds all acknowledged checkpoints once, in whole chains."""
         if self.failed:
             raise self.failed[0]
-        assert all(self.told.values()), "some wrote nothing"
+        assert all(self.acknowledged.values()), "a writer wrote nothing"
         with threadkeep.open(url) as keep:
             infos = {info.id: info for info in keep.threads(limit=10_000)}
-            for name, told in self.told.items():
+            for name, told in self.acknowledged.items():
                 found = list(keep.checkpointer.list(config(name)))[::-1]
                 assert [each.checkpoint["id"] for each in found] == told
                 assert [_parent(each) for each in found] == [None, *told[:-1]]
@@ -94,9 +96,9 @@ class Writers:
                 assert (infos[name].checkpoints, infos[name].writes) == (len(told), len(told))
 
     def check_nothing_is_lost(self, url: str) -> None:
-        """What was acknowledged is there and whole. After it, one that was not may be there too: nobody was told otherwise."""
+        """Check that acknowledged checkpoints exist and are whole. One that was not acknowledged may follow them."""
         with threadkeep.open(url) as keep:
-            for name, told in self.told.items():
+            for name, told in self.acknowledged.items():
                 found = list(keep.checkpointer.list(config(name)))[::-1]
                 assert [each.checkpoint["id"] for each in found][: len(told)] == told
                 assert len(found) <= len(told) + 1
@@ -108,7 +110,7 @@ class Writers:
 
 
 def _log(number: int) -> list[str]:
-    """The last twenty of a list that grows by one each time; some entries are long."""
+    """Return the last twenty entries of a list that grows by one each time. Some entries are long."""
     return [f"{n} " * (200 if n % 10 == 0 else 5) for n in range(max(0, number - 20), number + 1)]
 
 

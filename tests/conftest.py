@@ -1,6 +1,6 @@
-"""What every test shares: the table of backends, a Keep on each of them, both colours of a call, and a loop that must not be blocked.
+"""Shared fixtures: the table of backends, a Keep on each, sync and async calls, a check that the loop is not blocked.
 
-A new backend is one line in `BACKENDS`. Nothing here stands in for a database: each fixture gives the real thing.
+A new backend is one line in `BACKENDS`. Nothing here is a mock: each fixture uses a real database.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ import postgres_servers
 import shared_pool
 import threadkeep
 import valkey_servers
-from sync_async import Async, Colour, Sync
+from sync_async import AsyncCaller, Caller, SyncCaller
 
 pytest.register_assert_rewrite("graph_scenarios", "strict_equality", "checkpoint_trees")
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """How to get a fresh, empty URL of one backend; whether its data outlives the Keep that wrote it; what it has."""
+    """How to get a new, empty URL of a backend, and what the backend supports.
+
+    `lasting`: data outlives the Keep. `words`: memories are found by words. `tables`: reads need a set-up first.
+    """
 
     name: str
     fresh: Callable[[Path, int], str]
@@ -45,7 +48,7 @@ BACKENDS = [
     Backend("valkey", lambda folder, n: valkey_servers.shared().url(), lasting=True, words=False, tables=False),
 ]
 
-# The cluster is the slowest. `make test` runs on it what is its own, the suites and the models; `make prove` everything.
+# The Valkey cluster is slow. `make test` runs only its own tests, the suites and the models on it; `make prove` runs all.
 ON_THE_CLUSTER = {
     "test_agreement.py", "test_audit.py", "test_cli.py", "test_conformance.py", "test_cube_conformance.py",
     "test_doctor.py", "test_repair.py", "test_store_agreement.py", "test_store_conformance.py", "test_valkey.py",
@@ -55,7 +58,7 @@ EVERYTHING = os.environ.get("THREADKEEP_EVERYTHING") == "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, and count, what only `make prove` runs."""
+    """Deselect tests that only `make prove` runs."""
     if EVERYTHING:
         return
     left = [
@@ -74,37 +77,40 @@ def _is_left_to_prove(item: pytest.Item) -> bool:
 
 
 def _is_beyond_the_sample(item: pytest.Item) -> bool:
-    """Of a test that is `sampled(n)`, memory has all combinations of parameters, any other backend every n-th.
+    """Return whether a `sampled(n)` test is left out: memory runs all combinations of parameters, others every n-th.
 
-    Those of two backends are not the same ones: what n parameters or colours multiply is tried somewhere.
+    Two backends run different combinations, so that every combination is tried somewhere.
     """
-    marker, called = item.get_closest_marker("sampled"), getattr(item, "callspec", None)
-    if marker is None or called is None:
+    marker, call = item.get_closest_marker("sampled"), getattr(item, "callspec", None)
+    if marker is None or call is None:
         return False
-    given = [value.name if isinstance(value, Backend) else value for value in called.params.values()]
-    return "memory" not in given and sum(called.indices.values()) % marker.args[0] != 0
+    values = [value.name if isinstance(value, Backend) else value for value in call.params.values()]
+    return "memory" not in values and sum(call.indices.values()) % marker.args[0] != 0
 
 
-# What blockbuster does not know: the calls of our drivers that wait for a disk or a server.
+# Blocking calls of our drivers, which blockbuster does not know.
 DRIVER_CALLS = [
     (apsw.Connection, "execute"),
     (apsw.Connection, "executemany"),
     (apsw.Cursor, "execute"),
     (apsw.Cursor, "executemany"),
     (psycopg.waiting, "wait"),
-    (psycopg.waiting, "wait_conn"),  # not Connection.connect: a class method that is put back belongs to one class only
+    (
+        psycopg.waiting,
+        "wait_conn",
+    ),  # not Connection.connect: patching a class method and restoring it breaks its subclasses
     (psycopg_pool.ConnectionPool, "getconn"),
 ]
 
 
 def _fresh_urls(backend: Backend, folder: Path) -> Callable[[], str]:
-    made = iter(range(1_000_000))
-    return lambda: backend.fresh(folder, next(made))
+    numbers = iter(range(1_000_000))
+    return lambda: backend.fresh(folder, next(numbers))
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
 def fresh_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
-    """Gives another empty URL at each call, on each backend."""
+    """Return another empty URL at each call, on each backend."""
     return _fresh_urls(request.param, tmp_path)
 
 
@@ -115,38 +121,38 @@ def url(fresh_url: Callable[[], str]) -> str:
 
 @pytest.fixture(params=[backend for backend in BACKENDS if backend.lasting], ids=lambda backend: backend.name)
 def lasting_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A URL that may be opened again, on each backend whose data outlives the Keep."""
+    """A URL that can be opened again, on each backend whose data outlives the Keep."""
     return _fresh_urls(request.param, tmp_path)()
 
 
 @pytest.fixture(params=[backend for backend in BACKENDS if backend.words], ids=lambda backend: backend.name)
-def worded_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A URL where memories are found by their words."""
+def word_search_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A URL of each backend that finds memories by words."""
     return _fresh_urls(request.param, tmp_path)()
 
 
 @pytest.fixture(params=[backend for backend in BACKENDS if backend.tables], ids=lambda backend: backend.name)
 def tables_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A URL where nothing can be read before tables are made."""
+    """A URL of each backend where nothing can be read before tables are created."""
     return _fresh_urls(request.param, tmp_path)()
 
 
 @pytest.fixture
 def keep(request: pytest.FixtureRequest, url: str) -> Iterator[threadkeep.Keep]:
-    """A Keep that sees nothing of other tests. A test that asks for the URL too finds there what it holds."""
-    asked = inspect.signature(request.function).parameters.keys() & {"url", "fresh_url"}
-    with threadkeep.open(url) if asked else shared_pool.opened(url) as opened:
+    """A Keep that is isolated from other tests. If the test also uses `url`, the Keep is at that URL."""
+    uses_url = inspect.signature(request.function).parameters.keys() & {"url", "fresh_url"}
+    with threadkeep.open(url) if uses_url else shared_pool.open_keep(url) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module", params=BACKENDS, ids=lambda backend: backend.name)
-def standing(
+def module_keep(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], threadkeep.Keep]]:
-    """Gives an empty Keep at each call, for what many tests of a file read and none of them changes."""
-    urls = _fresh_urls(request.param, tmp_path_factory.mktemp("standing"))
+    """Return an empty Keep at each call, for data that many tests of a file read and none changes."""
+    urls = _fresh_urls(request.param, tmp_path_factory.mktemp("module_keep"))
     with ExitStack() as closing:
-        yield lambda: closing.enter_context(shared_pool.opened(urls()))
+        yield lambda: closing.enter_context(shared_pool.open_keep(urls()))
 
 
 @pytest.fixture
@@ -154,16 +160,16 @@ def saver(keep: threadkeep.Keep) -> threadkeep.KeepSaver:
     return keep.checkpointer
 
 
-@pytest.fixture(params=[Sync(), Async()], ids=["sync", "async"])
-def call(request: pytest.FixtureRequest) -> Colour:
-    """`await call(saver, "put", …)` and `await call.every(saver, "list", …)`, in each colour; graphs spell their verbs the same way."""
-    colour: Colour = request.param
-    return colour
+@pytest.fixture(params=[SyncCaller(), AsyncCaller()], ids=["sync", "async"])
+def call(request: pytest.FixtureRequest) -> Caller:
+    """`await call(saver, "put", …)` and `await call.every(saver, "list", …)`, sync and async. Works on graphs too."""
+    caller: Caller = request.param
+    return caller
 
 
 @pytest.fixture(autouse=True)
 def unblocked_loop(request: pytest.FixtureRequest) -> Iterator[None]:
-    """In an async test, a call of threadkeep that would block the event loop raises BlockingError."""
+    """In an async test, raise BlockingError if threadkeep blocks the event loop."""
     if not inspect.iscoroutinefunction(getattr(request, "function", None)):
         yield
         return

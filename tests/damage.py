@@ -1,4 +1,4 @@
-"""Damage to stored rows, on every backend: bytes flipped, rows gone, items swapped, counts wrong. By SQL, by commands, in dicts."""
+"""Changes stored rows behind threadkeep's back, on every backend: flips bytes, deletes rows, swaps items."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 
 
-def flipped(data: bytes, at: float = 0.5) -> bytes:
-    """Bytes of which one is another."""
+def flip_byte(data: bytes, at: float = 0.5) -> bytes:
+    """Return the bytes with one bit flipped, at this fraction of their length."""
     n = min(int(len(data) * at), len(data) - 1)
     return data[:n] + bytes([data[n] ^ 0x10]) + data[n + 1 :]
 
 
-class Damager(ABC):
-    """The rows of one thread, as they are stored, to be changed behind threadkeep's back."""
+class StoredRows(ABC):
+    """The stored rows of one thread, which a test may change."""
 
     @abstractmethod
     def items(self) -> dict[ItemId, bytes]: ...
@@ -57,16 +57,16 @@ class Damager(ABC):
     def set_thread(self, changed: ThreadRow) -> None: ...
 
     @abstractmethod
-    def spoil_indexes(self) -> None:
-        """Forget what filters, runs or listings are found by."""
+    def delete_index_entries(self) -> None:
+        """Delete the index entries of filters, runs or listings."""
 
     def root(self) -> list[CheckpointRow]:
-        """The root checkpoints, oldest first."""
+        """Return the root checkpoints, oldest first."""
         return sorted((row for row in self.checkpoints() if row.ns == ""), key=lambda row: row.id)
 
 
-class InDicts(Damager):
-    """The memory backend's."""
+class MemoryRows(StoredRows):
+    """Rows of the memory backend."""
 
     def __init__(self, keep: threadkeep.Keep, id: str, kind: str = GRAPH) -> None:
         transport: Any = keep._session.transport
@@ -103,13 +103,13 @@ class InDicts(Damager):
     def set_thread(self, changed: ThreadRow) -> None:
         self._held.row = changed
 
-    def spoil_indexes(self) -> None:
+    def delete_index_entries(self) -> None:
         self._held.tags.clear()
         self._held.runs.clear()
 
 
-class InTables(Damager):
-    """Those of a SQL database; `execute` takes a statement with :names and gives rows."""
+class SqlRows(StoredRows):
+    """Rows in a SQL database. `execute` takes a statement with :names and returns rows."""
 
     def __init__(
         self, execute: Callable[[str, Mapping[str, Any]], list[Any]], dialect: SqlBackend, id: str, kind: str = GRAPH
@@ -167,20 +167,20 @@ class InTables(Damager):
         )
 
     def _replace(self, table: str, keys: tuple[str, ...], old: Any, new: Any) -> None:
-        was, becomes = next(iter(old)), next(iter(new), None)
+        before, after = next(iter(old)), next(iter(new), None)
         where = " AND ".join(f"{key} = :old_{key}" for key in keys)
-        values = {"number": self.number} | {f"old_{key}": was[key] for key in keys}
-        if becomes is None:
+        values = {"number": self.number} | {f"old_{key}": before[key] for key in keys}
+        if after is None:
             self.execute(f"DELETE FROM {table} WHERE thread = :number AND {where}", values)
             return
         columns = ", ".join(
             f"{name} = CAST(:{name} AS integer[])"
-            if name == "refs" and isinstance(becomes["refs"], str)
+            if name == "refs" and isinstance(after["refs"], str)
             else f"{name} = :{name}"
-            for name in becomes
+            for name in after
             if name != "thread"
         )
-        self.execute(f"UPDATE {table} SET {columns} WHERE thread = :number AND {where}", values | becomes)
+        self.execute(f"UPDATE {table} SET {columns} WHERE thread = :number AND {where}", values | after)
 
     def thread(self) -> ThreadRow:
         columns = self._dialect.sql["thread-columns"]
@@ -195,13 +195,13 @@ class InTables(Damager):
         columns = ", ".join(f"{name} = :{name}" for name in values)
         self.execute(f"UPDATE tk_threads SET {columns} WHERE thread = :number", values | {"number": self.number})
 
-    def spoil_indexes(self) -> None:
+    def delete_index_entries(self) -> None:
         self._rows("DELETE FROM tk_tags WHERE thread = :number")
         self._rows("DELETE FROM tk_runs WHERE thread = :number")
 
 
-class InHashes(Damager):
-    """Valkey's, on a cluster."""
+class ValkeyRows(StoredRows):
+    """Rows on a Valkey cluster."""
 
     def __init__(self, client: RedisCluster, prefix: str, id: str, kind: str = GRAPH) -> None:
         self.client = client
@@ -248,43 +248,42 @@ class InHashes(Damager):
         self._set(b"r", valkey_rows.pack_thread(changed))
         self._set(b"b", b"%d" % changed.bytes)
 
-    def spoil_indexes(self) -> None:
+    def delete_index_entries(self) -> None:
         for key in self.names.keys[2:5]:
             self.client.zrem(key, self.names.member)
 
 
-def opener(url: str) -> Callable[..., Damager]:
-    """What gives the rows of a thread at a URL."""
+def rows_opener(url: str) -> Callable[..., StoredRows]:
+    """Return a function (keep, thread id, kind) that opens the rows of a thread at a URL."""
     if url.startswith("memory"):
-        return InDicts
+        return MemoryRows
     if url.startswith("sqlite"):
         connection = apsw.Connection(url.removeprefix("sqlite:///"))
         connection.set_busy_timeout(10_000)
-        return lambda _, id, kind=GRAPH: InTables(
+        return lambda _, id, kind=GRAPH: SqlRows(
             lambda sql, values: connection.execute(sql, dict(values)).fetchall(), SqliteDialect(), id, kind
         )
     if url.startswith("valkey"):
-        place, _, query = url.partition("://")[2].partition("/?")
-        host, _, port = place.split(",")[0].partition(":")
+        hosts, _, query = url.partition("://")[2].partition("/?")
+        host, _, port = hosts.split(",")[0].partition(":")
         client = RedisCluster(startup_nodes=[ClusterNode(host, int(port))])
         prefix = parse_qs(query)["prefix"][0]
-        return lambda _, id, kind=GRAPH: InHashes(client, prefix, id, kind)
+        return lambda _, id, kind=GRAPH: ValkeyRows(client, prefix, id, kind)
     schema = parse_qs(urlsplit(url).query)["schema"][0]
     base = url.partition("?")[0]
-    execute = on_server(base, schema)
-    return lambda _, id, kind=GRAPH: InTables(execute, PostgresDialect(schema), id, kind)
+    execute = executor(base, schema)
+    return lambda _, id, kind=GRAPH: SqlRows(execute, PostgresDialect(schema), id, kind)
 
 
-def on_server(base: str, schema: str) -> Callable[[str, Mapping[str, Any]], list[Any]]:
-    """Runs statements in a schema, on a connection that goes with it."""
+def executor(base: str, schema: str) -> Callable[[str, Mapping[str, Any]], list[Any]]:
+    """Return a function that executes statements in a schema, on its own connection."""
     connection = psycopg.connect(base, autocommit=True)
     connection.execute(f'SET search_path = "{schema}"')
 
     def execute(sql: str, values: Mapping[str, Any]) -> list[Any]:
-        spelled = sql
         for name in sorted(values, key=len, reverse=True):
-            spelled = spelled.replace(f":{name}", f"%({name})s")
-        cursor = connection.execute(spelled, dict(values))
+            sql = sql.replace(f":{name}", f"%({name})s")
+        cursor = connection.execute(sql, dict(values))
         return cursor.fetchall() if cursor.description else []
 
     return execute

@@ -1,4 +1,4 @@
-"""Threads worth looking at, made by real graphs: a chat with tools, branches and a question, a fan-out with a subgraph, a talk."""
+"""Example threads to inspect: a chat with tools, branches and a question; a fan-out with a subgraph; CubeLoop threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Note:
 """
 
 
-def named(thread: str) -> dict[str, Any]:
+def config_of(thread: str) -> dict[str, Any]:
     return {"configurable": {"thread_id": thread}}
 
 
@@ -40,7 +40,7 @@ class Chat(TypedDict, total=False):
 
 
 def chat(saver: Any, app: Any) -> Any:
-    """A graph that calls a tool, answers, and asks a person if it hears `approve`; its classes are those of `app`."""
+    """Build a graph that calls a tool, answers, and asks a person on `approve`. Its classes are those of `app`."""
 
     def agent(state: Chat) -> dict[str, Any]:
         last = state["messages"][-1]
@@ -73,7 +73,7 @@ class Sums(TypedDict, total=False):
 
 
 def team(saver: Any) -> Any:
-    """A graph that sends work out, then lets a subgraph go on."""
+    """Build a graph that fans out with sends and then runs a subgraph."""
     inner = StateGraph(Sums)
     inner.add_node("first", lambda state: {"done": [100]})
     inner.add_node("second", lambda state: {"done": [101]})
@@ -99,45 +99,45 @@ def failing(saver: Any) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-def live(keep: Any) -> Any:
-    """Write the threads `chat`, `fan` and `broken`; the chat's graph, whose classes are importable no more.
+def write_threads(keep: Any) -> Any:
+    """Write the threads `chat`, `fan` and `broken`. Return the chat's graph; its classes are no longer importable.
 
-    chat: asked, tool called, answered; then, from before the answer, another branch by update_state, and a question.
+    The chat: a question, a tool call, an answer; then a branch from before the answer by update_state, and an interrupt.
     """
     app = types.ModuleType("gone_app")
     sys.modules["gone_app"] = app
-    exec(APP, app.__dict__)  # the classes say that they are of this module
+    exec(APP, app.__dict__)  # so that the classes belong to this module
     try:
         graph = chat(keep.checkpointer, app)
-        graph.invoke({"messages": [HumanMessage("How is the weather?", id="asks")]}, named("chat"))
-        before = list(graph.get_state_history(named("chat")))[1]
+        graph.invoke({"messages": [HumanMessage("How is the weather?", id="asks")]}, config_of("chat"))
+        before = list(graph.get_state_history(config_of("chat")))[1]
         edited = [AIMessage("Edited.", id="looks"), RemoveMessage("asks")]
         user = app.User(name="Ann", address={"city": "Bergen", "zip": [1, 2]})
         graph.update_state(before.config, {"messages": edited, "user": user})
-        graph.invoke({"messages": [("human", "please approve")]}, named("chat"))
+        graph.invoke({"messages": [("human", "please approve")]}, config_of("chat"))
     finally:
         del sys.modules["gone_app"]
-    team(keep.checkpointer).invoke({"done": [7]}, named("fan"))
+    team(keep.checkpointer).invoke({"done": [7]}, config_of("fan"))
     try:
-        failing(keep.checkpointer).invoke({"done": []}, named("broken"))
+        failing(keep.checkpointer).invoke({"done": []}, config_of("broken"))
     except ValueError:
         return graph
     raise AssertionError("it did not fail")
 
 
-async def talk(cube: Any) -> None:
-    """Write the talks `talk` and `talk2`: two runs, the second with a question; and a fork after the first."""
+async def write_cube_threads(cube: Any) -> None:
+    """Write the CubeLoop threads `talk` (two runs, the second with a question) and `talk2` (a fork after the first)."""
 
-    def said(text: str, run: str, id: str) -> UserMessage:
+    def user_message(text: str, run: str, id: str) -> UserMessage:
         return UserMessage(content=[TextContent(text=text)], run_id=run, id=id)
 
     await cube.claim_run("talk", "r1")
     reply = AssistantMessage(content=[TextContent(text="hi there")], run_id="r1", id="m2")
-    await cube.append("talk", [said("hello", "r1", "m1"), reply])
+    await cube.append("talk", [user_message("hello", "r1", "m1"), reply])
     await cube.save_extra("talk", {"a": {"b": 1}})
     await cube.mark_run_complete("talk", "r1")
     await cube.claim_run("talk", "r2")
-    await cube.append("talk", [said("more", "r2", "m3")])
+    await cube.append("talk", [user_message("more", "r2", "m3")])
     await cube.save_extra("talk", {"a": {"b": 2}, "large": 2**80})
     question = HitlRequest(question_id="q", thread_id="talk", payload=ConfirmRequest(prompt="Shall I?"), created_at=1.5)
     await cube.save_pending_request("talk", question, run_id="r2")

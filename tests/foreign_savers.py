@@ -1,4 +1,4 @@
-"""Sources for imports, written by the real savers: threads in every state that a graph can leave."""
+"""Databases of other savers to import from, with threads in every state that a graph can leave."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class State(TypedDict, total=False):
 
 @contextmanager
 def application() -> Iterator[type]:
-    """A class of a module that is there only here."""
+    """Provide a class of a module that exists only inside `with`."""
     module = ModuleType(APP)
     note = make_dataclass("Note", [("text", str), ("stars", int)], namespace={"__module__": APP})
     module.Note = note  # type: ignore[attr-defined]
@@ -96,7 +96,7 @@ def asking(saver: Any) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-def at(thread: str) -> dict[str, Any]:
+def config_of(thread: str) -> dict[str, Any]:
     return {"configurable": {"thread_id": thread}, "metadata": {"user": "u1"}}
 
 
@@ -105,32 +105,32 @@ def question(n: int) -> dict[str, Any]:
 
 
 def fill_saver(saver: Any, *, turns: int = 3) -> None:
-    """Three threads: one that stopped before its sends, one that was asked in a subgraph, one that was answered."""
+    """Write three threads: stopped before its sends, interrupted in a subgraph, and answered."""
     with application():
         for n in range(turns):
-            chat(saver).invoke(question(n), at("chat"))
+            chat(saver).invoke(question(n), config_of("chat"))
             if n < turns - 1:
-                chat(saver).invoke(None, at("chat"))
-        asking(saver).invoke(question(0), at("asked"))
-        asking(saver).invoke(question(0), at("answered"))
-        asking(saver).invoke(Command(resume="yes"), at("answered"))
+                chat(saver).invoke(None, config_of("chat"))
+        asking(saver).invoke(question(0), config_of("asked"))
+        asking(saver).invoke(question(0), config_of("answered"))
+        asking(saver).invoke(Command(resume="yes"), config_of("answered"))
 
 
 async def afill_saver(saver: Any) -> None:
     with application():
-        await chat(saver).ainvoke(question(0), at("achat"))
-        await asking(saver).ainvoke(question(0), at("aasked"))
+        await chat(saver).ainvoke(question(0), config_of("achat"))
+        await asking(saver).ainvoke(question(0), config_of("aasked"))
 
 
 def finish_thread(saver: Any, thread: str) -> Any:
     """Continue a thread to its end; return its values and what comes next."""
     graph, given = (chat(saver), None) if "chat" in thread else (asking(saver), Command(resume="yes"))
-    values = graph.invoke(given, at(thread))
-    return {name: value for name, value in values.items() if name != "note"}, graph.get_state(at(thread)).next
+    values = graph.invoke(given, config_of(thread))
+    return {name: value for name, value in values.items() if name != "note"}, graph.get_state(config_of(thread)).next
 
 
 def read_thread(saver: Any, thread: str) -> list[Any]:
-    """Return all checkpoints that a saver lists of a thread."""
+    """Return all checkpoints of a thread that a saver lists."""
     found = saver.list({"configurable": {"thread_id": thread}})
     return sorted(found, key=lambda each: (each.checkpoint["id"], each.config["configurable"]["checkpoint_ns"]))
 
@@ -156,7 +156,7 @@ def _sorted(value: Any) -> Any:
 
 
 class Database:
-    """An empty schema: its URL as threadkeep takes it, and as libpq does."""
+    """An empty schema, with its URL for threadkeep and for libpq."""
 
     def __init__(self) -> None:
         self.url = postgres_servers.fresh_schema(postgres_servers.shared())
@@ -172,7 +172,7 @@ class Database:
             return found.fetchall() if found.description else []
 
     def restored(self, name: str) -> Database:
-        """With the rows that an old release wrote."""
+        """Restore the rows that an old release wrote."""
         for table, held in json.loads(gzip.decompress((DATA / f"{name}.postgres.json.gz").read_bytes())).items():
             self.execute(f"CREATE TABLE {table} (" + ", ".join(map(" ".join, held["columns"])) + ")")
             for row in held["rows"]:
@@ -182,7 +182,7 @@ class Database:
 
 
 def old_file(name: str, folder: Path) -> Path:
-    """A file that an old release wrote."""
+    """Restore a file that an old release wrote."""
     path = folder / f"{name}.db"
     path.write_bytes(gzip.decompress((DATA / f"{name}.sqlite.gz").read_bytes()))
     return path

@@ -1,7 +1,7 @@
-"""A process that has imported everything and forks others, which need not: imports take longer than most of them live.
+"""A server process that has done all imports and forks children, because imports take longer than most tests.
 
-This file as a script is the nursery; `Forked` starts a process in it. A child has a session of its own, and becomes a
-child of the process that asked for it, who can wait for it as for any other. Linux only: orphans go to a subreaper.
+Run as a script, this file is the server; `Forked` starts a process through it. A child has its own session and becomes
+a child of the process that requested it, which can wait for it as usual. Linux only: it relies on subreapers.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _IMPORTED = (
     "threadkeep.adapters.langgraph_saver", "threadkeep.adapters.langgraph_store", "threadkeep.transports.postgres",
     "threadkeep.transports.sqlite", "threadkeep.transports.valkey",
 )  # fmt: skip
-_MOST = 1 << 17
+_MAX_MESSAGE = 1 << 17
 _SUBREAPER = 36
-_turn = threading.Lock()
+_lock = threading.Lock()
 
 
 class Forked(subprocess.Popen[Any]):
     """A script with its arguments, run as `python -c` would run it."""
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
-        """What Popen does where it forks and executes; `rest` is its, with the ends of the pipes in the middle."""
+        """Replace the fork and exec of Popen. `rest` are its other arguments, among them the pipe ends."""
         cwd, ends = rest[4], (rest[9], rest[12], rest[14])
         script, *given = args
         where = str(cwd or Path.cwd())
-        wanted = {"script": script, "args": given, "environ": dict(os.environ), "path": paths(), "cwd": where}
+        request = {"script": script, "args": given, "environ": dict(os.environ), "path": paths(), "cwd": where}
         standard = [2 if end == -1 else end for end in ends]
-        self.pid = _fork(json.dumps(wanted).encode(), standard)
+        self.pid = _fork(json.dumps(request).encode(), standard)
         self._child_created = True
         for end in ends:
             if end != -1:
@@ -47,20 +47,20 @@ class Forked(subprocess.Popen[Any]):
 
 
 def paths() -> list[str]:
-    """Where a process of ours finds modules: these tests, and what this interpreter imports."""
+    """Return the import path of child processes: these tests, and the path of this interpreter."""
     return [str(Path(__file__).parent), *(path for path in sys.path if path)]
 
 
-def _fork(wanted: bytes, standard: list[int]) -> int:
-    with _turn:
-        nursery = _nursery(os.getpid())
-        socket.send_fds(nursery, [wanted], standard)
-        return int(nursery.recv(_MOST))
+def _fork(request: bytes, standard: list[int]) -> int:
+    with _lock:
+        server = _server(os.getpid())
+        socket.send_fds(server, [request], standard)
+        return int(server.recv(_MAX_MESSAGE))
 
 
 @functools.cache
-def _nursery(owner: int) -> socket.socket:
-    """The nursery of this process; it ends when we do."""
+def _server(owner: int) -> socket.socket:
+    """Start the fork server of this process. It ends when this process does."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths())}
@@ -72,40 +72,40 @@ def _nursery(owner: int) -> socket.socket:
     return ours
 
 
-def _wanted(door: socket.socket) -> dict[str, Any]:
-    """Fork whenever somebody asks; returns in the children only."""
+def _serve_until_forked(connection: socket.socket) -> dict[str, Any]:
+    """Fork on every request. Returns only in the children, with the request."""
     while True:
-        asked, standard, _, _ = socket.recv_fds(door, _MOST, 3)
-        if not asked:
-            os._exit(0)  # nobody is left who could ask
-        heard, tell = os.pipe()
+        message, standard, _, _ = socket.recv_fds(connection, _MAX_MESSAGE, 3)
+        if not message:
+            os._exit(0)  # the owner is gone
+        child_id_reader, child_id_writer = os.pipe()
         if middle := os.fork():
-            os.close(tell)
-            os.waitpid(middle, 0)  # now the child is an orphan, and its new parent may hear of it
-            door.send(os.read(heard, 100))
-            for each in (heard, *standard):
+            os.close(child_id_writer)
+            os.waitpid(middle, 0)  # now the child is an orphan: its new parent may learn its id
+            connection.send(os.read(child_id_reader, 100))
+            for each in (child_id_reader, *standard):
                 os.close(each)
         elif child := os.fork():
-            os.write(tell, str(child).encode())
+            os.write(child_id_writer, str(child).encode())
             os._exit(0)
         else:
             for number, each in enumerate(standard):
                 os.dup2(each, number)
-            for each in (heard, tell, *standard):
+            for each in (child_id_reader, child_id_writer, *standard):
                 os.close(each)
-            door.close()
+            connection.close()
             os.setsid()
-            wanted: dict[str, Any] = json.loads(asked)
-            return wanted
+            request: dict[str, Any] = json.loads(message)
+            return request
 
 
-def _become(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Be a new interpreter as far as a script can tell; the names of its `__main__`."""
-    os.chdir(wanted["cwd"])
+def _become(request: dict[str, Any]) -> dict[str, Any]:
+    """Look like a new interpreter to the script. Return the namespace of its `__main__`."""
+    os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(wanted["environ"], PYTHONPATH=os.pathsep.join(wanted["path"]))
-    sys.argv[:] = ["-c", *wanted["args"]]
-    sys.path[:] = ["", *wanted["path"]]
+    os.environ.update(request["environ"], PYTHONPATH=os.pathsep.join(request["path"]))
+    sys.argv[:] = ["-c", *request["args"]]
+    sys.path[:] = ["", *request["path"]]
     sys.modules["__main__"] = type(sys)("__main__")
     return vars(sys.modules["__main__"])
 
@@ -120,5 +120,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.collect()
     gc.freeze()
-    told = _wanted(socket.socket(fileno=int(sys.argv[1])))
-    exec(compile(told["script"], "<string>", "exec"), _become(told))
+    request = _serve_until_forked(socket.socket(fileno=int(sys.argv[1])))
+    exec(compile(request["script"], "<string>", "exec"), _become(request))

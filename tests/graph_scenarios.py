@@ -1,4 +1,4 @@
-"""Graphs, and what is done with them: each play leaves a thread whose story two savers can be asked to tell."""
+"""Graphs and scenarios that run them, to compare the resulting threads of two savers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Command, Send, StateUpdate, interrupt
 
-from sync_async import Colour
+from sync_async import Caller
 
 THREAD: dict[str, Any] = {"configurable": {"thread_id": "1"}}
 Graph = Any
 
 
-def told(history: list[Any]) -> list[dict[str, Any]]:
-    """What a history says, without the ids that differ from run to run."""
+def describe_states(history: list[Any]) -> list[dict[str, Any]]:
+    """Describe a state history without the ids that differ from run to run."""
     return [
         {
             "values": state.values,
@@ -36,12 +36,12 @@ def told(history: list[Any]) -> list[dict[str, Any]]:
     ]
 
 
-async def story(call: Colour, graph: Graph, config: dict[str, Any] = THREAD) -> list[dict[str, Any]]:
-    return told(await call.every(graph, "get_state_history", config))
+async def describe_thread(call: Caller, graph: Graph, config: dict[str, Any] = THREAD) -> list[dict[str, Any]]:
+    return describe_states(await call.every(graph, "get_state_history", config))
 
 
 def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    """Equal, and equal in print: 1, True and 1.0 are not the same value, nor are 0.0 and -0.0."""
+    """Assert that values and their repr are equal: 1, True and 1.0 differ, and so do 0.0 and -0.0."""
     assert found == expected
     assert repr(found) == repr(expected)
 
@@ -148,7 +148,7 @@ class Asked(TypedDict, total=False):
 
 
 def two_questions(saver: Any) -> Graph:
-    """Two nodes that ask at the same time, then one that runs when both are answered."""
+    """Build a graph of two nodes that interrupt at the same time, and one that runs when both are answered."""
     builder = StateGraph(Asked)
     builder.add_node("left", lambda state: {"said": ["left " + interrupt("left?")]})
     builder.add_node("right", lambda state: {"said": ["right " + interrupt("right?")]})
@@ -160,7 +160,7 @@ def two_questions(saver: Any) -> Graph:
 
 
 def nested(*, inner_saver: Any = None) -> Callable[[Any], Graph]:
-    """A graph in a graph in a graph; the innermost asks a question."""
+    """Build a graph in a graph in a graph. The innermost interrupts."""
 
     def build(saver: Any) -> Graph:
         inner = StateGraph(Asked)
@@ -194,20 +194,22 @@ def workflow(saver: Any) -> Graph:
     return total
 
 
-# --- plays: what is done with them
+# --- scenarios
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class Scenario:
+    """A graph and what is done with it."""
+
     build: Callable[[Any], Graph]
-    act: Callable[[Colour, Graph], Awaitable[None]]
+    run: Callable[[Caller, Graph], Awaitable[None]]
 
 
-async def one_run(call: Colour, graph: Graph) -> None:
+async def one_run(call: Caller, graph: Graph) -> None:
     await call(graph, "invoke", {"foo": ""}, THREAD)
 
 
-async def updates(call: Colour, graph: Graph) -> None:
+async def update_states(call: Caller, graph: Graph) -> None:
     await call(graph, "invoke", {"foo": "", "bar": ["in"]}, THREAD, interrupt_before=["node_b"])
     await call(graph, "update_state", THREAD, {"foo": "edited", "bar": ["as last node"]})
     await call(graph, "update_state", THREAD, {"bar": ["as node_a"]}, as_node="node_a")
@@ -223,7 +225,7 @@ async def updates(call: Colour, graph: Graph) -> None:
     await call(graph, "invoke", None, THREAD)
 
 
-async def copies(call: Colour, graph: Graph) -> None:
+async def copy_checkpoints(call: Caller, graph: Graph) -> None:
     await call(graph, "invoke", {"foo": "", "bar": ["in"]}, THREAD)
     history = await call.every(graph, "get_state_history", THREAD)
     copied = await call(graph, "update_state", history[1].config, None, as_node="__copy__")
@@ -243,15 +245,15 @@ async def copies(call: Colour, graph: Graph) -> None:
     )
 
 
-async def talk(call: Colour, graph: Graph) -> None:
+async def six_turns(call: Caller, graph: Graph) -> None:
     for n in range(6):
         await call(
             graph, "invoke", {"messages": [HumanMessage(f"question {n}", id=f"human{n}")]}, THREAD, durability="sync"
         )
 
 
-async def message_surgery(call: Colour, graph: Graph) -> None:
-    await talk(call, graph)
+async def message_surgery(call: Caller, graph: Graph) -> None:
+    await six_turns(call, graph)
     edits: list[list[Any]] = [
         [HumanMessage("edited in the middle", id="human3")],
         [RemoveMessage("human1"), RemoveMessage("ai1")],
@@ -270,58 +272,58 @@ async def message_surgery(call: Colour, graph: Graph) -> None:
         await call(graph, "invoke", {"messages": messages}, THREAD, durability="sync")
 
 
-async def edit_files(call: Colour, graph: Graph) -> None:
+async def edit_files(call: Caller, graph: Graph) -> None:
     files = {f"f{n}": {"content": f"text {n} " * 100, "lines": [n, str(n)]} for n in range(20)}
     await call(graph, "invoke", {"files": files, "turn": 0}, THREAD)
     for n in range(5):
         await call(graph, "invoke", {"files": {f"f{n + 10}": "replaced"}, "turn": 0}, THREAD)
 
 
-async def fan_out(call: Colour, graph: Graph) -> None:
+async def fan_out(call: Caller, graph: Graph) -> None:
     await call(graph, "invoke", {"items": [3, 1, 2]}, THREAD)
     await call(graph, "invoke", {"items": [5, 4]}, THREAD)
 
 
-async def answer_both(call: Colour, graph: Graph) -> None:
+async def answer_both(call: Caller, graph: Graph) -> None:
     asked = await call(graph, "invoke", {"said": ["go"]}, THREAD)
     answers = {found.id: f"({found.value})" for found in asked["__interrupt__"]}
     await call(graph, "invoke", Command(resume=answers), THREAD)
 
 
-async def answer_one_by_one(call: Colour, graph: Graph) -> None:
+async def answer_one_by_one(call: Caller, graph: Graph) -> None:
     asked = await call(graph, "invoke", {"said": ["go"]}, THREAD)
     for found in asked["__interrupt__"]:
         await call(graph, "invoke", Command(resume={found.id: f"({found.value})"}), THREAD)
 
 
-async def answer_twice(call: Colour, graph: Graph) -> None:
+async def answer_twice(call: Caller, graph: Graph) -> None:
     for name in ("first", "second"):
         await call(graph, "invoke", {"said": ["go"]}, THREAD)
         await call(graph, "invoke", Command(resume=name), THREAD)
 
 
-async def compute(call: Colour, graph: Graph) -> None:
+async def compute(call: Caller, graph: Graph) -> None:
     await call(graph, "invoke", [1, 2, 3], THREAD)
     await call(graph, "invoke", [10], THREAD)
     await call(graph, "invoke", Command(resume=5), THREAD)
 
 
-PLAYS = {
-    "one run": Play(letters, one_run),
-    "update_state": Play(letters, updates),
-    "__copy__": Play(letters, copies),
-    "chat": Play(chat(replies), talk),
-    "messages edited and removed": Play(chat(replies), message_surgery),
-    "edited in place and returned": Play(chat(edits_in_place_and_returns_it), talk),
-    "edited in place beside a new one": Play(chat(edits_in_place_and_returns_another), talk),
-    "edited in place and dropped": Play(chat(edits_in_place_and_returns_nothing_of_it), talk),
-    "equal but of another type": Play(chat(same_number_as_another_type), talk),
-    "large dict": Play(editor, edit_files),
-    "fan-out": Play(fan(lambda task: {"done": [task["n"] * 10]}), fan_out),
-    "two interrupts at once": Play(two_questions, answer_both),
-    "two interrupts one by one": Play(two_questions, answer_one_by_one),
-    "subgraphs": Play(nested(), answer_twice),
-    "subgraphs with memory": Play(nested(inner_saver=True), answer_twice),
-    "functional": Play(workflow, compute),
+SCENARIOS = {
+    "one run": Scenario(letters, one_run),
+    "update_state": Scenario(letters, update_states),
+    "__copy__": Scenario(letters, copy_checkpoints),
+    "chat": Scenario(chat(replies), six_turns),
+    "messages edited and removed": Scenario(chat(replies), message_surgery),
+    "edited in place and returned": Scenario(chat(edits_in_place_and_returns_it), six_turns),
+    "edited in place beside a new one": Scenario(chat(edits_in_place_and_returns_another), six_turns),
+    "edited in place and dropped": Scenario(chat(edits_in_place_and_returns_nothing_of_it), six_turns),
+    "equal but of another type": Scenario(chat(same_number_as_another_type), six_turns),
+    "large dict": Scenario(editor, edit_files),
+    "fan-out": Scenario(fan(lambda task: {"done": [task["n"] * 10]}), fan_out),
+    "two interrupts at once": Scenario(two_questions, answer_both),
+    "two interrupts one by one": Scenario(two_questions, answer_one_by_one),
+    "subgraphs": Scenario(nested(), answer_twice),
+    "subgraphs with memory": Scenario(nested(inner_saver=True), answer_twice),
+    "functional": Scenario(workflow, compute),
 }
-each_play = pytest.mark.parametrize("play", PLAYS.values(), ids=PLAYS.keys())
+each_scenario = pytest.mark.parametrize("play", SCENARIOS.values(), ids=SCENARIOS.keys())

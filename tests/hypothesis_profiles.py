@@ -1,4 +1,4 @@
-"""How long tests look for counterexamples: briefly in `make test`, at random places each time, ten times as long in `make prove`."""
+"""How many examples Hypothesis tries: a few random ones in `make test`, ten times as many in `make prove`."""
 
 from __future__ import annotations
 

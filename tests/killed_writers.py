@@ -1,4 +1,4 @@
-"""Child processes that write and are killed, and what must be true of the file they leave behind."""
+"""Child processes that write and are killed, and checks of the file they leave behind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import fork_server
 import threadkeep
-from model import place_config
-from row_invariants import loose_ends
+from model import checkpoint_config
+from row_invariants import find_problems
 
 _WRITER = r"""
 import os, sys, random
@@ -97,41 +97,41 @@ def start(script: str, *args: Any) -> subprocess.Popen[bytes]:
 
 
 def kill(child: subprocess.Popen[bytes]) -> str:
-    """Kill -9; what the child had said until then."""
+    """Kill a child with SIGKILL and return what it had printed."""
     child.send_signal(signal.SIGKILL)
-    heard, _ = child.communicate()
-    return heard.decode()
+    output, _ = child.communicate()
+    return output.decode()
 
 
 def kill_while_writing(path: Path, *, kills: int, seed: int, longest: float = 0.5) -> None:
-    """Kill a writer at random moments; after each kill all that it was told is there, and all that is there is whole."""
+    """Kill a writer at random moments. After each kill, everything acknowledged is stored and whole."""
     chance = random.Random(seed)
     first = 1
     for n in range(kills):
         child = start(_WRITER, f"sqlite:///{path}", "t", first, seed * 1000 + n)
         assert child.stdout is not None
-        heard = child.stdout.readline().decode()
+        output = child.stdout.readline().decode()
         time.sleep(chance.uniform(0, longest))
-        heard += kill(child)
-        first = 1 + _check(path, heard)
+        output += kill(child)
+        first = 1 + _check(path, output)
 
 
-def _check(path: Path, heard: str) -> int:
-    """The greatest id that is there, after everything was checked."""
-    said = [line.split() for line in heard.splitlines()]
-    pruned = max((id for verb, id, *_ in said if verb == "pruned"), default="")
-    assert loose_ends(path) == []
+def _check(path: Path, output: str) -> int:
+    """Check everything that the writer printed, and return the greatest stored id."""
+    done = [line.split() for line in output.splitlines()]
+    pruned = max((id for verb, id, *_ in done if verb == "pruned"), default="")
+    assert find_problems(path) == []
     with threadkeep.open(f"sqlite:///{path}") as keep:
         saver = keep.checkpointer
         found = {c.config["configurable"]["checkpoint_id"]: c for c in saver.list({"configurable": {"thread_id": "t"}})}
-        for verb, id, *_ in said:
+        for verb, id, *_ in done:
             if id not in found:
                 assert id < pruned or list(found) == [max(found)], f"{id} is lost"
             elif verb == "write":
                 assert found[id].pending_writes is not None
                 assert [task for task, _, _ in found[id].pending_writes] == ["task"]
             elif verb == "copied":
-                copied = saver.get_tuple(place_config(f"copy of t at {id}", "", id))
+                copied = saver.get_tuple(checkpoint_config(f"copy of t at {id}", "", id))
                 assert copied is not None
                 assert copied.checkpoint == found[id].checkpoint
         for each in saver.list(None):
@@ -143,7 +143,7 @@ def _check(path: Path, heard: str) -> int:
 
 
 def kill_while_setting_up(folder: Path, *, kills: int, seed: int) -> None:
-    """Kill a process that makes the schema; the next one opens the file as if nothing had been."""
+    """Kill a process while it creates the schema. The next one opens the file as if nothing had happened."""
     chance = random.Random(seed)
     for n in range(kills):
         path = folder / f"{n}.db"
@@ -154,11 +154,11 @@ def kill_while_setting_up(folder: Path, *, kills: int, seed: int) -> None:
         kill(child)
         with threadkeep.open(f"sqlite:///{path}") as keep:
             assert list(keep.checkpointer.list(None)) == []
-        assert loose_ends(path) == []
+        assert find_problems(path) == []
 
 
 def write_and_prune_side_by_side(path: Path, *, processes: int, seconds: float) -> None:
-    """Several processes put, prune and delete one thread; none sees an error or anything but whole checkpoints."""
+    """Let several processes put, prune and delete one thread. None sees an error or a partial checkpoint."""
     rivals = [start(_RIVAL, f"sqlite:///{path}", f"p{n}", seconds) for n in range(processes)]
     with threadkeep.open(f"sqlite:///{path}") as keep:
         while any(rival.poll() is None for rival in rivals):
@@ -167,4 +167,4 @@ def write_and_prune_side_by_side(path: Path, *, processes: int, seconds: float) 
     rounds = [rival.communicate()[0] for rival in rivals]
     assert [rival.returncode for rival in rivals] == [0] * processes
     assert all(int(count) > 5 for count in rounds), rounds
-    assert loose_ends(path) == []
+    assert find_problems(path) == []

@@ -1,6 +1,6 @@
-"""Batches of memories that processes store side by side, or are killed at, and what must be true of what they leave behind.
+"""Batches of memories that concurrent or killed processes store, and checks of what they leave behind.
 
-Light to import: other processes do so.
+Cheap to import, because other processes do so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOME = ("home",)
 
 
 def index_for(url: str) -> Any:
-    """Vectors, and words too where the backend of a URL has them."""
+    """Return an index of vectors, and of words if the backend supports them."""
     return NEAR if url.startswith("valkey:") else INDEX
 
 
@@ -36,30 +36,30 @@ def keys(found: Any) -> list[str]:
     return [item.key for item in found]
 
 
-def where(url: str) -> Path | str:
-    """What `remains` takes."""
+def location(url: str) -> Path | str:
+    """Return a URL's storage as `stored_memories` takes it: a path for SQLite, else the URL."""
     return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url
 
 
 def check_vectors(url: str, store: threadkeep.KeepStore) -> None:
-    """Each memory has the vectors of its own texts, and there are no others."""
+    """Check that each memory has exactly the vectors of its own texts."""
     if url.startswith("memory"):
         return
-    there = stored_memories.held(where(url))
-    assert stored_memories.left_behind(where(url)) == []
+    there = stored_memories.read_memories(location(url))
+    assert stored_memories.find_leftovers(location(url)) == []
     found = store.search((), limit=10_000)
-    assert {MemoryKey(item.namespace, item.key) for item in found} == set(there.places.values())
+    assert {MemoryKey(item.namespace, item.key) for item in found} == set(there.memory_keys.values())
     for item in found:
         texts = dict.fromkeys(item.value[name] for name in FIELDS if name in item.value)
         expected = embed(list(texts)) if item.value.get("indexed", True) else []
         assert there.of(MemoryKey(item.namespace, item.key)) == expected, item
 
 
-# --- many callers, on keys of their own and on the same ones
+# --- many writers, on their own keys and on shared ones
 
 
-def mixed(name: str, rounds: int) -> Iterator[list[PutOp]]:
-    """Keys of one's own that come and go, and keys that all fight for, in two partitions."""
+def mixed_batches(name: str, rounds: int) -> Iterator[list[PutOp]]:
+    """Yield batches on the writer's own keys, which come and go, and on keys that all writers change, in two partitions."""
     for n in range(rounds):
         text = f"{TEXTS[n % len(TEXTS)]} {name}"
         yield [
@@ -72,7 +72,7 @@ def mixed(name: str, rounds: int) -> Iterator[list[PutOp]]:
         ]
 
 
-def check_mixed(url: str, store: threadkeep.KeepStore, names: Sequence[str], rounds: int) -> None:
+def check_mixed_batches(url: str, store: threadkeep.KeepStore, names: Sequence[str], rounds: int) -> None:
     for name in names:
         own = [item.value["n"] for item in store.search(HOME, limit=1000) if item.key.startswith(f"{name} ")]
         assert sorted(own) == [rounds - 2, rounds - 1]
@@ -83,31 +83,31 @@ def check_mixed(url: str, store: threadkeep.KeepStore, names: Sequence[str], rou
     check_vectors(url, store)
 
 
-# --- one writer, whose batches replace each other
+# --- one writer whose batches replace each other
 
 
-def atomic_spaces(url: str) -> list[tuple[str, ...]]:
-    """Namespaces that a batch changes at one moment: of several partitions, but on Valkey of one."""
+def atomic_namespaces(url: str) -> list[tuple[str, ...]]:
+    """Return namespaces that a batch changes atomically: in several partitions, but on Valkey in one."""
     return [("part", f"{k}") if url.startswith("valkey:") else (f"part {k}",) for k in range(PARTS)]
 
 
-def whole(n: int, url: str = "") -> list[PutOp]:
-    """Overwrites in several namespaces, with more vectors and with fewer; one memory comes, one goes."""
+def replacing_batch(n: int, url: str = "") -> list[PutOp]:
+    """Return overwrites in several namespaces, with more vectors or fewer; one memory is added, one deleted."""
     more = {"more": f"plum {n}"} if n % 2 else {}
-    first, *_ = spaces = atomic_spaces(url)
+    first, *_ = spaces = atomic_namespaces(url)
     over = [PutOp(space, "k", {"text": f"apple w{n}", "n": n, **more}) for space in spaces]
     ops = [*over, PutOp(first, f"k{n}", {"text": f"rain w{n}", "n": n}), PutOp(first, f"k{n - 1}", None)]
     return ops if n % 2 else ops[::-1]
 
 
-def check_whole(url: str) -> int:
-    """Which batch is there; it is there wholly, with its vectors and words and no others."""
+def check_batch(url: str) -> int:
+    """Return the number of the stored batch, after checking that it is whole, with its vectors and words and no others."""
     with threadkeep.open(url, index=INDEX) as keep:
         found = keep.store.search((), limit=100)
         (n,) = {item.value["n"] for item in found}
-        expected = {(op.namespace, op.key): op.value for op in whole(n) if op.value is not None}
+        expected = {(op.namespace, op.key): op.value for op in replacing_batch(n) if op.value is not None}
         assert {(item.namespace, item.key): item.value for item in found} == expected
         assert len(keep.store.search((), query=f"w{n}", limit=100)) == len(expected)
         check_vectors(url, keep.store)
-    assert len(stored_memories.held(where(url)).words) == len(expected)
+    assert len(stored_memories.read_memories(location(url)).words) == len(expected)
     return int(n)

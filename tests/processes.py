@@ -1,4 +1,4 @@
-"""Other processes: Python scripts that are run to their end and must end well."""
+"""Runs Python scripts in other processes, and fails if they fail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import fork_server
 
-PATIENCE = 120
+TIMEOUT = 120
 """Seconds after which a process counts as hanging."""
 
 
@@ -28,46 +28,46 @@ def start(script: str, *args: Any, flags: tuple[str, ...] = ()) -> subprocess.Po
 
 
 def fork(script: str, *args: Any) -> subprocess.Popen[str]:
-    """The same from the nursery, at once: for scripts that are not about imports, or how an interpreter begins and ends."""
+    """Start a script quickly, through the fork server. Not for tests of imports or of interpreter start and exit."""
     pipe = subprocess.PIPE
     return fork_server.Forked([script, *map(str, args)], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    """What it printed. Fails if it hangs, fails, or says anything on stderr."""
+    """Return what a process printed. Fail if it hangs, fails, or writes to stderr."""
     try:
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold its pipes
         out, err = process.communicate()
-        raise AssertionError(f"it does not end; it said {out!r} and {err[-4000:]}") from None
+        raise AssertionError(f"the process hangs; stdout {out!r}, stderr {err[-4000:]}") from None
     if process.returncode or err:
-        raise AssertionError(f"it ended with {process.returncode} and said {out!r} and {err[-4000:]}")
+        raise AssertionError(f"the process exited with {process.returncode}; stdout {out!r}, stderr {err[-4000:]}")
     return out
 
 
 def run(script: str, *args: Any, flags: tuple[str, ...] = ()) -> str:
-    """What the script printed."""
+    """Run a script in a new interpreter and return what it printed."""
     return finish(start(script, *args, flags=flags))
 
 
 def run_forked(script: str, *args: Any) -> str:
-    """The same from the nursery."""
+    """Run a script through the fork server and return what it printed."""
     return finish(fork(script, *args))
 
 
-def run_together(script: str, arguments: list[tuple[Any, ...]]) -> list[str]:
-    """Run one process for each set of arguments; all have imported everything before any of them goes on.
+def run_concurrently(script: str, arguments: list[tuple[Any, ...]]) -> list[str]:
+    """Run one process for each set of arguments, all starting at the same moment.
 
-    The script calls `together()` where it is ready.
+    The script calls `wait_for_others()` when it is ready.
     """
-    wait = "import sys\ndef together():\n    print('ready', flush=True)\n    sys.stdin.readline()\n"
+    wait = "import sys\ndef wait_for_others():\n    print('ready', flush=True)\n    sys.stdin.readline()\n"
     running = [fork(wait + script, *each) for each in arguments]
     for process in running:
         assert process.stdout is not None
         if process.stdout.readline() != "ready\n":
             finish(process)
-    for process in running:
+    for process in running:  # all are ready
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()

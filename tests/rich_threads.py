@@ -1,6 +1,6 @@
-"""Threads that have all there is: parallel nodes, sends to two nodes, a subgraph, an interrupt, an update, and a talk.
+"""Threads that use every feature: parallel nodes, sends, a subgraph, an interrupt, an update; and a cube thread.
 
-For tests of what looks at stored threads from outside.
+For tests of code that inspects stored threads.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from langgraph.types import Command, Send, interrupt
 import threadkeep
 
 LONG = "x" * 5000
-TALK = {"r1": ["hello " * 50, "second"], "r2": ["third"]}
-"""What is said in a talk, by run."""
+CUBE_TEXTS = {"r1": ["hello " * 50, "second"], "r2": ["third"]}
+"""The texts of the cube thread, by run."""
 
 
 class State(TypedDict, total=False):
@@ -26,7 +26,7 @@ class State(TypedDict, total=False):
 
 
 def graph(saver: Any) -> Any:
-    """Two nodes at once; one sends three times to two nodes; then a subgraph, then a question."""
+    """Build a graph: two parallel nodes, one of which sends three times to two nodes; a subgraph; a question."""
     inner = StateGraph(State)
     inner.add_node("inner", lambda state: {"log": ["inner"]})
     inner.add_edge(START, "inner")
@@ -53,26 +53,26 @@ def config(thread: str, **metadata: Any) -> Any:
     return {"configurable": {"thread_id": thread}, "metadata": metadata}
 
 
-def live(keep: threadkeep.Keep, thread: str, **metadata: Any) -> Any:
-    """A whole life of such a thread; the graph."""
-    made, where = graph(keep.checkpointer), config(thread, **metadata)
-    made.invoke({"log": ["hi"]}, where)
-    made.invoke(Command(resume="yes"), where)
-    made.update_state(where, {"log": ["edited"]}, as_node="right")
-    return made
+def write_thread(keep: threadkeep.Keep, thread: str, **metadata: Any) -> Any:
+    """Run the graph to its question, answer it, update the state. Return the graph."""
+    built, place = graph(keep.checkpointer), config(thread, **metadata)
+    built.invoke({"log": ["hi"]}, place)
+    built.invoke(Command(resume="yes"), place)
+    built.update_state(place, {"log": ["edited"]}, as_node="right")
+    return built
 
 
-def said(text: str, run: str | None = None) -> UserMessage:
+def user_message(text: str, run: str | None = None) -> UserMessage:
     return UserMessage(content=[TextContent(text=text)], id=text[:9], run_id=run)
 
 
-def talk(keep: threadkeep.Keep, thread: str) -> None:
-    """A talk of two runs."""
+def write_cube_thread(keep: threadkeep.Keep, thread: str) -> None:
+    """Write a CubeLoop thread of two runs."""
 
-    async def all_of_it() -> None:
-        for run, texts in TALK.items():
+    async def write_runs() -> None:
+        for run, texts in CUBE_TEXTS.items():
             await keep.cube.claim_run(thread, run)
-            await keep.cube.append(thread, [said(text, run) for text in texts])
+            await keep.cube.append(thread, [user_message(text, run) for text in texts])
             await keep.cube.mark_run_complete(thread, run)
 
-    asyncio.run(all_of_it())
+    asyncio.run(write_runs())

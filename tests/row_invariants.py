@@ -1,4 +1,4 @@
-"""Whether a SQLite file, a PostgreSQL schema or a prefix on Valkey is sound, told from its rows alone: nothing refers to what is not there, and the counts are right."""
+"""Consistency checks on the rows of a SQLite file, a PostgreSQL schema or Valkey: no dangling references, right counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from threadkeep.engine.memories.namespaces import encode
 
 
 class Rows(NamedTuple):
-    """One thread's rows."""
+    """The rows of one thread."""
 
     thread: dict[str, Any]
     items: dict[ItemId, bytes]
@@ -38,21 +38,23 @@ class Rows(NamedTuple):
     writes: list[dict[str, Any]]
 
 
-def loose_ends(path: Path | str, tenant: str = "") -> list[str]:
-    """Every reference that has no target, and every count that is wrong. Of a schema, those of one tenant."""
-    return [problem for rows in _threads(path, tenant) for problem in (*_dangling(rows), *_miscounted(rows))]
+def find_problems(path: Path | str, tenant: str = "") -> list[str]:
+    """Return every reference without a target and every wrong count; on a server, those of one tenant."""
+    return [
+        problem for rows in _threads(path, tenant) for problem in (*_dangling_references(rows), *_wrong_counts(rows))
+    ]
 
 
 def unused_items(path: Path | str, thread: str, tenant: str = "") -> set[ItemId]:
-    """The items that no row of a thread refers to. Names count as used."""
+    """Return the items that no row of a thread refers to. Names count as used."""
     rows = next((rows for rows in _threads(path, tenant) if rows.thread["id"] == thread.encode()), None)
-    return {at for at in rows.items if at.lane != NAMES} - _used(rows) if rows else set()
+    return {at for at in rows.items if at.lane != NAMES} - _used_items(rows) if rows else set()
 
 
 def _threads(path: Path | str, tenant: str = "") -> Iterator[Rows]:
     owned, threads = _of_file(path) if isinstance(path, Path) else _of_server(path, tenant)
     known = {thread["thread"] for thread in threads}
-    assert all(set(rows) <= known for rows in owned.values()), "rows of a thread that is not there"
+    assert all(set(rows) <= known for rows in owned.values()), "rows of a thread that does not exist"
     for thread in threads:
         items, checkpoints, writes = (owned[table].get(thread["thread"], []) for table in owned)
         yield Rows(thread, {ItemId(i["lane"], i["n"]): i["payload"] for i in items}, checkpoints, writes)
@@ -66,8 +68,8 @@ def _of_server(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
 
 
 def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], list[dict[str, Any]]]:
-    """Threads are numbered here; what tells of them beside their rows is checked at once."""
-    there = {key: value for key, value in valkey_servers.stored(url).items() if _whose(key) == to_bytes(tenant)}
+    """Number and read the threads on Valkey, and check their index sets against their rows."""
+    there = {key: value for key, value in valkey_servers.read_all(url).items() if _tenant_of(key) == to_bytes(tenant)}
     owned: dict[str, dict[int, list[dict[str, Any]]]] = {table: {} for table in OWNED}
     threads = []
     for number, (key, fields) in enumerate([each for each in there.items() if each[0][4:6] == b"t:"]):
@@ -75,9 +77,9 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
         checkpoints = [checkpoint_row(value) for field, value in fields.items() if field[:1] == b"c"]
         writes = [write_row(value) for field, value in fields.items() if field[:1] == b"w"]
         order = set(there.pop(key.replace(b":t:", b":o:", 1), {}))
-        _check_places(key, fields, order, [*map(visible_place, checkpoints), *map(write_place, writes)])
+        _check_order(key, fields, order, [*map(visible_place, checkpoints), *map(write_place, writes)])
         assert order >= {b"u" + encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}, key
-        _check_told(key, row, there, order, checkpoints)
+        _check_indexes(key, row, there, order, checkpoints)
         threads.append(
             {"thread": number, "id": to_bytes(row.key.id), "nexts": b"".join(map(varint, row.nexts)), "labels": row.labels,
              "bytes": row.bytes, "checkpoints": row.checkpoints, "writes": row.writes}
@@ -93,28 +95,28 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
             for each in writes
         ]  # fmt: skip
     left = {key: value for key, value in there.items() if key[4:6] not in (b"t:", *_OF_MEMORIES) and value}
-    assert not left, f"told of threads that are not there: {left}"
+    assert not left, f"index entries of threads that do not exist: {left}"
     return owned, threads
 
 
 _OF_MEMORIES = (b"m:", b"e:", b"s:", b"d:", b"v:", b"w:", b"p:")
 
 
-def _whose(key: bytes) -> bytes:
-    """The tenant that a key is of."""
+def _tenant_of(key: bytes) -> bytes:
+    """Return the tenant of a key."""
     what, name = key[4:5], key[6:]
     return name.split(b"\0\1")[0].replace(b"\0\xff", b"\0") if what in (b"t", b"o") else name
 
 
-def _check_places(key: bytes, fields: Any, order: set[bytes], places: list[bytes]) -> None:
-    """The order of a thread has a place for each of its rows."""
+def _check_order(key: bytes, fields: Any, order: set[bytes], places: list[bytes]) -> None:
+    """Check that the order set of a thread has an entry for each of its rows."""
     assert {place for place in order if place[:1] != b"u"} == set(places), key
     rows = {b"c" + place[1:] if place[:1] == b"h" else place for place in places}
     assert {field for field in fields if field[:1] in (b"c", b"w")} == rows, key
 
 
-def _check_told(key: bytes, row: Any, there: dict[bytes, Any], order: set[bytes], checkpoints: list[Any]) -> None:
-    """The sets of the partition tell of the thread what its row says. What was found is taken out."""
+def _check_indexes(key: bytes, row: Any, there: dict[bytes, Any], order: set[bytes], checkpoints: list[Any]) -> None:
+    """Check that the partition's index sets agree with the thread's row, and remove the entries that were found."""
     names = ValkeyBackend("").names(row.key)
     sets = [there[key[:4] + what + b":" + to_bytes(row.key.tenant)] for what in (b"u", b"c", b"b", b"n")]
     told = [each.pop(name, None) for each, name in zip(sets, (*[names.member] * 3, names.id), strict=True)]
@@ -144,7 +146,7 @@ def _of_schema(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
         }
     for row in (*rows["checkpoints"], *rows["writes"]):
         row["refs"] = pack_ranges(zip(*[iter(row["refs"])] * 3, strict=True))
-    return {table: _grouped(rows[table]) for table in OWNED}, rows["threads"]
+    return {table: _group_by_thread(rows[table]) for table in OWNED}, rows["threads"]
 
 
 def _of_file(path: Path) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], list[dict[str, Any]]]:
@@ -155,38 +157,40 @@ def _of_file(path: Path) -> tuple[dict[str, dict[int, list[dict[str, Any]]]], li
     )
     try:
         with connection:
-            owned = {table: _grouped(connection.execute(f"SELECT * FROM tk_{table}").fetchall()) for table in OWNED}
+            owned = {
+                table: _group_by_thread(connection.execute(f"SELECT * FROM tk_{table}").fetchall()) for table in OWNED
+            }
             return owned, connection.execute("SELECT * FROM tk_threads").fetchall()
     finally:
         connection.close()
 
 
-def _grouped(rows: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+def _group_by_thread(rows: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
     grouped: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         grouped.setdefault(row["thread"], []).append(row)
     return grouped
 
 
-def _used(rows: Rows) -> set[ItemId]:
+def _used_items(rows: Rows) -> set[ItemId]:
     used = {at for row in (*rows.checkpoints, *rows.writes) for run in unpack_ranges(row["refs"]) for at in run.ids()}
     lists = [at for at in used if at.lane == RUN_LISTS and at in rows.items]
     used |= {at for spill in lists for run in spilled(spill, rows.items[spill]) for at in run.ids()}
     return used | {ItemId(SHARED, row["labels"]) for row in rows.checkpoints}
 
 
-def _dangling(rows: Rows) -> Iterator[str]:
+def _dangling_references(rows: Rows) -> Iterator[str]:
     nexts = list(read_varints(rows.thread["nexts"]))
     names = {ItemId(NAMES, n) for n in range(nexts[NAMES] if nexts else 0)}
     labels = {ItemId(SHARED, rows.thread["labels"])} if rows.thread["labels"] is not None else set()
-    for at in sorted((_used(rows) | names | labels) - rows.items.keys()):
-        yield f"thread {rows.thread['id']!r} refers to {at}, which is not there"
+    for at in sorted((_used_items(rows) | names | labels) - rows.items.keys()):
+        yield f"thread {rows.thread['id']!r} refers to {at}, which does not exist"
     for at in rows.items:
         if at.lane >= len(nexts) or at.n >= nexts[at.lane]:
-            yield f"thread {rows.thread['id']!r} has {at}, which is not counted yet"
+            yield f"thread {rows.thread['id']!r} has {at}, which is beyond the lane's counter"
 
 
-def _miscounted(rows: Rows) -> Iterator[str]:
+def _wrong_counts(rows: Rows) -> Iterator[str]:
     stored = sum(map(len, rows.items.values()))
     for row in (*rows.checkpoints, *rows.writes):
         stored += len(row["body"]) + len(row["refs"])

@@ -1,4 +1,4 @@
-"""A Keep with one of everything: threads of real graphs, CubeLoop threads, memories; and reading all of it."""
+"""Fills a Keep with one of everything: threads of real graphs, CubeLoop threads, memories. Reads all of it back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Command
 
 import threadkeep
-from checkpoint_trees import Put, Wrote, grow
+from checkpoint_trees import Put, PutWrites, put_steps
 from graph_scenarios import chat, fan, nested, two_questions
 from test_delta_graphs import build as delta_graph
 from threadkeep.engine.identity import GRAPH
@@ -24,7 +24,7 @@ SECRETS = [
     "Kilimanjaro", "password-1234", "ana@example.org", "Grüße 🦜", "customer_email", "4929-0000-1111", "blue moon",
     "Zanzibar", "secret-user", "favourite-colour", "weather_in_oslo_argument", "private-thread",
 ]  # fmt: skip
-"""Words that people wrote, or called things by."""
+"""Words of users, in texts and names. None may be left in a redacted file."""
 CONTINUED = {"configurable": {"thread_id": "chat"}}
 
 
@@ -64,8 +64,8 @@ def fill(keep: threadkeep.Keep) -> None:
     fan(lambda task: {"done": [task["n"]]})(saver).invoke({"items": [3, 1, 2]}, thread("fan"))
     _deltas(saver)
     _by_hand(saver)
-    asyncio.run(_talk(keep.cube))
-    _remember(keep.store)
+    asyncio.run(_write_cube_threads(keep.cube))
+    _write_memories(keep.store)
 
 
 def thread(id: str) -> dict[str, Any]:
@@ -81,11 +81,11 @@ def _deltas(saver: Any) -> None:
     for n in range(5):
         graph.invoke({"messages": [HumanMessage(f"Zanzibar {n}", id=f"human{n}")]}, thread("delta"))
     saver.copy_thread("delta", "pruned")
-    saver.prune(["pruned"])  # hidden rows
+    saver.prune(["pruned"])  # leaves hidden rows
 
 
 def _by_hand(saver: Any) -> None:
-    """What a graph seldom leaves: string versions, unknown keys, early writes, odd metadata, classes that are gone."""
+    """Put what graphs rarely do: string versions, unknown keys, early writes, odd metadata, classes that are gone."""
     module = types.ModuleType("gone_module")
     gone = make_dataclass("Gone", ["wish"], namespace={"__module__": "gone_module"})
     module.Gone = gone
@@ -104,15 +104,15 @@ def _by_hand(saver: Any) -> None:
     saver.put_writes(
         early, [("a", "Kilimanjaro"), ("__interrupt__", ["4929-0000-1111"])], "task", "~__pregel_pull, node"
     )
-    tree = [Put("c0", None, {"a": list(range(300))}, run="run-1"), Wrote("c0", "t", (("b", 1),), run="run-2"),
+    tree = [Put("c0", None, {"a": list(range(300))}, run="run-1"), PutWrites("c0", "t", (("b", 1),), run="run-2"),
             Put("c1", "c0", {"a": [*range(5), *range(100, 300)]}, run="run-2"), Put("c2", "c0", {"b": "z"})]  # fmt: skip
-    grow(saver, "private-thread", tree)
+    put_steps(saver, "private-thread", tree)
     messages = [{"id": f"m{n}", "text": f"{n} " * 200} for n in range(120)]
-    for n in range(6):  # many runs: run lists
-        grow(saver, "many runs", [Put(f"c{n}", f"c{n - 1}" if n else None, {"a": messages[n :: 2 + n % 3]})])
+    for n in range(6):  # many ranges, which go into range lists
+        put_steps(saver, "many runs", [Put(f"c{n}", f"c{n - 1}" if n else None, {"a": messages[n :: 2 + n % 3]})])
 
 
-async def _talk(cube: Any) -> None:
+async def _write_cube_threads(cube: Any) -> None:
     await cube.claim_run("talk", "run-é")
     said = UserMessage(
         content=[TextContent(text="Kilimanjaro " * 100)], run_id="run-é", id="m1", metadata={"customer_email": 1}
@@ -135,7 +135,7 @@ async def _talk(cube: Any) -> None:
     await cube.fork("talk", "forked", after_run_id="run-é")
 
 
-def _remember(store: Any) -> None:
+def _write_memories(store: Any) -> None:
     store.put(
         ("users", "secret-user"), "favourite-colour", {"is": "blue moon", "deep": {"customer_email": [1, 2.5, "x"]}}
     )
@@ -146,13 +146,15 @@ def _remember(store: Any) -> None:
 
 
 def contents(keep: threadkeep.Keep) -> dict[str, Any]:
-    """All that can be read of a Keep, times and hidden rows too."""
+    """Read everything in a Keep, times and hidden rows too."""
     found: dict[str, Any] = {}
     for info in keep.threads(order="id", limit=1000):
         found[f"{info.kind} {info.id}"] = {
-            "told": (info.checkpoints, info.writes, info.created, info.updated, info.step, info.source, info.status),
+            "info": (info.checkpoints, info.writes, info.created, info.updated, info.step, info.source, info.status),
             "rows": _rows(keep, info),
-            "state": _graph(keep, info.id) if info.kind == GRAPH else asyncio.run(_talked(keep.cube, info.id)),
+            "state": _graph(keep, info.id)
+            if info.kind == GRAPH
+            else asyncio.run(_read_cube_thread(keep.cube, info.id)),
         }
     items = keep.store.search((), limit=1000)
     found["memories"] = [(i.namespace, i.key, i.value, i.created_at, i.updated_at) for i in items]
@@ -179,7 +181,7 @@ def _graph(keep: threadkeep.Keep, id: str) -> Any:
     return listed, list(map(repr, by_id)), repr(deltas)
 
 
-async def _talked(cube: Any, id: str) -> Any:
+async def _read_cube_thread(cube: Any, id: str) -> Any:
     data = await cube.load(id)
     answers = await cube.load_hitl_answer(id, "q0", run_id="run-é")
     snapshot = await cube.snapshot(id, after_run_id="run-é")

@@ -1,4 +1,4 @@
-"""What a SQLite file, a PostgreSQL schema or a prefix on Valkey holds of memories, and what of it should not be there any more."""
+"""Reads stored memories directly from a SQLite file, a PostgreSQL schema or Valkey, and finds leftovers of deleted ones."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ from threadkeep.backends.valkey.memories import _HALF, _vector, memory_row
 from threadkeep.engine.identity import from_bytes
 from threadkeep.engine.memories.namespaces import MemoryKey, decode
 
-Ask = Callable[[str], list[tuple[Any, ...]]]
+Query = Callable[[str], list[tuple[Any, ...]]]
 
 
-class Held(NamedTuple):
-    """Memories by number, the vector of each of their fields, and which of them have words."""
+class StoredMemories(NamedTuple):
+    """Keys of memories by number, the vectors of their fields, and which of them are in the word index."""
 
-    places: dict[int, MemoryKey]
+    memory_keys: dict[int, MemoryKey]
     vectors: dict[int, dict[int, list[float]]]
     words: set[int]
 
-    def of(self, place: MemoryKey) -> list[list[float]]:
-        """The vectors of a memory."""
-        number = next((number for number, there in self.places.items() if there == place), 0)
+    def of(self, key: MemoryKey) -> list[list[float]]:
+        """Return the vectors of a memory."""
+        number = next((number for number, stored in self.memory_keys.items() if stored == key), 0)
         return list(self.vectors.get(number, {}).values())
 
 
-def held(where: Path | str, tenant: str = "") -> Held:
-    """All that is there, expired or not."""
+def read_memories(where: Path | str, tenant: str = "") -> StoredMemories:
+    """Read all memories of a tenant, expired ones too."""
     if isinstance(where, Path):
         return _of_file(where, tenant)
     return _of_prefix(where, tenant) if where.startswith("valkey:") else _of_schema(where, tenant)
 
 
-def left_behind(where: Path | str, tenant: str = "") -> list[str]:
-    """Vectors and words of memories that are gone, and vectors that are not numbered from 0 on."""
-    return list(_loose(held(where, tenant)))
+def find_leftovers(where: Path | str, tenant: str = "") -> list[str]:
+    """Return vectors and words of memories that do not exist, and vectors that are not numbered from 0."""
+    return list(_leftovers(read_memories(where, tenant)))
 
 
-def _loose(found: Held) -> Iterator[str]:
+def _leftovers(found: StoredMemories) -> Iterator[str]:
     for number, fields in ((number, list(vectors)) for number, vectors in found.vectors.items()):
-        if number not in found.places:
+        if number not in found.memory_keys:
             yield f"vectors {fields} of no memory ({number})"
         elif fields != list(range(len(fields))):
-            yield f"{found.places[number]} has the vectors {fields}"
-    for number in found.words - found.places.keys():
+            yield f"{found.memory_keys[number]} has the vectors {fields}"
+    for number in found.words - found.memory_keys.keys():
         yield f"words of no memory ({number})"
 
 
-def _of_file(path: Path, tenant: str) -> Held:
+def _of_file(path: Path, tenant: str) -> StoredMemories:
     with closing(apsw.Connection(str(path))) as connection:
         connection.set_busy_timeout(10_000)
         with connection:
-            ask: Ask = lambda sql: connection.execute(sql).fetchall()
+            ask: Query = lambda sql: connection.execute(sql).fetchall()
             whose = f"x'{_hex(tenant)}'"
             words = ask(
                 "SELECT coalesce(m.memory, w.rowid) FROM tk_words w LEFT JOIN tk_memories m ON m.n = w.rowid "
                 f"WHERE coalesce(m.tenant, {whose}) = {whose}"
             )
-            return Held(*_rows(ask, "tk_", whose), {row[0] for row in words})
+            return StoredMemories(*_rows(ask, "tk_", whose), {row[0] for row in words})
 
 
-def _of_prefix(url: str, tenant: str) -> Held:
-    """What tells of the memories beside their rows is checked at once."""
-    found = Held({}, {}, set())
-    there = valkey_servers.stored(url)
+def _of_prefix(url: str, tenant: str) -> StoredMemories:
+    """Read memories from Valkey, and check their index sets against their rows."""
+    found = StoredMemories({}, {}, set())
+    there = valkey_servers.read_all(url)
     for key, stored in there.items():
         if key[4:6] != b"m:" or decode(key[6:])[0] != tenant:
             continue
@@ -81,7 +81,7 @@ def _of_prefix(url: str, tenant: str) -> Held:
         assert sets[b"d"] == {number: row.updated for number, row in rows.items()}, key
         assert sets[b"e"] == {number: row.expires for number, row in rows.items() if row.expires is not None}, key
         assert key[6:] in there[key[:4] + b"p:"], key
-        found.places.update({int(number, 16) - _HALF: row.memory_key for number, row in rows.items()})
+        found.memory_keys.update({int(number, 16) - _HALF: row.memory_key for number, row in rows.items()})
     for key, stored in there.items():
         if key[4:6] == b"v:" and decode(key[6:])[0] == tenant:
             fields = {field: value for field, value in stored.items() if b":" in field}
@@ -91,17 +91,17 @@ def _of_prefix(url: str, tenant: str) -> Held:
     return found
 
 
-def _of_schema(url: str, tenant: str) -> Held:
+def _of_schema(url: str, tenant: str) -> StoredMemories:
     prefix = f"{parse_qs(urlsplit(url).query)['schema'][0]}.tk_"
     with psycopg.connect(url.partition("?")[0]) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        ask: Ask = lambda sql: connection.execute(sql.encode()).fetchall()
+        ask: Query = lambda sql: connection.execute(sql.encode()).fetchall()
         whose = f"'\\x{_hex(tenant)}'::bytea"
         words = ask(f"SELECT memory FROM {prefix}memories WHERE tenant = {whose} AND words IS NOT NULL")
-        return Held(*_rows(ask, prefix, whose), {row[0] for row in words})
+        return StoredMemories(*_rows(ask, prefix, whose), {row[0] for row in words})
 
 
-def _rows(ask: Ask, prefix: str, tenant: str) -> tuple[dict[int, MemoryKey], dict[int, dict[int, list[float]]]]:
+def _rows(ask: Query, prefix: str, tenant: str) -> tuple[dict[int, MemoryKey], dict[int, dict[int, list[float]]]]:
     places = ask(f"SELECT memory, space, key FROM {prefix}memories WHERE tenant = {tenant}")
     ours = f"part IN (SELECT part FROM {prefix}parts WHERE tenant = {tenant})"
     vectors: dict[int, dict[int, list[float]]] = {}

@@ -1,4 +1,4 @@
-"""Equality that a serializer cannot fool."""
+"""Strict equality, for values that went through a serializer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Equal in type, order and every part: 1 is not True, 0.0 is not -0.0, NaN is NaN."""
+    """Return whether two values are equal in type, order and every part: 1 is not True, 0.0 is not -0.0, NaN is NaN."""
     if type(found) is not type(expected):
         return False
     if isinstance(expected, np.ndarray):

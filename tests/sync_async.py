@@ -1,4 +1,4 @@
-"""The two colours of a call. Savers and graphs spell every verb twice, `put` and `aput`: one test body serves both."""
+"""Calls verbs sync or async, so that one test body tests both `put` and `aput`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 
-class Sync:
-    """Calls the sync spelling, in a worker thread: it may block there."""
+class SyncCaller:
+    """Calls the sync verb in a worker thread, where it may block."""
 
     async def __call__(self, target: Any, verb: str, /, *args: Any, **kwargs: Any) -> Any:
         return await asyncio.to_thread(getattr(target, verb), *args, **kwargs)
@@ -16,8 +16,8 @@ class Sync:
         return await asyncio.to_thread(lambda: list(getattr(target, verb)(*args, **kwargs)))
 
 
-class Async:
-    """Calls the async spelling, `a` and the verb, on the test's own loop."""
+class AsyncCaller:
+    """Awaits the async verb on the test's event loop."""
 
     async def __call__(self, target: Any, verb: str, /, *args: Any, **kwargs: Any) -> Any:
         return await getattr(target, f"a{verb}")(*args, **kwargs)
@@ -26,4 +26,4 @@ class Async:
         return [found async for found in getattr(target, f"a{verb}")(*args, **kwargs)]
 
 
-Colour = Sync | Async
+Caller = SyncCaller | AsyncCaller

@@ -24,8 +24,8 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 import shared_pool
 import threadkeep
 from hypothesis_profiles import PROVING
-from model import Model, place_config
-from row_invariants import loose_ends, unused_items
+from model import Model, checkpoint_config
+from row_invariants import find_problems, unused_items
 from threadkeep import Problem, ThreadInfo
 from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.engine.log.itemlog import ItemId
@@ -117,10 +117,10 @@ class Store:
         self._runner = asyncio.Runner()
         self._keeps = [open(which) for which in range(3)]
 
-    def loose_ends(self) -> list[str]:
+    def find_problems(self) -> list[str]:
         if self._path is None or (isinstance(self._path, Path) and not self._path.exists()):
             return []
-        return loose_ends(self._path, self._tenant)
+        return find_problems(self._path, self._tenant)
 
     def problems(self) -> list[Problem]:
         """What verify finds, in `make test` in memory only; parents that were never put are the play's own."""
@@ -254,7 +254,7 @@ class Agreement(RuleBasedStateMachine):
                 raise AssertionError(f"{store.name}: {verb}{args}{kwargs}\n" + "\n".join(differences(answer, expected)))
 
     def there(self, thread: str | None = None, ns: str | None = None) -> list[tuple[str, str, str]]:
-        return [p for p in self.model.places() if thread in (None, p[0]) and ns in (None, p[1])]
+        return [p for p in self.model.checkpoint_keys() if thread in (None, p[0]) and ns in (None, p[1])]
 
     def new_id(self, draw: Any) -> str:
         """Mostly greater than all, sometimes in between, sometimes one that is there, here or in another thread."""
@@ -293,7 +293,7 @@ class Agreement(RuleBasedStateMachine):
         if not again:
             self.apply(data, "delete_thread", thread, keep=keep)
         self.apply(data, *self.a_put(data, place, parent, {}), keep=keep)
-        self.agree(1 - keep, "get_tuple", place_config(thread, data.draw(st.sampled_from(["", "elsewhere"])), ""))
+        self.agree(1 - keep, "get_tuple", checkpoint_config(thread, data.draw(st.sampled_from(["", "elsewhere"])), ""))
         self.apply(data, *self.a_put(data, (thread, "", f"{self.clock:08}"), place[2], {}), keep=1 - keep)
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
@@ -404,7 +404,7 @@ class Agreement(RuleBasedStateMachine):
         run = draw(st.sampled_from([run, run, {"run_id": RUNS[0]}]))
         self.known[place] = None
         self.touched.add(place[0])
-        return ("put_writes", place_config(*place) | {"metadata": run}, writes, task, draw(st.sampled_from(PATHS)))
+        return ("put_writes", checkpoint_config(*place) | {"metadata": run}, writes, task, draw(st.sampled_from(PATHS)))
 
     @rule(data=st.data(), threads=st.lists(st.sampled_from(THREADS), min_size=1, max_size=2, unique=True))
     def clean_up(self, data: Any, threads: list[str]) -> None:
@@ -453,12 +453,12 @@ class Agreement(RuleBasedStateMachine):
     @rule(data=st.data(), which=st.integers(0, 1), flip=st.booleans())
     def ask_for_one(self, data: Any, which: int, flip: bool) -> None:
         thread, ns, id = data.draw(st.sampled_from([("t", "", "never put"), *self.known]))
-        self.agree(which, "get_tuple", place_config(thread, ns, data.draw(st.sampled_from([id, ""]))), flip=flip)
+        self.agree(which, "get_tuple", checkpoint_config(thread, ns, data.draw(st.sampled_from([id, ""]))), flip=flip)
 
     @rule(data=st.data(), which=st.integers(0, 2), flip=st.booleans())
     def ask_for_a_delta_history(self, data: Any, which: int, flip: bool) -> None:
         thread, ns, id = data.draw(st.sampled_from([("t", "", "never put"), *self.known]))
-        config = place_config(thread, ns, data.draw(st.sampled_from([id, ""])))
+        config = checkpoint_config(thread, ns, data.draw(st.sampled_from([id, ""])))
         channels = data.draw(st.lists(st.sampled_from(["messages", "branch", "count", "nothing"]), unique=True))
         self.agree(which, "get_delta_channel_history", config=config, channels=channels, flip=flip)
 
@@ -504,8 +504,8 @@ class Agreement(RuleBasedStateMachine):
     def everything_reads_the_same(self) -> None:
         self.agree(2, "list", None)
         for place in self.known:
-            self.agree(2, "get_tuple", place_config(*place), stores=self.stores[::2])
-            self.agree(2, "get_tuple", place_config(*place[:2], ""), stores=self.stores[::2])
+            self.agree(2, "get_tuple", checkpoint_config(*place), stores=self.stores[::2])
+            self.agree(2, "get_tuple", checkpoint_config(*place[:2], ""), stores=self.stores[::2])
         for store in self.stores:
             assert store.catalogue() == self.model.threads(), store.name
             assert store.problems() == [], store.name

@@ -21,7 +21,7 @@ from langgraph.types import Send
 import threadkeep
 from checkpoint_chains import Chain
 from conftest import BACKENDS
-from rich_threads import LONG, TALK, config, live, talk
+from rich_threads import CUBE_TEXTS, LONG, config, write_cube_thread, write_thread
 from test_plans import KEY, Bench, put
 from threadkeep import Keep, errors
 from threadkeep.cli.app import run
@@ -37,16 +37,16 @@ SERDE = JsonPlusSerializer()
 
 @pytest.fixture(scope="module", params=BACKENDS, ids=lambda backend: backend.name)
 def living(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Keep, Any]]:
-    """A Keep that nobody changes: `fan`, `fan 2`, `talk`, `other`; and the graph of the first."""
+    """A Keep that nobody changes: `fan`, `fan 2`, `write_cube_thread`, `other`; and the graph of the first."""
     with threadkeep.open(request.param.fresh(tmp_path_factory.mktemp("audit"), 0)) as keep:
         yield keep, populated(keep)
 
 
 def populated(keep: Keep) -> Any:
-    talk(keep, "talk")
+    write_cube_thread(keep, "talk")
     Chain(keep.checkpointer, "other").put({"log": ["a"]}, user="ada")
-    live(keep, "fan 2")
-    return live(keep, "fan", user="eva")
+    write_thread(keep, "fan 2")
+    return write_thread(keep, "fan", user="eva")
 
 
 @pytest.fixture
@@ -139,11 +139,11 @@ def test_sends_of_old_checkpoints_name_their_nodes(keep: Keep) -> None:
 
 def test_a_trace_of_a_talk_has_the_messages_of_each_run(seen: Keep) -> None:
     second, first = seen.trace("talk", values=True), seen.trace("talk", "latest~1", values=True)
-    assert [each.value["content"][0]["text"] for each in [*first, *second]] == [*TALK["r1"], *TALK["r2"]]
+    assert [each.value["content"][0]["text"] for each in [*first, *second]] == [*CUBE_TEXTS["r1"], *CUBE_TEXTS["r2"]]
     assert [(each.run, each.task, each.idx, each.channel, each.node) for each in [*first, *second]] == [
         ("r1", "r1", 0, "messages", None), ("r1", "r1", 1, "messages", None), ("r2", "r2", 2, "messages", None),
     ]  # fmt: skip
-    assert first[0].size > len(TALK["r1"][0])
+    assert first[0].size > len(CUBE_TEXTS["r1"][0])
 
 
 @pytest.mark.parametrize(
@@ -348,8 +348,8 @@ def test_stats_count_threads_memories_and_what_the_storage_takes(url: str) -> No
     with threadkeep.open(url) as keep:
         empty = keep.stats()
         assert (empty.threads, empty.oldest, empty.newest, empty.memories, empty.namespaces) == (0, None, None, 0, 0)
-        live(keep, "fan")
-        talk(keep, "talk")
+        write_thread(keep, "fan")
+        write_cube_thread(keep, "talk")
         for n in range(3):
             keep.store.put(("a", str(n % 2)), f"k{n}", {"n": n})
         keep.store.put(("gone",), "k", {"n": 1}, ttl=1e-9)
@@ -428,8 +428,8 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 def test_commands_say_what_the_verbs_say(lasting_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with threadkeep.open(lasting_url) as keep:
-        live(keep, "fan")
-        talk(keep, "talk")
+        write_thread(keep, "fan")
+        write_cube_thread(keep, "talk")
         url = ("--url", lasting_url)
         traced = keep.trace("fan", "latest~2", values=True)
         assert asked(capsys, "trace", "fan", "latest~2", "--values", *url) == as_plain(traced)
@@ -450,7 +450,7 @@ def test_tables_show_nodes_channels_and_sums(tmp_path: Path, capsys: pytest.Capt
     url = ("--url", str(tmp_path / "keep.db"))
     odd = "red \x1b[31m\ud800 [bold]"
     with threadkeep.open(f"sqlite:///{tmp_path / 'keep.db'}") as keep:
-        live(keep, "fan")
+        write_thread(keep, "fan")
         Chain(keep.checkpointer, odd).put({"log": ["a"]})
 
     def shown(*words: str) -> str:
@@ -474,7 +474,7 @@ def test_tables_show_nodes_channels_and_sums(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_executable_asks_a_file(tmp_path: Path) -> None:
     with threadkeep.open(f"sqlite:///{tmp_path / 'keep.db'}") as keep:
-        live(keep, "fan")
+        write_thread(keep, "fan")
     done = subprocess.run(
         [sys.executable, "-m", "threadkeep", "activity", "--since", "7d", "--by", "node"], check=False, timeout=60,
         env=os.environ | {"THREADKEEP_URL": str(tmp_path / "keep.db")}, capture_output=True, text=True,

@@ -16,10 +16,10 @@ from langgraph.types import Command
 
 import shared_pool
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, list_ids, values_of
 from graph_scenarios import THREAD, chat, nested, replies, two_questions
-from row_invariants import loose_ends
-from sync_async import Colour
+from row_invariants import find_problems
+from sync_async import Caller
 from test_crashes import PAST, World, place_of, talk
 from test_crashes import do as act
 from test_crashes import put as put_args
@@ -43,7 +43,7 @@ def place(url: str) -> Path | str | None:
 
 def check(url: str) -> None:
     if place(url) is not None:
-        assert loose_ends(place(url)) == []  # type: ignore[arg-type]
+        assert find_problems(place(url)) == []  # type: ignore[arg-type]
 
 
 def at(thread: str) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def id_of(state: Any) -> str:
     return id
 
 
-async def talked(call: Colour, graph: Any, count: int, *, start: int = 0, thread: str = "1") -> None:
+async def talked(call: Caller, graph: Any, count: int, *, start: int = 0, thread: str = "1") -> None:
     for n in range(start, start + count):
         await call(graph, "invoke", {"messages": [HumanMessage(f"q{n}", id=f"h{n}")]}, at(thread))
 
@@ -74,7 +74,7 @@ def test_the_rollback_of_seed_003_is_one_row_and_stores_nothing_again(url: str) 
         before = keep.thread("t")
         branches = keep.rollback("t", "ckpt_005")
         assert (branches.id, branches.parent, branches.forked_from) == ("ckpt_007", "ckpt_005", "ckpt_005")
-        assert ids(keep.checkpointer) == ["ckpt_007", *reversed(SEED)]
+        assert list_ids(keep.checkpointer) == ["ckpt_007", *reversed(SEED)]
         found = keep.checkpointer.get_tuple(config("t"))
         target = keep.checkpointer.get_tuple(config("t", "ckpt_005"))
         assert found is not None
@@ -105,7 +105,7 @@ def test_a_tag_stays_with_the_checkpoint_that_it_was_given_to() -> None:
             assert ("tag" in found.metadata, found.metadata["user"]) == (False, "u")
 
 
-async def test_a_conversation_goes_on_from_where_it_was_rolled_back_to(url: str, call: Colour) -> None:
+async def test_a_conversation_goes_on_from_where_it_was_rolled_back_to(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)
         await talked(call, graph, 3)
@@ -125,7 +125,7 @@ async def test_a_conversation_goes_on_from_where_it_was_rolled_back_to(url: str,
         check(url)
 
 
-async def test_a_question_is_asked_and_answered_again_after_a_rollback(url: str, call: Colour) -> None:
+async def test_a_question_is_asked_and_answered_again_after_a_rollback(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         graph = two_questions(keep.checkpointer)
         asked = await call(graph, "invoke", {"said": ["go"]}, THREAD)
@@ -140,7 +140,7 @@ async def test_a_question_is_asked_and_answered_again_after_a_rollback(url: str,
         assert done["said"] == ["go", "left B", "right B", "after"]
 
 
-async def test_a_question_that_waits_can_be_answered_in_a_fork_and_in_its_thread(url: str, call: Colour) -> None:
+async def test_a_question_that_waits_can_be_answered_in_a_fork_and_in_its_thread(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         for name, build in {"two": two_questions, "nested": nested()}.items():
             graph = build(keep.checkpointer)
@@ -157,7 +157,7 @@ async def test_a_question_that_waits_can_be_answered_in_a_fork_and_in_its_thread
         check(url)
 
 
-async def test_a_fork_in_the_middle_leaves_out_what_came_after(url: str, call: Colour) -> None:
+async def test_a_fork_in_the_middle_leaves_out_what_came_after(url: str, call: Caller) -> None:
     """The answers of the later step stand on the target: they are its child's."""
     async with threadkeep.open(url) as keep:
         graph = nested()(keep.checkpointer)
@@ -175,7 +175,7 @@ async def test_a_fork_in_the_middle_leaves_out_what_came_after(url: str, call: C
         check(url)
 
 
-async def test_a_branch_of_a_delta_graph_has_only_its_own_past(url: str, call: Colour) -> None:
+async def test_a_branch_of_a_delta_graph_has_only_its_own_past(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         graph = delta_graph(keep.checkpointer, frequency=2)
         await delta_turns(call, graph, 3)
@@ -201,7 +201,7 @@ def id_of_config(config: Any) -> str:
     return id
 
 
-async def test_string_versions_go_on_as_strings_after_a_rollback(url: str, call: Colour) -> None:
+async def test_string_versions_go_on_as_strings_after_a_rollback(url: str, call: Caller) -> None:
     peer = InMemorySaver()
     await talked(call, chat(replies)(peer), 2)
     async with threadkeep.open(url) as keep:
@@ -222,7 +222,7 @@ async def test_string_versions_go_on_as_strings_after_a_rollback(url: str, call:
 
 
 async def test_a_fork_is_one_more_branch_each_time_and_a_rollback_the_same_until_it_is_used(
-    url: str, call: Colour
+    url: str, call: Caller
 ) -> None:
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)
@@ -251,13 +251,13 @@ def test_a_new_thread_has_the_lineage_only_and_is_found_by_its_own_name(url: str
         saver.put_writes(config("t", "00000099"), [("log", "early")], "early")
         branches = keep.fork("t", "00000003", to="u")
         assert (branches.thread, branches.id, branches.parent) == ("u", "00000003", "00000002")
-        assert ids(saver, "u") == ["00000003", "00000002", "00000001", "00000000"]
-        assert values(saver, "u") == values(saver, "t", "00000003")
+        assert list_ids(saver, "u") == ["00000003", "00000002", "00000001", "00000000"]
+        assert values_of(saver, "u") == values_of(saver, "t", "00000003")
         assert [found.pending_writes for found in saver.list(config("u"))] == [
-            found.pending_writes for found in saver.list(config("t")) if found.checkpoint["id"] in ids(saver, "u")
+            found.pending_writes for found in saver.list(config("t")) if found.checkpoint["id"] in list_ids(saver, "u")
         ]
-        assert ids(saver, None, filter={"thread_id": "u"}) == ids(saver, "u")
-        assert ids(saver, "u", filter={"user": "bob"}) == []
+        assert list_ids(saver, None, filter={"thread_id": "u"}) == list_ids(saver, "u")
+        assert list_ids(saver, "u", filter={"user": "bob"}) == []
         info = keep.thread("u")
         assert info is not None
         assert (info.checkpoints, info.writes, info.step, info.status) == (4, 4, 3, "pending")
@@ -287,7 +287,7 @@ def test_a_new_id_is_greater_than_all_and_of_their_kind(greatest: str, expected:
     assert fresh_id(UUIDS[0], BranchStamp(1_800_000_000_000_000, 5)).endswith("-6000-8000-000000000005")
 
 
-async def test_a_clock_that_went_back_changes_nothing(url: str, call: Colour, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_clock_that_went_back_changes_nothing(url: str, call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(branches, "now_us", lambda: 1_000_000)
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)
@@ -353,8 +353,8 @@ def test_a_namespace_is_rolled_back_by_itself(url: str) -> None:
             Chain(keep.checkpointer).put({"x": n}, id=f"r{n}")
         branches = keep.rollback("t", "i0", ns="inner")
         assert (branches.id, branches.ns) == ("i3", "inner")
-        assert values(keep.checkpointer, ns="inner") == {"x": 0}
-        assert values(keep.checkpointer) == {"x": 2}
+        assert values_of(keep.checkpointer, ns="inner") == {"x": 0}
+        assert values_of(keep.checkpointer) == {"x": 2}
         check(url)
 
 
@@ -514,7 +514,7 @@ async def three_runs(keep: threadkeep.Keep) -> None:
             await keep.cube.mark_run_complete("t", f"r{n}")
 
 
-async def test_a_talk_goes_on_from_a_checkpoint_with_its_runs_and_its_question(url: str, call: Colour) -> None:
+async def test_a_talk_goes_on_from_a_checkpoint_with_its_runs_and_its_question(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         await three_runs(keep)
         branches = await call(keep, "rollback", "t", "0000000002")
@@ -537,7 +537,7 @@ async def test_a_talk_goes_on_from_a_checkpoint_with_its_runs_and_its_question(u
         check(url)
 
 
-async def test_a_talk_goes_on_from_a_completed_run_here_or_elsewhere(url: str, call: Colour) -> None:
+async def test_a_talk_goes_on_from_a_completed_run_here_or_elsewhere(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         await three_runs(keep)
         assert (await call(keep, "fork", "t", "r1", to="new")).thread == "new"

@@ -16,14 +16,14 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
 import threadkeep
-from checkpoint_chains import Chain, config, ids
-from sync_async import Async, Colour
+from checkpoint_chains import Chain, config, list_ids
+from sync_async import AsyncCaller, Caller
 from threadkeep import ThreadInfo
 
 ORDERS = ("updated", "created", "bytes", "id")
 
 
-async def threads(call: Colour, keep: threadkeep.Keep, **options: Any) -> list[ThreadInfo]:
+async def threads(call: Caller, keep: threadkeep.Keep, **options: Any) -> list[ThreadInfo]:
     found: list[ThreadInfo] = await call(keep, "threads", **options)
     return found
 
@@ -99,8 +99,8 @@ def test_writes_before_any_checkpoint_make_a_thread(keep: threadkeep.Keep) -> No
 
 
 @pytest.fixture(scope="module")
-def many(standing: Callable[[], threadkeep.Keep]) -> threadkeep.Keep:
-    return filled(standing())
+def many(module_keep: Callable[[], threadkeep.Keep]) -> threadkeep.Keep:
+    return filled(module_keep())
 
 
 def filled(keep: threadkeep.Keep) -> threadkeep.Keep:
@@ -184,14 +184,14 @@ def test_kind_tells_graphs_from_others(keep: threadkeep.Keep) -> None:
     assert keep.threads(kind="cube") == []
 
 
-async def test_athreads_gives_what_threads_gives(keep: threadkeep.Keep, call: Colour) -> None:
+async def test_athreads_gives_what_threads_gives(keep: threadkeep.Keep, call: Caller) -> None:
     for n in range(5):
         await Chain(keep.checkpointer, f"t{n}").aput({"x": 1}, team=n % 2)
     for options in (
         {}, {"order": "id"}, {"limit": 2}, {"prefix": "t3"}, {"metadata": {"team": 1}}, {"status": "idle"}, {"kind": "graph"},
         {"order": "id", "after": "t2"},
     ):  # fmt: skip
-        assert await threads(call, keep, **options) == await threads(Async(), keep, **options)
+        assert await threads(call, keep, **options) == await threads(AsyncCaller(), keep, **options)
     assert names(await threads(call, keep, order="id", after="t2")) == ["t3", "t4"]
 
 
@@ -201,8 +201,8 @@ IDS = ["a", "a%", "a%b", "a_", "a_b", "axb", "A", "a\0", "a\0b", "a\0c", "a\x01"
 
 
 @pytest.fixture(scope="module")
-def named(standing: Callable[[], threadkeep.Keep]) -> threadkeep.Keep:
-    keep = standing()
+def named(module_keep: Callable[[], threadkeep.Keep]) -> threadkeep.Keep:
+    keep = module_keep()
     for id in IDS:
         keep.checkpointer.put_writes(config(id, "1"), [("x", 1)], "task")
     return keep
@@ -240,8 +240,8 @@ FOUND: dict[str, tuple[Any, set[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def described(standing: Callable[[], threadkeep.Keep]) -> threadkeep.Keep:
-    keep = standing()
+def described(module_keep: Callable[[], threadkeep.Keep]) -> threadkeep.Keep:
+    keep = module_keep()
     for thread, given in METADATA.items():
         Chain(keep.checkpointer, thread).put({}, **given)
     return keep
@@ -271,7 +271,7 @@ def test_a_metadata_filter_looks_at_the_newest_root_checkpoint_only(keep: thread
 
 def test_a_metadata_filter_sees_parents_as_it_does_in_list(keep: threadkeep.Keep) -> None:
     Chain(keep.checkpointer).put({}, parents={"": "1"})
-    assert ids(keep.checkpointer, "t", filter={"parents": {"": "1"}}) == ["00000000"]
+    assert list_ids(keep.checkpointer, "t", filter={"parents": {"": "1"}}) == ["00000000"]
     assert names(keep.threads(metadata={"parents": {"": "1"}})) == ["t"]
 
 
@@ -330,7 +330,7 @@ def assert_status(keep: threadkeep.Keep, status: str) -> None:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-async def test_a_finished_run_is_idle(keep: threadkeep.Keep, call: Colour, durability: str) -> None:
+async def test_a_finished_run_is_idle(keep: threadkeep.Keep, call: Caller, durability: str) -> None:
     await call(graph(keep.checkpointer, fine), "invoke", {"log": ["hi"]}, THREAD, durability=durability)
     assert [info.status for info in await threads(call, keep)] == ["idle"]
 
@@ -655,7 +655,7 @@ def test_the_catalogue_reads_no_checkpoints(tmp_path: Path) -> None:
     ],
     ids=str,
 )  # fmt: skip
-async def test_a_wrong_value_is_a_value_error(keep: threadkeep.Keep, call: Colour, options: dict[str, Any]) -> None:
+async def test_a_wrong_value_is_a_value_error(keep: threadkeep.Keep, call: Caller, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         await threads(call, keep, **options)
 
@@ -670,7 +670,7 @@ async def test_a_wrong_value_is_a_value_error(keep: threadkeep.Keep, call: Colou
     ],
     ids=str,
 )  # fmt: skip
-async def test_a_wrong_type_is_a_type_error(keep: threadkeep.Keep, call: Colour, options: dict[str, Any]) -> None:
+async def test_a_wrong_type_is_a_type_error(keep: threadkeep.Keep, call: Caller, options: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         await threads(call, keep, **options)
 

@@ -61,8 +61,8 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 def populate(url: str) -> None:
     with threadkeep.open(url) as keep:
-        example_threads.live(keep)
-        asyncio.run(example_threads.talk(keep.cube))
+        example_threads.write_threads(keep)
+        asyncio.run(example_threads.write_cube_threads(keep.cube))
         keep.store.put(("users", "ann"), "food", {"likes": "pizza", "n": 1})
         keep.store.put(("users", "bob"), "food", {"likes": "soup", "n": 2})
         keep.store.put(("a/b", "c\\d"), "k", {"x": [1, "1"]})

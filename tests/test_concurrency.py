@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
-from processes import run, run_forked, run_together
+from checkpoint_chains import Chain, config, list_ids, values_of
+from processes import run, run_concurrently, run_forked
 from threadkeep import errors
 from threadkeep.engine.requests import LoadItems
 from verbs import every, every_async_verb
@@ -76,8 +76,8 @@ def test_sixteen_threads_use_one_thread_of_an_agent(saver: threadkeep.KeepSaver)
                 id = f"{name}-{n:03}"
                 Chain(saver).put({"who": [name, n], "padding": name * 100}, id=id)
                 saver.put_writes(config("t", id), [("who", [name, n])], f"task {name}")
-                assert values(saver, "t", id)["who"] == [name, n]
-                assert id in ids(saver, limit=400)
+                assert values_of(saver, "t", id)["who"] == [name, n]
+                assert id in list_ids(saver, limit=400)
 
         return work
 
@@ -98,15 +98,15 @@ def test_sixteen_threads_use_a_thread_each(saver: threadkeep.KeepSaver) -> None:
             for n in range(25):
                 log.append(f"{name} says {n} " * 5)
                 chain.put({"log": list(log)})
-                assert values(saver, name) == {"log": log}
+                assert values_of(saver, name) == {"log": log}
 
         return work
 
     names = [f"t{n}" for n in range(16)]
     in_threads(*map(use, names))
     for name in names:
-        assert len(ids(saver, name)) == 25
-        assert len(values(saver, name)["log"]) == 25
+        assert len(list_ids(saver, name)) == 25
+        assert len(values_of(saver, name)["log"]) == 25
 
 
 def test_sync_and_async_callers_and_several_loops_share_a_thread(saver: threadkeep.KeepSaver) -> None:
@@ -130,7 +130,7 @@ def test_sync_and_async_callers_and_several_loops_share_a_thread(saver: threadke
 
     in_threads(*(sync(f"s{n}") for n in range(4)), *(loop(f"a{n}") for n in range(4)))
     expected = sorted(f"{kind}{number}-{n:02}" for kind in "sa" for number in range(4) for n in range(20))
-    assert sorted(ids(saver)) == expected
+    assert sorted(list_ids(saver)) == expected
     Chain(saver).put({}, id="early")
     found = saver.get_tuple(config("t", "early"))
     assert found is not None
@@ -171,7 +171,7 @@ def test_puts_deletes_prunes_and_copies_at_once_leave_no_broken_checkpoint(saver
         until_over(check),
     )
     check()
-    assert ids(saver)
+    assert list_ids(saver)
 
 
 # --- group commit
@@ -355,7 +355,7 @@ def test_a_keep_goes_from_loop_to_loop(keep: threadkeep.Keep) -> None:
             await keep.athreads()
 
         asyncio.run(use())
-    assert len(ids(keep.checkpointer)) == 20
+    assert len(list_ids(keep.checkpointer)) == 20
 
 
 async def test_reads_do_not_wait_for_a_write_that_waits(keep: threadkeep.Keep) -> None:
@@ -384,7 +384,7 @@ async def test_reads_do_not_wait_for_a_write_that_waits(keep: threadkeep.Keep) -
 INTERRUPTED = """
 import faulthandler, random, signal, sys, threading, time
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, list_ids, values_of
 faulthandler.dump_traceback_later(90, exit=True)
 keep = threadkeep.open(sys.argv[1])
 saver = keep.checkpointer
@@ -425,7 +425,7 @@ stop.set()
 for other in others:
     other.join()
 Chain(saver, "main").put({"n": -1}, id="last")
-stored = {name: set(ids(saver, name)) for name in {name for name, _ in done}}
+stored = {name: set(list_ids(saver, name)) for name in {name for name, _ in done}}
 assert all(id in stored[name] for name, id in done)
 assert seen == [], set(seen)
 for found in saver.list(config("main")):
@@ -446,7 +446,7 @@ def test_puts_inside_a_listing_do_not_disturb_it(saver: threadkeep.KeepSaver) ->
     chain = Chain(saver)
     for n in range(70):
         chain.put({"n": n})
-    before = ids(saver)
+    before = list_ids(saver)
     seen = []
     for found in saver.list(config("t")):
         seen.append(found.checkpoint["id"])
@@ -455,7 +455,7 @@ def test_puts_inside_a_listing_do_not_disturb_it(saver: threadkeep.KeepSaver) ->
         saver.put_writes(found.config, [("n", 1)], "task")
         assert saver.get_tuple(found.config) is not None
     assert seen == before
-    assert len(ids(saver)) == 140
+    assert len(list_ids(saver)) == 140
 
 
 async def test_puts_inside_an_async_listing_do_not_disturb_it(saver: threadkeep.KeepSaver) -> None:
@@ -535,10 +535,10 @@ def test_two_keeps_take_turns_on_one_thread(lasting_url: str) -> None:
                 log[n // 2] += " (edited)"
             chain.put({"log": list(log), "same": "all the time" * 10})
             for keep in (one, other):
-                assert values(keep.checkpointer) == {"log": log, "same": "all the time" * 10}
-        assert len(ids(one.checkpointer)) == len(ids(other.checkpointer)) == 40
+                assert values_of(keep.checkpointer) == {"log": log, "same": "all the time" * 10}
+        assert len(list_ids(one.checkpointer)) == len(list_ids(other.checkpointer)) == 40
     with threadkeep.open(lasting_url) as fresh:
-        assert values(fresh.checkpointer) == {"log": log, "same": "all the time" * 10}
+        assert values_of(fresh.checkpointer) == {"log": log, "same": "all the time" * 10}
 
 
 def gone(saver: threadkeep.KeepSaver) -> None:
@@ -593,10 +593,10 @@ def test_what_another_keep_did_in_between_does_not_spoil_the_next_put(
         one.checkpointer.put_writes(config("t", chain.last), [("log", log[19]), ("log", "new" * 50)], "task")
         chain.put({**wanted, "log": log[2:25]})
         for keep in (one, other):
-            assert values(keep.checkpointer, "t", "00000004") == wanted
-            assert values(keep.checkpointer, "t", "00000005") == {**wanted, "log": log[2:25]}
+            assert values_of(keep.checkpointer, "t", "00000004") == wanted
+            assert values_of(keep.checkpointer, "t", "00000005") == {**wanted, "log": log[2:25]}
     with threadkeep.open(lasting_url) as fresh:
-        assert values(fresh.checkpointer, "t", "00000004") == wanted
+        assert values_of(fresh.checkpointer, "t", "00000004") == wanted
         found = fresh.checkpointer.get_tuple(config("t", "00000004"))
         assert found is not None
         assert found.pending_writes == [("task", "log", log[19]), ("task", "log", "new" * 50)]
@@ -673,10 +673,10 @@ def test_a_history_that_is_pruned_while_it_is_read_is_not_called_corrupt(lasting
 WRITER = """
 import sys
 import threadkeep
-from checkpoint_chains import Chain, config, values
+from checkpoint_chains import Chain, config, values_of
 url, name, thread, count = *sys.argv[1:4], int(sys.argv[4])
 saver = threadkeep.open(url).checkpointer
-together()
+wait_for_others()
 log = []
 for n in range(count):
     log.append(f"{name} wrote line {n}")
@@ -685,7 +685,7 @@ for n in range(count):
     chain.last = f"{n - 1:04}-{name}" if n else None
     chain.put({"log": list(log)}, id=id)
     saver.put_writes(config(thread, "common"), [("log", id)], id)
-    assert values(saver, thread, id) == {"log": log}
+    assert values_of(saver, thread, id) == {"log": log}
 """
 
 
@@ -702,14 +702,14 @@ def assert_whole(saver: threadkeep.KeepSaver, thread: str, names: list[str], cou
 
 def test_processes_that_write_one_thread_lose_nothing(lasting_url: str) -> None:
     names = ["a", "b", "c", "d"]
-    run_together(WRITER, [(lasting_url, name, "t", 40) for name in names])
+    run_concurrently(WRITER, [(lasting_url, name, "t", 40) for name in names])
     with threadkeep.open(lasting_url) as keep:
         assert_whole(keep.checkpointer, "t", names, 40)
 
 
 def test_processes_that_write_threads_of_their_own_lose_nothing(lasting_url: str) -> None:
     names = ["a", "b", "c", "d"]
-    run_together(WRITER, [(lasting_url, name, f"t-{name}", 40) for name in names])
+    run_concurrently(WRITER, [(lasting_url, name, f"t-{name}", 40) for name in names])
     with threadkeep.open(lasting_url) as keep:
         for name in names:
             assert_whole(keep.checkpointer, f"t-{name}", [name], 40)
@@ -722,7 +722,7 @@ from checkpoint_chains import Chain, config
 url, role, seconds = sys.argv[1:]
 saver = threadkeep.open(url).checkpointer
 def line(n): return f"line {n} of anybody's log"
-together()
+wait_for_others()
 end = time.monotonic() + float(seconds)
 n = 0
 while time.monotonic() < end:
@@ -743,7 +743,7 @@ while time.monotonic() < end:
 
 @pytest.mark.parametrize("seconds", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_processes_that_write_prune_and_copy_never_see_a_broken_checkpoint(lasting_url: str, seconds: int) -> None:
-    run_together(TIDIER, [(lasting_url, role, seconds) for role in ("write1", "write2", "prune", "copy")])
+    run_concurrently(TIDIER, [(lasting_url, role, seconds) for role in ("write1", "write2", "prune", "copy")])
     with threadkeep.open(lasting_url) as keep:
         for found in keep.checkpointer.list(None):
             assert len(found.checkpoint["channel_values"]["log"]) == int(found.checkpoint["id"][:6]) % 50
@@ -754,7 +754,7 @@ def test_processes_that_write_prune_and_copy_never_see_a_broken_checkpoint(lasti
 FORKS = """
 import asyncio, faulthandler, os, signal, sys, threading, time, warnings
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, list_ids, values_of
 warnings.simplefilter("ignore", DeprecationWarning)
 faulthandler.register(signal.SIGALRM, chain=True)
 signal.alarm(90)
@@ -782,11 +782,11 @@ FORKED = {
     "before its first use": """
 def work():
     Chain(saver, "child").put({"who": "child"})
-    assert values(saver, "child") == {"who": "child"}
+    assert values_of(saver, "child") == {"who": "child"}
 pid = child(work)
 Chain(saver, "parent").put({"who": "parent"})
 wait(pid)
-assert values(saver, "parent") == {"who": "parent"}
+assert values_of(saver, "parent") == {"who": "parent"}
 assert [info.id for info in keep.threads(order="id")] == (["child", "parent"] if lasting else ["parent"])
 """,
     "after sync use": """
@@ -794,11 +794,11 @@ chain = Chain(saver)
 chain.put({"log": ["before the fork " * 5]})
 def work():
     chain.put({"log": ["before the fork " * 5, "child"]}, id="child")
-    assert ids(saver) == ["child", "00000000"]
-    assert values(saver) == {"log": ["before the fork " * 5, "child"]}
+    assert list_ids(saver) == ["child", "00000000"]
+    assert values_of(saver) == {"log": ["before the fork " * 5, "child"]}
 wait(child(work))
 chain.put({"log": ["before the fork " * 5, "parent"]}, id="parent")
-assert ids(saver) == (["parent", "child", "00000000"] if lasting else ["parent", "00000000"])
+assert list_ids(saver) == (["parent", "child", "00000000"] if lasting else ["parent", "00000000"])
 """,
     "after async use": """
 asyncio.run(Chain(saver).aput({"x": 1}))
@@ -810,7 +810,7 @@ def work():
     asyncio.run(use())
 wait(child(work))
 asyncio.run(Chain(saver).aput({"x": 3}, id="parent"))
-assert ids(saver) == (["parent", "child", "00000000"] if lasting else ["parent", "00000000"])
+assert list_ids(saver) == (["parent", "child", "00000000"] if lasting else ["parent", "00000000"])
 """,
     "and the parent closes first": """
 Chain(saver).put({"x": 1})
@@ -819,7 +819,7 @@ def work():
     Chain(saver).put({"x": 2}, id="1-child")
     os.read(told, 1)
     Chain(saver).put({"x": 3}, id="2-child")
-    assert ids(saver) == ["2-child", "1-child", "00000000"]
+    assert list_ids(saver) == ["2-child", "1-child", "00000000"]
 pid = child(work)
 time.sleep(0.3)
 keep.close()
@@ -827,7 +827,7 @@ os.write(tell, b"!")
 wait(pid)
 if lasting:
     with threadkeep.open(url) as again:
-        assert ids(again.checkpointer) == ["2-child", "1-child", "00000000"], ids(again.checkpointer)
+        assert list_ids(again.checkpointer) == ["2-child", "1-child", "00000000"], list_ids(again.checkpointer)
 """,
     "and the child closes first": """
 Chain(saver).put({"x": 1})
@@ -838,7 +838,7 @@ wait(child(work))
 Chain(saver).put({"x": 3}, id="2-parent")
 if lasting:
     with threadkeep.open(url) as again:
-        assert ids(again.checkpointer) == ["2-parent", "1-child", "00000000"]
+        assert list_ids(again.checkpointer) == ["2-parent", "1-child", "00000000"]
 """,
     "and the child ends as an interpreter does": """
 Chain(saver).put({"x": 1})
@@ -852,7 +852,7 @@ for n in range(3):
     Chain(saver).put({"x": 3}, id=f"parent{n}")
 if lasting:
     with threadkeep.open(url) as again:
-        assert sorted(ids(again.checkpointer)) == ["00000000", "child1", "child2", "parent0", "parent1", "parent2"]
+        assert sorted(list_ids(again.checkpointer)) == ["00000000", "child1", "child2", "parent0", "parent1", "parent2"]
 """,
     "and the child ends while callers of the parent wait": """
 Chain(saver).put({"x": 1})
@@ -890,7 +890,7 @@ Chain(saver).put({"log": []})
 def work(who):
     for n in range(30):
         Chain(saver).put({"log": [who] * n}, id=f"{n:03}-{who}")
-        assert values(saver, "t", f"{n:03}-{who}") == {"log": [who] * n}
+        assert values_of(saver, "t", f"{n:03}-{who}") == {"log": [who] * n}
 pids = [child(lambda who=who: work(who)) for who in ("child1", "child2", "child3")]
 work("parent")
 for pid in pids:
@@ -898,7 +898,7 @@ for pid in pids:
 for found in saver.list(config("t")):
     id = found.checkpoint["id"]
     assert found.checkpoint["channel_values"]["log"] == ([] if id == "00000000" else [id[4:]] * int(id[:3]))
-assert len(ids(saver)) == (121 if lasting else 31)
+assert len(list_ids(saver)) == (121 if lasting else 31)
 """,
     "and the child uses it from many threads at once": """
 Chain(saver).put({"x": 1})
@@ -925,14 +925,14 @@ def use(name):
         n += 1
         Chain(saver, name).put({"log": [f"{name} {k} and so on" for k in range(n % 30)]}, id=f"{n:06}")
         done.append((name, n))
-        values(saver, name)
+        values_of(saver, name)
 users = [threading.Thread(target=use, args=[f"user{n}"]) for n in range(5)]
 for user in users:
     user.start()
 time.sleep(0.1)
 def work(n):
     Chain(saver, f"child{n}").put({"x": n})
-    assert values(saver, f"child{n}") == {"x": n}
+    assert values_of(saver, f"child{n}") == {"x": n}
     for name in ("user0", "user1"):
         for found in saver.list(config(name), limit=20):
             count = int(found.checkpoint["id"]) % 30
@@ -947,7 +947,7 @@ stop.set()
 for user in users:
     user.join()
 for name, n in done:
-    assert len(values(saver, name, f"{n:06}")["log"]) == n % 30
+    assert len(values_of(saver, name, f"{n:06}")["log"]) == n % 30
 if lasting:
     assert [info.id for info in keep.threads(prefix="child", order="id")] == sorted(f"child{n}" for n in range(25))
 keep.close()
@@ -957,7 +957,7 @@ import multiprocessing
 Chain(saver).put({"x": 1})
 def use(n):
     Chain(saver, f"t{n}").put({"x": n})
-    return values(saver, f"t{n}")["x"]
+    return values_of(saver, f"t{n}")["x"]
 with multiprocessing.get_context("fork").Pool(3) as pool:
     assert pool.map(use, range(20)) == list(range(20))
 assert len(keep.threads()) == (21 if lasting else 1)
@@ -974,7 +974,7 @@ def test_a_keep_may_be_forked(url: str, how: str) -> None:
 SPAWNED = """
 import multiprocessing, sys
 import threadkeep
-from checkpoint_chains import Chain, config, ids
+from checkpoint_chains import Chain, config, list_ids
 from spawned import put_one
 if __name__ == "__main__":
     url = sys.argv[1]
@@ -982,17 +982,17 @@ if __name__ == "__main__":
     Chain(saver).put({"x": 1})
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         assert pool.starmap(put_one, [(url, n) for n in range(10)]) == list(range(10))
-    assert len(ids(saver)) == 11
+    assert len(list_ids(saver)) == 11
 """
 
 
 def test_spawned_workers_open_keeps_of_their_own(lasting_url: str, tmp_path: Any) -> None:
     (tmp_path / "spawned.py").write_text(
-        "import threadkeep\nfrom checkpoint_chains import Chain, values\n\n"
+        "import threadkeep\nfrom checkpoint_chains import Chain, values_of\n\n"
         "def put_one(url, n):\n"
         "    with threadkeep.open(url) as keep:\n"
         "        Chain(keep.checkpointer).put({'x': n}, id=f'spawned-{n}')\n"
-        "        return values(keep.checkpointer, 't', f'spawned-{n}')['x']\n"
+        "        return values_of(keep.checkpointer, 't', f'spawned-{n}')['x']\n"
     )
     (tmp_path / "program.py").write_text(SPAWNED)
     run("import runpy, sys; sys.path.insert(0, sys.argv.pop()); runpy.run_path(sys.path[0] + '/program.py', run_name='__main__')", lasting_url, tmp_path)  # fmt: skip

@@ -23,10 +23,10 @@ from langgraph.types import Command
 
 import sample_keep
 import threadkeep
-from checkpoint_trees import Put, Wrote, grow
+from checkpoint_trees import Put, PutWrites, put_steps
 from conftest import BACKENDS, Backend
 from processes import finish, start
-from row_invariants import loose_ends
+from row_invariants import find_problems
 from threadkeep.cli.app import run
 from threadkeep.errors import Missing, ReadOnly
 from threadkeep.transfer.convert import _read_vectors
@@ -90,7 +90,7 @@ def test_all_is_the_same_on_another_backend_and_goes_on_there(
 def test_rows_items_and_index_are_sound_after_a_conversion(backend: Backend, tmp_path: Path) -> None:
     url = backend.fresh(tmp_path, 1)
     threadkeep.convert(sample(), url)
-    assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
+    assert find_problems(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
     with threadkeep.open(url) as keep:
         found = keep.threads(metadata={"customer_email": "ana@example.org"})
         assert [info.id for info in found] == ["chat"]
@@ -106,7 +106,7 @@ def test_a_thread_of_another_source_is_never_taken_for_a_newer_one() -> None:
     sources, by_conversion, by_file = [new(), new()], new(), new()
     for n, one in enumerate(sources):
         time.sleep(0.005)  # made at another moment
-        grow(one.checkpointer, "1", [Put(f"c{n}", None, {"a": [n]})])
+        put_steps(one.checkpointer, "1", [Put(f"c{n}", None, {"a": [n]})])
         asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text=f"{n}")])]))
         converted = threadkeep.convert(one, by_conversion)
         one.export(file := io.BytesIO())
@@ -132,10 +132,12 @@ def test_what_changed_in_the_source_is_copied_by_the_next_conversion() -> None:
 
 def test_a_thread_that_went_on_in_the_target_gets_what_it_lacks_and_keeps_its_own() -> None:
     one, other = new(), new()
-    grow(one.checkpointer, "t", [Put("c0", None, {"a": ["first"]}), Put("c1", "c0", {"a": ["first", "second"]})])
+    put_steps(one.checkpointer, "t", [Put("c0", None, {"a": ["first"]}), Put("c1", "c0", {"a": ["first", "second"]})])
     threadkeep.convert(one, other)
-    grow(other.checkpointer, "t", [Put("c2", "c1", {"a": ["the target's"]}), Wrote("c1", "mine", (("a", "kept"),))])
-    grow(one.checkpointer, "t", [Put("c2", "c1", {"a": ["the source's"]}), Put("c3", "c2", {"a": ["new"]})])
+    put_steps(
+        other.checkpointer, "t", [Put("c2", "c1", {"a": ["the target's"]}), PutWrites("c1", "mine", (("a", "kept"),))]
+    )
+    put_steps(one.checkpointer, "t", [Put("c2", "c1", {"a": ["the source's"]}), Put("c3", "c2", {"a": ["new"]})])
     times = {each.id: each.time for each in _checkpoints(one)}
     done = threadkeep.convert(one, other)
     assert (done.merged, done.differences) == (1, ())
@@ -159,7 +161,7 @@ def trees_config(id: str) -> dict[str, Any]:
 def test_a_cube_thread_that_went_on_in_the_target_is_left_alone_and_reported() -> None:
     one, other = new(), new()
     asyncio.run(one.cube.append("t", [UserMessage(content=[TextContent(text="a")])]))
-    grow(one.checkpointer, "graph", [Put("c0", None, {"a": 1})])
+    put_steps(one.checkpointer, "graph", [Put("c0", None, {"a": 1})])
     asyncio.run(other.cube.append("t", [UserMessage(content=[TextContent(text="b")])]))
     done = threadkeep.convert(one, other)
     assert (done.threads, done.created) == (2, 1)
@@ -207,7 +209,7 @@ def test_tenants_stay_apart(tmp_path: Path) -> None:
     url, target = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
     for tenant in ("", "x"):
         with threadkeep.open(url, tenant=tenant) as keep:
-            grow(keep.checkpointer, f"of {tenant}", [Put("c0", None, {"a": 1})])
+            put_steps(keep.checkpointer, f"of {tenant}", [Put("c0", None, {"a": 1})])
     assert threadkeep.convert(url, target, tenant="x").threads == 1
     with threadkeep.open(target) as ours, threadkeep.open(target, tenant="x") as theirs:
         assert (ours.threads(), [info.id for info in theirs.threads()]) == ([], ["of x"])
@@ -274,10 +276,12 @@ def _fill(path: Path) -> None:
     """Many threads, and one that takes several commits."""
     chance = random.Random(1)
     with threadkeep.open(f"sqlite:///{path}", durability="relaxed") as keep:
-        grow(keep.checkpointer, "m large", [Put(f"c{n}", None, {"a": [chance.randbytes(_LARGE)]}) for n in range(2)])
+        put_steps(
+            keep.checkpointer, "m large", [Put(f"c{n}", None, {"a": [chance.randbytes(_LARGE)]}) for n in range(2)]
+        )
         for n in range(40):
-            grow(keep.checkpointer, f"t{n:02}", [Put("c0", None, {"a": [chance.randbytes(500), n]})])
-            grow(keep.checkpointer, f"a{n:02}", [Put("c0", None, {"a": n})])
+            put_steps(keep.checkpointer, f"t{n:02}", [Put("c0", None, {"a": [chance.randbytes(500), n]})])
+            put_steps(keep.checkpointer, f"a{n:02}", [Put("c0", None, {"a": n})])
 
 
 def test_a_conversion_that_is_killed_or_interrupted_is_ended_by_the_same_command(tmp_path: Path) -> None:
@@ -293,13 +297,13 @@ def test_a_conversion_that_is_killed_or_interrupted_is_ended_by_the_same_command
         time.sleep(chance.uniform(0, 0.15))
         child.send_signal(sign)
         _, err = child.communicate()
-        assert loose_ends(target) == []
+        assert find_problems(target) == []
         if child.returncode:  # a process that is at its end when Ctrl-C comes is ended by the signal itself
             assert child.returncode in ((-sign,) if sign == signal.SIGKILL else (130, -sign)), err
         if child.returncode == 130:
             assert b"the same command continues" in err
     assert finish(start("from threadkeep.cli import main; main()", *command[3:])).endswith("both sides are equal\n")
-    assert loose_ends(target) == []
+    assert find_problems(target) == []
     with threadkeep.open(f"sqlite:///{source}") as one, threadkeep.open(f"sqlite:///{target}") as other:
         assert len(other.threads(limit=1000)) == 81
         assert sample_keep.contents(other) == sample_keep.contents(one)
@@ -317,7 +321,7 @@ def _count(path: Path) -> int:
 def test_a_partly_copied_thread_is_not_visible_to_a_graph_and_is_copied_again() -> None:
     one, other = new(), new()
     chance = random.Random(3)
-    grow(one.checkpointer, "t", [Put("c0", None, {"a": [chance.randbytes(400_000) for _ in range(30)]})])
+    put_steps(one.checkpointer, "t", [Put("c0", None, {"a": [chance.randbytes(400_000) for _ in range(30)]})])
     seen = []
 
     def stop(*progress: Any) -> None:
@@ -349,7 +353,7 @@ def test_a_partly_copied_thread_is_not_visible_to_a_graph_and_is_copied_again() 
 def test_a_source_that_changes_while_it_is_read_is_read_again() -> None:
     one, other = new(), new()
     chance = random.Random(4)
-    grow(one.checkpointer, "t", [Put(f"c{n}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
+    put_steps(one.checkpointer, "t", [Put(f"c{n}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
     read, count = one._session.transport.read, 0
 
     def prune_meanwhile(request: Any) -> Any:
@@ -402,14 +406,14 @@ import io, re, sys
 from pathlib import Path
 import threadkeep
 sys.path.insert(0, {tests!r})
-from checkpoint_trees import Put, grow
+from checkpoint_trees import Put, put_steps
 
 verb, source, target = sys.argv[1:]
 def peak():  # not ru_maxrss: a child begins with its parent's
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024
 
 with threadkeep.open("memory://") as small:
-    grow(small.checkpointer, "t", [Put("c0", None, {{"a": [1]}})])
+    put_steps(small.checkpointer, "t", [Put("c0", None, {{"a": [1]}})])
     threadkeep.convert(small, "memory://")
     small.export(io.BytesIO())
 before = peak()
@@ -430,7 +434,7 @@ def test_a_large_thread_takes_little_memory(tmp_path: Path) -> None:
     with threadkeep.open(f"sqlite:///{source}", durability="relaxed") as keep:
         for n in range(50):
             values = {"a": [chance.randbytes(100_000) for _ in range(10)], "b": list(range(n))}
-            grow(keep.checkpointer, "t", [Put(f"c{n:02}", f"c{n - 1:02}" if n else None, values)])
+            put_steps(keep.checkpointer, "t", [Put(f"c{n:02}", f"c{n - 1:02}" if n else None, values)])
     assert source.stat().st_size > 50_000_000
     script = _HEAVY.format(tests=str(Path(__file__).parent))
     steps = [("convert", source, "b.db"), ("export", source, "c.tk"), ("import", tmp_path / "c.tk", "d.db")]

@@ -15,8 +15,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 import shared_pool
-from model import place_config
-from row_invariants import loose_ends
+from model import checkpoint_config
+from row_invariants import find_problems
 from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers.runner import Transport
@@ -117,7 +117,7 @@ class World:
 
     def check(self) -> None:
         if self.path is not None:
-            assert loose_ends(self.path, self.tenant) == []
+            assert find_problems(self.path, self.tenant) == []
 
     def close(self) -> None:
         for keep in self._keeps:
@@ -152,7 +152,7 @@ def put(thread: str, id: str, parent: str | None, *, ns: str = "", run: str = "r
 
 
 def write(thread: str, id: str, *writes: Any, task: str = "task", run: str = "run") -> tuple[Any, ...]:
-    config = place_config(thread, "", id) | {"metadata": {"run_id": run}}
+    config = checkpoint_config(thread, "", id) | {"metadata": {"run_id": run}}
     return ("put_writes", config, list(writes), task, "~path")
 
 

@@ -35,8 +35,8 @@ from cubeloop.providers.faux import FauxProvider, faux_assistant_message, faux_t
 
 import threadkeep
 from checkpoint_chains import Chain, config
-from row_invariants import loose_ends
-from sync_async import Colour
+from row_invariants import find_problems
+from sync_async import Caller
 from threadkeep import Keep
 from threadkeep.adapters import cubeloop as adapter
 from threadkeep.backends.in_memory.backend import InMemoryBackend
@@ -47,8 +47,8 @@ from threadkeep.transports.direct import Direct
 def wrong_with(url: str) -> list[str]:
     """What is wrong with the rows, where they can be seen."""
     if url.startswith("sqlite"):
-        return loose_ends(Path(url.removeprefix("sqlite:///")))
-    return loose_ends(url) if url.startswith("postgres") else []
+        return find_problems(Path(url.removeprefix("sqlite:///")))
+    return find_problems(url) if url.startswith("postgres") else []
 
 
 class Place:
@@ -475,7 +475,7 @@ UP_TO = {"r1": ["before", "1", "one"], "r2": ["before", "1", "one", "2", "two"]}
 
 
 @pytest.mark.parametrize("run", UP_TO)
-async def test_a_fork_has_what_was_said_up_to_a_run_and_goes_its_own_way(place: Place, run: str, call: Colour) -> None:
+async def test_a_fork_has_what_was_said_up_to_a_run_and_goes_its_own_way(place: Place, run: str, call: Caller) -> None:
     keep = place.open()
     agent = await three_runs(keep)
     await agent.fork("t", "f", after_run_id=run, metadata={"why": "try"})
@@ -561,7 +561,7 @@ async def test_the_catalogue_lists_threads_of_both_kinds_under_one_id(place: Pla
 
 
 @pytest.mark.parametrize("kind", ["graph", "cube"])
-async def test_deleting_a_thread_of_one_kind_leaves_the_other(place: Place, call: Colour, kind: str) -> None:
+async def test_deleting_a_thread_of_one_kind_leaves_the_other(place: Place, call: Caller, kind: str) -> None:
     keep = await both(place)
     assert await call(keep, "delete", "t", kind=kind)
     other = "cube" if kind == "graph" else "graph"
@@ -573,7 +573,7 @@ async def test_deleting_a_thread_of_one_kind_leaves_the_other(place: Place, call
     assert await place.open().athreads() == []
 
 
-async def test_deleting_a_graphs_thread_through_its_saver_leaves_the_talk(place: Place, call: Colour) -> None:
+async def test_deleting_a_graphs_thread_through_its_saver_leaves_the_talk(place: Place, call: Caller) -> None:
     keep = await both(place)
     before = await keep.cube.load("t")
     await call(keep.checkpointer, "prune", ["t"])
@@ -588,7 +588,7 @@ async def test_deleting_a_graphs_thread_through_its_saver_leaves_the_talk(place:
 
 
 @pytest.mark.parametrize("verb", ["delete", "prune", "copy"])
-async def test_an_id_of_both_kinds_needs_its_kind(place: Place, call: Colour, verb: str) -> None:
+async def test_an_id_of_both_kinds_needs_its_kind(place: Place, call: Caller, verb: str) -> None:
     keep = await both(place)
     more = ["copy"] if verb == "copy" else []
     with pytest.raises(ValueError, match="kind"):
@@ -638,7 +638,7 @@ async def check_runs(keep: Keep, thread: str) -> None:
     assert len(await keep.cube.snapshot(thread, after_run_id="r3")) == 6
 
 
-async def test_pruning_a_talk_keeps_all_that_it_tells(place: Place, call: Colour) -> None:
+async def test_pruning_a_talk_keeps_all_that_it_tells(place: Place, call: Caller) -> None:
     asked = await a_full_talk(place)
     keep = place.open()
     before = await all_of(keep, "t")
@@ -661,7 +661,7 @@ async def test_pruning_a_talk_keeps_all_that_it_tells(place: Place, call: Colour
     assert await messages_of(place.open()) == second.state.messages
 
 
-async def test_a_copy_of_a_talk_has_all_that_it_tells_and_survives_it(place: Place, call: Colour) -> None:
+async def test_a_copy_of_a_talk_has_all_that_it_tells_and_survives_it(place: Place, call: Caller) -> None:
     await a_full_talk(place)
     keep = place.open()
     before = await all_of(keep, "t")
@@ -677,7 +677,7 @@ async def test_a_copy_of_a_talk_has_all_that_it_tells_and_survives_it(place: Pla
         await keep.cube.claim_run("copy", "r4")
 
 
-async def test_a_talk_is_not_copied_onto_another(place: Place, call: Colour) -> None:
+async def test_a_talk_is_not_copied_onto_another(place: Place, call: Caller) -> None:
     await a_full_talk(place)
     keep = place.open()
     await keep.cube.append("other", [user("mine")])
@@ -690,7 +690,7 @@ async def test_a_talk_is_not_copied_onto_another(place: Place, call: Colour) -> 
     await check_runs(keep, "t")
 
 
-async def test_a_talk_that_was_deleted_can_begin_anew(place: Place, call: Colour) -> None:
+async def test_a_talk_that_was_deleted_can_begin_anew(place: Place, call: Caller) -> None:
     await a_full_talk(place)
     keep, other = place.open(), place.open()
     assert len(await messages_of(other)) == 8
@@ -704,7 +704,7 @@ async def test_a_talk_that_was_deleted_can_begin_anew(place: Place, call: Colour
     assert told(await messages_of(keep)) == [("user", "hi"), ("assistant", "hello")]
 
 
-async def test_upkeep_of_a_talk_that_is_not_there_says_so(place: Place, call: Colour) -> None:
+async def test_upkeep_of_a_talk_that_is_not_there_says_so(place: Place, call: Caller) -> None:
     keep = place.open()
     assert not await call(keep, "delete", "t", kind="cube")
     assert not was_there(await call(keep, "prune", "t", kind="cube"))

@@ -31,7 +31,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import shared_pool
 from hypothesis_profiles import PROVING
-from row_invariants import loose_ends, unused_items
+from row_invariants import find_problems, unused_items
 from test_crashes import NEVER, WAYS, Crashing, place_of
 from test_crashes import World as CrashingWorld
 from threadkeep.adapters import cubeloop as adapter
@@ -297,7 +297,7 @@ class Store:
         """No loose ends; nothing unused in a thread that was just pruned."""
         if self.place is None or (isinstance(self.place, Path) and not self.place.exists()):
             return
-        assert loose_ends(self.place, self.tenant) == [], self.name
+        assert find_problems(self.place, self.tenant) == [], self.name
         if pruned is not None:
             assert unused_items(self.place, pruned, self.tenant) == set(), self.name
 

@@ -19,7 +19,7 @@ from cubeloop.providers.base import AssistantMessage, Message, TextContent, User
 import killed_writers
 import processes
 import threadkeep
-from row_invariants import loose_ends
+from row_invariants import find_problems
 from threadkeep import Keep
 
 SCRIPT = """
@@ -57,8 +57,8 @@ def by_writer(messages: Any) -> dict[str, list[int]]:
 def wrong_with(url: str) -> list[str]:
     """What is wrong with the rows, where they can be seen."""
     if url.startswith("sqlite"):
-        return loose_ends(Path(url.removeprefix("sqlite:///")))
-    return loose_ends(url) if url.startswith("postgres") else []
+        return find_problems(Path(url.removeprefix("sqlite:///")))
+    return find_problems(url) if url.startswith("postgres") else []
 
 
 def loaded(url: str, thread: str = "t") -> Any:
@@ -81,7 +81,7 @@ WRITER = """
 async def main():
     async with threadkeep.open(url) as keep:
         await keep.cube.load("t")
-        together()
+        wait_for_others()
         await write(keep, name, number)
 asyncio.run(main())
 """
@@ -89,7 +89,7 @@ PRUNER = """
 async def main():
     async with threadkeep.open(url) as keep:
         await keep.cube.append("u", [message("hi")])
-        together()
+        wait_for_others()
         for n in range(number):
             await keep.aprune("t")
             await keep.acopy("t", f"copy {n}")
@@ -99,14 +99,16 @@ asyncio.run(main())
 
 def test_processes_that_write_one_talk_lose_and_double_nothing(lasting_url: str) -> None:
     counts = {f"p{n}": 30 for n in range(3)}
-    processes.run_together(SCRIPT + WRITER, [(lasting_url, name, count) for name, count in counts.items()])
+    processes.run_concurrently(SCRIPT + WRITER, [(lasting_url, name, count) for name, count in counts.items()])
     check_all_there(loaded(lasting_url), counts)
 
 
 def test_processes_that_write_a_talk_which_others_prune_and_copy_lose_and_double_nothing(lasting_url: str) -> None:
     counts = {f"p{n}": 30 for n in range(2)}
     script = SCRIPT + f"exec({WRITER!r} if name != 'pruner' else {PRUNER!r})"
-    processes.run_together(script, [*((lasting_url, *each) for each in counts.items()), (lasting_url, "pruner", 15)])
+    processes.run_concurrently(
+        script, [*((lasting_url, *each) for each in counts.items()), (lasting_url, "pruner", 15)]
+    )
     whole = loaded(lasting_url)
     check_all_there(whole, counts)
     for n in range(15):
@@ -126,7 +128,7 @@ async def main():
     won = []
     async with threadkeep.open(url) as keep:
         await keep.cube.load("t")
-        together()
+        wait_for_others()
         for run in runs:
             try:
                 await keep.cube.claim_run("t", run)
@@ -140,7 +142,7 @@ asyncio.run(main())
 
 
 def test_of_processes_that_claim_the_same_runs_one_wins_each(lasting_url: str) -> None:
-    won = processes.run_together(SCRIPT + CLAIMER, [(lasting_url, f"p{n}", 40) for n in range(3)])
+    won = processes.run_concurrently(SCRIPT + CLAIMER, [(lasting_url, f"p{n}", 40) for n in range(3)])
     winners = {run: f"p{n}" for n, heard in enumerate(won) for run in json.loads(heard)}
     assert sum(len(json.loads(heard)) for heard in won) == len(winners) == 40
     said = [text.split(" ") for text in texts(loaded(lasting_url).messages)]

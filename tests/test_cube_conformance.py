@@ -17,7 +17,7 @@ from threadkeep.conformance.cube_suite import Capabilities
 def opening(url: str) -> Callable[[], threadkeep.Keep]:
     """Opens a Keep on the data of the test."""
     tenant = shared_pool.fresh_tenant()
-    return lambda: shared_pool.opened(url, tenant=tenant)
+    return lambda: shared_pool.open_keep(url, tenant=tenant)
 
 
 @pytest.fixture

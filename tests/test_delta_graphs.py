@@ -14,7 +14,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Overwrite, Send, interrupt
 
 import threadkeep
-from sync_async import Colour
+from sync_async import Caller
 
 THREAD: dict[str, Any] = {"configurable": {"thread_id": "1"}}
 
@@ -55,24 +55,24 @@ def build(saver: Any, *, frequency: int = 4) -> Any:
 
 
 async def turns(
-    call: Colour, graph: Any, count: int, *, start: int = 0, config: dict[str, Any] = THREAD, **options: Any
+    call: Caller, graph: Any, count: int, *, start: int = 0, config: dict[str, Any] = THREAD, **options: Any
 ) -> None:
     for n in range(start, start + count):
         await call(graph, "invoke", {"messages": [HumanMessage(f"question {n}", id=f"human{n}")]}, config, **options)
 
 
-async def values(call: Colour, graph: Any, config: dict[str, Any] = THREAD) -> Any:
+async def values(call: Caller, graph: Any, config: dict[str, Any] = THREAD) -> Any:
     return (await call(graph, "get_state", config)).values
 
 
-async def history(call: Colour, graph: Any) -> list[Any]:
+async def history(call: Caller, graph: Any) -> list[Any]:
     """Values, next, and the metadata that has no ids: the counters of the delta channels among it."""
     return [
         (state.values, state.next, state.metadata) for state in await call.every(graph, "get_state_history", THREAD)
     ]
 
 
-async def peer_after(call: Colour, count: int, **options: Any) -> Any:
+async def peer_after(call: Caller, count: int, **options: Any) -> Any:
     peer = build(InMemorySaver())
     await turns(call, peer, count, **options)
     return await values(call, peer)
@@ -82,7 +82,7 @@ async def peer_after(call: Colour, count: int, **options: Any) -> Any:
 @pytest.mark.parametrize("frequency", [1, 2, 4, 1000])
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_a_delta_graph_has_the_history_that_in_memory_saver_gives_it(
-    saver: threadkeep.KeepSaver, call: Colour, frequency: int, durability: str
+    saver: threadkeep.KeepSaver, call: Caller, frequency: int, durability: str
 ) -> None:
     graph, peer = build(saver, frequency=frequency), build(InMemorySaver(), frequency=frequency)
     for each in (graph, peer):
@@ -91,7 +91,7 @@ async def test_a_delta_graph_has_the_history_that_in_memory_saver_gives_it(
     assert (await values(call, graph))["log"] == ["answer", "work 2", "work 0", "work 1"] * 5
 
 
-async def test_a_delta_graph_goes_on_in_another_keep(lasting_url: str, call: Colour) -> None:
+async def test_a_delta_graph_goes_on_in_another_keep(lasting_url: str, call: Caller) -> None:
     for n in range(6):
         async with threadkeep.open(lasting_url) as keep:
             await turns(call, build(keep.checkpointer), 1, start=n)
@@ -99,14 +99,14 @@ async def test_a_delta_graph_goes_on_in_another_keep(lasting_url: str, call: Col
         assert await values(call, build(keep.checkpointer)) == await peer_after(call, 6)
 
 
-async def test_every_state_of_a_delta_graph_is_read_by_its_id(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_every_state_of_a_delta_graph_is_read_by_its_id(saver: threadkeep.KeepSaver, call: Caller) -> None:
     graph = build(saver)
     await turns(call, graph, 4)
     for state in await call.every(graph, "get_state_history", THREAD):
         assert await call(graph, "get_state", state.config) == state
 
 
-async def test_a_fork_of_a_delta_graph_has_only_its_own_branch(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_a_fork_of_a_delta_graph_has_only_its_own_branch(saver: threadkeep.KeepSaver, call: Caller) -> None:
     graph, peer = build(saver), build(InMemorySaver())
     for each in (graph, peer):
         await turns(call, each, 4)
@@ -124,7 +124,7 @@ async def test_a_fork_of_a_delta_graph_has_only_its_own_branch(saver: threadkeep
     assert await history(call, graph) == await history(call, peer)
 
 
-async def test_a_copied_checkpoint_of_a_delta_graph_has_its_value(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_a_copied_checkpoint_of_a_delta_graph_has_its_value(saver: threadkeep.KeepSaver, call: Caller) -> None:
     graph = build(saver)
     await turns(call, graph, 3)
     for source in await call.every(graph, "get_state_history", THREAD):
@@ -132,7 +132,7 @@ async def test_a_copied_checkpoint_of_a_delta_graph_has_its_value(saver: threadk
         assert await values(call, graph, copied) == source.values
 
 
-async def test_edits_removals_and_overwrites_reach_a_delta_channel(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_edits_removals_and_overwrites_reach_a_delta_channel(saver: threadkeep.KeepSaver, call: Caller) -> None:
     graph, peer = build(saver), build(InMemorySaver())
     for each in (graph, peer):
         await turns(call, each, 3)
@@ -146,7 +146,7 @@ async def test_edits_removals_and_overwrites_reach_a_delta_channel(saver: thread
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("frequency", [1, 4, 1000])
 async def test_a_pruned_delta_graph_keeps_its_value_and_goes_on(
-    saver: threadkeep.KeepSaver, call: Colour, frequency: int
+    saver: threadkeep.KeepSaver, call: Caller, frequency: int
 ) -> None:
     graph = build(saver, frequency=frequency)
     for n in range(6):
@@ -176,7 +176,7 @@ def asking(saver: Any) -> Any:
 
 
 async def test_a_prune_between_question_and_answer_keeps_the_question(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     graph = asking(saver)
     await call(graph, "invoke", {"log": ["in"]}, THREAD)
@@ -200,7 +200,7 @@ each_durability = pytest.mark.parametrize("durability", ["sync", "exit"])
 @each_frequency
 @each_durability
 async def test_deleting_the_last_run_of_a_delta_graph_brings_back_the_value_before_it(
-    saver: threadkeep.KeepSaver, call: Colour, frequency: int, durability: str
+    saver: threadkeep.KeepSaver, call: Caller, frequency: int, durability: str
 ) -> None:
     graph = build(saver, frequency=frequency)
     for n in range(4):
@@ -215,7 +215,7 @@ async def test_deleting_the_last_run_of_a_delta_graph_brings_back_the_value_befo
 @each_frequency
 @each_durability
 async def test_deleting_earlier_runs_of_a_delta_graph_keeps_the_values_after_them(
-    saver: threadkeep.KeepSaver, call: Colour, frequency: int, durability: str
+    saver: threadkeep.KeepSaver, call: Caller, frequency: int, durability: str
 ) -> None:
     graph = build(saver, frequency=frequency)
     for n in range(5):
@@ -230,7 +230,7 @@ async def test_deleting_earlier_runs_of_a_delta_graph_keeps_the_values_after_the
 
 
 async def test_deleting_the_run_that_answered_a_question_keeps_the_value_after_it(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     graph = asking(saver)
     await call(graph, "invoke", {"log": ["in"]}, by("asks"))
@@ -245,7 +245,7 @@ async def test_deleting_the_run_that_answered_a_question_keeps_the_value_after_i
 
 
 async def test_deleting_the_run_that_answered_a_question_brings_the_question_back(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     graph = asking(saver)
     await call(graph, "invoke", {"log": ["in"]}, by("asks"))
@@ -258,7 +258,7 @@ async def test_deleting_the_run_that_answered_a_question_brings_the_question_bac
     assert done["log"] == ["in", "before", "left no", "right"]
 
 
-async def test_a_copy_of_a_delta_graph_goes_on_alone(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_a_copy_of_a_delta_graph_goes_on_alone(saver: threadkeep.KeepSaver, call: Caller) -> None:
     graph = build(saver)
     copy: dict[str, Any] = {"configurable": {"thread_id": "copy"}}
     await turns(call, graph, 3)
@@ -270,7 +270,7 @@ async def test_a_copy_of_a_delta_graph_goes_on_alone(saver: threadkeep.KeepSaver
 
 
 async def test_a_thread_may_turn_from_a_plain_channel_to_a_delta_channel_and_back(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     class Plain(TypedDict, total=False):
         log: Annotated[list[Any], lambda old, new: [*old, *new]]

@@ -13,9 +13,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 import postgres_servers
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
-from graph_scenarios import PLAYS, assert_same, story
-from sync_async import Async, Sync
+from checkpoint_chains import Chain, config, list_ids, values_of
+from graph_scenarios import SCENARIOS, assert_same, describe_thread
+from sync_async import AsyncCaller, SyncCaller
 from test_conformance import SyncSide, assert_complete, report_on
 from test_postgres import Heard, blocked
 from threadkeep.backends.sql.blocks import read_blocks
@@ -162,13 +162,13 @@ def test_the_sync_side_passes_the_official_suite(fresh_url: Callable[[], str]) -
 
 @pytest.mark.parametrize("name", ["messages edited and removed", "large dict", "fan-out", "subgraphs", "functional"])
 async def test_a_graph_tells_the_story_that_in_memory_saver_tells(fresh_url: Callable[[], str], name: str) -> None:
-    play = PLAYS[name]
-    for call in (Sync(), Async()):
+    play = SCENARIOS[name]
+    for call in (SyncCaller(), AsyncCaller()):
         async with threadkeep.open(fresh_url()) as keep:
             graph, peer = play.build(keep.checkpointer), play.build(InMemorySaver())
-            await play.act(call, graph)
-            await play.act(call, peer)
-            assert_same(await story(call, graph), await story(call, peer))
+            await play.run(call, graph)
+            await play.run(call, peer)
+            assert_same(await describe_thread(call, graph), await describe_thread(call, peer))
 
 
 def test_no_verb_sends_more_than_these_blocks() -> None:
@@ -206,7 +206,7 @@ def use_many_threads(keep: threadkeep.Keep, name: str) -> None:
     async def all_of_them() -> None:
         using = asyncio.gather(*(use(f"t{n}") for n in range(20)))
         with lock_of_others(name):
-            await asyncio.to_thread(postgres_servers._until, lambda: blocked(name) >= 2, 10)
+            await asyncio.to_thread(postgres_servers.wait_until, lambda: blocked(name) >= 2, 10)
             await asyncio.sleep(0.2)
         await using
 
@@ -233,5 +233,5 @@ def test_a_statement_is_about_one_thread_if_that_was_asked_for(group: str) -> No
         assert set().union(*about) == set(numbers)
         assert max(map(len, about)) == 1 if group == "thread" else max(map(len, about)) > 1
         for n in range(20):
-            assert ids(keep.checkpointer, f"t{n}") == ["00000001"]
-            assert values(keep.checkpointer, f"t{n}") == {"log": ["a", "b" * 500]}
+            assert list_ids(keep.checkpointer, f"t{n}") == ["00000001"]
+            assert values_of(keep.checkpointer, f"t{n}") == {"log": ["a", "b" * 500]}

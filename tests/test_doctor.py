@@ -16,7 +16,7 @@ import graph_scenarios
 import postgres_servers
 import threadkeep
 import valkey_servers
-from sync_async import Colour
+from sync_async import Caller
 from threadkeep.cli.app import run
 from threadkeep.errors import ReadOnly, Unavailable
 from threadkeep.jobs import doctor
@@ -26,7 +26,7 @@ def told(findings: list[threadkeep.Finding]) -> dict[str, threadkeep.Finding]:
     return {finding.name: finding for finding in findings}
 
 
-async def test_every_backend_tells_of_itself(url: str, call: Colour) -> None:
+async def test_every_backend_tells_of_itself(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         await call(graph_scenarios.letters(keep.checkpointer), "invoke", {"foo": ""}, graph_scenarios.THREAD)
         findings = told(await call(keep, "doctor"))
@@ -130,7 +130,7 @@ def test_facts_that_should_be_otherwise(change: dict[str, Any], name: str, verdi
 # --- compact
 
 
-async def test_compact_frees_what_nothing_needs_and_changes_nothing_that_is_read(url: str, call: Colour) -> None:
+async def test_compact_frees_what_nothing_needs_and_changes_nothing_that_is_read(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         graph = graph_scenarios.chat(graph_scenarios.replies)(keep.checkpointer)
         for n in range(3):
@@ -183,11 +183,13 @@ def test_threads_that_expired_are_forgotten_by_compact() -> None:
     url = valkey_servers.shared().url(thread_ttl=1)
     with threadkeep.open(url) as keep:
         graph_scenarios.letters(keep.checkpointer).invoke({"foo": ""}, graph_scenarios.THREAD)
-        valkey_servers.until(lambda: keep.checkpointer.get_tuple(graph_scenarios.THREAD) is None, "the end of a thread")
+        valkey_servers.wait_for(
+            lambda: keep.checkpointer.get_tuple(graph_scenarios.THREAD) is None, "the end of a thread"
+        )
         assert keep.verify().problems == []
-        assert any(key[4:6] == b"n:" and held for key, held in valkey_servers.stored(url).items())
+        assert any(key[4:6] == b"n:" and held for key, held in valkey_servers.read_all(url).items())
         keep.compact()
-        assert not any(key[4:6] == b"n:" and held for key, held in valkey_servers.stored(url).items())
+        assert not any(key[4:6] == b"n:" and held for key, held in valkey_servers.read_all(url).items())
 
 
 def test_the_program_tells_by_its_exit_code(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import apsw
 import pytest
 
 import threadkeep
-from model import place_config
-from row_invariants import loose_ends
+from model import checkpoint_config
+from row_invariants import find_problems
 from threadkeep.errors import Unavailable
 
 PAGES = 80
@@ -35,7 +35,7 @@ def put(saver: Any, thread: str, n: int) -> None:
     values = {"noise": secrets.token_bytes(20_000), "n": n}
     versions = dict.fromkeys(values, n)
     checkpoint = {"v": 4, "id": f"{n:04}", "channel_values": values, "channel_versions": versions, "versions_seen": {}}
-    saver.put(place_config(thread, "", ""), checkpoint, {"source": "loop", "step": n}, versions)
+    saver.put(checkpoint_config(thread, "", ""), checkpoint, {"source": "loop", "step": n}, versions)
 
 
 def ids(saver: Any) -> list[tuple[str, str]]:
@@ -57,7 +57,9 @@ def test_a_full_disk_fails_the_call_alone_and_room_can_be_made(tmp_path: Path, v
             if verb == "put":
                 put(saver, "t", n)
             elif verb == "put_writes":
-                saver.put_writes(place_config("t", "", "0000"), [("noise", secrets.token_bytes(20_000))], f"task {n}")
+                saver.put_writes(
+                    checkpoint_config("t", "", "0000"), [("noise", secrets.token_bytes(20_000))], f"task {n}"
+                )
             else:
                 saver.copy_thread("t", f"copy {n}")
 
@@ -67,14 +69,14 @@ def test_a_full_disk_fails_the_call_alone_and_room_can_be_made(tmp_path: Path, v
                 fill(n)
                 done = n
         assert 0 < done < 50
-        assert loose_ends(path) == []
+        assert find_problems(path) == []
         before = ids(saver)
         assert len(before) == 5 + (done if verb != "put_writes" else 0)
         saver.delete_thread("old")
         fill(done + 1)
-        assert loose_ends(path) == []
+        assert find_problems(path) == []
     with threadkeep.open(f"sqlite:///{path}") as keep:
         assert len(ids(keep.checkpointer)) == len(before) - 4 + (verb != "put_writes")
-        assert len(keep.checkpointer.get_tuple(place_config("t", "", "0000")).pending_writes) == (
+        assert len(keep.checkpointer.get_tuple(checkpoint_config("t", "", "0000")).pending_writes) == (
             done + 1 if verb == "put_writes" else 0
         )

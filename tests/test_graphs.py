@@ -23,47 +23,49 @@ from graph_scenarios import (
     THREAD,
     Graph,
     Letters,
-    Play,
+    Scenario,
     assert_same,
-    each_play,
+    describe_thread,
+    each_scenario,
     fan,
     letters,
     nested,
-    story,
     two_questions,
 )
-from sync_async import Colour
+from sync_async import Caller
 
 
 @pytest.mark.sampled(2)
-@each_play
+@each_scenario
 async def test_a_graph_tells_the_story_that_in_memory_saver_tells(
-    saver: threadkeep.KeepSaver, call: Colour, play: Play
+    saver: threadkeep.KeepSaver, call: Caller, play: Scenario
 ) -> None:
     graph, peer = play.build(saver), play.build(InMemorySaver())
-    await play.act(call, graph)
-    await play.act(call, peer)
-    expected = await story(call, peer)
+    await play.run(call, graph)
+    await play.run(call, peer)
+    expected = await describe_thread(call, peer)
     assert len(expected) > 1
-    assert_same(await story(call, graph), expected)
+    assert_same(await describe_thread(call, graph), expected)
 
 
 @pytest.mark.sampled(2)
-@each_play
-async def test_another_keep_on_the_same_url_tells_the_same_story(lasting_url: str, call: Colour, play: Play) -> None:
+@each_scenario
+async def test_another_keep_on_the_same_url_tells_the_same_story(
+    lasting_url: str, call: Caller, play: Scenario
+) -> None:
     async with threadkeep.open(lasting_url) as keep:
         graph = play.build(keep.checkpointer)
-        await play.act(call, graph)
-        expected = await story(call, graph)
+        await play.run(call, graph)
+        expected = await describe_thread(call, graph)
         peer = play.build(InMemorySaver())
-        await play.act(call, peer)
-        assert_same(expected, await story(call, peer))
+        await play.run(call, peer)
+        assert_same(expected, await describe_thread(call, peer))
     async with threadkeep.open(lasting_url) as keep:
-        assert_same(await story(call, play.build(keep.checkpointer)), expected)
+        assert_same(await describe_thread(call, play.build(keep.checkpointer)), expected)
 
 
 async def test_the_first_example_of_the_guide_saves_exactly_these_four_checkpoints(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     graph = letters(saver)
     await call(graph, "invoke", {"foo": ""}, THREAD)
@@ -79,7 +81,7 @@ async def test_the_first_example_of_the_guide_saves_exactly_these_four_checkpoin
 
 
 async def test_get_state_gives_the_latest_or_the_one_that_is_asked_for(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     graph = letters(saver)
     await call(graph, "invoke", {"foo": ""}, THREAD)
@@ -89,7 +91,7 @@ async def test_get_state_gives_the_latest_or_the_one_that_is_asked_for(
         assert await call(graph, "get_state", state.config) == state
 
 
-async def test_history_honours_limit_before_and_filter(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_history_honours_limit_before_and_filter(saver: threadkeep.KeepSaver, call: Caller) -> None:
     graph = letters(saver)
     await call(graph, "invoke", {"foo": ""}, THREAD)
     history = await call.every(graph, "get_state_history", THREAD)
@@ -98,7 +100,7 @@ async def test_history_honours_limit_before_and_filter(saver: threadkeep.KeepSav
     assert await call.every(graph, "get_state_history", THREAD, filter={"source": "input"}) == history[3:]
 
 
-async def test_replay_from_a_checkpoint_runs_only_what_came_after_it(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_replay_from_a_checkpoint_runs_only_what_came_after_it(saver: threadkeep.KeepSaver, call: Caller) -> None:
     ran: Counter[str] = Counter()
 
     def counting(name: str) -> Callable[[Letters], dict[str, Any]]:
@@ -123,7 +125,7 @@ async def test_replay_from_a_checkpoint_runs_only_what_came_after_it(saver: thre
 
 
 async def test_update_state_goes_through_the_reducers_and_forks_from_where_it_is_told(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     graph = letters(saver)
     await call(graph, "invoke", {"foo": "1", "bar": ["a"]}, THREAD)
@@ -140,7 +142,7 @@ async def test_update_state_goes_through_the_reducers_and_forks_from_where_it_is
 
 
 async def test_a_copied_checkpoint_has_the_values_of_its_source_and_the_parent_of_its_source(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     graph = letters(saver)
     await call(graph, "invoke", {"foo": "1", "bar": ["in"]}, THREAD)
@@ -153,7 +155,7 @@ async def test_a_copied_checkpoint_has_the_values_of_its_source_and_the_parent_o
         assert copied.config != source.config
 
 
-async def test_get_state_reaches_into_interrupted_subgraphs(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_get_state_reaches_into_interrupted_subgraphs(saver: threadkeep.KeepSaver, call: Caller) -> None:
     graph = nested()(saver)
     await call(graph, "invoke", {"said": ["go"]}, THREAD)
     outer = await call(graph, "get_state", THREAD, subgraphs=True)
@@ -179,7 +181,7 @@ async def test_get_state_reaches_into_interrupted_subgraphs(saver: threadkeep.Ke
 
 
 async def test_update_state_of_a_subgraph_reaches_its_parent_on_resume(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     graph = nested()(saver)
     await call(graph, "invoke", {"said": ["go"]}, THREAD)
@@ -190,7 +192,7 @@ async def test_update_state_of_a_subgraph_reaches_its_parent_on_resume(
 
 
 async def test_a_failed_task_of_a_hundred_is_the_only_one_that_runs_again(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     ran: Counter[int] = Counter()
     broken = threading.Event()
@@ -222,7 +224,7 @@ async def test_a_failed_task_of_a_hundred_is_the_only_one_that_runs_again(
     assert ran == {n: 2 if n == 57 else 1 for n in range(100)}
 
 
-async def test_an_interrupt_waits_in_the_store_until_it_is_answered(lasting_url: str, call: Colour) -> None:
+async def test_an_interrupt_waits_in_the_store_until_it_is_answered(lasting_url: str, call: Caller) -> None:
     async with threadkeep.open(lasting_url) as keep:
         asked = await call(two_questions(keep.checkpointer), "invoke", {"said": ["go"]}, THREAD)
     async with threadkeep.open(lasting_url) as keep:
@@ -237,7 +239,7 @@ async def test_an_interrupt_waits_in_the_store_until_it_is_answered(lasting_url:
 
 @pytest.mark.parametrize(("durability", "checkpoints"), [("sync", 4), ("async", 4), ("exit", 1)])
 async def test_durability_decides_which_checkpoints_are_kept(
-    saver: threadkeep.KeepSaver, call: Colour, durability: str, checkpoints: int
+    saver: threadkeep.KeepSaver, call: Caller, durability: str, checkpoints: int
 ) -> None:
     graph = letters(saver)
     await call(graph, "invoke", {"foo": ""}, THREAD, durability=durability)
@@ -250,7 +252,7 @@ async def test_durability_decides_which_checkpoints_are_kept(
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_an_interrupted_run_is_resumed_in_every_durability(
-    saver: threadkeep.KeepSaver, call: Colour, durability: str
+    saver: threadkeep.KeepSaver, call: Caller, durability: str
 ) -> None:
     graph = two_questions(saver)
     asked = await call(graph, "invoke", {"said": ["go"]}, THREAD, durability=durability)
@@ -260,7 +262,7 @@ async def test_an_interrupted_run_is_resumed_in_every_durability(
 
 
 async def test_a_workflow_remembers_what_it_saved_and_does_not_repeat_its_tasks(
-    saver: threadkeep.KeepSaver, call: Colour
+    saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     ran: Counter[int] = Counter()
 
@@ -307,7 +309,7 @@ def agent(saver: Any) -> Graph:
     return create_agent(FakeModel(messages=iter(said)), tools=[weather], checkpointer=saver)
 
 
-async def test_an_agent_with_a_tool_remembers_its_conversation(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_an_agent_with_a_tool_remembers_its_conversation(saver: threadkeep.KeepSaver, call: Caller) -> None:
     bot = agent(saver)
     await call(bot, "invoke", {"messages": [HumanMessage("Weather in Kyiv?", id="h1")]}, THREAD)
     done = await call(bot, "invoke", {"messages": [HumanMessage("Thanks", id="h2")]}, THREAD)
@@ -324,12 +326,12 @@ async def test_an_agent_with_a_tool_remembers_its_conversation(saver: threadkeep
     assert stored[1].tool_calls[0]["args"] == {"city": "Kyiv"}
 
 
-async def test_an_agents_history_is_that_of_in_memory_saver(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_an_agents_history_is_that_of_in_memory_saver(saver: threadkeep.KeepSaver, call: Caller) -> None:
     stories = []
     for checkpointer in (saver, InMemorySaver()):
         bot = agent(checkpointer)
         await call(bot, "invoke", {"messages": [HumanMessage("Weather in Kyiv?", id="h1")]}, THREAD)
-        told_here = await story(call, bot)
+        told_here = await describe_thread(call, bot)
         for state in told_here:  # ToolNode gives its message a random id
             for message in state["values"].get("messages", []):
                 message.id = message.id if not isinstance(message, ToolMessage) else "tool"

@@ -15,9 +15,10 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 
 import threadkeep
-from checkpoint_trees import config, listed, put, values_of
+from checkpoint_chains import config, list_ids
+from checkpoint_trees import put, values_at
 from strict_equality import same
-from sync_async import Colour
+from sync_async import Caller
 
 MOMENT = datetime(2024, 3, 31, 1, 30, 59, 123456)
 
@@ -66,12 +67,12 @@ def test_odd_thread_ids_are_all_different_threads(saver: threadkeep.KeepSaver) -
             found.checkpoint["channel_values"],
             found.pending_writes,
         ) == (name, {"n": n}, [("task", "w", n)])
-        assert len(listed(saver, name)) == 1
+        assert len(list_ids(saver, name)) == 1
     assert {found.config["configurable"]["thread_id"] for found in saver.list(None)} == set(names)
     for n, name in enumerate(names):
         saver.delete_thread(name)
         assert saver.get_tuple(config(name)) is None
-        assert len(listed(saver, None)) == len(names) - n - 1
+        assert len(list_ids(saver, None)) == len(names) - n - 1
 
 
 def test_odd_thread_ids_are_copied_and_pruned_apart(saver: threadkeep.KeepSaver) -> None:
@@ -97,11 +98,11 @@ def test_odd_checkpoint_ids_come_back_in_the_order_of_python_strings(saver: thre
     names = [name for name in [*ODD, *SURROGATES, "😀", "\ue000", "b"] if name]
     for n, name in enumerate(names):
         put(saver, {"n": n}, id=name)
-        assert values_of(saver, config("t", name)) == {"n": n}
-    assert listed(saver, "t") == sorted(names, reverse=True)
-    assert values_of(saver, config("t")) == {"n": names.index(max(names))}
+        assert values_at(saver, config("t", name)) == {"n": n}
+    assert list_ids(saver, "t") == sorted(names, reverse=True)
+    assert values_at(saver, config("t")) == {"n": names.index(max(names))}
     for name in names:
-        assert listed(saver, "t", before=config("t", name)) == [
+        assert list_ids(saver, "t", before=config("t", name)) == [
             other for other in sorted(names, reverse=True) if other < name
         ]
 
@@ -109,7 +110,7 @@ def test_odd_checkpoint_ids_come_back_in_the_order_of_python_strings(saver: thre
 def test_an_empty_checkpoint_id_in_a_config_means_the_latest(saver: threadkeep.KeepSaver) -> None:
     put(saver, {"n": 1}, id="1")
     put(saver, {"n": 2}, id="2")
-    assert values_of(saver, config("t", "")) == {"n": 2}
+    assert values_at(saver, config("t", "")) == {"n": 2}
 
 
 def test_an_empty_checkpoint_id_of_a_checkpoint_is_kept_or_refused(saver: threadkeep.KeepSaver) -> None:
@@ -117,9 +118,9 @@ def test_an_empty_checkpoint_id_of_a_checkpoint_is_kept_or_refused(saver: thread
     try:
         put(saver, {"n": 0}, id="")
     except ValueError:
-        assert listed(saver, "t") == ["1"]
+        assert list_ids(saver, "t") == ["1"]
     else:
-        assert listed(saver, "t") == ["1", ""]
+        assert list_ids(saver, "t") == ["1", ""]
 
 
 def test_odd_task_ids_paths_and_channels_come_back(saver: threadkeep.KeepSaver) -> None:
@@ -218,14 +219,14 @@ def test_odd_metadata_is_found_by_a_filter(saver: threadkeep.KeepSaver, key: str
     put(saver, {}, id="2", **{key: "another"})
     found = saver.get_tuple(at)
     assert found is not None
-    assert listed(saver, "t", filter={key: found.metadata[key]}) == ["1"]
+    assert list_ids(saver, "t", filter={key: found.metadata[key]}) == ["1"]
 
 
 @pytest.mark.parametrize(
     ("given", "stored"), [(7, "7"), (0, "0"), (-3, "-3"), (UUID(int=5), "00000000-0000-0000-0000-000000000005")]
 )
 async def test_int_and_uuid_thread_ids_become_str(
-    saver: threadkeep.KeepSaver, call: Colour, given: Any, stored: str
+    saver: threadkeep.KeepSaver, call: Caller, given: Any, stored: str
 ) -> None:
     checkpoint = empty_checkpoint() | {"channel_values": {"a": 1}, "channel_versions": {"a": 1}}
     at = await call(saver, "put", config(given), checkpoint, {}, {"a": 1})
@@ -256,7 +257,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("bad", [None, b"kept", ["kept"]], ids=["None", "bytes", "list"])
 async def test_a_thread_id_of_another_type_is_a_type_error_and_changes_nothing(
-    saver: threadkeep.KeepSaver, call: Colour, bad: Any
+    saver: threadkeep.KeepSaver, call: Caller, bad: Any
 ) -> None:
     await call(saver, "put", config("kept"), empty_checkpoint(), {}, {})
     for verb, arguments, options in REFUSED:

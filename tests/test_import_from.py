@@ -32,8 +32,17 @@ import foreign_savers
 import threadkeep
 import valkey_servers
 from data import make_old_databases
-from foreign_savers import Database, afill_saver, assert_same, at, fill_saver, finish_thread, old_file, read_thread
-from row_invariants import loose_ends
+from foreign_savers import (
+    Database,
+    afill_saver,
+    assert_same,
+    config_of,
+    fill_saver,
+    finish_thread,
+    old_file,
+    read_thread,
+)
+from row_invariants import find_problems
 from threadkeep.cli.app import run
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.splitter import Splitter
@@ -92,7 +101,7 @@ def test_what_a_sqlite_saver_kept_is_here_and_goes_on(url: str, source: Path) ->
     with threadkeep.open(url) as keep:
         check_import(keep, source)
     if not url.startswith(("memory", "valkey")):
-        assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
+        assert find_problems(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
 
 def test_the_same_goes_for_a_cluster(source: Path) -> None:
@@ -186,7 +195,7 @@ def _go_on(saver: Any, release: str) -> None:
     found = {}
     for thread, (builder, options, inputs) in make_old_databases.graphs().items():
         graph = builder.compile(checkpointer=saver, **options)
-        found[thread] = graph.invoke(inputs[0] if thread == "talk" else None, at(thread))
+        found[thread] = graph.invoke(inputs[0] if thread == "talk" else None, config_of(thread))
     assert len(found["talk"]["messages"]) == 7
     assert found["talk"]["table"]["when"].year == 2024
     assert found["sends"]["done"] == [10, 20]
@@ -199,8 +208,8 @@ def test_an_import_again_brings_only_what_is_new(source: Path, empty: threadkeep
     again = empty.import_from(source)
     assert (again.checkpoints, again.writes, again.already_there) == (0, 0, first.checkpoints)
     with SqliteSaver.from_conn_string(str(source)) as theirs:
-        foreign_savers.asking(theirs).invoke(Command(resume="yes"), at("asked"))
-        foreign_savers.chat(theirs).invoke(None, at("chat"))
+        foreign_savers.asking(theirs).invoke(Command(resume="yes"), config_of("asked"))
+        foreign_savers.chat(theirs).invoke(None, config_of("chat"))
         grown = empty.import_from(source)
         assert grown.differences == ()
         assert 0 < grown.checkpoints < first.checkpoints
@@ -273,7 +282,7 @@ def test_a_thread_that_grew_is_counted_alike_on_all_ways(source: Path, tmp_path:
     for grows in (False, True):
         if grows:
             with SqliteSaver.from_conn_string(str(source)) as theirs:
-                foreign_savers.asking(theirs).invoke(Command(resume="yes"), at("asked"))
+                foreign_savers.asking(theirs).invoke(Command(resume="yes"), config_of("asked"))
         grown = empty.import_from(source)
         empty.export(tmp_path / "all.tk")
         would, done = ways.results(targets, dry_run=True), ways.results(targets)
@@ -409,7 +418,7 @@ def test_an_import_that_was_killed_goes_on(backend: str, kills: tuple[str, ...],
         found = keep.import_from(tmp_path / "theirs.db")
         assert (found.differences, found.already_there, found.checkpoints) == ((), there, 600 - there)
         assert_same(keep.checkpointer, theirs, ["t0", "t9"])
-    assert loose_ends(Path(url.removeprefix("sqlite:///")) if backend == "sqlite" else url) == []
+    assert find_problems(Path(url.removeprefix("sqlite:///")) if backend == "sqlite" else url) == []
 
 
 def test_a_file_that_others_write_to_is_read_as_of_one_moment(source: Path, empty: threadkeep.Keep) -> None:

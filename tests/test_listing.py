@@ -15,8 +15,8 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 
 import threadkeep
-from checkpoint_chains import Chain, config, ids
-from sync_async import Colour
+from checkpoint_chains import Chain, config, list_ids
+from sync_async import Caller
 from verbs import every
 
 AUTH = {"langgraph_auth_user": "secret", "langgraph_auth_user_id": "u", "langgraph_auth_permissions": "p"}
@@ -36,9 +36,9 @@ def places(saver: Any, asked: Any, **options: Any) -> list[tuple[str, str, str]]
 
 
 @pytest.fixture(scope="module")
-def forest(standing: Callable[[], threadkeep.Keep]) -> threadkeep.KeepSaver:
+def forest(module_keep: Callable[[], threadkeep.Keep]) -> threadkeep.KeepSaver:
     """Three threads of three namespaces; some ids stand in several of them."""
-    saver, chance = standing().checkpointer, random.Random(5)
+    saver, chance = module_keep().checkpointer, random.Random(5)
     for thread in ("a", "b", "a b"):
         for ns in ("", "child:1", "child:1|deep:2"):
             for number in chance.sample(range(30), 8):
@@ -126,7 +126,7 @@ def test_any_question_is_answered_as_a_scan_would(forest: threadkeep.KeepSaver, 
         assert found == expected
 
 
-async def test_alist_gives_what_list_gives(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_alist_gives_what_list_gives(saver: threadkeep.KeepSaver, call: Caller) -> None:
     def fill() -> None:
         for n in range(40):
             put(saver, f"{n:02}", {"step": n % 3}, thread=f"t{n % 2}")
@@ -140,7 +140,7 @@ async def test_alist_gives_what_list_gives(saver: threadkeep.KeepSaver, call: Co
 
 
 @pytest.mark.parametrize("limit", [-1, -(2**70)])
-async def test_a_negative_limit_is_a_value_error(saver: threadkeep.KeepSaver, call: Colour, limit: int) -> None:
+async def test_a_negative_limit_is_a_value_error(saver: threadkeep.KeepSaver, call: Caller, limit: int) -> None:
     with pytest.raises(ValueError, match="limit"):
         await call.every(saver, "list", None, limit=limit)
 
@@ -155,7 +155,7 @@ async def test_a_negative_limit_is_a_value_error(saver: threadkeep.KeepSaver, ca
     ids=str,
 )  # fmt: skip
 async def test_an_argument_of_another_type_is_a_type_error(
-    saver: threadkeep.KeepSaver, call: Colour, options: dict[str, Any]
+    saver: threadkeep.KeepSaver, call: Caller, options: dict[str, Any]
 ) -> None:
     with pytest.raises(TypeError):
         await call.every(saver, "list", config("t"), **options)
@@ -163,7 +163,7 @@ async def test_an_argument_of_another_type_is_a_type_error(
 
 @pytest.mark.parametrize("wrong", [{}, {"configurable": {}}, {"configurable": {"checkpoint_id": "1"}}], ids=str)
 async def test_a_config_without_a_thread_is_a_value_error(
-    saver: threadkeep.KeepSaver, call: Colour, wrong: dict[str, Any]
+    saver: threadkeep.KeepSaver, call: Caller, wrong: dict[str, Any]
 ) -> None:
     """It must not list the threads of everybody."""
     with pytest.raises(ValueError, match="thread_id"):
@@ -221,8 +221,8 @@ def same(name: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def valued(standing: Callable[[], threadkeep.Keep]) -> threadkeep.KeepSaver:
-    saver = standing().checkpointer
+def valued(module_keep: Callable[[], threadkeep.Keep]) -> threadkeep.KeepSaver:
+    saver = module_keep().checkpointer
     for name, value in VALUES.items():
         put(saver, name, {"key": value} if value is not NOTHING else {})
     return saver
@@ -230,9 +230,9 @@ def valued(standing: Callable[[], threadkeep.Keep]) -> threadkeep.KeepSaver:
 
 @pytest.mark.parametrize("name", [name for name in VALUES if name != "missing"])
 def test_a_filter_finds_equal_values_of_the_same_json_type(valued: threadkeep.KeepSaver, name: str) -> None:
-    assert set(ids(valued, "t", filter={"key": VALUES[name]})) == same(name)
-    assert set(ids(valued, None, filter={"key": VALUES[name], "another": None})) == same(name)
-    assert ids(valued, "t", filter={"key": VALUES[name], "another": 1}) == []
+    assert set(list_ids(valued, "t", filter={"key": VALUES[name]})) == same(name)
+    assert set(list_ids(valued, None, filter={"key": VALUES[name], "another": None})) == same(name)
+    assert list_ids(valued, "t", filter={"key": VALUES[name], "another": 1}) == []
 
 
 KEYS = [
@@ -246,16 +246,16 @@ def test_a_key_of_a_filter_is_literal(saver: threadkeep.KeepSaver) -> None:
         put(saver, f"{number:03}", {key: "here", "a": "plain"} if key != "a" else {"a": "here"})
     put(saver, "nested", {"a": {"b": "here"}})
     for number, key in enumerate(KEYS):
-        assert ids(saver, "t", filter={key: "here"}) == [f"{number:03}"], key
+        assert list_ids(saver, "t", filter={key: "here"}) == [f"{number:03}"], key
 
 
 def test_an_unknown_key_finds_nothing_and_with_none_everything(saver: threadkeep.KeepSaver) -> None:
     for n in range(20):
         put(saver, f"{n:02}", {"step": n})
-    assert ids(saver, "t", filter={"unheard": 1}) == []
-    assert len(ids(saver, "t", filter={"unheard": None})) == 20
-    assert len(ids(saver, "t", filter={})) == 20
-    assert len(ids(saver, "t", filter=None)) == 20
+    assert list_ids(saver, "t", filter={"unheard": 1}) == []
+    assert len(list_ids(saver, "t", filter={"unheard": None})) == 20
+    assert len(list_ids(saver, "t", filter={})) == 20
+    assert len(list_ids(saver, "t", filter=None)) == 20
 
 
 ODD = {
@@ -275,12 +275,12 @@ def test_special_keys_of_odd_types_come_back_and_are_found(saver: threadkeep.Kee
     stored = {found.checkpoint["id"]: found.metadata for found in saver.list(config("t"))}
     for number, value in enumerate(ODD[key]):
         assert repr(stored[f"{number:03}"].get(key)) == repr(value)
-        found = ids(saver, "t", filter={key: value})
+        found = list_ids(saver, "t", filter={key: value})
         expected = [id for id, metadata in stored.items() if json_equal(metadata.get(key), value)]
         assert found == expected, value
         assert f"{number:03}" in found
-        assert ids(saver, "t", filter={key: value, "other": "x"}) == expected
-        assert ids(saver, "t", filter={key: value, "other": "y"}) == []
+        assert list_ids(saver, "t", filter={key: value, "other": "x"}) == expected
+        assert list_ids(saver, "t", filter={key: value, "other": "y"}) == []
 
 
 def json_equal(one: Any, other: Any) -> bool:
@@ -298,8 +298,8 @@ def test_values_that_json_lacks_are_found_too(saver: threadkeep.KeepSaver) -> No
     for name, value in odd.items():
         put(saver, name, {"key": value})
     for name, value in odd.items():
-        assert ids(saver, "t", filter={"key": value}) == [name]
-    assert ids(saver, "t", filter={"key": "abc"}) == []
+        assert list_ids(saver, "t", filter={"key": value}) == [name]
+    assert list_ids(saver, "t", filter={"key": "abc"}) == []
 
 
 def test_filters_agree_with_in_memory_saver_on_what_a_graph_stores(saver: threadkeep.KeepSaver) -> None:
@@ -312,7 +312,7 @@ def test_filters_agree_with_in_memory_saver_on_what_a_graph_stores(saver: thread
         {"source": "loop"}, {"step": 3}, {"step": -1}, {"user": "ada", "source": "loop"}, {"run_id": "r1"},
         {"run_id": "r2"}, {"user": None}, {"source": "loop", "step": 4}, {"source": "loop", "step": 3}, {},
     ):  # fmt: skip
-        assert ids(saver, "t", filter=filter) == ids(official, "t", filter=filter), filter
+        assert list_ids(saver, "t", filter=filter) == list_ids(official, "t", filter=filter), filter
 
 
 # --- metadata
@@ -344,8 +344,8 @@ def test_scalars_of_the_config_are_added_where_metadata_lacks_them(saver: thread
         "source": "loop", "step": 1, "own\0key": "vw", "nested": {"a": "b\0c"}, "user": "ada", "count": 3, "ratio": 0.5,
         "flag": True, "nul": "ab", "both": "metadata", "model": "m", "nul2": "",
     }  # fmt: skip
-    assert ids(saver, "t", filter={"user": "ada", "model": "m", "nul": "ab"}) == ["1"]
-    assert ids(saver, "t", filter={"nul": "a\0b"}) == []
+    assert list_ids(saver, "t", filter={"user": "ada", "model": "m", "nul": "ab"}) == ["1"]
+    assert list_ids(saver, "t", filter={"nul": "a\0b"}) == []
 
 
 def test_the_merged_metadata_is_that_of_in_memory_saver_but_for_credentials(saver: threadkeep.KeepSaver) -> None:
@@ -391,8 +391,8 @@ def test_the_caller_may_change_what_it_gave_and_what_it_got(saver: threadkeep.Ke
 def test_replaced_metadata_is_found_and_the_old_is_not(saver: threadkeep.KeepSaver) -> None:
     put(saver, "1", {"user": "ada", "step": 1})
     put(saver, "1", {"user": "bob", "step": 2})
-    assert ids(saver, "t", filter={"user": "ada"}) == ids(saver, "t", filter={"step": 1}) == []
-    assert ids(saver, "t", filter={"user": "bob", "step": 2}) == ["1"]
+    assert list_ids(saver, "t", filter={"user": "ada"}) == list_ids(saver, "t", filter={"step": 1}) == []
+    assert list_ids(saver, "t", filter={"user": "bob", "step": 2}) == ["1"]
 
 
 # --- long listings
@@ -413,10 +413,10 @@ def long(url: str) -> Iterator[threadkeep.KeepSaver]:
 
 
 def test_a_long_listing_is_complete_and_in_order(long: threadkeep.KeepSaver) -> None:
-    assert ids(long, None) == [f"5-{n:05}" for n in reversed(range(LONG))]
-    assert ids(long, "b") == [f"5-{n:05}" for n in reversed(range(LONG)) if n % 2]
-    assert ids(long, None, filter={"run_id": "doomed"}) == [f"5-{n:05}" for n in reversed(range(0, LONG, 10))]
-    assert ids(long, None, filter={"step": 3}, limit=10) == ["5-00007", "5-00006"]
+    assert list_ids(long, None) == [f"5-{n:05}" for n in reversed(range(LONG))]
+    assert list_ids(long, "b") == [f"5-{n:05}" for n in reversed(range(LONG)) if n % 2]
+    assert list_ids(long, None, filter={"run_id": "doomed"}) == [f"5-{n:05}" for n in reversed(range(0, LONG, 10))]
+    assert list_ids(long, None, filter={"step": 3}, limit=10) == ["5-00007", "5-00006"]
 
 
 def test_a_long_listing_goes_on_while_checkpoints_come_and_go(long: threadkeep.KeepSaver) -> None:

@@ -20,9 +20,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, list_ids, values_of
 from conftest import BACKENDS, Backend
-from processes import run, run_together
+from processes import run, run_concurrently
 from threadkeep import errors
 from verbs import every_async_verb, every_verb
 
@@ -164,7 +164,7 @@ def test_what_was_put_is_there_for_the_next_keep(lasting_url: str, durability: s
     with threadkeep.open(lasting_url, durability=durability) as keep:
         Chain(keep.checkpointer).put(HELLO)
     with threadkeep.open(lasting_url) as keep:
-        assert values(keep.checkpointer) == HELLO
+        assert values_of(keep.checkpointer) == HELLO
 
 
 def test_every_memory_keep_is_private_and_empty() -> None:
@@ -178,11 +178,11 @@ def test_every_memory_keep_is_private_and_empty() -> None:
 def test_tenants_do_not_see_each_other(lasting_url: str) -> None:
     with threadkeep.open(lasting_url, tenant="a") as a, threadkeep.open(lasting_url, tenant="b") as b:
         Chain(a.checkpointer).put({"x": "a"})
-        assert (b.checkpointer.get_tuple(config("t")), b.threads(), ids(b.checkpointer, None)) == (None, [], [])
+        assert (b.checkpointer.get_tuple(config("t")), b.threads(), list_ids(b.checkpointer, None)) == (None, [], [])
         Chain(b.checkpointer).put({"x": "b"})
         b.checkpointer.copy_thread("t", "u")
         b.checkpointer.delete_thread("t")
-        assert values(a.checkpointer) == {"x": "a"}
+        assert values_of(a.checkpointer) == {"x": "a"}
         assert [info.id for info in a.threads()] == ["t"]
         assert [info.id for info in b.threads()] == ["u"]
 
@@ -207,7 +207,7 @@ def test_reading_first_finds_nothing_and_then_writing_works(saver: threadkeep.Ke
     saver.copy_thread("t", "u")
     saver.delete_for_runs(["r"])
     Chain(saver).put(HELLO)
-    assert values(saver) == HELLO
+    assert values_of(saver) == HELLO
 
 
 def test_setup_creates_the_file_at_once_and_may_be_repeated(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_setup_creates_the_file_at_once_and_may_be_repeated(tmp_path: Path) -> N
         keep.setup()
         Chain(keep.checkpointer).put(HELLO)
         keep.checkpointer.setup()
-        assert values(keep.checkpointer) == HELLO
+        assert values_of(keep.checkpointer) == HELLO
 
 
 async def test_setup_may_be_awaited(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ from checkpoint_chains import Chain
 url, name = sys.argv[1:]
 keep = threadkeep.open(url)
 chain = Chain(keep.checkpointer, name)
-together()
+wait_for_others()
 chain.put({"who": name})
 Chain(keep.checkpointer, "shared").put({"who": name}, id=name)
 """
@@ -265,11 +265,11 @@ Chain(keep.checkpointer, "shared").put({"who": name}, id=name)
 
 def test_sixteen_processes_open_an_empty_file_at_once(lasting_url: str) -> None:
     names = [f"p{n:02}" for n in range(16)]
-    run_together(OPEN_AND_PUT, [(lasting_url, name) for name in names])
+    run_concurrently(OPEN_AND_PUT, [(lasting_url, name) for name in names])
     with threadkeep.open(lasting_url) as keep:
         assert [info.id for info in keep.threads(order="id")] == [*names, "shared"]
-        assert ids(keep.checkpointer, "shared") == names[::-1]
-        assert [values(keep.checkpointer, name)["who"] for name in names] == names
+        assert list_ids(keep.checkpointer, "shared") == names[::-1]
+        assert [values_of(keep.checkpointer, name)["who"] for name in names] == names
 
 
 def test_many_threads_and_keeps_open_an_empty_file_at_once(lasting_url: str) -> None:
@@ -302,7 +302,7 @@ def test_from_conn_string_serves_with(url: str) -> None:
     with threadkeep.KeepSaver.from_conn_string(url) as saver:
         assert isinstance(saver, threadkeep.KeepSaver)
         Chain(saver).put(HELLO)
-        assert values(saver) == HELLO
+        assert values_of(saver) == HELLO
     with pytest.raises(errors.Closed):
         saver.get_tuple(config("t"))
 
@@ -425,7 +425,7 @@ def test_close_waits_for_what_is_under_way_and_loses_nothing(lasting_url: str) -
             assert not thread.is_alive()
         assert {type(error) for error in seen} == {errors.Closed}
         with threadkeep.open(lasting_url) as again:
-            assert set(done) <= set(ids(again.checkpointer, None))
+            assert set(done) <= set(list_ids(again.checkpointer, None))
             for name in {info.id for info in again.threads()}:
                 again.checkpointer.delete_thread(name)
 
@@ -477,11 +477,11 @@ def test_a_face_keeps_its_keep_alive(url: str) -> None:
     gc.collect()
     Chain(saver).put(HELLO)
     gc.collect()
-    assert values(saver) == HELLO
+    assert values_of(saver) == HELLO
     clone = saver.with_allowlist([("decimal", "Decimal")])
     del saver
     gc.collect()
-    assert values(clone) == HELLO
+    assert values_of(clone) == HELLO
 
 
 # --- nothing is left behind
@@ -549,7 +549,7 @@ def test_no_file_is_left_open_after_close(lasting_url: str) -> None:
     def use() -> None:
         with threadkeep.open(lasting_url) as keep:
             Chain(keep.checkpointer).put(HELLO)
-            threads = [threading.Thread(target=values, args=[keep.checkpointer]) for _ in range(12)]
+            threads = [threading.Thread(target=values_of, args=[keep.checkpointer]) for _ in range(12)]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -575,12 +575,12 @@ def test_a_forgotten_keep_leaves_no_file_open(lasting_url: str) -> None:
 def test_a_closed_database_is_one_file(tmp_path: Path) -> None:
     with threadkeep.open(url_of(tmp_path / "agent.db")) as keep:
         Chain(keep.checkpointer).put(HELLO)
-        values(keep.checkpointer)
+        values_of(keep.checkpointer)
     assert os.listdir(tmp_path) == ["agent.db"]
 
 
 ENDS = {
-    "sync": "chain.put(hello); values(saver)",
+    "sync": "chain.put(hello); values_of(saver)",
     "async": "asyncio.run(chain.aput(hello))",
     "an async listing that is not finished": """
 async def use():
@@ -613,7 +613,7 @@ def work(name):
     own = Chain(saver, name)
     while True:
         own.put(hello)
-        values(saver, name)
+        values_of(saver, name)
 for n in range(6):
     threading.Thread(target=work, args=[f"t{n}"], daemon=True).start()
 time.sleep(0.3)
@@ -624,7 +624,7 @@ def work(name):
     own = Chain(saver, name)
     for n in range(40):
         own.put({"n": n})
-    assert values(saver, name) == {"n": 39}
+    assert values_of(saver, name) == {"n": 39}
 for n in range(8):
     threading.Thread(target=work, args=[f"t{n % 4}-{n}"]).start()
 """,
@@ -643,7 +643,7 @@ threading.Thread(target=lambda: asyncio.run(use())).start()
 PREPARED = """
 import asyncio, sys
 import threadkeep
-from checkpoint_chains import Chain, config, values
+from checkpoint_chains import Chain, config, values_of
 saver = threadkeep.open(sys.argv[1]).checkpointer
 chain = Chain(saver)
 hello = {"greeting": "hello " * 20}
@@ -705,7 +705,7 @@ def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
     (tmp_path / "agent.db").touch()
     with threadkeep.open(url_of(tmp_path / "agent.db")) as keep:
         Chain(keep.checkpointer).put(HELLO)
-        assert values(keep.checkpointer) == HELLO
+        assert values_of(keep.checkpointer) == HELLO
 
 
 def test_a_database_that_was_cut_off_is_corrupt(tmp_path: Path) -> None:
@@ -730,7 +730,7 @@ def test_a_missing_folder_is_unavailable_until_it_is_there(tmp_path: Path) -> No
             assert str(path) in str(raised.value)
         path.parent.mkdir()
         Chain(keep.checkpointer).put(HELLO)
-        assert values(keep.checkpointer) == HELLO
+        assert values_of(keep.checkpointer) == HELLO
 
 
 def test_a_folder_in_place_of_the_file_is_unavailable(tmp_path: Path) -> None:
@@ -750,7 +750,7 @@ def test_a_name_that_no_file_can_have_is_unavailable(tmp_path: Path) -> None:
 UNPRIVILEGED = """
 import os, sys
 import threadkeep
-from checkpoint_chains import Chain, config, values
+from checkpoint_chains import Chain, config, values_of
 url = sys.argv[1]
 saver = threadkeep.open(url, timeout=0.2).checkpointer
 threadkeep.open("memory://").checkpointer.get_tuple(config("t"))
@@ -795,7 +795,7 @@ def test_what_may_not_be_written_is_unavailable(public_folder: Path, what: str) 
 FULL_DISK = """
 import resource, sys
 import threadkeep
-from checkpoint_chains import Chain, ids, values
+from checkpoint_chains import Chain, list_ids, values_of
 keep = threadkeep.open(sys.argv[1])
 chain, other = Chain(keep.checkpointer), Chain(keep.checkpointer, "other")
 keep.setup()
@@ -808,13 +808,13 @@ try:
     raise SystemExit("the disk did not get full")
 except threadkeep.errors.Unavailable as error:
     assert sys.argv[1].removeprefix("sqlite:///") in str(error), error
-assert ids(keep.checkpointer) == done[::-1]
+assert list_ids(keep.checkpointer) == done[::-1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 other.put({"x": 1})
-assert values(keep.checkpointer, "other") == {"x": 1}
-assert ids(keep.checkpointer) == done[::-1]
+assert values_of(keep.checkpointer, "other") == {"x": 1}
+assert list_ids(keep.checkpointer) == done[::-1]
 for id in done:
-    assert values(keep.checkpointer, "t", id)["noise"]
+    assert values_of(keep.checkpointer, "t", id)["noise"]
 assert done
 """
 
@@ -850,13 +850,13 @@ def test_a_database_that_stays_locked_is_unavailable_for_writing_and_readable(tm
                 with pytest.raises(errors.Unavailable, match="locked") as raised:
                     change()
                 assert str(path) in str(raised.value)
-            assert values(saver) == HELLO
-            assert ids(saver) == ["00000000"]
+            assert values_of(saver) == HELLO
+            assert list_ids(saver) == ["00000000"]
             assert [info.id for info in keep.threads()] == ["t"]
             with threadkeep.open(url_of(path), timeout=0.2) as late:
-                assert values(late.checkpointer) == HELLO
+                assert values_of(late.checkpointer) == HELLO
         chain.put({"x": 2})
-        assert values(saver) == {"x": 2}
+        assert values_of(saver) == {"x": 2}
 
 
 async def test_a_database_that_stays_locked_is_unavailable_for_async_writers(tmp_path: Path) -> None:
@@ -893,7 +893,7 @@ def test_a_lock_that_is_released_in_time_is_only_waited_for(tmp_path: Path) -> N
             waiting.join(0.2)
             assert waiting.is_alive()
         waiting.join(60)
-        assert values(keep.checkpointer) == {"x": 1}
+        assert values_of(keep.checkpointer) == {"x": 1}
 
 
 # --- a database that is not only ours
@@ -915,7 +915,7 @@ def test_tables_of_the_user_stay_as_they_are(tmp_path: Path) -> None:
         assert database.execute("SELECT * FROM threads, items").fetchall() == [("t", "my title", "my title")]
         assert database.execute("PRAGMA user_version").fetchall() == [(7,)]
         database.execute("INSERT INTO threads VALUES ('u', 'another')")
-        assert values(keep.checkpointer) == HELLO
+        assert values_of(keep.checkpointer) == HELLO
     database.close()
 
 
@@ -928,10 +928,10 @@ def test_the_official_saver_may_live_in_the_same_file(tmp_path: Path) -> None:
             assert keep.checkpointer.get_tuple(config("t")) is None
             Chain(keep.checkpointer).put({"whose": "ours"})
             theirs.put({"whose": "theirs again"})
-            assert values(keep.checkpointer) == {"whose": "ours"}
+            assert values_of(keep.checkpointer) == {"whose": "ours"}
             keep.checkpointer.delete_thread("t")
             assert len(list(official.list(config("t")))) == 2
-        assert values(official) == {"whose": "theirs again"}
+        assert values_of(official) == {"whose": "theirs again"}
 
 
 def test_in_memory_saver_and_a_memory_keep_tell_the_same(url: str) -> None:
@@ -940,5 +940,5 @@ def test_in_memory_saver_and_a_memory_keep_tell_the_same(url: str) -> None:
         for n in range(5):
             given = {"n": n, "list": list(range(n))}
             assert ours.put(given) == theirs.put(given)
-        assert ids(ours.saver) == ids(theirs.saver)
-        assert values(ours.saver) == values(theirs.saver)
+        assert list_ids(ours.saver) == list_ids(theirs.saver)
+        assert values_of(ours.saver) == values_of(theirs.saver)

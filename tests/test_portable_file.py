@@ -27,9 +27,9 @@ from langgraph.types import Command
 
 import sample_keep
 import threadkeep
-from checkpoint_trees import Put, Wrote, grow, random_trees
+from checkpoint_trees import Put, PutWrites, put_steps, random_trees
 from conftest import BACKENDS, Backend
-from row_invariants import loose_ends
+from row_invariants import find_problems
 from sample_keep import thread
 from threadkeep.cli.app import run
 from threadkeep.engine.commit import commit_once
@@ -108,7 +108,7 @@ def test_a_file_of_one_backend_is_the_same_on_another_and_goes_on_there(
         assert (done.unchanged, done.merged, done.differences) == (9, 2, ())
         assert sample_keep.CHAT(other.checkpointer).get_state(sample_keep.CONTINUED).values == talked
     if target.lasting:
-        assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
+        assert find_problems(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
 
 def test_a_file_is_as_small_as_what_it_holds() -> None:
@@ -117,7 +117,7 @@ def test_a_file_is_as_small_as_what_it_holds() -> None:
     chance = random.Random(1)
     for n in range(200):
         messages = [*messages, {"id": f"m{n}", "text": chance.randbytes(200).hex()}]
-        grow(keep.checkpointer, "t", [Put(f"c{n:03}", f"c{n - 1:03}" if n else None, {"messages": messages})])
+        put_steps(keep.checkpointer, "t", [Put(f"c{n:03}", f"c{n - 1:03}" if n else None, {"messages": messages})])
     out = io.BytesIO()
     told = keep.export(out)
     assert told.items == 200
@@ -127,7 +127,7 @@ def test_a_file_is_as_small_as_what_it_holds() -> None:
 
 def test_a_path_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     keep = new()
-    grow(keep.checkpointer, "t", [Put("c0", None, {"a": 1})])
+    put_steps(keep.checkpointer, "t", [Put("c0", None, {"a": 1})])
     new().export(tmp_path / "a.jsonl")
     old = (tmp_path / "a.jsonl").read_bytes()
 
@@ -190,11 +190,11 @@ def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:
 
 def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
     one, other = new(), new()
-    grow(one.checkpointer, "t", [Put("c0", None, {"a": ["x"]}), Wrote("c0", "task", (("a", "w"),))])
+    put_steps(one.checkpointer, "t", [Put("c0", None, {"a": ["x"]}), PutWrites("c0", "task", (("a", "w"),))])
     asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text="a")])]))
-    grow(other.checkpointer, "t", [Put("c0", None, {"a": ["mine"]}), Put("c9", "c0", {"a": ["mine"]})])
+    put_steps(other.checkpointer, "t", [Put("c0", None, {"a": ["mine"]}), Put("c9", "c0", {"a": ["mine"]})])
     asyncio.run(other.cube.append("talk", [UserMessage(content=[TextContent(text="b")])]))
-    grow(one.checkpointer, "t", [Put("c1", "c0", {"a": ["y"]})])
+    put_steps(one.checkpointer, "t", [Put("c1", "c0", {"a": ["y"]})])
     file = io.BytesIO()
     one.export(file)
     for _ in range(2):
@@ -240,7 +240,7 @@ def test_a_memory_that_is_newer_here_stays() -> None:
 def test_a_thread_that_is_pruned_while_it_is_exported_is_written_again() -> None:
     keep = new()
     chance = random.Random(4)
-    grow(keep.checkpointer, "t", [Put(f"c{n:02}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
+    put_steps(keep.checkpointer, "t", [Put(f"c{n:02}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
     read, count = keep._session.transport.read, 0
 
     def prune_meanwhile(request: Any) -> Any:
@@ -337,7 +337,9 @@ def test_a_byte_that_was_changed_is_noticed() -> None:
 
 def small() -> list[dict[str, Any]]:
     keep = new()
-    grow(keep.checkpointer, "t", [Put("c0", None, {"a": ["x" * 300]}), Wrote("c0", "task", (("a", "y" * 300),))])
+    put_steps(
+        keep.checkpointer, "t", [Put("c0", None, {"a": ["x" * 300]}), PutWrites("c0", "task", (("a", "y" * 300),))]
+    )
     keep.store.put(("n",), "k", {"v": 1})
     file = io.BytesIO()
     keep.export(file)
@@ -504,7 +506,7 @@ def test_special_values_stay_what_they_are_when_redacted() -> None:
         "keys": {1000: 1, 2000: 1, "Zanzibar": 1, "Kampala!": 1},
     }  # fmt: skip
     keep, other = new(), new()
-    grow(keep.checkpointer, "t", [Put("c0", None, values)])
+    put_steps(keep.checkpointer, "t", [Put("c0", None, values)])
     file = io.BytesIO()
     keep.export(file, redact=True)
     other.import_portable(io.BytesIO(file.getvalue()))
@@ -582,7 +584,7 @@ def test_checksums_are_those_that_the_documents_tell() -> None:
 @given(steps=random_trees(), prunes=st.booleans())
 def test_any_tree_of_checkpoints_is_the_same_after_a_file(steps: list[Any], prunes: bool) -> None:
     keep, other, third = new(), new(), new()
-    grow(keep.checkpointer, "t", steps)
+    put_steps(keep.checkpointer, "t", steps)
     if prunes:
         keep.checkpointer.prune(["t"])
     file, redacted = io.BytesIO(), io.BytesIO()

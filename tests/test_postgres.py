@@ -22,8 +22,8 @@ from psycopg.rows import dict_row
 
 import postgres_servers
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
-from processes import run, run_forked, run_together
+from checkpoint_chains import Chain, config, list_ids, values_of
+from processes import run, run_concurrently, run_forked
 from test_concurrency import in_loop, in_threads
 from threadkeep import errors
 from threadkeep.backends.sql.setup import SCHEMA_VERSION
@@ -64,7 +64,7 @@ def tables(schema: str) -> list[str]:
 def put_and_read(where: Any, **options: Any) -> dict[str, Any]:
     with threadkeep.open(where, **options) as keep:
         Chain(keep.checkpointer).put(HELLO)
-        return values(keep.checkpointer)
+        return values_of(keep.checkpointer)
 
 
 # --- URLs
@@ -85,7 +85,7 @@ def test_a_unix_socket_may_stand_in_the_query() -> None:
         assert execute(f"select distinct client_addr from pg_stat_activity where application_name = '{schema}'") == [
             (None,)
         ]
-        assert values(keep.checkpointer) == HELLO
+        assert values_of(keep.checkpointer) == HELLO
 
 
 @pytest.mark.parametrize("attributes", ["", "&target_session_attrs=read-write", "&target_session_attrs=primary"])
@@ -109,7 +109,7 @@ def test_our_options_are_taken_out_of_the_query_and_the_rest_reaches_libpq() -> 
     with threadkeep.open(postgres_servers.shared().url() + f"?{libpq}&{options}") as keep:
         Chain(keep.checkpointer).put(HELLO)
         assert "tk_items" in tables(ours)
-        assert postgres_servers._until(lambda: len(connections(ours)) == 3, 10)
+        assert postgres_servers.wait_until(lambda: len(connections(ours)) == 3, 10)
     execute(f"create schema {theirs}")
     assert put_and_read(postgres_servers.shared().url() + f"?{libpq}") == HELLO
     assert "tk_items" in tables(theirs)
@@ -208,7 +208,7 @@ def test_a_schema_has_exactly_the_name_that_was_said(name: str) -> None:
             saver.prune(["t", "u"])
             saver.delete_thread("t")
             assert [info.id for info in keep.threads(metadata={"source": "loop"})] == ["u"]
-            assert ids(saver, "u") == ["00000000"]
+            assert list_ids(saver, "u") == ["00000000"]
 
     use(postgres_servers.shared().url(), schema=name)
     use(postgres_servers.shared().url() + f"?schema={quote(name)}")
@@ -223,7 +223,7 @@ def test_keeps_in_two_schemas_do_not_see_each_other(url: str) -> None:
         assert (two.checkpointer.get_tuple(config("t")), two.threads()) == (None, [])
         Chain(two.checkpointer).put({"x": 2})
         two.checkpointer.prune(["t"], strategy="delete")
-        assert values(one.checkpointer) == {"x": 1}
+        assert values_of(one.checkpointer) == {"x": 1}
 
 
 def test_without_a_schema_the_servers_search_path_decides() -> None:
@@ -287,7 +287,7 @@ SET_UP = """
 import sys
 import threadkeep
 keep = threadkeep.open(sys.argv[1])
-together()
+wait_for_others()
 keep.setup()
 print(keep.threads())
 """
@@ -297,7 +297,7 @@ def test_sixteen_processes_set_an_empty_database_up_at_once() -> None:
     database = fresh_name()
     execute(f"create database {database} template template0 strategy file_copy")
     empty, missing = postgres_servers.shared().url(database), postgres_servers.shared().url(database, schema="missing")
-    assert run_together(SET_UP, [(empty,), (missing,)] * 8) == ["[]\n"] * 16
+    assert run_concurrently(SET_UP, [(empty,), (missing,)] * 8) == ["[]\n"] * 16
     with psycopg.connect(empty) as connection:
         for table in ("public.tk_schema", "missing.tk_schema"):
             assert connection.execute(f"select version from {table}").fetchall() == VERSIONS
@@ -327,7 +327,7 @@ def use_every_verb(pool: Any, **options: Any) -> None:
         with pytest.raises(ValueError):
             Chain(keep.checkpointer, noise(10_000)).put(HELLO)
         Chain(keep.checkpointer).put(HELLO)
-        assert values(keep.checkpointer) == HELLO
+        assert values_of(keep.checkpointer) == HELLO
 
 
 class OwnPool(psycopg_pool.ConnectionPool[Any]):
@@ -392,7 +392,7 @@ def test_a_user_and_a_keep_share_a_pool(url: str) -> None:
                     connection.rollback()
 
         in_threads(ours, theirs)
-        assert values(keep.checkpointer) == {"n": 19}
+        assert values_of(keep.checkpointer) == {"n": 19}
 
 
 def test_an_async_pool_is_a_type_error_that_names_the_other() -> None:
@@ -469,7 +469,7 @@ def test_an_ordinary_role_works_in_a_schema_of_its_own(url: str) -> None:
         for ask in every_verb(keep).values():
             ask()
         Chain(keep.checkpointer).put(HELLO)
-        assert values(keep.checkpointer) == HELLO
+        assert values_of(keep.checkpointer) == HELLO
 
 
 def test_a_role_that_may_not_make_the_schema_is_told_so(url: str) -> None:
@@ -488,7 +488,7 @@ def test_a_role_that_may_only_read_is_told_so_when_it_writes(url: str) -> None:
         f"grant usage on schema {schema} to {{role}}", f"grant select on all tables in schema {schema} to {{role}}"
     )
     with threadkeep.open(as_role(role, url)) as keep:
-        assert values(keep.checkpointer) == HELLO
+        assert values_of(keep.checkpointer) == HELLO
         with pytest.raises(errors.Unavailable, match="permission denied"):
             Chain(keep.checkpointer, "u").put(HELLO)
         assert [info.id for info in keep.threads()] == ["t"]
@@ -504,7 +504,7 @@ def guarded() -> Iterator[postgres_servers.Server]:
         (server.data / "pg_hba.conf").write_text(rules)
         server.execute("select pg_reload_conf()")
         with psycopg.connect(server.url(), autocommit=True) as connection:
-            assert postgres_servers._until(
+            assert postgres_servers.wait_until(
                 lambda: connection.execute("select count(*) from pg_hba_file_rules").fetchone() == (3,), 10
             )
         yield server
@@ -592,7 +592,7 @@ def test_two_threads_that_had_one_number_would_not_be_mixed_up(url: str) -> None
     with threadkeep.open(url) as keep:
         saver = keep.checkpointer
         assert saver.get_tuple(config("t")) is None
-        assert ids(saver) == []
+        assert list_ids(saver) == []
         saver.copy_thread("t", "u")
         saver.delete_thread("t")
         saver.prune(["t"])
@@ -603,19 +603,19 @@ def test_two_threads_that_had_one_number_would_not_be_mixed_up(url: str) -> None
 FORKED = """
 import os, sys
 import psycopg_pool, threadkeep
-from checkpoint_chains import Chain, values
+from checkpoint_chains import Chain, values_of
 with psycopg_pool.ConnectionPool(sys.argv[1], min_size=1, open=True) as pool:
     keep = threadkeep.open(pool, schema=sys.argv[2], timeout=5)
     Chain(keep.checkpointer).put({"x": 1})
     child = os.fork()
     if not child:
         try:
-            values(keep.checkpointer)
+            values_of(keep.checkpointer)
             os._exit(1)
         except threadkeep.errors.Unavailable as error:
             os._exit(0 if "fork" in str(error) else 2)
     assert os.waitpid(child, 0)[1] == 0
-    assert values(keep.checkpointer) == {"x": 1}
+    assert values_of(keep.checkpointer) == {"x": 1}
     keep.close()
 """
 
@@ -643,15 +643,15 @@ def test_ids_of_a_thousand_characters_and_odd_ones_come_back(url: str) -> None:
         with threadkeep.open(url, tenant=tenant) as keep:
             saver = keep.checkpointer
             for n, id in enumerate(odd):
-                assert values(saver, id) == {"n": n}
-                assert values(saver, "by id", id) == {"n": n}
-                assert values(saver, "by namespace", ns=id) == {"n": n}
+                assert values_of(saver, id) == {"n": n}
+                assert values_of(saver, "by id", id) == {"n": n}
+                assert values_of(saver, "by namespace", ns=id) == {"n": n}
                 assert saver.get_tuple(config(id)).pending_writes == [(id, "n", n)]
                 assert [info.id for info in keep.threads(prefix=id, limit=1, order="id")] == [id]
-            assert ids(saver, "by id") == sorted(odd, reverse=True)
+            assert list_ids(saver, "by id") == sorted(odd, reverse=True)
             for n, id in enumerate(plain):
-                assert values(saver, f"plain {n}") == {id: id}
-                assert ids(saver, f"plain {n}", filter={id: n}) == ["00000000"]
+                assert values_of(saver, f"plain {n}") == {id: id}
+                assert list_ids(saver, f"plain {n}", filter={id: n}) == ["00000000"]
             saver.delete_for_runs([id.replace("\0", "") for id in plain])  # as LangGraph's metadata has them
             assert {info.id for info in keep.threads()} == {*odd, "by id", "by namespace"}
 
@@ -706,7 +706,7 @@ def test_an_id_that_fits_no_index_is_a_value_error_and_nothing_else_happens(url:
         chain = Chain(saver)
         chain.put(HELLO)
         chain.put({"x": 1})
-        assert ids(saver) == ["00000001", "00000000"]
+        assert list_ids(saver) == ["00000001", "00000000"]
 
 
 async def test_an_id_that_fits_no_index_does_not_hurt_those_who_went_with_it(url: str) -> None:
@@ -763,8 +763,8 @@ def test_metadata_of_more_than_a_mebibyte_is_refused_or_kept(url: str, notes: st
             kept = False
         Chain(keep.checkpointer, "u").put(HELLO)
     with threadkeep.open(url) as keep:
-        assert values(keep.checkpointer, "u") == HELLO
-        assert ids(keep.checkpointer) == (["00000001", "00000000"] if kept else ["00000000"])
+        assert values_of(keep.checkpointer, "u") == HELLO
+        assert list_ids(keep.checkpointer) == (["00000001", "00000000"] if kept else ["00000000"])
         found = keep.checkpointer.get_tuple(config("t"))
         assert found is not None
         assert found.metadata.get("notes") == (notes if kept else None)
@@ -821,7 +821,7 @@ def named() -> tuple[str, str]:
 def settled(keep: threadkeep.Keep, name: str, size: int) -> None:
     """Set up, and the connection that did it gone."""
     keep.setup()
-    assert postgres_servers._until(lambda: len(connections(name)) <= size, 10)
+    assert postgres_servers.wait_until(lambda: len(connections(name)) <= size, 10)
 
 
 def test_sixteen_threads_and_several_loops_and_two_hundred_tasks_share_a_few_connections(
@@ -837,7 +837,7 @@ def test_sixteen_threads_and_several_loops_and_two_hundred_tasks_share_a_few_con
                 chain = Chain(saver, thread)
                 for n in range(5):
                     chain.put({"n": n})
-                    assert values(saver, thread) == {"n": n}
+                    assert values_of(saver, thread) == {"n": n}
 
             return work
 
@@ -859,7 +859,7 @@ def test_sixteen_threads_and_several_loops_and_two_hundred_tasks_share_a_few_con
         assert 1 < counter.most <= 3
         assert len(keep.threads(limit=1000)) == 16 + 240
         assert set(connections(name)) == {"idle"}
-    assert postgres_servers._until(lambda: connections(name) == [], 10)
+    assert postgres_servers.wait_until(lambda: connections(name) == [], 10)
 
 
 def test_reads_and_writes_of_several_threads_are_under_way_at_once(named: tuple[str, str]) -> None:
@@ -872,13 +872,13 @@ def test_reads_and_writes_of_several_threads_are_under_way_at_once(named: tuple[
             other.execute(f"select 1 from {name}.tk_threads where id = 'a' for update")
             waiting = threading.Thread(target=Chain(keep.checkpointer, "a").put, args=[{"x": 1}], kwargs={"id": "1"})
             waiting.start()
-            assert postgres_servers._until(lambda: blocked(name) == 1, 10)
+            assert postgres_servers.wait_until(lambda: blocked(name) == 1, 10)
             Chain(keep.checkpointer, "b").put({"x": 2}, id="1")
-            assert values(keep.checkpointer, "b") == {"x": 2}
-            assert values(keep.checkpointer, "a") == HELLO
+            assert values_of(keep.checkpointer, "b") == {"x": 2}
+            assert values_of(keep.checkpointer, "a") == HELLO
             assert waiting.is_alive()
         waiting.join(30)
-        assert values(keep.checkpointer, "a") == {"x": 1}
+        assert values_of(keep.checkpointer, "a") == {"x": 1}
 
 
 def blocked(name: str) -> int:
@@ -904,9 +904,9 @@ async def test_cancelled_tasks_leave_no_connection_behind(named: tuple[str, str]
             await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(saver.aget_tuple(config("t")) for _ in range(10)))
         await Chain(saver, "after").aput(HELLO)
-        assert await asyncio.to_thread(postgres_servers._until, lambda: set(connections(name)) == {"idle"}, 10)
+        assert await asyncio.to_thread(postgres_servers.wait_until, lambda: set(connections(name)) == {"idle"}, 10)
         assert len(await asyncio.to_thread(connections, name)) <= 2
-    assert await asyncio.to_thread(postgres_servers._until, lambda: connections(name) == [], 10)
+    assert await asyncio.to_thread(postgres_servers.wait_until, lambda: connections(name) == [], 10)
 
 
 # --- round trips
@@ -1000,14 +1000,14 @@ def test_callers_that_come_together_share_statements() -> None:
                 callers = [threading.Thread(target=chain.put, args=[{"n": 1}]) for chain in chains]
                 for caller in callers:
                     caller.start()
-                assert postgres_servers._until(lambda: blocked(heard.name) >= 2, 10)
+                assert postgres_servers.wait_until(lambda: blocked(heard.name) >= 2, 10)
                 threading.Event().wait(0.3)
             for caller in callers:
                 caller.join()
 
         said = [each for each in heard.during(all_at_once) if "tk_threads" in each]
         assert 0 < len(said) < 16
-        assert [values(keep.checkpointer, chain.thread) for chain in chains] == [{"n": 1}] * 32
+        assert [values_of(keep.checkpointer, chain.thread) for chain in chains] == [{"n": 1}] * 32
 
 
 # --- durability

@@ -17,12 +17,12 @@ from langgraph.graph import START, StateGraph
 
 import postgres_servers
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, list_ids, values_of
 from concurrent_writers import Writers
-from graph_scenarios import PLAYS, assert_same, story
-from processes import run_together
-from row_invariants import loose_ends
-from sync_async import Async
+from graph_scenarios import SCENARIOS, assert_same, describe_thread
+from processes import run_concurrently
+from row_invariants import find_problems
+from sync_async import AsyncCaller
 from test_concurrency import in_threads
 from test_conformance import assert_complete, report_on
 from threadkeep import errors
@@ -80,7 +80,7 @@ def test_connections_that_are_ended_all_the_time_cost_nobody_anything(group: str
             Writers(keep, threads=4, tasks=20) as writers,
         ):
             writers.wait_for(200)
-            assert postgres_servers._until(lambda: sum(ended) > 20, 30)
+            assert postgres_servers.wait_until(lambda: sum(ended) > 20, 30)
         writers.check(url)
 
 
@@ -103,10 +103,10 @@ def test_connections_that_ended_between_two_calls_are_not_noticed(schema: str, s
             lambda: saver.delete_thread("u"),
         ]
         for ask in asks:
-            assert postgres_servers._until(lambda: len(connections(server, schema)) == size, 30)
+            assert postgres_servers.wait_until(lambda: len(connections(server, schema)) == size, 30)
             assert end_backends(server, schema) == size
             ask()
-        assert ids(saver) == ["00000001", "00000000"]
+        assert list_ids(saver) == ["00000001", "00000000"]
 
 
 def connections(server: postgres_servers.Server, name: str) -> list[Any]:
@@ -134,7 +134,7 @@ def test_idle_connections_that_the_server_drops_are_not_noticed(database: Callab
         chain = Chain(keep.checkpointer)
         for n in range(4):
             chain.put({"n": n})
-            assert values(keep.checkpointer) == {"n": n}
+            assert values_of(keep.checkpointer) == {"n": n}
             threading.Event().wait(0.25)
         with Writers(keep, threads=2, tasks=4) as writers:
             writers.wait_for(20)
@@ -152,9 +152,9 @@ def test_a_statement_that_is_cancelled_is_unavailable_and_the_next_works(schema:
             other.execute(f"lock table {schema}.tk_threads in exclusive mode")
             with pytest.raises(errors.Unavailable, match="timeout"):
                 chain.put({"n": 1})
-            assert values(keep.checkpointer) == {"n": 0}
+            assert values_of(keep.checkpointer) == {"n": 0}
         Chain(keep.checkpointer, "u").put({"n": 2})
-        assert values(keep.checkpointer, "u") == {"n": 2}
+        assert values_of(keep.checkpointer, "u") == {"n": 2}
 
 
 # --- a server that restarts, stops, crashes, freezes
@@ -226,10 +226,10 @@ def test_a_server_that_is_gone_is_unavailable_until_it_is_back(server: postgres_
                 fresh.checkpointer.get_tuple(config("t"))
         finally:
             server.start()
-        assert values(saver) == values(fresh.checkpointer) == HELLO
+        assert values_of(saver) == values_of(fresh.checkpointer) == HELLO
         fresh.close()
         Chain(saver).put({"x": 1}, id="1")
-        assert values(saver) == {"x": 1}
+        assert values_of(saver) == {"x": 1}
         assert {info.id for info in keep.threads()} == {"t"}
 
 
@@ -262,7 +262,7 @@ def test_a_stop_that_is_shorter_than_the_timeout_is_only_waited_for(
         finally:
             server.start()
         waiting.join(60)
-        assert values(keep.checkpointer) == {"n": 1}
+        assert values_of(keep.checkpointer) == {"n": 1}
 
 
 def test_a_keep_may_be_opened_before_its_server_runs(server: postgres_servers.Server, schema: str) -> None:
@@ -276,7 +276,7 @@ def test_a_keep_may_be_opened_before_its_server_runs(server: postgres_servers.Se
     finally:
         server.start()
     waiting.join(60)
-    assert values(keep.checkpointer) == HELLO
+    assert values_of(keep.checkpointer) == HELLO
     keep.close()
 
 
@@ -298,7 +298,7 @@ def test_a_crash_that_callers_do_not_outlive_loses_nothing_either(schema: str) -
         with threadkeep.open(url, timeout=0.2) as keep, Writers(keep, threads=4, tasks=20) as writers:
             writers.wait_for(60)
             durable.kill()
-            assert postgres_servers._until(lambda: len(writers.failed) == 24, 30)
+            assert postgres_servers.wait_until(lambda: len(writers.failed) == 24, 30)
         assert {type(error) for error in writers.failed} == {errors.Unavailable}
         durable.start()
         writers.check_nothing_is_lost(url)
@@ -325,9 +325,9 @@ def test_a_frozen_server_is_unavailable_until_it_answers(server: postgres_server
             assert outcomes == [errors.Unavailable] * len(unanswered(keep))
         finally:
             server.resume()
-        assert postgres_servers._until(lambda: tried(lambda: values(saver)) == HELLO, 20)
+        assert postgres_servers.wait_until(lambda: tried(lambda: values_of(saver)) == HELLO, 20)
         Chain(saver, "after").put({"x": 1})
-        assert values(saver, "after") == {"x": 1}
+        assert values_of(saver, "after") == {"x": 1}
 
 
 def tried(ask: Callable[[], Any]) -> Any:
@@ -375,7 +375,7 @@ url, name = sys.argv[1:]
 keep = threadkeep.open(url)
 saver = keep.checkpointer
 keep.setup()
-together()
+wait_for_others()
 
 async def use(n):
     own = Chain(saver, f"{name} {n}")
@@ -397,21 +397,21 @@ def check_rivals(url: str, names: list[str]) -> None:
     with threadkeep.open(url) as keep:
         for n in range(8):
             shared = [f"{k:02} {name}" for k in range(10) for name in names]
-            assert sorted(ids(keep.checkpointer, f"shared {n}")) == sorted(shared)
+            assert sorted(list_ids(keep.checkpointer, f"shared {n}")) == sorted(shared)
             Chain(keep.checkpointer, f"shared {n}").put({}, id="early")
             found = keep.checkpointer.get_tuple(config(f"shared {n}", "early"))
             assert found is not None
             written = sorted((task, value) for task, _, value in found.pending_writes or [])
             assert written == sorted((f"{name} {k}", k) for name in names for k in range(10))
             for name in names:
-                assert len(ids(keep.checkpointer, f"copy of {name} {n}")) == 10
-                assert ids(keep.checkpointer, f"{name} {n}") == ["00000009"]
+                assert len(list_ids(keep.checkpointer, f"copy of {name} {n}")) == 10
+                assert list_ids(keep.checkpointer, f"{name} {n}") == ["00000009"]
 
 
 @pytest.mark.parametrize("level", ["serializable", "repeatable read"])
 def test_serialization_failures_are_tried_again(database: Callable[[str], str], level: str) -> None:
     url = database(f"default_transaction_isolation = '{level}'")
-    run_together(RIVAL, [(url, name) for name in "ab"])
+    run_concurrently(RIVAL, [(url, name) for name in "ab"])
     check_rivals(url, ["a", "b"])
 
 
@@ -436,7 +436,7 @@ def test_pgbouncer_may_hand_out_another_connection_for_each_transaction() -> Non
             saver.copy_thread(f"k{n} 0", f"copy {n}")
             saver.prune([f"copy {n}"])
             saver.delete_for_runs(["nobody's"])
-            assert len(ids(saver, f"copy {n}")) == 1
+            assert len(list_ids(saver, f"copy {n}")) == 1
             saver.delete_thread(f"copy {n}")
             keep.close()
 
@@ -452,12 +452,12 @@ def test_graphs_run_through_pgbouncer(group: str) -> None:
 
 async def tell(name: str, url: str, **options: Any) -> None:
     """A graph tells the story that InMemorySaver tells."""
-    play, call = PLAYS[name], Async()
+    play, call = SCENARIOS[name], AsyncCaller()
     async with threadkeep.open(url, **options) as keep:
         graph, peer = play.build(keep.checkpointer), play.build(InMemorySaver())
-        await play.act(call, graph)
-        await play.act(call, peer)
-        assert_same(await story(call, graph), await story(call, peer))
+        await play.run(call, graph)
+        await play.run(call, peer)
+        assert_same(await describe_thread(call, graph), await describe_thread(call, peer))
 
 
 # --- the oldest PostgreSQL
@@ -494,13 +494,13 @@ def test_the_oldest_server_prunes_copies_and_lists(oldest: postgres_servers.Serv
         saver.copy_thread("a", "copy")
         saver.prune(["a"])
         saver.delete_for_runs(["run of b"])
-        assert [len(ids(saver, thread)) for thread in ("a", "b", "c", "copy")] == [1, 0, 5, 5]
-        assert values(saver, "a") == values(saver, "copy") == {"log": ["4 " * 100] * 4}
+        assert [len(list_ids(saver, thread)) for thread in ("a", "b", "c", "copy")] == [1, 0, 5, 5]
+        assert values_of(saver, "a") == values_of(saver, "copy") == {"log": ["4 " * 100] * 4}
         assert {info.id for info in keep.threads(order="created")} >= {"a", "c", "copy"}
         assert [info.id for info in keep.threads(metadata={"user": "c"})] == ["c"]
         assert [info.id for info in keep.threads(prefix="co")] == ["copy"]
         saver.delete_thread("c")
-        assert ids(saver, "c") == []
+        assert list_ids(saver, "c") == []
 
 
 def test_what_a_promoted_standby_never_had_is_not_believed() -> None:
@@ -509,7 +509,7 @@ def test_what_a_promoted_standby_never_had_is_not_believed() -> None:
         with threadkeep.open(primary.url(schema="k")) as keep:
             Chain(keep.checkpointer).put({"log": ["first " * 60]})
         standby = primary.standby(
-            postgres_servers.place(), postgres_servers.free_port(), "late"
+            postgres_servers.fresh_folder(), postgres_servers.free_port(), "late"
         )  # it starts after the crash
         try:
             url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres?schema=k&target_session_attrs=read-write"
@@ -526,12 +526,12 @@ def test_what_a_promoted_standby_never_had_is_not_believed() -> None:
                 others.number, others.last = 1, "00000000"
                 for n in range(2):
                     others.put({"log": ["first " * 60, f"another past {n} " * 100]}, id=f"b{n}")
-                assert values(one.checkpointer, "t", "b1")["log"][-1] == "another past 1 " * 100
+                assert values_of(one.checkpointer, "t", "b1")["log"][-1] == "another past 1 " * 100
                 log = [*log, "new " * 100]
                 chain.put({"log": log})
             with threadkeep.open(url) as again:
-                assert values(again.checkpointer, "t", "00000003")["log"] == log
-                assert values(again.checkpointer, "t", "b1")["log"][-1] == "another past 1 " * 100
-            assert loose_ends(standby.url(schema="k")) == []
+                assert values_of(again.checkpointer, "t", "00000003")["log"] == log
+                assert values_of(again.checkpointer, "t", "b1")["log"][-1] == "another past 1 " * 100
+            assert find_problems(standby.url(schema="k")) == []
         finally:
             standby.remove()

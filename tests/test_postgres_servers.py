@@ -45,7 +45,7 @@ def _kept(server: postgres_servers.Server) -> list[int]:
 
 
 def _comes(wanted: list[int], server: postgres_servers.Server) -> bool:
-    return postgres_servers._until(lambda: _kept(server) == wanted, 10)
+    return postgres_servers.wait_until(lambda: _kept(server) == wanted, 10)
 
 
 def _another_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def _another_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _is_removed(folder: Path) -> None:
-    assert postgres_servers._until(lambda: not list(folder.parent.glob(f"{folder.name}*")), 10)
+    assert postgres_servers.wait_until(lambda: not list(folder.parent.glob(f"{folder.name}*")), 10)
 
 
 def test_all_processes_share_one_server():
@@ -134,7 +134,7 @@ def test_a_paused_server_answers_when_it_is_resumed(server: postgres_servers.Ser
 
 
 def test_a_synchronous_standby_follows_and_is_promoted(server: postgres_servers.Server):
-    twin = server.standby(postgres_servers.place(), postgres_servers.free_port(), "twin")
+    twin = server.standby(postgres_servers.fresh_folder(), postgres_servers.free_port(), "twin")
     twin.start()
     server.settings["synchronous_standby_names"] = "twin"
     server.restart()
@@ -153,12 +153,12 @@ def test_a_server_that_cannot_start_says_why(server: postgres_servers.Server):
     server.settings["shared_buffers"] = "plenty"
     with pytest.raises(postgres_servers.ServerError, match='invalid value for parameter "shared_buffers": "plenty"'):
         server.start()
-    with pytest.raises(postgres_servers.ServerError, match="does not run"):
+    with pytest.raises(postgres_servers.ServerError, match="is not running"):
         server.kill()
 
 
 def test_a_server_in_another_folder_ends_with_the_run_too(monkeypatch: pytest.MonkeyPatch):
-    folder = postgres_servers.place() / ("deep" * 30)  # too long for a socket
+    folder = postgres_servers.fresh_folder() / ("deep" * 30)  # too long for a socket
     _another_run(monkeypatch)
     child = start(_ELSEWHERE, folder)
     assert child.stdout is not None

@@ -10,9 +10,9 @@ import pytest
 
 import postgres_servers
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, list_ids, values_of
 from processes import run
-from sync_async import Colour
+from sync_async import Caller
 from test_opening import public_folder  # noqa: F401 - a fixture
 from threadkeep import errors
 from verbs import every_async_verb, every_verb
@@ -43,11 +43,11 @@ def told(keep: threadkeep.Keep) -> list[Any]:
     saver = keep.checkpointer
     latest = saver.get_tuple(config("t"))
     history = saver.get_delta_channel_history(config=AT, channels=["x"])
-    filtered = ids(saver, None, filter={"source": "loop"})
+    filtered = list_ids(saver, None, filter={"source": "loop"})
     return [
         latest,
         list(saver.list(None)),
-        ids(saver),
+        list_ids(saver),
         filtered,
         history,
         keep.threads(),
@@ -61,11 +61,11 @@ def test_everything_can_be_read(written: str) -> None:
     with threadkeep.open(written, read_only=True) as keep:
         keep.setup()
         assert told(keep) == expected
-        assert values(keep.checkpointer) == {"x": "z" * 100}
+        assert values_of(keep.checkpointer) == {"x": "z" * 100}
 
 
 @pytest.mark.parametrize("verb", list(CHANGES))
-async def test_every_change_is_refused_and_changes_nothing(written: str, call: Colour, verb: str) -> None:
+async def test_every_change_is_refused_and_changes_nothing(written: str, call: Caller, verb: str) -> None:
     async with threadkeep.open(written, read_only=True) as keep:
         saver = keep.checkpointer
         before = await call(keep, "threads")
@@ -82,7 +82,7 @@ def test_a_reader_sees_what_a_writer_does_meanwhile(written: str) -> None:
     with threadkeep.open(written) as writer, threadkeep.open(written, read_only=True) as reader:
         for n in range(5):
             Chain(writer.checkpointer).put({"n": n}, id=f"1{n}")
-            assert values(reader.checkpointer) == {"n": n}
+            assert values_of(reader.checkpointer) == {"n": n}
         writer.checkpointer.delete_thread("t")
         assert reader.checkpointer.get_tuple(config("t")) is None
 
@@ -97,7 +97,7 @@ def test_a_database_without_our_tables_is_unavailable_and_stays_so(tables_url: s
                 keep.setup()
         with threadkeep.open(tables_url) as writer:
             Chain(writer.checkpointer).put({"x": 1})
-        assert values(keep.checkpointer) == {"x": 1}
+        assert values_of(keep.checkpointer) == {"x": 1}
 
 
 async def test_a_database_without_our_tables_is_unavailable_for_async_callers(tables_url: str) -> None:
@@ -136,7 +136,7 @@ def test_a_memory_keep_that_is_read_only_is_empty_for_ever() -> None:
         keep.setup()
         with pytest.raises(errors.ReadOnly):
             Chain(keep.checkpointer).put({"x": 1})
-        assert (keep.checkpointer.get_tuple(config("t")), keep.threads(), ids(keep.checkpointer, None)) == (
+        assert (keep.checkpointer.get_tuple(config("t")), keep.threads(), list_ids(keep.checkpointer, None)) == (
             None,
             [],
             [],
@@ -169,7 +169,7 @@ def test_a_file_is_the_same_after_it_was_read(tmp_path: Path) -> None:
         Chain(keep.checkpointer).put({"x": 1})
     before = path.read_bytes()
     with threadkeep.open(f"sqlite:///{path}", read_only=True) as keep:
-        assert values(keep.checkpointer) == {"x": 1}
+        assert values_of(keep.checkpointer) == {"x": 1}
     assert path.read_bytes() == before
     assert not any(each.stat().st_size for each in tmp_path.glob("*-wal"))
 
@@ -177,18 +177,18 @@ def test_a_file_is_the_same_after_it_was_read(tmp_path: Path) -> None:
 READER = """
 import os, sys
 import threadkeep
-from checkpoint_chains import Chain, config, values
+from checkpoint_chains import Chain, config, values_of
 saver = threadkeep.open(sys.argv[1], read_only=True).checkpointer
 threadkeep.open("memory://").checkpointer.get_tuple(config("t"))
 if os.geteuid() == 0:
     os.setuid(65534)
-assert values(saver) == {"x": 1}
+assert values_of(saver) == {"x": 1}
 try:
     Chain(saver).put({"x": 2})
     raise SystemExit("it was written")
 except threadkeep.errors.ReadOnly:
     pass
-assert values(saver) == {"x": 1}
+assert values_of(saver) == {"x": 1}
 """
 
 
@@ -242,12 +242,12 @@ def test_a_hot_standby_can_be_read() -> None:
         url = primary.url(schema="k")
         with threadkeep.open(url) as keep:
             Chain(keep.checkpointer).put({"x": 1})
-        standby = primary.standby(postgres_servers.place(), postgres_servers.free_port(), "s1")
+        standby = primary.standby(postgres_servers.fresh_folder(), postgres_servers.free_port(), "s1")
         standby.start()
         try:
             hosts = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
             with threadkeep.open(f"{hosts}?schema=k&target_session_attrs=standby", read_only=True) as keep:
-                assert values(keep.checkpointer) == {"x": 1}
+                assert values_of(keep.checkpointer) == {"x": 1}
                 assert [info.id for info in keep.threads()] == ["t"]
                 with pytest.raises(errors.ReadOnly):
                     Chain(keep.checkpointer).put({"x": 2})

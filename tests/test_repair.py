@@ -21,9 +21,9 @@ from langgraph.types import Command, Overwrite, Send, interrupt
 
 import threadkeep
 from checkpoint_chains import Chain
-from checkpoint_chains import values as channel_values
-from damage import Damager, flipped, opener
-from sync_async import Async, Colour
+from checkpoint_chains import values_of as channel_values
+from damage import StoredRows, flip_byte, rows_opener
+from sync_async import AsyncCaller, Caller
 from test_delta_graphs import appended
 from test_delta_graphs import build as delta_graph
 from test_serializers import JsonTyped
@@ -84,21 +84,21 @@ def id_of(state: Any) -> str:
     return str(state.config["configurable"]["checkpoint_id"])
 
 
-def spoil(rows: Damager, *ids: str) -> None:
+def spoil(rows: StoredRows, *ids: str) -> None:
     for row in rows.root():
         if row.id in ids:
-            rows.set_checkpoint(row, row._replace(body=flipped(row.body)))
+            rows.set_checkpoint(row, row._replace(body=flip_byte(row.body)))
 
 
-def lose(rows: Damager, *ids: str) -> None:
+def lose(rows: StoredRows, *ids: str) -> None:
     for row in rows.root():
         if row.id in ids:
             rows.set_checkpoint(row, None)
 
 
-def spoil_shape(rows: Damager, *ids: str) -> None:
+def spoil_shape(rows: StoredRows, *ids: str) -> None:
     at = ItemId(SHARED, next(row for row in rows.root() if row.id == ids[0]).refs[0].start)
-    rows.set_item(at, flipped(rows.items()[at]))
+    rows.set_item(at, flip_byte(rows.items()[at]))
 
 
 WAYS: dict[str, tuple[Callable[..., None], int]] = {
@@ -112,7 +112,7 @@ WAYS: dict[str, tuple[Callable[..., None], int]] = {
 
 def test_a_damaged_newest_checkpoint_is_rebuilt_as_it_was_and_the_graph_goes_on(url: str) -> None:
     """At each step of a run, with the graph's channels and without; in each way that a checkpoint can be damaged."""
-    rows_of = opener(url)
+    rows_of = rows_opener(url)
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
         talk(graph, 2)
@@ -174,7 +174,7 @@ def expectation(keep: threadkeep.Keep, rows_of: Any, states: list[Any], before: 
     return graph.get_state(config).values
 
 
-def message_item(rows: Damager, id: str) -> ItemId:
+def message_item(rows: StoredRows, id: str) -> ItemId:
     """The item that stands last in a checkpoint's messages."""
     row, items = next(row for row in rows.root() if row.id == id), rows.items()
     names = {at.n: unseal_item(at, stored, "").data for at, stored in items.items() if at.lane == NAMES}
@@ -183,18 +183,18 @@ def message_item(rows: Damager, id: str) -> ItemId:
     return ItemId(lane, run.start + run.length - 1)
 
 
-async def test_what_is_lost_is_left_out_and_said(url: str, call: Colour) -> None:
+async def test_what_is_lost_is_left_out_and_said(url: str, call: Caller) -> None:
     """An item that the write and the channel share is gone for both; the rest of the list is kept."""
-    with_graph = isinstance(call, Async)
+    with_graph = isinstance(call, AsyncCaller)
     async with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
         for n in range(2):
             await call(graph, "invoke", {"messages": [HumanMessage(f"question {n} " * 20, id=f"h{n}")]}, THREAD)
         before = (await call(graph, "get_state", THREAD)).values["messages"]
-        rows = opener(url)(keep, "t")
+        rows = rows_opener(url)(keep, "t")
         newest = rows.root()[-1]
         at = message_item(rows, newest.id)
-        rows.set_item(at, flipped(rows.items()[at]))
+        rows.set_item(at, flip_byte(rows.items()[at]))
         dry = await call(keep, "repair", "t", graph=graph if with_graph else None, dry_run=True)
         repaired = await call(keep, "repair", "t", graph=graph if with_graph else None)
         assert (dry.damaged, dry.checkpoint, dry.channels) == (newest.id, None, repaired.channels)
@@ -212,9 +212,9 @@ def test_what_is_left_of_a_list_is_kept_if_the_checkpoint_after_it_is_damaged_to
     with threadkeep.open("memory://") as keep:
         graph = build(keep.checkpointer)
         states = talk(graph, 2)
-        rows = opener("memory://")(keep, "t")
+        rows = rows_opener("memory://")(keep, "t")
         at = message_item(rows, id_of(states[1]))
-        rows.set_item(at, flipped(rows.items()[at]))
+        rows.set_item(at, flip_byte(rows.items()[at]))
         spoil(rows, id_of(states[0]))
         repaired = keep.repair("t")
         assert repaired.channels["messages"] == "what can be read of it: 3 of 4 elements"
@@ -241,10 +241,10 @@ def test_reducers_of_ones_own_need_the_graph(tmp_path: Path) -> None:
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = graph_on(keep)
         graph.invoke({"best": 1}, THREAD)
-        spoil(opener(url)(keep, "t"), id_of(graph.get_state(THREAD)))
+        spoil(rows_opener(url)(keep, "t"), id_of(graph.get_state(THREAD)))
         keep.repair("t", graph=graph)
         assert graph.get_state(THREAD).values == {"best": 5, "seen": [2]}
-        spoil(opener(url)(keep, "t"), id_of(graph.get_state(THREAD)))
+        spoil(rows_opener(url)(keep, "t"), id_of(graph.get_state(THREAD)))
         told = keep.repair("t")
         assert graph.get_state(THREAD).values == {"best": 3, "seen": [1, 2]}
         assert any("default rule" in said for said in told.assumptions)
@@ -261,7 +261,7 @@ def test_delta_channels_are_rebuilt(url: str) -> None:
             name = f"damaged {count} {with_graph}"
             keep.copy("t", name)
             config = {"configurable": {"thread_id": name}}
-            spoil(opener(url)(keep, name), *line[:count])
+            spoil(rows_opener(url)(keep, name), *line[:count])
             repaired = keep.repair(name, graph=graph if with_graph else None)
             assert graph.get_state(config).values == before.values, count
             assert repaired.damaged == line[0]
@@ -274,9 +274,9 @@ def test_a_delta_channel_whose_writes_are_damaged_is_damage_of_the_checkpoints_a
         graph = delta_graph(keep.checkpointer, frequency=100)
         for n in range(2):
             graph.invoke({"messages": [HumanMessage(f"question {n} " * 30, id=f"h{n}")]}, THREAD)
-        rows = opener(url)(keep, "t")
+        rows = rows_opener(url)(keep, "t")
         wrote = next(row for row in rows.writes() if any(run.lane > SHARED for run in row.refs))
-        rows.set_writes(wrote, wrote._replace(body=flipped(wrote.body)))
+        rows.set_writes(wrote, wrote._replace(body=flip_byte(wrote.body)))
         with pytest.raises(Corrupt):
             threadkeep.open(url).checkpointer.get_delta_channel_history(
                 config=graph.get_state(THREAD).config, channels=["messages"]
@@ -297,16 +297,16 @@ def test_what_delta_channels_are_rebuilt_through_is_damage_of_the_checkpoints_af
         for n, id in enumerate(line):
             keep.copy("t", f"t{n}")
             config = {"configurable": {"thread_id": f"t{n}"}}
-            rows = opener("memory://")(keep, f"t{n}")
+            rows = rows_opener("memory://")(keep, f"t{n}")
             row = next(row for row in rows.root() if row.id == id)
-            rows.set_checkpoint(row, row._replace(body=flipped(row.body)))
+            rows.set_checkpoint(row, row._replace(body=flip_byte(row.body)))
             keep.repair(f"t{n}")
             assert graph.get_state(config).values == before.values, id
             assert graph.invoke({"messages": [HumanMessage("more", id="more")]}, config)["turn"] == 4
-        for n, at in enumerate(at for at in opener("memory://")(keep, "t").items() if at.lane > SHARED):
+        for n, at in enumerate(at for at in rows_opener("memory://")(keep, "t").items() if at.lane > SHARED):
             keep.copy("t", f"item {n}")
-            rows = opener("memory://")(keep, f"item {n}")
-            rows.set_item(at, flipped(rows.items()[at]))
+            rows = rows_opener("memory://")(keep, f"item {n}")
+            rows.set_item(at, flip_byte(rows.items()[at]))
             keep.repair(f"item {n}")
             assert graph.get_state({"configurable": {"thread_id": f"item {n}"}}).values["turn"] == 3, "it can be read"
 
@@ -317,7 +317,7 @@ def test_an_interrupted_thread_asks_again(url: str) -> None:
         graph.invoke({"messages": [HumanMessage("question", id="h0")]}, THREAD)
         before = graph.get_state(THREAD)
         assert before.next == ("last",)
-        spoil(opener(url)(keep, "t"), id_of(before))
+        spoil(rows_opener(url)(keep, "t"), id_of(before))
         repaired = keep.repair("t")
         assert any("run again" in said for said in repaired.assumptions)
         assert (graph.get_state(THREAD).next, graph.get_state(THREAD).values) == (before.next, before.values)
@@ -332,10 +332,10 @@ def test_a_thread_whose_waiting_writes_are_damaged_asks_again(lost: str) -> None
         graph.invoke({"messages": [HumanMessage("question", id="h0")]}, THREAD)
         before = graph.get_state(THREAD)
         keep.checkpointer.put_writes(before.config, [("log", ["long " * 300])], "another")
-        rows = opener("memory://")(keep, "t")
+        rows = rows_opener("memory://")(keep, "t")
         wrote = [row for row in rows.writes() if row.checkpoint == id_of(before)]
         if lost == "row":
-            rows.set_writes(wrote[0], wrote[0]._replace(body=flipped(wrote[0].body)))
+            rows.set_writes(wrote[0], wrote[0]._replace(body=flip_byte(wrote[0].body)))
         else:
             run = next(run for row in wrote for run in row.refs if run.lane > SHARED)
             rows.set_item(ItemId(run.lane, run.start), None)
@@ -352,7 +352,7 @@ def test_an_item_with_an_enormous_number_of_its_lane_is_only_one_that_is_lost(tm
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
         graph.invoke({"messages": [HumanMessage("question " * 30, id="h0")]}, THREAD)
-        rows: Any = opener(url)(keep, "t")
+        rows: Any = rows_opener(url)(keep, "t")
         at = message_item(rows, rows.root()[-1].id)
         rows.execute(f"UPDATE tk_items SET lane = {1 << 40} WHERE lane = {at.lane} AND n = {at.n}", {})
         assert keep.repair("t").checkpoint is not None
@@ -367,7 +367,7 @@ def test_writes_of_another_branch_are_not_taken_in(tmp_path: Path) -> None:
         ran = graph.get_state(THREAD)
         graph.update_state(states[1].config, {"log": ["by hand"]}, as_node="model")
         updated = graph.get_state(THREAD)
-        rows = opener(url)(keep, "t")
+        rows = rows_opener(url)(keep, "t")
         spoil(rows, id_of(updated), id_of(ran))
         repaired = keep.repair("t")
         assert repaired.damaged == id_of(updated)
@@ -398,20 +398,20 @@ def test_what_cannot_be_repaired_is_said(tmp_path: Path) -> None:
         assert one == other
         with pytest.raises(TypeError, match="compiled LangGraph graph"):
             keep.repair("t", graph="no graph")
-        rows = opener(url)(keep, "names")
-        rows.set_item(ItemId(NAMES, 2), flipped(rows.items()[ItemId(NAMES, 2)]))
+        rows = rows_opener(url)(keep, "names")
+        rows.set_item(ItemId(NAMES, 2), flip_byte(rows.items()[ItemId(NAMES, 2)]))
         with pytest.raises(Corrupt, match="names of channels or nodes are damaged"):
             keep.repair("names")
-        spoil(opener(url)(keep, "all"), *map(id_of, states))
+        spoil(rows_opener(url)(keep, "all"), *map(id_of, states))
         with pytest.raises(Corrupt, match="no checkpoint before it can be read"):
             keep.repair("all")
-        rows = opener(url)(keep, "row")
+        rows = rows_opener(url)(keep, "row")
         rows.execute(
             "UPDATE tk_threads SET nexts = :bad WHERE thread = :number", {"number": rows.number, "bad": b"\xff"}
         )  # type: ignore[attr-defined]
         with pytest.raises(Corrupt, match="Restore it from a backup"):
             keep.repair("row")
-        spoil(opener(url)(keep, "t"), id_of(states[0]))
+        spoil(rows_opener(url)(keep, "t"), id_of(states[0]))
         other = StateGraph(State).add_node("else", lambda state: {}).add_edge(START, "else").compile()
         with pytest.raises(ValueError, match="not the thread's graph"):
             keep.repair("t", graph=other)
@@ -439,9 +439,9 @@ def test_a_subgraphs_checkpoint_is_repaired_in_its_namespace(tmp_path: Path) -> 
             .compile(checkpointer=keep.checkpointer)
         )
         outer.invoke({"log": ["in"]}, THREAD)
-        rows = opener(url)(keep, "t")
+        rows = rows_opener(url)(keep, "t")
         damaged = max((row for row in rows.checkpoints() if row.ns), key=lambda row: row.id)
-        rows.set_checkpoint(damaged, damaged._replace(body=flipped(damaged.body)))
+        rows.set_checkpoint(damaged, damaged._replace(body=flip_byte(damaged.body)))
         assert keep.repair("t").damaged is None
         repaired = keep.repair("t", ns=damaged.ns)
         assert (repaired.damaged, repaired.ns) == (damaged.id, damaged.ns)
@@ -460,11 +460,11 @@ async def test_a_talk_is_mended_with_the_messages_that_can_be_read(url: str) -> 
         await keep.cube.save_extra("talk", {"mood": "good"})
         await keep.acopy("talk", "row")
         whole = await keep.cube.load("talk")
-        rows_of = opener(url)
+        rows_of = rows_opener(url)
         rows = rows_of(keep, "talk", "cube")
         newest = rows.root()[-1]
         at = message_item(rows, newest.id)
-        rows.set_item(at, flipped(rows.items()[at]))
+        rows.set_item(at, flip_byte(rows.items()[at]))
         repaired = await keep.arepair("talk")
         assert repaired.channels["messages"] == "what can be read of it: 7 of 8 messages"
         mended = await keep.cube.load("talk")
@@ -475,7 +475,7 @@ async def test_a_talk_is_mended_with_the_messages_that_can_be_read(url: str) -> 
         assert {problem.problem for problem in (await keep.averify("talk")).problems} == {"checksum"}
         rows = rows_of(keep, "row", "cube")
         newest = rows.root()[-1]
-        rows.set_checkpoint(newest, newest._replace(body=flipped(newest.body)))
+        rows.set_checkpoint(newest, newest._replace(body=flip_byte(newest.body)))
         repaired = await keep.arepair("row")
         assert (repaired.damaged, repaired.parent) == (newest.id, newest.parent)
         assert len((await keep.cube.load("row")).messages) == 7
@@ -517,7 +517,7 @@ def test_show_diff_blame_and_repair_agree_on_every_form_of_overwrite(url: str) -
             wrote = keep.blame(form, "log[0]").write
             assert wrote is not None
             assert wrote.node == "second"
-            spoil(opener(url)(keep, form), ids[2])
+            spoil(rows_opener(url)(keep, form), ids[2])
             keep.repair(form)
             assert channel_values(keep.checkpointer, form)["log"].value == ["z", "y"], "a snapshot"
 
@@ -531,7 +531,7 @@ def test_show_and_repair_agree_on_a_delta_channel_that_starts_from_a_small_dict(
         second = keep.checkpointer.put(parent, {**checkpoint, "channel_values": {}}, about, {})
         keep.checkpointer.put_writes(first, [("files", {"b": [2]})], "task")
         assert keep.show("t").values["files"] == {"a": 1, "b": [2]}
-        spoil(opener("memory://")(keep, "t"), second["configurable"]["checkpoint_id"])
+        spoil(rows_opener("memory://")(keep, "t"), second["configurable"]["checkpoint_id"])
         keep.repair("t")
         found = channel_values(keep.checkpointer)["files"]
         assert (found.value if isinstance(found, _DeltaSnapshot) else found) == {"a": 1, "b": [2]}
@@ -597,8 +597,8 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
         where = ["--url", str(path)]
         assert run(["verify", *where]) == 0
         assert "no problems: checked 2 threads" in capsys.readouterr().out
-        spoil(opener(f"sqlite:///{path}")(keep, "t"), id_of(states[0]))
-        spoil(opener(f"sqlite:///{path}")(keep, "other\x1b[31m"), id_of(states[0]))
+        spoil(rows_opener(f"sqlite:///{path}")(keep, "t"), id_of(states[0]))
+        spoil(rows_opener(f"sqlite:///{path}")(keep, "other\x1b[31m"), id_of(states[0]))
     assert run(["verify", *where]) == 1
     out = capsys.readouterr().out
     assert "2 problems" in out
@@ -623,7 +623,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
 
 @pytest.mark.parametrize("delta", [False, True])
 def test_whatever_is_damaged_a_thread_is_repaired_or_refused_and_a_repaired_one_goes_on(delta: bool) -> None:
-    rows_of, chance = opener("memory://"), random.Random(5)
+    rows_of, chance = rows_opener("memory://"), random.Random(5)
     with threadkeep.open("memory://") as keep:
         graph = delta_graph(keep.checkpointer, frequency=3) if delta else build(keep.checkpointer)
         for n in range(3):
@@ -644,17 +644,17 @@ def test_whatever_is_damaged_a_thread_is_repaired_or_refused_and_a_repaired_one_
         assert went_on > 10
 
 
-def spoil_an_item(rows: Damager, chance: random.Random) -> None:
+def spoil_an_item(rows: StoredRows, chance: random.Random) -> None:
     items = rows.items()
     at = chance.choice([at for at in items if at.lane != NAMES])
-    rows.set_item(at, chance.choice([None, flipped(items[at], chance.random())]))
+    rows.set_item(at, chance.choice([None, flip_byte(items[at], chance.random())]))
 
 
-def spoil_a_checkpoint(rows: Damager, chance: random.Random) -> None:
+def spoil_a_checkpoint(rows: StoredRows, chance: random.Random) -> None:
     row = chance.choice(rows.root()[-5:])
-    rows.set_checkpoint(row, chance.choice([None, row._replace(body=flipped(row.body, chance.random()))]))
+    rows.set_checkpoint(row, chance.choice([None, row._replace(body=flip_byte(row.body, chance.random()))]))
 
 
-def spoil_a_write(rows: Damager, chance: random.Random) -> None:
+def spoil_a_write(rows: StoredRows, chance: random.Random) -> None:
     row = chance.choice(rows.writes())
-    rows.set_writes(row, chance.choice([None, row._replace(body=flipped(row.body, chance.random()))]))
+    rows.set_writes(row, chance.choice([None, row._replace(body=flip_byte(row.body, chance.random()))]))

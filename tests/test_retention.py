@@ -20,10 +20,10 @@ from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from langgraph.types import Command
 
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, list_ids, values_of
 from concurrent_writers import Writers, _log
 from graph_scenarios import THREAD, chat, nested, replies
-from sync_async import Colour
+from sync_async import Caller
 from test_branches import at, check
 from test_delta_graphs import build as delta_graph
 from threadkeep import Policy
@@ -180,7 +180,7 @@ def test_the_young_ones_stay_and_idle_threads_go(url: str, monkeypatch: pytest.M
 
 
 def wrote_on(keep: threadkeep.Keep, thread: str, count: int) -> None:
-    start = len(ids(keep.checkpointer, thread))
+    start = len(list_ids(keep.checkpointer, thread))
     chain = Chain(keep.checkpointer, thread)
     chain.number, chain.last = start, f"{start - 1:08}" if start else None
     for n in range(count):
@@ -211,7 +211,7 @@ def test_a_policy_is_for_some_threads_and_namespaces_and_the_first_that_fits_cou
         check(url)
 
 
-async def test_what_a_subgraph_left_goes_with_its_root_and_a_graph_goes_on(url: str, call: Colour) -> None:
+async def test_what_a_subgraph_left_goes_with_its_root_and_a_graph_goes_on(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         graph = nested()(keep.checkpointer)
         for n in range(3):
@@ -272,7 +272,7 @@ def test_a_dry_run_says_exactly_what_goes_and_how_many_bytes_come_back(url: str)
                 before, listed = keep.thread(name), places(keep, name)
                 would = keep.prune(name, policy=policy, dry_run=True)
                 assert (keep.thread(name), places(keep, name)) == (before, listed)
-                state = values(keep.checkpointer, name)
+                state = values_of(keep.checkpointer, name)
                 done = keep.prune(name, policy=policy)
                 after = keep.thread(name)
                 assert before is not None
@@ -283,7 +283,7 @@ def test_a_dry_run_says_exactly_what_goes_and_how_many_bytes_come_back(url: str)
                 for each in done.threads:
                     assert not set(each.checkpoints) & places(keep, name)
                     assert listed - places(keep, name) <= {*each.checkpoints, *each.hidden}
-                assert values(keep.checkpointer, name) == state
+                assert values_of(keep.checkpointer, name) == state
         for name, graph in graphs.items():
             done = graph.invoke({"messages": [HumanMessage("more", id="more")]}, at(name))
             assert [each.id for each in done["messages"]][-2:-1] == ["more"]
@@ -322,11 +322,11 @@ def test_a_tag_is_found_moved_and_taken_away(url: str) -> None:
         before = [found.checkpoint for found in keep.checkpointer.list(config("t"))]
         keep.tag("t", "00000001", "good")
         keep.tag("t", "latest", "best")
-        assert ids(keep.checkpointer, filter={"tag": "good", "user": "ann"}) == ["00000001"]
+        assert list_ids(keep.checkpointer, filter={"tag": "good", "user": "ann"}) == ["00000001"]
         assert [info.id for info in keep.threads(metadata={"tag": "best"})] == ["t"]
         keep.tag("t", "00000001", "better")
         keep.tag("t", "latest", None)
-        assert ids(keep.checkpointer, filter={"tag": "good"}) == []
+        assert list_ids(keep.checkpointer, filter={"tag": "good"}) == []
         assert keep.threads(metadata={"tag": "best"}) == []
         assert [found.checkpoint for found in keep.checkpointer.list(config("t"))] == before
         with pytest.raises(Missing):
@@ -361,7 +361,7 @@ def test_threads_that_are_written_while_they_are_pruned_lose_nothing(lasting_url
                 pruned += pruner.prune(policy=Policy(keep_last=3)).checkpoints
         assert not writers.failed
         assert pruned > 20
-        for name, told in writers.told.items():
+        for name, told in writers.acknowledged.items():
             found = list(pruner.checkpointer.list(config(name)))[::-1]
             assert [each.checkpoint["id"] for each in found] == told[-len(found) :]
             assert len(found) >= 3

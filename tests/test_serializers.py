@@ -19,8 +19,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 
 import threadkeep
-from checkpoint_trees import config, put, values_of
-from sync_async import Colour
+from checkpoint_chains import config
+from checkpoint_trees import put, values_at
+from sync_async import Caller
 
 
 class Typed:
@@ -87,7 +88,7 @@ def logging_graph(saver: Any) -> Any:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", SERDES.values(), ids=SERDES.keys())
 async def test_a_graph_has_the_history_of_in_memory_saver_under_any_serializer(
-    url: str, call: Colour, make: Any
+    url: str, call: Caller, make: Any
 ) -> None:
     histories = []
     async with threadkeep.open(url, serde=make()) as keep:
@@ -166,7 +167,7 @@ def test_encrypted_values_are_unreadable_without_their_key(tmp_path: Path) -> No
     with threadkeep.open(url, serde=EncryptedSerializer.from_pycryptodome_aes(key=b"0" * 32)) as keep:
         at = put(keep.checkpointer, {"a": secret, "b": [secret, "x"], "c": {"k": secret}})
         keep.checkpointer.put_writes(at, [("w", secret)], "task")
-        assert values_of(keep.checkpointer, at)["b"] == [secret, "x"]
+        assert values_at(keep.checkpointer, at)["b"] == [secret, "x"]
     assert secret.encode() not in stored_bytes(tmp_path)
     with (
         threadkeep.open(url, serde=EncryptedSerializer.from_pycryptodome_aes(key=b"1" * 32)) as keep,
@@ -204,7 +205,7 @@ def test_assigning_another_serializer_takes_effect_at_once(saver: threadkeep.Kee
     at = put(saver, {"a": complex(1, 2)})
     assert saver.serde is typed
     assert typed.dumped > 0
-    assert values_of(saver, at) == {"a": complex(1, 2)}
+    assert values_at(saver, at) == {"a": complex(1, 2)}
 
 
 def test_with_allowlist_gives_a_clone_that_shares_the_data(saver: threadkeep.KeepSaver) -> None:
@@ -214,9 +215,9 @@ def test_with_allowlist_gives_a_clone_that_shares_the_data(saver: threadkeep.Kee
     assert isinstance(clone, threadkeep.KeepSaver)
     line = Line([Point(1)], Colours.RED)
     at = put(clone, {"line": line})
-    assert values_of(saver, at) == values_of(clone, at) == {"line": line}
+    assert values_at(saver, at) == values_at(clone, at) == {"line": line}
     put(saver, {"line": "from the first"}, id="~")
-    assert values_of(clone, config("t")) == {"line": "from the first"}
+    assert values_at(clone, config("t")) == {"line": "from the first"}
     clone.delete_thread("t")
     assert saver.get_tuple(config("t")) is None
 
@@ -227,7 +228,7 @@ def test_a_clone_has_its_own_serializer(saver: threadkeep.KeepSaver) -> None:
     clone.serde = Typed()
     assert saver.serde is before
     at = put(clone, {"a": complex(1, 2)})
-    assert values_of(clone, at) == {"a": complex(1, 2)}
+    assert values_at(clone, at) == {"a": complex(1, 2)}
 
 
 def test_a_graph_compiled_with_a_clone_goes_on_after_the_first_saver_is_gone(url: str) -> None:

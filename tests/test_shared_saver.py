@@ -14,9 +14,10 @@ import pytest
 from blockbuster import BlockingError
 
 import threadkeep
-from checkpoint_trees import config, put, values_of
+from checkpoint_chains import config
+from checkpoint_trees import put, values_at
 from graph_scenarios import THREAD, letters
-from sync_async import Async
+from sync_async import AsyncCaller
 
 
 async def test_a_sync_call_on_the_event_loop_is_seen_by_the_guard_of_these_tests(lasting_url: str) -> None:
@@ -148,12 +149,12 @@ def test_many_os_threads_read_and_write_through_one_saver(saver: threadkeep.Keep
 
     def read(worker: int) -> None:
         for n in range(600):
-            assert values_of(saver, config(str((7 * n + worker) % 300))) == {"n": (7 * n + worker) % 300}
+            assert values_at(saver, config(str((7 * n + worker) % 300))) == {"n": (7 * n + worker) % 300}
 
     with ThreadPoolExecutor(6) as pool:
         for done in [pool.submit(work, worker) for worker in range(3) for work in (write, read)]:
             done.result()
-    assert {values_of(saver, config(f"{worker}-{n}"))["n"][1] for worker in range(3) for n in range(300)} == set(
+    assert {values_at(saver, config(f"{worker}-{n}"))["n"][1] for worker in range(3) for n in range(300)} == set(
         range(300)
     )
 
@@ -215,4 +216,4 @@ async def test_a_hundred_threads_run_at_once_and_stay_apart(saver: threadkeep.Ke
     await asyncio.gather(*(graph.ainvoke({"foo": "", "bar": [str(n)]}, at) for n, at in enumerate(configs)))
     for n, at in enumerate(configs):
         assert (await graph.aget_state(at)).values["bar"] == [str(n), "a", "b"]
-        assert len(await Async().every(saver, "list", at)) == 4
+        assert len(await AsyncCaller().every(saver, "list", at)) == 4

@@ -21,9 +21,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 import example_threads
 import threadkeep
 from checkpoint_chains import Chain
-from example_threads import named
-from graph_scenarios import PLAYS, THREAD
-from sync_async import Async, Sync
+from example_threads import config_of
+from graph_scenarios import SCENARIOS, THREAD
+from sync_async import AsyncCaller, SyncCaller
 from test_delta_graphs import build as delta_graph
 from test_delta_graphs import turns
 from threadkeep.engine.history import paths
@@ -32,7 +32,7 @@ from threadkeep.engine.history.value_diff import aligned, changes
 from threadkeep.engine.log.plain import plain
 from threadkeep.errors import Corrupt, Missing
 
-COLOURS = (Sync(), Async())
+COLOURS = (SyncCaller(), AsyncCaller())
 SERDE = JsonPlusSerializer()
 
 
@@ -51,15 +51,15 @@ async def both(keep: threadkeep.Keep, verb: str, *args: Any, **options: Any) -> 
 # --- against the graphs
 
 
-@pytest.mark.parametrize("name", [*PLAYS, "delta", "delta, snapshots"])
+@pytest.mark.parametrize("name", [*SCENARIOS, "delta", "delta, snapshots"])
 async def test_a_checkpoint_shows_what_its_graph_tells(name: str) -> None:
     async with threadkeep.open("memory://") as keep:
-        if name in PLAYS:
-            graph = PLAYS[name].build(keep.checkpointer)
-            await PLAYS[name].act(Async(), graph)
+        if name in SCENARIOS:
+            graph = SCENARIOS[name].build(keep.checkpointer)
+            await SCENARIOS[name].run(AsyncCaller(), graph)
         else:
             graph = delta_graph(keep.checkpointer, frequency=4 if "snapshots" in name else 1000)
-            await turns(Async(), graph, 5)
+            await turns(AsyncCaller(), graph, 5)
         history = [state async for state in graph.aget_state_history(THREAD)]
         log = await keep.alog("1", ns="")
         assert [step.id for step in log] == [state.config["configurable"]["checkpoint_id"] for state in history]
@@ -84,8 +84,8 @@ async def test_a_checkpoint_shows_what_its_graph_tells(name: str) -> None:
 
 async def test_every_value_of_every_play_has_somebody_to_blame() -> None:
     async with threadkeep.open("memory://") as keep:
-        graph = PLAYS["messages edited and removed"].build(keep.checkpointer)
-        await PLAYS["messages edited and removed"].act(Async(), graph)
+        graph = SCENARIOS["messages edited and removed"].build(keep.checkpointer)
+        await SCENARIOS["messages edited and removed"].run(AsyncCaller(), graph)
         log = await keep.alog("1")
         for step in log[::5]:
             shown = await keep.ashow("1", step.id)
@@ -102,8 +102,8 @@ async def test_every_value_of_every_play_has_somebody_to_blame() -> None:
 
 @pytest.fixture
 async def looked(keep: threadkeep.Keep) -> threadkeep.Keep:
-    await asyncio.to_thread(example_threads.live, keep)
-    await example_threads.talk(keep.cube)
+    await asyncio.to_thread(example_threads.write_threads, keep)
+    await example_threads.write_cube_threads(keep.cube)
     return keep
 
 
@@ -121,7 +121,7 @@ async def test_threads_are_looked_into(looked: threadkeep.Keep) -> None:
 
 async def log_tells_of_every_checkpoint(keep: threadkeep.Keep) -> None:
     log = await both(keep, "log", "chat")
-    listed = [found async for found in keep.checkpointer.alist(named("chat"))]
+    listed = [found async for found in keep.checkpointer.alist(config_of("chat"))]
     assert [step.id for step in log] == [found.checkpoint["id"] for found in listed]
     assert [step.parent for step in log[:-1]] == [f.parent_config["configurable"]["checkpoint_id"] for f in listed[:-1]]
     assert [step.writes for step in log] == [len(found.pending_writes) for found in listed]
@@ -357,7 +357,7 @@ async def test_threads_are_found_by_what_their_ids_contain(keep: threadkeep.Keep
 
 
 async def test_a_thread_of_both_kinds_is_asked_for_by_its_kind(keep: threadkeep.Keep) -> None:
-    await example_threads.talk(keep.cube)
+    await example_threads.write_cube_threads(keep.cube)
     await Chain(keep.checkpointer, "talk").aput({"x": 1})
     for verb, args in (("log", ()), ("show", ()), ("tree", ()), ("diff", (None,)), ("blame", ("x",))):
         with pytest.raises(ValueError, match="by its kind"):
@@ -383,7 +383,7 @@ async def test_a_fork_hangs_on_what_it_was_forked_from(keep: threadkeep.Keep) ->
 
 
 async def test_delta_channels_are_blamed(keep: threadkeep.Keep) -> None:
-    await turns(Async(), delta_graph(keep.checkpointer, frequency=1000), 2)
+    await turns(AsyncCaller(), delta_graph(keep.checkpointer, frequency=1000), 2)
     found = {
         path: await both(keep, "blame", "1", path)
         for path in ("messages[0].content", "messages[-1]", "log[1]", "log[4]")
@@ -396,7 +396,7 @@ async def test_delta_channels_are_blamed(keep: threadkeep.Keep) -> None:
 
 async def test_hidden_checkpoints_are_left_out_but_serve(keep: threadkeep.Keep) -> None:
     graph = delta_graph(keep.checkpointer, frequency=1000)
-    await turns(Async(), graph, 2)
+    await turns(AsyncCaller(), graph, 2)
     await keep.aprune("1")
     (left,) = await both(keep, "log", "1")
     shown = await both(keep, "show", "1")
@@ -418,7 +418,7 @@ async def test_moved_elements_are_followed(keep: threadkeep.Keep) -> None:
 
 
 async def test_writes_of_nodes_and_of_updates_are_not_mixed_up(keep: threadkeep.Keep) -> None:
-    graph = PLAYS["one run"].build(keep.checkpointer)
+    graph = SCENARIOS["one run"].build(keep.checkpointer)
     await graph.ainvoke({"foo": "", "bar": ["in"]}, THREAD, interrupt_before=["node_b"])
     stopped = await graph.aget_state(THREAD)
     await graph.aupdate_state(THREAD, {"foo": "b", "bar": ["by hand"]}, as_node="node_b")

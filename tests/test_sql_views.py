@@ -17,8 +17,8 @@ import postgres_servers
 import threadkeep
 from checkpoint_chains import Chain
 from conftest import BACKENDS
-from memory_batches import where
-from rich_threads import config, live, talk
+from memory_batches import location
+from rich_threads import config, write_cube_thread, write_thread
 from test_postgres import schema_of
 from test_store_opening import version
 from threadkeep.backends.postgres import setup as postgres_setup
@@ -48,7 +48,7 @@ Query = Callable[[str], list[tuple[Any, ...]]]
 def query(url: str, sql: str) -> list[tuple[Any, ...]]:
     """Rows, as anybody gets them: with Python's own SQLite, which is strict about text, or with psycopg."""
     if url.startswith("sqlite"):
-        with sqlite3.connect(where(url)) as connection:
+        with sqlite3.connect(location(url)) as connection:
             return connection.execute(sql).fetchall()
     with psycopg.connect(postgres_servers.shared().url(), options=f"-csearch_path={schema_of(url)}") as connection:
         return connection.execute(sql.encode()).fetchall()
@@ -70,9 +70,9 @@ def used(
 ) -> Iterator[tuple[str, threadkeep.Keep]]:
     url = request.param.fresh(tmp_path_factory.mktemp("views"), 0)
     with threadkeep.open(url) as keep:
-        live(keep, "thread_001").invoke({"log": ["again"]}, config("thread_001"))
-        live(keep, "thread_002")
-        talk(keep, "talk")
+        write_thread(keep, "thread_001").invoke({"log": ["again"]}, config("thread_001"))
+        write_thread(keep, "thread_002")
+        write_cube_thread(keep, "talk")
         yield url, keep
 
 
@@ -162,7 +162,7 @@ def test_threads_and_checkpoints_are_those_that_there_are(url: str, keep: thread
 
 def test_a_branch_is_found(tables_url: str) -> None:
     with threadkeep.open(tables_url) as keep:
-        made = live(keep, "thread_001")
+        made = write_thread(keep, "thread_001")
         first = list(made.get_state_history(config("thread_001")))[3].config
         made.update_state(first, {"log": ["another way"]}, as_node="right")
     ((thread, ns, checkpoint, count),) = query(tables_url, BRANCHES)
@@ -195,7 +195,7 @@ def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
     with monkeypatch.context() as patch:
         patch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", readable)
         with threadkeep.open(tables_url) as keep:
-            live(keep, "thread_001")
+            write_thread(keep, "thread_001")
     with threadkeep.open(tables_url, read_only=True) as keep:
         told = keep.sizes(thread_id="thread_001")
         assert keep.stats().threads == 1

@@ -17,7 +17,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, list_ids, values_of
 from threadkeep import errors
 from threadkeep.engine.log.itemlog import FIRST_CHANNEL
 
@@ -50,10 +50,10 @@ def stored(keep: threadkeep.Keep, thread: str = "t") -> int:
     return info.bytes
 
 
-def ask(path: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+def ask(path: Path, sql: str, *values_of: Any) -> list[tuple[Any, ...]]:
     database = apsw.Connection(str(path))
     try:
-        return database.execute(sql, values).fetchall()
+        return database.execute(sql, values_of).fetchall()
     finally:
         database.close()
 
@@ -66,7 +66,7 @@ def items(path: Path) -> int:
 def cost(keep: threadkeep.Keep, chain: Chain, given: dict[str, Any], **metadata: Any) -> int:
     before = stored(keep)
     chain.put(given, **metadata)
-    assert values(keep.checkpointer) == given
+    assert values_of(keep.checkpointer) == given
     return stored(keep) - before
 
 
@@ -233,7 +233,7 @@ def test_a_message_is_stored_once_for_its_write_and_its_channel(keep: threadkeep
         assert items(path) == before + 1
         at = chain.put({"messages": messages[: n + 1]})
         assert items(path) == before + 1
-    assert values(keep.checkpointer) == {"messages": messages}
+    assert values_of(keep.checkpointer) == {"messages": messages}
     found = keep.checkpointer.get_tuple(config("t", "00000004"))
     assert found is not None
     assert found.pending_writes == [("task 5", "messages", [messages[5]])]
@@ -290,7 +290,7 @@ def test_a_checkpoint_row_of_ten_channels_is_small(keep: threadkeep.Keep, path: 
             "versions_seen": {"__input__": {}, "agent": {"branch:to:agent": n + 1, "log": n + 1}, "tools": {"log": n}},
             "updated_channels": ["branch:to:agent", "log"],
         }
-        parent = ids(keep.checkpointer, limit=1)
+        parent = list_ids(keep.checkpointer, limit=1)
         keep.checkpointer.put(
             config("t", parent[0] if parent else None) | {"metadata": {"run_id": f"run {n // 4}"}},
             checkpoint,
@@ -312,7 +312,7 @@ def fresh_size(given: dict[str, Any]) -> int:
 
 def assert_only_what_is_needed(keep: threadkeep.Keep, given: dict[str, Any]) -> None:
     """Names are kept for ever, everything else only while something refers to it."""
-    assert values(keep.checkpointer) == given
+    assert values_of(keep.checkpointer) == given
     assert stored(keep) < fresh_size(given) * 1.1 + ROW
 
 
@@ -351,7 +351,7 @@ def test_a_replaced_checkpoint_is_freed_by_the_next_prune(keep: threadkeep.Keep)
     for n in range(30):
         Chain(keep.checkpointer).put({"x": line(n, 2000)}, id="same")
     keep.checkpointer.prune(["t"])
-    assert values(keep.checkpointer) == {"x": line(29, 2000)}
+    assert values_of(keep.checkpointer) == {"x": line(29, 2000)}
     assert stored(keep) < 31 * fresh_size({"x": line(29, 2000)})
 
 
@@ -373,8 +373,8 @@ def test_deleting_a_thread_leaves_the_others_whole(keep: threadkeep.Keep) -> Non
     given = busy_thread(keep)
     keep.checkpointer.copy_thread("t", "copy")
     keep.checkpointer.delete_thread("t")
-    assert values(keep.checkpointer, "copy") == given
-    assert len(ids(keep.checkpointer, "copy")) == 80
+    assert values_of(keep.checkpointer, "copy") == given
+    assert len(list_ids(keep.checkpointer, "copy")) == 80
 
 
 def size_after_checkpoint(path: Path) -> int:
@@ -406,7 +406,7 @@ THREADS = ("first thread", "second thread")
 
 
 @pytest.fixture
-def shelf(path: Path) -> Path:
+def stored_file(path: Path) -> Path:
     """A closed file with two threads, writes, and values that stand in items."""
     with threadkeep.open(f"sqlite:///{path}") as keep:
         for thread in THREADS:
@@ -448,9 +448,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", list(DAMAGE))
-def test_damage_is_told_and_names_the_thread(shelf: Path, what: str) -> None:
-    damaged(shelf, DAMAGE[what])
-    with threadkeep.open(f"sqlite:///{shelf}") as keep:
+def test_damage_is_told_and_names_the_thread(stored_file: Path, what: str) -> None:
+    damaged(stored_file, DAMAGE[what])
+    with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         for read in readings(keep.checkpointer, THREADS[0]).values():
             with pytest.raises(errors.Corrupt, match=THREADS[0]):
                 read()
@@ -459,37 +459,40 @@ def test_damage_is_told_and_names_the_thread(shelf: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["labels that are gone", "a payload", "the body of a checkpoint"])
-def test_damage_is_told_by_listings_of_all_threads_and_by_filters(shelf: Path, what: str) -> None:
-    damaged(shelf, DAMAGE[what])
-    with threadkeep.open(f"sqlite:///{shelf}") as keep:
+def test_damage_is_told_by_listings_of_all_threads_and_by_filters(stored_file: Path, what: str) -> None:
+    damaged(stored_file, DAMAGE[what])
+    with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         with pytest.raises(errors.Corrupt, match=THREADS[0]):
             list(keep.checkpointer.list(None))
         with pytest.raises(errors.Corrupt, match=THREADS[0]):
             list(keep.checkpointer.list(None, filter={"user": "ada"}))
 
 
-def test_labels_that_are_gone_are_told_by_the_catalogue(shelf: Path) -> None:
-    damaged(shelf, DAMAGE["labels that are gone"])
-    with threadkeep.open(f"sqlite:///{shelf}") as keep:
+def test_labels_that_are_gone_are_told_by_the_catalogue(stored_file: Path) -> None:
+    damaged(stored_file, DAMAGE["labels that are gone"])
+    with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         assert len(keep.threads()) == 2
         with pytest.raises(errors.Corrupt, match=THREADS[0]):
             keep.threads(metadata={"user": "ada"})
 
 
-def test_two_items_that_changed_places_are_noticed(shelf: Path) -> None:
+def test_two_items_that_changed_places_are_noticed(stored_file: Path) -> None:
     rows = ask(
-        shelf, "SELECT rowid, payload FROM tk_items WHERE length(payload) > 100 AND thread = 1 ORDER BY rowid LIMIT 2"
+        stored_file,
+        "SELECT rowid, payload FROM tk_items WHERE length(payload) > 100 AND thread = 1 ORDER BY rowid LIMIT 2",
     )
-    damaged(shelf, "UPDATE tk_items SET payload = ? WHERE rowid = ?", rows[0][1], rows[1][0])
-    damaged(shelf, "UPDATE tk_items SET payload = ? WHERE rowid = ?", rows[1][1], rows[0][0])
-    with threadkeep.open(f"sqlite:///{shelf}") as keep, pytest.raises(errors.Corrupt, match=THREADS[0]):
+    damaged(stored_file, "UPDATE tk_items SET payload = ? WHERE rowid = ?", rows[0][1], rows[1][0])
+    damaged(stored_file, "UPDATE tk_items SET payload = ? WHERE rowid = ?", rows[1][1], rows[0][0])
+    with threadkeep.open(f"sqlite:///{stored_file}") as keep, pytest.raises(errors.Corrupt, match=THREADS[0]):
         list(keep.checkpointer.list(config(THREADS[0])))
 
 
-def test_two_bodies_that_changed_places_are_noticed(shelf: Path) -> None:
-    bodies = [row[0] for row in ask(shelf, "SELECT body FROM tk_checkpoints WHERE thread = 1 ORDER BY id")]
-    damaged(shelf, "UPDATE tk_checkpoints SET body = ? WHERE thread = 1 AND id = CAST('00000002' AS BLOB)", bodies[3])
-    with threadkeep.open(f"sqlite:///{shelf}") as keep, pytest.raises(errors.Corrupt, match=THREADS[0]):
+def test_two_bodies_that_changed_places_are_noticed(stored_file: Path) -> None:
+    bodies = [row[0] for row in ask(stored_file, "SELECT body FROM tk_checkpoints WHERE thread = 1 ORDER BY id")]
+    damaged(
+        stored_file, "UPDATE tk_checkpoints SET body = ? WHERE thread = 1 AND id = CAST('00000002' AS BLOB)", bodies[3]
+    )
+    with threadkeep.open(f"sqlite:///{stored_file}") as keep, pytest.raises(errors.Corrupt, match=THREADS[0]):
         list(keep.checkpointer.list(config(THREADS[0])))
 
 
@@ -551,10 +554,10 @@ def test_any_flipped_bit_is_harmless_or_told(path: Path, table: str, column: str
     assert wrong == []
 
 
-def test_a_damaged_thread_may_still_be_deleted(shelf: Path) -> None:
+def test_a_damaged_thread_may_still_be_deleted(stored_file: Path) -> None:
     for what in ("a payload", "the body of a checkpoint", "the body of writes", "names that are gone"):
-        damaged(shelf, DAMAGE[what])
-    with threadkeep.open(f"sqlite:///{shelf}") as keep:
+        damaged(stored_file, DAMAGE[what])
+    with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         keep.checkpointer.delete_thread(THREADS[0])
         assert [info.id for info in keep.threads()] == [THREADS[1]]
         assert keep.checkpointer.get_tuple(config(THREADS[1])) is not None

@@ -331,10 +331,10 @@ class Storage:
         self._runner.close()
 
     def remains(self) -> remains.Held | None:
-        return None if self._where is None else stored_memories.held(self._where, self.tenant)
+        return None if self._where is None else stored_memories.read_memories(self._where, self.tenant)
 
     def left_behind(self) -> list[str]:
-        return [] if self._where is None else stored_memories.left_behind(self._where, self.tenant)
+        return [] if self._where is None else stored_memories.find_leftovers(self._where, self.tenant)
 
 
 def storages(folder: Path) -> list[Storage]:
@@ -496,7 +496,7 @@ class Agreement(RuleBasedStateMachine):
         for storage in self.storages:
             there = storage.remains()
             if there is not None:
-                found = {place: len(there.vectors.get(number, {})) for number, place in there.places.items()}
+                found = {place: len(there.vectors.get(number, {})) for number, place in there.memory_keys.items()}
                 living = {place: count for place, count in found.items() if place in expected}
                 self.agree(living, expected, f"{storage.name}: vectors")
                 self.agree(set(found) - set(expected), self.peer.unswept, f"{storage.name}: what is over")

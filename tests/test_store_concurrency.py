@@ -29,16 +29,16 @@ from memory_batches import (
     PARTS,
     TEXTS,
     WORDS,
-    atomic_spaces,
-    check_mixed,
+    atomic_namespaces,
+    check_mixed_batches,
     check_vectors,
     index_for,
     keys,
-    mixed,
-    where,
-    whole,
+    location,
+    mixed_batches,
+    replacing_batch,
 )
-from processes import finish, fork, run_forked, run_together
+from processes import finish, fork, run_concurrently, run_forked
 from test_concurrency import in_loop, in_threads
 from test_postgres import blocked
 from threadkeep.conformance.store.embedder import embed
@@ -61,7 +61,7 @@ def test_threads_and_loops_lose_nothing_and_leave_nothing_behind(url: str, store
 
     def sync(name: str) -> Callable[[], None]:
         def work() -> None:
-            for ops in mixed(name, rounds):
+            for ops in mixed_batches(name, rounds):
                 store.batch(ops)
                 store.search(HOME, query="apple", limit=3)
 
@@ -69,21 +69,21 @@ def test_threads_and_loops_lose_nothing_and_leave_nothing_behind(url: str, store
 
     def loop(name: str) -> Callable[[], Any]:
         async def work() -> None:
-            for ops in mixed(name, rounds):
+            for ops in mixed_batches(name, rounds):
                 await asyncio.gather(store.abatch(ops), store.asearch(HOME, query="apple", limit=3))
 
         return in_loop(work)
 
     in_threads(*(sync(name) if name.startswith("sync") else loop(name) for name in names))
-    check_mixed(url, store, names, rounds)
+    check_mixed_batches(url, store, names, rounds)
 
 
 PROCESS = """
 import threadkeep
-from memory_batches import index_for, mixed
+from memory_batches import index_for, mixed_batches
 with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
-    together()
-    for ops in mixed(sys.argv[2], int(sys.argv[3])):
+    wait_for_others()
+    for ops in mixed_batches(sys.argv[2], int(sys.argv[3])):
         keep.store.batch(ops)
         keep.store.search(("home",), query="apple", limit=3)
 """
@@ -93,8 +93,8 @@ def test_processes_lose_nothing_and_leave_nothing_behind(lasting_url: str) -> No
     names, rounds = ["one", "two", "three"], 25
     with threadkeep.open(lasting_url, index=index_for(lasting_url)) as keep:
         assert keep.store.search(HOME, query="apple") == []
-        run_together(PROCESS, [(lasting_url, name, rounds) for name in names])
-        check_mixed(lasting_url, keep.store, names, rounds)
+        run_concurrently(PROCESS, [(lasting_url, name, rounds) for name in names])
+        check_mixed_batches(lasting_url, keep.store, names, rounds)
 
 
 async def test_tasks_that_fight_for_one_key_leave_one_value_and_its_vectors(
@@ -119,8 +119,8 @@ def test_keeps_that_index_otherwise_leave_the_last_ones_vectors_and_words(lastin
             for other in range(4):
                 stores[one].put(HOME, "k", {"text": "apple pie", "more": "plum"})
                 stores[other].put(HOME, "k", {"text": "apple juice"})
-                there = stored_memories.held(where(lasting_url))
-                (number,) = there.places
+                there = stored_memories.read_memories(location(lasting_url))
+                (number,) = there.memory_keys
                 assert len(there.vectors.get(number, {})) == (1 if other in (0, 1) else 0)
                 assert (number in there.words) is (other in (0, 2))
                 assert keys(stores[1].search(HOME, query="plum", limit=3)) == (["k"] if other in (0, 1) else [])
@@ -134,8 +134,8 @@ def _leave_the_last_ones_vectors(url: str) -> None:
         for one, other in itertools.product((keep, off), (keep, off)):
             one.store.put(HOME, "k", {"text": "apple pie", "more": "plum"})
             other.store.put(HOME, "k", {"text": "apple juice"})
-            there = stored_memories.held(where(url))
-            (number,) = there.places
+            there = stored_memories.read_memories(location(url))
+            (number,) = there.memory_keys
             assert len(there.vectors.get(number, {})) == (1 if other is keep else 0)
             assert keys(keep.store.search(HOME, query="plum", limit=3)) == (["k"] if other is keep else [])
 
@@ -162,7 +162,7 @@ class Rivals:
         self._threads.append(new)
         new.start()
         waiting = len(self._threads)
-        assert postgres_servers._until(lambda: blocked(self.name) == waiting or not new.is_alive(), PATIENCE), (
+        assert postgres_servers.wait_until(lambda: blocked(self.name) == waiting or not new.is_alive(), PATIENCE), (
             "it hangs"
         )
 
@@ -226,7 +226,7 @@ def test_a_writer_that_waited_leaves_the_vectors_of_its_own_value_only(rivals: R
 
 
 def remaining(rivals: Rivals) -> bool:
-    return bool(stored_memories.held(rivals.url).of(MemoryKey(HOME, "k")))
+    return bool(stored_memories.read_memories(rivals.url).of(MemoryKey(HOME, "k")))
 
 
 @pytest.mark.parametrize("saved", ["by a read", "by a put"])
@@ -372,10 +372,10 @@ def test_searches_while_others_write_find_only_what_is_there(url: str, store: th
 
 WRITER = """
 import sys, threadkeep
-from memory_batches import index_for, whole
+from memory_batches import index_for, replacing_batch
 with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
     for n in range(1, 100_000):
-        keep.store.batch(whole(n, sys.argv[1]))
+        keep.store.batch(replacing_batch(n, sys.argv[1]))
         print(n, flush=True)
 """
 
@@ -398,7 +398,7 @@ def test_a_reader_never_sees_half_a_batch_of_another_process(lasting_url: str) -
 
 
 def _gets(url: str) -> list[GetOp]:
-    return [GetOp(space, "k") for space in atomic_spaces(url)]
+    return [GetOp(space, "k") for space in atomic_namespaces(url)]
 
 
 def _seen(store: threadkeep.KeepStore, url: str) -> int:
@@ -418,7 +418,7 @@ def test_a_reader_never_sees_half_a_batch_of_another_thread(url: str, store: thr
 
     def write() -> None:
         for n in range(60):
-            store.batch(whole(n, url))
+            store.batch(replacing_batch(n, url))
         stop.set()
 
     def read() -> None:

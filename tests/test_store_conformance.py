@@ -20,13 +20,13 @@ def store(keep: threadkeep.Keep) -> threadkeep.KeepStore:
 
 @pytest.fixture
 def embedding_store(fresh_url: Callable[[], str], index: Any) -> Iterator[threadkeep.KeepStore]:
-    with shared_pool.opened(fresh_url(), index=index) as keep:
+    with shared_pool.open_keep(fresh_url(), index=index) as keep:
         yield keep.store
 
 
 @pytest.fixture
 def ttl_store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
-    with shared_pool.opened(fresh_url(), ttl={"refresh_on_read": True}) as keep:
+    with shared_pool.open_keep(fresh_url(), ttl={"refresh_on_read": True}) as keep:
         yield keep.store
 
 

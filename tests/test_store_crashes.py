@@ -28,7 +28,7 @@ import shared_pool
 import stored_memories
 import threadkeep
 from killed_writers import kill, start
-from memory_batches import HOME, INDEX, check_whole, whole
+from memory_batches import HOME, INDEX, check_batch, replacing_batch
 from test_crashes import NEVER, Crashing, place_of
 from test_postgres import blocked, execute, fresh_name
 from test_postgres_faults import again_and_again, connections, end_backends
@@ -109,9 +109,9 @@ class World:
         """Of each memory, over or not: its vectors, and whether it has words."""
         if self.path is None:
             return {}
-        assert stored_memories.left_behind(self.path, self.tenant) == []
-        there = stored_memories.held(self.path, self.tenant)
-        return {where: (there.of(where), number in there.words) for number, where in there.places.items()}
+        assert stored_memories.find_leftovers(self.path, self.tenant) == []
+        there = stored_memories.read_memories(self.path, self.tenant)
+        return {where: (there.of(where), number in there.words) for number, where in there.memory_keys.items()}
 
     def close(self) -> None:
         for keep in self._keeps:
@@ -280,11 +280,11 @@ def test_an_embedding_that_fails_changes_nothing(new_world: Callable[[], World],
 
 KILLED = """
 import sys, threadkeep
-from memory_batches import index_for, whole
+from memory_batches import index_for, replacing_batch
 store, n = threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])).store, int(sys.argv[2])
 while True:
     n += 1
-    store.batch(whole(n))
+    store.batch(replacing_batch(n))
     print(n, flush=True)
 """
 
@@ -318,8 +318,10 @@ def test_a_process_that_is_killed_leaves_whole_batches(named: str) -> None:
         time.sleep(chance.uniform(0, 0.25))
         heard += kill(child)
         if named.startswith("postgres"):
-            assert postgres_servers._until(lambda: not connections(postgres_servers.shared(), application(named)), 10)
-        last = check_whole(named)
+            assert postgres_servers.wait_until(
+                lambda: not connections(postgres_servers.shared(), application(named)), 10
+            )
+        last = check_batch(named)
         assert last in (acknowledged := int(heard.split()[-1]), acknowledged + 1)
         n = last
     if named.startswith("sqlite"):
@@ -335,11 +337,11 @@ def test_connections_that_are_ended_all_the_time_leave_whole_batches(named: str)
         keep.setup()
         with again_and_again(lambda: end_backends(postgres_servers.shared(), application(named))) as ended:
             for n in range(1, 10_000):
-                keep.store.batch(whole(n))
+                keep.store.batch(replacing_batch(n))
                 assert {item.value["n"] for item in keep.store.search((), limit=100)} == {n}
                 if sum(ended) > 10:
                     break
-    assert check_whole(named) == n
+    assert check_batch(named) == n
 
 
 class Waiting:
@@ -348,16 +350,16 @@ class Waiting:
     def __init__(self, url: str) -> None:
         self.schema = application(url)
         self.keep = threadkeep.open(url, index=INDEX)
-        self.keep.store.batch(whole(1))
+        self.keep.store.batch(replacing_batch(1))
         self.outcome: Any = None
         self._holder = psycopg.connect(url.partition("?")[0])
         self._holder.execute(f"SELECT 1 FROM {self.schema}.tk_parts FOR UPDATE".encode())
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
-        assert postgres_servers._until(lambda: blocked(self.schema) == 1, 10)
+        assert postgres_servers.wait_until(lambda: blocked(self.schema) == 1, 10)
 
     def _work(self) -> None:
-        self.outcome = attempt(lambda: self.keep.store.batch(whole(2)))
+        self.outcome = attempt(lambda: self.keep.store.batch(replacing_batch(2)))
 
     def go_on(self) -> Any:
         """Let it go on; how it ends."""
@@ -369,11 +371,11 @@ class Waiting:
 @pytest.mark.parametrize("named", ["postgres"], indirect=True)
 def test_a_connection_that_is_ended_in_the_middle_of_a_batch_costs_nothing(named: str) -> None:
     waiting = Waiting(named)
-    assert check_whole(named) == 1
+    assert check_batch(named) == 1
     end_backends(postgres_servers.shared(), application(named))
-    assert check_whole(named) == 1
+    assert check_batch(named) == 1
     assert isinstance(waiting.go_on(), Reply)
-    assert check_whole(named) == 2
+    assert check_batch(named) == 2
     waiting.keep.close()
 
 
@@ -384,7 +386,7 @@ def test_a_batch_that_is_cancelled_in_the_middle_is_not_there_and_the_next_is(na
     outcome = waiting.go_on()
     assert isinstance(outcome, Failure)
     assert isinstance(outcome.error, Unavailable)
-    assert check_whole(named) == 1
-    waiting.keep.store.batch(whole(2))
+    assert check_batch(named) == 1
+    waiting.keep.store.batch(replacing_batch(2))
     waiting.keep.close()
-    assert check_whole(named) == 2
+    assert check_batch(named) == 2

@@ -92,9 +92,9 @@ async def test_what_is_done_to_a_value_while_it_is_embedded_is_not_kept(url: str
 # --- words at their limits
 
 
-def test_a_value_of_very_many_different_words_is_stored_and_found(worded_url: str) -> None:
+def test_a_value_of_very_many_different_words_is_stored_and_found(word_search_url: str) -> None:
     many = [hashlib.sha256(str(n).encode()).hexdigest() for n in range(20_000)]
-    with threadkeep.open(worded_url) as keep:
+    with threadkeep.open(word_search_url) as keep:
         keep.store.put(HOME, "k", {"text": " ".join(many)})
         keep.store.put(HOME, "l", {"text": "x" * 5000})
         assert keys(keep.store.search(HOME, query=many[0])) == ["k"]
@@ -105,19 +105,19 @@ def test_a_value_of_very_many_different_words_is_stored_and_found(worded_url: st
         assert found.value["text"] == " ".join(many)
 
 
-def test_many_texts_that_together_have_very_many_words_are_stored_and_found(worded_url: str) -> None:
+def test_many_texts_that_together_have_very_many_words_are_stored_and_found(word_search_url: str) -> None:
     """No text alone is more than a database takes; all of them are."""
     value = {
         f"leaf {n}": " ".join(hashlib.sha256(f"{n}.{m}".encode()).hexdigest() for m in range(800)) for n in range(40)
     }
-    with threadkeep.open(worded_url) as keep:
+    with threadkeep.open(word_search_url) as keep:
         keep.store.put(HOME, "one", value)
         assert keep.store.get(HOME, "one").value == value
         assert keys(keep.store.search(HOME, query=hashlib.sha256(b"0.7").hexdigest())) == ["one"]
 
 
-def test_a_query_of_very_many_words_is_answered(worded_url: str) -> None:
-    with threadkeep.open(worded_url) as keep:
+def test_a_query_of_very_many_words_is_answered(word_search_url: str) -> None:
+    with threadkeep.open(word_search_url) as keep:
         keep.store.put(HOME, "k", {"text": "apple"})
         for count in (1000, 30_000):
             text = " ".join(["apple", *(f"w{n}" for n in range(count))])
@@ -125,8 +125,8 @@ def test_a_query_of_very_many_words_is_answered(worded_url: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["𝐀pple", "🄰pple", "ＡＰＰＬＥ", "Äpple", "Ａｐｐｌｅ"])
-def test_a_letter_is_found_however_it_is_spelled(worded_url: str, text: str) -> None:
-    with threadkeep.open(worded_url) as keep:
+def test_a_letter_is_found_however_it_is_spelled(word_search_url: str, text: str) -> None:
+    with threadkeep.open(word_search_url) as keep:
         keep.store.put(HOME, "k", {"text": text})
         for query in ("apple", "APPLE", text):
             assert keys(keep.store.search(HOME, query=query)) == ["k"]

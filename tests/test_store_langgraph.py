@@ -30,7 +30,7 @@ from langgraph.types import Command, interrupt
 
 import shared_pool
 import threadkeep
-from sync_async import Async, Colour
+from sync_async import AsyncCaller, Caller
 from threadkeep.conformance.store.embedder import DIMS, embed
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
@@ -63,11 +63,11 @@ def embed_foods(texts: Sequence[str]) -> list[list[float]]:
 @pytest.fixture
 def keep(url: str) -> Iterator[threadkeep.Keep]:
     index: Any = {"embed": embed_foods, "dims": len(FOODS) + 1, "fields": ["food_preference", "$"]}
-    with shared_pool.opened(url, index=index) as opened:
+    with shared_pool.open_keep(url, index=index) as opened:
         yield opened
 
 
-async def test_memories_are_put_and_read_as_the_guide_does_it(keep: threadkeep.Keep, call: Colour) -> None:
+async def test_memories_are_put_and_read_as_the_guide_does_it(keep: threadkeep.Keep, call: Caller) -> None:
     namespace_for_memory = ("1", "memories")
     memory_id = str(uuid.uuid4())
     await call(keep.store, "put", namespace_for_memory, memory_id, {"food_preference": "I like pizza"})
@@ -82,7 +82,7 @@ async def test_memories_are_put_and_read_as_the_guide_does_it(keep: threadkeep.K
     assert {key: type(value) for key, value in told.items()} == {key: type(value) for key, value in theirs.items()}
 
 
-async def test_memories_are_found_by_meaning_as_the_guide_does_it(keep: threadkeep.Keep, call: Colour) -> None:
+async def test_memories_are_found_by_meaning_as_the_guide_does_it(keep: threadkeep.Keep, call: Caller) -> None:
     namespace, store = ("1", "memories"), keep.store
     await call(store, "put", namespace, "pizza", {"food_preference": "I like pizza"})
     dinner = {"food_preference": "I love Italian cuisine", "context": "Discussing dinner plans"}
@@ -119,10 +119,10 @@ async def acall_model(state: MessagesState, config: RunnableConfig, *, store: Ba
     return {"messages": [{"role": "assistant", "content": info}]}
 
 
-async def test_threads_of_one_user_share_memories_as_the_guide_does_it(keep: threadkeep.Keep, call: Colour) -> None:
+async def test_threads_of_one_user_share_memories_as_the_guide_does_it(keep: threadkeep.Keep, call: Caller) -> None:
     builder = StateGraph(MessagesState)
-    builder.add_node("call_model", acall_model if isinstance(call, Async) else call_model)
-    builder.add_node("update_memory", aupdate_memory if isinstance(call, Async) else update_memory)
+    builder.add_node("call_model", acall_model if isinstance(call, AsyncCaller) else call_model)
+    builder.add_node("update_memory", aupdate_memory if isinstance(call, AsyncCaller) else update_memory)
     builder.add_edge(START, "call_model")
     builder.add_edge("call_model", "update_memory")
     graph = builder.compile(checkpointer=keep.checkpointer, store=keep.store)
@@ -209,8 +209,10 @@ def counting(node: Callable[..., Any]) -> StateGraph[Any, Any]:
 
 
 @pytest.mark.parametrize("way", NODES)
-async def test_every_way_to_the_store_leads_to_the_same_one(keep: threadkeep.Keep, call: Colour, way: str) -> None:
-    graph = counting(NODES[way][isinstance(call, Async)]).compile(checkpointer=keep.checkpointer, store=keep.store)
+async def test_every_way_to_the_store_leads_to_the_same_one(keep: threadkeep.Keep, call: Caller, way: str) -> None:
+    graph = counting(NODES[way][isinstance(call, AsyncCaller)]).compile(
+        checkpointer=keep.checkpointer, store=keep.store
+    )
     counts = [
         (await call(graph, "invoke", {"count": 0}, config(thread), context=User("ada")))["count"] for thread in "aba"
     ]
@@ -219,8 +221,8 @@ async def test_every_way_to_the_store_leads_to_the_same_one(keep: threadkeep.Kee
     assert item.value == {"n": 3}
 
 
-async def test_a_subgraph_has_the_store_of_its_parent(keep: threadkeep.Keep, call: Colour) -> None:
-    child = counting(NODES["runtime"][isinstance(call, Async)]).compile()
+async def test_a_subgraph_has_the_store_of_its_parent(keep: threadkeep.Keep, call: Caller) -> None:
+    child = counting(NODES["runtime"][isinstance(call, AsyncCaller)]).compile()
     parent = StateGraph(Counted, context_schema=User).add_node("child", child).add_edge(START, "child")
     graph = parent.compile(checkpointer=keep.checkpointer, store=keep.store)
     for n in range(1, 3):
@@ -228,7 +230,7 @@ async def test_a_subgraph_has_the_store_of_its_parent(keep: threadkeep.Keep, cal
 
 
 async def test_what_a_node_stored_before_an_interrupt_is_there_when_it_resumes(
-    keep: threadkeep.Keep, call: Colour
+    keep: threadkeep.Keep, call: Caller
 ) -> None:
     def ask(state: Counted, *, store: BaseStore) -> dict[str, int]:
         store.put(("asked",), "times", {"n": len(store.search(("asked",))) + 1})
@@ -238,7 +240,9 @@ async def test_what_a_node_stored_before_an_interrupt_is_there_when_it_resumes(
         await store.aput(("asked",), "times", {"n": len(await store.asearch(("asked",))) + 1})
         return {"count": interrupt("how many?")}
 
-    graph = counting(aask if isinstance(call, Async) else ask).compile(checkpointer=keep.checkpointer, store=keep.store)
+    graph = counting(aask if isinstance(call, AsyncCaller) else ask).compile(
+        checkpointer=keep.checkpointer, store=keep.store
+    )
     assert "__interrupt__" in await call(graph, "invoke", {"count": 0}, config("t"))
     assert (await call(keep.store, "get", ("asked",), "times")).value == {"n": 1}
     assert (await call(graph, "invoke", Command(resume=7), config("t")))["count"] == 7
@@ -248,7 +252,7 @@ async def test_what_a_node_stored_before_an_interrupt_is_there_when_it_resumes(
 # --- the functional API
 
 
-async def test_an_entrypoint_and_its_tasks_have_the_store(keep: threadkeep.Keep, call: Colour) -> None:
+async def test_an_entrypoint_and_its_tasks_have_the_store(keep: threadkeep.Keep, call: Caller) -> None:
     @task
     def remember(word: str) -> int:
         get_store().put(("words",), word, {"word": word})
@@ -269,7 +273,7 @@ async def test_an_entrypoint_and_its_tasks_have_the_store(keep: threadkeep.Keep,
         lengths = [await each for each in [aremember(word) for word in words]]
         return sum(lengths) + (previous or 0), sorted(item.key for item in await store.asearch(("words",)))
 
-    run = aflow if isinstance(call, Async) else flow
+    run = aflow if isinstance(call, AsyncCaller) else flow
     assert await call(run, "invoke", ["tea", "rum"], config("1")) == (6, ["rum", "tea"])
     assert await call(run, "invoke", ["milk"], config("2")) == (4, ["milk", "rum", "tea"])
 
@@ -312,14 +316,14 @@ def wanted(tool: str, /, **args: Any) -> AIMessage:
 
 
 @pytest.fixture
-def word_keep(worded_url: str) -> Iterator[threadkeep.Keep]:
+def word_keep(word_search_url: str) -> Iterator[threadkeep.Keep]:
     """Queries are answered by words: no embedding is needed."""
-    with shared_pool.opened(worded_url) as opened:
+    with shared_pool.open_keep(word_search_url) as opened:
         yield opened
 
 
-async def test_a_tool_node_gives_the_store_to_its_tools(word_keep: threadkeep.Keep, call: Colour) -> None:
-    a = "a" if isinstance(call, Async) else ""
+async def test_a_tool_node_gives_the_store_to_its_tools(word_keep: threadkeep.Keep, call: Caller) -> None:
+    a = "a" if isinstance(call, AsyncCaller) else ""
     node = ToolNode([anote, alook] if a else [note, look])
     builder = StateGraph(MessagesState).add_node("tools", node).add_edge(START, "tools")
     graph = builder.compile(checkpointer=word_keep.checkpointer, store=word_keep.store)
@@ -361,9 +365,9 @@ def langgraph_agent(model: Any, tools: list[BaseTool], keep: threadkeep.Keep) ->
 
 @pytest.mark.parametrize("make", [langchain_agent, langgraph_agent])
 async def test_an_agent_notes_in_one_thread_and_knows_in_another(
-    word_keep: threadkeep.Keep, call: Colour, make: Callable[..., Any]
+    word_keep: threadkeep.Keep, call: Caller, make: Callable[..., Any]
 ) -> None:
-    a = "a" if isinstance(call, Async) else ""
+    a = "a" if isinstance(call, AsyncCaller) else ""
     tools: Any = [anote, alook] if a else [note, look]
     lines = [wanted(f"{a}note", text="likes green tea"), AIMessage("I will remember.")]
     talk = await call(make(Actor(lines=lines), tools, word_keep), "invoke", said("I like green tea"), config("1"))
@@ -383,7 +387,7 @@ def langmem_tools() -> Any:
     return langmem.create_manage_memory_tool(namespace), langmem.create_search_memory_tool(namespace)
 
 
-async def test_the_tools_of_langmem_remember_change_forget_and_find(url: str, call: Colour, langmem_tools: Any) -> None:
+async def test_the_tools_of_langmem_remember_change_forget_and_find(url: str, call: Caller, langmem_tools: Any) -> None:
     index: Any = {"dims": DIMS, "embed": embed}
     async with threadkeep.open(url, index=index) as keep:
         builder = StateGraph(MessagesState).add_node("tools", ToolNode(list(langmem_tools))).add_edge(START, "tools")
@@ -410,7 +414,7 @@ async def test_the_tools_of_langmem_remember_change_forget_and_find(url: str, ca
 
 
 async def test_an_embedder_may_be_named_as_init_embeddings_has_it(
-    url: str, call: Colour, monkeypatch: pytest.MonkeyPatch
+    url: str, call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from langgraph.store.base import embed as embedding
 

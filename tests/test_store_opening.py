@@ -18,10 +18,10 @@ from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 import postgres_servers
 import stored_memories
 import threadkeep
-from checkpoint_chains import Chain, values
-from memory_batches import HOME, INDEX, NEAR, index_for, keys, where
-from processes import run, run_together
-from sync_async import Async, Colour
+from checkpoint_chains import Chain, values_of
+from memory_batches import HOME, INDEX, NEAR, index_for, keys, location
+from processes import run, run_concurrently
+from sync_async import AsyncCaller, Caller
 from test_postgres import execute, schema_of
 from threadkeep import KeepStore
 from threadkeep.backends.sql.setup import SCHEMA_VERSION
@@ -89,7 +89,7 @@ def test_setup_makes_the_tables_at_once_and_may_be_repeated(lasting_url: str) ->
     with threadkeep.open(lasting_url) as keep:
         keep.store.setup()
         keep.store.setup()
-        assert stored_memories.held(where(lasting_url)) == ({}, {}, set())
+        assert stored_memories.read_memories(location(lasting_url)) == ({}, {}, set())
 
 
 def test_the_store_of_a_keep_is_one_object_and_closes_with_it(url: str) -> None:
@@ -184,7 +184,7 @@ WRONG_VECTORS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.parametrize("wrong", WRONG_VECTORS)
-async def test_an_embedder_that_gives_something_wrong_is_told_so(call: Colour, wrong: str) -> None:
+async def test_an_embedder_that_gives_something_wrong_is_told_so(call: Caller, wrong: str) -> None:
     given, said = WRONG_VECTORS[wrong]
     async with threadkeep.open("memory://", index={**NEAR, "embed": lambda texts: given}) as keep:
         with pytest.raises(ValueError, match=said):
@@ -193,7 +193,7 @@ async def test_an_embedder_that_gives_something_wrong_is_told_so(call: Colour, w
 
 
 @pytest.mark.parametrize("given", [None, [], 5])
-async def test_an_embedder_that_gives_nothing_for_a_query_is_told_so(call: Colour, given: Any) -> None:
+async def test_an_embedder_that_gives_nothing_for_a_query_is_told_so(call: Caller, given: Any) -> None:
     async with threadkeep.open("memory://", index={**NEAR, "embed": lambda texts: given}) as keep:
         with pytest.raises(ValueError, match="embedding function"):
             await call(keep.store, "search", HOME, query="apple")
@@ -218,25 +218,25 @@ assert store.get(("a",), "l") is None
 """
 
 
-def test_without_numpy_words_are_found_and_vectors_say_what_is_missing(worded_url: str) -> None:
-    run(WITHOUT_NUMPY, worded_url)
+def test_without_numpy_words_are_found_and_vectors_say_what_is_missing(word_search_url: str) -> None:
+    run(WITHOUT_NUMPY, word_search_url)
 
 
 # --- expiry and the sweeper
 
 
-async def test_sweep_ttl_counts_what_it_removes(lasting_url: str, call: Colour, clock: list[int]) -> None:
+async def test_sweep_ttl_counts_what_it_removes(lasting_url: str, call: Caller, clock: list[int]) -> None:
     async with threadkeep.open(lasting_url, index=index_for(lasting_url), ttl={"default_ttl": 5}) as keep:
         store = keep.store
         for n in range(10):
             await call(store, "put", HOME, f"k{n}", {"text": "apple"}, **({"ttl": None} if n % 2 else {}))
         clock[0] += 5 * MINUTE
         assert len(await call(store, "search", HOME)) == 5
-        swept = store.sweep_ttl() if isinstance(call, Async) else asyncio.to_thread(store.sweep_ttl)
+        swept = store.sweep_ttl() if isinstance(call, AsyncCaller) else asyncio.to_thread(store.sweep_ttl)
         assert await swept == 5
         assert (await call(keep, "sweep")).memories == 0
-    assert len(stored_memories.held(where(lasting_url)).places) == 5
-    assert stored_memories.left_behind(where(lasting_url)) == []
+    assert len(stored_memories.read_memories(location(lasting_url)).memory_keys) == 5
+    assert stored_memories.find_leftovers(location(lasting_url)) == []
 
 
 def test_a_sweep_of_very_many_goes_in_small_commits(lasting_url: str, clock: list[int]) -> None:
@@ -244,7 +244,7 @@ def test_a_sweep_of_very_many_goes_in_small_commits(lasting_url: str, clock: lis
         keep.store.batch([PutOp(HOME, f"k{n}", {}, ttl=1) for n in range(2500)])
         clock[0] += 2 * MINUTE
         assert keep.sweep().memories == 2500
-    assert stored_memories.held(where(lasting_url)).places == {}
+    assert stored_memories.read_memories(location(lasting_url)).memory_keys == {}
 
 
 def test_the_sweeper_runs_only_when_asked_and_until_it_is_stopped(lasting_url: str) -> None:
@@ -257,8 +257,10 @@ def test_the_sweeper_runs_only_when_asked_and_until_it_is_stopped(lasting_url: s
         sweeping = store.start_ttl_sweeper()
         assert store.start_ttl_sweeper() is sweeping
         assert len(sweepers()) == 1
-        assert postgres_servers._until(lambda: not stored_memories.held(where(lasting_url)).places, 10)
-        assert stored_memories.left_behind(where(lasting_url)) == []
+        assert postgres_servers.wait_until(
+            lambda: not stored_memories.read_memories(location(lasting_url)).memory_keys, 10
+        )
+        assert stored_memories.find_leftovers(location(lasting_url)) == []
         assert not sweeping.done()
         assert store.stop_ttl_sweeper(timeout=5) is True
         assert sweeping.done()
@@ -270,8 +272,8 @@ async def test_the_sweeper_of_async_callers(lasting_url: str) -> None:
     async with threadkeep.open(lasting_url, ttl={"sweep_interval_minutes": SOON}) as keep:
         await keep.store.aput(HOME, "k", {}, ttl=SOON)
         sweeping = await keep.store.start_ttl_sweeper()
-        gone = lambda: not stored_memories.held(where(lasting_url)).places
-        assert await asyncio.to_thread(postgres_servers._until, gone, 10)
+        gone = lambda: not stored_memories.read_memories(location(lasting_url)).memory_keys
+        assert await asyncio.to_thread(postgres_servers.wait_until, gone, 10)
         assert await keep.store.stop_ttl_sweeper(timeout=5) is True
         assert sweeping.done()
         assert sweepers() == []
@@ -291,7 +293,7 @@ def test_the_sweeper_ends(url: str, how: str) -> None:
     else:
         del keep
         gc.collect()
-    assert postgres_servers._until(lambda: sweepers() == [], 5)
+    assert postgres_servers.wait_until(lambda: sweepers() == [], 5)
     assert sweeping.done()
 
 
@@ -366,9 +368,9 @@ def written(lasting_url: str, clock: list[int]) -> str:
 
 
 async def test_a_read_only_store_reads_everything_and_changes_nothing(
-    written: str, call: Colour, clock: list[int]
+    written: str, call: Caller, clock: list[int]
 ) -> None:
-    before = stored_memories.held(where(written))
+    before = stored_memories.read_memories(location(written))
     async with threadkeep.open(written, read_only=True, index=index_for(written)) as keep:
         store = keep.store
         assert (await call(store, "get", HOME, "k")).value == {"text": "apple"}
@@ -384,7 +386,7 @@ async def test_a_read_only_store_reads_everything_and_changes_nothing(
             await call(keep, "sweep")
         clock[0] += 6 * MINUTE
         assert await call(store, "get", HOME, "k") is None, "reading did not let it live"
-    assert stored_memories.held(where(written)) == before
+    assert stored_memories.read_memories(location(written)) == before
 
 
 def test_a_read_only_store_starts_no_sweeper(written: str) -> None:
@@ -415,7 +417,7 @@ def test_tenants_do_not_see_each_other(lasting_url: str, clock: list[int]) -> No
     clock[0] += 2 * MINUTE
     assert keeps["two"].sweep().memories == 3, "sweeping is for all"
     for tenant in texts:
-        assert stored_memories.left_behind(where(lasting_url), tenant) == []
+        assert stored_memories.find_leftovers(location(lasting_url), tenant) == []
         keeps[tenant].close()
 
 
@@ -450,7 +452,7 @@ def old_url(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def version(url: str) -> int:
     if url.startswith("postgres"):
         return int(execute(f"SELECT max(version) FROM {schema_of(url)}.tk_schema")[0][0])
-    connection = apsw.Connection(str(where(url)))
+    connection = apsw.Connection(str(location(url)))
     (found,) = connection.execute("SELECT version FROM tk_schema").fetchall()
     connection.close()
     return int(str(found[0]))
@@ -462,12 +464,12 @@ def test_an_older_database_gets_memories_and_keeps_its_threads(old_url: str, fir
         if first == "the store":
             assert keep.store.search(HOME, query="apple") == []
         elif first == "the checkpointer":
-            assert values(keep.checkpointer) == {"log": ["before"]}
+            assert values_of(keep.checkpointer) == {"log": ["before"]}
         else:
             keep.setup()
         keep.store.put(HOME, "k", {"text": "apple"})
         assert keys(keep.store.search(HOME, query="apple")) == ["k"]
-        assert values(keep.checkpointer) == {"log": ["before"]}
+        assert values_of(keep.checkpointer) == {"log": ["before"]}
     assert version(old_url) == SCHEMA_VERSION
     with threadkeep.open(old_url, read_only=True, index=INDEX) as keep:
         assert keys(keep.store.search(HOME, query="apple")) == ["k"]
@@ -477,7 +479,7 @@ UPGRADE = """
 import threadkeep
 from memory_batches import HOME, index_for, keys
 keep = threadkeep.open(sys.argv[1], index=index_for(sys.argv[1]))
-together()
+wait_for_others()
 keep.store.put(HOME, sys.argv[2], {"text": "apple"})
 assert sys.argv[2] in keys(keep.store.search(HOME, query="apple", limit=100))
 keep.close()
@@ -486,10 +488,10 @@ keep.close()
 
 def test_an_older_database_is_upgraded_by_many_processes_at_once(old_url: str) -> None:
     names = ["a", "b", "c", "d"]
-    run_together(UPGRADE, [(old_url, name) for name in names])
+    run_concurrently(UPGRADE, [(old_url, name) for name in names])
     with threadkeep.open(old_url, index=INDEX) as keep:
         assert sorted(keys(keep.store.search(HOME))) == names
-        assert values(keep.checkpointer) == {"log": ["before"]}
+        assert values_of(keep.checkpointer) == {"log": ["before"]}
     assert version(old_url) == SCHEMA_VERSION
 
 
@@ -506,4 +508,4 @@ def test_a_database_that_was_upgraded_is_refused_by_the_code_before(
         keep.setup()
     monkeypatch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", 1)
     with threadkeep.open(old_url) as keep, pytest.raises(SchemaTooNew):
-        values(keep.checkpointer)
+        values_of(keep.checkpointer)

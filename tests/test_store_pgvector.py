@@ -18,12 +18,12 @@ import processes
 import stored_memories
 import threadkeep
 from threadkeep.backends.postgres import pgvector
-from vector_stores import Book, Shelf, Watched, around, clustered, fill, found
+from vector_stores import Document, QueryPlans, VectorStore, around, clustered, put_documents, search
 
 FEW, MOST, EVERY = 200, 300, 1_000_000
 COUNT, QUERIES = 3_000, 20
-NOTES = [Book(("notes", f"user-{n % 4}"), f"k{n}", (n,), kind=n % 3) for n in range(COUNT - 100)]
-OTHERS = [Book(("others", "user-1"), f"k{n}", (n,), kind=n % 3) for n in range(COUNT - 100, COUNT)]
+NOTES = [Document(("notes", f"user-{n % 4}"), f"k{n}", (n,), kind=n % 3) for n in range(COUNT - 100)]
+OTHERS = [Document(("others", "user-1"), f"k{n}", (n,), kind=n % 3) for n in range(COUNT - 100, COUNT)]
 BOOKS = NOTES + OTHERS
 KIND = {"kind": 1}
 PREFIXES = {"the partition": ("notes",), "a deeper prefix": ("notes", "user-2"), "everything": ()}
@@ -36,97 +36,101 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    return Watched(monkeypatch)
+def watched(monkeypatch: pytest.MonkeyPatch) -> QueryPlans:
+    return QueryPlans(monkeypatch)
 
 
-def filled(shelf: Shelf, books: list[Book]) -> Shelf:
-    with shelf.open(EVERY) as keep:
-        fill(keep, books)
-    return shelf
+def filled(vector_store: VectorStore, documents: list[Document]) -> VectorStore:
+    with vector_store.open(EVERY) as keep:
+        put_documents(keep, documents)
+    return vector_store
 
 
-def indexed(shelf: Shelf, books: list[Book]) -> Shelf:
+def indexed(vector_store: VectorStore, documents: list[Document]) -> VectorStore:
     """Filled, and met by somebody who finds it large."""
-    filled(shelf, books)
-    with shelf.open(1) as keep:
-        found(keep, books[0].namespace[:1], 0)
-        shelf.await_index()
-    return shelf
+    filled(vector_store, documents)
+    with vector_store.open(1) as keep:
+        search(keep, documents[0].namespace[:1], 0)
+        vector_store.wait_for_index()
+    return vector_store
 
 
 @pytest.fixture(scope="module")
-def library() -> Shelf:
-    return indexed(Shelf(clustered(COUNT + QUERIES)), BOOKS)
+def library() -> VectorStore:
+    return indexed(VectorStore(clustered(COUNT + QUERIES)), BOOKS)
 
 
 @pytest.fixture
-def keep(library: Shelf) -> Iterator[threadkeep.Keep]:
+def keep(library: VectorStore) -> Iterator[threadkeep.Keep]:
     with library.open(MOST) as opened:
         yield opened
 
 
-def singles(rows: int, *, start: int = 0, namespace: tuple[str, ...] = ("a",), ttl: float | None = None) -> list[Book]:
-    return [Book(namespace, f"k{n}", (n,), ttl=ttl) for n in range(start, start + rows)]
+def singles(
+    rows: int, *, start: int = 0, namespace: tuple[str, ...] = ("a",), ttl: float | None = None
+) -> list[Document]:
+    return [Document(namespace, f"k{n}", (n,), ttl=ttl) for n in range(start, start + rows)]
 
 
-def recall(keep: threadkeep.Keep, shelf: Shelf, prefix: tuple[str, ...], books: list[Book], **options: Any) -> float:
+def recall(
+    keep: threadkeep.Keep, vector_store: VectorStore, prefix: tuple[str, ...], documents: list[Document], **options: Any
+) -> float:
     """The share of the ten nearest, over all questions, that is found among ten."""
-    questions = range(len(shelf.rows) - QUERIES, len(shelf.rows))
-    hits = [shelf.nearest(n, books).keys() & found(keep, prefix, n, **options).keys() for n in questions]
+    questions = range(len(vector_store.rows) - QUERIES, len(vector_store.rows))
+    hits = [vector_store.nearest(n, documents).keys() & search(keep, prefix, n, **options).keys() for n in questions]
     return sum(map(len, hits)) / (10 * QUERIES)
 
 
 # Who ranks
 
 
-def test_a_small_partition_is_ranked_by_the_client_and_has_no_index(watched: Watched) -> None:
-    shelf = Shelf(clustered(400))
-    books = singles(MOST)
-    with shelf.open(MOST) as keep:
-        fill(keep, books)
-        assert found(keep, ("a",), 350).keys() == shelf.nearest(350, books).keys()
+def test_a_small_partition_is_ranked_by_the_client_and_has_no_index(watched: QueryPlans) -> None:
+    vector_store = VectorStore(clustered(400))
+    documents = singles(MOST)
+    with vector_store.open(MOST) as keep:
+        put_documents(keep, documents)
+        assert search(keep, ("a",), 350).keys() == vector_store.nearest(350, documents).keys()
     assert watched.plans == []
-    assert shelf.indexes() == []
+    assert vector_store.indexes() == []
 
 
-def test_a_large_partition_is_ranked_by_the_database_and_gets_an_index(watched: Watched) -> None:
-    shelf = Shelf(clustered(400))
-    books = singles(MOST + 1)
-    with shelf.open(MOST) as keep:
-        fill(keep, books)
-        assert found(keep, ("a",), 350).keys() == shelf.nearest(350, books).keys()
-        shelf.await_index()
+def test_a_large_partition_is_ranked_by_the_database_and_gets_an_index(watched: QueryPlans) -> None:
+    vector_store = VectorStore(clustered(400))
+    documents = singles(MOST + 1)
+    with vector_store.open(MOST) as keep:
+        put_documents(keep, documents)
+        assert search(keep, ("a",), 350).keys() == vector_store.nearest(350, documents).keys()
+        vector_store.wait_for_index()
     assert watched.plans
 
 
-def test_a_partition_that_grows_goes_over_to_the_database(watched: Watched) -> None:
-    shelf = Shelf(clustered(2000))
-    with shelf.open(MOST) as keep:
-        fill(keep, singles(MOST))
-        found(keep, ("a",), 1999)
-        fill(keep, singles(1500, start=MOST))
+def test_a_partition_that_grows_goes_over_to_the_database(watched: QueryPlans) -> None:
+    vector_store = VectorStore(clustered(2000))
+    with vector_store.open(MOST) as keep:
+        put_documents(keep, singles(MOST))
+        search(keep, ("a",), 1999)
+        put_documents(keep, singles(1500, start=MOST))
         for _ in range(3):
-            near = found(keep, ("a",), 1999)
-        assert near.keys() == shelf.nearest(1999, singles(1500 + MOST)).keys()
+            near = search(keep, ("a",), 1999)
+        assert near.keys() == vector_store.nearest(1999, singles(1500 + MOST)).keys()
         assert watched.plans
-        shelf.await_index()
+        vector_store.wait_for_index()
 
 
-def test_the_index_is_used_with_and_without_statistics(watched: Watched) -> None:
-    shelf = Shelf(clustered(1620))
-    with shelf.open(MOST) as keep:
+def test_the_index_is_used_with_and_without_statistics(watched: QueryPlans) -> None:
+    vector_store = VectorStore(clustered(1620))
+    with vector_store.open(MOST) as keep:
         keep.store.setup()
-        shelf.execute("ALTER TABLE {schema}.tk_vectors SET (autovacuum_enabled = false)")
-        fill(keep, NOTES[:1600])
-        found(keep, ("notes",), 1600)
-        shelf.await_index()
+        vector_store.execute("ALTER TABLE {schema}.tk_vectors SET (autovacuum_enabled = false)")
+        put_documents(keep, NOTES[:1600])
+        search(keep, ("notes",), 1600)
+        vector_store.wait_for_index()
         watched.plans.clear()
         for _ in range(2):
             for prefix in PREFIXES.values():
-                found(keep, prefix, 1600)
-                assert watched.by_index(shelf.index)
-            shelf.execute("ANALYZE {schema}.tk_vectors")
+                search(keep, prefix, 1600)
+                assert watched.by_index(vector_store.index)
+            vector_store.execute("ANALYZE {schema}.tk_vectors")
 
 
 # What is found
@@ -135,54 +139,56 @@ def test_the_index_is_used_with_and_without_statistics(watched: Watched) -> None
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES.keys())
 @pytest.mark.parametrize("filter", [None, KIND], ids=["all", "a filter"])
 def test_the_index_finds_what_is_nearest(
-    library: Shelf, keep: threadkeep.Keep, watched: Watched, prefix: tuple[str, ...], filter: Any
+    library: VectorStore, keep: threadkeep.Keep, watched: QueryPlans, prefix: tuple[str, ...], filter: Any
 ) -> None:
-    books = [b for b in BOOKS if b.namespace[: len(prefix)] == prefix and (filter is None or b.kind == 1)]
-    assert recall(keep, library, prefix, books, filter=filter) >= 0.95
+    documents = [b for b in BOOKS if b.namespace[: len(prefix)] == prefix and (filter is None or b.kind == 1)]
+    assert recall(keep, library, prefix, documents, filter=filter) >= 0.95
     assert watched.by_index(library.index)
 
 
-def test_what_few_match_is_compared_one_by_one(library: Shelf, keep: threadkeep.Keep, watched: Watched) -> None:
-    assert found(keep, ("notes",), COUNT, filter={"rows": ["7"]}).keys() == {"k7"}
+def test_what_few_match_is_compared_one_by_one(
+    library: VectorStore, keep: threadkeep.Keep, watched: QueryPlans
+) -> None:
+    assert search(keep, ("notes",), COUNT, filter={"rows": ["7"]}).keys() == {"k7"}
     assert watched.plans
     assert not watched.by_index(library.index)
 
 
 def test_a_small_partition_beside_a_large_one_stays_with_the_client(
-    library: Shelf, keep: threadkeep.Keep, watched: Watched
+    library: VectorStore, keep: threadkeep.Keep, watched: QueryPlans
 ) -> None:
-    found(keep, ("notes",), COUNT)
+    search(keep, ("notes",), COUNT)
     watched.plans.clear()
     assert recall(keep, library, ("others",), OTHERS) == 1.0
     assert watched.plans == []
 
 
 @pytest.mark.parametrize("filter", [None, KIND], ids=["all", "a filter"])
-def test_pages_have_no_doubles_and_no_holes(library: Shelf, keep: threadkeep.Keep, filter: Any) -> None:
-    books = [book for book in NOTES if filter is None or book.kind == 1]
-    pages = [found(keep, ("notes",), COUNT, limit=20, offset=20 * n, filter=filter) for n in range(15)]
+def test_pages_have_no_doubles_and_no_holes(library: VectorStore, keep: threadkeep.Keep, filter: Any) -> None:
+    documents = [document for document in NOTES if filter is None or document.kind == 1]
+    pages = [search(keep, ("notes",), COUNT, limit=20, offset=20 * n, filter=filter) for n in range(15)]
     keys = [key for page in pages for key in page]
     assert len(keys) == len(set(keys)) == 300
-    nearest = library.nearest(COUNT, books, 300)
+    nearest = library.nearest(COUNT, documents, 300)
     assert len(nearest.keys() & set(keys)) >= 0.95 * 300
     scores = [score for page in pages for score in page.values()]
     assert scores == sorted(scores, reverse=True)
 
 
-def test_the_last_page_ends_with_the_last_memory(library: Shelf, keep: threadkeep.Keep) -> None:
-    assert len(found(keep, ("notes",), COUNT, limit=COUNT)) == len(NOTES)
-    assert len(found(keep, ("notes",), COUNT, limit=100, offset=len(NOTES) - 30)) == 30
-    assert found(keep, ("notes",), COUNT, limit=100, offset=len(NOTES)) == {}
+def test_the_last_page_ends_with_the_last_memory(library: VectorStore, keep: threadkeep.Keep) -> None:
+    assert len(search(keep, ("notes",), COUNT, limit=COUNT)) == len(NOTES)
+    assert len(search(keep, ("notes",), COUNT, limit=100, offset=len(NOTES) - 30)) == 30
+    assert search(keep, ("notes",), COUNT, limit=100, offset=len(NOTES)) == {}
 
 
 def test_of_several_vectors_of_a_memory_the_best_counts() -> None:
     rows = clustered(1800 + QUERIES)
-    books = [Book(("a",), f"k{n}", tuple(range(3 * n, 3 * n + 3))) for n in range(600)]
-    shelf = indexed(Shelf(rows), books)
-    with shelf.open(MOST) as keep:
-        assert recall(keep, shelf, ("a",), books) >= 0.95
-        scores = shelf.nearest(1800, books, len(books))
-        for key, score in found(keep, ("a",), 1800).items():
+    documents = [Document(("a",), f"k{n}", tuple(range(3 * n, 3 * n + 3))) for n in range(600)]
+    vector_store = indexed(VectorStore(rows), documents)
+    with vector_store.open(MOST) as keep:
+        assert recall(keep, vector_store, ("a",), documents) >= 0.95
+        scores = vector_store.nearest(1800, documents, len(documents))
+        for key, score in search(keep, ("a",), 1800).items():
             assert score == pytest.approx(scores[key], abs=1e-5)
 
 
@@ -190,15 +196,15 @@ LENGTHS = [*((measure, 48, 1000) for measure in MEASURES), ("cosine", 2100, 300)
 
 
 @pytest.mark.parametrize(("measure", "dims", "count"), LENGTHS)
-def test_each_measure_has_its_index(watched: Watched, measure: str, dims: int, count: int) -> None:
-    books = singles(count)
-    shelf = indexed(Shelf(clustered(count + QUERIES, dims), measure), books)
-    with shelf.open(1) as keep:
+def test_each_measure_has_its_index(watched: QueryPlans, measure: str, dims: int, count: int) -> None:
+    documents = singles(count)
+    vector_store = indexed(VectorStore(clustered(count + QUERIES, dims), measure), documents)
+    with vector_store.open(1) as keep:
         watched.plans.clear()
-        assert recall(keep, shelf, ("a",), books) >= 0.95
-        assert watched.by_index(shelf.index)
-        near = found(keep, ("a",), count)
-    scores = shelf.nearest(count, books, count)
+        assert recall(keep, vector_store, ("a",), documents) >= 0.95
+        assert watched.by_index(vector_store.index)
+        near = search(keep, ("a",), count)
+    scores = vector_store.nearest(count, documents, count)
     assert_same({key: scores[key] for key in near}, near)
 
 
@@ -211,19 +217,19 @@ def test_what_is_exact_is_the_same_as_in_sqlite(
 ) -> None:
     monkeypatch.setattr(pgvector, "_FEW", 10_000)
     rows = clustered(250, dims)
-    books = [Book(("a", f"b{n % 2}"), f"k{n}", (2 * n, 2 * n + 1), kind=n % 3) for n in range(120)]
-    shelf = Shelf(rows, measure)
+    documents = [Document(("a", f"b{n % 2}"), f"k{n}", (2 * n, 2 * n + 1), kind=n % 3) for n in range(120)]
+    vector_store = VectorStore(rows, measure)
     with (
-        shelf.open(EVERY, url=f"sqlite:///{tmp_path / 'keep.db'}") as sqlite,
-        shelf.open(EVERY) as client,
-        shelf.open(1) as database,
+        vector_store.open(EVERY, url=f"sqlite:///{tmp_path / 'keep.db'}") as sqlite,
+        vector_store.open(EVERY) as client,
+        vector_store.open(1) as database,
     ):
-        fill(sqlite, books), fill(client, books)
+        put_documents(sqlite, documents), put_documents(client, documents)
         for prefix in [("a",), ("a", "b1"), ()]:
             for options in [{"limit": 30}, {"limit": 20, "offset": 10}, {"limit": 20, "filter": KIND}]:
-                said = found(sqlite, prefix, 245, **options)
+                said = search(sqlite, prefix, 245, **options)
                 for other in (client, database):
-                    assert_same(said, found(other, prefix, 245, **options))
+                    assert_same(said, search(other, prefix, 245, **options))
 
 
 def assert_same(one: dict[str, float], other: dict[str, float]) -> None:
@@ -234,73 +240,77 @@ def assert_same(one: dict[str, float], other: dict[str, float]) -> None:
 # Without pgvector, or with it elsewhere
 
 
-def works_in_the_client(shelf: Shelf, watched: Watched) -> None:
-    books = singles(500)
-    with shelf.open(MOST) as keep:
-        fill(keep, books)
-        assert found(keep, ("a",), 600).keys() == shelf.nearest(600, books).keys()
-        assert found(keep, (), 600, filter={"kind": 0}).keys() == shelf.nearest(600, books).keys()
+def works_in_the_client(vector_store: VectorStore, watched: QueryPlans) -> None:
+    documents = singles(500)
+    with vector_store.open(MOST) as keep:
+        put_documents(keep, documents)
+        assert search(keep, ("a",), 600).keys() == vector_store.nearest(600, documents).keys()
+        assert search(keep, (), 600, filter={"kind": 0}).keys() == vector_store.nearest(600, documents).keys()
     assert watched.plans == []
-    assert shelf.indexes() == []
+    assert vector_store.indexes() == []
 
 
-def works_by_an_index(shelf: Shelf, watched: Watched, books: list[Book]) -> None:
-    with shelf.open(MOST) as keep:
-        found(keep, ("a",), 600)
-        shelf.await_index()
+def works_by_an_index(vector_store: VectorStore, watched: QueryPlans, documents: list[Document]) -> None:
+    with vector_store.open(MOST) as keep:
+        search(keep, ("a",), 600)
+        vector_store.wait_for_index()
         watched.plans.clear()
-        assert len(found(keep, ("a",), 600).keys() & shelf.nearest(600, books).keys()) >= 9
-    assert watched.by_index(shelf.index)
+        assert len(search(keep, ("a",), 600).keys() & vector_store.nearest(600, documents).keys()) >= 9
+    assert watched.by_index(vector_store.index)
 
 
 @pytest.fixture
-def bare() -> Iterator[Shelf]:
+def bare() -> Iterator[VectorStore]:
     """A shelf in a database without pgvector."""
-    shelf = Shelf(clustered(700))
-    shelf.fresh_database()
-    yield shelf
-    shelf.server.execute(f"DROP DATABASE {shelf.database} WITH (FORCE)")
+    vector_store = VectorStore(clustered(700))
+    vector_store.fresh_database()
+    yield vector_store
+    vector_store.server.execute(f"DROP DATABASE {vector_store.database} WITH (FORCE)")
 
 
-def test_who_may_not_make_extensions_compares_in_the_client(bare: Shelf, watched: Watched) -> None:
+def test_who_may_not_make_extensions_compares_in_the_client(bare: VectorStore, watched: QueryPlans) -> None:
     bare.ordinary_role()
     works_in_the_client(bare, watched)
 
 
 @pytest.mark.skipif(postgres_servers.oldest() is None, reason="no PostgreSQL 15")
-def test_a_server_that_has_no_pgvector_compares_in_the_client(watched: Watched) -> None:
-    works_in_the_client(Shelf(clustered(700), server=postgres_servers.shared(postgres_servers.oldest())), watched)
+def test_a_server_that_has_no_pgvector_compares_in_the_client(watched: QueryPlans) -> None:
+    works_in_the_client(VectorStore(clustered(700), server=postgres_servers.shared(postgres_servers.oldest())), watched)
 
 
-def test_who_may_make_extensions_makes_it(bare: Shelf, watched: Watched) -> None:
+def test_who_may_make_extensions_makes_it(bare: VectorStore, watched: QueryPlans) -> None:
     works_by_an_index(filled(bare, singles(500)), watched, singles(500))
 
 
 @pytest.mark.parametrize("path", ["", "nowhere"])
-def test_a_search_path_where_no_extension_can_be_made_does_no_harm(bare: Shelf, watched: Watched, path: str) -> None:
+def test_a_search_path_where_no_extension_can_be_made_does_no_harm(
+    bare: VectorStore, watched: QueryPlans, path: str
+) -> None:
     bare.options["options"] = f"-csearch_path={path}"
-    books = singles(500)
+    documents = singles(500)
     with bare.open(MOST) as keep:
-        fill(keep, books)
-        assert found(keep, ("a",), 600).keys() == bare.nearest(600, books).keys()
+        put_documents(keep, documents)
+        assert search(keep, ("a",), 600).keys() == bare.nearest(600, documents).keys()
 
 
 @pytest.mark.parametrize("path", ["public", ""])
-def test_pgvector_may_be_in_a_schema_that_is_not_in_the_search_path(bare: Shelf, watched: Watched, path: str) -> None:
+def test_pgvector_may_be_in_a_schema_that_is_not_in_the_search_path(
+    bare: VectorStore, watched: QueryPlans, path: str
+) -> None:
     bare.execute('CREATE SCHEMA "Odd one"')
     bare.execute('CREATE EXTENSION vector SCHEMA "Odd one"')
     bare.options["options"] = f"-csearch_path={path}"
     works_by_an_index(filled(bare, singles(500)), watched, singles(500))
 
 
-def test_pgvector_that_we_may_not_use_counts_as_none(bare: Shelf, watched: Watched) -> None:
+def test_pgvector_that_we_may_not_use_counts_as_none(bare: VectorStore, watched: QueryPlans) -> None:
     bare.execute("CREATE SCHEMA closed")
     bare.execute("CREATE EXTENSION vector SCHEMA closed")
     bare.ordinary_role()
     works_in_the_client(bare, watched)
 
 
-def test_pgvector_may_come_after_the_vectors(bare: Shelf, watched: Watched) -> None:
+def test_pgvector_may_come_after_the_vectors(bare: VectorStore, watched: QueryPlans) -> None:
     bare.ordinary_role()
     works_in_the_client(bare, watched)
     bare.execute("CREATE EXTENSION vector")
@@ -308,14 +318,14 @@ def test_pgvector_may_come_after_the_vectors(bare: Shelf, watched: Watched) -> N
 
 
 def test_a_read_only_keep_asks_the_database_and_makes_nothing(
-    watched: Watched, caplog: pytest.LogCaptureFixture
+    watched: QueryPlans, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shelf, books = Shelf(clustered(700)), singles(500)
-    filled(shelf, books)
-    with caplog.at_level(logging.WARNING), shelf.open(MOST, read_only=True) as keep:
-        assert found(keep, ("a",), 600).keys() == shelf.nearest(600, books).keys()
+    vector_store, documents = VectorStore(clustered(700)), singles(500)
+    filled(vector_store, documents)
+    with caplog.at_level(logging.WARNING), vector_store.open(MOST, read_only=True) as keep:
+        assert search(keep, ("a",), 600).keys() == vector_store.nearest(600, documents).keys()
     assert watched.plans
-    assert shelf.indexes() == []
+    assert vector_store.indexes() == []
     assert caplog.records == []
 
 
@@ -324,29 +334,29 @@ def test_a_read_only_keep_asks_the_database_and_makes_nothing(
 
 MEETING = """
 import vector_stores
-shelf = vector_stores.Shelf(vector_stores.clustered(2000), schema=sys.argv[1])
-with shelf.open(300) as keep:
+vector_store = vector_stores.VectorStore(vector_stores.clustered(2000), schema=sys.argv[1])
+with vector_store.open(300) as keep:
     keep.store.get(("a",), "k0")
-    together()
-    print(len(vector_stores.found(keep, ("a",), 1999)))
-    shelf.await_index()
+    wait_for_others()
+    print(len(vector_stores.search(keep, ("a",), 1999)))
+    vector_store.wait_for_index()
 """
 
 
 def test_processes_that_meet_a_large_partition_together_make_one_index() -> None:
-    shelf = filled(Shelf(clustered(2000)), singles(1900))
-    assert processes.run_together(MEETING, [(shelf.schema,)] * 8) == ["10\n"] * 8
-    assert shelf.indexes() == [True]
+    vector_store = filled(VectorStore(clustered(2000)), singles(1900))
+    assert processes.run_concurrently(MEETING, [(vector_store.schema,)] * 8) == ["10\n"] * 8
+    assert vector_store.indexes() == [True]
 
 
 def test_what_is_left_of_an_index_that_was_not_finished_is_replaced() -> None:
-    shelf = indexed(Shelf(clustered(700)), singles(500))
-    which = f"'{shelf.schema}.{shelf.index}'::regclass"
-    shelf.execute(f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = {which}")
-    assert shelf.indexes() == [False]
-    with shelf.open(MOST) as keep:
-        found(keep, ("a",), 600)
-        shelf.await_index()
+    vector_store = indexed(VectorStore(clustered(700)), singles(500))
+    which = f"'{vector_store.schema}.{vector_store.index}'::regclass"
+    vector_store.execute(f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = {which}")
+    assert vector_store.indexes() == [False]
+    with vector_store.open(MOST) as keep:
+        search(keep, ("a",), 600)
+        vector_store.wait_for_index()
 
 
 # What changes
@@ -354,29 +364,29 @@ def test_what_is_left_of_an_index_that_was_not_finished_is_replaced() -> None:
 
 def test_what_is_overwritten_or_gone_does_not_come_back() -> None:
     rows = clustered(1200)
-    shelf = indexed(Shelf(rows), singles(1000))
-    with shelf.open(MOST) as keep:
-        nearest = list(shelf.nearest(1100, singles(1000), 60))
+    vector_store = indexed(VectorStore(rows), singles(1000))
+    with vector_store.open(MOST) as keep:
+        nearest = list(vector_store.nearest(1100, singles(1000), 60))
         deleted, moved, dying = set(nearest[:20]), set(nearest[20:40]), set(nearest[40:60])
-        far = int(np.argmin(shelf.nearness(1100)))
-        keep.store.batch([Book(("a",), key, (far,)).put for key in moved])
-        keep.store.batch([Book(("a",), key, (int(key[1:]),), ttl=0.0001).put for key in dying])
-        keep.store.batch([Book(("a",), key, ()).put._replace(value=None) for key in deleted])
-        living = [book for book in singles(1000) if book.key not in deleted | moved | dying]
-        assert len(found(keep, ("a",), 1100, limit=30).keys() & shelf.nearest(1100, living, 30).keys()) >= 29
+        far = int(np.argmin(vector_store.scores(1100)))
+        keep.store.batch([Document(("a",), key, (far,)).put for key in moved])
+        keep.store.batch([Document(("a",), key, (int(key[1:]),), ttl=0.0001).put for key in dying])
+        keep.store.batch([Document(("a",), key, ()).put._replace(value=None) for key in deleted])
+        living = [document for document in singles(1000) if document.key not in deleted | moved | dying]
+        assert len(search(keep, ("a",), 1100, limit=30).keys() & vector_store.nearest(1100, living, 30).keys()) >= 29
         assert keep.store.sweep_ttl() == 20
-        assert len(found(keep, ("a",), 1100, limit=30).keys() & shelf.nearest(1100, living, 30).keys()) >= 29
-        assert moved <= found(keep, ("a",), far, limit=40).keys()
-    assert stored_memories.left_behind(shelf.url) == []
-    assert sum(map(len, stored_memories.held(shelf.url).vectors.values())) == 960
+        assert len(search(keep, ("a",), 1100, limit=30).keys() & vector_store.nearest(1100, living, 30).keys()) >= 29
+        assert moved <= search(keep, ("a",), far, limit=40).keys()
+    assert stored_memories.find_leftovers(vector_store.url) == []
+    assert sum(map(len, stored_memories.read_memories(vector_store.url).vectors.values())) == 960
 
 
 def test_a_memory_that_is_stored_is_found_at_once() -> None:
-    shelf = indexed(Shelf(clustered(1200)), singles(1000))
-    with shelf.open(MOST) as keep:
-        found(keep, ("a",), 1100)
-        fill(keep, [Book(("a",), "new", (1100,))])
-        assert next(iter(found(keep, ("a",), 1100))) == "new"
+    vector_store = indexed(VectorStore(clustered(1200)), singles(1000))
+    with vector_store.open(MOST) as keep:
+        search(keep, ("a",), 1100)
+        put_documents(keep, [Document(("a",), "new", (1100,))])
+        assert next(iter(search(keep, ("a",), 1100))) == "new"
 
 
 # Where an index alone would find too little
@@ -386,11 +396,11 @@ ONES = np.ones(32)
 CROWD = np.concatenate([around(ONES, 900), around(-ONES, 300), around(ONES, 1)])
 
 
-def crowd(with_index: bool, near: dict[str, Any], far: dict[str, Any], **options: str) -> Shelf:
+def crowd(with_index: bool, near: dict[str, Any], far: dict[str, Any], **options: str) -> VectorStore:
     """900 memories are near the last row, 300 far from it."""
-    books = [Book(**{"namespace": ("a", "near"), "key": f"k{n}", "rows": (n,)} | near) for n in range(900)]
-    books += [Book(**{"namespace": ("a", "far"), "key": f"k{n}", "rows": (n,)} | far) for n in range(900, 1200)]
-    return (indexed if with_index else filled)(Shelf(CROWD, options=options), books)
+    documents = [Document(**{"namespace": ("a", "near"), "key": f"k{n}", "rows": (n,)} | near) for n in range(900)]
+    documents += [Document(**{"namespace": ("a", "far"), "key": f"k{n}", "rows": (n,)} | far) for n in range(900, 1200)]
+    return (indexed if with_index else filled)(VectorStore(CROWD, options=options), documents)
 
 
 @pytest.mark.parametrize(("with_index", "few"), [(False, FEW), (True, FEW), (True, 10_000)])
@@ -398,26 +408,26 @@ def test_what_has_expired_leaves_room_for_what_lives(
     monkeypatch: pytest.MonkeyPatch, with_index: bool, few: int
 ) -> None:
     monkeypatch.setattr(pgvector, "_FEW", few)
-    shelf = crowd(with_index, {"ttl": 0.0001}, {})
-    with shelf.open(MOST) as keep:
-        assert len(found(keep, ("a",), 1200)) == 10
-        assert len(found(keep, ("a",), 1200, limit=100, offset=250)) == 50
+    vector_store = crowd(with_index, {"ttl": 0.0001}, {})
+    with vector_store.open(MOST) as keep:
+        assert len(search(keep, ("a",), 1200)) == 10
+        assert len(search(keep, ("a",), 1200, limit=100, offset=250)) == 50
 
 
 @pytest.mark.parametrize("with_index", [False, True])
 def test_a_filter_that_the_database_cannot_answer_is_answered(with_index: bool) -> None:
-    shelf = crowd(with_index, {"kind": 0}, {"kind": 1})
-    with shelf.open(MOST) as keep:
-        assert len(found(keep, ("a",), 1200, filter={"deep.b.c.d.e": 1})) == 10
+    vector_store = crowd(with_index, {"kind": 0}, {"kind": 1})
+    with vector_store.open(MOST) as keep:
+        assert len(search(keep, ("a",), 1200, filter={"deep.b.c.d.e": 1})) == 10
 
 
 @pytest.mark.parametrize("options", [{}, {"options": "-chnsw.max_scan_tuples=300"}], ids=["as it is", "a short scan"])
 def test_what_is_far_from_the_query_is_found_if_it_is_all_there_is(options: dict[str, str]) -> None:
     """An index is searched outward from the query, and not to the end: 300 stand for the 20,000 that are looked at."""
-    shelf = crowd(True, {"kind": 0}, {"kind": 1}, **options)
-    with shelf.open(MOST) as keep:
-        assert len(found(keep, ("a",), 1200, filter=KIND)) == 10
-        assert len(found(keep, ("a", "far"), 1200)) == 10
+    vector_store = crowd(True, {"kind": 0}, {"kind": 1}, **options)
+    with vector_store.open(MOST) as keep:
+        assert len(search(keep, ("a",), 1200, filter=KIND)) == 10
+        assert len(search(keep, ("a", "far"), 1200)) == 10
 
 
 # Numbers
@@ -428,12 +438,12 @@ def test_vectors_of_no_length_are_found_and_may_be_asked_for(measure: str) -> No
     rows = clustered(502)
     rows[:5] = 0
     rows[501] = 0
-    books = singles(500)
-    shelf = indexed(Shelf(rows, measure), books)
-    with shelf.open(EVERY) as exact, shelf.open(MOST) as keep:
-        assert found(keep, ("a",), 500, limit=600).keys() == found(exact, ("a",), 500, limit=600).keys()
-        assert len(found(keep, ("a",), 501)) == 10
-        scores = found(keep, ("a",), 500, limit=600)
+    documents = singles(500)
+    vector_store = indexed(VectorStore(rows, measure), documents)
+    with vector_store.open(EVERY) as exact, vector_store.open(MOST) as keep:
+        assert search(keep, ("a",), 500, limit=600).keys() == search(exact, ("a",), 500, limit=600).keys()
+        assert len(search(keep, ("a",), 501)) == 10
+        scores = search(keep, ("a",), 500, limit=600)
         zero = -float(np.linalg.norm(rows[500])) if measure == "l2" else 0.0
         assert [scores[f"k{n}"] for n in range(5)] == pytest.approx([zero] * 5, rel=1e-5)
 
@@ -443,29 +453,29 @@ def test_vectors_of_no_length_are_found_and_may_be_asked_for(measure: str) -> No
 )
 def test_large_and_small_numbers_are_compared_like_others(size: float, measure: str) -> None:
     rows = (clustered(502).astype(np.float64) * size).astype(np.float32)
-    shelf, books = Shelf(rows, measure), singles(500)
-    indexed(shelf, books)
-    with shelf.open(EVERY) as exact, shelf.open(MOST) as keep:
-        near = shelf.nearest(501, books)
-        assert found(exact, ("a",), 501).keys() == near.keys()
-        assert len(found(keep, ("a",), 501).keys() & near.keys()) >= 9
+    vector_store, documents = VectorStore(rows, measure), singles(500)
+    indexed(vector_store, documents)
+    with vector_store.open(EVERY) as exact, vector_store.open(MOST) as keep:
+        near = vector_store.nearest(501, documents)
+        assert search(exact, ("a",), 501).keys() == near.keys()
+        assert len(search(keep, ("a",), 501).keys() & near.keys()) >= 9
 
 
 @pytest.mark.parametrize(("measure", "with_index"), [*((each, False) for each in MEASURES), ("cosine", True)])
 def test_numbers_beyond_half_precision_are_stored_and_found(measure: str, with_index: bool) -> None:
     rows = clustered(120, 2100)
     rows[110, 0] = 70_000
-    shelf = (indexed if with_index else filled)(Shelf(rows, measure), singles(110))
-    with shelf.open(1) as keep:
-        fill(keep, [Book(("a",), "large", (110,))])
-        assert "large" in found(keep, ("a",), 110)
-        assert len(found(keep, ("a",), 115)) == 10
+    vector_store = (indexed if with_index else filled)(VectorStore(rows, measure), singles(110))
+    with vector_store.open(1) as keep:
+        put_documents(keep, [Document(("a",), "large", (110,))])
+        assert "large" in search(keep, ("a",), 110)
+        assert len(search(keep, ("a",), 115)) == 10
 
 
 @pytest.mark.parametrize("dims", [4001, 16_001])
 def test_vectors_longer_than_an_index_takes_are_found_without_one(dims: int) -> None:
-    shelf, books = Shelf(clustered(60, dims)), singles(50)
-    filled(shelf, books)
-    with shelf.open(10) as keep:
-        assert found(keep, ("a",), 55).keys() == shelf.nearest(55, books).keys()
-    assert shelf.indexes() == []
+    vector_store, documents = VectorStore(clustered(60, dims)), singles(50)
+    filled(vector_store, documents)
+    with vector_store.open(10) as keep:
+        assert search(keep, ("a",), 55).keys() == vector_store.nearest(55, documents).keys()
+    assert vector_store.indexes() == []

@@ -96,8 +96,8 @@ def test_what_is_over_takes_no_rank_whether_or_not_it_was_swept(url: str, clock:
         assert sorted(key for key, _ in before) == ["k1", "k2", "k3"]
 
 
-def test_what_a_filter_leaves_out_takes_no_rank(worded_url: str) -> None:
-    with threadkeep.open(worded_url, index=INDEX) as keep:
+def test_what_a_filter_leaves_out_takes_no_rank(word_search_url: str) -> None:
+    with threadkeep.open(word_search_url, index=INDEX) as keep:
         keep.store.batch([PutOp(HOME, f"k{n}", {"text": "apple", "more": "rain " * n, "n": n}) for n in range(10)])
         found = keep.store.search(HOME, query="apple", filter={"n": 7})
         assert keys(found) == ["k7"]

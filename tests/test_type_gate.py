@@ -31,8 +31,8 @@ from langgraph.types import Send
 from pydantic import BaseModel
 
 import threadkeep
-from checkpoint_trees import config
-from sync_async import Colour
+from checkpoint_chains import config
+from sync_async import Caller
 
 HERE = __name__
 CALLED: list[Any] = []
@@ -387,7 +387,7 @@ def test_metadata_that_lies_about_its_class_is_not_believed(saver: threadkeep.Ke
 
 
 async def test_reading_a_forged_row_in_either_colour_calls_nothing(
-    saver: threadkeep.KeepSaver, call: Colour, mark: Path, trap: str
+    saver: threadkeep.KeepSaver, call: Caller, mark: Path, trap: str
 ) -> None:
     honest, before = saver.serde, set(sys.modules)
     forged = [

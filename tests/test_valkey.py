@@ -22,10 +22,10 @@ from redis.crc import key_slot
 
 import threadkeep
 import valkey_servers
-from checkpoint_chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, list_ids, values_of
 from concurrent_writers import Writers
 from processes import run, run_forked
-from sync_async import Colour
+from sync_async import Caller
 from threadkeep import errors
 from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.backends.valkey.memories import ValkeyMemories
@@ -155,7 +155,7 @@ async def _talk(keep: threadkeep.Keep) -> None:
 def test_only_declared_keys_are_used_and_nothing_is_asked_that_managed_servers_refuse() -> None:
     server = valkey_servers.shared_one()
     prefix = valkey_servers.fresh_prefix()
-    with valkey_servers.listening([server]) as heard:
+    with valkey_servers.record_commands([server]) as heard:
         do_everything(url_of(server, prefix=prefix))
     assert len(heard) > 1000
     declared: set[str] = set()
@@ -277,13 +277,13 @@ def test_two_prefixes_on_one_cluster_do_not_see_each_other() -> None:
         Chain(keep.checkpointer, run="r").put({"x": 1})
         keep.store.put(("a",), "k", {"x": 1})
         assert stranger.checkpointer.get_tuple(config("t")) is None
-        assert (ids(stranger.checkpointer, None), stranger.threads(), stranger.store.search(())) == ([], [], [])
+        assert (list_ids(stranger.checkpointer, None), stranger.threads(), stranger.store.search(())) == ([], [], [])
         assert stranger.store.get(("a",), "k") is None
         assert stranger.store.list_namespaces() == []
         stranger.checkpointer.delete_thread("t")
         stranger.checkpointer.delete_for_runs(["r"])
         stranger.store.delete(("a",), "k")
-        assert values(keep.checkpointer) == {"x": 1}
+        assert values_of(keep.checkpointer) == {"x": 1}
         assert keep.store.get(("a",), "k") is not None
 
 
@@ -302,7 +302,7 @@ def test_the_first_host_that_answers_is_enough() -> None:
     place = f"127.0.0.1:1,127.0.0.1:{valkey_servers.shared_one().port}"
     with threadkeep.open(f"valkey://{place}/?prefix={valkey_servers.fresh_prefix()}") as keep:
         Chain(keep.checkpointer).put({"x": 1})
-        assert values(keep.checkpointer) == {"x": 1}
+        assert values_of(keep.checkpointer) == {"x": 1}
 
 
 def test_one_host_of_a_cluster_is_enough() -> None:
@@ -322,9 +322,9 @@ def test_scripts_that_a_server_has_forgotten_are_sent_again() -> None:
             server.client.script_flush()
             chain.put({"n": n})
             server.client.script_flush()
-            assert values(keep.checkpointer) == {"n": n}
+            assert values_of(keep.checkpointer) == {"n": n}
             server.client.script_flush()
-            assert ids(keep.checkpointer) == [f"{each:08}" for each in range(n, -1, -1)]
+            assert list_ids(keep.checkpointer) == [f"{each:08}" for each in range(n, -1, -1)]
 
 
 def test_what_others_keep_in_the_server_stays() -> None:
@@ -361,7 +361,7 @@ def slot_of(url: str, thread: str) -> int:
     return key_slot(reached(url)._backend.names(ThreadKey("", "graph", thread)).keys[0])
 
 
-async def test_a_slot_may_move_between_two_calls(moving: valkey_servers.Cluster, call: Colour) -> None:
+async def test_a_slot_may_move_between_two_calls(moving: valkey_servers.Cluster, call: Caller) -> None:
     url = moving.url()
     slot = slot_of(url, "t")
     async with threadkeep.open(url) as keep, threadkeep.open(url) as reader:
@@ -380,8 +380,8 @@ def test_writers_and_readers_go_on_while_their_slots_move(moving: valkey_servers
     with threadkeep.open(url) as keep, threadkeep.open(url) as reader:
         with Writers(keep, threads=2, tasks=2) as writers:
             writers.wait_for(8)
-            slots = {slot_of(url, name) for name in writers.told}
-            with reading(reader, list(writers.told), writers) as seen:
+            slots = {slot_of(url, name) for name in writers.acknowledged}
+            with reading(reader, list(writers.acknowledged), writers) as seen:
                 for slot in slots:
                     moving.migrate(slot, pause=0.03)
                 writers.wait_for(20)
@@ -398,7 +398,7 @@ def reading(keep: threadkeep.Keep, names: list[str], writers: Writers) -> Iterat
         try:
             while not stop.is_set():
                 for name in names:
-                    told = writers.told[name][-1]
+                    told = writers.acknowledged[name][-1]
                     found = keep.checkpointer.get_tuple(config(name))
                     assert found is not None and found.checkpoint["id"] >= told
                     assert keep.checkpointer.get_tuple(config(name, told)) is not None
@@ -435,14 +435,14 @@ def test_an_idle_thread_is_gone_after_its_time_and_a_busy_one_is_not() -> None:
             busy.put({"n": busy.number})
             assert saver.get_tuple(config("idle")) is None
             assert saver.get_tuple(config("idle", "00000000")) is None
-            assert ids(saver, "idle") == []
+            assert list_ids(saver, "idle") == []
             assert asyncio.run(each.cube.load("talk")) is None
-            assert set(ids(saver, None)) == {f"{n:08}" for n in range(busy.number)}
+            assert set(list_ids(saver, None)) == {f"{n:08}" for n in range(busy.number)}
             for order in ("id", "updated", "created", "bytes"):
                 assert [info.id for info in each.threads(order=order)] == ["busy"]
-            assert len(ids(saver, "busy")) == busy.number
+            assert len(list_ids(saver, "busy")) == busy.number
         keep.checkpointer.delete_for_runs(["r"])
-        assert ids(keep.checkpointer, None) == []
+        assert list_ids(keep.checkpointer, None) == []
 
 
 def test_a_thread_that_expired_begins_anew() -> None:
@@ -453,8 +453,8 @@ def test_a_thread_that_expired_begins_anew() -> None:
         time.sleep(1.2)
         chain.put({"log": ["a" * 900, "b"]}, id="4")
         for saver in (keep.checkpointer, threadkeep.open(url).checkpointer):
-            assert ids(saver) == ids(saver, None) == ["4"]
-            assert values(saver) == {"log": ["a" * 900, "b"]}
+            assert list_ids(saver) == list_ids(saver, None) == ["4"]
+            assert values_of(saver) == {"log": ["a" * 900, "b"]}
         assert [(info.id, info.checkpoints) for info in keep.threads()] == [("t", 1)]
 
 
@@ -465,7 +465,7 @@ def test_threads_that_expired_leave_nothing_in_the_server() -> None:
         for n in range(5):
             Chain(keep.checkpointer, f"{n}", run="r").put({"x": 1})
         time.sleep(1.2)
-        assert (keep.threads(), ids(keep.checkpointer, None)) == ([], [])
+        assert (keep.threads(), list_ids(keep.checkpointer, None)) == ([], [])
         for order in ("id", "updated", "created", "bytes"):
             keep.threads(order=order)
         keep.checkpointer.delete_for_runs(["r"])
@@ -481,7 +481,7 @@ def test_a_message_of_twenty_megabytes_comes_back_and_is_stored_in_pieces() -> N
     long = "".join(f"{n:07} word " for n in range(1_700_000))
     with threadkeep.open(url_of(server, prefix=prefix), cache_bytes=0) as keep:
         Chain(keep.checkpointer).put({"messages": ["short", long, b"\x00" * 3_000_000]})
-        assert values(keep.checkpointer) == {"messages": ["short", long, b"\x00" * 3_000_000]}
+        assert values_of(keep.checkpointer) == {"messages": ["short", long, b"\x00" * 3_000_000]}
     (key,) = server.client.scan_iter(f"{prefix}{{*}}:t:*", count=10_000)
     assert max(server.client.hstrlen(key, field) for field in server.client.hkeys(key)) <= 1 << 20
 
@@ -492,13 +492,13 @@ def test_five_thousand_messages_are_read_in_slices(url: str) -> None:
         chain = Chain(keep.checkpointer)
         for end in (2500, 5000):
             chain.put({"messages": messages[:end]})
-        with valkey_servers.listening(valkey_servers.shared().living_primaries()) as heard:
-            assert values(keep.checkpointer) == {"messages": messages}
+        with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as heard:
+            assert values_of(keep.checkpointer) == {"messages": messages}
         asked = [len(words) for who, name, *words in heard if name == "EVALSHA" and who != "lua"]
         assert len(asked) >= 3
         assert max(asked) < 600
         keep.checkpointer.copy_thread("t", "u")
-        assert values(keep.checkpointer, "u") == {"messages": messages}
+        assert values_of(keep.checkpointer, "u") == {"messages": messages}
 
 
 def test_a_memory_of_several_megabytes_comes_back(url: str) -> None:
@@ -540,7 +540,7 @@ def guarded_url(who: str) -> str:
 def test_a_user_and_a_password_may_stand_in_the_url() -> None:
     with threadkeep.open(guarded_url("app:s3%3Ac%2Fr%40t@")) as keep:
         Chain(keep.checkpointer).put({"x": 1})
-        assert values(keep.checkpointer) == {"x": 1}
+        assert values_of(keep.checkpointer) == {"x": 1}
 
 
 def test_a_user_with_few_permissions_is_enough() -> None:
@@ -604,7 +604,7 @@ def test_a_frozen_server_is_unavailable_in_time_and_works_when_it_answers(
             assert time.monotonic() - began < PATIENCE
         server.thaw()
         Chain(keep.checkpointer).put({"x": 2})
-        assert values(keep.checkpointer) == {"x": 2}
+        assert values_of(keep.checkpointer) == {"x": 2}
 
 
 def test_a_server_that_is_gone_is_never_an_empty_thread(server: valkey_servers.Server) -> None:
@@ -634,7 +634,7 @@ def test_strict_waits_for_a_replica_where_there_is_one_and_relaxed_does_not() ->
         with threadkeep.open(valkey_servers.shared().url(), durability=durability) as keep:
             Chain(keep.checkpointer).put({"x": 1}, id="1")  # now the servers know the scripts
             keep.store.put(("a",), "k", {"x": 1})
-            with valkey_servers.listening(valkey_servers.shared().living_primaries()) as heard:
+            with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as heard:
                 Chain(keep.checkpointer).put({"x": 2}, id="2")
                 keep.store.put(("a",), "k", {"x": 2})
         waited[durability] = sum(name == "WAIT" for _, name, *_ in heard)
@@ -683,7 +683,7 @@ def test_strict_waits_for_the_replica_of_a_slot_that_has_moved() -> None:
 def test_a_read_waits_for_no_replica() -> None:
     with threadkeep.open(valkey_servers.shared().url(replicas=2)) as keep:
         Chain(keep.checkpointer).put({"x": 1})
-        with valkey_servers.listening(valkey_servers.shared().living_primaries()) as heard:
+        with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as heard:
             for question in ("get_tuple", "list", "threads", "search", "load"):
                 QUESTIONS[question](keep)
         assert "WAIT" not in {name for _, name, *_ in heard}
@@ -696,7 +696,7 @@ def test_a_server_that_is_full_is_unavailable_and_what_was_there_stays(server: v
         server.client.config_set("maxmemory", "1")
         with pytest.raises(errors.Unavailable, match="OOM|memory"):
             Chain(keep.checkpointer, "u").put({"x": 2})
-        assert values(keep.checkpointer) == {"x": 1}
+        assert values_of(keep.checkpointer) == {"x": 1}
         assert [info.id for info in keep.threads()] == ["t"]
         server.client.config_set("maxmemory", "0")
         Chain(keep.checkpointer, "u").put({"x": 2})
@@ -708,7 +708,7 @@ def test_a_server_that_is_full_is_unavailable_and_what_was_there_stays(server: v
 FORK = """
 import os, sys, threading
 import threadkeep
-from checkpoint_chains import Chain, ids
+from checkpoint_chains import Chain, list_ids
 keep = threadkeep.open(sys.argv[1])
 chain = Chain(keep.checkpointer, "parent")
 chain.put({"x": 0})
@@ -724,7 +724,7 @@ for n in range(4):
     if not pid:
         for number in range(5):
             Chain(keep.checkpointer, f"child {n}").put({"x": number}, id=f"{number}")
-        assert len(ids(keep.checkpointer, f"child {n}")) == 5
+        assert len(list_ids(keep.checkpointer, f"child {n}")) == 5
         assert len(keep.threads()) >= 2
         os._exit(0)
     children.append(pid)
@@ -732,8 +732,8 @@ codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
 stop.set()
 writer.join()
 assert codes == [0] * 4, codes
-assert len(ids(keep.checkpointer, "parent")) == chain.number
-assert [len(ids(keep.checkpointer, f"child {n}")) for n in range(4)] == [5] * 4
+assert len(list_ids(keep.checkpointer, "parent")) == chain.number
+assert [len(list_ids(keep.checkpointer, f"child {n}")) for n in range(4)] == [5] * 4
 keep.close()
 """
 

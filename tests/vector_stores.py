@@ -1,13 +1,13 @@
-"""Shelves: stores on PostgreSQL, full of memories whose vectors are known, so that what is nearest can be told by numpy.
+"""Stores on PostgreSQL whose vectors are known, so that numpy can compute the exact nearest neighbours.
 
-The text of a memory is the number of a row; so is a query. Rows lie in clusters, as those of real texts do.
+The text of a document is the number of a row in a matrix of vectors; so is a query. Rows are clustered, as vectors of
+real texts are.
 """
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,12 +19,12 @@ import postgres_servers
 import threadkeep
 from threadkeep.transports.postgres_cursor import PostgresCursor
 
-PATIENCE = 30
-"""Seconds after which an index counts as never made."""
+TIMEOUT = 30
+"""Seconds to wait for an index."""
 
 
-class Book(NamedTuple):
-    """A memory, and the rows that are its vectors."""
+class Document(NamedTuple):
+    """A memory and the rows that are its vectors."""
 
     namespace: tuple[str, ...]
     key: str
@@ -52,17 +52,17 @@ def clustered(count: int, dims: int = 32, *, clusters: int = 40, seed: int = 5) 
 
 
 def around(middle: Sequence[float], count: int, *, seed: int = 5) -> NDArray[np.float32]:
-    """Rows that are close together."""
+    """Return rows that are close together."""
     draw = np.random.default_rng(seed)
     return (np.asarray(middle) + 0.01 * draw.normal(size=(count, len(middle)))).astype(np.float32)
 
 
 @dataclass
-class Shelf:
-    """A schema of a database, the rows that texts mean, and the measure by which they are compared."""
+class VectorStore:
+    """A database schema, the vectors that texts stand for, and their distance type."""
 
     rows: NDArray[np.float32]
-    measure: str = "cosine"
+    distance: str = "cosine"
     database: str = "postgres"
     role: str = "postgres"
     options: dict[str, str] = field(default_factory=dict)
@@ -78,32 +78,32 @@ class Shelf:
         return self.server.url(self.database, schema=self.schema, **self.options).replace("postgres@", f"{self.role}@")
 
     def open(self, most: int, *, url: str | None = None, **options: Any) -> threadkeep.Keep:
-        """A Keep that holds so many vectors itself, here or at another URL."""
+        """Open a Keep that caches up to this many vectors, here or at another URL."""
         index: Any = {
-            "dims": self.dims, "embed": self.embed, "fields": ["rows[*]"], "distance_type": self.measure,
+            "dims": self.dims, "embed": self.embed, "fields": ["rows[*]"], "distance_type": self.distance,
         }  # fmt: skip
         return threadkeep.open(url or self.url, index=index, cache_bytes=8 * self.dims * most, **options)
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         return self.rows[[int(text) for text in texts]].tolist()
 
-    def nearness(self, query: int) -> NDArray[np.float64]:
-        """Scores of all rows, exactly."""
-        rows, asked = self.rows.astype(np.float64), self.rows[query].astype(np.float64)
-        if self.measure == "l2":
-            return -np.linalg.norm(rows - asked, axis=1)
-        if self.measure == "cosine":
-            rows, asked = rows / np.linalg.norm(rows, axis=1, keepdims=True), asked / np.linalg.norm(asked)
-        return rows @ asked
+    def scores(self, query: int) -> NDArray[np.float64]:
+        """Return the exact scores of all rows."""
+        rows, wanted = self.rows.astype(np.float64), self.rows[query].astype(np.float64)
+        if self.distance == "l2":
+            return -np.linalg.norm(rows - wanted, axis=1)
+        if self.distance == "cosine":
+            rows, wanted = rows / np.linalg.norm(rows, axis=1, keepdims=True), wanted / np.linalg.norm(wanted)
+        return rows @ wanted
 
-    def nearest(self, query: int, books: Iterable[Book], limit: int = 10) -> dict[str, float]:
-        """The keys and scores of the books that are nearest."""
-        near = self.nearness(query)
+    def nearest(self, query: int, books: Iterable[Document], limit: int = 10) -> dict[str, float]:
+        """Return keys and scores of the nearest documents."""
+        near = self.scores(query)
         scored = {book.key: float(near[list(book.rows)].max()) for book in books}
         return dict(sorted(scored.items(), key=lambda pair: -pair[1])[:limit])
 
     def execute(self, sql: str) -> list[tuple[Any, ...]]:
-        """By the owner of the server; {schema} is the shelf's."""
+        """Execute a statement as the server's owner. `{schema}` stands for this schema."""
         import psycopg
 
         with psycopg.connect(self.server.url(self.database), autocommit=True) as connection:
@@ -112,10 +112,10 @@ class Shelf:
 
     @property
     def index(self) -> str:
-        return f"tk_vectors_{self.measure}_{self.dims}"
+        return f"tk_vectors_{self.distance}_{self.dims}"
 
     def indexes(self) -> list[bool]:
-        """Of all indexes of vectors, whether they are whole."""
+        """Return for each vector index whether it is valid."""
         return [
             row[0]
             for row in self.execute(
@@ -124,43 +124,36 @@ class Shelf:
             )
         ]
 
-    def await_index(self) -> None:
-        assert until(lambda: self.indexes() == [True]), self.indexes()
+    def wait_for_index(self) -> None:
+        assert postgres_servers.wait_until(lambda: self.indexes() == [True], TIMEOUT), self.indexes()
 
     def fresh_database(self) -> None:
-        """Be in another database, without pgvector."""
+        """Move to a new database without pgvector."""
         self.database = f"d_{uuid.uuid4().hex}"
         self.server.execute(f"CREATE DATABASE {self.database}")
 
     def ordinary_role(self) -> None:
-        """Be somebody who may make schemas, but no extensions."""
+        """Switch to a role that may create schemas but no extensions."""
         self.role = f"r_{uuid.uuid4().hex}"
         self.server.execute(f"CREATE ROLE {self.role} LOGIN")
         self.server.execute(f"GRANT CREATE ON DATABASE {self.database} TO {self.role}")
 
 
-def fill(keep: threadkeep.Keep, books: Sequence[Book]) -> None:
+def put_documents(keep: threadkeep.Keep, books: Sequence[Document]) -> None:
     for start in range(0, len(books), 500):
         keep.store.batch([book.put for book in books[start : start + 500]])
 
 
-def found(keep: threadkeep.Keep, prefix: tuple[str, ...], query: int, **options: Any) -> dict[str, float]:
-    """Keys and scores, in the order in which they come."""
+def search(keep: threadkeep.Keep, prefix: tuple[str, ...], query: int, **options: Any) -> dict[str, float]:
+    """Return keys and scores, in result order."""
     items = keep.store.search(prefix, query=str(query), **options)
     scores = {item.key: item.score for item in items}
-    assert len(scores) == len(items), "an item comes twice"
+    assert len(scores) == len(items), "an item occurs twice"
     return scores
 
 
-def until(true: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE
-    while not (done := true()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return done
-
-
-class Watched:
-    """How the database goes about each statement that compares vectors."""
+class QueryPlans:
+    """Records the query plan of each statement that compares vectors."""
 
     def __init__(self, monkeypatch: Any) -> None:
         self.plans: list[str] = []
@@ -174,6 +167,6 @@ class Watched:
         monkeypatch.setattr(PostgresCursor, "rows", watched)
 
     def by_index(self, name: str) -> bool:
-        """Whether all statements since the last time used this index."""
+        """Return whether all statements since the last call used this index."""
         plans, self.plans = self.plans, []
         return bool(plans) and all(f"Index Scan using {name}" in plan for plan in plans)

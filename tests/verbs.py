@@ -1,4 +1,4 @@
-"""Every verb of a Keep and its checkpointer as a call that can be made, in both colours."""
+"""A table of calls: every verb of a Keep and its checkpointer, sync and async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page docs/reference/cli.md, generated from the commands themselves."""
+"""Generates the page docs/reference/cli.md from the commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ Options of every command:
 | 3 | the storage cannot be reached, has a newer schema, is damaged, or refuses access |
 | 130 | interrupted; finished work stays, and the same command continues it |
 
-Commands that delete data ask for confirmation. `--yes` confirms in advance; it is required if there is no terminal. `--dry-run` prints what would happen and changes nothing.
+Commands that delete data ask for confirmation. `--yes` confirms in advance; it is required if there is no terminal. \
+`--dry-run` prints what would happen and changes nothing.
 """
 
 
@@ -59,7 +60,7 @@ def section(name: str, command: Any) -> str:
     lines = [f"## `{name}`", "", f"`threadkeep {' '.join([name, *map(usage, arguments)])} [OPTIONS]`", ""]
     lines += [*paragraphs(command.help or ""), ""]
     rows = [(f"`{usage(argument)}`", argument.help or "") for argument in arguments]
-    rows += [(spelled(option), option.help or "") for option in options]
+    rows += [(option_names(option), option.help or "") for option in options]
     if rows:
         lines += ["| | |", "|---|---|", *(f"| {left} | {cell(right)} |" for left, right in rows), ""]
     return "\n".join(lines)
@@ -71,7 +72,7 @@ def usage(argument: Any) -> str:
     return word if argument.required else f"[{word}]"
 
 
-def spelled(option: Any) -> str:
+def option_names(option: Any) -> str:
     """Return the names of an option, with its value if it takes one."""
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     return names if option.is_flag else f"{names[:-1]} {option.metavar or option.name.upper()}`"

@@ -1,4 +1,4 @@
-"""The map of the code: the tree of src/threadkeep with the first sentence of each docstring."""
+"""Generates the map of the code: the tree of src/threadkeep with the first sentence of each docstring."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sentences import first_sentence, shortened
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "threadkeep"
 CLOSED = {PACKAGE / "conformance"}
-"""Folders whose files the map leaves out: their docstring says enough."""
+"""Folders whose files the map omits."""
 SUFFIXES = (".py", ".sql", ".lua")
 NAMES, WIDTH = 28, 132
 

@@ -1,4 +1,4 @@
-"""Write the parts of the documentation that are generated from the code: `make generate`.
+"""Writes the parts of the documentation that are generated from the code: `make generate`.
 
 A page is generated as a whole, or between the lines `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
 tests/test_docs.py fails if a page on disk differs.

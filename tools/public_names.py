@@ -14,5 +14,5 @@ def public_names() -> str:
 
 
 def _row(name: str) -> str:
-    told = first_sentence(getattr(threadkeep, name).__doc__).replace("|", "\\|")
-    return f"| `threadkeep.{name}` | {told} |"
+    purpose = first_sentence(getattr(threadkeep, name).__doc__).replace("|", "\\|")
+    return f"| `threadkeep.{name}` | {purpose} |"

@@ -25,10 +25,10 @@ def request_table() -> str:
 def requests() -> list[type[Request[Any]]]:
     """Return every request class."""
     return [
-        held
+        value
         for module in _modules()
-        for held in vars(module).values()
-        if inspect.isclass(held) and issubclass(held, Request) and held.__module__ == module.__name__
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, Request) and value.__module__ == module.__name__
     ]
 
 
@@ -41,25 +41,15 @@ def _modules() -> Iterator[ModuleType]:
 def _row(request: type[Request[Any]]) -> str:
     module = request.__module__.removeprefix("threadkeep.").replace(".", "/") + ".py"
     reply = reply_type(request).replace("|", "\\|")
-    told = first_sentence(request.__doc__).replace("|", "\\|")
-    return f"| `{request.__name__}` | `{module}` | {kind(request)} | `{reply}` | {told} |"
+    purpose = first_sentence(request.__doc__).replace("|", "\\|")
+    return f"| `{request.__name__}` | `{module}` | {kind(request)} | `{reply}` | {purpose} |"
 
 
 def kind(request: type[Request[Any]]) -> str:
-    """Return "write" or "read"; "wait" for a request that neither changes the storage nor returns anything.
-
-    `access` of the class decides where it is declared: it also says whether a write may be repeated.
-    """
-    access = getattr(request, "access", None)
-    if access.writes if access else request in _undeclared_writes():
-        return "write, repeatable" if access and access.repeatable else "write"
+    """Return "write" or "read", as the class declares in `access`; "wait" for a read that returns nothing."""
+    if request.access.writes:
+        return "write, repeatable" if request.access.repeatable else "write"
     return "wait" if reply_type(request) == "None" else "read"
-
-
-def _undeclared_writes() -> set[type[Request[Any]]]:
-    """Return the requests that change the storage, from the lists that are there until each class declares it."""
-    listed = {request for module in _modules() for request in getattr(module, "WRITES", ())}
-    return listed | {request for request in requests() if request.__name__ in ("Commit", "Duplicate", "Fork", "Drop")}
 
 
 def reply_type(request: type[Request[Any]]) -> str:

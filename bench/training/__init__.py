@@ -1,4 +1,4 @@
-"""What the shipped compression dictionary is trained and judged on.
+"""Sample items for training and measuring the compression dictionary.
 
-Text never comes from the standard library: the benchmark's does.
+Their text never comes from the standard library, because the benchmark's does.
 """

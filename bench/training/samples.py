@@ -1,8 +1,7 @@
-"""Items like those that agents store, to train and to judge the compression dictionary with.
+"""Items like those that agents store, for training and measuring the compression dictionary.
 
 An item is the msgpack of one list element or of one dict entry, without the container's header, as JsonPlusSerializer
-gives it.
-The envelopes follow what the providers' LangChain integrations return; the text inside comes from a Shelf.
+encodes it. The envelopes follow what the providers' LangChain integrations return; the text comes from `Texts`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from training.providers import Fields, envelope
-from training.shelf import Shelf
+from training.texts import Texts
 from training.writer import Writer
 
 Blocks = list[str | dict[Any, Any]]
@@ -31,11 +30,11 @@ def entry_item(key: str, value: object) -> bytes:
     return _SERDE.dumps_typed({key: value})[1][1:]
 
 
-def items(shelf: Shelf, count: int) -> Iterator[bytes]:
-    """`count` items in the mix of a working agent: mostly messages, some files, profiles and plain values."""
+def items(texts: Texts, count: int) -> Iterator[bytes]:
+    """Yield items in the mix of a typical agent: mostly messages, some files, profiles and plain values."""
     makers, weights = zip(*_MIX.items(), strict=True)
-    writer = Writer(shelf)
-    for maker in shelf.random.choices(makers, weights, k=count):
+    writer = Writer(texts)
+    for maker in texts.random.choices(makers, weights, k=count):
         yield maker(writer)
 
 
@@ -222,7 +221,7 @@ def _failure(w: Writer) -> str:
     return head + frame + " Please fix your mistakes."
 
 
-# --- values that are no messages
+# --- values that are not messages
 
 
 def _file(w: Writer) -> bytes:

@@ -1,25 +1,25 @@
-"""What one sample is filled with: words from a Shelf, and numbers, ids, times and paths that never repeat."""
+"""Writes the content of one sample: text from `Texts`, and numbers, ids, times and paths that never repeat."""
 
 from __future__ import annotations
 
 import random
 import uuid
 
-from training.shelf import Shelf
+from training.texts import Texts
 
 
 class Writer:
-    """The text, numbers and ids that one sample is filled with."""
+    """Generates the text, numbers and ids of one sample."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.shelf = shelf
-        self.random: random.Random = shelf.random
+    def __init__(self, texts: Texts) -> None:
+        self.texts = texts
+        self.random: random.Random = texts.random
 
     def prose(self, low: int, high: int) -> str:
-        return self.shelf.take("prose", int(self.random.triangular(low, high, low + (high - low) / 4)))
+        return self.texts.take("prose", int(self.random.triangular(low, high, low + (high - low) / 4)))
 
     def code(self, low: int, high: int) -> str:
-        return self.shelf.take("code", int(self.random.triangular(low, high, low + (high - low) / 4)))
+        return self.texts.take("code", int(self.random.triangular(low, high, low + (high - low) / 4)))
 
     def uid(self) -> str:
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
@@ -38,6 +38,6 @@ class Writer:
         )
 
     def path(self) -> str:
-        words = [word for word in self.shelf.take("prose", 60).split() if word.isidentifier()] or ["notes"]
+        words = [word for word in self.texts.take("prose", 60).split() if word.isidentifier()] or ["notes"]
         folder = self.pick("/", "/app/", "/home/user/", "/project/src/", "/repo/", "./", "docs/", "tests/", "/data/")
         return folder + "/".join(words[:3]).lower() + self.pick(".py", ".py", ".md", ".json", ".ts", ".txt", ".yaml")

@@ -1,4 +1,4 @@
-"""Play the chapters in a temporary folder; exit 1 at the first claim that does not hold."""
+"""Runs the chapters in a temporary folder; exits with 1 at the first claim that does not hold."""
 
 import sys
 import tempfile
@@ -14,7 +14,7 @@ CHAPTERS = (chat, crash, approval, travel, tree, cost, catalogue)
 
 
 def main() -> int:
-    """Play every chapter; give the exit code."""
+    """Run every chapter and return the exit code."""
     console = Console(highlight=False)
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     console.print("\n[bold]threadkeep[/]: keep every step of every thread of your agents", justify="center")

@@ -39,7 +39,7 @@ def respond(state: MessagesState) -> dict[str, Any]:
 
 
 def weather(subject: str) -> str:
-    """Give the weather of a city."""
+    """Return the weather of a city."""
     return f"{subject} has {FORECASTS[subject]}"
 
 
@@ -58,11 +58,11 @@ def agent(saver: BaseCheckpointSaver[Any], look_up: Callable[[str], str] = weath
 
 
 def ask(graph: Agent, question: str, config: RunnableConfig) -> list[AnyMessage]:
-    """Put a question to the agent; give all messages of the thread."""
+    """Ask the agent a question, and return all messages of the thread."""
     return messages(graph.invoke({"messages": [HumanMessage(question)]}, config))
 
 
 def messages(state: dict[str, Any]) -> list[AnyMessage]:
-    """Take the messages out of a state; the first state of a thread has none."""
+    """Return the messages of a state. The first state of a thread has none."""
     found: list[AnyMessage] = state.get("messages", [])
     return found

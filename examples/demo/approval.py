@@ -1,4 +1,4 @@
-"""Chapter 3: a graph stops for a person, and the answer may come much later."""
+"""Chapter 3: a graph waits for a person, and the answer may come much later."""
 
 from typing import Any, TypedDict
 
@@ -23,7 +23,7 @@ class Refund(TypedDict, total=False):
 
 
 def approve(state: Refund) -> Refund:
-    """Ask a person; what they answer is what `interrupt` returns."""
+    """Ask a person. `interrupt` returns their answer."""
     answer = interrupt(f"The customer asks for {state['amount']} €. How much do we pay back?")
     return {"approved": answer}
 
@@ -70,5 +70,5 @@ def play(stage: Stage) -> None:
             ],
         )
     )
-    stage.claim(waiting.next == ("approve",), "the question was still there after the file was opened again")
-    stage.claim(final["outcome"] == "50 € of 80 € paid back", "the person's answer went on into the graph")
+    stage.claim(waiting.next == ("approve",), "the question was still waiting after the file was opened again")
+    stage.claim(final["outcome"] == "50 € of 80 € paid back", "the graph continued with the person's answer")

@@ -1,4 +1,4 @@
-"""Chapter 7: what the operator sees."""
+"""Chapter 7: the list of threads that an operator sees."""
 
 import threadkeep
 
@@ -25,7 +25,7 @@ def play(stage: Stage) -> None:
 
 
 def row(info: threadkeep.ThreadInfo) -> tuple[str, ...]:
-    """Write a thread's numbers for the table."""
+    """Return a thread's row of the table."""
     status = f"[yellow]{info.status}[/]" if info.status == "interrupted" else info.status
     numbers = (str(info.checkpoints), str(info.writes), str(info.step))
     return f"[bold]{info.id}[/]", info.kind, status, *numbers, info.source or "", size(info.bytes)

@@ -1,4 +1,4 @@
-"""Chapter 1: an agent that remembers, because its thread is kept."""
+"""Chapter 1: an agent that remembers, because its thread is stored."""
 
 import threadkeep
 

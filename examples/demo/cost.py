@@ -1,4 +1,4 @@
-"""Chapter 6: what a longer conversation costs on disk, beside LangGraph's own SQLite checkpointer."""
+"""Chapter 6: the disk space of a longer conversation, compared with LangGraph's SQLite checkpointer."""
 
 import random
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ under until use value very want water way week well when where which while word 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is left of a conversation: its messages, its checkpoints and its files."""
+    """A finished conversation: its messages, its number of checkpoints, its bytes on disk."""
 
     said: Sequence[AnyMessage]
     checkpoints: int
@@ -37,13 +37,13 @@ class Run:
 
 
 def passage(subject: str) -> str:
-    """Make 40 to 160 words up; the same subject always gives the same words."""
+    """Return 40 to 160 random words, always the same for a subject."""
     dice = random.Random(subject)
     return f"on {subject}, " + " ".join(dice.choices(WORDS.split(), k=dice.randint(40, 160)))
 
 
 def converse(saver: BaseCheckpointSaver[Any]) -> tuple[Sequence[AnyMessage], int]:
-    """Hold the conversation; give its messages and the number of checkpoints."""
+    """Hold the conversation, and return its messages and the number of checkpoints."""
     graph = agent(saver, passage)
     for turn in range(TURNS):
         ask(graph, f"What do the files say about subject-{turn}?", LONG)
@@ -67,7 +67,7 @@ def on_sqlite_saver(folder: Path) -> Run:
 
 
 def on_disk(folder: Path) -> int:
-    """Count the bytes of a database and all that stands beside it."""
+    """Return the bytes of all files in a folder."""
     return sum(file.stat().st_size for file in folder.iterdir())
 
 

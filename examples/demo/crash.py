@@ -24,22 +24,22 @@ from .stage import NotTrueError, Stage, grid, thread
 
 ORDER = thread("order")
 CHARGED = ["card charged 120 €"]
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 class Order(TypedDict):
-    """What happened to the order so far."""
+    """The steps of the order that are done."""
 
     done: Annotated[list[str], operator.add]
 
 
 def nothing() -> None:
-    """Take no time."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A node that logs its call, works, and gives its result."""
+    """A node that logs its call, works, and returns its result."""
 
     log: Path
     name: str
@@ -75,7 +75,7 @@ def note(log: Path, name: str) -> None:
 
 def die_once_charged(url: str) -> None:
     """Wait until another connection can read the sibling's result in the database, then die."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     with threadkeep.open(url) as witness:
         while time.monotonic() < deadline:
             found = witness.checkpointer.get_tuple(ORDER)
@@ -110,7 +110,7 @@ def play(stage: Stage) -> None:
         stage.show(tasks_left(left))
         stage.claim(
             left == {"charge_card": {"done": CHARGED}, "book_courier": None},
-            "the finished result is on disk, though its step never ended",
+            "the finished result is on disk, although its step never ended",
         )
         final = graph.invoke(None, ORDER)["done"]
     calls = [line.split() for line in log.read_text("utf-8").splitlines()]
@@ -118,14 +118,14 @@ def play(stage: Stage) -> None:
     stage.show(calls_made(calls))
     ran = [name for name, _ in calls]
     stage.claim(ran.count("charge_card") == 1, "the card was charged once: the finished node did not run again")
-    stage.claim(ran.count("book_courier") == 2, "only the node that was cut off ran again")
+    stage.claim(ran.count("book_courier") == 2, "only the interrupted node ran again")
     stage.claim(len(final) == 4, "the order is complete: " + ", ".join(final))
 
 
 def tasks_left(left: dict[str, Any]) -> Table:
-    """Show the tasks of the step that was cut off."""
+    """Show the tasks of the interrupted step."""
     rows = [(name, f"[green]{result['done'][0]}[/]" if result else "[red]nothing[/]") for name, result in left.items()]
-    return grid("task of the step that was cut off", "on disk", rows=rows)
+    return grid("task of the interrupted step", "on disk", rows=rows)
 
 
 def calls_made(calls: list[list[str]]) -> Table:

@@ -1,4 +1,4 @@
-"""What the chapters print with, and the checks that make the demo fail when a claim is not true."""
+"""Prints the chapters, and checks their claims: the demo fails if one is not true."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -36,35 +36,35 @@ class Stage:
         return f"sqlite:///{self.folder / 'agent.db'}"
 
     def chapter(self, title: str, text: str) -> None:
-        """Begin the next numbered chapter."""
+        """Start the next numbered chapter."""
         self.console.print()
         self.console.rule(f"[bold]{next(self.numbers)}. {title}", align="left", style="blue")
         self.say(text)
 
     def say(self, text: str) -> None:
-        """Print a further paragraph of explanation; it may use rich's markup."""
+        """Print a paragraph, which may use rich's markup."""
         self.console.print()
         self.console.print(" ".join(text.split()))
         self.console.print()
 
     def show(self, what: RenderableType) -> None:
-        """Print a table, a tree or a line, set in from the text."""
+        """Print a table, a tree or a line, indented."""
         self.console.print(Padding(what, (0, 0, 1, 2)))
 
     def claim(self, holds: bool, text: str) -> None:  # noqa: FBT001 (reads as a sentence)
-        """Print the claim as kept, or stop the demo."""
+        """Print a claim that holds, or stop the demo."""
         if not holds:
             raise NotTrueError(text)
         self.console.print(f"  [bold green]✓[/] {text}")
 
 
 def thread(thread_id: str) -> RunnableConfig:
-    """Name a thread the way LangGraph wants it."""
+    """Return the config of a thread."""
     return {"configurable": {"thread_id": thread_id}}
 
 
 def checkpoint_id(config: RunnableConfig | None) -> str | None:
-    """Read the checkpoint that a config names, if it names one."""
+    """Return the checkpoint id of a config, or None."""
     return config["configurable"]["checkpoint_id"] if config else None
 
 
@@ -74,7 +74,7 @@ def short(config: RunnableConfig) -> str:
 
 
 def grid(*headings: str, rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """Lay rows out as a table; the columns named in `right` hold numbers."""
+    """Return rows as a table. The columns named in `right` are right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, show_header=any(headings))
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left")
@@ -84,7 +84,7 @@ def grid(*headings: str, rows: Iterable[Sequence[str]], right: Sequence[str] = (
 
 
 def transcript(messages: Iterable[AnyMessage]) -> Table:
-    """Draw messages as a conversation."""
+    """Return messages as a conversation."""
     table = Table.grid(padding=(0, 2))
     for message in messages:
         name, style = SPEAKERS[message.type]
@@ -93,7 +93,7 @@ def transcript(messages: Iterable[AnyMessage]) -> Table:
 
 
 def spoken(message: AnyMessage) -> str:
-    """Tell what a message says: its text, or the tool calls that it asks for."""
+    """Return a message as text: its content, or its tool calls."""
     if isinstance(message, AIMessage) and message.tool_calls:
         return "[dim]calls[/] " + ", ".join(
             f"{call['name']}({', '.join(repr(value) for value in call['args'].values())})"
@@ -103,7 +103,7 @@ def spoken(message: AnyMessage) -> str:
 
 
 def size(number: float) -> str:
-    """Write a number of bytes for people."""
+    """Format a number of bytes."""
     for unit in ("B", "KiB", "MiB"):
         if number < UNIT:
             return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"

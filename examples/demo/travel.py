@@ -1,4 +1,4 @@
-"""Chapter 4: go back to an earlier checkpoint, replay it, and take another way from it."""
+"""Chapter 4: go back to an earlier checkpoint, replay from it, and fork from it."""
 
 from langgraph.types import StateSnapshot
 from rich.table import Table
@@ -27,7 +27,7 @@ def play(stage: Stage) -> None:
         replay(stage, graph, before("respond", past))
         stage.claim(looked_up == ["Lisbon"], "the replay did not call the tool: its result came from the checkpoint")
         fork(stage, graph, before("tools", past))
-        stage.claim(looked_up == ["Lisbon", "Oslo"], "the fork went on from the edited call")
+        stage.claim(looked_up == ["Lisbon", "Oslo"], "the fork continued from the edited call")
         stage.claim(kept(graph) == 10, "nothing was overwritten: the thread now has 10 checkpoints")
 
 
@@ -50,10 +50,10 @@ def replay(stage: Stage, graph: Agent, point: StateSnapshot) -> None:
 
 
 def fork(stage: Stage, graph: Agent, point: StateSnapshot) -> None:
-    """Change the state at an earlier checkpoint and go on from there."""
+    """Change the state at an earlier checkpoint, and continue from there."""
     stage.say(
         """[bold]Fork.[/] At the checkpoint before tools, [cyan]graph.update_state(…)[/] edits what the
-        model asked for: Oslo, not Lisbon. Then the graph goes on from there."""
+        model asked for: Oslo, not Lisbon. The graph continues from there."""
     )
     edited = asks_for("Oslo", message_id=messages(point.values)[-1].id)
     branch = graph.update_state(point.config, {"messages": [edited]})
@@ -71,7 +71,7 @@ def kept(graph: Agent) -> int:
 
 
 def timeline(past: list[StateSnapshot]) -> Table:
-    """Lay the states out, one a row."""
+    """Return the states as a table, one per row."""
     rows = [
         (
             str((snapshot.metadata or {}).get("step")),

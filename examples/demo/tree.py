@@ -1,4 +1,4 @@
-"""Chapter 5: the branches of a thread, drawn from nothing but `list` and `parent_config`."""
+"""Chapter 5: the branches of a thread, drawn from `list` and `parent_config` alone."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ Family: TypeAlias = Mapping[str | None, Sequence[CheckpointTuple]]
 def play(stage: Stage) -> None:
     """Draw the thread of the chapter before."""
     stage.chapter(
-        "One thread, three ways",
+        "One thread, three branches",
         """The same thread as a tree, drawn from [cyan]checkpointer.list(config)[/] and each checkpoint's
         [cyan]parent_config[/]. A branch shares everything before it; only what is new was stored.""",
     )
@@ -34,7 +34,7 @@ def play(stage: Stage) -> None:
 
 
 def by_parent(checkpoints: Sequence[CheckpointTuple]) -> Family:
-    """Group checkpoints under their parent's id, oldest first; the root stands under None."""
+    """Group checkpoints by their parent's id, oldest first. The root's is None."""
     family = defaultdict[str | None, list[CheckpointTuple]](list)
     for here in reversed(checkpoints):
         family[checkpoint_id(here.parent_config)].append(here)
@@ -42,13 +42,13 @@ def by_parent(checkpoints: Sequence[CheckpointTuple]) -> Family:
 
 
 def grow(tree: Tree, family: Family, parent: str | None = None) -> None:
-    """Hang the children of a checkpoint below it, and theirs below them."""
+    """Add the children of a checkpoint to the tree, recursively."""
     for child in family.get(parent, ()):
         grow(tree.add(label(child)), family, checkpoint_id(child.config))
 
 
 def label(here: CheckpointTuple) -> str:
-    """Tell a checkpoint in one line: its step, how it came to be, its last message."""
+    """Describe a checkpoint in one line: its step, its source, its last message."""
     source, step = here.metadata.get("source", ""), here.metadata.get("step", 0)
     messages = here.checkpoint["channel_values"].get("messages") or []
     colour = {"fork": "yellow", "update": "magenta"}.get(source, "cyan")

@@ -10,7 +10,7 @@ import pytest
 
 import postgres_servers
 import threadkeep
-from checkpoint_chains import Chain, config, ids, values
+from checkpoint_chains import Chain, config, list_ids, values_of
 from concurrent_writers import Writers
 from test_postgres_faults import slow_graph
 from threadkeep import errors
@@ -21,14 +21,15 @@ def cluster() -> Iterator[list[postgres_servers.Server]]:
     """The primary, then its standbys."""
     with postgres_servers.fresh_server(postgres_servers.DURABLE) as primary:
         standbys = [
-            primary.standby(postgres_servers.place(), postgres_servers.free_port(), name) for name in ("s1", "s2")
+            primary.standby(postgres_servers.fresh_folder(), postgres_servers.free_port(), name)
+            for name in ("s1", "s2")
         ]
         for standby in standbys:
             standby.start()
         primary.settings["synchronous_standby_names"] = "ANY 1 (s1, s2)"
         primary.restart()
         following = "select count(*) from pg_stat_replication where sync_state = 'quorum'"
-        assert postgres_servers._until(lambda: primary.execute(following) == [(2,)], 30)
+        assert postgres_servers.wait_until(lambda: primary.execute(following) == [(2,)], 30)
         yield [primary, *standbys]
         for standby in standbys:
             standby.remove()
@@ -45,7 +46,7 @@ def fail_over(cluster: list[postgres_servers.Server]) -> postgres_servers.Server
     primary.kill()
     streaming = "select count(*) from pg_stat_wal_receiver where status = 'streaming'"
     for standby in standbys:  # what was under way has arrived
-        assert postgres_servers._until(lambda: standby.execute(streaming) == [(0,)], 30)
+        assert postgres_servers.wait_until(lambda: standby.execute(streaming) == [(0,)], 30)
     received = "select pg_last_wal_receive_lsn() - '0/0'"
     ahead = max(standbys, key=lambda standby: standby.execute(received)[0][0])
     ahead.promote()
@@ -95,10 +96,10 @@ def test_a_cluster_without_a_primary_is_unavailable_until_there_is_one(cluster: 
             with pytest.raises(errors.Unavailable):
                 ask()
         for standby in cluster[1:]:
-            assert postgres_servers._until(
+            assert postgres_servers.wait_until(
                 lambda: standby.execute("select count(*) from k.tk_checkpoints") == [(1,)], 30
             )
         cluster[1].promote()
-        assert values(keep.checkpointer) == {"x": 1}
+        assert values_of(keep.checkpointer) == {"x": 1}
         Chain(keep.checkpointer).put({"x": 3}, id="1")
-        assert ids(keep.checkpointer) == ["1", "00000000"]
+        assert list_ids(keep.checkpointer) == ["1", "00000000"]

@@ -1,9 +1,10 @@
-"""The contract of stores and savers as pytest tests that anybody can run on a backend of their own.
+"""Conformance tests for your own store or checkpointer: the contracts of LangGraph and CubeLoop as pytest suites.
 
-A test file imports everything from `store_suite`, `saver_suite` (both LangGraph's) or `cube_suite` (CubeLoop's) and gives
-a fixture `store`, `saver` or `cube`. The tests are in `store/`, `saver/` and `cube/`, one subject a file. Each is a plain
-function that runs in every colour that there is; none knows the backend. `cube_suite` alone needs CubeLoop.
-Nothing else in threadkeep imports this package, or needs pytest.
+Import everything from `store_suite`, `saver_suite` (LangGraph) or `cube_suite` (CubeLoop) into a test file, and define a
+fixture `store`, `saver` or `cube`. The tests are in `store/`, `saver/` and `cube/`, one subject per file. They know no
+backend; LangGraph's verbs are tested sync and async. Only `cube_suite` needs CubeLoop.
+
+Nothing else in threadkeep imports this package or needs pytest. This package imports nothing else of threadkeep.
 """
 
 from importlib.util import find_spec

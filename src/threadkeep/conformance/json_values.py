@@ -1,4 +1,4 @@
-"""JSON values that must come back exactly, and such that may be refused; and how two values are compared exactly."""
+"""JSON values for tests: those that must come back exactly, those that may be refused, and an exact comparison."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from typing import Any
 
 
 def nested(depth: int) -> Any:
-    """A dict in a list in a dict, and so on."""
-    held: Any = "bottom"
+    """Return a dict in a list in a dict, and so on."""
+    value: Any = "bottom"
     for _ in range(depth):
-        held = {"down": [held]}
-    return held
+        value = {"down": [value]}
+    return value
 
 
-def exact(given: Any) -> Any:
-    """Something that tells 1 from 1.0 and True, 0.0 from -0.0, and is equal for NaN; the order of entries is free."""
-    if isinstance(given, dict):
-        return {exact(key): exact(held) for key, held in given.items()}
-    return [exact(held) for held in given] if isinstance(given, list) else (type(given).__name__, repr(given))
+def exact(value: Any) -> Any:
+    """Return a form that compares exactly: 1, 1.0 and True differ, 0.0 and -0.0 differ, NaN equals NaN.
+
+    The order of dict entries does not matter.
+    """
+    if isinstance(value, dict):
+        return {exact(key): exact(entry) for key, entry in value.items()}
+    return [exact(element) for element in value] if isinstance(value, list) else (type(value).__name__, repr(value))
 
 
-KEPT: dict[str, Any] = {
+EXACT: dict[str, Any] = {
     "texts": ["", " ", "a\nb\t\r", "quote ' and \" and \\", "%_*", "\\u0041", "null"],
     "unicode": ["\u00e9", "e\u0301", "\u4e2d\u6587", "\u05d0", "\u202e", "\ufeff", "\uffff", "\x7f", "\x1b"],
     "emoji": ["\U0001f99c", "\U0001f469\u200d\U0001f4bb", {"\U0001f99c": "\U0001f99c"}],
@@ -37,13 +40,13 @@ KEPT: dict[str, Any] = {
     "many": {f"field {n}": n for n in range(2000)},
     "odd names": {"": 1, " ": 2, "a.b": 3, "$": 4, "$eq": 5, "a'b": 6, "__proto__": 7, "key": 8, "value": 9},
 }
-"""What comes back exactly."""
+"""Values that must come back exactly."""
 
-UNSURE: dict[str, Any] = {
+EXACT_OR_REFUSED: dict[str, Any] = {
     "NUL": ["a\0b", "\0"],
     "NUL in a name": {"a\0b": 1},
     "lone surrogate": ["a\ud800b", "\udfff"],
     "infinity": [math.inf, -math.inf],
     "NaN": [math.nan],
 }
-"""What comes back exactly or is refused: JSON or a database dislikes it."""
+"""Values that may come back exactly or be refused: JSON or some database does not allow them."""

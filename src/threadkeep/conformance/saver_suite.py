@@ -1,7 +1,7 @@
-"""What a LangGraph checkpointer must do. Import everything from here into a test file and give the fixture `saver`.
+"""The pytest suite for LangGraph checkpointers. Import everything from here and define the fixture `saver`.
 
-`saver` gives a BaseCheckpointSaver, empty and of its own for each test; or a context manager of one, or a function
-without arguments that makes one, which are entered while an event loop runs.
+`saver` returns an empty BaseCheckpointSaver, a new one for each test; or a context manager of one, or a function
+without arguments that makes one. Those are opened while an event loop runs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep.conformance.colours import Colour, opened
-from threadkeep.conformance.declared import colour, deviations, tests_of
+from threadkeep.conformance.collect import tests_of
+from threadkeep.conformance.declarations import deviations, sync_or_async
 from threadkeep.conformance.saver import checkpoints, delta, graphs, listing, pending, upkeep
+from threadkeep.conformance.sync_async import Caller, open_caller
 
-__all__ = ["Capabilities", "capabilities", "colour", "deviations", "my_saver"]
+__all__ = ["Capabilities", "capabilities", "deviations", "my_saver", "sync_or_async"]
 TESTS = tests_of(checkpoints, delta, graphs, listing, pending, upkeep)
 globals().update(TESTS)
 __all__ += list(TESTS)
@@ -25,14 +26,14 @@ __all__ += list(TESTS)
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a saver can do. All is demanded unless it is declared absent: then its tests are skipped, and say so."""
+    """What a saver supports. Everything is tested unless declared absent; tests of absent capabilities are skipped."""
 
     sync_verbs: bool = True
     """`put`, `get_tuple`, `list` and the others."""
     async_verbs: bool = True
     """`aput`, `aget_tuple`, `alist` and the others."""
     list_in_order: bool = True
-    """`list` over several threads or namespaces is by id, newest first, and so is what `limit` leaves."""
+    """`list` over several threads or namespaces is ordered by id, newest first; `limit` keeps the newest."""
     copy_thread: bool = True
     """`copy_thread`."""
     prune: bool = True
@@ -45,12 +46,12 @@ class Capabilities:
 
 @pytest.fixture
 def capabilities() -> Capabilities:
-    """Override it to declare what a saver lacks."""
+    """Override this to declare what your saver lacks."""
     return Capabilities()
 
 
 @pytest.fixture
-def my_saver(colour: str, saver: Any) -> Iterator[Colour]:
-    """The saver, with each verb in one colour."""
-    with opened(saver, BaseCheckpointSaver, colour) as held:
-        yield held
+def my_saver(sync_or_async: str, saver: Any) -> Iterator[Caller]:
+    """The saver under test, called sync or async."""
+    with open_caller(saver, BaseCheckpointSaver, sync_or_async) as caller:
+        yield caller

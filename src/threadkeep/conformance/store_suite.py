@@ -1,8 +1,8 @@
-"""What a LangGraph store must do. Import everything from here into a test file and give the fixture `store`.
+"""The pytest suite for LangGraph stores. Import everything from here and define the fixture `store`.
 
-`store` gives a BaseStore, empty and of its own for each test; or a context manager of one, or a function without
-arguments that makes one, which are entered while an event loop runs. The fixtures below may be overridden, except those
-that start with `my_`: these are what the tests use.
+`store` returns an empty BaseStore, a new one for each test; or a context manager of one, or a function without
+arguments that makes one. Those are opened while an event loop runs. The fixtures below may be overridden, except those
+that start with `my_`, which the tests use.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from langgraph.store.base import BaseStore
 
-from threadkeep.conformance.colours import Colour, opened
-from threadkeep.conformance.declared import colour, deviations, tests_of
+from threadkeep.conformance.collect import tests_of
+from threadkeep.conformance.declarations import deviations, sync_or_async
 from threadkeep.conformance.store import (
     batches,
-    crowds,
+    concurrency,
     expiry,
     filters,
     graphs,
@@ -30,12 +30,12 @@ from threadkeep.conformance.store import (
     words,
 )
 from threadkeep.conformance.store.embedder import DIMS, embed
+from threadkeep.conformance.sync_async import Caller, open_caller
 
 __all__ = [
     "DIMS",
     "Capabilities",
     "capabilities",
-    "colour",
     "deviations",
     "embed",
     "embedding_store",
@@ -44,91 +44,92 @@ __all__ = [
     "my_store",
     "my_text_store",
     "my_ttl_store",
+    "sync_or_async",
     "text_store",
     "ttl_store",
 ]
-TESTS = tests_of(batches, crowds, expiry, filters, graphs, items, namespaces, searching, values, vectors, words)
+TESTS = tests_of(batches, concurrency, expiry, filters, graphs, items, namespaces, searching, values, vectors, words)
 globals().update(TESTS)
 __all__ += list(TESTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can do. All is demanded unless it is declared absent: then its tests are skipped, and say so."""
+    """What a store supports. Everything is tested unless declared absent; tests of absent capabilities are skipped."""
 
     sync_verbs: bool = True
     """`put`, `get`, `search` and the others."""
     async_verbs: bool = True
     """`aput`, `aget`, `asearch` and the others."""
     newest_first: bool = True
-    """A search without a query gives what was updated last first, then by namespace and key."""
+    """A search without a query is ordered by update time, newest first, then by namespace and key."""
     more_operators: bool = True
-    """Filters know `$in $nin $exists $contains $and $or $not`, which BaseStore does not name."""
+    """Filters support `$in $nin $exists $contains $and $or $not`, which BaseStore does not mention."""
     dotted_paths: bool = True
-    """`"a.b"` in a filter is a path, unless a key of that name is there."""
+    """`"a.b"` in a filter is a path, unless there is a key of that name."""
     atomic_batches: bool = True
-    """A batch within one first segment happens as a whole or not at all."""
+    """A batch whose namespaces share the first segment is stored as a whole or not at all."""
     ttl: bool = True
     """Items expire; see `ttl_store`."""
     text: bool = True
-    """A query finds items by their words; see `text_store`."""
+    """A query finds items by words; see `text_store`."""
     vectors: bool = True
-    """A query finds items by nearness; see `embedding_store`."""
+    """A query finds items by vector similarity; see `embedding_store`."""
 
 
 @pytest.fixture
 def capabilities() -> Capabilities:
-    """Override it to declare what a store lacks."""
+    """Override this to declare what your store lacks."""
     return Capabilities()
 
 
 @pytest.fixture
-def my_store(colour: str, store: Any) -> Iterator[Colour]:
-    """The store, with each verb in one colour."""
-    with opened(store, BaseStore, colour) as held:
-        yield held
+def my_store(sync_or_async: str, store: Any) -> Iterator[Caller]:
+    """The store under test, called sync or async."""
+    with open_caller(store, BaseStore, sync_or_async) as caller:
+        yield caller
 
 
 @pytest.fixture
 def ttl_store(store: Any) -> Any:
-    """A store that lets items expire and starts their time again on reads. Override it if `store` is none."""
+    """A store whose items expire and whose reads restart their TTL. Override this if `store` is not one."""
     return store
 
 
 @pytest.fixture
-def my_ttl_store(colour: str, ttl_store: Any) -> Iterator[Colour]:
-    """The store that expiry is tested on."""
-    with opened(ttl_store, BaseStore, colour) as held:
-        yield held
+def my_ttl_store(sync_or_async: str, ttl_store: Any) -> Iterator[Caller]:
+    """The store for tests of expiry, called sync or async."""
+    with open_caller(ttl_store, BaseStore, sync_or_async) as caller:
+        yield caller
 
 
 @pytest.fixture
 def text_store(store: Any) -> Any:
-    """A store that finds items by their words. Override it if `store` is none."""
+    """A store that finds items by words. Override this if `store` is not one."""
     return store
 
 
 @pytest.fixture
-def my_text_store(colour: str, text_store: Any) -> Iterator[Colour]:
-    """The store that words are searched in."""
-    with opened(text_store, BaseStore, colour) as held:
-        yield held
+def my_text_store(sync_or_async: str, text_store: Any) -> Iterator[Caller]:
+    """The store for tests of word search, called sync or async."""
+    with open_caller(text_store, BaseStore, sync_or_async) as caller:
+        yield caller
 
 
 @pytest.fixture
 def index() -> dict[str, Any]:
-    """The index of `embedding_store`, which must take it as it is: some tests change it."""
+    """The index of `embedding_store`, which must use it unchanged: some tests override it."""
     return {"dims": DIMS, "embed": embed, "fields": ["text", "about.title", "notes[*].text"]}
 
 
 @pytest.fixture
-def embedding_store(index: dict[str, Any]) -> Any:  # noqa: ARG001 - the one that replaces it needs it
-    """A store with this index. There is none to fall back on."""
-    pytest.fail("give the fixture `embedding_store(index)`, or declare Capabilities(vectors=False)")
+def embedding_store(index: dict[str, Any]) -> Any:  # noqa: ARG001 - overrides of this fixture use it
+    """A store with this index. There is no default."""
+    pytest.fail("define the fixture `embedding_store(index)`, or declare Capabilities(vectors=False)")
 
 
 @pytest.fixture
-def my_embedding_store(colour: str, embedding_store: Any) -> Iterator[Colour]:
-    """The store that nearness is searched in."""
-    with opened(embedding_store, BaseStore, colour) as held:
-        yield held
+def my_embedding_store(sync_or_async: str, embedding_store: Any) -> Iterator[Caller]:
+    """The store for tests of vector search, called sync or async."""
+    with open_caller(embedding_store, BaseStore, sync_or_async) as caller:
+        yield caller

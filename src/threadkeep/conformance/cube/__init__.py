@@ -1,8 +1,8 @@
-"""The tests of the cube suite, one subject a file. They are run through `cube_suite`, which has their fixtures."""
+"""Tests of the cube suite, one subject per file. `cube_suite` exports them and defines their fixtures."""
 
 from importlib.util import find_spec
 
-from threadkeep.conformance.declared import rewrite_asserts
+from threadkeep.conformance.collect import rewrite_asserts
 
 if find_spec("cubeloop") is None:
     raise ImportError(

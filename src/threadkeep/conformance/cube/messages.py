@@ -1,5 +1,5 @@
-"""Messages: in order, each with its class and all its fields, and that nobody changes them from outside."""
-# ruff: noqa: D103 - the name of a test says what it demands
+"""Tests of messages: order, classes and fields, no changes from outside, and duplicates."""
+# ruff: noqa: D103 - a test's name says what it checks
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from cubeloop.providers.base import (
 )
 from pydantic import BaseModel
 
-from threadkeep.conformance.cube.talking import Cube, everything, loaded, replied, said, told
-from threadkeep.conformance.declared import needs
-from threadkeep.conformance.json_values import KEPT, UNSURE, exact
+from threadkeep.conformance.cube.calls import Cube
+from threadkeep.conformance.cube.samples import assistant, dump_thread, load, load_texts, user
+from threadkeep.conformance.declarations import needs
+from threadkeep.conformance.json_values import EXACT, EXACT_OR_REFUSED, exact
 
 NESTED = {"a": [1, 2.5, None, {"b": [True, [], {}]}], "c": {"d": {"e": "f"}}}
 USER = UserMessage(
@@ -73,7 +74,7 @@ RESULT = ToolResultMessage(
     run_id="r",
 )
 BARE = UserMessage(content=[])
-KINDS: dict[str, Message] = {
+MESSAGES: dict[str, Message] = {
     "user": USER,
     "assistant": ASSISTANT,
     "failed": FAILED,
@@ -87,21 +88,21 @@ TEXTS = [
 
 
 class Found(BaseModel):
-    """What a tool may give as details."""
+    """A model that a tool may return as details."""
 
     title: str
     places: list[int]
 
 
-def found_results(cube: Cube) -> list[ToolResultMessage]:
-    """The messages of a thread that has results of tools only."""
-    found = loaded(cube).messages
+def load_results(cube: Cube) -> list[ToolResultMessage]:
+    """Load the messages of a thread that has tool results only."""
+    found = load(cube).messages
     assert {type(message) for message in found} == {ToolResultMessage}
     return [message for message in found if isinstance(message, ToolResultMessage)]
 
 
-def alike(found: Message, given: Message) -> bool:
-    """Whether two messages are of one class and equal in every field, down to the types of numbers."""
+def same_message(found: Message, given: Message) -> bool:
+    """Return whether two messages have the same class and are equal in every field, number types included."""
     return type(found) is type(given) and exact(found.model_dump()) == exact(given.model_dump())
 
 
@@ -110,201 +111,201 @@ def alike(found: Message, given: Message) -> bool:
 
 def test_messages_come_back_in_the_order_of_their_appends(my_cube: Cube) -> None:
     for n in range(120):
-        my_cube.append("t", [said(f"{n}"), replied(f"{n} again")] if n % 3 else [said(f"{n}")])
-    assert told(my_cube) == [text for n in range(120) for text in ([f"{n}", f"{n} again"] if n % 3 else [f"{n}"])]
+        my_cube.append("t", [user(f"{n}"), assistant(f"{n} again")] if n % 3 else [user(f"{n}")])
+    assert load_texts(my_cube) == [text for n in range(120) for text in ([f"{n}", f"{n} again"] if n % 3 else [f"{n}"])]
 
 
 def test_many_messages_may_be_appended_at_once(my_cube: Cube) -> None:
-    my_cube.append("t", [said(f"{n}") if n % 2 else replied(f"{n}") for n in range(2000)])
-    my_cube.append("t", [said("last")])
-    found = loaded(my_cube).messages
+    my_cube.append("t", [user(f"{n}") if n % 2 else assistant(f"{n}") for n in range(2000)])
+    my_cube.append("t", [user("last")])
+    found = load(my_cube).messages
     assert [message.role for message in found[:4]] == ["assistant", "user", "assistant", "user"]
-    assert told(my_cube) == [*(f"{n}" for n in range(2000)), "last"]
+    assert load_texts(my_cube) == [*(f"{n}" for n in range(2000)), "last"]
 
 
 def test_the_same_message_may_be_there_twice(my_cube: Cube) -> None:
-    my_cube.append("t", [said("again"), said("again")])
-    my_cube.append("t", [said("again")])
-    assert told(my_cube) == ["again"] * 3
+    my_cube.append("t", [user("again"), user("again")])
+    my_cube.append("t", [user("again")])
+    assert load_texts(my_cube) == ["again"] * 3
 
 
 def test_threads_do_not_mix(my_cube: Cube) -> None:
     for n in range(6):
-        my_cube.append(f"thread {n % 2}", [said(f"{n}")])
-    assert [told(my_cube, "thread 0"), told(my_cube, "thread 1")] == [["0", "2", "4"], ["1", "3", "5"]]
+        my_cube.append(f"thread {n % 2}", [user(f"{n}")])
+    assert [load_texts(my_cube, "thread 0"), load_texts(my_cube, "thread 1")] == [["0", "2", "4"], ["1", "3", "5"]]
 
 
 def test_a_load_changes_nothing(my_cube: Cube) -> None:
-    my_cube.append("t", list(KINDS.values()))
+    my_cube.append("t", list(MESSAGES.values()))
     my_cube.save_extra("t", {"a": [1]})
-    first = everything(my_cube)
-    assert everything(my_cube) == first
-    my_cube.append("t", [said("more")])
-    assert everything(my_cube)["messages"][:-1] == first["messages"]
+    first = dump_thread(my_cube)
+    assert dump_thread(my_cube) == first
+    my_cube.append("t", [user("more")])
+    assert dump_thread(my_cube)["messages"][:-1] == first["messages"]
 
 
-# --- what a message holds
+# --- contents of a message
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MESSAGES)
 def test_a_message_comes_back_with_its_class_and_all_fields(my_cube: Cube, kind: str) -> None:
-    my_cube.append("t", [KINDS[kind].model_copy(deep=True)])
-    (found,) = loaded(my_cube).messages
-    assert alike(found, KINDS[kind]), found
+    my_cube.append("t", [MESSAGES[kind].model_copy(deep=True)])
+    (found,) = load(my_cube).messages
+    assert same_message(found, MESSAGES[kind]), found
 
 
 def test_contents_come_back_as_their_classes(my_cube: Cube) -> None:
     my_cube.append("t", [ASSISTANT.model_copy(deep=True)])
-    (found,) = loaded(my_cube).messages
+    (found,) = load(my_cube).messages
     assert [type(content) for content in found.content] == [ThinkingContent, TextContent, ToolCall, ImageContent]
 
 
 def test_details_may_be_any_json(my_cube: Cube) -> None:
     given: list[Any] = [None, False, 0, 0.0, "", [], {}, "text", 1.5, [[1], {"a": None}]]
     my_cube.append("t", [RESULT.model_copy(update={"details": details, "id": ""}) for details in given])
-    assert [exact(message.details) for message in found_results(my_cube)] == [exact(details) for details in given]
+    assert [exact(message.details) for message in load_results(my_cube)] == [exact(details) for details in given]
 
 
 def test_models_in_details_come_back_as_dicts(my_cube: Cube) -> None:
     model = Found(title="a", places=[1, 2])
     my_cube.append("t", [RESULT.model_copy(update={"details": {"best": model, "all": [model]}})])
-    (found,) = found_results(my_cube)
+    (found,) = load_results(my_cube)
     plain = {"title": "a", "places": [1, 2]}
     assert found.details == {"best": plain, "all": [plain]}
 
 
 def test_texts_come_back_exactly(my_cube: Cube) -> None:
-    given: list[Message] = [said(text) for text in TEXTS]
+    given: list[Message] = [user(text) for text in TEXTS]
     given += [ASSISTANT.model_copy(update={"content": [ThinkingContent(thinking=text)], "id": ""}) for text in TEXTS]
     my_cube.append("t", given)
-    found = loaded(my_cube).messages
+    found = load(my_cube).messages
     assert [message.model_dump() for message in found] == [message.model_dump() for message in given]
 
 
 def test_texts_of_several_megabytes_come_back_exactly(my_cube: Cube) -> None:
     long = "".join(f"line {n} of a long text\n" for n in range(200_000))
     image = ImageContent(source="0123456789abcdef" * 200_000, media_type="image/png")
-    given: list[Message] = [said(long), UserMessage(content=[image]), said("short")]
+    given: list[Message] = [user(long), UserMessage(content=[image]), user("short")]
     my_cube.append("t", given)
-    found = loaded(my_cube).messages
+    found = load(my_cube).messages
     assert len(found) == 3
-    assert all(map(alike, found, given))
+    assert all(map(same_message, found, given))
 
 
-@pytest.mark.parametrize("given", KEPT.values(), ids=KEPT.keys())
+@pytest.mark.parametrize("given", EXACT.values(), ids=EXACT.keys())
 def test_a_value_in_a_message_comes_back_exactly(my_cube: Cube, given: Any) -> None:
-    messages = holding(given)
+    messages = messages_with(given)
     my_cube.append("t", messages)
-    assert all(map(alike, loaded(my_cube).messages, messages))
+    assert all(map(same_message, load(my_cube).messages, messages))
 
 
-@pytest.mark.parametrize("given", UNSURE.values(), ids=UNSURE.keys())
+@pytest.mark.parametrize("given", EXACT_OR_REFUSED.values(), ids=EXACT_OR_REFUSED.keys())
 def test_a_value_in_a_message_that_json_dislikes_comes_back_exactly_or_is_refused(my_cube: Cube, given: Any) -> None:
-    my_cube.append("t", [said("before")])
+    my_cube.append("t", [user("before")])
     try:
-        messages = holding(given)
+        messages = messages_with(given)
         my_cube.append("t", messages)
     except (ValueError, TypeError):
-        assert told(my_cube) == ["before"]
+        assert load_texts(my_cube) == ["before"]
     else:
-        assert all(map(alike, loaded(my_cube).messages[1:], messages))
+        assert all(map(same_message, load(my_cube).messages[1:], messages))
 
 
-def holding(value: Any) -> list[Message]:
-    """Messages with a value wherever one may be."""
+def messages_with(value: Any) -> list[Message]:
+    """Return messages with this value in every field that may hold one."""
     call = ToolCall(id="c", name="n", arguments={"held": value})
     return [
-        said("a", metadata={"held": value}),
+        user("a", metadata={"held": value}),
         AssistantMessage(content=[call], metadata={"held": value}),
         RESULT.model_copy(update={"details": {"held": value}, "metadata": {"held": value}}),
     ]
 
 
-# --- messages that are given, messages that are returned
+# --- messages are copied on the way in and out
 
 
-def test_what_is_done_to_a_message_after_its_append_is_not_kept(my_cube: Cube) -> None:
+def test_changing_a_message_after_its_append_changes_nothing(my_cube: Cube) -> None:
     given: list[Message] = [USER.model_copy(deep=True), RESULT.model_copy(deep=True)]
     my_cube.append("t", given)
-    change(given)
-    assert everything(my_cube)["messages"] == [USER.model_dump(), RESULT.model_dump()]
+    change_messages(given)
+    assert dump_thread(my_cube)["messages"] == [USER.model_dump(), RESULT.model_dump()]
 
 
-def test_what_is_done_to_a_message_that_load_gave_is_not_kept(my_cube: Cube) -> None:
+def test_changing_a_loaded_message_changes_nothing(my_cube: Cube) -> None:
     my_cube.append("t", [USER.model_copy(deep=True), RESULT.model_copy(deep=True)])
-    change(loaded(my_cube).messages)
-    assert everything(my_cube)["messages"] == [USER.model_dump(), RESULT.model_dump()]
+    change_messages(load(my_cube).messages)
+    assert dump_thread(my_cube)["messages"] == [USER.model_dump(), RESULT.model_dump()]
 
 
-def change(messages: list[Message]) -> None:
-    """Change all that can be changed of some messages."""
+def change_messages(messages: list[Message]) -> None:
+    """Change everything that can be changed in these messages."""
     for message in messages:
         message.content.clear()
         message.metadata["nested"]["a"].append("changed")  # type: ignore[index, union-attr, call-overload]
         message.metadata["new"] = 1
         if isinstance(message, ToolResultMessage) and isinstance(message.details, dict):
             message.details["new"] = 1
-    messages.append(said("new"))
+    messages.append(user("new"))
 
 
-# --- a message that is sent again
+# --- messages that are sent again
 
 
 @needs("dedup")
 def test_a_message_that_is_sent_again_is_stored_once(my_cube: Cube) -> None:
-    my_cube.append("t", [said("a", id="1"), said("b", id="2")])
-    my_cube.append("t", [said("a", id="1"), said("b", id="2"), said("c", id="3")])
-    assert told(my_cube) == ["a", "b", "c"]
+    my_cube.append("t", [user("a", id="1"), user("b", id="2")])
+    my_cube.append("t", [user("a", id="1"), user("b", id="2"), user("c", id="3")])
+    assert load_texts(my_cube) == ["a", "b", "c"]
 
 
 @needs("dedup")
-def test_of_a_message_that_is_sent_again_the_first_stays(my_cube: Cube) -> None:
-    my_cube.append("t", [said("first", id="1")])
-    my_cube.append("t", [replied("second", id="1")])
-    assert told(my_cube) == ["first"]
+def test_a_message_that_is_sent_again_keeps_the_first_version(my_cube: Cube) -> None:
+    my_cube.append("t", [user("first", id="1")])
+    my_cube.append("t", [assistant("second", id="1")])
+    assert load_texts(my_cube) == ["first"]
 
 
 @needs("dedup")
 def test_a_message_that_is_twice_in_an_append_is_stored_once(my_cube: Cube) -> None:
-    my_cube.append("t", [said("a", id="1"), said("b", id="2"), said("a", id="1")])
-    assert told(my_cube) == ["a", "b"]
+    my_cube.append("t", [user("a", id="1"), user("b", id="2"), user("a", id="1")])
+    assert load_texts(my_cube) == ["a", "b"]
 
 
 @needs("dedup")
 def test_a_message_that_many_tasks_send_is_stored_once(my_cube: Cube) -> None:
-    my_cube.together("append", [("t", [said("a", id="1"), said("b", id="2")])] * 20)
-    assert told(my_cube) == ["a", "b"]
+    my_cube.call_concurrently("append", [("t", [user("a", id="1"), user("b", id="2")])] * 20)
+    assert load_texts(my_cube) == ["a", "b"]
 
 
 @needs("dedup")
 def test_another_handle_knows_what_was_sent(my_cube: Cube, my_other_cube: Cube) -> None:
-    my_cube.append("t", [said("a", id="1")])
-    my_other_cube.append("t", [said("a", id="1"), said("b", id="2")])
-    my_cube.append("t", [said("b", id="2"), said("c", id="3")])
-    assert told(my_cube) == told(my_other_cube) == ["a", "b", "c"]
+    my_cube.append("t", [user("a", id="1")])
+    my_other_cube.append("t", [user("a", id="1"), user("b", id="2")])
+    my_cube.append("t", [user("b", id="2"), user("c", id="3")])
+    assert load_texts(my_cube) == load_texts(my_other_cube) == ["a", "b", "c"]
 
 
 @needs("dedup")
 def test_the_same_id_in_another_thread_is_another_message(my_cube: Cube) -> None:
     for thread in ("t", "other"):
-        my_cube.append(thread, [said("a", id="1")])
-    assert told(my_cube) == told(my_cube, "other") == ["a"]
+        my_cube.append(thread, [user("a", id="1")])
+    assert load_texts(my_cube) == load_texts(my_cube, "other") == ["a"]
 
 
 def test_messages_without_an_id_are_all_kept(my_cube: Cube) -> None:
-    my_cube.append("t", [said("a", id=""), said("a", id="")])
-    my_cube.append("t", [said("a", id=""), said("b", id="1")])
-    my_cube.append("t", [said("a", id="")])
-    assert told(my_cube) == ["a", "a", "a", "b", "a"]
+    my_cube.append("t", [user("a", id=""), user("a", id="")])
+    my_cube.append("t", [user("a", id=""), user("b", id="1")])
+    my_cube.append("t", [user("a", id="")])
+    assert load_texts(my_cube) == ["a", "a", "a", "b", "a"]
 
 
 @needs("dedup", "runs", "forks")
-def test_a_fork_knows_the_messages_that_it_took_over(my_cube: Cube) -> None:
+def test_a_fork_knows_the_ids_of_its_inherited_messages(my_cube: Cube) -> None:
     my_cube.claim_run("t", "r")
-    my_cube.append("t", [said("a", id="1"), said("b", "r", id="2")])
+    my_cube.append("t", [user("a", id="1"), user("b", "r", id="2")])
     my_cube.mark_run_complete("t", "r")
     my_cube.claim_run("t", "late")
-    my_cube.append("t", [said("late", "late", id="3")])
+    my_cube.append("t", [user("late", "late", id="3")])
     my_cube.fork("t", "new", after_run_id="r")
-    my_cube.append("new", [said("a", id="1"), said("c", id="3")])
-    assert told(my_cube, "new") == ["a", "b", "c"]
+    my_cube.append("new", [user("a", id="1"), user("c", id="3")])
+    assert load_texts(my_cube, "new") == ["a", "b", "c"]

@@ -1,5 +1,5 @@
-"""Questions to a person: one waits at a time, and it is cleared by whoever answers it."""
-# ruff: noqa: D103 - the name of a test says what it demands
+"""Tests of pending requests, the questions to a person: one waits at a time, and its answer clears it."""
+# ruff: noqa: D103 - a test's name says what it checks
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from cubeloop.hitl.types import ApproveRequest, AskRequest, ConfirmRequest, HitlRequest, Option, Question
 
-from threadkeep.conformance.cube.talking import Cube, both, everything, question, said
-from threadkeep.conformance.declared import needs
+from threadkeep.conformance.cube.calls import Cube, run_both
+from threadkeep.conformance.cube.samples import dump_thread, question, user
+from threadkeep.conformance.declarations import needs
 
 NEEDS = ("pending",)
 DETAILS: dict[str, Any] = {"a": [1, 2.5, None, {"b": True}], "text": "\U0001f99c '\""}
@@ -68,7 +69,7 @@ def test_none_clears_the_request_whatever_the_run(my_cube: Cube) -> None:
 
 def test_clearing_where_nothing_waits_is_no_error(my_cube: Cube) -> None:
     my_cube.save_pending_request("t", None)
-    my_cube.append("known", [said("hello")])
+    my_cube.append("known", [user("hello")])
     my_cube.save_pending_request("known", None)
     assert my_cube.load_pending("t") is my_cube.load_pending("known") is None
 
@@ -82,24 +83,24 @@ def test_each_thread_has_a_request_of_its_own(my_cube: Cube) -> None:
 
 
 def test_a_request_leaves_messages_and_extra_alone(my_cube: Cube) -> None:
-    my_cube.append("t", [said("hello")])
+    my_cube.append("t", [user("hello")])
     my_cube.save_extra("t", {"a": 1})
-    before = everything(my_cube)
+    before = dump_thread(my_cube)
     my_cube.save_pending_request("t", question(), run_id="r")
-    assert everything(my_cube) == before
-    my_cube.append("t", [said("again")])
+    assert dump_thread(my_cube) == before
+    my_cube.append("t", [user("again")])
     my_cube.save_extra("t", {"a": 2})
     assert my_cube.load_pending("t") == (question(), "r")
 
 
-def test_what_is_done_to_a_request_is_not_kept(my_cube: Cube) -> None:
+def test_changing_a_request_after_it_was_saved_changes_nothing(my_cube: Cube) -> None:
     given = question()
     my_cube.save_pending_request("t", given, run_id="r")
     given.question_id = "changed"
     assert my_cube.load_pending("t") == (question(), "r")
 
 
-def test_what_is_done_to_a_request_that_was_loaded_is_not_kept(my_cube: Cube) -> None:
+def test_changing_a_loaded_request_changes_nothing(my_cube: Cube) -> None:
     my_cube.save_pending_request("t", question(), run_id="r")
     my_cube.load_pending_request("t").question_id = "changed"
     my_cube.load_pending("t")[0].question_id = "changed"
@@ -144,7 +145,7 @@ def test_a_request_without_a_run_is_not_cleared_by_any(my_cube: Cube) -> None:
 def test_nothing_is_cleared_where_nothing_waits(my_cube: Cube) -> None:
     assert my_cube.clear_pending_request_if_matches("unknown", question_id="q", run_id="r") is False
     assert my_cube.load("unknown") is None
-    my_cube.append("t", [said("hello")])
+    my_cube.append("t", [user("hello")])
     my_cube.save_pending_request("other", question("q"), run_id="r")
     assert my_cube.clear_pending_request_if_matches("t", question_id="q", run_id="r") is False
     assert my_cube.load_pending("other") == (question("q"), "r")
@@ -157,19 +158,19 @@ def test_a_request_that_was_replaced_is_not_cleared_by_the_answer_to_the_first(m
     assert my_cube.clear_pending_request_if_matches("t", question_id="q", run_id="s") is True
 
 
-def test_of_many_who_clear_a_request_one_does(my_cube: Cube) -> None:
+def test_only_one_of_many_calls_clears_a_request(my_cube: Cube) -> None:
     my_cube.save_pending_request("t", question("q"), run_id="r")
-    answers = my_cube.together("clear_pending_request_if_matches", [("t",)] * 50, question_id="q", run_id="r")
+    answers = my_cube.call_concurrently("clear_pending_request_if_matches", [("t",)] * 50, question_id="q", run_id="r")
     assert sorted(answers) == [False] * 49 + [True]
     assert my_cube.load_pending("t") is None
 
 
-def test_of_two_handles_that_clear_a_request_one_does(my_cube: Cube, my_other_cube: Cube) -> None:
+def test_only_one_of_two_handles_clears_a_request(my_cube: Cube, my_other_cube: Cube) -> None:
     clears = [cube.clear_pending_request_if_matches for cube in (my_cube, my_other_cube)]
     for n in range(10):
         my_cube.save_pending_request("t", question(f"q{n}"), run_id="r")
         assert my_other_cube.load_pending("t") == (question(f"q{n}"), "r")
-        answers = both(*(partial(clear, "t", question_id=f"q{n}", run_id="r") for clear in clears))
+        answers = run_both(*(partial(clear, "t", question_id=f"q{n}", run_id="r") for clear in clears))
         assert sorted(answers) == [False, True]
         assert my_cube.load_pending("t") is my_other_cube.load_pending("t") is None
 

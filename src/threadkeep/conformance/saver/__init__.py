@@ -1,5 +1,5 @@
-"""The tests of the saver suite, one subject a file. They are run through `saver_suite`, which has their fixtures."""
+"""Tests of the saver suite, one subject per file. `saver_suite` exports them and defines their fixtures."""
 
-from threadkeep.conformance.declared import rewrite_asserts
+from threadkeep.conformance.collect import rewrite_asserts
 
 rewrite_asserts(__name__, __path__)

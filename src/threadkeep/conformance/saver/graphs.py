@@ -1,5 +1,5 @@
-"""In a graph of LangGraph: a thread goes on where it was, waits for an answer, and may be forked."""
-# ruff: noqa: D103 - the name of a test says what it demands
+"""Tests of the saver in a LangGraph graph: a thread continues, waits for an answer, and can be forked."""
+# ruff: noqa: D103 - a test's name says what it checks
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from threadkeep.conformance.colours import Colour
+from threadkeep.conformance.sync_async import Caller
 
 THREAD: dict[str, Any] = {"configurable": {"thread_id": "t"}}
 
 
 class Log(TypedDict):
-    """The state of a graph that writes lines."""
+    """State of a graph that adds lines."""
 
     lines: Annotated[list[str], operator.add]
 
 
-def graph_on(saver: Colour, *, asks: bool = False) -> Colour:
-    """A graph that adds a line, and then perhaps asks for another one."""
+def graph_on(saver: Caller, *, asks: bool = False) -> Caller:
+    """Compile a graph that adds a line and then, if `asks`, interrupts to ask for another one."""
     graph = pytest.importorskip("langgraph.graph", reason="the package langgraph is not installed")
     types = pytest.importorskip("langgraph.types", reason="the package langgraph is not installed")
 
@@ -33,10 +33,10 @@ def graph_on(saver: Colour, *, asks: bool = False) -> Colour:
     builder = graph.StateGraph(Log)
     builder.add_sequence([note, ask] if asks else [note])
     builder.add_edge(graph.START, "note")
-    return saver.beside(builder.compile(checkpointer=saver.target))
+    return saver.wrap(builder.compile(checkpointer=saver.target))
 
 
-def test_a_thread_goes_on_where_it_was(my_saver: Colour) -> None:
+def test_a_thread_continues_where_it_stopped(my_saver: Caller) -> None:
     graph = graph_on(my_saver)
     for _ in range(3):
         graph.invoke({"lines": []}, THREAD)
@@ -44,7 +44,7 @@ def test_a_thread_goes_on_where_it_was(my_saver: Colour) -> None:
     assert graph.get_state({"configurable": {"thread_id": "other"}}).values == {}
 
 
-def test_an_interrupted_thread_waits_for_its_answer(my_saver: Colour) -> None:
+def test_an_interrupted_thread_waits_for_its_answer(my_saver: Caller) -> None:
     types = pytest.importorskip("langgraph.types", reason="the package langgraph is not installed")
     graph = graph_on(my_saver, asks=True)
     graph.invoke({"lines": []}, THREAD)
@@ -53,7 +53,7 @@ def test_an_interrupted_thread_waits_for_its_answer(my_saver: Colour) -> None:
     assert graph.invoke(types.Command(resume="this"), THREAD) == {"lines": ["line 0", "this"]}
 
 
-def test_a_thread_may_be_forked_from_its_history(my_saver: Colour) -> None:
+def test_a_thread_may_be_forked_from_its_history(my_saver: Caller) -> None:
     graph = graph_on(my_saver)
     for _ in range(2):
         graph.invoke({"lines": []}, THREAD)
@@ -63,8 +63,8 @@ def test_a_thread_may_be_forked_from_its_history(my_saver: Colour) -> None:
     assert graph.invoke({"lines": []}, THREAD) == {"lines": ["line 0", "another", "line 2"]}
 
 
-def test_a_duplicate_of_any_checkpoint_has_its_values_and_goes_on_as_it_does(my_saver: Colour) -> None:
-    """`__copy__` puts beside the checkpoint, with all its versions and none that is new."""
+def test_a_duplicate_of_any_checkpoint_has_its_values_and_next_nodes(my_saver: Caller) -> None:
+    """`__copy__` puts a sibling of the checkpoint with all its versions, none of them new."""
     graph = graph_on(my_saver, asks=True)
     graph.invoke({"lines": []}, THREAD)
     for state in list(graph.get_state_history(THREAD)):

@@ -1,5 +1,5 @@
-"""The tests of the store suite, one subject a file. They are run through `store_suite`, which has their fixtures."""
+"""Tests of the store suite, one subject per file. `store_suite` exports them and defines their fixtures."""
 
-from threadkeep.conformance.declared import rewrite_asserts
+from threadkeep.conformance.collect import rewrite_asserts
 
 rewrite_asserts(__name__, __path__)

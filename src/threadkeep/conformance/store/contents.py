@@ -1,4 +1,4 @@
-"""Putting many items at once, and reading what is there."""
+"""Puts many items at once, and reads items back."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any
 
 from langgraph.store.base import PutOp
 
-from threadkeep.conformance.colours import Colour
+from threadkeep.conformance.sync_async import Caller
 
 HOME = ("home",)
-"""The namespace of tests that need only one."""
+"""The namespace for tests that need only one."""
 
 
-def put_all(store: Colour, values: Mapping[str, Mapping[str, Any]], namespace: tuple[str, ...] = HOME) -> None:
-    """Put one item for each key, in one batch."""
+def put_all(store: Caller, values: Mapping[str, Mapping[str, Any]], namespace: tuple[str, ...] = HOME) -> None:
+    """Put one item per key, in one batch."""
     store.batch([PutOp(namespace, key, value) for key, value in values.items()])
 
 
-def put_in(store: Colour, namespaces: Iterable[tuple[str, ...]]) -> None:
-    """Put one item into each of these namespaces."""
+def put_one_in_each(store: Caller, namespaces: Iterable[tuple[str, ...]]) -> None:
+    """Put one item, `key`, into each of these namespaces."""
     store.batch([PutOp(namespace, "key", {"in": list(namespace)}) for namespace in namespaces])
 
 
 def keys(found: Iterable[Any]) -> list[str]:
-    """The keys of items, in their order."""
+    """Return the keys of items, in order."""
     return [item.key for item in found]
 
 
-def value(store: Colour, key: str, namespace: tuple[str, ...] = HOME) -> Any:
-    """The value of an item that must be there."""
+def value(store: Caller, key: str, namespace: tuple[str, ...] = HOME) -> Any:
+    """Return the value of an item that must exist."""
     item = store.get(namespace, key)
-    assert item is not None, f"{key!r} is not there"
+    assert item is not None, f"no item {key!r}"
     return item.value
 
 
-def within_a_second() -> None:
-    """Wait until a second has just begun: a store that counts whole seconds then shows it, and not by chance."""
+def wait_for_start_of_second() -> None:
+    """Wait until a new second has begun, so that a store that stores whole seconds fails reliably, not by chance."""
     past = time.time() % 1
     if past > 0.5:
         time.sleep(1 - past)

@@ -1,5 +1,5 @@
-"""Time to live, in minutes: what is over never comes back, and what starts the time again."""
-# ruff: noqa: D103 - the name of a test says what it demands
+"""Tests of time to live (TTL, in minutes): expired items never come back, and what restarts the TTL."""
+# ruff: noqa: D103 - a test's name says what it checks
 
 from __future__ import annotations
 
@@ -11,61 +11,61 @@ from typing import Any
 import pytest
 from langgraph.store.base import PutOp
 
-from threadkeep.conformance.colours import Colour
-from threadkeep.conformance.store.contents import HOME, keys, within_a_second
+from threadkeep.conformance.store.contents import HOME, keys, wait_for_start_of_second
+from threadkeep.conformance.sync_async import Caller
 
-TERMS = (0.4, 3.0)
-"""Seconds to live: first short, then, if an item was gone too early, so long that no slow machine is to blame."""
+LIFETIMES = (0.4, 3.0)
+"""Seconds: a short TTL first; if an item expired too early, one so long that a slow machine is no excuse."""
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """A time to live, and waiting for a part of it."""
+class Lifetime:
+    """A time to live, and a way to wait for a part of it."""
 
     seconds: float
 
     @property
     def ttl(self) -> float:
-        """In minutes, as stores want it."""
+        """The TTL in minutes, as stores expect it."""
         return self.seconds / 60
 
     def wait(self, part: float) -> None:
-        """Let this part of the time go by."""
+        """Sleep for this fraction of the lifetime."""
         time.sleep(self.seconds * part)
 
 
-class Early(AssertionError):
-    """An item was gone before its time."""
+class ExpiredEarly(AssertionError):
+    """An item expired before its time."""
 
 
-def still(found: Any) -> None:
-    """What was found must be something."""
+def check_present(found: Any) -> None:
+    """Raise ExpiredEarly if nothing was found."""
     if not found:
-        raise Early("the item is gone before its time")
+        raise ExpiredEarly("the item expired before its time")
 
 
-def patiently(story: Callable[[Term], None]) -> None:
-    """Tell a story of a short time; if an item was gone early, once more with a longer one."""
+def retry_slower(scenario: Callable[[Lifetime], None]) -> None:
+    """Run a scenario with a short lifetime; if an item expired early, once more with a longer one."""
     try:
-        story(Term(TERMS[0]))
-    except Early:
-        story(Term(TERMS[1]))
+        scenario(Lifetime(LIFETIMES[0]))
+    except ExpiredEarly:
+        scenario(Lifetime(LIFETIMES[1]))
 
 
-def put_brief(store: Colour, *names: str) -> None:
-    """Put items that are over when this returns."""
+def put_expired(store: Caller, *names: str) -> None:
+    """Put items that have expired when this returns."""
     store.batch([PutOp(HOME, name, {"brief": True}, ttl=0.001) for name in names])
     time.sleep(0.1)
 
 
-def test_what_is_over_is_not_got(my_ttl_store: Colour) -> None:
-    put_brief(my_ttl_store, "k")
+def test_an_expired_item_is_not_returned_by_get(my_ttl_store: Caller) -> None:
+    put_expired(my_ttl_store, "k")
     assert my_ttl_store.get(HOME, "k") is None
     assert my_ttl_store.get(HOME, "k", refresh_ttl=True) is None
 
 
-def test_what_is_over_is_not_found(my_ttl_store: Colour) -> None:
-    put_brief(my_ttl_store, "a", "b", "c")
+def test_an_expired_item_is_not_found_by_search(my_ttl_store: Caller) -> None:
+    put_expired(my_ttl_store, "a", "b", "c")
     my_ttl_store.put(HOME, "stays", {"brief": False})
     assert keys(my_ttl_store.search(HOME)) == ["stays"]
     assert my_ttl_store.search(HOME, filter={"brief": True}) == []
@@ -73,39 +73,39 @@ def test_what_is_over_is_not_found(my_ttl_store: Colour) -> None:
     assert my_ttl_store.search(HOME, offset=1) == []
 
 
-def test_a_namespace_whose_items_are_over_is_not_listed(my_ttl_store: Colour) -> None:
-    put_brief(my_ttl_store, "k")
+def test_a_namespace_of_expired_items_is_not_listed(my_ttl_store: Caller) -> None:
+    put_expired(my_ttl_store, "k")
     my_ttl_store.put(("other",), "k", {})
     assert my_ttl_store.list_namespaces() == [("other",)]
     assert my_ttl_store.list_namespaces(prefix=HOME) == []
     assert my_ttl_store.list_namespaces(max_depth=1) == [("other",)]
 
 
-def test_what_is_over_and_put_again_is_new(my_ttl_store: Colour) -> None:
-    within_a_second()
+def test_an_expired_item_that_is_put_again_is_new(my_ttl_store: Caller) -> None:
+    wait_for_start_of_second()
     my_ttl_store.put(HOME, "k", {})
     first = my_ttl_store.get(HOME, "k")
-    put_brief(my_ttl_store, "k")
+    put_expired(my_ttl_store, "k")
     my_ttl_store.put(HOME, "k", {"again": True})
     again = my_ttl_store.get(HOME, "k")
     assert again.value == {"again": True}
     assert again.created_at > first.created_at
 
 
-def test_an_item_is_there_until_its_time_is_over(my_ttl_store: Colour) -> None:
-    def story(term: Term) -> None:
-        my_ttl_store.put(HOME, "k", {"n": 1}, ttl=term.ttl)
-        still(my_ttl_store.search(HOME, refresh_ttl=False))
-        term.wait(1.2)
+def test_an_item_exists_until_it_expires(my_ttl_store: Caller) -> None:
+    def scenario(lifetime: Lifetime) -> None:
+        my_ttl_store.put(HOME, "k", {"n": 1}, ttl=lifetime.ttl)
+        check_present(my_ttl_store.search(HOME, refresh_ttl=False))
+        lifetime.wait(1.2)
         assert my_ttl_store.search(HOME) == []
 
-    patiently(story)
+    retry_slower(scenario)
 
 
-def test_an_item_without_a_time_to_live_stays(my_ttl_store: Colour) -> None:
+def test_an_item_without_ttl_does_not_expire(my_ttl_store: Caller) -> None:
     my_ttl_store.put(HOME, "none", {}, ttl=None)
     my_ttl_store.put(HOME, "not given", {})
-    put_brief(my_ttl_store, "brief")
+    put_expired(my_ttl_store, "brief")
     assert sorted(keys(my_ttl_store.search(HOME))) == ["none", "not given"]
 
 
@@ -117,58 +117,58 @@ READS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
 @pytest.mark.parametrize("how", [{"refresh_ttl": True}, {}], ids=["asked for", "by default"])
-def test_a_read_starts_the_time_again(my_ttl_store: Colour, read: Callable[..., Any], how: dict[str, bool]) -> None:
-    def story(term: Term) -> None:
-        my_ttl_store.put(HOME, "k", {}, ttl=term.ttl)
+def test_a_read_restarts_the_ttl(my_ttl_store: Caller, read: Callable[..., Any], how: dict[str, bool]) -> None:
+    def scenario(lifetime: Lifetime) -> None:
+        my_ttl_store.put(HOME, "k", {}, ttl=lifetime.ttl)
         for _ in range(2):
-            term.wait(0.6)
-            still(read(my_ttl_store, **how))
-        term.wait(1.2)
+            lifetime.wait(0.6)
+            check_present(read(my_ttl_store, **how))
+        lifetime.wait(1.2)
         assert not read(my_ttl_store, **how)
 
-    patiently(story)
+    retry_slower(scenario)
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
-def test_a_read_without_refresh_leaves_the_time_alone(my_ttl_store: Colour, read: Callable[..., Any]) -> None:
-    def story(term: Term) -> None:
-        my_ttl_store.put(HOME, "k", {}, ttl=term.ttl)
-        term.wait(0.6)
-        still(read(my_ttl_store, refresh_ttl=False))
-        term.wait(0.6)
+def test_a_read_without_refresh_does_not_restart_the_ttl(my_ttl_store: Caller, read: Callable[..., Any]) -> None:
+    def scenario(lifetime: Lifetime) -> None:
+        my_ttl_store.put(HOME, "k", {}, ttl=lifetime.ttl)
+        lifetime.wait(0.6)
+        check_present(read(my_ttl_store, refresh_ttl=False))
+        lifetime.wait(0.6)
         assert not read(my_ttl_store, refresh_ttl=False)
 
-    patiently(story)
+    retry_slower(scenario)
 
 
-def test_an_overwrite_starts_the_time_again(my_ttl_store: Colour) -> None:
-    def story(term: Term) -> None:
+def test_an_overwrite_restarts_the_ttl(my_ttl_store: Caller) -> None:
+    def scenario(lifetime: Lifetime) -> None:
         for n in range(3):
-            my_ttl_store.put(HOME, "k", {"n": n}, ttl=term.ttl)
-            term.wait(0.6)
-        still(my_ttl_store.get(HOME, "k", refresh_ttl=False))
-        term.wait(0.6)
+            my_ttl_store.put(HOME, "k", {"n": n}, ttl=lifetime.ttl)
+            lifetime.wait(0.6)
+        check_present(my_ttl_store.get(HOME, "k", refresh_ttl=False))
+        lifetime.wait(0.6)
         assert my_ttl_store.get(HOME, "k") is None
 
-    patiently(story)
+    retry_slower(scenario)
 
 
-def test_an_overwrite_without_a_time_to_live_stays(my_ttl_store: Colour) -> None:
-    def story(term: Term) -> None:
+def test_an_overwrite_without_ttl_does_not_expire(my_ttl_store: Caller) -> None:
+    def scenario(lifetime: Lifetime) -> None:
         for name in ("none", "not given"):
-            my_ttl_store.put(HOME, name, {"n": 1}, ttl=term.ttl)
+            my_ttl_store.put(HOME, name, {"n": 1}, ttl=lifetime.ttl)
         my_ttl_store.put(HOME, "none", {"n": 2}, ttl=None)
         my_ttl_store.put(HOME, "not given", {"n": 2})
-        term.wait(1.2)
+        lifetime.wait(1.2)
         assert sorted(keys(my_ttl_store.search(HOME))) == ["none", "not given"]
 
-    patiently(story)
+    retry_slower(scenario)
 
 
-def test_a_store_without_time_to_live_refuses_it(my_store: Colour, capabilities: Any) -> None:
-    """An item that was to be forgotten must not be kept for ever in silence."""
+def test_a_store_without_ttl_refuses_it(my_store: Caller, capabilities: Any) -> None:
+    """An item that should expire must not silently be kept forever."""
     if capabilities.ttl:
-        pytest.skip("the capability 'ttl' is there: this is for stores without it")
+        pytest.skip("only for stores without the capability 'ttl'")
     with pytest.raises(NotImplementedError):
         my_store.put(HOME, "k", {}, ttl=1)
     assert my_store.get(HOME, "k") is None

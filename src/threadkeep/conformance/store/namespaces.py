@@ -1,5 +1,5 @@
-"""Namespaces: whole segments, any text in them, what is refused, and `list_namespaces`."""
-# ruff: noqa: D103 - the name of a test says what it demands
+"""Tests of namespaces: prefixes of whole segments, any text in them, what is refused, and `list_namespaces`."""
+# ruff: noqa: D103 - a test's name says what it checks
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp
 
-from threadkeep.conformance.colours import Colour
-from threadkeep.conformance.store.contents import keys, put_in, value
+from threadkeep.conformance.store.contents import keys, put_one_in_each, value
+from threadkeep.conformance.sync_async import Caller
 
 SEGMENTS = [
     "a", "A", "ab", "a b", "a%b", "a_b", "axb", "a*b", "*", "a?b", "[ab]", "%", "_", "a'b", 'a"b', "a`b", "a;b--", "a/b",
     "a:b", "a|b", "a,b", "a\\b", "a\\", "{a}", "(a)", "a\tb", "a\nb", " ", " a", "$", "\u00e9", "e\u0301", "\u00df",
     "SS", "\U0001f99c", "\u4e2d\u6587", "\u05d0", "\ufffd", "1", "01", "None", "\x7f", "a" * 200,
 ]  # fmt: skip
-UNSURE = {"NUL": "a\0b", "lone surrogate": "a\ud800b", "very long": "a" * 5000}
+DOUBTFUL = {"NUL": "a\0b", "lone surrogate": "a\ud800b", "very long": "a" * 5000}
 REFUSED: dict[str, Any] = {
     "no segment": (),
     "empty segment": ("a", ""),
@@ -29,45 +29,51 @@ REFUSED: dict[str, Any] = {
 }
 
 
-def found_in(store: Colour, prefix: tuple[str, ...]) -> set[tuple[str, ...]]:
-    """The namespaces of what a search finds."""
+def find_namespaces(store: Caller, prefix: tuple[str, ...]) -> set[tuple[str, ...]]:
+    """Return the namespaces of the items that a search finds."""
     return {item.namespace for item in store.search(prefix, limit=1000)}
 
 
-def test_a_prefix_is_one_of_whole_segments(my_store: Colour) -> None:
-    put_in(my_store, [("a",), ("a", "b"), ("a", "b", "c"), ("ab",), ("ab", "c"), ("b", "a")])
-    assert found_in(my_store, ("a",)) == {("a",), ("a", "b"), ("a", "b", "c")}
-    assert found_in(my_store, ("a", "b")) == {("a", "b"), ("a", "b", "c")}
-    assert found_in(my_store, ("a", "b", "c", "d")) == set()
+def test_a_prefix_is_one_of_whole_segments(my_store: Caller) -> None:
+    put_one_in_each(my_store, [("a",), ("a", "b"), ("a", "b", "c"), ("ab",), ("ab", "c"), ("b", "a")])
+    assert find_namespaces(my_store, ("a",)) == {("a",), ("a", "b"), ("a", "b", "c")}
+    assert find_namespaces(my_store, ("a", "b")) == {("a", "b"), ("a", "b", "c")}
+    assert find_namespaces(my_store, ("a", "b", "c", "d")) == set()
 
 
-def test_an_empty_prefix_finds_everything(my_store: Colour) -> None:
-    put_in(my_store, [("a",), ("b", "c")])
-    assert found_in(my_store, ()) == {("a",), ("b", "c")}
+def test_an_empty_prefix_finds_everything(my_store: Caller) -> None:
+    put_one_in_each(my_store, [("a",), ("b", "c")])
+    assert find_namespaces(my_store, ()) == {("a",), ("b", "c")}
 
 
-def test_segments_are_case_sensitive(my_store: Colour) -> None:
-    put_in(my_store, [("User", "x"), ("user", "x")])
-    assert found_in(my_store, ("user",)) == {("user", "x")}
+def test_segments_are_case_sensitive(my_store: Caller) -> None:
+    put_one_in_each(my_store, [("User", "x"), ("user", "x")])
+    assert find_namespaces(my_store, ("user",)) == {("user", "x")}
     assert my_store.get(("USER", "x"), "key") is None
     assert my_store.list_namespaces(prefix=("User",)) == [("User", "x")]
 
 
-def test_any_text_may_be_a_segment_and_means_itself(my_store: Colour) -> None:
-    spaces = [(segment,) for segment in SEGMENTS]
-    put_in(my_store, spaces)
-    assert {space: my_store.get(space, "key").namespace for space in spaces} == {space: space for space in spaces}
-    assert {space: found_in(my_store, space) for space in spaces} == {space: {space} for space in spaces}
-    assert sorted(my_store.list_namespaces(limit=1000)) == sorted(spaces)
+def test_any_text_may_be_a_segment_and_means_itself(my_store: Caller) -> None:
+    namespaces = [(segment,) for segment in SEGMENTS]
+    put_one_in_each(my_store, namespaces)
+    assert {namespace: my_store.get(namespace, "key").namespace for namespace in namespaces} == {
+        namespace: namespace for namespace in namespaces
+    }
+    assert {namespace: find_namespaces(my_store, namespace) for namespace in namespaces} == {
+        namespace: {namespace} for namespace in namespaces
+    }
+    assert sorted(my_store.list_namespaces(limit=1000)) == sorted(namespaces)
 
 
-def test_any_text_may_be_a_segment_within_others(my_store: Colour) -> None:
-    spaces = [("top", segment, "end") for segment in SEGMENTS]
-    put_in(my_store, spaces)
-    assert {space: found_in(my_store, space[:2]) for space in spaces} == {space: {space} for space in spaces}
+def test_any_text_may_be_a_segment_within_others(my_store: Caller) -> None:
+    namespaces = [("top", segment, "end") for segment in SEGMENTS]
+    put_one_in_each(my_store, namespaces)
+    assert {namespace: find_namespaces(my_store, namespace[:2]) for namespace in namespaces} == {
+        namespace: {namespace} for namespace in namespaces
+    }
 
 
-def test_namespaces_that_look_alike_when_joined_are_different(my_store: Colour) -> None:
+def test_namespaces_that_look_alike_when_joined_are_different(my_store: Caller) -> None:
     alike = [
         ("a", "b"),
         ("a/b",),
@@ -80,48 +86,48 @@ def test_namespaces_that_look_alike_when_joined_are_different(my_store: Colour) 
         ("a", "b", "c"),
         ("a", "b/c"),
     ]
-    put_in(my_store, alike)
-    assert [value(my_store, "key", space)["in"] for space in alike] == [list(space) for space in alike]
+    put_one_in_each(my_store, alike)
+    assert [value(my_store, "key", namespace)["in"] for namespace in alike] == [list(namespace) for namespace in alike]
     assert sorted(my_store.list_namespaces()) == sorted(alike)
 
 
-@pytest.mark.parametrize("segment", UNSURE.values(), ids=UNSURE.keys())
-def test_a_segment_that_databases_dislike_is_kept_or_refused(my_store: Colour, segment: str) -> None:
-    put_in(my_store, [("ab",), ("a",)])
+@pytest.mark.parametrize("segment", DOUBTFUL.values(), ids=DOUBTFUL.keys())
+def test_a_segment_that_databases_dislike_is_kept_or_refused(my_store: Caller, segment: str) -> None:
+    put_one_in_each(my_store, [("ab",), ("a",)])
     try:
         my_store.put((segment,), "key", {"mine": True})
     except (ValueError, TypeError):
-        assert found_in(my_store, ()) == {("ab",), ("a",)}
+        assert find_namespaces(my_store, ()) == {("ab",), ("a",)}
     else:
         assert my_store.get((segment,), "key").namespace == (segment,)
-        assert found_in(my_store, (segment,)) == {(segment,)}
+        assert find_namespaces(my_store, (segment,)) == {(segment,)}
 
 
 # --- what is refused
 
 
 @pytest.mark.parametrize("namespace", REFUSED.values(), ids=REFUSED.keys())
-def test_a_put_into_what_base_store_refuses_is_an_invalid_namespace_error(my_store: Colour, namespace: Any) -> None:
+def test_a_put_into_what_base_store_refuses_is_an_invalid_namespace_error(my_store: Caller, namespace: Any) -> None:
     with pytest.raises(InvalidNamespaceError):
         my_store.put(namespace, "key", {})
     assert my_store.search(()) == []
 
 
 @pytest.mark.parametrize("namespace", [("a", ""), ("a.b",), ("a", 1)], ids=["empty segment", "dot", "number"])
-def test_a_read_of_what_base_store_refuses_is_an_invalid_namespace_error(my_store: Colour, namespace: Any) -> None:
-    asked: list[Callable[[], Any]] = [
+def test_a_read_of_what_base_store_refuses_is_an_invalid_namespace_error(my_store: Caller, namespace: Any) -> None:
+    calls: list[Callable[[], Any]] = [
         lambda: my_store.get(namespace, "key"),
         lambda: my_store.delete(namespace, "key"),
         lambda: my_store.search(namespace),
         lambda: my_store.list_namespaces(prefix=namespace),
         lambda: my_store.list_namespaces(suffix=namespace),
     ]
-    for ask in asked:
+    for call in calls:
         with pytest.raises(InvalidNamespaceError):
-            ask()
+            call()
 
 
-ON_TEXT: dict[str, Callable[[Colour], Any]] = {
+CALLS_WITH_STR: dict[str, Callable[[Caller], Any]] = {
     "put": lambda store: store.put("ab", "key", {}),
     "get": lambda store: store.get("ab", "key"),
     "delete": lambda store: store.delete("ab", "key"),
@@ -130,16 +136,16 @@ ON_TEXT: dict[str, Callable[[Colour], Any]] = {
 }
 
 
-@pytest.mark.parametrize("ask", ON_TEXT.values(), ids=ON_TEXT.keys())
-def test_a_text_in_place_of_a_namespace_is_an_error(my_store: Colour, ask: Callable[[Colour], Any]) -> None:
-    """Python would take it for a tuple of letters."""
+@pytest.mark.parametrize("call", CALLS_WITH_STR.values(), ids=CALLS_WITH_STR.keys())
+def test_a_text_in_place_of_a_namespace_is_an_error(my_store: Caller, call: Callable[[Caller], Any]) -> None:
+    """Python would iterate over its letters."""
     with pytest.raises((ValueError, TypeError)):
-        ask(my_store)
+        call(my_store)
 
 
-def test_an_op_with_a_dot_never_meets_another_namespace(my_store: Colour) -> None:
-    """Ops that are given to `batch` have not passed the checks of `put` and `get`."""
-    put_in(my_store, [("a", "b")])
+def test_an_op_with_a_dot_never_meets_another_namespace(my_store: Caller) -> None:
+    """Ops given to `batch` have not passed the checks of `put` and `get`."""
+    put_one_in_each(my_store, [("a", "b")])
     try:
         assert my_store.batch([GetOp(("a.b",), "key")]) == [None]
         my_store.batch([PutOp(("a.b",), "key", {"mine": True})])
@@ -153,7 +159,7 @@ def test_an_op_with_a_dot_never_meets_another_namespace(my_store: Colour) -> Non
 TREE = [("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "d", "e"), ("a", "x", "c"), ("b", "c"), ("c",)]
 
 
-LISTED: dict[str, list[tuple[dict[str, Any], list[tuple[str, ...]]]]] = {
+LISTINGS: dict[str, list[tuple[dict[str, Any], list[tuple[str, ...]]]]] = {
     "all": [({}, TREE)],
     "prefix": [
         ({"prefix": ("a",)}, TREE[:5]),
@@ -196,40 +202,40 @@ LISTED: dict[str, list[tuple[dict[str, Any], list[tuple[str, ...]]]]] = {
 }
 
 
-@pytest.mark.parametrize("cases", LISTED.values(), ids=LISTED.keys())
-def test_list_namespaces_by(my_store: Colour, cases: list[tuple[dict[str, Any], list[tuple[str, ...]]]]) -> None:
-    put_in(my_store, reversed(TREE))
-    answers = [(asked, my_store.list_namespaces(**asked)) for asked, _ in cases]
+@pytest.mark.parametrize("cases", LISTINGS.values(), ids=LISTINGS.keys())
+def test_list_namespaces_by(my_store: Caller, cases: list[tuple[dict[str, Any], list[tuple[str, ...]]]]) -> None:
+    put_one_in_each(my_store, reversed(TREE))
+    answers = [(options, my_store.list_namespaces(**options)) for options, _ in cases]
     assert answers == cases
 
 
-def test_namespaces_are_tuples_and_each_is_listed_once(my_store: Colour) -> None:
+def test_namespaces_are_tuples_and_each_is_listed_once(my_store: Caller) -> None:
     my_store.batch([PutOp(("a", "b"), f"key {n}", {}) for n in range(5)])
     listed = my_store.list_namespaces()
     assert listed == [("a", "b")]
     assert isinstance(listed[0], tuple)
 
 
-def test_namespaces_are_in_the_order_of_their_segments(my_store: Colour) -> None:
-    spaces = [("a",), ("a", "b"), ("a!",), ("a!", "b"), ("a-b",), ("b",), ("\u00e9",), ("\uffee",), ("\U0001f99c",)]
-    put_in(my_store, reversed(spaces))
-    assert my_store.list_namespaces() == sorted(spaces)
+def test_namespaces_are_in_the_order_of_their_segments(my_store: Caller) -> None:
+    namespaces = [("a",), ("a", "b"), ("a!",), ("a!", "b"), ("a-b",), ("b",), ("\u00e9",), ("\uffee",), ("\U0001f99c",)]
+    put_one_in_each(my_store, reversed(namespaces))
+    assert my_store.list_namespaces() == sorted(namespaces)
 
 
-def test_a_namespace_is_listed_only_while_it_has_items(my_store: Colour) -> None:
-    put_in(my_store, [("a",), ("b",)])
+def test_a_namespace_is_listed_only_while_it_has_items(my_store: Caller) -> None:
+    put_one_in_each(my_store, [("a",), ("b",)])
     my_store.delete(("a",), "key")
     my_store.delete(("c",), "key")
     assert my_store.list_namespaces() == [("b",)]
 
 
-def test_a_read_makes_no_namespace(my_store: Colour) -> None:
+def test_a_read_makes_no_namespace(my_store: Caller) -> None:
     assert my_store.get(("a",), "key") is None
     assert my_store.search(("b",)) == []
     assert my_store.list_namespaces() == []
 
 
-def test_a_star_in_a_search_is_a_letter(my_store: Colour) -> None:
-    put_in(my_store, [("*",), ("a",), ("a*",)])
-    assert found_in(my_store, ("*",)) == {("*",)}
+def test_a_star_in_a_search_prefix_is_literal(my_store: Caller) -> None:
+    put_one_in_each(my_store, [("*",), ("a",), ("a*",)])
+    assert find_namespaces(my_store, ("*",)) == {("*",)}
     assert keys(my_store.search(("a*",))) == ["key"]

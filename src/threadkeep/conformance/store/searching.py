@@ -1,5 +1,5 @@
-"""Searching without a query: which items, in which order, page by page."""
-# ruff: noqa: D103 - the name of a test says what it demands
+"""Tests of search without a query: which items, in which order, page by page."""
+# ruff: noqa: D103 - a test's name says what it checks
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any
 import pytest
 from langgraph.store.base import PutOp
 
-from threadkeep.conformance.colours import Colour
-from threadkeep.conformance.declared import needs
-from threadkeep.conformance.store.contents import HOME, keys, put_all, within_a_second
+from threadkeep.conformance.declarations import needs
+from threadkeep.conformance.store.contents import HOME, keys, put_all, wait_for_start_of_second
+from threadkeep.conformance.sync_async import Caller
 
 MANY = {f"key {n:02}": {"n": n, "even": n % 2 == 0} for n in range(25)}
 
 
-def pages(store: Colour, size: int, **asked: Any) -> list[Any]:
-    """All pages of a search, one after the other."""
+def pages(store: Caller, size: int, **options: Any) -> list[Any]:
+    """Return the items of all pages of a search."""
     found: list[Any] = []
-    while page := store.search(HOME, limit=size, offset=len(found), **asked):
+    while page := store.search(HOME, limit=size, offset=len(found), **options):
         assert len(page) <= size
         found += page
         assert len(found) <= 2 * len(MANY), "the pages do not end"
     return found
 
 
-def test_a_search_gives_ten_items_unless_told_otherwise(my_store: Colour) -> None:
+def test_a_search_gives_ten_items_unless_told_otherwise(my_store: Caller) -> None:
     put_all(my_store, MANY)
     assert len(my_store.search(HOME)) == 10
     assert len(my_store.search(HOME, limit=7)) == 7
     assert len(my_store.search(HOME, limit=1000)) == 25
 
 
-def test_a_search_that_finds_nothing_gives_an_empty_list(my_store: Colour) -> None:
+def test_a_search_that_finds_nothing_gives_an_empty_list(my_store: Caller) -> None:
     assert my_store.search(HOME) == []
     put_all(my_store, MANY)
     assert my_store.search(("elsewhere",)) == []
@@ -41,38 +41,38 @@ def test_a_search_that_finds_nothing_gives_an_empty_list(my_store: Colour) -> No
     assert my_store.search(HOME, limit=0) == []
 
 
-def test_an_item_found_without_a_query_has_no_score(my_store: Colour) -> None:
+def test_an_item_found_without_a_query_has_no_score(my_store: Caller) -> None:
     put_all(my_store, MANY)
     assert {item.score for item in my_store.search(HOME)} == {None}
 
 
 @pytest.mark.parametrize("size", [1, 7, 25, 26])
-def test_pages_have_no_holes_and_no_doubles(my_store: Colour, size: int) -> None:
+def test_pages_have_no_gaps_and_no_duplicates(my_store: Caller, size: int) -> None:
     put_all(my_store, MANY)
     assert sorted(keys(pages(my_store, size))) == sorted(MANY)
 
 
-def test_pages_of_a_filter_count_only_what_it_finds(my_store: Colour) -> None:
+def test_pages_of_a_filter_count_only_what_it_finds(my_store: Caller) -> None:
     put_all(my_store, MANY)
     even = [key for key, value in MANY.items() if value["even"]]
     assert sorted(keys(pages(my_store, 4, filter={"even": True}))) == even
 
 
-def test_pages_go_across_namespaces(my_store: Colour) -> None:
+def test_pages_go_across_namespaces(my_store: Caller) -> None:
     my_store.batch([PutOp((*HOME, f"room {n % 3}"), key, {"n": n}) for n, key in enumerate(MANY)])
     assert sorted(keys(pages(my_store, 4))) == sorted(MANY)
 
 
-@pytest.mark.parametrize("asked", [{"limit": -1}, {"offset": -1}], ids=["limit", "offset"])
-def test_a_negative_number_is_a_value_error(my_store: Colour, asked: dict[str, int]) -> None:
+@pytest.mark.parametrize("options", [{"limit": -1}, {"offset": -1}], ids=["limit", "offset"])
+def test_a_negative_number_is_a_value_error(my_store: Caller, options: dict[str, int]) -> None:
     put_all(my_store, MANY)
     with pytest.raises(ValueError):  # noqa: PT011 - each store has its own words
-        my_store.search(HOME, **asked)
+        my_store.search(HOME, **options)
 
 
 @needs("newest_first")
-def test_what_was_updated_last_comes_first(my_store: Colour) -> None:
-    within_a_second()
+def test_what_was_updated_last_comes_first(my_store: Caller) -> None:
+    wait_for_start_of_second()
     for key in ("a", "c", "b", "d"):
         my_store.put(HOME, key, {})
         time.sleep(0.01)
@@ -81,15 +81,15 @@ def test_what_was_updated_last_comes_first(my_store: Colour) -> None:
 
 
 @needs("newest_first")
-def test_items_of_one_time_are_in_the_order_of_namespace_and_key(my_store: Colour) -> None:
+def test_items_with_equal_times_are_ordered_by_namespace_and_key(my_store: Caller) -> None:
     rooms = [(*HOME, room) for room in ("b", "a", "a!", "c")] + [(*HOME, "a", "b")]
     my_store.batch([PutOp(room, key, {}) for key in ("y", "x", "z") for room in rooms])
     found = my_store.search(HOME, limit=100)
-    in_place = sorted(found, key=lambda item: (item.namespace, item.key))
-    assert found == sorted(in_place, key=lambda item: item.updated_at, reverse=True)
+    by_key = sorted(found, key=lambda item: (item.namespace, item.key))
+    assert found == sorted(by_key, key=lambda item: item.updated_at, reverse=True)
 
 
 @needs("newest_first")
-def test_pages_are_in_the_order_of_the_whole(my_store: Colour) -> None:
+def test_pages_are_in_the_order_of_one_large_search(my_store: Caller) -> None:
     put_all(my_store, MANY)
     assert keys(pages(my_store, 4)) == keys(my_store.search(HOME, limit=100))

@@ -1,5 +1,5 @@
-"""Values and keys: what comes back exactly, what may be refused, and what must be."""
-# ruff: noqa: D103 - the name of a test says what it demands
+"""Tests of values and keys: what must come back exactly, what may be refused, and what must be refused."""
+# ruff: noqa: D103 - a test's name says what it checks
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from threadkeep.conformance import json_values
-from threadkeep.conformance.colours import Colour
-from threadkeep.conformance.json_values import KEPT, exact
+from threadkeep.conformance.json_values import EXACT, exact
 from threadkeep.conformance.store.contents import HOME, keys, value
+from threadkeep.conformance.sync_async import Caller
 
-UNSURE: dict[str, Any] = {
-    **json_values.UNSURE,
+EXACT_OR_REFUSED: dict[str, Any] = {
+    **json_values.EXACT_OR_REFUSED,
     "names that are numbers": {1: "a"},
     "name that is none": {None: "a"},
 }
@@ -31,16 +31,16 @@ REFUSED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("given", KEPT.values(), ids=KEPT.keys())
-def test_a_value_comes_back_exactly(my_store: Colour, given: Any) -> None:
+@pytest.mark.parametrize("given", EXACT.values(), ids=EXACT.keys())
+def test_a_value_comes_back_exactly(my_store: Caller, given: Any) -> None:
     my_store.put(HOME, "k", {"held": given})
     assert exact(value(my_store, "k")) == exact({"held": given})
     (found,) = my_store.search(HOME)
     assert exact(found.value) == exact({"held": given})
 
 
-@pytest.mark.parametrize("given", UNSURE.values(), ids=UNSURE.keys())
-def test_a_value_that_json_dislikes_comes_back_exactly_or_is_refused(my_store: Colour, given: Any) -> None:
+@pytest.mark.parametrize("given", EXACT_OR_REFUSED.values(), ids=EXACT_OR_REFUSED.keys())
+def test_a_value_that_json_dislikes_comes_back_exactly_or_is_refused(my_store: Caller, given: Any) -> None:
     try:
         my_store.put(HOME, "k", {"held": given})
     except (ValueError, TypeError):
@@ -50,30 +50,30 @@ def test_a_value_that_json_dislikes_comes_back_exactly_or_is_refused(my_store: C
 
 
 @pytest.mark.parametrize("given", REFUSED.values(), ids=REFUSED.keys())
-def test_a_value_that_json_lacks_is_refused(my_store: Colour, given: Any) -> None:
+def test_a_value_that_is_not_json_is_refused(my_store: Caller, given: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         my_store.put(HOME, "k", {"list": [{"here": given}]})
     assert my_store.get(HOME, "k") is None
 
 
-def test_an_error_names_the_place_of_what_it_refuses(my_store: Colour) -> None:
+def test_an_error_names_the_path_of_the_refused_value(my_store: Caller) -> None:
     with pytest.raises((TypeError, ValueError), match="where_it_is"):
         my_store.put(HOME, "k", {"list": [{"where_it_is": object()}]})
 
 
 @pytest.mark.parametrize("given", ["text", ["list"], 5, True, b"bytes"], ids=lambda given: type(given).__name__)
-def test_a_value_that_is_no_mapping_is_refused(my_store: Colour, given: Any) -> None:
+def test_a_value_that_is_no_mapping_is_refused(my_store: Caller, given: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         my_store.put(HOME, "k", given)
     assert my_store.search(HOME) == []
 
 
-def test_any_mapping_may_be_a_value(my_store: Colour) -> None:
+def test_any_mapping_may_be_a_value(my_store: Caller) -> None:
     my_store.put(HOME, "k", MappingProxyType({"a": {"b": 1}}))
     assert value(my_store, "k") == {"a": {"b": 1}}
 
 
-def test_a_tuple_comes_back_as_the_same_elements(my_store: Colour) -> None:
+def test_a_tuple_comes_back_as_the_same_elements(my_store: Caller) -> None:
     my_store.put(HOME, "k", {"pair": (1, 2)})
     assert list(value(my_store, "k")["pair"]) == [1, 2]
 
@@ -84,18 +84,18 @@ KEYS = [
     "a", "A", "a b", " a", "a.b", "a/b", "a:b", "a|b", "a%b", "a_b", "axb", "a*b", "a'b", 'a"b', "a\\b", "a\nb", "$", "0",
     "00", "None", "\u00e9", "e\u0301", "\U0001f99c", "6f1b2c", "a" * 255,
 ]  # fmt: skip
-UNSURE_KEYS = {"empty": "", "NUL": "a\0b", "lone surrogate": "a\ud800b", "very long": "a" * 10_000}
+DOUBTFUL_KEYS = {"empty": "", "NUL": "a\0b", "lone surrogate": "a\ud800b", "very long": "a" * 10_000}
 
 
-def test_any_text_may_be_a_key_and_means_itself(my_store: Colour) -> None:
+def test_any_text_may_be_a_key_and_means_itself(my_store: Caller) -> None:
     for key in KEYS:
         my_store.put(HOME, key, {"mine": key})
     assert {key: value(my_store, key) for key in KEYS} == {key: {"mine": key} for key in KEYS}
     assert sorted(keys(my_store.search(HOME, limit=100))) == sorted(KEYS)
 
 
-@pytest.mark.parametrize("key", UNSURE_KEYS.values(), ids=UNSURE_KEYS.keys())
-def test_a_key_that_databases_dislike_is_kept_or_refused(my_store: Colour, key: str) -> None:
+@pytest.mark.parametrize("key", DOUBTFUL_KEYS.values(), ids=DOUBTFUL_KEYS.keys())
+def test_a_key_that_databases_dislike_is_kept_or_refused(my_store: Caller, key: str) -> None:
     my_store.put(HOME, "ab", {"mine": "ab"})
     my_store.put(HOME, "a", {"mine": "a"})
     try:
@@ -108,7 +108,7 @@ def test_a_key_that_databases_dislike_is_kept_or_refused(my_store: Colour, key: 
     assert [value(my_store, "ab"), value(my_store, "a")] == [{"mine": "ab"}, {"mine": "a"}]
 
 
-def test_a_key_that_is_a_number_is_its_text_or_is_refused(my_store: Colour) -> None:
+def test_a_key_that_is_a_number_is_its_text_or_is_refused(my_store: Caller) -> None:
     try:
         my_store.put(HOME, 5, {"mine": 5})
     except (ValueError, TypeError):

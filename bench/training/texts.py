@@ -1,7 +1,7 @@
-"""Prose and code of installed third-party packages: the text that training messages are made of.
+"""Prose and code of installed third-party packages, for the text of training messages.
 
-Never the standard library's: the benchmark's conversation speaks that, and a dictionary trained on it would flatter us.
-Only packages under permissive licences are named, because phrases of theirs end up in the shipped dictionary.
+Never the standard library's: the benchmark's conversation uses it, and a dictionary trained on it would flatter us.
+Only packages under permissive licences are used, because phrases of theirs end up in the shipped dictionary.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ LONG_LINE = 40
 BORROWED_LIMIT = 0.05
 
 
-class Shelf:
-    """Text taken in order from shuffled passages, so that two samples rarely hold the same words.
+class Texts:
+    """Text taken in order from shuffled passages, so that two samples rarely contain the same words.
 
     The same packages and the same seed give the same text.
     """
@@ -48,7 +48,7 @@ class Shelf:
         self._at: dict[Kind, int] = {"prose": 0, "code": 0}
 
     def take(self, kind: Kind, size: int) -> str:
-        """The next `size` characters; starts over when the text is used up."""
+        """Return the next `size` characters. Starts over at the end of the text."""
         text, start = self._text[kind], self._at[kind]
         if start + size > len(text):
             start = 0
@@ -61,7 +61,7 @@ class Shelf:
 
 
 def standard_library_lines() -> frozenset[int]:
-    """Hashes of the standard library's long lines, to find sources that copy it (backports, vendored modules)."""
+    """Return hashes of the standard library's long lines, to find sources that copy it (backports, vendored modules)."""
     root = pathlib.Path(sysconfig.get_paths()["stdlib"])
     paths = (path for path in root.rglob("*.py") if "site-packages" not in path.parts)
     return frozenset(hash(line) for path in paths for line in _long_lines(path.read_text("utf-8", "replace")))
@@ -100,6 +100,6 @@ def _docstrings(source: str) -> list[str]:
 
 
 def _descriptions(package: str) -> list[str]:
-    """The README that each distribution of this package carries as its METADATA description."""
+    """Return the README of each distribution of this package, from its METADATA."""
     names = sorted(set(importlib.metadata.packages_distributions().get(package, ())))
     return [text for name in names if (text := importlib.metadata.metadata(name)["Description"])]

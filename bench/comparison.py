@@ -1,6 +1,7 @@
-"""How contenders take turns, and the table that comes of it.
+"""Measures contenders in turn and prints the result as a table.
 
-Each does a small piece of work, then the next one, and who goes first changes: a busy machine hurts all alike.
+Each does a small piece of work, then the next one does, and the first one changes, so that a busy machine slows all of
+them equally.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Names = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured thing: a figure for each contender that does it, smaller is better unless it is a rate."""
+    """One measurement: a figure per contender. Smaller is better unless it is a rate."""
 
     what: str
     unit: str
@@ -32,7 +33,7 @@ class Row:
     compared: bool = True
 
     def ratio(self) -> str:
-        """Of the first peer and threadkeep."""
+        """Return how much faster threadkeep is than the first peer."""
         peers = [figure for name, figure in self.figures.items() if name != THREADKEEP.name]
         if not peers or THREADKEEP.name not in self.figures or not self.compared:
             return ""
@@ -44,19 +45,19 @@ class Row:
         return [self.what, self.unit, *figures, self.ratio()]
 
 
-def in_turn(things: Sequence[T], number: int) -> Sequence[T]:
-    """The same things, a different one first each time."""
+def rotate(things: Sequence[T], number: int) -> Sequence[T]:
+    """Return the same things, with a different one first each time."""
     first = number % len(things)
     return [*things[first:], *things[:first]]
 
 
-def rounds_of(things: Sequence[T], rounds: int) -> Iterator[T]:
-    return chain.from_iterable(in_turn(things, number) for number in range(rounds))
+def rotations(things: Sequence[T], rounds: int) -> Iterator[T]:
+    return chain.from_iterable(rotate(things, number) for number in range(rounds))
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The seconds that each name took."""
+    """The measured seconds of each contender."""
 
     taken: dict[str, list[float]] = field(default_factory=dict)
 
@@ -64,14 +65,14 @@ class Times:
         self.taken.setdefault(name, []).append(perf_counter() - start)
 
     def medians(self) -> dict[str, float]:
-        """In milliseconds."""
+        """Return the median of each contender in milliseconds."""
         return {name: statistics.median(times) * 1e3 for name, times in self.taken.items()}
 
 
 def medians(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of each action."""
+    """Return the median milliseconds of each action."""
     times = Times()
-    for name in rounds_of(list(actions), rounds):
+    for name in rotations(list(actions), rounds):
         start = perf_counter()
         actions[name]()
         times.since(start, name)
@@ -79,9 +80,9 @@ def medians(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[st
 
 
 async def amedians(actions: Mapping[str, Callable[[], Awaitable[object]]], rounds: int) -> dict[str, float]:
-    """As `medians`, inside a running loop."""
+    """Return the median milliseconds of each async action."""
     times = Times()
-    for name in rounds_of(list(actions), rounds):
+    for name in rotations(list(actions), rounds):
         start = perf_counter()
         await actions[name]()
         times.since(start, name)
