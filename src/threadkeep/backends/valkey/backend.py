@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from threadkeep.backends.valkey.calls import Call, CallExecutor
-from threadkeep.backends.valkey.commits import ValkeyCommits
+from threadkeep.backends.valkey.commits import ValkeyCommits, check_committed
 from threadkeep.backends.valkey.health import ValkeyHealth
 from threadkeep.backends.valkey.keys import ThreadKeys, key_of, thread_keys
 from threadkeep.backends.valkey.lists import ValkeyLists
@@ -27,7 +27,7 @@ from threadkeep.backends.valkey.memories import ValkeyMemories
 from threadkeep.backends.valkey.reads import ValkeyReads
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.requests import Batch
-from threadkeep.errors import Conflict, Corrupt
+from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 
@@ -74,8 +74,7 @@ class ValkeyBackend:
     @staticmethod
     def committed(reply: Any) -> None:
         """Raise Conflict unless the reply of a commit says that it was applied."""
-        if reply != 1:
-            raise Conflict
+        check_committed(reply)
 
     def probe(self) -> Call:
         """Return a call that reads and changes nothing."""

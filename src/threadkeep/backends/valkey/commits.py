@@ -46,7 +46,7 @@ class ValkeyCommits:
         }
 
     def _commit(self, executor: CallExecutor, request: Commit) -> None:
-        _check_committed(executor.call(self.commit_call(request.batch)))
+        check_committed(executor.call(self.commit_call(request.batch)))
 
     def commit_call(self, batch: Batch, staged: bytes | None = None) -> Call:
         """Return a batch as a call.
@@ -134,7 +134,7 @@ class ValkeyCommits:
             pieces = [piece for id, stored in items.items() for piece in (item_field(id), stored)]
             executor.call(Call("stage_items", (staged,), (_STAGED_FOR, *pieces)))
         thread = batch.thread._replace(bytes=batch.thread.bytes + size) if adds_bytes else batch.thread
-        _check_committed(executor.call(self.commit_call(batch._replace(thread=thread), staged)))
+        check_committed(executor.call(self.commit_call(batch._replace(thread=thread), staged)))
 
 
 def _check_expected(loaded: LoadedRows, expect: tuple[int, int]) -> None:
@@ -142,7 +142,8 @@ def _check_expected(loaded: LoadedRows, expect: tuple[int, int]) -> None:
         raise Conflict
 
 
-def _check_committed(reply: Any) -> None:
+def check_committed(reply: Any) -> None:
+    """Raise Conflict unless the reply of the script `commit` says that the batch was applied."""
     if reply != 1:
         raise Conflict
 
