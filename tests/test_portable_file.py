@@ -289,10 +289,10 @@ def test_a_file_that_is_cut_off_leaves_the_older_state_of_the_thread_that_it_upd
 ) -> None:
     url = target.fresh(tmp_path, 0)
     source = new()
-    grow(source.checkpointer, "t", [Put("c0", None, {"a": ["x"]}), Wrote("c0", "task", (("a", "w"),))])
+    put_steps(source.checkpointer, "t", [Put("c0", None, {"a": ["x"]}), PutWrites("c0", "task", (("a", "w"),))])
     asyncio.run(source.cube.append("u", [UserMessage(content=[TextContent(text="a")])]))
     older = file_of(source)
-    grow(source.checkpointer, "t", [Put("c1", "c0", {"a": ["x", "y"]})])
+    put_steps(source.checkpointer, "t", [Put("c1", "c0", {"a": ["x", "y"]})])
     asyncio.run(source.cube.append("u", [UserMessage(content=[TextContent(text="b")])]))
     data = plain(file_of(source))
     first, second = (found.start() for found in re.finditer(rb'{"type":"thread-end"', data))
@@ -315,7 +315,7 @@ def test_a_file_that_is_cut_off_leaves_the_older_state_of_the_thread_that_it_upd
         with pytest.raises(threadkeep.errors.Conflict):
             session.exclusive(row.key, lambda: commit_once(session.heads, copied))
     if target.lasting:
-        assert loose_ends(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
+        assert find_problems(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
 
 def test_a_byte_that_was_changed_is_noticed() -> None:
