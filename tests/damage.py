@@ -226,16 +226,17 @@ class ValkeyRows(StoredRows):
 
     def set_checkpoint(self, row: CheckpointRow, changed: CheckpointRow | None) -> None:
         self._set(
-            valkey_rows.row_place(row.ns, row.id), valkey_rows.pack_checkpoint(changed) if changed is not None else None
+            valkey_rows.checkpoint_field(row.ns, row.id),
+            valkey_rows.pack_checkpoint(changed) if changed is not None else None,
         )
         if changed is None:
-            self.client.zrem(self.order, valkey_rows.visible_place(row))
+            self.client.zrem(self.order, valkey_rows.order_member(row))
 
     def writes(self) -> list[WriteRow]:
         return [valkey_rows.write_row(value) for field, value in self._fields().items() if field[:1] == b"w"]
 
     def set_writes(self, row: WriteRow, changed: WriteRow | None) -> None:
-        place = valkey_rows.task_place(row.ns, row.checkpoint, row.task)
+        place = valkey_rows.task_field(row.ns, row.checkpoint, row.task)
         self._set(place, valkey_rows.pack_write(changed) if changed is not None else None)
         if changed is None:
             self.client.zrem(self.order, place)

@@ -13,16 +13,16 @@ from psycopg.rows import dict_row
 
 import valkey_servers
 from threadkeep.backends.valkey.backend import ValkeyBackend
-from threadkeep.backends.valkey.rows import checkpoint_row, item_id, thread_row, visible_place, write_place, write_row
+from threadkeep.backends.valkey.rows import checkpoint_row, item_id, order_member, thread_row, write_field, write_row
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.log.itemlog import (
     NAMES,
-    RUN_LISTS,
+    RANGE_LISTS,
     SHARED,
     ItemId,
     pack_ranges,
     read_varints,
-    spilled,
+    unpack_range_list,
     unpack_ranges,
     varint,
 )
@@ -77,7 +77,7 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
         checkpoints = [checkpoint_row(value) for field, value in fields.items() if field[:1] == b"c"]
         writes = [write_row(value) for field, value in fields.items() if field[:1] == b"w"]
         order = set(there.pop(key.replace(b":t:", b":o:", 1), {}))
-        _check_order(key, fields, order, [*map(visible_place, checkpoints), *map(write_place, writes)])
+        _check_order(key, fields, order, [*map(order_member, checkpoints), *map(write_field, writes)])
         assert order >= {b"u" + encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}, key
         _check_indexes(key, row, there, order, checkpoints)
         threads.append(
@@ -174,8 +174,8 @@ def _group_by_thread(rows: list[dict[str, Any]]) -> dict[int, list[dict[str, Any
 
 def _used_items(rows: Rows) -> set[ItemId]:
     used = {at for row in (*rows.checkpoints, *rows.writes) for run in unpack_ranges(row["refs"]) for at in run.ids()}
-    lists = [at for at in used if at.lane == RUN_LISTS and at in rows.items]
-    used |= {at for spill in lists for run in spilled(spill, rows.items[spill]) for at in run.ids()}
+    lists = [at for at in used if at.lane == RANGE_LISTS and at in rows.items]
+    used |= {at for spill in lists for run in unpack_range_list(spill, rows.items[spill]) for at in run.ids()}
     return used | {ItemId(SHARED, row["labels"]) for row in rows.checkpoints}
 
 

@@ -13,7 +13,7 @@ import apsw
 import psycopg
 
 import valkey_servers
-from threadkeep.backends.valkey.memories import _HALF, _vector, memory_row
+from threadkeep.backends.valkey.memories import NUMBER_OFFSET, memory_row, vector_row
 from threadkeep.engine.identity import from_bytes
 from threadkeep.engine.memories.namespaces import MemoryKey, decode
 
@@ -81,12 +81,12 @@ def _of_prefix(url: str, tenant: str) -> StoredMemories:
         assert sets[b"d"] == {number: row.updated for number, row in rows.items()}, key
         assert sets[b"e"] == {number: row.expires for number, row in rows.items() if row.expires is not None}, key
         assert key[6:] in there[key[:4] + b"p:"], key
-        found.memory_keys.update({int(number, 16) - _HALF: row.memory_key for number, row in rows.items()})
+        found.memory_keys.update({int(number, 16) - NUMBER_OFFSET: row.memory_key for number, row in rows.items()})
     for key, stored in there.items():
         if key[4:6] == b"v:" and decode(key[6:])[0] == tenant:
             fields = {field: value for field, value in stored.items() if b":" in field}
             assert set(there.get(key[:4] + b"w" + key[5:], {})) == set(fields), key
-            for vector in sorted(_vector(field, value) for field, value in fields.items()):
+            for vector in sorted(vector_row(field, value) for field, value in fields.items()):
                 found.vectors.setdefault(vector.memory, {})[vector.field] = _numbers(vector.vector)
     return found
 

@@ -30,7 +30,7 @@ from threadkeep.engine.history import sizes
 from threadkeep.engine.log.plain import jsonable
 from threadkeep.engine.requests import LoadThreadRows, MeasureItems
 from threadkeep.engine.threads import prune
-from threadkeep.engine.threads.thread_rows import node_of
+from threadkeep.engine.threads.thread_rows import node_of_task
 
 SERDE = JsonPlusSerializer()
 
@@ -158,7 +158,7 @@ def test_a_trace_of_a_talk_has_the_messages_of_each_run(seen: Keep) -> None:
     ],
 )
 def test_a_path_tells_a_node(path: str, node: str | None) -> None:
-    assert node_of(path, [{"node": "first"}, {"node": "second"}]) == node
+    assert node_of_task(path, [{"node": "first"}, {"node": "second"}]) == node
 
 
 # --- activity

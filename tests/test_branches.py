@@ -27,7 +27,7 @@ from test_delta_graphs import build as delta_graph
 from test_delta_graphs import turns as delta_turns
 from test_plans import KEY, Bench, put, writes
 from threadkeep.engine.requests import Commit, LoadThreadRows, Pause
-from threadkeep.engine.threads.branches import BranchStamp, fresh_id, rollback
+from threadkeep.engine.threads.branches import BranchStamp, new_checkpoint_id, rollback
 from threadkeep.errors import Conflict, Missing, Unavailable
 from threadkeep.jobs import branches
 from threadkeep.plan import Request
@@ -279,12 +279,12 @@ UUIDS = ("1f0a0000-0000-6000-8000-000000000000", "1fffffff-ffff-6fff-bfff-ffffff
     ],
 )  # fmt: skip
 def test_a_new_id_is_greater_than_all_and_of_their_kind(greatest: str, expected: str) -> None:
-    made = fresh_id(greatest, BranchStamp(0, (1 << 62) - 1))
+    made = new_checkpoint_id(greatest, BranchStamp(0, (1 << 62) - 1))
     assert made > greatest
     if greatest != UUIDS[1]:
         assert made == expected
-    assert fresh_id(UUIDS[0], BranchStamp(1_800_000_000_000_000, 5)) > UUIDS[0]
-    assert fresh_id(UUIDS[0], BranchStamp(1_800_000_000_000_000, 5)).endswith("-6000-8000-000000000005")
+    assert new_checkpoint_id(UUIDS[0], BranchStamp(1_800_000_000_000_000, 5)) > UUIDS[0]
+    assert new_checkpoint_id(UUIDS[0], BranchStamp(1_800_000_000_000_000, 5)).endswith("-6000-8000-000000000005")
 
 
 async def test_a_clock_that_went_back_changes_nothing(url: str, call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from test_plans import KEY, Bench, put, writes
 from threadkeep.engine.commit import TRIES, Decision, Seen, commit, commit_once, fill_cache, read_consistently
 from threadkeep.engine.cube import branches, plans
-from threadkeep.engine.cube.ops import AppendMessages, ClaimRun, CompleteRun, message
+from threadkeep.engine.cube.ops import AppendMessages, ClaimRun, CompleteRun, encode_message
 from threadkeep.engine.health import repair
 from threadkeep.engine.identity import CUBE
 from threadkeep.engine.requests import Commit, CopyThread, ForkThread, LoadItems, LoadThreadRows, Pause
@@ -51,7 +51,7 @@ def made(*, damaged: bool = False) -> Bench:
 
 
 def say(bench: Bench, text: str) -> None:
-    op = AppendMessages([message({"role": "user", "content": text, "id": text})], time=1000, nonce=10)
+    op = AppendMessages([encode_message({"role": "user", "content": text, "id": text})], time=1000, nonce=10)
     for outcome in bench.drive(plans.write(bench.heads, TALK, [op])):
         result(outcome)
 

@@ -32,7 +32,7 @@ from threadkeep.engine.threads.delta_history import delta_history
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.ops import Put, PutWrites
 from threadkeep.errors import Conflict, Unavailable
-from threadkeep.plan import Failure, Plan, Reply, Request, answer, result, resume
+from threadkeep.plan import Failure, Plan, Reply, Request, result, resume, try_execute
 
 KEY, OTHER = ThreadKey("", GRAPH, "t"), ThreadKey("", GRAPH, "other")
 CODEC = Codec(KeepSerializer())
@@ -53,7 +53,7 @@ class Bench:
         while isinstance(step, Request):
             request = step
             self.asked.append(type(request))
-            step = resume(plan, answer(lambda r: self._execute(r, before), request))
+            step = resume(plan, try_execute(lambda r: self._execute(r, before), request))
         return result(step)
 
     def _execute(self, request: Request[Any], before: Callable[[Request[Any]], None]) -> Any:

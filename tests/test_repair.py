@@ -32,7 +32,7 @@ from threadkeep.engine.health.apply_writes import next_version
 from threadkeep.engine.log.codec import Codec, Parts
 from threadkeep.engine.log.itemlog import FIRST_CHANNEL, NAMES, SHARED, ItemId, unseal_item
 from threadkeep.engine.log.type_gate import KeepSerializer
-from threadkeep.engine.threads.default_merge import merged
+from threadkeep.engine.threads.default_merge import merge_writes
 from threadkeep.errors import Corrupt, Missing, ReadOnly
 
 THREAD: dict[str, Any] = {"configurable": {"thread_id": "t"}}
@@ -571,7 +571,7 @@ MERGES: list[tuple[Any, list[Any], Any]] = [
 
 @pytest.mark.parametrize(("base", "writes", "expected"), MERGES, ids=range(len(MERGES)))
 def test_the_default_merge(base: Any, writes: list[Any], expected: Any) -> None:
-    found = merged(CODEC.encode(base) if base is not None else None, [CODEC.encode(write) for write in writes])
+    found = merge_writes(CODEC.encode(base) if base is not None else None, [CODEC.encode(write) for write in writes])
     assert value(found) == expected
 
 
@@ -579,7 +579,7 @@ def test_the_default_merge(base: Any, writes: list[Any], expected: Any) -> None:
 def test_the_default_merge_overwrites_where_langgraph_does(form: str) -> None:
     channel = BinaryOperatorAggregate(list, operator.add).from_checkpoint(["a"])
     channel.update([OVERWRITES[form]])
-    assert value(merged(CODEC.encode(["a"]), [CODEC.encode(OVERWRITES[form])])) == channel.get() == ["z"]
+    assert value(merge_writes(CODEC.encode(["a"]), [CODEC.encode(OVERWRITES[form])])) == channel.get() == ["z"]
 
 
 def test_versions_go_on() -> None:

@@ -28,7 +28,7 @@ from test_delta_graphs import build as delta_graph
 from test_delta_graphs import turns
 from threadkeep.engine.history import paths
 from threadkeep.engine.history.show import short_ids
-from threadkeep.engine.history.value_diff import aligned, changes
+from threadkeep.engine.history.value_diff import changes, pair_elements
 from threadkeep.engine.log.plain import plain
 from threadkeep.errors import Corrupt, Missing
 
@@ -565,7 +565,7 @@ ELEMENTS = st.lists(
 def applied(before: list[Any], after: list[Any]) -> list[Any]:
     """What `changes` tells of two lists, done to the first."""
     told = list(changes(("x",), before, after))
-    pairs = aligned(before, after)
+    pairs = pair_elements(before, after)
     gone = {each.path for each in told if each.change == "removed"}
     assert gone == {f"x[{n}]" for n in set(range(len(before))) - set(pairs.values())}
     new = {each.path: each.after for each in told if each.change in ("added", "changed")}
@@ -581,7 +581,7 @@ def applied(before: list[Any], after: list[Any]) -> list[Any]:
 @settings(max_examples=200, deadline=None)
 @given(before=ELEMENTS, after=ELEMENTS)
 def test_differences_make_one_list_of_the_other(before: list[Any], after: list[Any]) -> None:
-    pairs = aligned(before, after)
+    pairs = pair_elements(before, after)
     assert len(set(pairs.values())) == len(pairs)
     assert applied(before, after) == after
     ids = [[each["id"] for each in side if isinstance(each, dict)] for side in (before, after)]
@@ -600,7 +600,7 @@ TOKENS = st.one_of(NAMES, st.integers(-5, 1000), st.builds(paths.ById, st.text("
 @given(channel=NAMES, rest=st.lists(TOKENS, max_size=4))
 def test_a_path_is_read_as_it_is_written(channel: str, rest: list[Any]) -> None:
     path = (channel, *rest)
-    assert paths.parse(paths.written(path)) == path
+    assert paths.parse(paths.format_path(path)) == path
 
 
 @settings(max_examples=100, deadline=None)

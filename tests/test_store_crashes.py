@@ -40,7 +40,7 @@ from threadkeep.engine.memories import plans as memory_plans
 from threadkeep.engine.memories.namespaces import MemoryKey
 from threadkeep.errors import Unavailable
 from threadkeep.keep import Keep
-from threadkeep.plan import Failure, Reply, attempt
+from threadkeep.plan import Failure, Reply, try_call
 from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct
 from threadkeep.transports.sqlite import SqliteFile
@@ -359,7 +359,7 @@ class Waiting:
         assert postgres_servers.wait_until(lambda: blocked(self.schema) == 1, 10)
 
     def _work(self) -> None:
-        self.outcome = attempt(lambda: self.keep.store.batch(replacing_batch(2)))
+        self.outcome = try_call(lambda: self.keep.store.batch(replacing_batch(2)))
 
     def go_on(self) -> Any:
         """Let it go on; how it ends."""

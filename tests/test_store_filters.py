@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
 
-from threadkeep.engine.memories.filters import DEEPEST, matches, parse
+from threadkeep.engine.memories.filters import MAX_DEPTH, matches, parse
 
 NAN, INF = float("nan"), float("inf")
 
@@ -305,7 +305,7 @@ def test_a_filter_has_at_most_so_many_levels(around: Any) -> None:
         try:
             parse(deeper)
         except ValueError as error:
-            assert str(error) == f"a filter may have at most {DEEPEST} levels"  # noqa: PT017
+            assert str(error) == f"a filter may have at most {MAX_DEPTH} levels"  # noqa: PT017
             break
         filter = deeper
     found(filter, {"k": 1})

@@ -158,7 +158,7 @@ def test_a_value_may_contain_another_twice() -> None:
 
 def test_the_deepest_value_is_kept_and_a_deeper_one_refused() -> None:
     deepest: Any = []
-    for _ in range(json_text.DEEPEST - 2):
+    for _ in range(json_text.MAX_DEPTH - 2):
         deepest = [deepest]
     for leaf in ("\x00", "plain"):
         value = {"k": deepest, "l": leaf}

@@ -24,7 +24,7 @@ from test_delta_graphs import build as delta_graph
 from threadkeep.backends.valkey import rows as valkey_rows
 from threadkeep.conformance.store.embedder import embed
 from threadkeep.engine.health import verify_items
-from threadkeep.engine.log.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemId, ItemRange
 from threadkeep.errors import Corrupt, Missing
 
 SEED = "seed"
@@ -61,7 +61,7 @@ def labels_of(rows: StoredRows) -> ItemId:
 
 
 def run_list(rows: StoredRows) -> ItemId:
-    return min(at for at in rows.items() if at.lane == RUN_LISTS)
+    return min(at for at in rows.items() if at.lane == RANGE_LISTS)
 
 
 def flip_item(find: Callable[[StoredRows], ItemId]) -> Callable[[StoredRows], None]:
@@ -310,8 +310,8 @@ def test_rows_of_valkey_that_make_no_sense_are_told_and_refused_as_corrupt() -> 
             keep.copy(SEED, copied)
         at = {name: rows_opener(url)(keep, name) for name in ("row", "checkpoint", "place", "hash")}
         at["row"]._set(b"r", b"nonsense")  # type: ignore[attr-defined]
-        at["checkpoint"]._set(valkey_rows.row_place("", newest.id), b"nonsense")  # type: ignore[attr-defined]
-        at["place"].client.zrem(at["place"].order, valkey_rows.row_place("", newest.id))  # type: ignore[attr-defined]
+        at["checkpoint"]._set(valkey_rows.checkpoint_field("", newest.id), b"nonsense")  # type: ignore[attr-defined]
+        at["place"].client.zrem(at["place"].order, valkey_rows.checkpoint_field("", newest.id))  # type: ignore[attr-defined]
         at["hash"].client.delete(at["hash"].hash)  # type: ignore[attr-defined]
         found = {(problem.thread, problem.problem) for problem in keep.verify().problems}
         assert {("row", "catalogue"), ("checkpoint", "undecodable"), ("place", "index"), ("hash", "index")} <= found

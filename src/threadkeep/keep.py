@@ -18,7 +18,7 @@ from threadkeep.clock import nonce, now_us
 from threadkeep.engine.health import repair as engine_repair
 from threadkeep.engine.health.rebuild import Replay
 from threadkeep.engine.health.repair import RepairResult
-from threadkeep.engine.health.verify import known
+from threadkeep.engine.health.verify import stored_thread_key
 from threadkeep.engine.identity import CUBE, as_count, as_id, as_kind, as_optional_id
 from threadkeep.engine.log.type_gate import AllowedType, KeepSerializer
 from threadkeep.engine.threads.branches import BranchStamp
@@ -35,7 +35,7 @@ from threadkeep.transfer.result import TransferResult
 from threadkeep.transfer.selection import select
 from threadkeep.urls import ServerOptions, Settings, transport_for
 from threadkeep.verb import blocking_verb, keep_verb, verb
-from threadkeep.work import Tell, Work, change, read, reporting
+from threadkeep.work import OnProgress, Work, change, read, with_progress
 
 if TYPE_CHECKING:
     from langgraph.store.base import IndexConfig, TTLConfig
@@ -277,12 +277,12 @@ class Keep:
     # Retention: remove what policies do not keep
     prune, aprune = verb(jobs.prune.prune)
 
-    def _sweep(self, *, dry_run: bool = False, on_progress: Tell | None = None) -> Work[SweepResult]:
+    def _sweep(self, *, dry_run: bool = False, on_progress: OnProgress | None = None) -> Work[SweepResult]:
         """Remove expired memories of all tenants, then prune this tenant's threads by the Keep's `retention` policies.
 
         `dry_run` changes nothing and does not count memories. One round trip for 1,000 memories, then as for `prune`.
         """
-        return reporting(jobs.sweep.sweep(self._session, self._retention, dry_run=dry_run), on_progress)
+        return with_progress(jobs.sweep.sweep(self._session, self._retention, dry_run=dry_run), on_progress)
 
     sweep, asweep = keep_verb(_sweep)
 
@@ -324,7 +324,7 @@ class Keep:
         """
         ref, namespace = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
         id, thread_kind = as_id(thread_id, "thread_id"), as_kind(kind)
-        key = yield from read(lambda: known(self._session.tenant, id, thread_kind))
+        key = yield from read(lambda: stored_thread_key(self._session.tenant, id, thread_kind))
         if key.kind == CUBE and (namespace or graph is not None):
             raise ValueError(f"thread {key.id!r} is a CubeLoop thread: it has neither namespaces nor a graph")
         replay = self._graph_replay(graph) if graph is not None else None
@@ -344,7 +344,7 @@ class Keep:
         prefix: str = "",
         verify: bool = True,
         dry_run: bool = False,
-        on_progress: Tell | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Work[TransferResult]:
         """Import what another saver, store or checkpointer wrote: from a file, a postgresql:// URL or an object.
 
@@ -356,7 +356,7 @@ class Keep:
         """
         selection = select(thread_id, prefix, None, memories=None)
         into = Transfer(self._session, self._indexing, verify=bool(verify), dry_run=bool(dry_run))
-        return reporting(import_from(into, source, kind, selection), on_progress)
+        return with_progress(import_from(into, source, kind, selection), on_progress)
 
     import_from, aimport_from = keep_verb(_import_from)
 
@@ -369,7 +369,7 @@ class Keep:
         kind: str | None = None,
         memories: bool | None = None,
         redact: bool = False,
-        on_progress: Tell | None = None,
+        on_progress: OnProgress | None = None,
     ) -> ExportResult:
         """Write threads and memories to a portable file: a path, or a binary file open for writing.
 
@@ -399,7 +399,7 @@ class Keep:
         partial: bool = False,
         verify: bool = True,
         dry_run: bool = False,
-        on_progress: Tell | None = None,
+        on_progress: OnProgress | None = None,
     ) -> TransferResult:
         """Import threads and memories from a portable file: a path, or a binary file open for reading.
 

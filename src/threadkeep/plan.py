@@ -73,7 +73,7 @@ class Failure:
 Outcome: TypeAlias = Reply | Failure
 
 
-async def ask(request: Request[T]) -> T:
+async def send(request: Request[T]) -> T:
     """Make one request and return its reply, as a plan."""
     return await request
 
@@ -93,7 +93,7 @@ def resume(plan: Generator[S, Any, Any] | Coroutine[S, Any, Any], outcome: Outco
         return Failure(error)
 
 
-def attempt(work: Callable[[], Any]) -> Outcome:
+def try_call(work: Callable[[], Any]) -> Outcome:
     """Call a function and return its outcome."""
     try:
         return Reply(work())
@@ -101,9 +101,9 @@ def attempt(work: Callable[[], Any]) -> Outcome:
         return Failure(error)
 
 
-def answer(execute: Execute, request: Request[Any]) -> Outcome:
+def try_execute(execute: Execute, request: Request[Any]) -> Outcome:
     """Execute one request and return its outcome."""
-    return attempt(lambda: execute(request))
+    return try_call(lambda: execute(request))
 
 
 def result(outcome: Outcome) -> Any:

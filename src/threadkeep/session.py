@@ -19,8 +19,8 @@ from threadkeep.engine.memories.requests import CreateVectorIndex
 from threadkeep.engine.threads import checkpoints
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Closed, ReadOnly
-from threadkeep.plan import Failure, Outcome, Plan, Reply, attempt, result, resume
-from threadkeep.work import Blocking, Progress, Read, Step, Tell, Work
+from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume, try_call
+from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
 
 T = TypeVar("T")
 
@@ -98,14 +98,14 @@ class Session:
         """Async variant."""
         return await self.runner.aexclusive(object(), _no_ops, make)
 
-    def work(self, work: Work[T], on_progress: Tell | None = None) -> T:
+    def work(self, work: Work[T], on_progress: OnProgress | None = None) -> T:
         """Run each step of some long work. What a step raises is raised inside the work, which may handle it."""
         step = resume(work, Reply())
         while not isinstance(step, (Reply, Failure)):
-            step = resume(work, attempt(partial(self._run_step, step, on_progress)))
+            step = resume(work, try_call(partial(self._run_step, step, on_progress)))
         return cast("T", result(step))
 
-    def _run_step(self, step: Step, on_progress: Tell | None) -> Any:
+    def _run_step(self, step: WorkStep, on_progress: OnProgress | None) -> Any:
         if isinstance(step, Progress):
             return on_progress(*step) if on_progress else None
         if isinstance(step, Read):
@@ -114,7 +114,7 @@ class Session:
             return step.make()
         return self.exclusive(step.key, step.make) if step.key else self.change_outside_threads(step.make)
 
-    async def awork(self, work: Work[T], on_progress: Tell | None = None) -> T:
+    async def awork(self, work: Work[T], on_progress: OnProgress | None = None) -> T:
         """Async variant."""
         step = resume(work, Reply())
         while not isinstance(step, (Reply, Failure)):
@@ -125,7 +125,7 @@ class Session:
             step = resume(work, outcome)
         return cast("T", result(step))
 
-    async def _arun_step(self, step: Step, on_progress: Tell | None) -> Any:
+    async def _arun_step(self, step: WorkStep, on_progress: OnProgress | None) -> Any:
         if isinstance(step, Progress):
             return on_progress(*step) if on_progress else None
         if isinstance(step, Read):
@@ -134,7 +134,7 @@ class Session:
             return await finish_in_thread(step.make)
         return await (self.aexclusive(step.key, step.make) if step.key else self.achange_outside_threads(step.make))
 
-    def see_to_index(self) -> None:
+    def create_vector_index_if_needed(self) -> None:
         """Create a vector index in the background, if a search has met enough vectors to need one."""
         vectors = self.vectors
         if vectors is not None and vectors.wants_index:

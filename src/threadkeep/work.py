@@ -50,9 +50,9 @@ class Progress(NamedTuple):
     what: str = ""
 
 
-Step: TypeAlias = Read | Change | Blocking | Progress
-Work: TypeAlias = Generator[Step, Any, T]
-Tell: TypeAlias = Callable[[int, int | None, str], Any]
+WorkStep: TypeAlias = Read | Change | Blocking | Progress
+Work: TypeAlias = Generator[WorkStep, Any, T]
+OnProgress: TypeAlias = Callable[[int, int | None, str], Any]
 """A progress callback: it is called with (done, total, what)."""
 
 
@@ -80,7 +80,7 @@ def retry(once: Callable[[], Work[T]], what: str) -> Work[T]:
         attempt += 1
 
 
-def reporting(work: Work[T], on_progress: Tell | None) -> Work[T]:
+def with_progress(work: Work[T], on_progress: OnProgress | None) -> Work[T]:
     """Do some work and call `on_progress` for its Progress steps; the other steps are passed on.
 
     An exception of `on_progress` is raised inside the work first, which may clean up.

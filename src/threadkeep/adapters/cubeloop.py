@@ -51,7 +51,7 @@ class KeepCube:
             return
 
         def make() -> ops.AppendMessages:
-            encoded = [ops.message(_dump_message(message, self._types)) for message in messages]
+            encoded = [ops.encode_message(_dump_message(message, self._types)) for message in messages]
             return ops.AppendMessages(encoded, time=now_ms(), nonce=nonce())
 
         await self._commit(thread_id, make)

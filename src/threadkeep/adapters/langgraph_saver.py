@@ -29,7 +29,7 @@ from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec
-from threadkeep.engine.log.type_gate import gated
+from threadkeep.engine.log.type_gate import with_type_gate
 from threadkeep.engine.threads import checkpoints, copy, listing, prune
 from threadkeep.engine.threads.checkpoints import CheckpointState
 from threadkeep.engine.threads.delta_history import ChannelHistory, delta_history
@@ -336,7 +336,7 @@ def _restrict_types(serde: Any, extra: Collection[tuple[str, ...]]) -> Any:
     if isinstance(serde, EncryptedSerializer):
         return EncryptedSerializer(serde.cipher, _restrict_types(serde.serde, extra))
     if isinstance(serde, JsonPlusSerializer):
-        return gated(serde).with_msgpack_allowlist(extra)
+        return with_type_gate(serde).with_msgpack_allowlist(extra)
     return serde
 
 

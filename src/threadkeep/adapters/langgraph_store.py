@@ -35,8 +35,8 @@ from threadkeep.engine.identity import as_count, as_id
 from threadkeep.engine.memories import filters, json_text
 from threadkeep.engine.memories import plans as memory_plans
 from threadkeep.engine.memories.indexing import EmbeddedTexts, QueryIndex
-from threadkeep.engine.memories.namespaces import MemoryKey, NamespacePattern, Space
-from threadkeep.engine.memories.plans import FoundMemory, MemoryQuery, lifetime, needs_refresh
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern
+from threadkeep.engine.memories.plans import FoundMemory, MemoryQuery, needs_refresh, ttl_microseconds
 from threadkeep.engine.memories.requests import MemoryRow, NewMemory
 from threadkeep.errors import ReadOnly
 from threadkeep.keep import OpenOptions
@@ -102,7 +102,7 @@ class KeepStore(BaseStore):
         if keys := self._keys_to_refresh(batch, found, now):
             with suppress(ReadOnly):
                 self._session.change_outside_threads(self._refresh(keys, now))
-        self._session.see_to_index()
+        self._session.create_vector_index_if_needed()
         return self._results(batch, found)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -116,7 +116,7 @@ class KeepStore(BaseStore):
         if keys := self._keys_to_refresh(batch, found, now):
             with suppress(ReadOnly):
                 await self._session.achange_outside_threads(self._refresh(keys, now))
-        self._session.see_to_index()
+        self._session.create_vector_index_if_needed()
         return self._results(batch, found)
 
     def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
@@ -189,7 +189,7 @@ class KeepStore(BaseStore):
     def _new_memory(self, key: MemoryKey, batch: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> NewMemory:
         op, value = batch.puts[key], batch.values[key]
         ttl = float(op.ttl) if op.ttl is not None else None
-        expires = now + lifetime(ttl) if ttl is not None else None
+        expires = now + ttl_microseconds(ttl) if ttl is not None else None
         row = MemoryRow(key.namespace, key.key, value, now, now, expires, ttl)
         if op.index is False:
             return NewMemory(row)
@@ -300,7 +300,7 @@ def _check_condition(condition: MatchCondition) -> MatchCondition:
     return condition._replace(path=_check_namespace(condition.path))
 
 
-def _check_namespace(namespace: Any) -> Space:
+def _check_namespace(namespace: Any) -> Namespace:
     if not isinstance(namespace, (tuple, list)):
         raise InvalidNamespaceError(
             f"a namespace must be a tuple of str, not {type(namespace).__name__}: {namespace!r}"

@@ -18,7 +18,7 @@ import threadkeep
 from threadkeep.cli.output import escape
 from threadkeep.engine.threads.thread_rows import matches_short_id
 from threadkeep.errors import Missing, ThreadkeepError
-from threadkeep.transports.sqlite import is_of_others
+from threadkeep.transports.sqlite import is_foreign_database
 
 _COMMAND_MODULES = ("show", "memories", "audit", "branches", "retention", "health", "transfer")
 """The modules that hold commands, in the order of --help."""
@@ -73,7 +73,7 @@ def _check_file(path: str, *, needs_tables: bool, create: bool) -> None:
         if not create:
             raise ValueError(f"file {path} not found")
         return
-    if needs_tables and is_of_others(path):
+    if needs_tables and is_foreign_database(path):
         raise ValueError(f"{path} has no threadkeep tables; import and convert create them")
 
 

@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from threadkeep.engine.log.plain import jsonable
-from threadkeep.jobs.doctor import in_words as format_size
-from threadkeep.work import Tell
+from threadkeep.jobs.doctor import format_bytes as format_size
+from threadkeep.work import OnProgress
 
 __all__ = [
     "STATUS_STYLES",
@@ -144,7 +144,7 @@ def shorten(value: Any, width: int = 80) -> str:
 
 
 @contextmanager
-def progress_bar(title: str, *, hidden: bool = False) -> Iterator[Tell]:
+def progress_bar(title: str, *, hidden: bool = False) -> Iterator[OnProgress]:
     """Draw a progress bar on stderr, if that is a terminal; yield the function that moves it."""
     stderr = Console(stderr=True)
     columns = (

@@ -145,7 +145,7 @@ def _prune(
             return keep.prune(policy=policies, kind=kind, dry_run=dry_run, on_progress=on_progress)
         results = [keep.prune(id, policy=policies, kind=kind, dry_run=dry_run) for id in ids]
     pruned_threads = (thread for result in results for thread in result.threads)
-    return retention.pruned(pruned_threads, looked_at=sum(each.examined for each in results), dry_run=dry_run)
+    return retention.prune_result(pruned_threads, examined=sum(each.examined for each in results), dry_run=dry_run)
 
 
 def _removed_text(result: PruneResult) -> str:

@@ -29,7 +29,7 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.workers import Workers
 from threadkeep.engine.requests import Pause
 from threadkeep.errors import Closed
-from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, answer, attempt, drive, result, resume
+from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, drive, result, resume, try_call, try_execute
 
 T = TypeVar("T")
 PlanOfOps: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
@@ -175,7 +175,7 @@ class Runner:
     async def arun(self, make: Callable[[], Plan[T]]) -> T:
         """Drive a plan that only reads, on a worker; the worker also makes it."""
         future, deliver = _future()
-        self._open_state().workers.submit(lambda: deliver(attempt(lambda: self.run(make()))))
+        self._open_state().workers.submit(lambda: deliver(try_call(lambda: self.run(make()))))
         value: T = await future
         return value
 
@@ -208,7 +208,7 @@ class Runner:
     async def aclose(self) -> None:
         """Close without blocking the event loop."""
         future, deliver = _future()
-        threading.Thread(target=lambda: deliver(attempt(self.close)), name="threadkeep-close").start()
+        threading.Thread(target=lambda: deliver(try_call(self.close)), name="threadkeep-close").start()
         await future
 
     def check_open(self) -> None:
@@ -270,7 +270,7 @@ class Runner:
         state = self._open_state()
 
         def job() -> None:
-            made = attempt(lambda: make(deliver))
+            made = try_call(lambda: make(deliver))
             if isinstance(made, Failure):
                 deliver(made)
                 return
@@ -328,7 +328,7 @@ class Runner:
             if step.access.writes:
                 state.commits.append((running, step))
                 return False
-            step = resume(running.plan, answer(self._execute, step))
+            step = resume(running.plan, try_execute(self._execute, step))
         running.finish(step)
         return True
 
@@ -360,7 +360,7 @@ class Runner:
         waiting = list(_pop_all(state.commits))
         if not waiting:
             return []
-        outcomes = attempt(partial(self._transport.write, [request for _, request in waiting]))
+        outcomes = try_call(partial(self._transport.write, [request for _, request in waiting]))
         if isinstance(outcomes, Failure):
             return [(running, outcomes) for running, _ in waiting]
         return [(running, outcome) for (running, _), outcome in zip(waiting, outcomes.value, strict=True)]

@@ -111,13 +111,13 @@ def check_epoch(row: ThreadRow | None, now: ThreadRow | None) -> None:
 
 
 @contextmanager
-def forgetting(heads: Heads, key: ThreadKey) -> Iterator[None]:
+def dropping_head(heads: Heads, key: ThreadKey) -> Iterator[None]:
     """Drop the cached head of a thread before a change, and again afterwards: a reader may have cached it meanwhile."""
-    heads.forget(key)
+    heads.drop(key)
     try:
         yield
     finally:
-        heads.forget(key)
+        heads.drop(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ async def commit(
         decision = decide(seen, attempt)
         if decision.request is not None:
             tried.append((decision.request, decision.result))
-            with forgetting(heads, key):
+            with dropping_head(heads, key):
                 await decision.request
         return decision.result
 
@@ -182,7 +182,7 @@ async def commit_once(heads: Heads, request: ChangeRequest) -> None:
     """
     batch = _batch(request)
     key = batch.thread.key
-    with forgetting(heads, key):
+    with dropping_head(heads, key):
         try:
             await request
         except Conflict:
@@ -247,16 +247,16 @@ async def commit_ops(
             outcomes = [staging.take(op) for op in ops]
             batch = staging.batch()
             if batch is None and cached is not None:  # no commit checks that the head is current, so read it
-                heads.forget(key)
+                heads.drop(key)
                 staging = await stage(None)
                 outcomes = [staging.take(op) for op in ops]
                 batch = staging.batch()
             if batch is not None:
                 await Commit(batch)
         except BaseException:
-            heads.forget(key)  # the outcome is unknown: read before the next write
+            heads.drop(key)  # the outcome is unknown: read before the next write
             raise
-        heads.remember(staging.next_head(batch) if batch is not None else staging.head)
+        heads.store(staging.next_head(batch) if batch is not None else staging.head)
         return outcomes
 
     return await retry(once, f"thread {key.id!r} was changed by others")
@@ -288,7 +288,7 @@ def next_batch(draft: Draft, row: ThreadRow, *, nonce: int, grown: int) -> Batch
     `grown` is the number of bytes by which those other rows grow. The revision increases by a random number, so
     (epoch, rev) never repeats, not even in a storage that lost its last commits.
     """
-    before, items = draft.head.row, draft.sealed()
+    before, items = draft.head.row, draft.sealed_items()
     size = grown + sum(len(stored) for _, stored in items)
     row = row._replace(rev=row.rev + 1 + nonce % _STRIDE, nexts=tuple(draft.nexts), bytes=size)
     return Batch((before.epoch, before.rev) if before else None, row, items=items)

@@ -22,9 +22,9 @@ from threadkeep.engine.threads.metadata import as_filter
 from threadkeep.engine.when import When, as_time
 from threadkeep.jobs.catalogue import thread_key
 from threadkeep.jobs.over_threads import over_threads, read_thread
-from threadkeep.plan import ask
+from threadkeep.plan import send
 from threadkeep.session import Session
-from threadkeep.work import Tell, Work, read, reporting
+from threadkeep.work import OnProgress, Work, read, with_progress
 
 _NAMESPACES_PER_PAGE = 1000
 
@@ -58,7 +58,7 @@ def activity(
     ns: str | None = None,
     kind: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Work[Activity]:
     """Return the number and size of writes by node and channel, over all matching threads.
 
@@ -80,12 +80,12 @@ def activity(
                 plan = partial(
                     audit.thread_activity, session.heads, ThreadKey(session.tenant, info.kind, info.id), query
                 )
-                yield from read_thread(info, plan, totals.take, skipped)
+                yield from read_thread(info, plan, totals.add_thread, skipped)
 
         yield from threads(visit)
         return replace(totals.activity(query), skipped=tuple(skipped))
 
-    return reporting(work(), on_progress)
+    return with_progress(work(), on_progress)
 
 
 def sizes(
@@ -95,7 +95,7 @@ def sizes(
     prefix: str = "",
     kind: str | None = None,
     limit: int = 20,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Work[Sizes]:
     """Return the space that threads take: by thread (the `limit` largest), by channel, and by kind.
 
@@ -105,7 +105,7 @@ def sizes(
     """
     totals, prefix, kind = engine_sizes.SizeTotals(as_count(limit, "limit")), as_id(prefix, "prefix"), as_kind(kind)
     if thread_id is None:
-        return reporting(_sizes_of_all(session, totals, prefix, kind), on_progress)
+        return with_progress(_sizes_of_all(session, totals, prefix, kind), on_progress)
     if prefix:
         raise ValueError("give thread_id or prefix, not both")
     return _sizes_of_one(session, totals, as_id(thread_id, "thread_id"), kind)
@@ -116,7 +116,7 @@ def _sizes_of_all(session: Session, totals: engine_sizes.SizeTotals, prefix: str
 
     def visit(info: ThreadInfo) -> Work[None]:
         plan = partial(engine_sizes.measure_thread, session.heads, ThreadKey(session.tenant, info.kind, info.id))
-        yield from read_thread(info, plan, totals.take, skipped)
+        yield from read_thread(info, plan, totals.add_thread, skipped)
 
     yield from over_threads(session.tenant, prefix, kind, {}, visit)
     return replace(totals.sizes(), skipped=tuple(skipped))
@@ -124,35 +124,35 @@ def _sizes_of_all(session: Session, totals: engine_sizes.SizeTotals, prefix: str
 
 def _sizes_of_one(session: Session, totals: engine_sizes.SizeTotals, id: str, kind: str | None) -> Work[Sizes]:
     key = yield from read(lambda: thread_key(session, id, kind))
-    totals.take((yield from read(lambda: engine_sizes.measure_thread(session.heads, key))))
+    totals.add_thread((yield from read(lambda: engine_sizes.measure_thread(session.heads, key))))
     return totals.sizes()
 
 
-def stats(session: Session, *, on_progress: Tell | None = None) -> Work[Stats]:
+def stats(session: Session, *, on_progress: OnProgress | None = None) -> Work[Stats]:
     """Return how many threads, checkpoints, writes and memories this tenant has, and the space the storage takes.
 
     Four round trips; more for many threads or namespaces. Only thread rows are read.
     """
-    return reporting(_stats(session.tenant, clock.now_us()), on_progress)
+    return with_progress(_stats(session.tenant, clock.now_us()), on_progress)
 
 
 def _stats(tenant: str, now: int) -> Work[Stats]:
     totals = engine_sizes.ThreadTotals()
 
     def visit(info: ThreadInfo) -> Work[None]:
-        totals.take(info)
+        totals.add_thread(info)
         yield from ()
 
     yield from over_threads(tenant, "", None, {}, visit)
-    memories = yield from read(lambda: ask(CountMemories(tenant, now)))
+    memories = yield from read(lambda: send(CountMemories(tenant, now)))
     namespaces = yield from _count_namespaces(tenant, now)
-    return totals.stats(memories, namespaces, (yield from read(lambda: ask(MeasureStorage()))))
+    return totals.stats(memories, namespaces, (yield from read(lambda: send(MeasureStorage()))))
 
 
 def _count_namespaces(tenant: str, now: int) -> Work[int]:
     total, last = 0, None
     while True:
-        page = yield from read(partial(ask, ListNamespaces(tenant, (), now, _NAMESPACES_PER_PAGE, last)))
+        page = yield from read(partial(send, ListNamespaces(tenant, (), now, _NAMESPACES_PER_PAGE, last)))
         total += len(page)
         if len(page) < _NAMESPACES_PER_PAGE:
             return total

@@ -46,7 +46,7 @@ async def threads(
         kind=as_kind(kind),
     )
     last_id = None if after is None or isinstance(after, ThreadInfo) else as_id(after, "after")
-    return await catalogue.threads(query, metadata_filter, last_id, as_id(contains, "contains"))
+    return await catalogue.list_threads(query, metadata_filter, last_id, as_id(contains, "contains"))
 
 
 async def thread(session: Session, thread_id: str, *, kind: str | None = None) -> ThreadInfo | None:
@@ -55,7 +55,7 @@ async def thread(session: Session, thread_id: str, *, kind: str | None = None) -
     Raise ValueError if there is a thread of each kind with this id and `kind` is not given. Two round trips; one more
     without `kind`.
     """
-    return await catalogue.thread(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))
+    return await catalogue.get_thread(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))
 
 
 def delete(session: Session, thread_id: str, *, kind: str | None = None) -> Work[bool]:
@@ -86,7 +86,7 @@ def copy(session: Session, source_thread_id: str, target_thread_id: str, *, kind
 
 def _find(session: Session, thread_id: str, kind: str | None) -> Work[ThreadKey | None]:
     id, thread_kind = as_id(thread_id, "thread_id"), as_kind(kind)
-    return read(lambda: catalogue.key_of(session.tenant, id, thread_kind))
+    return read(lambda: catalogue.find_key(session.tenant, id, thread_kind))
 
 
 async def thread_key(session: Session, thread_id: str, kind: str | None) -> ThreadKey:
@@ -94,4 +94,4 @@ async def thread_key(session: Session, thread_id: str, kind: str | None) -> Thre
 
     Raise Missing if it does not, ValueError if there is a thread of each kind with this id and `kind` is None.
     """
-    return await catalogue.known(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))
+    return await catalogue.require_key(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))

@@ -12,9 +12,9 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.threads import prune
 from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import list_stored_threads
-from threadkeep.plan import Plan, Request, ask
+from threadkeep.plan import Plan, Request, send
 from threadkeep.session import Session
-from threadkeep.work import Progress, Tell, Work, change, read, reporting
+from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class CompactResult:
     skipped: list[str] = field(default_factory=list)
 
 
-def compact(session: Session, *, on_progress: Tell | None = None) -> Work[CompactResult]:
+def compact(session: Session, *, on_progress: OnProgress | None = None) -> Work[CompactResult]:
     """Free items that nothing refers to, then have the storage return unused space to the system.
 
     Others may read and write meanwhile. SQLite raises Unavailable if they keep the file busy for longer than `timeout`;
     the file is then unchanged. Two round trips for each thread, four if something is freed.
     """
-    return reporting(_compact(session), on_progress)
+    return with_progress(_compact(session), on_progress)
 
 
 def _compact(session: Session) -> Work[CompactResult]:
@@ -57,12 +57,12 @@ def _compact(session: Session) -> Work[CompactResult]:
             continue
         items, before, after = items + freed.items, before + freed.before, after + freed.after
     yield Progress(len(stored), len(stored), "the storage")
-    bytes_before, bytes_after = yield from change(None, partial(ask, CompactStorage(session.tenant)))
+    bytes_before, bytes_after = yield from change(None, partial(send, CompactStorage(session.tenant)))
     return CompactResult(len(stored), items, bytes_before or before, bytes_after if bytes_before else after, skipped)
 
 
 def _read(request: Request[Any]) -> Work[Any]:
-    return read(partial(ask, request))
+    return read(partial(send, request))
 
 
 def _free(session: Session, key: ThreadKey) -> Plan[prune.Freed]:

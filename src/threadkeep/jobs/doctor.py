@@ -135,7 +135,7 @@ def _permissions(facts: Mapping[str, Any]) -> Finding:
 
 def _disk(facts: Mapping[str, Any]) -> Finding:
     free, size = facts["disk_free"], facts["pages"] * facts["page_size"]
-    value = f"{in_words(free)} free, the file uses {in_words(size)}"
+    value = f"{format_bytes(free)} free, the file uses {format_bytes(size)}"
     if free < 100 * _MB:
         return Finding("disk", value, PROBLEM, "the disk is nearly full: puts will fail with Unavailable")
     if free < 2 * size or free < _GB:
@@ -147,11 +147,11 @@ def _write_ahead_log(size: int) -> Finding:
     if size > 256 * _MB:
         return Finding(
             "write-ahead log",
-            in_words(size),
+            format_bytes(size),
             WARNING,
             "a long-running reader keeps it from being emptied; end the reader, then run compact",
         )
-    return Finding("write-ahead log", in_words(size))
+    return Finding("write-ahead log", format_bytes(size))
 
 
 def _free_pages(facts: Mapping[str, Any]) -> Finding:
@@ -243,7 +243,7 @@ def _pooler(facts: Mapping[str, Any]) -> Finding:
 def _autovacuum(setting: str, tables: Any) -> Finding:
     dead = sum(each[2] or 0 for each in tables)
     live = sum(each[1] or 0 for each in tables)
-    value = f"{setting}; {dead} dead and {live} live rows, {in_words(sum(each[3] for each in tables))}"
+    value = f"{setting}; {dead} dead and {live} live rows, {format_bytes(sum(each[3] for each in tables))}"
     if setting != "on":
         return Finding("autovacuum", value, PROBLEM, "tables only grow; turn it on, or run compact regularly")
     if dead > max(live, _MANY_DEAD):
@@ -360,7 +360,7 @@ def _eviction(server: Mapping[str, Any]) -> Finding:
 
 def _server_memory(server: Mapping[str, Any]) -> Finding:
     used, limit = server["used_memory"], server["maxmemory"]
-    value = f"{in_words(used)} of {in_words(limit)}" if limit else f"{in_words(used)}, no limit set"
+    value = f"{format_bytes(used)} of {format_bytes(limit)}" if limit else f"{format_bytes(used)}, no limit set"
     if limit and used > 0.85 * limit:
         return Finding(
             f"{server['name']} memory", value, WARNING, "nearly full: commits will be refused; add memory or shards"
@@ -391,7 +391,7 @@ def _persistence(server: Mapping[str, Any]) -> Finding:
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def in_words(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Format a number of bytes for people: 1.5 MB."""
     for unit in _UNITS[:-1]:
         if abs(count) < 1000:

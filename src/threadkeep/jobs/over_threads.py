@@ -33,7 +33,7 @@ def over_threads(
         query = catalogue.query(
             tenant, limit=_PAGE, after=last, prefix=prefix, metadata=metadata, status=None, order="id", kind=kind
         )
-        page = yield from read(partial(catalogue.threads, query, metadata, None))
+        page = yield from read(partial(catalogue.list_threads, query, metadata, None))
         for info in page:
             yield from visit(info)
             done += 1
@@ -66,7 +66,7 @@ def list_stored_threads(
     """
     found: list[ThreadEntry] = []
     while True:
-        after = found[-1].at if found else None
+        after = found[-1].cursor if found else None
         page = yield from ask(ListStoredThreads(tenant, _STORED_PAGE, after, prefix, kind))
         if not page:
             return found

@@ -20,7 +20,7 @@ from threadkeep.errors import Conflict, Corrupt
 from threadkeep.jobs.policies import Retention, policies
 from threadkeep.plan import Plan
 from threadkeep.session import Session
-from threadkeep.work import Blocking, Progress, Tell, Work, change, read, reporting
+from threadkeep.work import Blocking, OnProgress, Progress, Work, change, read, with_progress
 
 _PAGE = 500
 _TRIES = 5
@@ -34,7 +34,7 @@ def prune(
     policy: Retention = None,
     dry_run: bool = False,
     kind: str | None = None,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Work[PruneResult]:
     """Remove checkpoints that a policy does not keep, in one thread or in all. Return what was removed.
 
@@ -47,7 +47,7 @@ def prune(
     if thread_id is None and policy is None:
         raise ValueError("prune needs a thread_id or a policy: without both it would prune every thread")
     id, kind = None if thread_id is None else as_id(thread_id, "thread_id"), as_kind(kind)
-    return reporting(_prune(session, id, policy, kind, dry_run=dry_run), on_progress)
+    return with_progress(_prune(session, id, policy, kind, dry_run=dry_run), on_progress)
 
 
 def _prune(
@@ -68,11 +68,11 @@ def prune_threads(
     examined, last = 0, None
     policies = [policy for policy in policies if policy.tenant in (None, session.tenant)]
     now = now_ms()
-    judge = retention.judged(policies, now)
+    judge = retention.selector(policies, now)
     while policies and (page := (yield from read(partial(_page, session.tenant, policies, kind, last)))):
         for listed in page:
             examined += 1
-            if not retention.may_lose(policies, listed.row, now):
+            if not retention.may_prune(policies, listed.row, now):
                 continue
             yield Progress(examined, None, listed.row.key.id)
             try:
@@ -82,23 +82,23 @@ def prune_threads(
             except Corrupt:
                 skipped.append(listed.row.key.id)
         last = page[-1]
-    return retention.pruned(pruned, looked_at=examined, dry_run=dry_run, skipped=skipped)
+    return retention.prune_result(pruned, examined=examined, dry_run=dry_run, skipped=skipped)
 
 
 def prune_thread(
     session: Session, id: str, policies: Sequence[Policy] | None, *, kind: str | None, dry_run: bool
 ) -> Work[PruneResult]:
     """Prune one thread by these policies; with None, keep only the latest checkpoint of each namespace."""
-    key = yield from read(lambda: catalogue.key_of(session.tenant, id, kind))
+    key = yield from read(lambda: catalogue.find_key(session.tenant, id, kind))
     if key is None:
-        return retention.pruned((), looked_at=0, dry_run=dry_run)
-    judge = retention.judged(policies, now_ms()) if policies is not None else engine_prune.keep_latest
+        return retention.prune_result((), examined=0, dry_run=dry_run)
+    judge = retention.selector(policies, now_ms()) if policies is not None else engine_prune.keep_latest
     pruned = yield from _prune_one(session, key, judge, dry_run=dry_run, tries=TRIES)
-    return retention.pruned(pruned, looked_at=1, dry_run=dry_run)
+    return retention.prune_result(pruned, examined=1, dry_run=dry_run)
 
 
 def _prune_one(
-    session: Session, key: ThreadKey, judge: engine_prune.Judge, *, dry_run: bool, tries: int
+    session: Session, key: ThreadKey, judge: engine_prune.Selector, *, dry_run: bool, tries: int
 ) -> Work[list[PrunedThread]]:
     """Prune a thread. Return an empty list if nothing changes. Raise Conflict if others change it at each try."""
 
@@ -117,7 +117,7 @@ async def _page(
     return await catalogue.query(
         tenant,
         limit=_PAGE,
-        after=catalogue.info(last) if last is not None else None,
+        after=catalogue.thread_info(last) if last is not None else None,
         prefix=only.prefix,
         metadata=only.metadata,
         status=None,

@@ -9,13 +9,19 @@ from typing import Any
 from threadkeep.engine.health import verify as engine_verify
 from threadkeep.engine.health.requests import CATALOGUE, DATABASE, InspectMemories, IntegrityCheck
 from threadkeep.engine.health.thread_scan import Problem
-from threadkeep.engine.health.verify import VerifyResult, counted, memory_problems, storage_problems, thread_examined
+from threadkeep.engine.health.verify import (
+    VerifyResult,
+    checked_counts,
+    memory_problems,
+    storage_problems,
+    verify_thread,
+)
 from threadkeep.engine.identity import ThreadKey, as_id, as_kind
 from threadkeep.errors import Corrupt, Unavailable
 from threadkeep.jobs.over_threads import list_stored_threads
-from threadkeep.plan import Request, ask
+from threadkeep.plan import Request, send
 from threadkeep.session import Session
-from threadkeep.work import Progress, Tell, Work, read, reporting
+from threadkeep.work import OnProgress, Progress, Work, read, with_progress
 
 _MEMORIES_PER_PAGE = 500
 _MAX_PROBLEMS = 10_000
@@ -28,7 +34,7 @@ def verify(
     *,
     prefix: str = "",
     kind: str | None = None,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Work[VerifyResult]:
     """Check every checksum, reference, parent, value and count, in one thread, in some, or in everything stored.
 
@@ -38,10 +44,10 @@ def verify(
     """
     prefix, kind = as_id(prefix, "prefix"), as_kind(kind)
     if thread_id is None:
-        return reporting(_verify_all(session, prefix, kind), on_progress)
+        return with_progress(_verify_all(session, prefix, kind), on_progress)
     if prefix:
         raise ValueError("give thread_id or prefix, not both")
-    return reporting(_verify_one(session, as_id(thread_id, "thread_id"), kind), on_progress)
+    return with_progress(_verify_one(session, as_id(thread_id, "thread_id"), kind), on_progress)
 
 
 @dataclass(slots=True)
@@ -58,7 +64,7 @@ class _Report:
     def ask(self, request: Request[Any]) -> Work[Any]:
         """Make a request. If the storage cannot read its own data, add a problem and return None."""
         try:
-            return (yield from read(lambda: ask(request)))
+            return (yield from read(lambda: send(request)))
         except Corrupt as error:
             self.add([Problem(DATABASE, str(error))])
             return None
@@ -69,7 +75,7 @@ class _Report:
 
 
 def _verify_one(session: Session, id: str, kind: str | None) -> Work[VerifyResult]:
-    key = yield from read(lambda: engine_verify.known(session.tenant, id, kind))
+    key = yield from read(lambda: engine_verify.stored_thread_key(session.tenant, id, kind))
     report = _Report()
     yield Progress(0, 1, key.id)
     yield from _check_thread(key, report)
@@ -106,13 +112,13 @@ def _check_threads(tenant: str, prefix: str, kind: str | None, report: _Report) 
 
 def _check_thread(key: ThreadKey, report: _Report) -> Work[None]:
     try:
-        scan = yield from read(partial(thread_examined, key))
+        scan = yield from read(partial(verify_thread, key))
     except Corrupt as error:
         report.counts[0] += 1
         report.add([Problem(DATABASE, str(error), key.id, key.kind)])
         return
     if scan is not None:
-        report.counts = [a + b for a, b in zip(report.counts, counted(scan), strict=True)]
+        report.counts = [a + b for a, b in zip(report.counts, checked_counts(scan), strict=True)]
         report.add(scan.problems)
 
 

@@ -40,7 +40,7 @@ from threadkeep.transfer.selection import MemoryPage, MemoryPages, Selection, Th
 from threadkeep.transfer.thread_builder import ItemSlices, is_unfinished, is_untouched_copy
 from threadkeep.transfer.thread_copy import PutItems, ThreadCopy, message_count
 from threadkeep.verb import blocking_verb
-from threadkeep.work import Blocking, Progress, Tell, Work, retry
+from threadkeep.work import Blocking, OnProgress, Progress, Work, retry
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def _convert(
     verify: bool = True,
     dry_run: bool = False,
     tenant: str = "",
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
 ) -> TransferResult:
     """Copy threads and memories of one Keep into another: all, or some by id (or ids), by prefix, by kind.
 
@@ -205,7 +205,7 @@ class _SourceThread:
 def _batch(session: Session, loaded: LoadedRows, target: ThreadKey) -> Batch:
     """All rows of a thread, as a batch that adds them to another."""
     assert loaded.thread is not None
-    head = session.heads.seen(loaded.thread.key, loaded, None)
+    head = session.heads.head_from(loaded.thread.key, loaded, None)
     checkpoints, writes = tuple(checkpoint_rows(loaded)), tuple(write_rows(loaded))
     runs = [row.run for row in checkpoints]
     runs += [entry.origin[1] for row in writes for entry in head.task(row).entries.values()]

@@ -12,7 +12,7 @@ from typing import Any
 
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.cube import ops, plans
-from threadkeep.engine.cube.channels import packed
+from threadkeep.engine.cube.channels import pack_json
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.plan import result
@@ -63,7 +63,7 @@ class CubeThread:
         except UnreadableError as error:
             self.into.differs(self.key, f"left out: {error}")
             self._details = None
-        self._heads.forget(self.key)
+        self._heads.drop(self.key)
         return self._outcome(added)
 
     def compare(self) -> Work[None]:
@@ -73,7 +73,7 @@ class CubeThread:
                 yield from self._compare(self._details)
         except UnreadableError as error:
             self.into.differs(self.key, f"not compared: {error}")
-        self._heads.forget(self.key)
+        self._heads.drop(self.key)
 
     def _compare(self, details: CubeDetails) -> Work[None]:
         compared = _Comparison(self.source.messages(self.key.id, 0))
@@ -135,7 +135,7 @@ class _Comparison:
             other = next(self._theirs, None)
             if other is None:
                 break
-            if packed(each) != packed(other.plain):
+            if pack_json(each) != pack_json(other.plain):
                 self.unequal.append(self.count)
             self.count += 1
         return []
@@ -173,7 +173,7 @@ def _claim(run: ForeignCubeRun) -> ops.ClaimRun:
 
 
 def _append(group: Sequence[CubeMessage]) -> ops.AppendMessages:
-    given = [ops.message(message.plain)._replace(run=message.run) for message in group]
+    given = [ops.encode_message(message.plain)._replace(run=message.run) for message in group]
     return ops.AppendMessages(given, keep_duplicates=True, time=group[-1].time, nonce=nonce())
 
 
@@ -232,7 +232,9 @@ def _differences(details: CubeDetails, here: plans.CubeOverview | None, *, is_co
     if is_continued:
         return
     extra = here.extra or {}
-    if any(name not in extra or packed(extra[name]) != packed(value) for name, value in (details.extra or {}).items()):
+    if any(
+        name not in extra or pack_json(extra[name]) != pack_json(value) for name, value in (details.extra or {}).items()
+    ):
         yield "its extra differs"
     if details.pending != here.pending:
         yield "its pending request differs"

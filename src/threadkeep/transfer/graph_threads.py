@@ -19,10 +19,10 @@ from threadkeep.engine.log.msgpack import WHOLE, header
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
 from threadkeep.engine.log.type_gate import KeepSerializer
 from threadkeep.engine.requests import CheckpointRef, ScanCheckpoints
-from threadkeep.engine.threads.checkpoints import load_some, metadata_of
+from threadkeep.engine.threads.checkpoints import load_checkpoints, metadata_of
 from threadkeep.engine.threads.checkpoints import write as commit_ops
 from threadkeep.engine.threads.heads import Head, Heads
-from threadkeep.engine.threads.ops import FIELDS, Op, Put, PutWrites
+from threadkeep.engine.threads.ops import CHECKPOINT_FIELDS, Op, Put, PutWrites
 from threadkeep.errors import Conflict
 from threadkeep.plan import Failure
 from threadkeep.plan import Outcome as OpOutcome
@@ -80,7 +80,7 @@ class GraphThread:
             yield from self._put_checkpoints(missing)
             changed = [place for place, n in here.items() if written[place].special or written[place].writes > n]
             yield from self._put_writes(changed, only_new=self._is_continued)
-            self._heads.forget(self.key)
+            self._heads.drop(self.key)
         return self._outcome(tally["checkpoints"] + tally["writes"] - before)
 
     def compare(self) -> Work[None]:
@@ -93,7 +93,7 @@ class GraphThread:
             if head.cache.size > _LARGEST_POOL:
                 head = None
             yield Progress(self.into.tally.done, self.into.tally.total, f"{self.key.id}: comparing")
-        self._heads.forget(self.key)
+        self._heads.drop(self.key)
 
     @property
     def _heads(self) -> Heads:
@@ -239,7 +239,7 @@ def _ops_of(found: ForeignCheckpoint, *, only_new: bool) -> list[Op]:
 def _put(place: CheckpointPlace, given: EncodedCheckpoint, time: int) -> Put:
     """A put of values that are already encoded."""
     checkpoint = {
-        **{name: given.fields[name] for name in FIELDS if name in given.fields},
+        **{name: given.fields[name] for name in CHECKPOINT_FIELDS if name in given.fields},
         "id": place.id, "channel_versions": given.versions, "versions_seen": given.seen,
     }  # fmt: skip
     op = Put(
@@ -268,7 +268,9 @@ async def _read(
     heads: Heads, key: ThreadKey, places: Sequence[CheckpointPlace], head: Head | None, *, items: bool = True
 ) -> tuple[Head, list[_Here]]:
     """Read what is here at these places. One round trip."""
-    head, loaded = await load_some(heads, key, tuple(CheckpointRef(*place, items=items) for place in places), head)
+    head, loaded = await load_checkpoints(
+        heads, key, tuple(CheckpointRef(*place, items=items) for place in places), head
+    )
     if loaded.thread is None:
         return head, [(None, {})] * len(places)
     return head, [
@@ -288,7 +290,7 @@ def _differences(head: Head, here: CheckpointRecord | None, there: EncodedCheckp
         yield "its metadata differs"
     if _comparable(here.versions) != _comparable(there.versions) or _comparable(here.seen) != _comparable(there.seen):
         yield "its versions differ"
-    if here.rest != there.rest or any(here.fields.get(name) != there.fields.get(name) for name in FIELDS):
+    if here.rest != there.rest or any(here.fields.get(name) != there.fields.get(name) for name in CHECKPOINT_FIELDS):
         yield "its other fields differ"
     for name in sorted(here.slots.keys() ^ there.values.keys()):
         yield f"channel {name!r} is " + ("missing" if name in there.values else "not in the source")

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, as_id, as_ids
-from threadkeep.engine.memories.namespaces import Space
+from threadkeep.engine.memories.namespaces import Namespace
 from threadkeep.engine.memories.requests import ListMemories, ListNamespaces, MemoryRow, Position
 from threadkeep.engine.requests import ListThreads
 from threadkeep.engine.threads import catalogue
@@ -67,7 +67,7 @@ class ThreadPages:
     def next(self) -> Work[list[ThreadKey]]:
         """Return the next page. Missing if a thread was selected by id and does not exist."""
         if self._ids is not None:
-            return [(yield Read(partial(catalogue.known, self._tenant, self._ids.pop(), self._selection.kind)))]
+            return [(yield Read(partial(catalogue.require_key, self._tenant, self._ids.pop(), self._selection.kind)))]
         keys: list[ThreadKey] = yield Read(self._page)
         self._more = len(keys) == _THREADS
         if keys:
@@ -127,7 +127,7 @@ class MemoryPages:
 
     async def _next_partition(self) -> str | None:
         """The first segment of the next namespaces, in order."""
-        last: Space | None = (self._partition,) if self._partition is not None else None
+        last: Namespace | None = (self._partition,) if self._partition is not None else None
         while True:
             spaces = await ListNamespaces(self._tenant, (), self._now, _THREADS, last)
             found = next((space[0] for space in spaces if space[0] != self._partition), None)

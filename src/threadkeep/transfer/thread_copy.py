@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from threadkeep.clock import nonce, now_ms
-from threadkeep.engine.cube.channels import MESSAGES
-from threadkeep.engine.cube.channels import count as count_elements
+from threadkeep.engine.cube.channels import MESSAGES, count_elements
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
@@ -176,7 +175,7 @@ def message_count(heads: Heads, loaded: LoadedRows) -> int:
     newest = next((each for each in checkpoint_rows(loaded) if row and each.id == row.top), None)
     if row is None or newest is None:
         return 0
-    return count_elements(heads.seen(row.key, loaded, None).checkpoint(newest).slots, MESSAGES)
+    return count_elements(heads.head_from(row.key, loaded, None).checkpoint(newest).slots, MESSAGES)
 
 
 def _abandon(builder: ThreadBuilder) -> Work[None]:

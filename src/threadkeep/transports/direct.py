@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from threadkeep.drivers import forks
 from threadkeep.engine.health.requests import LoadStorageFacts
 from threadkeep.errors import ReadOnly
-from threadkeep.plan import Outcome, Request, answer
+from threadkeep.plan import Outcome, Request, try_execute
 
 
 class DirectBackend(Protocol):
@@ -43,7 +43,7 @@ class Direct:
         if self.read_only:
             raise ReadOnly
         with self._lock:
-            return [answer(self._backend.answer, request) for request in requests]
+            return [try_execute(self._backend.answer, request) for request in requests]
 
     def setup(self) -> None:
         """Do nothing."""

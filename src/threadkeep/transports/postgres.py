@@ -31,7 +31,7 @@ from threadkeep.engine.health.requests import CompactStorage, IntegrityCheck, Lo
 from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
 from threadkeep.engine.requests import Commit, LoadCheckpoints, LoadThreadRows
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
-from threadkeep.plan import Failure, Outcome, Reply, Request, answer, drive
+from threadkeep.plan import Failure, Outcome, Reply, Request, drive, try_execute
 from threadkeep.transports import postgres_health
 from threadkeep.transports.postgres_cursor import BEGIN_READ, BEGIN_WRITE, PostgresCursor
 from threadkeep.transports.postgres_errors import (
@@ -130,11 +130,11 @@ class PostgresServer:
         if isinstance(request, LoadStorageFacts):
             return postgres_health.facts(cursor, self._backend, self._own_facts(), synchronous=self._synchronous)
         if isinstance(request, LoadCheckpoints) and not self._options.by_thread:
-            loaded = cursor.run(self._backend.load(request))
+            loaded = cursor.run(self._backend.load_checkpoints(request))
             if loaded is not None:
                 return loaded
         if isinstance(request, LoadThreadRows) and not self._options.by_thread:
-            return cursor.run(self._backend.survey(request))
+            return cursor.run(self._backend.load_thread_rows(request))
         if request.access.one_statement:
             return self._backend.answer(cursor, request)
         value = cursor.transaction(BEGIN_READ, lambda: self._backend.answer(cursor, request))
@@ -162,11 +162,11 @@ class PostgresServer:
             committed = self._run(lambda cursor: cursor.run(statement), repeatable=False)
         except (Conflict, ValueError):
             return [self._change_one(request) for request in requests]
-        numbers = [self._backend.number(batch.thread.key) for batch in batches]
+        numbers = [self._backend.thread_number(batch.thread.key) for batch in batches]
         return [Reply() if number in committed else Failure(Conflict()) for number in numbers]
 
     def _change_one(self, request: Request[Any]) -> Outcome:
-        return answer(self._change, request)
+        return try_execute(self._change, request)
 
     def _change(self, request: Request[Any]) -> Any:
         if isinstance(request, Commit) and not self._options.by_thread and fits_one_statement(request):
@@ -196,7 +196,7 @@ class PostgresServer:
 
     def _write_memories(self, request: WriteMemories) -> None:
         """Write memories in one transaction and one round trip. Writing them twice gives the same."""
-        statements = self._backend.remember(request, self._synchronous_commit())
+        statements = self._backend.write_memories(request, self._synchronous_commit())
         self._run(lambda cursor: cursor.run_in_one_round_trip(statements))
 
     def _create_vector_index(self, request: CreateVectorIndex) -> None:
@@ -214,8 +214,8 @@ class PostgresServer:
     def _create_index_locked(self, cursor: PostgresCursor, request: CreateVectorIndex) -> None:
         """Create an index unless it exists or another process is creating it. Drop one that was not finished."""
         blocks, backend = self._backend.sql, self._backend
-        name, drop, create = backend.index_blocks(request)
-        lock = {"table": backend.named("tk_vectors"), "dims": request.dims}
+        name, drop, create = backend.index_statements(request)
+        lock = {"table": backend.qualified_name("tk_vectors"), "dims": request.dims}
         if not cursor.rows(blocks["lock-index"], lock)[0][0]:
             return
         try:

@@ -35,7 +35,7 @@ class PostgresCursor:
 
     def __init__(self, connection: psycopg.Connection[Any], backend: PostgresDialect) -> None:
         self._connection = connection
-        self._spelled = backend.spelled
+        self._spelled = backend.bind
         self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
         self._cursor.format = Format.BINARY
         self._cursor.adapters.register_dumper(int, Int8BinaryDumper)  # one type for every int: one prepared plan

@@ -26,7 +26,7 @@ from threadkeep.drivers.loops import in_event_loop
 from threadkeep.engine.health.requests import CompactStorage, IntegrityCheck, IntegrityProblem, LoadStorageFacts
 from threadkeep.engine.requests import Commit, DropThread, MeasureStorage
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
-from threadkeep.plan import Failure, Outcome, Reply, Request, attempt, drive, result
+from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
 from threadkeep.transports import sqlite_health
 from threadkeep.transports.sqlite_health import query_number
 
@@ -124,7 +124,7 @@ class SqliteFile:
         if self.read_only:
             raise ReadOnly
         if any(isinstance(request, CompactStorage) for request in requests):
-            return [attempt(partial(self._write_separately, request)) for request in requests]
+            return [try_call(partial(self._write_separately, request)) for request in requests]
         with self._busy():
             connection = self._open_writer()
             if len(requests) == 1:
@@ -364,7 +364,7 @@ def _absolute(path: Path) -> Path:
     return path if in_event_loop() else path.absolute()
 
 
-def is_of_others(path: str) -> bool:
+def is_foreign_database(path: str) -> bool:
     """Return whether a file is a SQLite database, or empty, without our tables. False if it cannot be read.
 
     The file is not changed.

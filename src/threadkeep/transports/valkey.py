@@ -21,7 +21,7 @@ from threadkeep.drivers import forks
 from threadkeep.engine.health.requests import LoadStorageFacts
 from threadkeep.engine.requests import Commit, MeasureStorage, StorageSize
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
-from threadkeep.plan import Outcome, Request, answer, attempt
+from threadkeep.plan import Outcome, Request, try_call, try_execute
 from threadkeep.transports import valkey_health
 from threadkeep.transports.valkey_health import Primary
 from threadkeep.transports.valkey_nodes import DENIED, LOST, Cluster, Node, SingleServer, ValkeyOptions, connect
@@ -83,10 +83,10 @@ class ValkeyServer:
             raise ReadOnly
         executor = _CallExecutor(self, durable=True)
         if not all(isinstance(request, Commit) for request in requests):
-            return [answer(lambda each: self._backend.answer(executor, each), request) for request in requests]
+            return [try_execute(lambda each: self._backend.answer(executor, each), request) for request in requests]
         calls = [self._backend.commit_call(request.batch) for request in requests if isinstance(request, Commit)]
         replies = self.send(calls, durable=True)
-        return [attempt(lambda r=reply: self._backend.committed(_value(r))) for reply in replies]  # type: ignore[misc]
+        return [try_call(lambda r=reply: self._backend.check_committed(_value(r))) for reply in replies]  # type: ignore[misc]
 
     def setup(self) -> None:
         """Connect now instead of at first use."""

@@ -21,15 +21,15 @@ from threadkeep.engine.health.requests import (
 )
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.log.itemlog import (
-    BEGINNING,
     NAMES,
-    RUN_LISTS,
+    PREFIX_LENGTH,
+    RANGE_LISTS,
     SHARED,
     ItemId,
     ItemRange,
     join_ranges,
-    spilled,
     union,
+    unpack_range_list,
 )
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.requests import (
@@ -131,7 +131,7 @@ class InMemoryBackend:
         if thread is None:
             return ItemSizes(None)
         found = ((id, thread.items[id]) for each in request.ranges for id in each.ids() if id in thread.items)
-        return ItemSizes(thread.row, tuple((*id, len(stored), stored[:BEGINNING]) for id, stored in found))
+        return ItemSizes(thread.row, tuple((*id, len(stored), stored[:PREFIX_LENGTH]) for id, stored in found))
 
     def _load_ancestors(self, request: LoadAncestors) -> LoadedRows:
         thread = self._threads.get(request.key)
@@ -244,12 +244,12 @@ class InMemoryBackend:
         if thread is None:
             return InspectedThread()
         return InspectedThread(
-            is_there=True,
+            exists=True,
             thread=thread.row,
             checkpoints=tuple(thread.checkpoints.values()),
             writes=tuple(row for rows in thread.writes.values() for row in rows.values()),
             items={id: stored for id, stored in thread.items.items() if id.lane <= SHARED},
-            stored=tuple(sorted((id.lane, id.n, len(stored)) for id, stored in thread.items.items())),
+            item_sizes=tuple(sorted((id.lane, id.n, len(stored)) for id, stored in thread.items.items())),
             tags=frozenset((n, tag) for n, tags in thread.tags.items() for tag in tags),
             runs=frozenset(thread.runs),
         )
@@ -264,10 +264,12 @@ def _items_of(
     found, wanted = list(found), list(ranges)
     ids = [ItemId(NAMES, n) for n in range(cached.names if cached else 0, names)]
     ids += [ItemId(SHARED, rows.row.labels) for rows in found if rows.row is not None]
-    shared = [id for rows in found for each in ranges_of(rows) if each.lane in (RUN_LISTS, SHARED) for id in each.ids()]
-    if any(each.lane == RUN_LISTS for each in wanted):
-        lists = [id for id in shared if id.lane == RUN_LISTS and id in thread.items]
-        wanted += [each for id in lists for each in spilled(id, thread.items[id])]
+    shared = [
+        id for rows in found for each in ranges_of(rows) if each.lane in (RANGE_LISTS, SHARED) for id in each.ids()
+    ]
+    if any(each.lane == RANGE_LISTS for each in wanted):
+        lists = [id for id in shared if id.lane == RANGE_LISTS and id in thread.items]
+        wanted += [each for id in lists for each in unpack_range_list(id, thread.items[id])]
     ids += shared + [id for each in union(wanted) for id in each.ids()]
     return {id: thread.items[id] for id in ids if id in thread.items and not (cached and cached.items.has(id))}
 

@@ -11,8 +11,8 @@ from typing import Any
 from threadkeep.engine.health.requests import InspectMemories, StoredMemory, StoredMemoryPage
 from threadkeep.engine.memories.filters import matches
 from threadkeep.engine.memories.json_text import load
-from threadkeep.engine.memories.namespaces import MemoryKey, Space, memory_number
-from threadkeep.engine.memories.plans import lifetime
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, memory_number
+from threadkeep.engine.memories.plans import ttl_microseconds
 from threadkeep.engine.memories.requests import (
     CountMemories,
     CreateVectorIndex,
@@ -46,7 +46,7 @@ class _Tenant:
     stored_at: dict[MemoryKey, int] = field(default_factory=dict)
     """By memory: the first number of its partition's version when its vectors were stored."""
 
-    def unexpired(self, prefix: Space, now: int) -> Iterator[MemoryRow]:
+    def unexpired(self, prefix: Namespace, now: int) -> Iterator[MemoryRow]:
         return (
             memory.row
             for memory in self.rows.values()
@@ -93,7 +93,7 @@ class InMemoryMemories:
         for key in request.keys:
             memory = memories.rows.get(key)
             if memory is not None and memory.row.ttl is not None and not _is_expired(memory.row, request.now):
-                row = memory.row._replace(expires=request.now + lifetime(memory.row.ttl))
+                row = memory.row._replace(expires=request.now + ttl_microseconds(memory.row.ttl))
                 memories.rows[key] = memory._replace(row=row)
 
     def _sweep_memories(self, request: SweepMemories) -> int:
@@ -130,7 +130,7 @@ class InMemoryMemories:
         matching = (row for row in rows if matches(request.filter, load(row.value)))
         return tuple(matching)[request.offset : request.offset + request.limit]
 
-    def _list_namespaces(self, request: ListNamespaces) -> tuple[Space, ...]:
+    def _list_namespaces(self, request: ListNamespaces) -> tuple[Namespace, ...]:
         found = {row.namespace for row in self._of(request.tenant).unexpired(request.prefix, request.now)}
         return tuple(sorted(each for each in found if request.after is None or each > request.after))[: request.limit]
 
@@ -168,7 +168,7 @@ class InMemoryMemories:
         return tuple(
             _partition_changes(memories, request.tenant, first, version, request.since.get(first, (0, 0)))
             for first, version in memories.versions.items()
-            if request.first in (None, first) and request.since.get(first) != version
+            if request.partition in (None, first) and request.since.get(first) != version
         )
 
     def _inspect_memories(self, request: InspectMemories) -> StoredMemoryPage:
@@ -253,5 +253,5 @@ def _is_expired(row: MemoryRow, now: int) -> bool:
     return row.expires is not None and row.expires <= now
 
 
-def _position(row: MemoryRow) -> tuple[int, Space, str]:
+def _position(row: MemoryRow) -> tuple[int, Namespace, str]:
     return (-row.updated, row.namespace, row.key)

@@ -19,11 +19,11 @@ from threadkeep.backends.sql.backend import SqlBackend, SqlContext, SqlCursor, p
 from threadkeep.backends.sql.filters import name_parameters
 from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
 from threadkeep.engine.identity import ThreadKey, to_bytes
-from threadkeep.engine.log.itemlog import BEGINNING, NAMES, RUN_LISTS, ItemRange
+from threadkeep.engine.log.itemlog import NAMES, PREFIX_LENGTH, RANGE_LISTS, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.memories.filters import FilterNode
 from threadkeep.engine.memories.requests import CreateVectorIndex, LoadVectorChanges, SearchVectors, WriteMemories
-from threadkeep.engine.memories.vectors import numpy
+from threadkeep.engine.memories.vectors import import_numpy
 from threadkeep.engine.requests import (
     Batch,
     CheckpointRows,
@@ -92,7 +92,7 @@ class PostgresDialect(SqlBackend):
 
     # --- SQL as the driver takes it
 
-    def spelled(self, sql: str) -> BoundStatement:
+    def bind(self, sql: str) -> BoundStatement:
         """Return a statement as the driver takes it. Tables have their schema, so no connection needs a setting."""
         bound = self._bound.get(sql)
         if bound is None:
@@ -114,13 +114,13 @@ class PostgresDialect(SqlBackend):
         text = _NAME.sub(lambda name: prefix + name[0] if name[1] else schema, text)
         return BoundStatement(text, tuple(values.items()))
 
-    def named(self, name: str) -> str:
+    def qualified_name(self, name: str) -> str:
         """Return the name of a table or an index with its schema."""
         return f"{quote(self.schema)}.{name}" if self.schema is not None else name
 
     # --- what differs from other databases
 
-    def number(self, key: ThreadKey) -> int:
+    def thread_number(self, key: ThreadKey) -> int:
         """Return 64 bits of a hash. The row has the key too: if two keys collide, the second thread is a Conflict."""
         parts = (to_bytes(part) for part in (key.tenant, key.kind, key.id))
         data = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
@@ -162,7 +162,7 @@ class PostgresDialect(SqlBackend):
 
     def unpack_vector(self, stored: bytes) -> bytes:
         """Read a real[] in binary form: a header, then each number after its size."""
-        np = numpy()
+        np = import_numpy()
         pairs = np.frombuffer(stored, ">f4", offset=_ARRAY_HEADER).reshape(-1, 2)
         data: bytes = pairs[:, 1].astype("<f4").tobytes()
         return data
@@ -178,7 +178,7 @@ class PostgresDialect(SqlBackend):
         """Yield the lengths of the items in some ranges, in one statement."""
         if listed := list(ranges):
             values = commits.range_arrays(listed)
-            yield from db.rows("item-lengths", thread=number, beginning=BEGINNING, **values)
+            yield from db.rows("item-lengths", thread=number, beginning=PREFIX_LENGTH, **values)
 
     def count_bytes(self, db: SqlContext, number: int, ranges: Iterable[ItemRange]) -> int:
         """Return the total size of the items in some ranges, in one statement."""
@@ -196,7 +196,7 @@ class PostgresDialect(SqlBackend):
 
     # --- requests in one statement
 
-    def load(self, request: LoadCheckpoints) -> Statement:
+    def load_checkpoints(self, request: LoadCheckpoints) -> Statement:
         """Return a load as one statement. It reads as None if there are range lists, whose items need another one."""
         cached, spans = request.cached, dict[int, tuple[int, int]]()
         if cached is not None:
@@ -226,7 +226,7 @@ class PostgresDialect(SqlBackend):
             return None
         return LoadedRows(by_kind.thread, found, by_kind.items)
 
-    def survey(self, request: LoadThreadRows) -> Statement:
+    def load_thread_rows(self, request: LoadThreadRows) -> Statement:
         """Return the load of all rows of a thread as one statement."""
         values = self.key_values(request.key)
         sql = self.sql["load-thread-rows"]
@@ -257,7 +257,7 @@ class PostgresDialect(SqlBackend):
             self._commit_sql[form] = sql
         return Statement(sql, values | {"synchronous": synchronous}, lambda rows: {row[0] for row in rows})
 
-    def remember(self, request: WriteMemories, synchronous: str | None = None) -> list[tuple[str, Values]]:
+    def write_memories(self, request: WriteMemories, synchronous: str | None = None) -> list[tuple[str, Values]]:
         """Return two statements for one transaction: memories, which returns the number deleted, and vectors."""
         puts, deletes = memories.in_lock_order(request)
         setting = self.sql["write-memories-setting"] if synchronous else ""
@@ -268,7 +268,7 @@ class PostgresDialect(SqlBackend):
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
         """Add, replace and delete memories, and return the number deleted."""
-        rows, vectors = self.remember(request)
+        rows, vectors = self.write_memories(request)
         deleted = db.cursor.rows(*rows)[0][0]
         db.cursor.rows(*vectors)
         return int(deleted)
@@ -297,13 +297,15 @@ class PostgresDialect(SqlBackend):
         return super().answer(cursor, request)
 
     def _measure_storage(self, cursor: SqlCursor) -> StorageSize:
-        parts: dict[str, int] = dict(cursor.rows(self.sql["storage-size"], {"table": self.named("tk_threads")}))
+        parts: dict[str, int] = dict(
+            cursor.rows(self.sql["storage-size"], {"table": self.qualified_name("tk_threads")})
+        )
         return StorageSize("postgresql", sum(parts.values()), parts)
 
-    def index_blocks(self, request: CreateVectorIndex) -> tuple[str, str, str]:
+    def index_statements(self, request: CreateVectorIndex) -> tuple[str, str, str]:
         """Return the full name of a vector index, the statement that drops it, and the one that creates it."""
         name, schema = pgvector.index_name(request), quote(self.pgvector or "")
-        full = self.named(name)
+        full = self.qualified_name(name)
         create = self.sql["index-vectors"]
         for part, text in pgvector.index_parts(request, schema).items():
             create = create.replace(f"{{{part}}}", text)
@@ -316,7 +318,7 @@ def quote(name: str) -> str:
 
 
 def _has_range_lists(rows: CheckpointRows) -> bool:
-    return any(each.lane == RUN_LISTS for each in ranges_of(rows))
+    return any(each.lane == RANGE_LISTS for each in ranges_of(rows))
 
 
 def fits_one_statement(request: Request[Any]) -> bool:

@@ -90,10 +90,10 @@ def _as_indexed(numbers: str, dims: int, schema: str) -> str:
 
 def load_vector_changes(db: SqlContext, request: LoadVectorChanges) -> tuple[PartitionChanges, ...]:
     """Return the changes of vectors, or only that a partition is large if it has more than the client wants to hold."""
-    part = partition_number(request.tenant, request.first) if request.first is not None else None
-    is_new = request.first not in request.since if part is not None else _has_new_partitions(db, request)
-    if request.dims <= _MAX_DIMS and (request.full or (is_new and _is_large(db, request, part))):
-        return (PartitionChanges(request.first or "", (0, 0), large=True),)
+    part = partition_number(request.tenant, request.partition) if request.partition is not None else None
+    is_new = request.partition not in request.since if part is not None else _has_new_partitions(db, request)
+    if request.dims <= _MAX_DIMS and (request.cache_full or (is_new and _is_large(db, request, part))):
+        return (PartitionChanges(request.partition or "", (0, 0), large=True),)
     return load_all_changes(db, request)
 
 
@@ -106,8 +106,8 @@ def _has_new_partitions(db: SqlContext, request: LoadVectorChanges) -> bool:
 def _is_large(db: SqlContext, request: LoadVectorChanges, part: int | None) -> bool:
     condition = "v.part = :part" if part is not None else "v.tenant = :tenant"
     sql = db.dialect.sql["count-vectors"].replace("{conditions}", condition)
-    values = {"part": part, "tenant": to_bytes(request.tenant), "up_to": request.most + 1}
-    return bool(db.cursor.rows(sql, values)[0][0] > request.most)
+    values = {"part": part, "tenant": to_bytes(request.tenant), "up_to": request.max_vectors + 1}
+    return bool(db.cursor.rows(sql, values)[0][0] > request.max_vectors)
 
 
 def search_vectors(db: SqlContext, request: SearchVectors, schema: str) -> NearestMemories:

@@ -27,7 +27,7 @@ from threadkeep.backends.sql.rows import (
 )
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import BEGINNING, ItemRange
+from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.memories.filters import FilterNode
 from threadkeep.engine.memories.requests import WriteMemories
@@ -77,7 +77,7 @@ class SqlBackend(ABC):
     # --- what a dialect must say
 
     @abstractmethod
-    def number(self, key: ThreadKey) -> int | None:
+    def thread_number(self, key: ThreadKey) -> int | None:
         """Return the number of a thread, or None if the database assigns it."""
 
     @abstractmethod
@@ -102,7 +102,7 @@ class SqlBackend(ABC):
     def fetch_lengths(self, db: SqlContext, number: int, ranges: Iterable[ItemRange]) -> Iterator[Row]:
         """Yield (lane, n, stored length, first bytes) for the items in some ranges."""
         for each in ranges:
-            yield from db.rows("item-lengths", thread=number, beginning=BEGINNING, **range_values(each))
+            yield from db.rows("item-lengths", thread=number, beginning=PREFIX_LENGTH, **range_values(each))
 
     def fetch_writes(self, db: SqlContext, number: int, ns: bytes, ids: Sequence[bytes]) -> Iterator[Row]:
         """Yield the writes of some checkpoints."""
@@ -148,7 +148,7 @@ class SqlBackend(ABC):
             "tenant": to_bytes(key.tenant),
             "kind": key.kind,
             "thread_id": to_bytes(key.id),
-            "number": self.number(key),
+            "number": self.thread_number(key),
         }
 
     def thread_values(self, row: ThreadRow) -> dict[str, Any]:

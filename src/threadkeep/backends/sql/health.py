@@ -9,8 +9,8 @@ from threadkeep.backends.sql.lists import Conditions
 from threadkeep.backends.sql.rows import Row, thread_row
 from threadkeep.engine.health.requests import (
     CATALOGUE,
+    MALFORMED_ROW_ERRORS,
     MEMORY,
-    NONSENSE,
     InspectedThread,
     InspectMemories,
     InspectThread,
@@ -21,8 +21,8 @@ from threadkeep.engine.health.requests import (
     StoredMemoryPage,
     ThreadEntry,
     UnreadableRow,
-    each_read,
-    loosely,
+    decode_lossy,
+    read_each_row,
 )
 from threadkeep.engine.identity import CUBE, GRAPH, from_bytes, to_bytes, unpack_id
 from threadkeep.engine.log.itemlog import ItemId
@@ -53,7 +53,7 @@ def _thread_entry(id: bytes, kind: str) -> ThreadEntry:
     try:
         return ThreadEntry(kind, from_bytes(id), (id, kind), problem)
     except UnicodeDecodeError as error:
-        return ThreadEntry(kind, loosely(id) or "", (id, kind), f"its id is not valid text: {error}")
+        return ThreadEntry(kind, decode_lossy(id) or "", (id, kind), f"its id is not valid text: {error}")
 
 
 def _inspect_thread(db: SqlContext, request: InspectThread) -> InspectedThread:
@@ -62,26 +62,26 @@ def _inspect_thread(db: SqlContext, request: InspectThread) -> InspectedThread:
     if row is None:
         return InspectedThread()
     number, dialect = row[0], db.dialect
-    threads, bad_threads = each_read([row], thread_row, _nowhere)
-    checkpoints, bad_checkpoints = each_read(
+    threads, bad_threads = read_each_row([row], thread_row, _nowhere)
+    checkpoints, bad_checkpoints = read_each_row(
         db.rows("checkpoints", thread=number), dialect.checkpoint_row, _locate_checkpoint
     )
-    writes, bad_writes = each_read(db.rows("all-writes", thread=number), dialect.write_row, _locate_write)
-    runs, bad_runs = each_read(db.rows("runs", thread=number), lambda row: unpack_id(row[0]), _nowhere)
+    writes, bad_writes = read_each_row(db.rows("all-writes", thread=number), dialect.write_row, _locate_write)
+    runs, bad_runs = read_each_row(db.rows("runs", thread=number), lambda row: unpack_id(row[0]), _nowhere)
     problems = [f"a run in its index: {each.message}" for each in bad_runs]
     if db.rows("stale-tick", thread=number):
         problems.append("its entry in the index by time is wrong")
     return InspectedThread(
-        is_there=True,
+        exists=True,
         thread=threads[0] if threads else None,
         checkpoints=checkpoints,
         writes=writes,
         items={ItemId(lane, n): payload for lane, n, payload in db.rows("engine-items", thread=number)},
-        stored=tuple(db.rows("item-sizes", thread=number)),
+        item_sizes=tuple(db.rows("item-sizes", thread=number)),
         tags=frozenset((labels, bytes(tag)) for labels, tag in db.rows("tags", thread=number)),
         runs=frozenset(runs),
         unreadable=(*bad_threads, *bad_checkpoints, *bad_writes),
-        reported=tuple(problems),
+        index_errors=tuple(problems),
     )
 
 
@@ -90,15 +90,15 @@ def _nowhere(_row: Any) -> UnreadableRow:
 
 
 def _locate_checkpoint(row: Row) -> UnreadableRow:
-    return UnreadableRow("", loosely(row[0]), loosely(row[1]))
+    return UnreadableRow("", decode_lossy(row[0]), decode_lossy(row[1]))
 
 
 def _locate_write(row: Row) -> UnreadableRow:
     try:
         task = unpack_id(row[2])
-    except NONSENSE:
-        task = loosely(row[2]) or ""
-    return UnreadableRow("", loosely(row[0]), loosely(row[1]), task)
+    except MALFORMED_ROW_ERRORS:
+        task = decode_lossy(row[2]) or ""
+    return UnreadableRow("", decode_lossy(row[0]), decode_lossy(row[1]), task)
 
 
 def _inspect_memories(db: SqlContext, request: InspectMemories) -> StoredMemoryPage:
@@ -122,7 +122,7 @@ def _stored_memory(tenant: str, row: Row, vectors: dict[int, tuple[int, int]]) -
         memory = MemoryKey(decode(namespace), from_bytes(key))
         if number != memory_number(tenant, memory) or part != partition_number(tenant, memory.namespace[0]):
             problems.append("it has the number or the partition of another memory")
-    except NONSENSE as error:
+    except MALFORMED_ROW_ERRORS as error:
         return StoredMemory(number, None, value, {}, (f"its namespace or key cannot be read: {error!r}",))
     return StoredMemory(number, memory, value, {field: size for field, (size, _) in vectors.items()}, tuple(problems))
 

@@ -10,12 +10,12 @@ from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories.filters import EVERYTHING
 from threadkeep.engine.memories.namespaces import (
     MemoryKey,
-    Space,
+    Namespace,
     decode,
     encode,
-    end_of,
     memory_number,
     partition_number,
+    prefix_end,
 )
 from threadkeep.engine.memories.requests import (
     CountMemories,
@@ -79,10 +79,10 @@ def memory_row(row: Row) -> MemoryRow:
     return MemoryRow(decode(namespace), from_bytes(key), value, created, updated, expires, ttl)
 
 
-def prefix_values(tenant: str, prefix: Space) -> dict[str, Any]:
+def prefix_values(tenant: str, prefix: Namespace) -> dict[str, Any]:
     """Return the tenant, and the range of encoded namespaces that start with a prefix."""
     low = encode(prefix)
-    return {"tenant": to_bytes(tenant), "low": low, "high": end_of(low) if low else _LAST}
+    return {"tenant": to_bytes(tenant), "low": low, "high": prefix_end(low) if low else _LAST}
 
 
 # --- changes
@@ -220,7 +220,7 @@ def _find_expired(db: SqlContext, request: FindExpired) -> frozenset[int]:
     return frozenset(row[0] for row in db.rows("expired-below", **values))
 
 
-def _list_namespaces(db: SqlContext, request: ListNamespaces) -> tuple[Space, ...]:
+def _list_namespaces(db: SqlContext, request: ListNamespaces) -> tuple[Namespace, ...]:
     values = prefix_values(request.tenant, request.prefix) | {"now": request.now, "limit": request.limit}
     values["start"] = encode(request.after) + b"\x00" if request.after is not None else values["low"]
     return tuple(decode(row[0]) for row in db.rows("list-namespaces", **values))
@@ -242,10 +242,10 @@ def _search_full_text(db: SqlContext, request: SearchFullText) -> tuple[Scored, 
 def load_vector_changes(db: SqlContext, request: LoadVectorChanges) -> tuple[PartitionChanges, ...]:
     """Return the partitions whose vectors have changed, with the changes."""
     tenant = to_bytes(request.tenant)
-    if request.first is None:
+    if request.partition is None:
         parts = db.rows("partitions", tenant=tenant)
     else:
-        parts = db.rows("partition", tenant=tenant, part=partition_number(request.tenant, request.first))
+        parts = db.rows("partition", tenant=tenant, part=partition_number(request.tenant, request.partition))
     return tuple(
         _partition_changes(db, part, from_bytes(first), (seq, drops), request.since.get(from_bytes(first), (0, 0)))
         for part, first, seq, drops in parts

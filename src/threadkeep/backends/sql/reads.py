@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import NAMES, RUN_LISTS, SHARED, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemId, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.requests import (
     CachedItems,
@@ -129,11 +129,11 @@ def _load_items_of(
     wanted = [*ranges, *(ItemRange(SHARED, rows.row.labels, 1) for rows in found if rows.row is not None)]
     if names > known:
         wanted.append(ItemRange(NAMES, known, names - known))
-    shared = [each for rows in found for each in ranges_of(rows) if each.lane in (RUN_LISTS, SHARED)]
+    shared = [each for rows in found for each in ranges_of(rows) if each.lane in (RANGE_LISTS, SHARED)]
     items = _fetch_missing(db, number, shared, None)
-    if any(each.lane == RUN_LISTS for each in wanted):
-        lists = [(item, stored) for item, stored in items.items() if item.lane == RUN_LISTS]
-        wanted += [each for item, stored in lists for each in itemlog.spilled(item, stored)]
+    if any(each.lane == RANGE_LISTS for each in wanted):
+        lists = [(item, stored) for item, stored in items.items() if item.lane == RANGE_LISTS]
+        wanted += [each for item, stored in lists for each in itemlog.unpack_range_list(item, stored)]
     return items | _fetch_missing(db, number, wanted, cached)
 
 

@@ -19,7 +19,7 @@ class SqliteDialect(SqlBackend):
 
     files = ("sql/common.sql", "sql/memories.sql", "sql/health.sql", "sqlite/blocks.sql", "sqlite/views.sql")
 
-    def number(self, key: ThreadKey) -> None:
+    def thread_number(self, key: ThreadKey) -> None:
         """Return None: the database assigns the number when the thread is created."""
 
     def pack_refs(self, ranges: Iterable[ItemRange]) -> bytes:

@@ -63,7 +63,7 @@ class ValkeyBackend:
             owner = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread or a memory"
             raise Corrupt(f"a row of {owner} cannot be read: {error!r}") from error
 
-    def names(self, key: ThreadKey) -> ThreadKeys:
+    def thread_keys(self, key: ThreadKey) -> ThreadKeys:
         """Return the keys of a thread."""
         return thread_keys(self._prefix, key)
 
@@ -72,7 +72,7 @@ class ValkeyBackend:
         return self._commits.commit_call(batch)
 
     @staticmethod
-    def committed(reply: Any) -> None:
+    def check_committed(reply: Any) -> None:
         """Raise Conflict unless the reply of a commit says that it was applied."""
         check_committed(reply)
 

@@ -9,14 +9,14 @@ from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor
 from threadkeep.backends.valkey.keys import staging_key, thread_keys
 from threadkeep.backends.valkey.reads import ValkeyReads
 from threadkeep.backends.valkey.rows import (
+    checkpoint_field,
     item_field,
+    order_member,
     pack_checkpoint,
     pack_thread,
     pack_write,
-    row_place,
-    task_place,
-    visible_place,
-    write_place,
+    task_field,
+    write_field,
 )
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
@@ -67,16 +67,16 @@ class ValkeyCommits:
             self._lifetime,
             _REPLACES if staged is not None and batch.expect is not None else int(batch.drops_thread),
         ]
-        removed = [row_place(*each) for each in batch.removed_checkpoints]
-        _add_list(args, [*removed, *(task_place(*each) for each in batch.removed_writes)])
+        removed = [checkpoint_field(*each) for each in batch.removed_checkpoints]
+        _add_list(args, [*removed, *(task_field(*each) for each in batch.removed_writes)])
         _add_list(args, [item_field(id) for each in batch.removed_items for id in each.ids()])
         new, changed = (batch.new_checkpoints, batch.new_writes), (batch.changed_checkpoints, batch.changed_writes)
         for checkpoints, writes in (new, changed):
             args.append(len(checkpoints) + len(writes))
             for each in checkpoints:
-                args += (row_place(each.ns, each.id), visible_place(each), pack_checkpoint(each))
+                args += (checkpoint_field(each.ns, each.id), order_member(each), pack_checkpoint(each))
             for task in writes:
-                args += (write_place(task), write_place(task), pack_write(task))
+                args += (write_field(task), write_field(task), pack_write(task))
         _add_list(args, [value for id, stored in batch.items for value in (item_field(id), stored)], per_entry=2)
         _add_list(args, [encode((run,)) for run in batch.runs])
         _add_list(args, [encode((run,)) for run in batch.removed_runs])

@@ -11,7 +11,7 @@ from threadkeep.backends.valkey.calls import Call, CallExecutor
 from threadkeep.backends.valkey.keys import keys_of_partitions, thread_keys
 from threadkeep.backends.valkey.lists import ValkeyLists
 from threadkeep.engine.health.requests import (
-    NONSENSE,
+    MALFORMED_ROW_ERRORS,
     CompactStorage,
     InspectedThread,
     InspectMemories,
@@ -22,8 +22,8 @@ from threadkeep.engine.health.requests import (
     StoredMemoryPage,
     ThreadEntry,
     UnreadableRow,
-    each_read,
-    loosely,
+    decode_lossy,
+    read_each_row,
 )
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
@@ -82,28 +82,30 @@ class ValkeyHealth:
         )
         if not exists:
             problem = "its entries in the sets are left, but it does not exist; `compact` deletes them"
-            return InspectedThread(reported=() if self._expires else (problem,))
-        rows, bad_rows = each_read([(row, size)], lambda pair: threads.thread_row(*pair), lambda _: UnreadableRow(""))
+            return InspectedThread(index_errors=() if self._expires else (problem,))
+        rows, bad_rows = read_each_row(
+            [(row, size)], lambda pair: threads.thread_row(*pair), lambda _: UnreadableRow("")
+        )
         pairs = list(zip(fields, values, strict=True))
-        checkpoints, bad_checkpoints = each_read(
+        checkpoints, bad_checkpoints = read_each_row(
             [pair for pair in pairs if pair[0][:1] == b"c"], _read_checkpoint, _locate
         )
-        writes, bad_writes = each_read([pair for pair in pairs if pair[0][:1] == b"w"], _read_write, _locate)
+        writes, bad_writes = read_each_row([pair for pair in pairs if pair[0][:1] == b"w"], _read_write, _locate)
         sizes = zip(stored[::2], stored[1::2], strict=True)
         return InspectedThread(
-            is_there=True,
+            exists=True,
             thread=rows[0] if rows else None,
             checkpoints=checkpoints,
             writes=writes,
             items={threads.item_id(field): value for field, value in zip(shared, payloads, strict=True)},
-            stored=tuple(sorted((*threads.item_id(field), int(length)) for field, length in sizes)),
+            item_sizes=tuple(sorted((*threads.item_id(field), int(length)) for field, length in sizes)),
             tags=None,
             runs=frozenset(decode(member[1:])[0] for member in order if member[:1] == b"u"),
             unreadable=(*bad_rows, *bad_checkpoints, *bad_writes),
-            reported=(
+            index_errors=(
                 *_order_problems(checkpoints, writes, order),
                 *_entry_problems(version, rows, checkpoints, entries),
-                *(f"run {loosely(each[1:])!r} is not in the index of runs" for each in missing_runs),
+                *(f"run {decode_lossy(each[1:])!r} is not in the index of runs" for each in missing_runs),
             ),
         )
 
@@ -167,21 +169,21 @@ def _read_members(tenant: str, members: Iterable[bytes], *, by_id: bool) -> Iter
     for member in members:
         try:
             one, other = threads.segments(member, 1)
-        except NONSENSE:
+        except MALFORMED_ROW_ERRORS:
             continue  # not the member of a thread; the other sets have the thread
         yield ThreadKey(tenant, other, one) if by_id else ThreadKey(tenant, one, other)
 
 
 def _read_checkpoint(pair: tuple[bytes, bytes]) -> CheckpointRow:
     row = threads.checkpoint_row(pair[1])
-    if threads.row_place(row.ns, row.id) != pair[0]:
+    if threads.checkpoint_field(row.ns, row.id) != pair[0]:
         raise ValueError(f"the row is that of checkpoint {row.id!r} of namespace {row.ns!r}")
     return row
 
 
 def _read_write(pair: tuple[bytes, bytes]) -> WriteRow:
     row = threads.write_row(pair[1])
-    if threads.task_place(row.ns, row.checkpoint, row.task) != pair[0]:
+    if threads.task_field(row.ns, row.checkpoint, row.task) != pair[0]:
         raise ValueError(f"the row is that of task {row.task!r} on checkpoint {row.checkpoint!r}")
     return row
 
@@ -191,7 +193,9 @@ def _locate(pair: tuple[bytes, bytes]) -> UnreadableRow:
     field = pair[0]
     ns, _, rest = field[1:].partition(b"\x00\x01")
     checkpoint, _, task = rest.partition(b"\x00\x01")
-    return UnreadableRow("", loosely(ns), loosely(checkpoint), loosely(task) if field[:1] == b"w" else None)
+    return UnreadableRow(
+        "", decode_lossy(ns), decode_lossy(checkpoint), decode_lossy(task) if field[:1] == b"w" else None
+    )
 
 
 def _order_problems(
@@ -199,12 +203,12 @@ def _order_problems(
 ) -> Iterator[str]:
     """Compare the rows of a thread with its order."""
     members = {member for member in order if member[:1] != b"u"}
-    wanted = {threads.visible_place(row): f"checkpoint {row.id!r} of namespace {row.ns!r}" for row in checkpoints}
-    wanted |= {threads.write_place(row): f"task {row.task!r} on checkpoint {row.checkpoint!r}" for row in writes}
+    wanted = {threads.order_member(row): f"checkpoint {row.id!r} of namespace {row.ns!r}" for row in checkpoints}
+    wanted |= {threads.write_field(row): f"task {row.task!r} on checkpoint {row.checkpoint!r}" for row in writes}
     for member in sorted(wanted.keys() - members):
         yield f"{wanted[member]} is not in the order of the thread: no read finds it"
     for member in sorted(members - wanted.keys()):
-        yield f"the order of the thread has {loosely(member)!r}, which does not exist or cannot be read"
+        yield f"the order of the thread has {decode_lossy(member)!r}, which does not exist or cannot be read"
 
 
 def _entry_problems(
@@ -215,11 +219,11 @@ def _entry_problems(
         return
     row = rows[0]
     if version != b"%d:%d" % (row.epoch, row.rev):
-        yield f"its version is {loosely(version)}, but {row.epoch}:{row.rev} in its row"
+        yield f"its version is {decode_lossy(version)}, but {row.epoch}:{row.rev} in its row"
     wanted = {"time of update": row.updated, "time of creation": row.created, "bytes": row.bytes, "id": 0}
     for (what, number), score in zip(wanted.items(), entries, strict=False):
         if score == b"" or float(score) != number:
-            yield f"its entry in the set by {what} is {loosely(score) or 'missing'}, not {number}"
+            yield f"its entry in the set by {what} is {decode_lossy(score) or 'missing'}, not {number}"
     greatest = max((encode((each.id,)) for each in checkpoints), default=b"")
     if greatest and (entries[4] < greatest or entries[5] == b""):
         yield "its entry in the set by greatest checkpoint is wrong: lists over all threads may leave it out"
@@ -254,8 +258,8 @@ def _stored_memory(tenant: str, name: bytes, stored: bytes, vectors: dict[int, i
     try:
         number = memories.parse_number(name)
         row = memories.memory_row(stored)
-    except NONSENSE as error:
-        return StoredMemory(0, None, "", {}, (f"memory {loosely(name)} cannot be read: {error!r}",))
+    except MALFORMED_ROW_ERRORS as error:
+        return StoredMemory(0, None, "", {}, (f"memory {decode_lossy(name)} cannot be read: {error!r}",))
     is_right = number == memory_number(tenant, row.memory_key)
     problems = () if is_right else ("it has the number of another memory",)
     return StoredMemory(number, row.memory_key, row.value, vectors, problems)

@@ -24,7 +24,7 @@ from threadkeep.backends.valkey.keys import PARTITIONS, key_of
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories.filters import matches
 from threadkeep.engine.memories.json_text import load
-from threadkeep.engine.memories.namespaces import MemoryKey, Space, decode, encode, memory_number, partition_number
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, decode, encode, memory_number, partition_number
 from threadkeep.engine.memories.requests import (
     CountMemories,
     CreateVectorIndex,
@@ -52,7 +52,7 @@ _SEPARATOR = b"\x00\x00"
 """Stands between a namespace and the numbers in it. They come before the namespaces below it."""
 DIGITS = 16
 """The number of a memory as text has so many hexadecimal digits."""
-_HALF = 1 << 63
+NUMBER_OFFSET = 1 << 63
 """It is added to a number, so that texts are in the order of the numbers."""
 _READ_AT_ONCE = 32
 
@@ -103,7 +103,7 @@ class ValkeyMemories:
         keys = [key_of(self._prefix, slot, what, name) for what in (b"m", b"e", b"s", b"d", b"v", b"w")]
         return PartitionKeys(tenant, first, (*keys, key_of(self._prefix, slot, b"p", b"")))
 
-    def parts(self, executor: CallExecutor, tenant: str | None, prefix: Space = ()) -> list[PartitionKeys]:
+    def parts(self, executor: CallExecutor, tenant: str | None, prefix: Namespace = ()) -> list[PartitionKeys]:
         """Return the partition of a prefix; without a prefix, all of a tenant; without a tenant, all."""
         if tenant is not None and prefix:
             return [self._part(tenant, prefix[0])]
@@ -188,7 +188,7 @@ class ValkeyMemories:
             found |= {parse_number(text): row for text, row in rows.items() if not _is_expired(row, request.now)}
         return found
 
-    def _numbers_below(self, executor: CallExecutor, part: PartitionKeys, prefix: Space) -> list[bytes]:
+    def _numbers_below(self, executor: CallExecutor, part: PartitionKeys, prefix: Namespace) -> list[bytes]:
         """Return the numbers of all memories below a prefix."""
         members = executor.call(Call("ZRANGEBYLEX", (part.keys[_NAMESPACES],), _bounds(encode(prefix))))
         return [member[-DIGITS:] for member in members]
@@ -204,7 +204,7 @@ class ValkeyMemories:
         return tuple(islice(unexpired, request.offset, request.offset + request.limit))
 
     def _by_time(
-        self, executor: CallExecutor, parts: Sequence[PartitionKeys], prefix: Space, high: int | None
+        self, executor: CallExecutor, parts: Sequence[PartitionKeys], prefix: Namespace, high: int | None
     ) -> Iterator[_Ranked]:
         """Yield memories by time of update, descending."""
         if len(prefix) > 1:
@@ -226,7 +226,7 @@ class ValkeyMemories:
                 rows += self._fetch(executor, part, [number for _, number, own in page if own is part]).values()
             yield from sorted(rows, key=_position)
 
-    def _list_namespaces(self, executor: CallExecutor, request: ListNamespaces) -> tuple[Space, ...]:
+    def _list_namespaces(self, executor: CallExecutor, request: ListNamespaces) -> tuple[Namespace, ...]:
         low, high = _bounds(encode(request.prefix))
         if request.after is not None:
             low = b"(" + encode(request.after) + _SEPARATOR + b"\xff"
@@ -266,7 +266,7 @@ class ValkeyMemories:
     # --- vectors
 
     def _load_vector_changes(self, executor: CallExecutor, request: LoadVectorChanges) -> tuple[PartitionChanges, ...]:
-        parts = self.parts(executor, request.tenant, (request.first,) if request.first is not None else ())
+        parts = self.parts(executor, request.tenant, (request.partition,) if request.partition is not None else ())
         replies = executor.calls([Call("HMGET", (part.keys[_VECTORS],), ("seq", "lost")) for part in parts])
         found = []
         for part, (seq, lost) in zip(parts, replies, strict=True):
@@ -281,7 +281,7 @@ class ValkeyMemories:
     ) -> PartitionChanges:
         fields = executor.call(Call("ZRANGEBYSCORE", (part.keys[_CHANGES],), (f"({since[0]}", "+inf")))
         vectors = fetch_fields(executor, part.keys[_VECTORS], fields)
-        changed = tuple(_vector(field, stored) for field, stored in vectors)
+        changed = tuple(vector_row(field, stored) for field, stored in vectors)
         if version[1] == since[1]:
             return PartitionChanges(part.first, version, changed)
         present = executor.call(Call("ZRANGE", (part.keys[_CHANGES],), (0, -1)))
@@ -302,12 +302,12 @@ def _bounds(start: bytes) -> tuple[bytes, bytes]:
 
 
 def _as_text(number: int) -> bytes:
-    return b"%016x" % (number + _HALF)
+    return b"%016x" % (number + NUMBER_OFFSET)
 
 
 def parse_number(text: bytes) -> int:
     """Return the number of a memory from its text."""
-    return int(text, 16) - _HALF
+    return int(text, 16) - NUMBER_OFFSET
 
 
 def _number_text(tenant: str, key: MemoryKey) -> bytes:
@@ -326,7 +326,8 @@ def _vector_id(field: bytes) -> tuple[int, int]:
     return parse_number(text), int(n)
 
 
-def _vector(field: bytes, stored: bytes) -> VectorRow:
+def vector_row(field: bytes, stored: bytes) -> VectorRow:
+    """Decode a stored vector."""
     length, _, rest = stored.partition(b":")
     namespace = decode(rest[: int(length)])
     return VectorRow(*_vector_id(field), namespace, rest[int(length) :])
@@ -366,5 +367,5 @@ def _is_expired(row: MemoryRow, now: int) -> bool:
     return row.expires is not None and row.expires <= now
 
 
-def _position(row: MemoryRow) -> tuple[int, Space, str]:
+def _position(row: MemoryRow) -> tuple[int, Namespace, str]:
     return (-row.updated, row.namespace, row.key)

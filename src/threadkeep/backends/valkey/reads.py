@@ -8,17 +8,17 @@ from typing import Any
 from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor
 from threadkeep.backends.valkey.keys import ThreadKeys, thread_keys
 from threadkeep.backends.valkey.rows import (
+    checkpoint_field,
     checkpoint_row,
     item_field,
     item_id,
     namespace_prefix,
-    row_place,
     thread_row,
     write_row,
 )
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import BEGINNING, RUN_LISTS, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import PREFIX_LENGTH, RANGE_LISTS, ItemId, ItemRange
 from threadkeep.engine.log.records import WriteRow
 from threadkeep.engine.requests import (
     CachedItems,
@@ -91,7 +91,9 @@ class ValkeyReads:
             args += (lane, low, high)
         args.append(AT_ONCE)
         for want in wanted:
-            args += ("i", row_place(want.ns, want.id)) if want.id is not None else ("l", namespace_prefix(want.ns))
+            args += (
+                ("i", checkpoint_field(want.ns, want.id)) if want.id is not None else ("l", namespace_prefix(want.ns))
+            )
             args.append(int(want.items))
         return Call("load_checkpoints", self._keys(key).rows, tuple(args))
 
@@ -113,7 +115,7 @@ class ValkeyReads:
         fields = [item_field(id) for each in request.ranges for id in each.ids()]
         hash = self._keys(request.key).hash
         calls = [
-            Call("measure_items", hash, (BEGINNING, *fields[start : start + AT_ONCE]))
+            Call("measure_items", hash, (PREFIX_LENGTH, *fields[start : start + AT_ONCE]))
             for start in range(0, max(len(fields), 1), AT_ONCE)
         ]
         while True:
@@ -128,7 +130,7 @@ class ValkeyReads:
         return ItemSizes(thread_row(row, size), sizes)
 
     def _load_ancestors(self, executor: CallExecutor, request: LoadAncestors) -> LoadedRows:
-        args = ("", 0, 0, 0, "a", row_place(request.ns, request.id), request.limit)
+        args = ("", 0, 0, 0, "a", checkpoint_field(request.ns, request.id), request.limit)
         reply = executor.call(Call("load_checkpoints", self._keys(request.key).rows, args))
         if not reply:
             return LoadedRows(None)
@@ -173,8 +175,12 @@ def _read_range_lists(
 ) -> list[ItemRange]:
     """Return the ranges in the range lists among these: from the items that came along, or from the cache."""
     known = cached.items.range_lists if cached is not None else {}
-    lists = [id for each in ranges if each.lane == RUN_LISTS for id in each.ids()]
-    return [each for id in lists for each in (itemlog.spilled(id, items[id]) if id in items else known.get(id.n, ()))]
+    lists = [id for each in ranges if each.lane == RANGE_LISTS for id in each.ids()]
+    return [
+        each
+        for id in lists
+        for each in (itemlog.unpack_range_list(id, items[id]) if id in items else known.get(id.n, ()))
+    ]
 
 
 def _missing(ranges: Iterable[ItemRange], items: dict[ItemId, bytes], cached: CachedItems | None) -> list[ItemId]:

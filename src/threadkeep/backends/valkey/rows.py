@@ -26,25 +26,25 @@ def namespace_prefix(ns: str) -> bytes:
     return b"c" + encode((ns,))
 
 
-def row_place(ns: str, id: str) -> bytes:
+def checkpoint_field(ns: str, id: str) -> bytes:
     """Return the field of a checkpoint, which is also its member in the order if it is visible."""
     return b"c" + encode((ns, id))[:-2]
 
 
-def visible_place(row: CheckpointRow) -> bytes:
+def order_member(row: CheckpointRow) -> bytes:
     """Return the member of a checkpoint in the order."""
-    field = row_place(row.ns, row.id)
+    field = checkpoint_field(row.ns, row.id)
     return b"h" + field[1:] if row.hidden else field
 
 
-def task_place(ns: str, checkpoint: str, task: str) -> bytes:
+def task_field(ns: str, checkpoint: str, task: str) -> bytes:
     """Return the field of a task's writes, which is also their member in the order."""
     return b"w" + encode((ns, checkpoint)) + to_bytes(task)
 
 
-def write_place(row: WriteRow) -> bytes:
+def write_field(row: WriteRow) -> bytes:
     """Return the field of a row of writes, which is also its member in the order."""
-    return task_place(row.ns, row.checkpoint, row.task)
+    return task_field(row.ns, row.checkpoint, row.task)
 
 
 def item_field(id: tuple[int, int]) -> bytes:

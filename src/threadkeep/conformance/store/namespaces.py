@@ -13,7 +13,8 @@ from threadkeep.conformance.store.contents import keys, put_one_in_each, value
 from threadkeep.conformance.sync_async import Caller
 
 SEGMENTS = [
-    "a", "A", "ab", "a b", "a%b", "a_b", "axb", "a*b", "*", "a?b", "[ab]", "%", "_", "a'b", 'a"b', "a`b", "a;b--", "a/b",
+    "a", "A", "ab", "a b", "a%b", "a_b", "axb", "a*b", "*", "a?b", "[ab]", "%", "_", "a'b", 'a"b', "a`b",
+    "a;b--", "a/b",
     "a:b", "a|b", "a,b", "a\\b", "a\\", "{a}", "(a)", "a\tb", "a\nb", " ", " a", "$", "\u00e9", "e\u0301", "\u00df",
     "SS", "\U0001f99c", "\u4e2d\u6587", "\u05d0", "\ufffd", "1", "01", "None", "\x7f", "a" * 200,
 ]  # fmt: skip

@@ -10,17 +10,32 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from threadkeep.engine.commit import Decision, Seen, commit, next_batch, with_top
-from threadkeep.engine.cube.channels import EVENTS, PENDING, after, checkpoint, events, new_checkpoint_row, status_at
+from threadkeep.engine.cube.channels import (
+    EVENTS,
+    PENDING,
+    new_checkpoint_row,
+    next_checkpoint_id,
+    pack_cube_checkpoint,
+    read_events,
+    status_at,
+)
 from threadkeep.engine.cube.events import RunLog
 from threadkeep.engine.cube.plans import fork_batch, slots_until_run
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot
 from threadkeep.engine.requests import Batch, Commit, ForkThread, LoadItems
-from threadkeep.engine.threads.branches import Branch, BranchStamp, visible
+from threadkeep.engine.threads.branches import Branch, BranchStamp, find_visible
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.engine.threads.thread_rows import FORKED_FROM, LATEST, ThreadRows, find, load_thread_rows, with_items
+from threadkeep.engine.threads.thread_rows import (
+    FORKED_FROM,
+    LATEST,
+    ThreadRows,
+    find_checkpoint,
+    load_slots,
+    load_thread_rows,
+)
 
 
 class _BranchSource(NamedTuple):
@@ -34,7 +49,7 @@ class _BranchSource(NamedTuple):
         """Return the branch's channels."""
         if self.run is None:
             return dict(self.record.slots)
-        return slots_until_run(self.thread.head, find(self.thread, None), self.run, None, draft)
+        return slots_until_run(self.thread.head, find_checkpoint(self.thread, None), self.run, None, draft)
 
     def status(self) -> str:
         """Return the status of a thread that continues from here."""
@@ -94,7 +109,7 @@ async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, 
         source = seen.state
         row = source.thread.head.row
         assert row is not None
-        branch = Branch(to.id, to.kind, "", after(None), None, source.record.row.id)
+        branch = Branch(to.id, to.kind, "", next_checkpoint_id(None), None, source.record.row.id)
         ranges, batch = _new_thread_batch(source, to, stamp, stamp.nonce + attempt)
         return Decision(branch, ForkThread(key, (row.epoch, row.rev), ranges, batch))
 
@@ -104,14 +119,14 @@ async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, 
 async def _find_source(heads: Heads, key: ThreadKey, ref: str | None) -> _BranchSource:
     """Find what `ref` names: a checkpoint's id, else a completed run's id, else a reference to a checkpoint."""
     thread = await load_thread_rows(heads, key)
-    newest = find(thread, None)
+    newest = find_checkpoint(thread, None)
     if ref not in (None, LATEST) and ("", ref) not in thread.records:
-        thread = await with_items(heads, thread, _slots_of(newest, EVENTS))
-        if RunLog(events(thread.head, newest)).is_completed(ref):
-            of_run = [r for r in thread.visible() if r.row.run == ref and FORKED_FROM not in r.own]
+        thread = await load_slots(heads, thread, _slots_of(newest, EVENTS))
+        if RunLog(read_events(thread.head, newest)).is_completed(ref):
+            of_run = [r for r in thread.visible() if r.row.run == ref and FORKED_FROM not in r.own_metadata]
             return _BranchSource(thread, of_run[-1] if of_run else newest, ref)
-    record = visible(thread, ref, "")
-    return _BranchSource(await with_items(heads, thread, _slots_of(record, EVENTS, PENDING)), record, None)
+    record = find_visible(thread, ref, "")
+    return _BranchSource(await load_slots(heads, thread, _slots_of(record, EVENTS, PENDING)), record, None)
 
 
 def _slots_of(record: CheckpointRecord, *names: str) -> list[Slot]:
@@ -125,8 +140,10 @@ def _branch_batch(source: _BranchSource, stamp: BranchStamp) -> Batch:
     last = max(source.thread.records.values(), key=lambda record: int(record.row.id))
     origin = source.record.row
     run = source.run or origin.run
-    row = new_checkpoint_row(after(last.row), origin.id, run, source="fork", labels=origin.labels, time=stamp.time)
-    row = checkpoint(row, source.slots(draft), draft, source.own()).row
+    row = new_checkpoint_row(
+        next_checkpoint_id(last.row), origin.id, run, source="fork", labels=origin.labels, time=stamp.time
+    )
+    row = pack_cube_checkpoint(row, source.slots(draft), draft, source.own()).row
     thread = with_top(head.row, row, source.status())
     thread = thread._replace(updated=stamp.time, checkpoints=thread.checkpoints + 1)
     runs = (row.run,) if row.run is not None else ()
@@ -145,8 +162,8 @@ def _new_thread_batch(
 
 def _unused_branch(source: _BranchSource, row: CheckpointRow) -> CheckpointRow | None:
     """Return the newest checkpoint if it is a branch from the same source that nothing was added to."""
-    newest = find(source.thread, None)
-    same = newest.own == source.own() and newest.slots == source.slots(Draft(source.thread.head))
+    newest = find_checkpoint(source.thread, None)
+    same = newest.own_metadata == source.own() and newest.slots == source.slots(Draft(source.thread.head))
     return newest.row if same and newest.row.run == row.run else None
 
 

@@ -39,7 +39,7 @@ _ID_DIGITS = 10
 _MIN_SPLIT_BYTES = 1024
 
 
-def packed(value: Any) -> bytes:
+def pack_json(value: Any) -> bytes:
     """Return a JSON value as msgpack, or as JSON text if msgpack cannot hold it (large integers, lone surrogates)."""
     try:
         return ormsgpack.packb(value)
@@ -47,8 +47,8 @@ def packed(value: Any) -> bytes:
         return ormsgpack.packb(json.dumps(value))
 
 
-def plain(value: Any) -> Any:
-    """Return a decoded value; if `packed` stored it as JSON text, parse that."""
+def decode_json_text(value: Any) -> Any:
+    """Return a decoded value; if `pack_json` stored it as JSON text, parse that."""
     return json.loads(value) if isinstance(value, str) else value
 
 
@@ -61,10 +61,10 @@ def encode_parts(value: Mapping[str, Any] | Sequence[Any]) -> Parts:
                 return Parts(MAP, MSGPACK, entries)
     except ormsgpack.MsgpackEncodeError:
         pass
-    return Parts(WHOLE, MSGPACK, [packed(value)])
+    return Parts(WHOLE, MSGPACK, [pack_json(value)])
 
 
-def value(head: Head, record: CheckpointRecord | None, name: str) -> Any:
+def read_channel(head: Head, record: CheckpointRecord | None, name: str) -> Any:
     """Return the value of a channel, or None if it has none. Its items must be cached in the head."""
     slot = record.slots.get(name) if record is not None else None
     if slot is None:
@@ -72,7 +72,7 @@ def value(head: Head, record: CheckpointRecord | None, name: str) -> Any:
     data = slot.inline if slot.inline is not None else head.bytes_of(slot.ranges)
     if slot.kind != WHOLE:
         data = header(slot.kind, slot.elements) + data
-    return plain(unpack(data, f"{name} of {head.where}"))
+    return decode_json_text(unpack(data, f"{name} of {head.where}"))
 
 
 def is_cleared(pending: Sequence[Any]) -> bool:
@@ -93,14 +93,14 @@ def status(pending: Sequence[Any] | None, run_log: RunLog) -> str:
 
 def status_at(head: Head, record: CheckpointRecord) -> str:
     """Return a cube thread's status at a checkpoint. The items of its request and events must be cached in the head."""
-    pending = value(head, record, PENDING)
+    pending = read_channel(head, record, PENDING)
     try:
-        return status(pending, RunLog(events(head, record)))
+        return status(pending, RunLog(read_events(head, record)))
     except (KeyError, TypeError, IndexError) as error:
         raise Corrupt(f"{PENDING} of {head.where} cannot be decoded: {error!r}") from error
 
 
-def events(head: Head, record: CheckpointRecord) -> list[RunEvent]:
+def read_events(head: Head, record: CheckpointRecord) -> list[RunEvent]:
     """Return the events of a cube thread, from the first one on. Their items must be cached in the head."""
     slot = record.slots.get(EVENTS)
     if slot is None:
@@ -113,7 +113,7 @@ def events(head: Head, record: CheckpointRecord) -> list[RunEvent]:
         raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
 
 
-def count(slots: Mapping[str, Slot], name: str) -> int:
+def count_elements(slots: Mapping[str, Slot], name: str) -> int:
     """Return the number of elements of a list channel."""
     return slots[name].elements if name in slots else 0
 
@@ -125,13 +125,13 @@ def read_messages(head: Head, ranges: Iterable[ItemRange], build: Callable[[list
     try:
         with gc_paused():
             for number, data in head.cache.slices(ranges, _MESSAGES_PER_SLICE):
-                built += build(list(map(plain, unpack(header(LIST, number) + data, what))))
+                built += build(list(map(decode_json_text, unpack(header(LIST, number) + data, what))))
     except KeyError as error:
         raise Corrupt(f"{what}: item {error} is referenced but missing") from error
     return built
 
 
-def after(row: CheckpointRow | None) -> str:
+def next_checkpoint_id(row: CheckpointRow | None) -> str:
     """Return the id of the checkpoint after this one, or of the first one."""
     return f"{int(row.id) + 1 if row else 1:0{_ID_DIGITS}}"
 
@@ -139,14 +139,14 @@ def after(row: CheckpointRow | None) -> str:
 def new_checkpoint_row(
     id: str, parent: str | None, run: str | None, *, source: str, labels: int, time: int
 ) -> CheckpointRow:
-    """Return the row of a new cube checkpoint, still without its state; `checkpoint` packs that into it."""
+    """Return the row of a new cube checkpoint, still without its state; `pack_cube_checkpoint` packs that into it."""
     return CheckpointRow("", id, parent, run, None, source, labels, time, hidden=False, refs=(), body=b"")
 
 
-def checkpoint(
+def pack_cube_checkpoint(
     row: CheckpointRow, slots: Mapping[str, Slot], draft: Draft, own: Mapping[str, Any] | None = None
 ) -> CheckpointRecord:
     """Return the packed record of a cube checkpoint."""
-    row = row._replace(step=count(slots, MESSAGES))
+    row = row._replace(step=count_elements(slots, MESSAGES))
     record = CheckpointRecord(row, {}, {}, {}, dict(slots), dict(own or {}), None)
-    return record._replace(row=pack_checkpoint(row, record, draft.naming(), draft.share))
+    return record._replace(row=pack_checkpoint(row, record, draft.name_table(), draft.share))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep.engine.cube.channels import packed
+from threadkeep.engine.cube.channels import pack_json
 
 
 class Refused(Exception):
@@ -123,6 +123,6 @@ AnyOp: TypeAlias = (
 )
 
 
-def message(dumped: Mapping[str, Any]) -> EncodedMessage:
+def encode_message(dumped: Mapping[str, Any]) -> EncodedMessage:
     """Encode a message that was dumped to plain data."""
-    return EncodedMessage(packed(dumped), dumped.get("id") or "", dumped.get("run_id"), dumped.get("role") == "user")
+    return EncodedMessage(pack_json(dumped), dumped.get("id") or "", dumped.get("run_id"), dumped.get("role") == "user")

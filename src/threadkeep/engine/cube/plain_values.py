@@ -13,7 +13,7 @@ from threadkeep.engine.cube.events import RunLog
 from threadkeep.engine.log.plain import jsonable
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Head
-from threadkeep.engine.threads.thread_rows import value_of
+from threadkeep.engine.threads.thread_rows import slot_value
 from threadkeep.errors import Corrupt
 
 RUNS = "runs"
@@ -42,7 +42,7 @@ def value(head: Head, record: CheckpointRecord, name: str) -> Any:
         return list(empty) if isinstance(empty, tuple) else empty
     if name == RUNS:
         return _runs(head, record)
-    found = value_of(head, slot, f"{name} of {head.where}")
+    found = slot_value(head, slot, f"{name} of {head.where}")
     try:
         if name == channels.MESSAGES:
             return [_parse_json_text(message) for message in found]
@@ -64,7 +64,7 @@ def _pending(pending: Any) -> dict[str, Any] | None:
 
 def _runs(head: Head, record: CheckpointRecord) -> list[dict[str, Any]]:
     """Return the runs in the order in which they started: whether each is completed, and its number of messages."""
-    events = channels.events(head, record)
+    events = channels.read_events(head, record)
     counts: dict[str | None, int] = {}
     for event in events:
         counts[event.run] = counts.get(event.run, 0) + len(event.ids)

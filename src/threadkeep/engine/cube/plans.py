@@ -34,15 +34,15 @@ from threadkeep.engine.cube.channels import (
     MESSAGES,
     PARENT_THREAD,
     PENDING,
-    after,
-    checkpoint,
-    count,
+    count_elements,
     encode_parts,
-    events,
     is_cleared,
     new_checkpoint_row,
+    next_checkpoint_id,
+    pack_cube_checkpoint,
+    read_channel,
+    read_events,
     read_messages,
-    value,
 )
 from threadkeep.engine.cube.events import RunEvent, RunLog, events_until, pack_events
 from threadkeep.engine.cube.ops import (
@@ -70,7 +70,7 @@ from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.records import CheckpointRecord, Slot
 from threadkeep.engine.requests import Batch, CheckpointRef, ForkThread, LoadItems, NewLabels
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.checkpoints import load_some, metadata_of, with_recent_checkpoints
+from threadkeep.engine.threads.checkpoints import load_checkpoints, metadata_of, with_recent_checkpoints
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.plan import Outcome
@@ -105,11 +105,11 @@ async def _load_staging(heads: Heads, key: ThreadKey, ops: Sequence[AnyOp], head
     if EVENTS not in names:
         return CubeStaging(await _load_items(heads, head, record, names), record, None)
     # The staging adds to the run log. It is put back into the cache once that is committed.
-    cached, head.cache.ledger = head.cache.ledger, None
+    cached, head.cache.run_log = head.cache.run_log, None
     if cached is not None and EVENTS in record.slots and cached[0] == record.slots[EVENTS].ranges:
         return CubeStaging(await _load_items(heads, head, record, names - {EVENTS}), record, cached[1])
     head = await _load_items(heads, head, record, names)
-    return CubeStaging(head, record, RunLog(events(head, record)))
+    return CubeStaging(head, record, RunLog(read_events(head, record)))
 
 
 async def _newest_checkpoint(heads: Heads, key: ThreadKey, head: Head | None) -> tuple[Head, CheckpointRecord | None]:
@@ -124,7 +124,7 @@ async def _newest_checkpoint(heads: Heads, key: ThreadKey, head: Head | None) ->
 
 async def _load_newest(heads: Heads, key: ThreadKey, head: Head | None) -> tuple[Head, CheckpointRecord | None]:
     """Read the thread's current head and newest checkpoint, without items. One round trip."""
-    head, loaded = await load_some(heads, key, (CheckpointRef("", None, items=False),), head)
+    head, loaded = await load_checkpoints(heads, key, (CheckpointRef("", None, items=False),), head)
     row = loaded.checkpoints[0].row if loaded.checkpoints else None
     return head, head.checkpoint(row) if row is not None else None
 
@@ -153,17 +153,17 @@ async def load(heads: Heads, key: ThreadKey, build: Callable[[list[Any]], list[T
     if record is None:
         return None
     messages = read_messages(head, record.slots[MESSAGES].ranges, build) if MESSAGES in record.slots else []
-    return CubeState(messages, value(head, record, EXTRA) or {}, metadata_of(head, record).get(PARENT_THREAD))
+    return CubeState(messages, read_channel(head, record, EXTRA) or {}, metadata_of(head, record).get(PARENT_THREAD))
 
 
 async def _load_newest_with_items(heads: Heads, key: ThreadKey) -> tuple[Head, CheckpointRecord | None]:
     """Read a cube thread's newest checkpoint and all its items. One round trip."""
-    head, loaded = await load_some(heads, key, (CheckpointRef("", None),), heads.get(key))
+    head, loaded = await load_checkpoints(heads, key, (CheckpointRef("", None),), heads.get(key))
     row = loaded.checkpoints[0].row if loaded.checkpoints else None
     if row is None:
         return head, None
     record = head.checkpoint(row)
-    heads.remember(with_recent_checkpoints(head, [record]))
+    heads.store(with_recent_checkpoints(head, [record]))
     return head, record
 
 
@@ -185,11 +185,11 @@ async def overview(heads: Heads, key: ThreadKey) -> CubeOverview | None:
         return None
     head = await _load_items(heads, head, record, (EVENTS, EXTRA, PENDING, ANSWERS))
     return CubeOverview(
-        count(record.slots, MESSAGES),
-        RunLog(events(head, record)),
-        value(head, record, EXTRA),
-        _request_and_run(value(head, record, PENDING)),
-        value(head, record, ANSWERS) or {},
+        count_elements(record.slots, MESSAGES),
+        RunLog(read_events(head, record)),
+        read_channel(head, record, EXTRA),
+        _request_and_run(read_channel(head, record, PENDING)),
+        read_channel(head, record, ANSWERS) or {},
         metadata_of(head, record).get(PARENT_THREAD),
     )
 
@@ -206,7 +206,7 @@ async def snapshot(heads: Heads, key: ThreadKey, run: str, build: Callable[[list
     head, record = await _load_newest_with_items(heads, key)
     if record is None:
         raise _no_thread(key)
-    return read_messages(head, _until_run(record, events(head, record), run, key)[1], build)
+    return read_messages(head, _until_run(record, read_events(head, record), run, key)[1], build)
 
 
 def _no_thread(key: ThreadKey) -> Refused:
@@ -249,8 +249,8 @@ async def _read_current(heads: Heads, key: ThreadKey, name: str) -> Any:
         if record is None:
             return None
         head = await _load_items(heads, head, record, (name,))
-        heads.remember(with_recent_checkpoints(head, [record]))
-        return value(head, record, name)
+        heads.store(with_recent_checkpoints(head, [record]))
+        return read_channel(head, record, name)
 
     return await read_consistently(key, once)
 
@@ -301,9 +301,9 @@ def fork_batch(
     head = draft.head
     labels = {PARENT_THREAD: head.key.id}
     label = draft.share(pack(labels))
-    row = new_checkpoint_row(after(None), None, run, source="fork", labels=label, time=time)
-    row = checkpoint(row, slots, draft, own).row
-    sealed = draft.sealed()
+    row = new_checkpoint_row(next_checkpoint_id(None), None, run, source="fork", labels=label, time=time)
+    row = pack_cube_checkpoint(row, slots, draft, own).row
+    sealed = draft.sealed_items()
     size = row.size + sum(len(stored) for _, stored in sealed)
     thread = with_top(new_row(target, time, nonce), row, status)
     thread = thread._replace(rev=0, nexts=tuple(draft.nexts), checkpoints=1, bytes=size)
@@ -314,20 +314,20 @@ def fork_batch(
     used = [ItemRange(NAMES, 0, len(head.names)), ItemRange(SHARED, label, 1), *row.refs]
     used += [each for slot in slots.values() for each in slot.ranges]
     new = (ItemRange(item_id.lane, item_id.n, 1) for item_id in draft.new_items)
-    return itemlog.minus(itemlog.union(used), new), batch
+    return itemlog.subtract(itemlog.union(used), new), batch
 
 
 def slots_until_run(head: Head, record: CheckpointRecord, run: str, fork_extra: Any, draft: Draft) -> dict[str, Slot]:
     """Return the channels of a fork: messages and events up to a run, and the extra."""
-    all_events = events(head, record)
+    all_events = read_events(head, record)
     kept, ranges = _until_run(record, all_events, run, head.key)
     slots = {name: record.slots[name] for name in (MESSAGES, EVENTS, EXTRA) if name in record.slots}
     if len(kept) != len(all_events):
         messages = sum(len(event.ids) for event in kept)
-        slots[MESSAGES] = draft.spilled(Slot(LIST, MSGPACK, messages, False, None, ranges), None)
+        slots[MESSAGES] = draft.spill_ranges(Slot(LIST, MSGPACK, messages, False, None, ranges), None)
         items = draft.append(FOLDED_EVENTS, pack_events(kept))
         slots[EVENTS] = Slot(LIST, MSGPACK, len(kept), False, None, itemlog.join_ranges(items))
     if fork_extra is not None:
-        extra = {**(value(head, record, EXTRA) or {}), "fork": fork_extra}
-        slots[EXTRA] = draft.place(EXTRA, encode_parts(extra), slots.get(EXTRA))
+        extra = {**(read_channel(head, record, EXTRA) or {}), "fork": fork_extra}
+        slots[EXTRA] = draft.store_value(EXTRA, encode_parts(extra), slots.get(EXTRA))
     return slots

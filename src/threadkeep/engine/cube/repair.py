@@ -10,9 +10,9 @@ from threadkeep.engine.cube.channels import (
     EVENTS,
     FOLDED_EVENTS,
     MESSAGES,
-    checkpoint,
-    events,
     new_checkpoint_row,
+    pack_cube_checkpoint,
+    read_events,
     status_at,
 )
 from threadkeep.engine.cube.events import APPENDED, RunEvent, pack_events
@@ -26,12 +26,12 @@ from threadkeep.engine.requests import Batch, NewLabels
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.branches import BranchStamp
 from threadkeep.engine.threads.draft import Draft
-from threadkeep.engine.threads.thread_rows import CheckpointPlace
+from threadkeep.engine.threads.thread_rows import CheckpointKey
 from threadkeep.errors import Corrupt
 
 
 async def repair_cube(
-    rebuilder: Rebuilder, target: CheckpointPlace, id: str, stamp: BranchStamp
+    rebuilder: Rebuilder, target: CheckpointKey, id: str, stamp: BranchStamp
 ) -> tuple[CheckpointRow, dict[str, str], Batch]:
     """Return the new checkpoint's row, how each of its channels was obtained, and the batch that adds it.
 
@@ -54,7 +54,7 @@ async def repair_cube(
     return row, channels, batch
 
 
-def _newest_intact(rebuilder: Rebuilder, target: CheckpointPlace) -> CheckpointRecord:
+def _newest_intact(rebuilder: Rebuilder, target: CheckpointKey) -> CheckpointRecord:
     records = rebuilder.scan.records
     earlier = [key for key in records if key < target and key not in rebuilder.damaged]
     if not earlier:
@@ -72,12 +72,14 @@ def _readable_slots(
     messages = record.slots.get(MESSAGES)
     if messages is None or MESSAGES in slots:
         return slots
-    kept = list(_readable_events(rebuilder, events(draft.head, record), messages))
+    kept = list(_readable_events(rebuilder, read_events(draft.head, record), messages))
     ids = [item_id for _, items in kept for item_id in items]
     count = sum(len(event.ids) for event, _ in kept)
-    slots[MESSAGES] = draft.spilled(Slot(LIST, MSGPACK, count, False, None, itemlog.join_ranges(ids)), None)
+    slots[MESSAGES] = draft.spill_ranges(Slot(LIST, MSGPACK, count, False, None, itemlog.join_ranges(ids)), None)
     new_items = draft.append(FOLDED_EVENTS, pack_events(event for event, _ in kept))
-    slots[EVENTS] = draft.spilled(Slot(LIST, MSGPACK, len(kept), False, None, itemlog.join_ranges(new_items)), None)
+    slots[EVENTS] = draft.spill_ranges(
+        Slot(LIST, MSGPACK, len(kept), False, None, itemlog.join_ranges(new_items)), None
+    )
     channels[MESSAGES] = f"what can be read of it: {count} of {messages.elements} messages"
     channels[EVENTS] = "rewritten without the lost messages"
     rebuilder.assume(f"{messages.elements - count} of {messages.elements} messages cannot be read and are left out")
@@ -92,11 +94,13 @@ def _readable_events(
     item_ids = (item_id for each in messages.ranges for item_id in each.ids())
     for event in all_events:
         items = list(islice(item_ids, event.items))
-        if event.kind != APPENDED or not any(item in scan.bad for item in items):
+        if event.kind != APPENDED or not any(item in scan.bad_items for item in items):
             yield event, items
         elif len(items) == len(event.ids):  # otherwise it is unknown which item holds which message
             pairs = zip(event.ids, items, strict=True)
-            left = [(id, item) for id, item in pairs if item not in scan.bad and scan.uneven.get(item, 1) == 1]
+            left = [
+                (id, item) for id, item in pairs if item not in scan.bad_items and scan.element_counts.get(item, 1) == 1
+            ]
             if left:
                 yield event._replace(ids=tuple(id for id, _ in left), items=len(left)), [item for _, item in left]
 
@@ -106,7 +110,7 @@ def _repair_batch(
     draft: Draft,
     record: CheckpointRecord,
     slots: dict[str, Slot],
-    target: CheckpointPlace,
+    target: CheckpointKey,
     id: str,
     stamp: BranchStamp,
 ) -> tuple[CheckpointRow, Batch]:
@@ -116,7 +120,7 @@ def _repair_batch(
     label = draft.share(pack(labels))
     parent = record.row.id if record.row.id != target[1] else record.row.parent
     empty = new_checkpoint_row(id, parent, record.row.run, source="fork", labels=label, time=stamp.time)
-    new = checkpoint(empty, slots, draft)
+    new = pack_cube_checkpoint(empty, slots, draft)
     for item_id, item in draft.new_items.items():
         draft.head.cache.add(item_id, item)
     thread = with_top(row, new.row, status_at(draft.head, new))

@@ -15,13 +15,13 @@ from threadkeep.engine.cube.channels import (
     MESSAGES,
     PARENT_THREAD,
     PENDING,
-    after,
-    checkpoint,
     encode_parts,
     is_cleared,
     new_checkpoint_row,
+    next_checkpoint_id,
+    pack_cube_checkpoint,
+    read_channel,
     status,
-    value,
 )
 from threadkeep.engine.cube.events import APPENDED, CLAIMED, COMPLETED, RunEvent, RunLog
 from threadkeep.engine.cube.ops import (
@@ -78,7 +78,7 @@ class CubeStaging:
         self._before = record
         self._current = record.row if record else None
         self._slots = dict(record.slots) if record else {}
-        self._own = record.own if record else {}
+        self._own = record.own_metadata if record else {}
         self._changed = False
         self._values: dict[str, Any] = {}
         self._records: dict[str, CheckpointRecord] = {}
@@ -183,7 +183,7 @@ class CubeStaging:
 
     def _read(self, name: str) -> Any:
         if name not in self._values:
-            self._values[name] = value(self.head, self._before, name)
+            self._values[name] = read_channel(self.head, self._before, name)
         return self._values[name]
 
     def _set(self, time: int, name: str, value: Any) -> None:
@@ -194,7 +194,7 @@ class CubeStaging:
         if encoded is None:
             self._slots.pop(name, None)
         else:
-            self._slots[name] = self._draft.place(name, encoded, self._slots.get(name))
+            self._slots[name] = self._draft.store_value(name, encoded, self._slots.get(name))
 
     def _add_event(self, event: RunEvent) -> None:
         """Append an event to the run log and to its channel."""
@@ -208,7 +208,7 @@ class CubeStaging:
         """Append items to a list channel."""
         slot = self._slots.get(name) or Slot(LIST, MSGPACK, 0, False, None)
         grown = slot._replace(ranges=itemlog.add_to_ranges(slot.ranges, items), elements=slot.elements + elements)
-        self._slots[name] = self._draft.spilled(grown, slot)
+        self._slots[name] = self._draft.spill_ranges(grown, slot)
 
     def _fold(self) -> None:
         """Store the last events again as one item once they take `_FOLD_AT` items."""
@@ -231,7 +231,9 @@ class CubeStaging:
             before = self._current
             parent, label = (before.id, before.labels) if before else (None, self._share_labels(labels or {}))
             source = "run" if run is not None else "turn"
-            self._current = new_checkpoint_row(after(before), parent, run, source=source, labels=label, time=time)
+            self._current = new_checkpoint_row(
+                next_checkpoint_id(before), parent, run, source=source, labels=label, time=time
+            )
             self._own = {}
             self._new.add(self._current.id)
             if run is not None:
@@ -249,7 +251,7 @@ class CubeStaging:
         """Pack the current checkpoint, if it was changed."""
         if self._current is None or not self._changed:
             return
-        record = checkpoint(self._current, self._slots, self._draft, self._own)
+        record = pack_cube_checkpoint(self._current, self._slots, self._draft, self._own)
         self._records[record.row.id] = record
         self._current, self._changed = record.row, False
 
@@ -286,7 +288,7 @@ class CubeStaging:
     def _cache_run_log(self) -> None:
         """Put the run log back into the cache, for the next change."""
         if self._run_log is not None and EVENTS in self._slots:
-            self.head.cache.ledger = (self._slots[EVENTS].ranges, self._run_log)
+            self.head.cache.run_log = (self._slots[EVENTS].ranges, self._run_log)
 
 
 def _group_by_run(messages: Iterable[EncodedMessage]) -> list[list[EncodedMessage]]:

@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
 from threadkeep.engine.log.codec import MSGPACK, Parts, pack
 from threadkeep.engine.log.msgpack import LIST, WHOLE
 from threadkeep.engine.log.plain import plain
-from threadkeep.engine.threads.default_merge import merged
+from threadkeep.engine.threads.default_merge import merge_writes
 
 SPECIAL_WRITES = frozenset(
     {INTERRUPT, ERROR, RESUME, "__no_writes__", "__pregel_push", "__return__", "__error_source_node__"}
@@ -65,7 +65,7 @@ def channel_after(
     writes = [write.value for step in steps for write in step if write.channel == name]
     if lasts_one_step(name):
         base = Parts(LIST, MSGPACK, []) if name == TASKS and writes else None
-    return merged(base, writes, delta=delta)
+    return merge_writes(base, writes, delta=delta)
 
 
 def _join_after(name: str, base: Parts | None, steps: Iterable[Sequence[StoredWrite]]) -> Parts:

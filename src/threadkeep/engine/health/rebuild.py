@@ -31,11 +31,11 @@ from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.engine.log.plain import plain
 from threadkeep.engine.log.records import Slot
 from threadkeep.engine.threads.survivors import delta_channels
-from threadkeep.engine.threads.thread_rows import CheckpointPlace, is_send_path, node_of, parts_of
+from threadkeep.engine.threads.thread_rows import CheckpointKey, is_send_path, node_of_task, slot_parts
 
 INTACT, LOST = "intact", "lost"
 Value = Slot | Parts
-_Steps = list[tuple[CheckpointPlace, list[StoredWrite]]]
+_Steps = list[tuple[CheckpointKey, list[StoredWrite]]]
 """Checkpoints, and the writes on each that its child applied."""
 _TASK_PATH = "~__pregel_pu"
 """How the path of a task starts: pull or push."""
@@ -80,8 +80,8 @@ class _Route(NamedTuple):
     `base` is the nearest ancestor with an intact value. `is_complete` is false if an older value may be lost.
     """
 
-    base: CheckpointPlace | None
-    line: list[CheckpointPlace]
+    base: CheckpointKey | None
+    line: list[CheckpointKey]
     is_complete: bool
 
 
@@ -92,7 +92,7 @@ class _Start(NamedTuple):
     """
 
     value: Value | None
-    line: list[CheckpointPlace]
+    line: list[CheckpointKey]
     origin: str
     source: str
 
@@ -108,10 +108,10 @@ class Rebuilder:
         self.head = scan.head()
         self.assumptions: dict[str, None] = {}
         self._replay = replay
-        self._rows = {(row.ns, row.id): row for row in scan.found.checkpoints}
+        self._rows = {(row.ns, row.id): row for row in scan.inspected.checkpoints}
         self._known = scan.records.keys() | scan.broken
         self._deltas = delta_channels(scan.records)
-        self._writes_cache: dict[tuple[CheckpointPlace, CheckpointPlace], list[StoredWrite]] = {}
+        self._writes_cache: dict[tuple[CheckpointKey, CheckpointKey], list[StoredWrite]] = {}
         self._with_broken_writes = {(ns, id) for ns, id, _ in scan.broken_writes}
         self.damaged = self._find_damaged()
 
@@ -121,18 +121,18 @@ class Rebuilder:
 
     # --- what is damaged
 
-    def _find_damaged(self) -> set[CheckpointPlace]:
+    def _find_damaged(self) -> set[CheckpointKey]:
         """Checkpoints with damage to the row, to items it needs, to writes on it, or to what its deltas need."""
         with_bad_items = {checkpoint for users in self.scan.needed_by.values() for checkpoint, _ in users}
         with_bad_deltas = {checkpoint for checkpoint in self.scan.records if self._has_damaged_delta(checkpoint)}
         return self.scan.broken | with_bad_deltas | ((with_bad_items | self._with_broken_writes) & self._known)
 
-    def _unstored_deltas(self, checkpoint: CheckpointPlace) -> set[str]:
+    def _unstored_deltas(self, checkpoint: CheckpointKey) -> set[str]:
         """The delta channels that a checkpoint does not store itself."""
         record = self.scan.records[checkpoint]
         return {name for name in self._deltas[checkpoint] if name in record.versions and name not in record.slots}
 
-    def _has_damaged_delta(self, checkpoint: CheckpointPlace) -> bool:
+    def _has_damaged_delta(self, checkpoint: CheckpointKey) -> bool:
         """Whether there is damage between a checkpoint and the stored value of one of its delta channels."""
         for name in self._unstored_deltas(checkpoint):
             base, line, is_complete = self._route(checkpoint, name)
@@ -141,17 +141,17 @@ class Rebuilder:
                 return True
         return False
 
-    def _damaged_writes(self, checkpoints: Sequence[CheckpointPlace], name: str | None) -> list[CheckpointPlace]:
+    def _damaged_writes(self, checkpoints: Sequence[CheckpointKey], name: str | None) -> list[CheckpointKey]:
         """Of these checkpoints, those with damaged writes that may be to a channel, or to any if `name` is None."""
         return [at for at in checkpoints if at in self._with_broken_writes or not self._can_read_writes(at, name)]
 
-    def _can_read_writes(self, checkpoint: CheckpointPlace, name: str | None) -> bool:
+    def _can_read_writes(self, checkpoint: CheckpointKey, name: str | None) -> bool:
         entries = (entry for task in self.scan.tasks.get(checkpoint, ()) for entry in task.entries.values())
         return all(self.scan.is_intact(entry.slot) for entry in entries if name in (None, entry.channel))
 
     # --- ancestors
 
-    def ancestors(self, checkpoint: CheckpointPlace) -> Iterator[CheckpointPlace]:
+    def ancestors(self, checkpoint: CheckpointKey) -> Iterator[CheckpointKey]:
         """The checkpoints before one, nearest first. A cycle ends it."""
         seen = {checkpoint}
         parent, _ = self._parent(checkpoint)
@@ -160,7 +160,7 @@ class Rebuilder:
             seen.add(parent)
             parent, _ = self._parent(parent)
 
-    def _parent(self, checkpoint: CheckpointPlace) -> tuple[CheckpointPlace | None, str]:
+    def _parent(self, checkpoint: CheckpointKey) -> tuple[CheckpointKey | None, str]:
         """The parent that a row names, else the greatest readable id below; and what that assumes, if anything."""
         ns, id = checkpoint
         row, is_readable = self._rows.get(checkpoint), checkpoint in self.scan.records
@@ -174,7 +174,7 @@ class Rebuilder:
             return None, ""
         return below, f"the parent of checkpoint {id} is not known; the readable one before it is used: {below[1]}"
 
-    def _route(self, checkpoint: CheckpointPlace, name: str) -> _Route:
+    def _route(self, checkpoint: CheckpointKey, name: str) -> _Route:
         """The way back to the nearest ancestor that holds a channel intact, or to the first ancestor."""
         line = [checkpoint]
         for at in self.ancestors(checkpoint):
@@ -188,13 +188,13 @@ class Rebuilder:
         starts_thread = first is not None and first.row.parent is None and (first.row.step or 0) < 0
         return _Route(None, line[::-1], is_complete=starts_thread and self._slot(line[-1], name) is None)
 
-    def _slot(self, checkpoint: CheckpointPlace, name: str) -> Slot | None:
+    def _slot(self, checkpoint: CheckpointKey, name: str) -> Slot | None:
         record = self.scan.records.get(checkpoint)
         return record.slots.get(name) if record is not None else None
 
     # --- writes
 
-    async def _writes(self, checkpoint: CheckpointPlace, child: CheckpointPlace) -> list[StoredWrite]:
+    async def _writes(self, checkpoint: CheckpointKey, child: CheckpointKey) -> list[StoredWrite]:
         """The intact writes on a checkpoint that a child applied, in LangGraph's order."""
         if (checkpoint, child) not in self._writes_cache:
             writes = self._writes_of_child(ordered_writes(self.scan.tasks.get(checkpoint, ())), checkpoint, child)
@@ -203,13 +203,13 @@ class Rebuilder:
             has_sends = any(is_send_path(entry.origin[0]) for *_, entry in writes)
             sends = await self._sends(checkpoint) if has_sends else []
             self._writes_cache[(checkpoint, child)] = [
-                StoredWrite(path, task.row.task, node_of(path, sends), channel, parts_of(self.head, slot))
+                StoredWrite(path, task.row.task, node_of_task(path, sends), channel, slot_parts(self.head, slot))
                 for task, _, (channel, slot, _, (path, _, _)) in writes
             ]
         return self._writes_cache[(checkpoint, child)]
 
     def _writes_of_child(
-        self, stored: list[TaskWrite], checkpoint: CheckpointPlace, child: CheckpointPlace
+        self, stored: list[TaskWrite], checkpoint: CheckpointKey, child: CheckpointKey
     ) -> list[TaskWrite]:
         """The writes to channels that a child applied: if it has siblings, those that existed when it was made.
 
@@ -229,7 +229,7 @@ class Rebuilder:
         writes = [write for write in writes if write[2].origin[2] <= row.time]
         return [write for write in writes if not (by_hand and write[2].origin[0].startswith(_TASK_PATH))]
 
-    async def _sends(self, checkpoint: CheckpointPlace) -> list[Any]:
+    async def _sends(self, checkpoint: CheckpointKey) -> list[Any]:
         """The pending sends of a checkpoint; if they are damaged, as they were written on its parent."""
         if checkpoint in self.scan.records and self._slot(checkpoint, TASKS) is None:
             return []
@@ -241,11 +241,11 @@ class Rebuilder:
         if isinstance(value, Parts):
             return value
         await self.scan.fetch([value])
-        return parts_of(self.head, value)
+        return slot_parts(self.head, value)
 
     # --- states
 
-    async def state(self, target: CheckpointPlace) -> tuple[RebuiltState, CheckpointPlace] | None:
+    async def state(self, target: CheckpointKey) -> tuple[RebuiltState, CheckpointKey] | None:
         """Rebuild the state of a checkpoint. Return it with the checkpoint that it is built from.
 
         That is the target itself, if its row can be read. None if no row before it can be read either.
@@ -269,9 +269,9 @@ class Rebuilder:
             state = replace(state, origins=state.origins | taken)
         return state, base
 
-    def _line_from_readable(self, target: CheckpointPlace) -> list[CheckpointPlace]:
+    def _line_from_readable(self, target: CheckpointKey) -> list[CheckpointKey]:
         """The checkpoints from the nearest one whose row can be read to the target."""
-        line: list[CheckpointPlace] = []
+        line: list[CheckpointKey] = []
         for at in chain([target], self.ancestors(target)):
             line.insert(0, at)
             if at in self.scan.records:
@@ -281,7 +281,7 @@ class Rebuilder:
                 self.assume(assumption)
         return line
 
-    async def _step_writes(self, checkpoint: CheckpointPlace, child: CheckpointPlace) -> list[StoredWrite]:
+    async def _step_writes(self, checkpoint: CheckpointKey, child: CheckpointKey) -> list[StoredWrite]:
         writes = await self._writes(checkpoint, child)
         if self._damaged_writes([checkpoint], None):
             self.assume(f"some writes on {checkpoint[1]} are damaged: their values are missing")
@@ -290,11 +290,11 @@ class Rebuilder:
             self.assume(f"no writes are stored on {checkpoint[1]}: its state is used unchanged; {lost}")
         return writes
 
-    def _needs_deltas(self, checkpoint: CheckpointPlace) -> bool:
+    def _needs_deltas(self, checkpoint: CheckpointKey) -> bool:
         """Whether delta channels cannot be left to the ancestors: one of them, or the parent, is damaged."""
         return self._has_damaged_delta(checkpoint) or next(self.ancestors(checkpoint), None) in {None, *self.damaged}
 
-    async def _state_by_graph(self, base: CheckpointPlace, steps: _Steps) -> RebuiltState | None:
+    async def _state_by_graph(self, base: CheckpointKey, steps: _Steps) -> RebuiltState | None:
         """The state after some steps, applied by the graph; None if its reducers raise an error."""
         assert self._replay is not None
         state = await self._state_by_names(base, base, [], with_deltas=True)
@@ -315,7 +315,7 @@ class Rebuilder:
         return replace(state, origins=origins)
 
     async def _state_by_names(
-        self, base: CheckpointPlace, last: CheckpointPlace, steps: _Steps, *, with_deltas: bool
+        self, base: CheckpointKey, last: CheckpointKey, steps: _Steps, *, with_deltas: bool
     ) -> RebuiltState:
         """The state of `last`, which is these steps after `base`, without the graph."""
         record = self.scan.records[base]
@@ -337,7 +337,7 @@ class Rebuilder:
 
     # --- channels
 
-    async def _channel(self, target: CheckpointPlace, name: str, *, delta: bool) -> tuple[Value | None, str]:
+    async def _channel(self, target: CheckpointKey, name: str, *, delta: bool) -> tuple[Value | None, str]:
         """Return a channel's value, and how it was obtained."""
         own = self._slot(target, name)
         if own is not None and self.scan.is_intact(own):
@@ -358,7 +358,7 @@ class Rebuilder:
             return None, LOST
         return (await self._parts(value))._replace(snapshot=True) if delta else value, origin
 
-    async def _start(self, target: CheckpointPlace, name: str) -> _Start:
+    async def _start(self, target: CheckpointKey, name: str) -> _Start:
         """Where to rebuild a channel from: an ancestor's intact value, or what can be read of a later damaged one.
 
         The latter is better only if there is no intact value, or if writes in between are damaged.
@@ -376,7 +376,7 @@ class Rebuilder:
         ancestor = f"from ancestor {base[1]}"
         return _Start(self._slot(base, name), line, f"taken {ancestor}", f"rebuilt {ancestor} and")
 
-    async def _salvage(self, checkpoint: CheckpointPlace, name: str) -> tuple[Parts, str] | None:
+    async def _salvage(self, checkpoint: CheckpointKey, name: str) -> tuple[Parts, str] | None:
         """The elements of a list or dict that can be read, and a description; None if there are none."""
         slot = self._slot(checkpoint, name)
         if slot is None or slot.kind == WHOLE or slot.inline is not None:

@@ -13,17 +13,17 @@ from threadkeep.engine.commit import Decision, Seen, commit
 from threadkeep.engine.cube.repair import repair_cube
 from threadkeep.engine.health.rebuild import Rebuilder, RebuiltState, Replay
 from threadkeep.engine.health.thread_scan import ThreadScan
-from threadkeep.engine.health.verify import thread_examined
+from threadkeep.engine.health.verify import verify_thread
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import NAMES
 from threadkeep.engine.log.records import CheckpointRow
 from threadkeep.engine.requests import Batch, Commit
-from threadkeep.engine.threads.branches import BranchStamp, fresh_id
+from threadkeep.engine.threads.branches import BranchStamp, new_checkpoint_id
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.ops import Put
 from threadkeep.engine.threads.staging import CheckpointStaging
-from threadkeep.engine.threads.thread_rows import BACK, CheckpointPlace, match_id
+from threadkeep.engine.threads.thread_rows import ANCESTOR_REF, CheckpointKey, match_id
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import result
 
@@ -70,8 +70,8 @@ async def repair(heads: Heads, key: ThreadKey, options: RepairOptions, replay: R
     """
 
     async def read() -> Seen[tuple[RepairResult, Batch | None]]:
-        scan = await thread_examined(key)
-        if scan is None or not scan.found.is_there:
+        scan = await verify_thread(key)
+        if scan is None or not scan.inspected.exists:
             raise Missing(f"thread {key.id!r} not found")
         _check_writable(scan)
         return Seen(await _rebuild(scan, options, replay), scan.row, scan.records)
@@ -109,7 +109,7 @@ def _check_writable(scan: ThreadScan) -> None:
     advice = "nothing can be added to the thread. Restore it from a backup; `verify` lists what is damaged"
     if scan.row is None:
         raise Corrupt(f"the row of {scan.where} cannot be read: {advice}")
-    names = [id.n for id in scan.bad if id.lane == NAMES]
+    names = [id.n for id in scan.bad_items if id.lane == NAMES]
     if names:
         numbers, count = ", ".join(map(str, names[:5])), len(scan.records) + len(scan.broken)
         raise Corrupt(
@@ -118,7 +118,7 @@ def _check_writable(scan: ThreadScan) -> None:
         )
 
 
-def _target(rebuilder: Rebuilder, options: RepairOptions) -> CheckpointPlace | None:
+def _target(rebuilder: Rebuilder, options: RepairOptions) -> CheckpointKey | None:
     """The checkpoint that is named; else the newest, if it is damaged.
 
     An older one must be named, because the new branch becomes the latest.
@@ -128,19 +128,19 @@ def _target(rebuilder: Rebuilder, options: RepairOptions) -> CheckpointPlace | N
     if options.ref is not None:
         parents = {r.row.parent for (space, _), r in scan.records.items() if space == ns and r.row.parent is not None}
         return (ns, _resolve_id(sorted(ids | parents), options.ref, scan.where))
-    newest = max(ids - {row.id for row in scan.found.checkpoints if row.ns == ns and row.hidden}, default=None)
+    newest = max(ids - {row.id for row in scan.inspected.checkpoints if row.ns == ns and row.hidden}, default=None)
     is_damaged = (ns, newest) in rebuilder.damaged or (ns, newest) not in scan.records
     return (ns, newest) if newest is not None and is_damaged else None
 
 
-def _top(scan: ThreadScan) -> set[CheckpointPlace]:
+def _top(scan: ThreadScan) -> set[CheckpointKey]:
     """The newest root checkpoint according to the thread's row. Its own row may be gone."""
     return {("", scan.row.top)} if scan.row is not None and scan.row.top is not None else set()
 
 
 def _resolve_id(ids: list[str], ref: str, where: str) -> str:
     """The id that a reference means, as for `thread_rows.find`; but `~2` goes back by id, as parents may be gone."""
-    back = BACK.fullmatch(ref) if ref not in ids else None
+    back = ANCESTOR_REF.fullmatch(ref) if ref not in ids else None
     if back is None:
         return ref if ref in ids else match_id(ids, ref, where)
     index = ids.index(_resolve_id(ids, back["ref"], where)) - int(back["steps"])
@@ -153,7 +153,7 @@ def _resolve_id(ids: list[str], ref: str, where: str) -> str:
 
 
 async def _repair_graph(
-    rebuilder: Rebuilder, target: CheckpointPlace, id: str, stamp: BranchStamp
+    rebuilder: Rebuilder, target: CheckpointKey, id: str, stamp: BranchStamp
 ) -> tuple[CheckpointRow, dict[str, str], Batch]:
     """A new checkpoint of a LangGraph thread, how its channels were obtained, and the batch."""
     scan = rebuilder.scan
@@ -175,7 +175,7 @@ async def _repair_graph(
     return batch.new_checkpoints[0], dict(sorted(state.origins.items())), batch
 
 
-def _note_consequences(rebuilder: Rebuilder, target: CheckpointPlace) -> None:
+def _note_consequences(rebuilder: Rebuilder, target: CheckpointKey) -> None:
     scan, (ns, id) = rebuilder.scan, target
     tasks = scan.tasks.get(target, ())
     if tasks:  # their writes belong to the id of the damaged checkpoint
@@ -205,15 +205,15 @@ def _put(
 def _fresh_id(scan: ThreadScan, ns: str, stamp: BranchStamp) -> str:
     """An id greater than all that a namespace has or names."""
     ids = (id for space, id in (*scan.records, *scan.broken, *scan.tasks, *_top(scan)) if space == ns)
-    return fresh_id(max(ids), stamp)
+    return new_checkpoint_id(max(ids), stamp)
 
 
-def _metadata(rebuilder: Rebuilder, target: CheckpointPlace, base: CheckpointPlace) -> dict[str, Any]:
+def _metadata(rebuilder: Rebuilder, target: CheckpointKey, base: CheckpointKey) -> dict[str, Any]:
     """The metadata of the damaged checkpoint, as far as it can be read; else that of the one it is built from."""
     scan, record = rebuilder.scan, rebuilder.scan.records[base]
-    step, own = record.row.step, dict(record.own)
+    step, own = record.row.step, dict(record.own_metadata)
     if base != target:
-        row = next((row for row in scan.found.checkpoints if (row.ns, row.id) == target), None)
+        row = next((row for row in scan.inspected.checkpoints if (row.ns, row.id) == target), None)
         steps = 1 + list(rebuilder.ancestors(target)).index(base)
         step = row.step if row is not None and row.step is not None else (step or 0) + steps
         own = {key: value for key, value in own.items() if key == "parents"}

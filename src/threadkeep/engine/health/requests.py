@@ -16,7 +16,7 @@ from threadkeep.engine.memories.namespaces import MemoryKey
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, Access, Request
 
 T = TypeVar("T")
-NONSENSE = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What decoding a malformed row may raise."""
 CATALOGUE, DATABASE, MEMORY, INDEX = "catalogue", "database", "memory", "index"
 
@@ -31,14 +31,14 @@ class UnreadableRow(NamedTuple):
 
 
 class ThreadEntry(NamedTuple):
-    """A stored thread. `at` is the cursor after it.
+    """A stored thread. `cursor` is the cursor after it.
 
     `unreadable` says why the thread cannot be requested; None if it can.
     """
 
     kind: str
     id: str
-    at: Any
+    cursor: Any
     unreadable: str | None = None
 
 
@@ -58,21 +58,21 @@ class ListStoredThreads(Request[tuple[ThreadEntry, ...]]):
 class InspectedThread:
     """A consistent snapshot of a thread without its state. `thread` is None if its row is missing or unreadable.
 
-    `is_there` is whether the thread has a row. `items` has the items of the engine's lanes; `stored` lists all items as
-    (lane, number, size). `tags` (labels and tag) and `runs` are None if the storage has no such index; `reported` has
-    the errors in its other indexes.
+    `exists` is whether the thread has a row. `items` has the items of the engine's lanes; `item_sizes` lists all items
+    as (lane, number, size). `tags` (labels and tag) and `runs` are None if the storage has no such index;
+    `index_errors` has the errors in its other indexes.
     """
 
-    is_there: bool = False
+    exists: bool = False
     thread: ThreadRow | None = None
     checkpoints: tuple[CheckpointRow, ...] = ()
     writes: tuple[WriteRow, ...] = ()
     items: Mapping[ItemId, bytes] = field(default_factory=dict)
-    stored: tuple[tuple[int, int, int], ...] = ()
+    item_sizes: tuple[tuple[int, int, int], ...] = ()
     tags: frozenset[tuple[int, bytes]] | None = None
     runs: frozenset[str] | None = None
     unreadable: tuple[UnreadableRow, ...] = ()
-    reported: tuple[str, ...] = ()
+    index_errors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +86,22 @@ class InspectThread(Request[InspectedThread]):
 class StoredMemory(NamedTuple):
     """A memory as it is stored: its key, its JSON text, and the size in bytes of each of its vectors by field.
 
-    `place` is None if the key cannot be read. `problem` lists what the storage found wrong with it.
+    `key` is None if the key cannot be read. `problems` lists what the storage found wrong with it.
     """
 
     number: int
-    place: MemoryKey | None
+    key: MemoryKey | None
     value: str
     vectors: Mapping[int, int] = {}
-    problem: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMemoryPage:
-    """A page of memories. `last` is the cursor for the next page, None at the end."""
+    """A page of memories. `cursor` is the cursor for the next page, None at the end."""
 
     memories: tuple[StoredMemory, ...]
-    last: Any = None
+    cursor: Any = None
     problems: tuple[str, ...] = ()
 
 
@@ -147,7 +147,7 @@ class CompactStorage(Request[tuple[int, int]]):
     tenant: str
 
 
-def each_read(
+def read_each_row(
     rows: Iterable[Any], read: Callable[[Any], T], describe: Callable[[Any], UnreadableRow]
 ) -> tuple[tuple[T, ...], tuple[UnreadableRow, ...]]:
     """Read rows one by one. Return those that can be read, and a description of each that cannot."""
@@ -156,11 +156,11 @@ def each_read(
     for row in rows:
         try:
             readable.append(read(row))
-        except NONSENSE as error:
+        except MALFORMED_ROW_ERRORS as error:
             unreadable.append(describe(row)._replace(message=f"it is malformed: {error!r}"))
     return tuple(readable), tuple(unreadable)
 
 
-def loosely(data: Any) -> str | None:
+def decode_lossy(data: Any) -> str | None:
     """Decode bytes as text, with invalid UTF-8 escaped; None if `data` is not bytes."""
     return bytes(data).decode("utf-8", "backslashreplace") if isinstance(data, (bytes, memoryview, bytearray)) else None

@@ -32,7 +32,7 @@ from threadkeep.engine.log.records import (
 )
 from threadkeep.engine.requests import CachedItems
 from threadkeep.engine.threads.heads import Head
-from threadkeep.engine.threads.thread_rows import CheckpointPlace
+from threadkeep.engine.threads.thread_rows import CheckpointKey
 from threadkeep.errors import Corrupt
 
 CHECKSUM, MISSING_ITEM, MISSING_PARENT, UNDECODABLE = "checksum", "missing item", "missing parent", "undecodable"
@@ -64,30 +64,30 @@ class Problem:
 class ThreadScan:
     """What can be read of a thread. Checkpoints are identified by (ns, id).
 
-    `broken` and `broken_writes` (with the task) are rows that cannot be read. `bad` has the items that cannot be used,
-    with the kind of problem and a message; `needed_by` says which checkpoints, and which tasks on them, refer to each.
-    `uneven` has the number of elements of items that do not hold exactly one. `cache` has the intact items that were
-    read.
+    `broken` and `broken_writes` (with the task) are rows that cannot be read. `bad_items` has the items that cannot be
+    used, with the kind of problem and a message; `needed_by` says which checkpoints, and which tasks on them, refer to
+    each. `element_counts` has the number of elements of items that do not hold exactly one. `cache` has the intact
+    items that were read.
     """
 
     key: ThreadKey
-    found: InspectedThread
+    inspected: InspectedThread
     cache: ItemCache = field(default_factory=ItemCache)
     names: dict[int, str] = field(default_factory=dict)
-    records: dict[CheckpointPlace, CheckpointRecord] = field(default_factory=dict)
-    tasks: dict[CheckpointPlace, list[TaskWrites]] = field(default_factory=dict)
-    broken: set[CheckpointPlace] = field(default_factory=set)
+    records: dict[CheckpointKey, CheckpointRecord] = field(default_factory=dict)
+    tasks: dict[CheckpointKey, list[TaskWrites]] = field(default_factory=dict)
+    broken: set[CheckpointKey] = field(default_factory=set)
     broken_writes: set[tuple[str, str, str]] = field(default_factory=set)
-    bad: dict[ItemId, tuple[str, str]] = field(default_factory=dict)
-    needed_by: dict[ItemId, list[tuple[CheckpointPlace, str | None]]] = field(default_factory=dict)
-    uneven: dict[ItemId, int] = field(default_factory=dict)
+    bad_items: dict[ItemId, tuple[str, str]] = field(default_factory=dict)
+    needed_by: dict[ItemId, list[tuple[CheckpointKey, str | None]]] = field(default_factory=dict)
+    element_counts: dict[ItemId, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     _bad_by_lane: dict[int, list[int]] = field(default_factory=dict)
 
     @property
     def row(self) -> ThreadRow | None:
         """The thread's row, if it can be read."""
-        return self.found.thread
+        return self.inspected.thread
 
     @property
     def where(self) -> str:
@@ -98,7 +98,7 @@ class ThreadScan:
         self,
         problem: str,
         message: str,
-        checkpoint: CheckpointPlace | None = None,
+        checkpoint: CheckpointKey | None = None,
         task: str | None = None,
         item: ItemId | None = None,
     ) -> None:
@@ -129,7 +129,7 @@ class ThreadScan:
     def lane_ends(self) -> dict[int, int]:
         """The number after the last item of each lane."""
         ends: dict[int, int] = {}
-        for lane, n, _ in self.found.stored:
+        for lane, n, _ in self.inspected.item_sizes:
             ends[lane] = max(ends.get(lane, 0), n + 1)
         return ends
 
@@ -141,7 +141,7 @@ class ThreadScan:
         except (Corrupt, TypeError, ValueError):
             return None
 
-    def slots(self) -> Iterator[tuple[CheckpointPlace, str | None, str, Slot]]:
+    def slots(self) -> Iterator[tuple[CheckpointKey, str | None, str, Slot]]:
         """Every value in a readable row: its checkpoint, its task if it is a write, its channel and its slot."""
         for checkpoint, record in self.records.items():
             for name, slot in record.slots.items():
@@ -151,7 +151,7 @@ class ThreadScan:
                 for entry in task.entries.values():
                     yield checkpoint, task.row.task, entry.channel, entry.slot
 
-    def references(self) -> Iterator[tuple[CheckpointPlace, str | None, list[ItemRange]]]:
+    def references(self) -> Iterator[tuple[CheckpointKey, str | None, list[ItemRange]]]:
         """Every readable row, by checkpoint and task, with all items that it needs."""
         for checkpoint, record in self.records.items():
             ranges = (each for slot in record.slots.values() for each in slot.ranges)
@@ -165,10 +165,10 @@ class ThreadScan:
 
     def index_bad_items(self) -> None:
         """Find out which rows need the bad items. Call it when all bad items are known."""
-        for lane, n in sorted(self.bad):
+        for lane, n in sorted(self.bad_items):
             self._bad_by_lane.setdefault(lane, []).append(n)
-        self.needed_by = {item: [] for item in self.bad}
-        for checkpoint, task, ranges in self.references() if self.bad else ():
+        self.needed_by = {item: [] for item in self.bad_items}
+        for checkpoint, task, ranges in self.references() if self.bad_items else ():
             for item in dict.fromkeys(self._bad_in(ranges)):
                 self.needed_by[item].append((checkpoint, task))
 
@@ -189,11 +189,11 @@ class ThreadScan:
     async def fetch(self, slots: Iterable[Slot]) -> None:
         """Read the intact items of these values into the cache. Conflict if the thread was pruned. One round trip."""
         lacking = self.cache.lacking(itemlog.union(each for slot in slots for each in slot.ranges))
-        wanted = itemlog.join_ranges(id for each in lacking for id in each.ids() if id not in self.bad)
+        wanted = itemlog.join_ranges(id for each in lacking for id in each.ids() if id not in self.bad_items)
         if not wanted or self.row is None:
             return
         items = await self.load_items(wanted)
-        intact = {id: item for id, item in items.items() if id.lane >= FIRST_CHANNEL and id not in self.bad}
+        intact = {id: item for id, item in items.items() if id.lane >= FIRST_CHANNEL and id not in self.bad_items}
         self.cache.fill(intact, self.where)
 
     async def load_items(self, ranges: tuple[ItemRange, ...]) -> Mapping[ItemId, bytes]:
@@ -213,7 +213,10 @@ def scan_thread(key: ThreadKey, found: InspectedThread) -> ThreadScan:
         _scan_item(scan, id, stored)
     for n in range(scan.row.nexts[NAMES] if scan.row and scan.row.nexts else 0):
         if ItemId(NAMES, n) not in found.items:
-            scan.bad[ItemId(NAMES, n)] = (MISSING_ITEM, f"name {n} of a channel or node of {scan.where} is missing")
+            scan.bad_items[ItemId(NAMES, n)] = (
+                MISSING_ITEM,
+                f"name {n} of a channel or node of {scan.where} is missing",
+            )
     head = scan.head()
     rows: list[CheckpointRow | WriteRow] = [*found.checkpoints, *found.writes]
     for row in rows:
@@ -236,13 +239,13 @@ def _scan_item(scan: ThreadScan, id: ItemId, stored: bytes) -> None:
         else:
             scan.cache.add(id, item)
     except Corrupt as error:
-        scan.bad[id] = (CHECKSUM, str(error))
+        scan.bad_items[id] = (CHECKSUM, str(error))
     except (ValueError, IndexError) as error:
-        scan.bad[id] = (UNDECODABLE, f"item {id.lane}:{id.n} of {scan.where} is malformed: {error!r}")
+        scan.bad_items[id] = (UNDECODABLE, f"item {id.lane}:{id.n} of {scan.where} is malformed: {error!r}")
 
 
 def _scan_row(scan: ThreadScan, head: Head, row: CheckpointRow | WriteRow) -> None:
-    names, shared = head.reading()._replace(of=scan.names), head.decoding()
+    names, shared = head.name_table()._replace(of=scan.names), head.shared_parts()
     task = row.task if isinstance(row, WriteRow) else None
     checkpoint = (row.ns, row.checkpoint if isinstance(row, WriteRow) else row.id)
     if not is_sealed(row):
@@ -257,7 +260,7 @@ def _scan_row(scan: ThreadScan, head: Head, row: CheckpointRow | WriteRow) -> No
         _add_broken(scan, checkpoint, task, UNDECODABLE, f"cannot be decoded: {error}")
 
 
-def _add_broken(scan: ThreadScan, checkpoint: CheckpointPlace, task: str | None, problem: str, message: str) -> None:
+def _add_broken(scan: ThreadScan, checkpoint: CheckpointKey, task: str | None, problem: str, message: str) -> None:
     """Report a row that cannot be read."""
     row = f"the row of checkpoint {checkpoint[1]!r}"
     if task is None:

@@ -52,7 +52,7 @@ class VerifyResult:
 # --- threads
 
 
-async def thread_examined(key: ThreadKey) -> ThreadScan | None:
+async def verify_thread(key: ThreadKey) -> ThreadScan | None:
     """Read a thread and check all of it; None if nothing of it is stored.
 
     One round trip, one more for each slice of items, one more for a cube thread.
@@ -63,9 +63,9 @@ async def thread_examined(key: ThreadKey) -> ThreadScan | None:
 async def _verify_once(key: ThreadKey) -> ThreadScan | None:
     found = await InspectThread(key)
     scan = scan_thread(key, found)
-    for message in found.reported:
+    for message in found.index_errors:
         scan.report(INDEX, f"{scan.where}: {message}")
-    if not found.is_there:
+    if not found.exists:
         return scan if scan.problems else None
     if scan.row is not None:
         await check_items(scan)
@@ -75,21 +75,21 @@ async def _verify_once(key: ThreadKey) -> ThreadScan | None:
     return scan
 
 
-def counted(scan: ThreadScan) -> tuple[int, int, int, int, int]:
+def checked_counts(scan: ThreadScan) -> tuple[int, int, int, int, int]:
     """Return how much of a thread was checked: threads (0 or 1), checkpoints, writes, items and bytes."""
-    found = scan.found
-    size = sum(size for _, _, size in found.stored) + rows_size(found)
+    found = scan.inspected
+    size = sum(size for _, _, size in found.item_sizes) + rows_size(found)
     writes = sum(len(row.index) // 3 for row in found.writes)
-    return int(found.is_there), len(found.checkpoints), writes, len(found.stored), size
+    return int(found.exists), len(found.checkpoints), writes, len(found.item_sizes), size
 
 
-async def known(tenant: str, id: str, kind: str | None) -> ThreadKey:
+async def stored_thread_key(tenant: str, id: str, kind: str | None) -> ThreadKey:
     """Return the key of a stored thread, even if its row cannot be read. Without `kind`, both kinds are tried.
 
     Missing if there is none, ValueError if there are two. One round trip for each kind.
     """
     keys = [ThreadKey(tenant, each, id) for each in (GRAPH, CUBE) if kind in (None, each)]
-    found = [key for key in keys if (await InspectThread(key)).is_there]
+    found = [key for key in keys if (await InspectThread(key)).exists]
     if len(found) > 1:
         raise ValueError(f"there are two threads {id!r}: pass the kind, {GRAPH} or {CUBE}")
     if not found:
@@ -105,21 +105,21 @@ def memory_problems(page: StoredMemoryPage, dims: int | None) -> Iterator[Proble
     for message in page.problems:
         yield Problem(MEMORY, message)
     for memory in page.memories:
-        for message in (*memory.problem, *_value_problems(memory), *_vector_problems(memory, dims)):
+        for message in (*memory.problems, *_value_problems(memory), *_vector_problems(memory, dims)):
             yield Problem(MEMORY, f"{_name(memory)}: {message}")
 
 
 def _name(memory: StoredMemory) -> str:
-    if memory.place is None:
+    if memory.key is None:
         return f"memory number {memory.number}"
-    return f"memory {memory.place.key!r} in {'/'.join(memory.place.namespace)}"
+    return f"memory {memory.key.key!r} in {'/'.join(memory.key.namespace)}"
 
 
 def _value_problems(memory: StoredMemory) -> Iterator[str]:
     try:
         load(memory.value)
     except (ValueError, RecursionError) as error:
-        if memory.place is not None:
+        if memory.key is not None:
             yield f"its value cannot be decoded: {error}"
 
 

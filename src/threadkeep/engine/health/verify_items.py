@@ -27,7 +27,7 @@ async def check_items(scan: ThreadScan) -> None:
     Conflict if the thread was pruned since it was inspected. One round trip per slice.
     """
     decoder = _ItemDecoder(scan)
-    stored = scan.found.stored
+    stored = scan.inspected.item_sizes
     for ids in _slices((ItemId(lane, n), size) for lane, n, size in stored if lane >= FIRST_CHANNEL):
         await _read_items(scan, ids, decoder.check_item)
     for elements in _slices(decoder.split_elements()):
@@ -62,7 +62,7 @@ async def _read_items(scan: ThreadScan, ids: list[ItemId], on_item: _OnItem) -> 
         items = await scan.load_items(join_ranges(ids))
     except Corrupt as error:
         if len(ids) == 1:
-            scan.bad[ids[0]] = (DATABASE, f"{_name(scan, ids[0])} cannot be read: {error}")
+            scan.bad_items[ids[0]] = (DATABASE, f"{_name(scan, ids[0])} cannot be read: {error}")
             return
         half = len(ids) // 2
         await _read_items(scan, ids[:half], on_item)
@@ -70,8 +70,8 @@ async def _read_items(scan: ThreadScan, ids: list[ItemId], on_item: _OnItem) -> 
         return
     for id in ids:
         if id not in items:
-            scan.bad.setdefault(id, (DATABASE, f"{_name(scan, id)} is listed but not found"))
-        elif id not in scan.bad:
+            scan.bad_items.setdefault(id, (DATABASE, f"{_name(scan, id)} is listed but not found"))
+        elif id not in scan.bad_items:
             _check_seal(scan, id, items[id], on_item)
 
 
@@ -79,10 +79,10 @@ def _check_seal(scan: ThreadScan, id: ItemId, stored: bytes, on_item: _OnItem) -
     try:
         item = unseal_item(id, stored, scan.where)
     except Corrupt as error:
-        scan.bad[id] = (CHECKSUM, str(error))
+        scan.bad_items[id] = (CHECKSUM, str(error))
         return
     if item.elements != 1:
-        scan.uneven[id] = item.elements
+        scan.element_counts[id] = item.elements
     on_item(id, item)
 
 
@@ -132,7 +132,7 @@ class _ItemDecoder:
         """
         if not self._undecided:
             return
-        sizes = {ItemId(lane, n): size for lane, n, size in self._scan.found.stored}
+        sizes = {ItemId(lane, n): size for lane, n, size in self._scan.inspected.item_sizes}
         lanes = {id.lane for id in self._undecided}
         slots = [slot for slot in self._slots.values() if slot.ranges[0].lane in lanes]
         slots.sort(key=lambda slot: sum(each.length for each in slot.ranges))
@@ -143,7 +143,7 @@ class _ItemDecoder:
     def _split_elements_of(self, slot: Slot) -> Iterator[tuple[ItemId, ...]]:
         ids: tuple[ItemId, ...] = ()
         for id in (id for each in slot.ranges for id in each.ids()):
-            if ids and self._scan.uneven.get(id, 1) == 0:  # it continues the element before
+            if ids and self._scan.element_counts.get(id, 1) == 0:  # it continues the element before
                 ids = (*ids, id)
                 continue
             if ids:
@@ -159,9 +159,9 @@ class _ItemDecoder:
             return
         first = element.ids[0]
         joined = b"".join(data[id] for id in element.ids)
-        if not decodes(element.kind, element.tag, self._scan.uneven.get(first, 1), joined):
+        if not decodes(element.kind, element.tag, self._scan.element_counts.get(first, 1), joined):
             items = ", ".join(f"{id.lane}:{id.n}" for id in element.ids[:4])
-            self._scan.bad[first] = (UNDECODABLE, f"items {items} of {self._scan.where} cannot be decoded")
+            self._scan.bad_items[first] = (UNDECODABLE, f"items {items} of {self._scan.where} cannot be decoded")
 
 
 def decodes(kind: int, tag: str, elements: int, data: bytes) -> bool:

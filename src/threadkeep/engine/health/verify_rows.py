@@ -13,8 +13,8 @@ from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import SHARED, ItemId
 from threadkeep.engine.log.records import CheckpointRecord, ThreadRow
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.status import of_checkpoint, of_writes, worse
-from threadkeep.engine.threads.thread_rows import CheckpointPlace
+from threadkeep.engine.threads.status import status_of_checkpoint, status_of_writes, worse_status
+from threadkeep.engine.threads.thread_rows import CheckpointKey
 from threadkeep.errors import Corrupt
 
 
@@ -23,7 +23,7 @@ def check_rows(scan: ThreadScan) -> None:
     _find_missing_items(scan)
     _find_undecodable_labels(scan)
     scan.index_bad_items()
-    for id, (problem, message) in sorted(scan.bad.items()):
+    for id, (problem, message) in sorted(scan.bad_items.items()):
         _report_item(scan, id, problem, message)
     _check_parents(scan)
     _check_label_index(scan)
@@ -37,18 +37,18 @@ def check_rows(scan: ThreadScan) -> None:
 
 
 def _find_missing_items(scan: ThreadScan) -> None:
-    stored = itemlog.join_ranges((lane, n) for lane, n, _ in scan.found.stored)
+    stored = itemlog.join_ranges((lane, n) for lane, n, _ in scan.inspected.item_sizes)
     used = {each for _, _, ranges in scan.references() for each in ranges}
-    for missing in itemlog.minus(used, stored):
+    for missing in itemlog.subtract(used, stored):
         for id in missing.ids():
-            scan.bad.setdefault(id, (MISSING_ITEM, f"item {id.lane}:{id.n} of {scan.where} is missing"))
+            scan.bad_items.setdefault(id, (MISSING_ITEM, f"item {id.lane}:{id.n} of {scan.where} is missing"))
 
 
 def _find_undecodable_labels(scan: ThreadScan) -> None:
     for n in _used_labels(scan):
         if scan.labels(n) is None:
             message = f"labels {n} of {scan.where} cannot be decoded"
-            scan.bad.setdefault(ItemId(SHARED, n), (UNDECODABLE, message))
+            scan.bad_items.setdefault(ItemId(SHARED, n), (UNDECODABLE, message))
 
 
 def _used_labels(scan: ThreadScan) -> set[int]:
@@ -65,7 +65,7 @@ def _report_item(scan: ThreadScan, id: ItemId, problem: str, message: str) -> No
         message += f"; {' and '.join(needs)} need it"
     elif id.lane:
         message += "; nothing readable needs it"
-    checkpoint: CheckpointPlace | None = None
+    checkpoint: CheckpointKey | None = None
     task: str | None = None
     if checkpoints:
         checkpoint = checkpoints[-1]
@@ -87,23 +87,23 @@ def _check_parents(scan: ThreadScan) -> None:
 
 def _check_label_index(scan: ThreadScan) -> None:
     """The index must have exactly the tags of the labels."""
-    if scan.found.tags is None:
+    if scan.inspected.tags is None:
         return
     tags: dict[int, set[bytes]] = {}
-    for n, tag in scan.found.tags:
+    for n, tag in scan.inspected.tags:
         tags.setdefault(n, set()).add(tag)
     for n in _used_labels(scan):
         labels = scan.labels(n)
         if labels is not None and set(metadata.tags(labels)) != tags.get(n, set()):
             message = f"the metadata index does not match labels {n} of {scan.where}: filters may not find them"
             scan.report(INDEX, message, item=ItemId(SHARED, n))
-    stored = {n for lane, n, _ in scan.found.stored if lane == SHARED}
+    stored = {n for lane, n, _ in scan.inspected.item_sizes if lane == SHARED}
     for n in sorted(tags.keys() - stored):
         scan.report(INDEX, f"the metadata index of {scan.where} has labels {n}, which are missing")
 
 
 def _check_run_index(scan: ThreadScan) -> None:
-    indexed = scan.found.runs
+    indexed = scan.inspected.runs
     if indexed is None:
         return
     runs = {record.row.run for record in scan.records.values()}
@@ -125,7 +125,7 @@ def rows_size(found: InspectedThread) -> int:
 
 def _check_counters(scan: ThreadScan, row: ThreadRow) -> None:
     """Compare the counters of the thread's row; not with unreadable rows, which cannot be counted."""
-    found = scan.found
+    found = scan.inspected
     for lane, end in sorted(scan.lane_ends().items()):
         if lane >= len(row.nexts) or row.nexts[lane] < end:
             message = f"lane {lane} of {scan.where} has item {end - 1}, beyond its counter: the next put would collide"
@@ -135,7 +135,7 @@ def _check_counters(scan: ThreadScan, row: ThreadRow) -> None:
     counts = {
         "checkpoints": sum(not each.hidden for each in found.checkpoints),
         "writes": sum(len(each.index) // 3 for each in found.writes),
-        "bytes": sum(size for _, _, size in found.stored) + rows_size(found),
+        "bytes": sum(size for _, _, size in found.item_sizes) + rows_size(found),
     }
     for name, count in counts.items():
         if getattr(row, name) != count:
@@ -144,10 +144,10 @@ def _check_counters(scan: ThreadScan, row: ThreadRow) -> None:
 
 def _check_catalogue(scan: ThreadScan, row: ThreadRow) -> None:
     """Compare what the thread's row has of the newest root checkpoint, as far as that can be read."""
-    if scan.found.unreadable:
+    if scan.inspected.unreadable:
         return
     if any(ns == "" for ns, _ in scan.broken):
-        visible = [each.id for each in scan.found.checkpoints if each.ns == "" and not each.hidden]
+        visible = [each.id for each in scan.inspected.checkpoints if each.ns == "" and not each.hidden]
         _compare(scan, row, {"top": max(visible, default=None)})
         return
     roots = [record for (ns, _), record in scan.records.items() if ns == "" and not record.row.hidden]
@@ -168,14 +168,14 @@ def _compare(scan: ThreadScan, row: ThreadRow, expected: dict[str, Any]) -> None
 
 def _statuses(scan: ThreadScan, top: CheckpointRecord | None) -> dict[str, Any]:
     """The status of a LangGraph thread; and the newest root checkpoint that only has writes so far, with its status."""
-    status = of_checkpoint(top) if top else "idle"
+    status = status_of_checkpoint(top) if top else "idle"
     newest = top.row.id if top else ""
     for task in scan.tasks.get(("", newest), ()) if top else ():
-        status = worse(status, of_writes(entry.channel for entry in task.entries.values()))
+        status = worse_status(status, status_of_writes(entry.channel for entry in task.entries.values()))
     waiting = [id for ns, id in scan.tasks if ns == "" and id > newest and ("", id) not in scan.records]
     early = max(waiting, default=None)
     written = [entry.channel for task in scan.tasks.get(("", early or ""), ()) for entry in task.entries.values()]
-    return {"status": status, "early": early, "early_status": of_writes(written) if early is not None else None}
+    return {"status": status, "early": early, "early_status": status_of_writes(written) if early is not None else None}
 
 
 # --- cube threads
@@ -203,7 +203,7 @@ async def check_cube(scan: ThreadScan) -> None:
 
 def _check_run_log(scan: ThreadScan, record: CheckpointRecord, row: ThreadRow) -> None:
     head = scan.head()
-    events, pending = channels.events(head, record), channels.value(head, record, channels.PENDING)
+    events, pending = channels.read_events(head, record), channels.read_channel(head, record, channels.PENDING)
     _compare(scan, row, {"status": channels.status(pending, RunLog(events))})
     messages = record.slots.get(channels.MESSAGES)
     stored = (messages.elements, sum(each.length for each in messages.ranges)) if messages else (0, 0)

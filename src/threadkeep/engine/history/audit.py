@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 from langgraph.checkpoint.serde.types import TASKS
 
 from threadkeep.engine.commit import check_epoch, read_consistently
-from threadkeep.engine.cube.channels import EVENTS, MESSAGES, events
-from threadkeep.engine.cube.channels import plain as message
+from threadkeep.engine.cube.channels import EVENTS, MESSAGES, read_events
+from threadkeep.engine.cube.channels import decode_json_text as message
 from threadkeep.engine.cube.events import RunEvent
 from threadkeep.engine.history.checkpoint_info import old_sends, utc_time
 from threadkeep.engine.history.sizes import measure_items
@@ -29,14 +29,14 @@ from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, Wr
 from threadkeep.engine.requests import LoadItems
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import (
-    CheckpointPlace,
+    CheckpointKey,
     ThreadRows,
-    find,
+    find_checkpoint,
     is_send_path,
+    load_slots,
     load_thread_rows,
-    node_of,
-    value_of,
-    with_items,
+    node_of_task,
+    slot_value,
 )
 from threadkeep.errors import Corrupt
 
@@ -111,10 +111,10 @@ async def trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, value
 async def _trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, values: bool) -> list[TracedWrite]:
     rows = await load_thread_rows(heads, key)
     if key.kind == CUBE:
-        return await _trace_messages(heads, rows, find(rows, ref, ns), values=values)
+        return await _trace_messages(heads, rows, find_checkpoint(rows, ref, ns), values=values)
     checkpoint = (ns, ref or "")
     if checkpoint not in rows.tasks or checkpoint in rows.records:
-        checkpoint = (ns, find(rows, ref, ns).row.id)
+        checkpoint = (ns, find_checkpoint(rows, ref, ns).row.id)
     tasks = rows.tasks.get(checkpoint, [])
     sends = (await _load_sends(rows, [checkpoint] if _has_send_paths(tasks) else [])).get(checkpoint, [])
     entries = [(task.row.task, idx, entry) for task in tasks for idx, entry in task.entries.items()]
@@ -125,14 +125,16 @@ async def _trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, valu
 
 def _traced_write(task: str, idx: int, entry: WriteEntry, sends: Sequence[Any], value: Any) -> TracedWrite:
     path, run, time = entry.origin
-    return TracedWrite(task, node_of(path, sends), path, idx, entry.channel, entry.size, utc_time(time), run, value)
+    return TracedWrite(
+        task, node_of_task(path, sends), path, idx, entry.channel, entry.size, utc_time(time), run, value
+    )
 
 
 def _has_send_paths(tasks: Iterable[TaskWrites]) -> bool:
     return any(is_send_path(entry.origin[0]) for task in tasks for entry in task.entries.values())
 
 
-async def _load_sends(rows: ThreadRows, checkpoints: Iterable[CheckpointPlace]) -> dict[CheckpointPlace, list[Any]]:
+async def _load_sends(rows: ThreadRows, checkpoints: Iterable[CheckpointKey]) -> dict[CheckpointKey, list[Any]]:
     """The pending sends of checkpoints, as far as they are lists. One round trip per group of about 64 items."""
     records = {checkpoint: rows.records[checkpoint] for checkpoint in checkpoints if checkpoint in rows.records}
     found = {checkpoint: old_sends(record) for checkpoint, record in records.items() if TASKS not in record.slots}
@@ -143,8 +145,8 @@ async def _load_sends(rows: ThreadRows, checkpoints: Iterable[CheckpointPlace]) 
     return {checkpoint: sends for checkpoint, sends in found.items() if isinstance(sends, list)}
 
 
-def _groups(slots: Iterable[tuple[CheckpointPlace, Slot]]) -> Iterator[list[tuple[CheckpointPlace, Slot]]]:
-    group: list[tuple[CheckpointPlace, Slot]] = []
+def _groups(slots: Iterable[tuple[CheckpointKey, Slot]]) -> Iterator[list[tuple[CheckpointKey, Slot]]]:
+    group: list[tuple[CheckpointKey, Slot]] = []
     size = 0
     for checkpoint, slot in slots:
         group.append((checkpoint, slot))
@@ -160,7 +162,7 @@ async def _load_values(rows: ThreadRows, slots: Sequence[Slot]) -> list[Any]:
     """The values of slots as plain data. Their items do not enter the thread's cache."""
     cache = await _load_items(rows, [each for slot in slots for each in slot.ranges])
     head = replace(rows.head, cache=cache)
-    return [value_of(head, slot, f"a write of {head.where}") for slot in slots]
+    return [slot_value(head, slot, f"a write of {head.where}") for slot in slots]
 
 
 async def _load_items(rows: ThreadRows, ranges: Iterable[ItemRange]) -> ItemCache:
@@ -188,12 +190,12 @@ async def _load_appends(heads: Heads, rows: ThreadRows, record: CheckpointRecord
     """The events in the run log of a checkpoint, with the items of their messages. One round trip."""
     if record is None or EVENTS not in record.slots:
         return []
-    await with_items(heads, rows, [record.slots[EVENTS]])
+    await load_slots(heads, rows, [record.slots[EVENTS]])
     slot = record.slots.get(MESSAGES)
     ids = (id for each in (slot.ranges if slot is not None else ()) for id in each.ids())
     appends: list[_AppendedMessages] = []
     before = 0
-    for event in events(rows.head, record):
+    for event in read_events(rows.head, record):
         appends.append(_AppendedMessages(event, join_ranges(islice(ids, event.items)), before))
         before += len(event.ids)
     return appends
@@ -281,7 +283,7 @@ async def _count_writes(rows: ThreadRows, query: ActivityQuery, totals: Activity
     for key, tasks in included.items():
         for entry in (entry for task in tasks for entry in task.entries.values()):
             if query.includes_time(entry.origin[2]):
-                totals.add((node_of(entry.origin[0], sends.get(key, ())), entry.channel), 1, entry.size)
+                totals.add((node_of_task(entry.origin[0], sends.get(key, ())), entry.channel), 1, entry.size)
 
 
 async def _count_messages(heads: Heads, rows: ThreadRows, query: ActivityQuery, totals: ActivityTotals) -> None:
@@ -305,7 +307,7 @@ class ActivityTotals:
         """Add writes of a node to a channel."""
         _add(self.pairs, pair, writes, size)
 
-    def take(self, thread: ThreadActivity) -> None:
+    def add_thread(self, thread: ThreadActivity) -> None:
         """Add the activity of one thread."""
         self.threads += 1
         self.checkpoints += thread.checkpoints

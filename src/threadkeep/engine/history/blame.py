@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from threadkeep.engine.cube.channels import after
+from threadkeep.engine.cube.channels import next_checkpoint_id
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, WriteInfo, read_thread
-from threadkeep.engine.history.paths import Path, Token, is_message, message_id, resolve, written
-from threadkeep.engine.history.value_diff import aligned, same
+from threadkeep.engine.history.paths import Path, Token, format_path, is_message, message_id, resolve
+from threadkeep.engine.history.value_diff import pair_elements, same
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.engine.threads.thread_rows import find, lineage
+from threadkeep.engine.threads.thread_rows import find_checkpoint, lineage
 from threadkeep.errors import Missing
 
 _INPUT, _BY_HAND = "input", ("update", "fork")
@@ -50,7 +50,7 @@ async def blame(heads: Heads, key: ThreadKey, path: Path, ref: str | None, ns: s
     """Return who set the value at a path. Missing if there is nothing at it. Three round trips."""
 
     async def find_origin(reader: ThreadReader) -> Blame:
-        record, channel = find(reader.rows, ref, ns), str(path[0])
+        record, channel = find_checkpoint(reader.rows, ref, ns), str(path[0])
         if channel not in reader.channels(record):
             names = ", ".join(reader.channels(record)) or "none"
             raise Missing(f"channel {channel!r} not found in checkpoint {record.row.id!r}: its channels are {names}")
@@ -65,10 +65,10 @@ async def blame(heads: Heads, key: ThreadKey, path: Path, ref: str | None, ns: s
             kind=key.kind,
             ns=ns,
             checkpoint=record.row.id,
-            path=written(exact_path),
+            path=format_path(exact_path),
             value=value,
             introduced_in=reader.info(first),
-            origin=written(first_path),
+            origin=format_path(first_path),
             write=write,
             oldest=reader.parent(first) is None and not _starts_thread(reader, first),
         )
@@ -79,7 +79,7 @@ async def blame(heads: Heads, key: ThreadKey, path: Path, ref: str | None, ns: s
 def _starts_thread(reader: ThreadReader, record: CheckpointRecord) -> bool:
     """Whether a checkpoint is the first that the thread ever had, so none before it can have been removed."""
     if reader.is_cube:
-        return record.row.id == after(None) and record.row.source not in _BY_HAND
+        return record.row.id == next_checkpoint_id(None) and record.row.source not in _BY_HAND
     return record.row.source == _INPUT
 
 
@@ -130,7 +130,7 @@ def _follow(new: Any, old: Any, path: Path) -> Path | None:
 
 def _earlier_token(new: Any, old: Any, token: Token) -> Token | None:
     if isinstance(token, int):
-        return aligned(old, new).get(token) if isinstance(old, list) else None
+        return pair_elements(old, new).get(token) if isinstance(old, list) else None
     return token if isinstance(old, Mapping) and token in old else None
 
 

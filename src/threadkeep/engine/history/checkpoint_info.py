@@ -20,19 +20,19 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.plain import jsonable, plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
 from threadkeep.engine.threads.checkpoints import metadata_of
-from threadkeep.engine.threads.default_merge import merged
+from threadkeep.engine.threads.default_merge import merge_writes
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.survivors import delta_channels
 from threadkeep.engine.threads.thread_rows import (
-    CheckpointPlace,
+    CheckpointKey,
     ThreadRows,
     is_send_path,
     lineage,
+    load_slots,
     load_thread_rows,
-    node_of,
-    parts_of,
-    value_of,
-    with_items,
+    node_of_task,
+    slot_parts,
+    slot_value,
 )
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ class ThreadReader:
     def __init__(self, heads: Heads, rows: ThreadRows) -> None:
         self.rows = rows
         self._heads = heads
-        self._sends: dict[CheckpointPlace, list[Any]] = {}
+        self._sends: dict[CheckpointKey, list[Any]] = {}
 
     @property
     def key(self) -> ThreadKey:
@@ -124,7 +124,7 @@ class ThreadReader:
 
     async def fetch(self, slots: Iterable[Slot]) -> None:
         """Load the items of these slots. One round trip; none if all are cached."""
-        await with_items(self._heads, self.rows, slots)
+        await load_slots(self._heads, self.rows, slots)
 
     # --- checkpoints and channels
 
@@ -137,7 +137,7 @@ class ThreadReader:
         return self.rows.tasks.get((record.row.ns, record.row.id), [])
 
     @cached_property
-    def _deltas(self) -> dict[CheckpointPlace, frozenset[str]]:
+    def _deltas(self) -> dict[CheckpointKey, frozenset[str]]:
         """The delta channels of each checkpoint."""
         return delta_channels(self.rows.records)
 
@@ -172,8 +172,8 @@ class ThreadReader:
             return plain_values.value(head, record, name)
         what = f"channel {name!r} of checkpoint {record.row.id!r} in {head.where}"
         if name in record.slots:
-            return value_of(head, record.slots[name], what)
-        parts = merged(None, (parts_of(head, slot) for slot in self.slots(record, name)), delta=True)
+            return slot_value(head, record.slots[name], what)
+        parts = merge_writes(None, (slot_parts(head, slot) for slot in self.slots(record, name)), delta=True)
         return plain(parts.tag, parts.data, what=what) if parts is not None else None
 
     def _delta_ancestors(self, record: CheckpointRecord, name: str) -> list[CheckpointRecord]:
@@ -215,7 +215,7 @@ class ThreadReader:
 
     def node(self, record: CheckpointRecord, path: str) -> str | None:
         """The node of the task with this path on a checkpoint."""
-        return node_of(path, self.sends(record) if is_send_path(path) else ())
+        return node_of_task(path, self.sends(record) if is_send_path(path) else ())
 
     def info(self, record: CheckpointRecord) -> CheckpointInfo:
         """Describe a checkpoint. `fetch` the slots of `send_slots` first."""
@@ -263,7 +263,7 @@ class ThreadReader:
     def _write_info(self, record: CheckpointRecord, task: TaskWrites, idx: int, entry: WriteEntry) -> WriteInfo:
         path, run, time = entry.origin
         head, id = self.rows.head, task.row.task
-        value = value_of(head, entry.slot, f"a write of task {id!r} in {head.where}")
+        value = slot_value(head, entry.slot, f"a write of task {id!r} in {head.where}")
         return WriteInfo(id, self.node(record, path), path, idx, entry.channel, value, utc_time(time), run)
 
 

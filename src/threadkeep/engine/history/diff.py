@@ -14,7 +14,7 @@ from threadkeep.engine.history.value_diff import ADDED, CHANGED, REMOVED, ValueC
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.engine.threads.thread_rows import find
+from threadkeep.engine.threads.thread_rows import find_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ async def diff(heads: Heads, a: tuple[ThreadKey, str | None], b: tuple[ThreadKey
 
     async def compare_in(reader: ThreadReader) -> Diff:
         async def compare_with(other: ThreadReader) -> Diff:
-            first = _Side(reader, find(reader.rows, a[1], ns))
-            return await _compare(first, _Side(other, find(other.rows, b[1], ns)))
+            first = _Side(reader, find_checkpoint(reader.rows, a[1], ns))
+            return await _compare(first, _Side(other, find_checkpoint(other.rows, b[1], ns)))
 
         return await (compare_with(reader) if b[0] == a[0] else read_thread(heads, b[0], compare_with))
 

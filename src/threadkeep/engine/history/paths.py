@@ -65,7 +65,7 @@ def _parse_key(quoted: str, text: str) -> str:
         raise ValueError(f"invalid path {text!r}: {quoted} is not a JSON string") from error
 
 
-def written(path: Iterable[Token]) -> str:
+def format_path(path: Iterable[Token]) -> str:
     """Format a path as text; `parse` is the inverse."""
     text = ""
     for token in path:
@@ -88,7 +88,7 @@ def resolve(value: Any, path: Path, rest: Path) -> tuple[Path, Any]:
     for token in rest:
         key = _resolve_token(value, token)
         if key is None:
-            raise Missing(f"{written((*path, token))} not found: {_describe(value, path)}")
+            raise Missing(f"{format_path((*path, token))} not found: {_describe(value, path)}")
         path, value = (*path, key), value[key]
     return path, value
 
@@ -107,7 +107,7 @@ def _resolve_token(value: Any, token: Token) -> str | int | None:
 
 def _describe(value: Any, path: Path) -> str:
     """What a value has instead of the wanted token."""
-    name = written(path)
+    name = format_path(path)
     if isinstance(value, list):
         return f"{name} has {len(value)} elements"
     if isinstance(value, Mapping):

@@ -26,9 +26,9 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord, Slot
 from threadkeep.engine.requests import ScanCheckpoints
 from threadkeep.engine.threads import status
-from threadkeep.engine.threads.catalogue import key_of
+from threadkeep.engine.threads.catalogue import find_key
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.engine.threads.thread_rows import find, matches_short_id
+from threadkeep.engine.threads.thread_rows import find_checkpoint, matches_short_id
 from threadkeep.errors import Missing
 
 _SHORTEST_ID, _LONGEST_UNSHORTENED = 8, 12
@@ -103,7 +103,7 @@ async def show(heads: Heads, key: ThreadKey, ref: str | None, ns: str) -> Checkp
     """Return a checkpoint with everything it holds. Two round trips."""
 
     async def view(reader: ThreadReader) -> CheckpointView:
-        record = find(reader.rows, ref, ns)
+        record = find_checkpoint(reader.rows, ref, ns)
         writes = ordered_writes(reader.tasks(record))
         await reader.fetch(_channel_slots(reader, record) + [entry.slot for _, _, entry in writes])
         next_nodes = tuple(_next_nodes(reader, record))
@@ -127,9 +127,9 @@ def _status(reader: ThreadReader, record: CheckpointRecord, next_nodes: tuple[st
     """The status that the thread has, or would have, with this checkpoint as the newest."""
     if reader.is_cube:
         return channels.status_at(reader.rows.head, record)
-    found = "pending" if next_nodes else status.of_checkpoint(record)
+    found = "pending" if next_nodes else status.status_of_checkpoint(record)
     for task in reader.tasks(record):
-        found = status.worse(found, status.of_writes(entry.channel for entry in task.entries.values()))
+        found = status.worse_status(found, status.status_of_writes(entry.channel for entry in task.entries.values()))
     return found
 
 
@@ -157,9 +157,11 @@ def _has_child(reader: ThreadReader, record: CheckpointRecord) -> bool:
 
 def _triggered_nodes(reader: ThreadReader, record: CheckpointRecord) -> list[str]:
     """The nodes that a checkpoint triggers, in LangGraph's order: targets of sends first, then the others by name."""
-    triggers = status.triggers(record)
+    triggers = status.triggered_channels(record)
     sends = reader.sends(record) if TASKS in triggers else []
-    nodes = {_input_node(reader, record) if name == _START else status.triggered(name) for name in triggers} - {TASKS}
+    nodes = {_input_node(reader, record) if name == _START else status.triggered_node(name) for name in triggers} - {
+        TASKS
+    }
     joins = [name for name in record.slots if name.startswith(_JOIN)]
     nodes |= {node for name in joins if (node := _joined_node(name, reader.value(record, name))) is not None}
     return [str(send["node"]) for send in sends if isinstance(send, Mapping) and "node" in send] + sorted(nodes)
@@ -211,7 +213,7 @@ def _branches(infos: list[CheckpointInfo]) -> tuple[dict[str, tuple[str, ...]], 
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Shorten ids to their last characters, so that `find` still takes each for exactly one of them.
+    """Shorten ids to their last characters, so that `find_checkpoint` still takes each for exactly one of them.
 
     All are cut to the same length, at least 8. Ids of 12 characters or less are not shortened.
     """
@@ -233,7 +235,7 @@ async def locate(heads: Heads, tenant: str, ref: str, kind: str | None) -> Check
 
     async def describe(reader: ThreadReader) -> CheckpointInfo:
         space = (_namespace(reader, id) if id else "") if ns is None else ns
-        return (await _infos(reader, [find(reader.rows, id, space)]))[0]
+        return (await _infos(reader, [find_checkpoint(reader.rows, id, space)]))[0]
 
     return await read_thread(heads, key, describe)
 
@@ -247,11 +249,11 @@ def _namespace(reader: ThreadReader, id: str) -> str:
 
 async def _resolve(tenant: str, ref: str, kind: str | None) -> tuple[ThreadKey, str | None, str | None]:
     """The thread that a text names, the checkpoint (None for the latest), and its namespace (None if not known)."""
-    key = await key_of(tenant, ref, kind)
+    key = await find_key(tenant, ref, kind)
     if key is not None:
         return key, None, ""
     thread, at, id = ref.rpartition(_AT)
-    if at and (key := await key_of(tenant, thread, kind)) is not None:
+    if at and (key := await find_key(tenant, thread, kind)) is not None:
         return key, id, None
     kinds = [each for each in (GRAPH, CUBE) if kind in (None, each)]
     hits = [hit for each in kinds for hit in await ScanCheckpoints(tenant, each, _SCAN_LIMIT, id=ref)]

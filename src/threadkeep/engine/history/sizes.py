@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from threadkeep.engine.commit import check_epoch, read_consistently
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
-from threadkeep.engine.log.itemlog import FIRST_CHANNEL, ItemRange, full_length, minus, union
+from threadkeep.engine.log.itemlog import FIRST_CHANNEL, ItemRange, full_length, subtract, union
 from threadkeep.engine.log.msgpack import WHOLE, header
 from threadkeep.engine.log.records import Slot, TaskWrites
 from threadkeep.engine.requests import MeasureItems, StorageSize
@@ -216,8 +216,8 @@ def _size_by_kind(rows: ThreadRows, items: ItemTotals) -> dict[str, int]:
     state = union(each for record in rows.records.values() for slot in record.slots.values() for each in slot.ranges)
     written = union(each for task in _tasks(rows) for entry in task.entries.values() for each in entry.slot.ranges)
     of_channels = [each for each in rows.stored if each.lane >= FIRST_CHANNEL]
-    not_state = minus(of_channels, state)
-    unused = minus(not_state, written)
+    not_state = subtract(of_channels, state)
+    unused = subtract(not_state, written)
     return {
         "state": items.stored(of_channels) - items.stored(not_state),
         "writes": items.stored(not_state) - items.stored(unused),
@@ -273,7 +273,7 @@ class SizeTotals:
     channels: dict[str, ChannelSize] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
 
-    def take(self, measured: MeasuredThread) -> None:
+    def add_thread(self, measured: MeasuredThread) -> None:
         """Add a thread."""
         self.threads += 1
         self.stored += measured.thread.stored
@@ -323,7 +323,7 @@ class ThreadTotals:
     oldest: datetime | None = None
     newest: datetime | None = None
 
-    def take(self, info: ThreadInfo) -> None:
+    def add_thread(self, info: ThreadInfo) -> None:
         """Add a thread."""
         self.threads += 1
         self.kinds[info.kind] += 1

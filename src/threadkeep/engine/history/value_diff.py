@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, TypeAlias
 
-from threadkeep.engine.history.paths import Path, message_id, written
+from threadkeep.engine.history.paths import Path, format_path, message_id
 from threadkeep.engine.log.plain import TYPE
 
 ADDED, REMOVED, CHANGED, MOVED = "added", "removed", "changed", "moved"
@@ -56,7 +56,7 @@ def changes(path: Path, before: Any, after: Any, depth: int = 0) -> Iterator[Val
         else:
             yield from _dict_changes(path, before, after, depth)
         return
-    yield ValueChange(written(path), CHANGED, before, after)
+    yield ValueChange(format_path(path), CHANGED, before, after)
 
 
 def _have_same_form(before: Any, after: Any) -> bool:
@@ -69,25 +69,27 @@ def _have_same_form(before: Any, after: Any) -> bool:
 def _dict_changes(path: Path, before: Mapping[str, Any], after: Mapping[str, Any], depth: int) -> Iterator[ValueChange]:
     for key in {**before, **after}:
         if key not in after:
-            yield ValueChange(written((*path, key)), REMOVED, before=before[key])
+            yield ValueChange(format_path((*path, key)), REMOVED, before=before[key])
         elif key not in before:
-            yield ValueChange(written((*path, key)), ADDED, after=after[key])
+            yield ValueChange(format_path((*path, key)), ADDED, after=after[key])
         else:
             yield from changes((*path, key), before[key], after[key], depth + 1)
 
 
 def _list_changes(path: Path, before: list[Any], after: list[Any], depth: int) -> Iterator[ValueChange]:
-    pairs = aligned(before, after)
+    pairs = pair_elements(before, after)
     in_order = _longest_in_order(pairs)
     for old in sorted(set(range(len(before))) - set(pairs.values())):
-        yield ValueChange(written((*path, old)), REMOVED, before=before[old])
+        yield ValueChange(format_path((*path, old)), REMOVED, before=before[old])
     for new, element in enumerate(after):
         if new not in pairs:
-            yield ValueChange(written((*path, new)), ADDED, after=element)
+            yield ValueChange(format_path((*path, new)), ADDED, after=element)
             continue
         old_element = before[pairs[new]]
         if new not in in_order:
-            yield ValueChange(written((*path, new)), MOVED, old_element, element, was=written((*path, pairs[new])))
+            yield ValueChange(
+                format_path((*path, new)), MOVED, old_element, element, was=format_path((*path, pairs[new]))
+            )
         yield from changes((*path, new), old_element, element, depth + 1)
 
 
@@ -112,7 +114,7 @@ def _longest_in_order(pairs: Mapping[int, int]) -> set[int]:
     return found
 
 
-def aligned(before: Sequence[Any], after: Sequence[Any]) -> dict[int, int]:
+def pair_elements(before: Sequence[Any], after: Sequence[Any]) -> dict[int, int]:
     """Pair the elements of two lists: the index in `before` by the index in `after`."""
     start = 0
     shorter = min(len(before), len(after))

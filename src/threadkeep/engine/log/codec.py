@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine.log.message_cache import MESSAGES, MessageCache
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header
-from threadkeep.engine.log.type_gate import KeepSerializer, gated
+from threadkeep.engine.log.type_gate import KeepSerializer, with_type_gate
 from threadkeep.errors import Corrupt
 
 MSGPACK = "msgpack"
@@ -55,7 +55,7 @@ class Codec:
 
     def __init__(self, serde: Any, *, given: Any = None) -> None:
         self.given = given
-        self._serde = gated(serde)
+        self._serde = with_type_gate(serde)
         self._splits = type(self._serde) is KeepSerializer
         self._messages = MessageCache()
 

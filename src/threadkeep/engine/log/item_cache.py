@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import RUN_LISTS, Item, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import RANGE_LISTS, Item, ItemId, ItemRange
 from threadkeep.engine.log.msgpack import split_parts
 from threadkeep.errors import Corrupt
 
@@ -24,7 +24,7 @@ _OVERHEAD = 150
 class ItemCache:
     """Cached items; also the range lists and shapes among them, unpacked.
 
-    `ledger` is the run log of a cube thread, with the ranges of the items that hold its events. `spans` has for each
+    `run_log` is the run log of a cube thread, with the ranges of the items that hold its events. `spans` has for each
     lane a (start, end) between which no item is missing; there may be more items outside of it. `era` is that of the
     `Heads` that made the cache.
     """
@@ -35,7 +35,7 @@ class ItemCache:
         self.range_lists: dict[int, tuple[ItemRange, ...]] = {}
         self.shapes: dict[int, Any] = {}
         self.spans: dict[int, tuple[int, int]] = {}
-        self.ledger: tuple[tuple[ItemRange, ...], RunLog] | None = None
+        self.run_log: tuple[tuple[ItemRange, ...], RunLog] | None = None
         self.size = 0
         self._elements: dict[tuple[int, int], int] = {}
         self._uneven: set[int] = set()
@@ -143,14 +143,14 @@ class ItemCache:
         elif n == low - 1:
             self.spans[lane] = (n, high)
         self.size += len(item.data) + _OVERHEAD
-        if lane == RUN_LISTS:
+        if lane == RANGE_LISTS:
             self.range_lists[n] = itemlog.unpack_ranges(item.data)
 
     def fill(self, stored: Mapping[ItemId, bytes], where: str) -> None:
         """Unseal and cache stored items, except those that are cached already. `where` names the thread in errors."""
         lane, items, low, high = -1, dict[int, bytes](), 0, 0
         for at, data, elements in itemlog.unseal_items(stored, self.has, where):
-            if elements != 1 or at[0] == RUN_LISTS or (at[0], 1) in self._contents:
+            if elements != 1 or at[0] == RANGE_LISTS or (at[0], 1) in self._contents:
                 self.add(at, Item(data, elements))
                 lane = -1
                 continue

@@ -27,7 +27,7 @@ import zstandard
 from threadkeep.errors import Corrupt
 
 NAMES = 0
-RUN_LISTS = 1
+RANGE_LISTS = 1
 SHARED = 2
 FIRST_CHANNEL = 3
 """The lane of the channel whose name has number k is FIRST_CHANNEL + k."""
@@ -35,7 +35,7 @@ FIRST_CHANNEL = 3
 CHUNK = 512 * 1024
 """The most bytes that an item holds before compression. A longer value is several consecutive items."""
 
-BEGINNING = 32
+PREFIX_LENGTH = 32
 """The number of bytes at the start of a stored item that `full_length` needs."""
 
 _RAW, _ZSTD, _ZSTD_DICTIONARY = 0, 1, 2
@@ -271,7 +271,7 @@ def unpack_ranges(data: bytes) -> tuple[ItemRange, ...]:
     return tuple(ItemRange(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
 
 
-def spilled(at: ItemId, stored: bytes) -> tuple[ItemRange, ...]:
+def unpack_range_list(at: ItemId, stored: bytes) -> tuple[ItemRange, ...]:
     """Return the ranges of a stored range list."""
     return unpack_ranges(unseal_item(at, stored, "a thread").data)
 
@@ -311,7 +311,7 @@ def union(ranges: Iterable[ItemRange]) -> list[ItemRange]:
     return merged
 
 
-def minus(stored: Iterable[ItemRange], used: Iterable[ItemRange]) -> tuple[ItemRange, ...]:
+def subtract(stored: Iterable[ItemRange], used: Iterable[ItemRange]) -> tuple[ItemRange, ...]:
     """Return the items of `stored` that are not in `used`, as sorted disjoint ranges."""
     left: list[ItemRange] = []
     kept = union(used)

@@ -21,7 +21,7 @@ def header(kind: int, count: int) -> bytes:
     return struct.pack(">BI", 0xDD if kind == LIST else 0xDF, count)
 
 
-def opened(data: bytes, at: int) -> tuple[int, int, int]:
+def read_header(data: bytes, at: int) -> tuple[int, int, int]:
     """Read the header of the array or map at `at`: (LIST or MAP, count, start of the first element or entry).
 
     (WHOLE, 0, at) if the object there is neither.
@@ -35,7 +35,7 @@ def opened(data: bytes, at: int) -> tuple[int, int, int]:
     return each, int.from_bytes(data[at + 1 : at + 1 + width]), at + 1 + width
 
 
-def extension(data: bytes, at: int) -> tuple[int, int] | None:
+def read_extension(data: bytes, at: int) -> tuple[int, int] | None:
     """Return (code, start of the payload) of the extension object at `at`; None if the object is none."""
     first = data[at]
     if 0xD4 <= first <= 0xD8:
@@ -50,7 +50,7 @@ def split_parts(data: bytes, count: int) -> Iterator[bytes]:
     """Split joined parts into this many: elements of a list, or entries of a dict, which are two objects each."""
     ends = [0]
     while ends[-1] < len(data):
-        ends.append(end(data, ends[-1]))
+        ends.append(object_end(data, ends[-1]))
     step = (len(ends) - 1) // count
     return (data[start:stop] for start, stop in zip(ends[::step], ends[step::step], strict=False))
 
@@ -65,7 +65,7 @@ _NESTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 """Large arrays and maps, by first byte: (bytes of the count field, objects per counted entry)."""
 
 
-def end(data: bytes, at: int) -> int:
+def object_end(data: bytes, at: int) -> int:
     """Return where the object at `at` ends. If it is cut off: IndexError, or a number beyond the end of the data."""
     first = data[at]
     if first < 0x80 or first >= 0xE0:
@@ -81,5 +81,5 @@ def end(data: bytes, at: int) -> int:
     count = int.from_bytes(data[at + 1 : at + 1 + width]) if width else first & 0x0F
     at += 1 + width
     for _ in range(count * each):
-        at = end(data, at)
+        at = object_end(data, at)
     return at

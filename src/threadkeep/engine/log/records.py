@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import pack, unpack
-from threadkeep.engine.log.itemlog import RUN_LISTS, SHARED, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import RANGE_LISTS, SHARED, ItemId, ItemRange
 from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.errors import Corrupt
 
@@ -169,7 +169,7 @@ def unpack_slots(
             continue
         count = 1 if kind == WHOLE else next(detail)
         own = tuple(next(refs) for _ in range(next(detail)))
-        spill = tuple(ref for ref in own if ref.lane == RUN_LISTS) if code & _SPILLED else ()
+        spill = tuple(ref for ref in own if ref.lane == RANGE_LISTS) if code & _SPILLED else ()
         covered = tuple(each for ref in spill for at in ref.ids() for each in shared.range_lists[at.n])
         yield Slot(kind, tag, count, snapshot, None, covered + own[len(spill) :], spill, len(covered))
 
@@ -185,8 +185,8 @@ def _unpack_tag(code: int, names: NameTable) -> str:
 class CheckpointRecord(NamedTuple):
     """A checkpoint, decoded except for its values.
 
-    `fields` are the keys of LangGraph's checkpoint dict that have no field here, `own` is the metadata that is not in
-    the labels, `rest` are the keys that threadkeep does not know, as the serializer encoded them.
+    `fields` are the keys of LangGraph's checkpoint dict that have no field here, `own_metadata` is the metadata that is
+    not in the labels, `rest` are the keys that threadkeep does not know, as the serializer encoded them.
     """
 
     row: CheckpointRow
@@ -194,7 +194,7 @@ class CheckpointRecord(NamedTuple):
     versions: dict[str, Any]
     seen: dict[str, dict[str, Any]]
     slots: dict[str, Slot]
-    own: dict[str, Any]
+    own_metadata: dict[str, Any]
     rest: tuple[str, bytes] | None
 
 
@@ -237,7 +237,7 @@ def pack_checkpoint(
         [versions.pack(version) for seen in record.seen.values() for version in seen.values()],
         details,
         versions.odd or 0,
-        record.own or 0,
+        record.own_metadata or 0,
         record.rest or 0,
     ]
     refs = (ItemRange(SHARED, share(pack(shape)), 1), *(ref for slot in record.slots.values() for ref in slot.refs()))
@@ -263,7 +263,7 @@ def unpack_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts,
             versions={names.of[n]: _unpack_version(v, base, odd) for n, v in zip(version_names, versions, strict=True)},
             seen=dict(_unpack_seen(iter(seen_names), (_unpack_version(v, base, odd) for v in seen), names)),
             slots={names.of[n]: slot for n, slot in zip(channels, slots, strict=True)},
-            own=own or {},
+            own_metadata=own or {},
             rest=tuple(rest) if rest else None,
         )
     except (IndexError, KeyError, TypeError, ValueError, StopIteration, RuntimeError) as error:
@@ -278,7 +278,7 @@ def unpack_labels(n: int, stored: bytes | None, where: str) -> dict[str, Any]:
     return dict(unpack(item.data, f"labels {n} of {where}") or {})
 
 
-def unpack_own(row: CheckpointRow, where: str) -> dict[str, Any]:
+def unpack_own_metadata(row: CheckpointRow, where: str) -> dict[str, Any]:
     """Return the metadata of a checkpoint that is not in its labels. No names are needed for it."""
     what = _checkpoint_name(row, where)
     body = unpack(itemlog.unseal(row.body, _checkpoint_seed(row), what).data, what)

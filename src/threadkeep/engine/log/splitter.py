@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from threadkeep.engine.log.codec import DICT_WORTH_SPLITTING, MSGPACK, Parts
-from threadkeep.engine.log.msgpack import LIST, MAP, SNAPSHOT, WHOLE, end, extension, opened
+from threadkeep.engine.log.msgpack import LIST, MAP, SNAPSHOT, WHOLE, object_end, read_extension, read_header
 
 _CACHED = 16 * 1024 * 1024
 """The most bytes of lists that are cached, roughly."""
@@ -43,13 +43,13 @@ class Splitter:
 
     def take(self, key: Any, data: bytes, at: int) -> tuple[Parts, int]:
         """Split the value at `at`, and return where it ends. IndexError or RecursionError if it is not valid."""
-        kind, count, first = opened(data, at)
+        kind, count, first = read_header(data, at)
         if kind == LIST and count:
             return self._list(key, data, first, count)
         if kind == MAP and count > 1:
             return self._map(data, at, first, count)
-        until = end(data, at)
-        code, payload = extension(data, at) or (None, 0)
+        until = object_end(data, at)
+        code, payload = read_extension(data, at) or (None, 0)
         if code == SNAPSHOT:
             inner, stop = self.take(key, data[payload:until], 0)
             if inner.kind != WHOLE and stop == until - payload:
@@ -64,7 +64,7 @@ class Splitter:
             at, parts = first + len(last.body), list(last.parts)
         start = at
         for _ in range(count - len(parts)):
-            until = end(data, at)
+            until = object_end(data, at)
             parts.append(data[at:until])
             at = until
         self.fresh += at - start
@@ -74,7 +74,7 @@ class Splitter:
     def _map(self, data: bytes, at: int, first: int, count: int) -> tuple[Parts, int]:
         entries, start = list[bytes](), first
         for _ in range(count):
-            until = end(data, end(data, start))
+            until = object_end(data, object_end(data, start))
             entries.append(data[start:until])
             start = until
         self.fresh += start - at

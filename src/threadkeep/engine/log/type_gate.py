@@ -162,7 +162,7 @@ class KeepSerializer(JsonPlusSerializer):
             _log.warning(text, ".".join(name[:-1]), name[-1], *details)
 
 
-def gated(serde: Any) -> Any:
+def with_type_gate(serde: Any) -> Any:
     """Return LangGraph's serializer with the type gate added. Any other serializer is returned unchanged."""
     if type(serde) is JsonPlusSerializer and not serde._custom_unpack_ext_hook:  # noqa: SLF001 - not public
         allowed = serde._allowed_msgpack_modules  # noqa: SLF001
@@ -173,7 +173,7 @@ def gated(serde: Any) -> Any:
             allowed_json_modules=serde._allowed_json_modules,  # noqa: SLF001
         )
     if type(serde) is EncryptedSerializer:
-        return EncryptedSerializer(serde.cipher, gated(serde.serde))
+        return EncryptedSerializer(serde.cipher, with_type_gate(serde.serde))
     return serde
 
 

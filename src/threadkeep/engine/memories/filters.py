@@ -38,7 +38,7 @@ from typing import Any, Protocol
 from threadkeep.engine.memories.json_text import to_plain_json
 
 _OPERATOR = re.compile(r"\$\w*")
-DEEPEST = 50
+MAX_DEPTH = 50
 """The number of levels that a filter may have."""
 
 MISSING: Any = type("Missing", (), {"__slots__": (), "__repr__": lambda _: "MISSING"})()
@@ -236,9 +236,9 @@ def parse(filter: Mapping[str, Any] | None) -> FilterNode:
     """Return the tree of a filter.
 
     ValueError for an unknown operator, for an operand that an operator does not take, and for a filter with more than
-    `DEEPEST` levels. TypeError for a filter that is not a mapping and for a key that is not a str.
+    `MAX_DEPTH` levels. TypeError for a filter that is not a mapping and for a key that is not a str.
     """
-    return EVERYTHING if filter is None else _parse_filter(filter, DEEPEST)
+    return EVERYTHING if filter is None else _parse_filter(filter, MAX_DEPTH)
 
 
 def _parse_filter(filter: Any, levels: int) -> FilterNode:
@@ -284,7 +284,7 @@ def _parse_operator(name: str, operand: Any, levels: int) -> FilterNode:
 def _descend(levels: int) -> int:
     """Return the number of levels allowed below the next one."""
     if levels == 0:
-        raise ValueError(f"a filter may have at most {DEEPEST} levels")
+        raise ValueError(f"a filter may have at most {MAX_DEPTH} levels")
     return levels - 1
 
 

@@ -19,7 +19,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from threadkeep.engine.memories.vectors import COSINE, METRICS, packed
+from threadkeep.engine.memories.vectors import COSINE, METRICS, pack_vector
 from threadkeep.engine.memories.words import index_words, leaf_texts
 
 _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config"}
@@ -140,7 +140,7 @@ def _pack_vectors(texts: Sequence[str], vectors: Any, dims: int) -> dict[str, by
     if not hasattr(vectors, "__len__") or len(vectors) != len(texts):
         what = f"{len(vectors)} vectors" if hasattr(vectors, "__len__") else repr(vectors)
         raise ValueError(f"the embedding function returned {what} for {len(texts)} texts")
-    return {text: packed(vector, dims) for text, vector in zip(texts, vectors, strict=True)}
+    return {text: pack_vector(vector, dims) for text, vector in zip(texts, vectors, strict=True)}
 
 
 def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:

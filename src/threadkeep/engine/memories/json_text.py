@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-DEEPEST = 200
+MAX_DEPTH = 200
 """The number of containers that may be nested."""
 
 _LEAVES = frozenset({str, int, float, bool, type(None)})
@@ -33,9 +33,9 @@ def dump(value: Any) -> str:
     """Return a dict as compact ASCII JSON, with its keys in their order.
 
     TypeError for a type that is not JSON. ValueError for NaN, an infinite float, a value that contains itself, one that
-    is nested deeper than `DEEPEST`, and an int with more digits than Python prints (`sys.get_int_max_str_digits`).
+    is nested deeper than `MAX_DEPTH`, and an int with more digits than Python prints (`sys.get_int_max_str_digits`).
     """
-    if type(value) is dict and _is_plain(value, DEEPEST):
+    if type(value) is dict and _is_plain(value, MAX_DEPTH):
         text = _encode(value)
         if _is_clean(text, value):
             return text
@@ -159,8 +159,8 @@ def _check_key(key: Any, path: tuple[str | int, ...]) -> str:
 def _enter_container(value: Any, path: tuple[str | int, ...], parents: tuple[int, ...]) -> tuple[int, ...]:
     if id(value) in parents:
         raise ValueError(f"{_path_text(path)} contains itself")
-    if len(parents) == DEEPEST:
-        raise ValueError(f"value is nested deeper than {DEEPEST} levels")
+    if len(parents) == MAX_DEPTH:
+        raise ValueError(f"value is nested deeper than {MAX_DEPTH} levels")
     return (*parents, id(value))
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from threadkeep.engine.identity import from_bytes, to_bytes
 
-Space: TypeAlias = tuple[str, ...]
+Namespace: TypeAlias = tuple[str, ...]
 WILDCARD = "*"
 """Matches any one segment of a namespace."""
 _END = b"\x00\x01"
@@ -23,7 +23,7 @@ _END = b"\x00\x01"
 class MemoryKey(NamedTuple):
     """The namespace and key of a memory."""
 
-    namespace: Space
+    namespace: Namespace
     key: str
 
 
@@ -31,9 +31,9 @@ class NamespacePattern(NamedTuple):
     """Segments that a namespace must start with or, if `at_end`, end with."""
 
     at_end: bool
-    segments: Space
+    segments: Namespace
 
-    def matches(self, namespace: Space) -> bool:
+    def matches(self, namespace: Namespace) -> bool:
         """Whether a namespace matches."""
         if len(namespace) < len(self.segments):
             return False
@@ -42,31 +42,31 @@ class NamespacePattern(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def encode(namespace: Space) -> bytes:
+def encode(namespace: Namespace) -> bytes:
     """Return a namespace as bytes."""
     return b"".join([to_bytes(segment).replace(b"\x00", b"\x00\xff") + _END for segment in namespace])
 
 
 @lru_cache(maxsize=4096)
-def decode(data: bytes) -> Space:
+def decode(data: bytes) -> Namespace:
     """Return the namespace that `encode` was given; ValueError if these bytes are none."""
     if not data.endswith(_END):
         raise ValueError(f"not an encoded namespace: {data!r}")
     return tuple(from_bytes(part.replace(b"\x00\xff", b"\x00")) for part in data.split(_END)[:-1])
 
 
-def end_of(prefix: bytes) -> bytes:
+def prefix_end(prefix: bytes) -> bytes:
     """Return the bytes that sort right after all namespaces with this prefix, which must not be empty."""
     return prefix[:-1] + b"\x02"
 
 
-def known_prefix(patterns: Sequence[NamespacePattern]) -> Space:
+def known_prefix(patterns: Sequence[NamespacePattern]) -> Namespace:
     """Return the longest prefix without wildcards that a namespace needs to match all patterns."""
     prefixes = [_before_wildcard(pattern.segments) for pattern in patterns if not pattern.at_end]
     return max(prefixes, key=len, default=())
 
 
-def _before_wildcard(segments: Space) -> Space:
+def _before_wildcard(segments: Namespace) -> Namespace:
     return segments[: segments.index(WILDCARD)] if WILDCARD in segments else segments
 
 
@@ -85,7 +85,7 @@ def partition_number(tenant: str, first: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _hash_prefix(tenant: str, namespace: Space) -> bytes:
+def _hash_prefix(tenant: str, namespace: Namespace) -> bytes:
     return _length_prefixed(to_bytes(tenant)) + _length_prefixed(encode(namespace))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from threadkeep.engine.memories.filters import EVERYTHING, FilterNode, matches
 from threadkeep.engine.memories.json_text import load
-from threadkeep.engine.memories.namespaces import MemoryKey, NamespacePattern, Space, known_prefix
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern, known_prefix
 from threadkeep.engine.memories.requests import (
     FindExpired,
     FindMatching,
@@ -59,7 +59,7 @@ class MemoryQuery(NamedTuple):
     """A search: prefix, filter and page, and the vector and text that it is ranked by."""
 
     tenant: str
-    prefix: Space
+    prefix: Namespace
     filter: FilterNode
     limit: int
     offset: int
@@ -104,9 +104,9 @@ class VectorCache:
             if change.large:
                 self._mark_large(tenant, first)
                 return None
-            before = cached.get(change.first, PartitionVectors((0, 0)))
-            cached[change.first] = before.with_changes(change, self.dims, self.metric)
-            self.partitions[(tenant, change.first)] = cached[change.first]
+            before = cached.get(change.partition, PartitionVectors((0, 0)))
+            cached[change.partition] = before.with_changes(change, self.dims, self.metric)
+            self.partitions[(tenant, change.partition)] = cached[change.partition]
         return list(cached.values())
 
     def _mark_large(self, tenant: str, first: str | None) -> None:
@@ -251,12 +251,12 @@ async def _load_page(query: MemoryQuery, ranking: Iterator[Scored]) -> list[Foun
 
 async def namespaces(
     tenant: str, patterns: Sequence[NamespacePattern], max_depth: int | None, limit: int, offset: int, now: int
-) -> list[Space]:
+) -> list[Namespace]:
     """Return the namespaces that match all patterns, cut to `max_depth` segments, each once, in order.
 
     One round trip for each `_MAX_SLICE` namespaces.
     """
-    prefix, after, found = known_prefix(patterns), None, list[Space]()
+    prefix, after, found = known_prefix(patterns), None, list[Namespace]()
     while len(found) < offset + limit:
         listed = await ListNamespaces(tenant, prefix, now, _MAX_SLICE, after)
         for namespace in listed:
@@ -284,10 +284,10 @@ def needs_refresh(row: MemoryRow, now: int) -> bool:
     """Whether enough of a memory's ttl has passed for a read to refresh it."""
     if row.ttl is None or row.expires is None:
         return False
-    return now + lifetime(row.ttl) - row.expires >= _REFRESH_AFTER * lifetime(row.ttl)
+    return now + ttl_microseconds(row.ttl) - row.expires >= _REFRESH_AFTER * ttl_microseconds(row.ttl)
 
 
-def lifetime(ttl: float) -> int:
+def ttl_microseconds(ttl: float) -> int:
     """Convert a ttl in minutes to microseconds."""
     return int(ttl * _MICROSECONDS_PER_MINUTE)
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from threadkeep.engine.memories.filters import EVERYTHING, FilterNode
-from threadkeep.engine.memories.namespaces import MemoryKey, Space
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, READ_ONE_STATEMENT, Access, Request
 
 
 class MemoryRow(NamedTuple):
     """A stored memory. `value` is JSON text; `ttl` is the minutes it lives after it was last written or refreshed."""
 
-    namespace: Space
+    namespace: Namespace
     key: str
     value: str
     created: int
@@ -91,12 +91,12 @@ class GetMemoriesByNumber(Request[dict[int, MemoryRow]]):
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
-    prefix: Space
+    prefix: Namespace
     numbers: tuple[int, ...]
     now: int
 
 
-Position: TypeAlias = tuple[int, Space, str]
+Position: TypeAlias = tuple[int, Namespace, str]
 """A position in the order of `ListMemories`: time of the last update, namespace, key."""
 
 
@@ -106,7 +106,7 @@ class ListMemories(Request[tuple[MemoryRow, ...]]):
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
-    prefix: Space
+    prefix: Namespace
     now: int
     limit: int
     offset: int = 0
@@ -115,15 +115,15 @@ class ListMemories(Request[tuple[MemoryRow, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListNamespaces(Request[tuple[Space, ...]]):
+class ListNamespaces(Request[tuple[Namespace, ...]]):
     """List at most `limit` namespaces below a prefix that have memories, in order, after `after`."""
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
-    prefix: Space
+    prefix: Namespace
     now: int
     limit: int
-    after: Space | None = None
+    after: Namespace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class FindMatching(Request[frozenset[int]]):
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
-    prefix: Space
+    prefix: Namespace
     now: int
     filter: FilterNode
 
@@ -152,7 +152,7 @@ class FindExpired(Request[frozenset[int]]):
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
-    prefix: Space
+    prefix: Namespace
     now: int
 
 
@@ -166,7 +166,7 @@ class SearchFullText(Request[tuple[Scored, ...]]):
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
-    prefix: Space
+    prefix: Namespace
     now: int
     words: tuple[str, ...]
     limit: int
@@ -177,7 +177,7 @@ class VectorRow(NamedTuple):
 
     memory: int
     field: int
-    namespace: Space
+    namespace: Namespace
     vector: bytes
 
 
@@ -185,13 +185,13 @@ class VectorRow(NamedTuple):
 class PartitionChanges:
     """What changed in a partition of vectors.
 
-    `at` is its new version, and `changed` has the vectors stored since the given one. If some were removed,
+    `version` is its new version, and `changed` has the vectors stored since the given one. If some were removed,
     `present` has the (memory, field) pairs of all that exist; otherwise it is None. A partition that is `large` comes
     without changes: the storage ranks it itself, see `SearchVectors`.
     """
 
-    first: str
-    at: tuple[int, int]
+    partition: str
+    version: tuple[int, int]
     changed: tuple[VectorRow, ...] = ()
     present: frozenset[tuple[int, int]] | None = None
     large: bool = False
@@ -199,18 +199,18 @@ class PartitionChanges:
 
 @dataclass(frozen=True, slots=True)
 class LoadVectorChanges(Request[tuple[PartitionChanges, ...]]):
-    """Load what changed in partitions whose version differs from `since`: one partition, or all if `first` is None.
+    """Load what changed in partitions whose version differs from `since`: one partition, or all if `partition` is None.
 
-    `first` is the first segment of the partition's namespaces. The caller prefers to cache at most `most`
+    `partition` is the first segment of the partition's namespaces. The caller prefers to cache at most `max_vectors`
     vectors. A storage with a vector index answers `large` if there are more, or if the cache is already full.
     """
 
     access: ClassVar[Access] = READ
     tenant: str
-    first: str | None
+    partition: str | None
     since: dict[str, tuple[int, int]] = field(default_factory=dict)
-    most: int = 1 << 62
-    full: bool = False
+    max_vectors: int = 1 << 62
+    cache_full: bool = False
     dims: int = 0
 
 
@@ -231,7 +231,7 @@ class SearchVectors(Request[NearestMemories]):
 
     access: ClassVar[Access] = READ
     tenant: str
-    prefix: Space
+    prefix: Namespace
     now: int
     vector: bytes
     metric: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadkeep.engine.memories.namespaces import Space
+from threadkeep.engine.memories.namespaces import Namespace
 from threadkeep.engine.memories.requests import PartitionChanges, Scored, VectorRow
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _SCORE_TOLERANCE = 1e-4
 """More than the difference between fast and exact scores can be, relative to the best score."""
 
 
-def numpy() -> Any:
+def import_numpy() -> Any:
     """Return numpy; ImportError with the `pip install` line if it is missing."""
     try:
         import numpy as np  # noqa: PLC0415 - only vector search needs it
@@ -32,9 +32,9 @@ def numpy() -> Any:
     return np
 
 
-def packed(vector: Sequence[float], dims: int) -> bytes:
+def pack_vector(vector: Sequence[float], dims: int) -> bytes:
     """Return a vector as bytes; ValueError if it does not have `dims` dimensions or is not finite."""
-    np = numpy()
+    np = import_numpy()
     row = np.asarray(vector, dtype="<f4").reshape(-1)
     if len(row) != dims:
         raise ValueError(f"the embedding has {len(row)} dimensions, but the index is configured for {dims}")
@@ -62,7 +62,7 @@ class PartitionVectors(NamedTuple):
     """The vectors of a partition at one version, prepared for one metric."""
 
     version: tuple[int, int]
-    namespaces: tuple[Space, ...] = ()
+    namespaces: tuple[Namespace, ...] = ()
     blocks: tuple[_VectorBlock, ...] = ()
 
     @property
@@ -82,11 +82,11 @@ class PartitionVectors(NamedTuple):
         if rows:
             kept.append(_make_block(rows, numbers, metric))
         blocks = _merge_blocks([block for block in kept if len(block.rows)])
-        return PartitionVectors(changes.at, tuple(numbers), tuple(blocks))
+        return PartitionVectors(changes.version, tuple(numbers), tuple(blocks))
 
-    def rows(self, prefix: Space) -> Iterator[tuple[Any, Any]]:
+    def rows(self, prefix: Namespace) -> Iterator[tuple[Any, Any]]:
         """Yield arrays of memory numbers below a prefix, each with an array of their vectors."""
-        np = numpy()
+        np = import_numpy()
         is_below = (namespace[: len(prefix)] == prefix for namespace in self.namespaces)
         below = np.fromiter(is_below, bool, len(self.namespaces))
         for block in self.blocks:
@@ -97,8 +97,8 @@ class PartitionVectors(NamedTuple):
                 yield block.memories[mask], block.rows[mask]
 
 
-def _make_block(rows: Sequence[VectorRow], numbers: dict[Space, int], metric: str) -> _VectorBlock:
-    np = numpy()
+def _make_block(rows: Sequence[VectorRow], numbers: dict[Namespace, int], metric: str) -> _VectorBlock:
+    np = import_numpy()
     matrix = np.frombuffer(b"".join(row.vector for row in rows), "<f4").reshape(len(rows), -1)
     if metric == COSINE:
         matrix = _normalize(matrix)
@@ -112,7 +112,7 @@ def _make_block(rows: Sequence[VectorRow], numbers: dict[Space, int], metric: st
 
 def _normalize(matrix: Any) -> Any:
     """Scale vectors to length 1. Computes in double precision: squares may overflow single precision."""
-    np = numpy()
+    np = import_numpy()
     wide = matrix.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=-1, keepdims=True)
     return (wide / np.where(lengths > 0, lengths, 1)).astype(np.float32)
@@ -120,7 +120,7 @@ def _normalize(matrix: Any) -> Any:
 
 def _rows_in(block: _VectorBlock, rows: Iterable[VectorRow]) -> Any:
     """Return a mask of the block's vectors that belong to the same memory and text as one of these rows."""
-    np = numpy()
+    np = import_numpy()
     given = {(row.memory, row.field) for row in rows}
     mask = np.isin(block.memories, np.fromiter((memory for memory, _ in given), np.int64, len(given)))
     for index in np.flatnonzero(mask):
@@ -129,14 +129,14 @@ def _rows_in(block: _VectorBlock, rows: Iterable[VectorRow]) -> Any:
 
 
 def _rows_present(block: _VectorBlock, present: frozenset[tuple[int, int]]) -> Any:
-    np = numpy()
+    np = import_numpy()
     pairs = zip(block.memories.tolist(), block.fields.tolist(), strict=True)
     return np.fromiter((pair in present for pair in pairs), bool, len(block.memories))
 
 
 def _merge_blocks(blocks: list[_VectorBlock]) -> list[_VectorBlock]:
     """Merge blocks from the end until each is at least twice as large as the next."""
-    np = numpy()
+    np = import_numpy()
     while len(blocks) > 1 and len(blocks[-2].rows) < 2 * len(blocks[-1].rows):
         *blocks, first, second = blocks
         blocks.append(_VectorBlock(*(np.concatenate(pair) for pair in zip(first, second, strict=True))))
@@ -145,26 +145,26 @@ def _merge_blocks(blocks: list[_VectorBlock]) -> list[_VectorBlock]:
 
 def _dot(rows: Any, query: Any) -> Any:
     """Return dot products, computed on one core. BLAS would use all cores, which is slower when they are busy."""
-    np = numpy()
+    np = import_numpy()
     return np.vecdot(rows, query) if hasattr(np, "vecdot") else np.einsum("ij,j->i", rows, query)
 
 
 _FAST_SCORES: dict[str, Callable[[Any, Any], Any]] = {
     COSINE: _dot,  # both have length 1
     INNER_PRODUCT: _dot,
-    L2: lambda rows, query: -numpy().linalg.norm(rows - query, axis=1),
+    L2: lambda rows, query: -import_numpy().linalg.norm(rows - query, axis=1),
 }
 _EXACT_SCORES: dict[str, Callable[[Any, Any], Any]] = {
     COSINE: lambda rows, query: (rows * query).sum(axis=1),
     INNER_PRODUCT: lambda rows, query: (rows * query).sum(axis=1),
-    L2: lambda rows, query: -numpy().sqrt(((rows - query) ** 2).sum(axis=1)),
+    L2: lambda rows, query: -import_numpy().sqrt(((rows - query) ** 2).sum(axis=1)),
 }
 """Scores for few rows, in double precision and summed in a fixed order: equal vectors get equal scores."""
 
 
-def nearest(partitions: Iterable[PartitionVectors], query: bytes, prefix: Space, metric: str) -> Iterator[Scored]:
+def nearest(partitions: Iterable[PartitionVectors], query: bytes, prefix: Namespace, metric: str) -> Iterator[Scored]:
     """Yield memories ranked by their nearest vector, best first; of equal ones, the lower number first."""
-    np = numpy()
+    np = import_numpy()
     vector = np.frombuffer(query, "<f4").astype(np.float32)
     if metric == COSINE:
         vector = _normalize(vector)

@@ -38,7 +38,7 @@ from threadkeep.engine.threads.thread_rows import (
     TAG,
     ThreadRows,
     children,
-    find,
+    find_checkpoint,
     forked_from,
     lineage,
     load_thread_rows,
@@ -117,7 +117,7 @@ async def _branch(
     def decide(seen: Seen[ThreadRows], _: int) -> Decision[Branch]:
         nonlocal ref
         thread = seen.state
-        target = visible(thread, ref, ns)
+        target = find_visible(thread, ref, ns)
         ref = target.row.id  # the next try must not choose another checkpoint
         unused = _unused_branch(thread, target) if reuse else None
         batch = _batch(thread, target, moment)
@@ -127,9 +127,9 @@ async def _branch(
     return await commit(heads, key, partial(load_to_change, heads, key), decide)
 
 
-def visible(thread: ThreadRows, ref: str | None, ns: str) -> CheckpointRecord:
+def find_visible(thread: ThreadRows, ref: str | None, ns: str) -> CheckpointRecord:
     """Return the checkpoint that a reference names. Missing if it does not exist or is hidden."""
-    target = find(thread, ref, ns)
+    target = find_checkpoint(thread, ref, ns)
     if target.row.hidden:
         raise Missing(f"checkpoint {target.row.id!r} of thread {thread.key.id!r} was pruned")
     return target
@@ -141,7 +141,7 @@ def _branch_of(key: ThreadKey, row: CheckpointRow, target: str) -> Branch:
 
 def _unused_branch(thread: ThreadRows, target: CheckpointRecord) -> CheckpointRow | None:
     """The latest checkpoint, if it is a branch from the target without writes and children."""
-    latest = find(thread, None, target.row.ns)
+    latest = find_checkpoint(thread, None, target.row.ns)
     key = (latest.row.ns, latest.row.id)
     unused = not thread.tasks.get(key) and key not in children(thread)
     same = latest.slots == target.slots and latest.versions == target.versions and latest.seen == target.seen
@@ -167,7 +167,7 @@ def _put(thread: ThreadRows, target: CheckpointRecord, moment: BranchStamp) -> P
             **target.fields,
             "ts": moment.timestamp,
             "updated_channels": None,  # so that LangGraph checks every node for what to run next
-            "id": fresh_id(_greatest_id(thread, row.ns), moment),
+            "id": new_checkpoint_id(_greatest_id(thread, row.ns), moment),
             "channel_versions": target.versions,
             "versions_seen": target.seen,
         },
@@ -201,7 +201,7 @@ def _greatest_id(thread: ThreadRows, ns: str) -> str:
     return max(id for space, id in (*thread.records, *thread.tasks) if space == ns)
 
 
-def fresh_id(greatest: str, moment: BranchStamp) -> str:
+def new_checkpoint_id(greatest: str, moment: BranchStamp) -> str:
     """Return a new checkpoint id after the greatest one and of its form.
 
     If that is a UUID, the result is a UUID of this moment, or the next one if the clock is behind.
@@ -243,7 +243,7 @@ async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, 
     async def read() -> Seen[tuple[ThreadRows, CheckpointRecord]]:
         nonlocal ref
         thread = await load_thread_rows(heads, key)
-        target = visible(thread, ref, "")
+        target = find_visible(thread, ref, "")
         ref = target.row.id
         return Seen((thread, target), (await LoadItems(to, ())).thread)
 
@@ -272,7 +272,7 @@ def _lineage_only(thread: ThreadRows, target: CheckpointRecord) -> PruneSelectio
         (ns, id)
         for (ns, id), record in thread.records.items()
         if not record.row.hidden
-        and (id in ids if ns == "" else (record.own.get("parents") or {}).get("") in with_writes)
+        and (id in ids if ns == "" else (record.own_metadata.get("parents") or {}).get("") in with_writes)
     }
     return PruneSelection(kept, lambda key, _: key in kept and (key[0] != "" or key[1] in with_writes))
 
@@ -297,4 +297,4 @@ def _copied(
         runs=tuple(dict.fromkeys(run for run in runs if run is not None)),
     )
     not_copied = (*left.unused, *(ItemRange(id.lane, id.n, 1) for id, _ in items))
-    return itemlog.minus(thread.stored, not_copied), batch
+    return itemlog.subtract(thread.stored, not_copied), batch

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
-from threadkeep.engine.log.records import unpack_labels, unpack_own
+from threadkeep.engine.log.records import unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ListedThread, ListThreads, LoadCheckpoints, LoadItems
 from threadkeep.engine.threads import metadata as checkpoint_metadata
 from threadkeep.engine.threads.status import STATUSES
@@ -64,7 +64,7 @@ def _cursor(last: ThreadInfo, order: str) -> tuple[int | str, str, str]:
     return (_milliseconds(value) if isinstance(value, datetime) else value, last.kind, last.id)
 
 
-async def threads(
+async def list_threads(
     query: ListThreads, wanted: Mapping[str, Any], after: str | None, contains: str = ""
 ) -> list[ThreadInfo]:
     """Return a page of the catalogue.
@@ -79,17 +79,17 @@ async def threads(
         size = _FILTERED_SLICE if contains else min(_FILTERED_SLICE if wanted else _MAX_SLICE, query.limit)
         listed = await replace(query, limit=size)
         named = [each for each in listed if contains.casefold() in each.row.key.id.casefold()]
-        found += [info(each) for each in named if _matches(each, await _load_own(each, wanted), wanted)]
+        found += [thread_info(each) for each in named if _matches(each, await _load_own(each, wanted), wanted)]
         if len(listed) < size:
             break
-        query = replace(query, after=_cursor(info(listed[-1]), query.order))
+        query = replace(query, after=_cursor(thread_info(listed[-1]), query.order))
     return found[: query.limit]
 
 
 async def _find_cursor(query: ListThreads, id: str) -> tuple[int | str, str, str]:
     """The current position of a thread in the order of the query."""
     by_id = replace(query, order="id", prefix=id, status=None, tags=(), limit=8, after=None)
-    named = [info(each) for each in await by_id if each.row.key.id == id]
+    named = [thread_info(each) for each in await by_id if each.row.key.id == id]
     if not named:
         raise ValueError(f"after={id!r}: thread not found; if it was deleted, pass its ThreadInfo instead of its id")
     if len(named) > 1:
@@ -97,28 +97,28 @@ async def _find_cursor(query: ListThreads, id: str) -> tuple[int | str, str, str
     return _cursor(named[0], query.order)
 
 
-async def thread(tenant: str, id: str, kind: str | None) -> ThreadInfo | None:
+async def get_thread(tenant: str, id: str, kind: str | None) -> ThreadInfo | None:
     """Return one thread, of any kind if `kind` is None; None if it does not exist. Up to three round trips.
 
     ValueError if `kind` is None and both kinds have a thread with this id.
     """
-    key = await key_of(tenant, id, kind)
+    key = await find_key(tenant, id, kind)
     row = (await LoadItems(key, ())).thread if key is not None else None
-    return info(ListedThread(row, None)) if row is not None else None
+    return thread_info(ListedThread(row, None)) if row is not None else None
 
 
-async def known(tenant: str, id: str, kind: str | None) -> ThreadKey:
+async def require_key(tenant: str, id: str, kind: str | None) -> ThreadKey:
     """Return the key of a thread, of any kind if `kind` is None. Up to two round trips.
 
     Missing if it does not exist; ValueError if `kind` is None and both kinds have a thread with this id.
     """
-    key = await key_of(tenant, id, kind)
+    key = await find_key(tenant, id, kind)
     if key is None:
         raise Missing(f"thread {id!r} not found")
     return key
 
 
-async def key_of(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
+async def find_key(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
     """Return the key of a thread, of any kind if `kind` is None; None if it does not exist. Up to two round trips.
 
     ValueError if `kind` is None and both kinds have a thread with this id.
@@ -137,7 +137,7 @@ async def _load_own(listed: ListedThread, wanted: Mapping[str, Any]) -> dict[str
         return {}
     loaded = await LoadCheckpoints(row.key, (CheckpointRef("", row.top, items=False),))
     top = loaded.checkpoints[0].row if loaded.checkpoints else None
-    return unpack_own(top, f"thread {row.key.id!r}") if top else {}
+    return unpack_own_metadata(top, f"thread {row.key.id!r}") if top else {}
 
 
 def _matches(listed: ListedThread, own: dict[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -148,7 +148,7 @@ def _matches(listed: ListedThread, own: dict[str, Any], wanted: Mapping[str, Any
     return checkpoint_metadata.matches(checkpoint_metadata.of_row(row, labels, own), wanted)
 
 
-def info(listed: ListedThread) -> ThreadInfo:
+def thread_info(listed: ListedThread) -> ThreadInfo:
     """Return the ThreadInfo of a row of the catalogue."""
     row = listed.row
     return ThreadInfo(

@@ -59,13 +59,13 @@ async def _start_staging(heads: Heads, key: ThreadKey, ops: Sequence[Op], head: 
     wanted = _refs_of_ops(ops) if head is None else _refs_missing_in(head, ops)
     if head is not None and not wanted:
         return CheckpointStaging(head, {})
-    head, loaded = await load_some(heads, key, wanted, head)
+    head, loaded = await load_checkpoints(heads, key, wanted, head)
     found = loaded.checkpoints or (CheckpointRows(None, ()),) * len(wanted)
     known = {(ref.ns, ref.id or ""): _known(head, rows) for ref, rows in zip(wanted, found, strict=True)}
     return CheckpointStaging(head, known)
 
 
-async def load_some(
+async def load_checkpoints(
     heads: Heads, key: ThreadKey, wanted: tuple[CheckpointRef, ...], head: Head | None
 ) -> tuple[Head, LoadedRows]:
     """Load some checkpoints, without the items that the head has. One round trip.
@@ -75,7 +75,7 @@ async def load_some(
     loaded = await LoadCheckpoints(key, wanted, head.cached_items() if head else None)
     if head is not None and not heads.is_current(head):
         head, loaded = None, await LoadCheckpoints(key, wanted)
-    return heads.seen(key, loaded, head), loaded
+    return heads.head_from(key, loaded, head), loaded
 
 
 def _refs_of_ops(ops: Iterable[Op]) -> tuple[CheckpointRef, ...]:
@@ -126,9 +126,9 @@ async def get_many(
     heads: Heads, codec: Codec, key: ThreadKey, wanted: tuple[CheckpointRef, ...]
 ) -> list[CheckpointState]:
     """Return several checkpoints of a thread, without those that do not exist. One round trip."""
-    head, loaded = await load_some(heads, key, wanted, heads.get(key))
+    head, loaded = await load_checkpoints(heads, key, wanted, heads.get(key))
     found = [(head.checkpoint(f.row), [head.task(row) for row in f.writes]) for f in loaded.checkpoints if f.row]
-    heads.remember(with_recent_checkpoints(head, [record for record, _ in reversed(found)]))
+    heads.store(with_recent_checkpoints(head, [record for record, _ in reversed(found)]))
     with gc_paused():
         return [decode_state(head, codec, record, tasks) for record, tasks in found]
 
@@ -175,7 +175,7 @@ def decode_state(head: Head, codec: Codec, record: CheckpointRecord, tasks: Iter
 
 def metadata_of(head: Head, record: CheckpointRecord) -> dict[str, Any]:
     """Return a checkpoint's metadata as it was put."""
-    return metadata.of_row(record.row, head.labels(record.row.labels), record.own)
+    return metadata.of_row(record.row, head.labels(record.row.labels), record.own_metadata)
 
 
 def decode_writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list[tuple[str, str, Any]]:

@@ -39,7 +39,7 @@ async def copy(
 
     async def read() -> Seen[_Threads]:
         loaded, existing = await LoadThreadRows(source), await LoadThreadRows(target)
-        head = heads.seen(source, loaded, None)
+        head = heads.head_from(source, loaded, None)
         if loaded.thread is not None and existing.thread is not None and target.kind != CUBE:
             await _load_all_items(heads, head, loaded)
         return Seen(_Threads(head, loaded, existing), existing.thread)

@@ -21,7 +21,7 @@ import ormsgpack
 
 from threadkeep.engine.history.paths import is_message, message_id
 from threadkeep.engine.log.codec import MSGPACK, Parts
-from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, extension, opened, split_parts
+from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, read_extension, read_header, split_parts
 from threadkeep.engine.log.plain import plain, type_of
 from threadkeep.errors import Corrupt
 
@@ -31,7 +31,7 @@ _OVERWRITE, _TYPE, _VALUE = map(ormsgpack.packb, ("__overwrite__", "type", "valu
 _OVERWRITE_CLASS = [ormsgpack.packb("langgraph.types"), ormsgpack.packb("Overwrite")]
 
 
-def merged(base: Parts | None, writes: Iterable[Parts], *, delta: bool = False) -> Parts | None:
+def merge_writes(base: Parts | None, writes: Iterable[Parts], *, delta: bool = False) -> Parts | None:
     """Return the value after these writes; None if there was no value and nothing was written.
 
     A `delta` channel always has a reducer, so a single message that is written to an empty one starts a list.
@@ -99,7 +99,7 @@ def _add_element(elements: dict[Hashable, bytes], element: bytes) -> None:
 
 def _plain_element(data: bytes) -> Any:
     """An element that may be a message, an object or a dict, as plain data. None for other elements."""
-    if extension(data, 0) is None and opened(data, 0)[0] != MAP:
+    if read_extension(data, 0) is None and read_header(data, 0)[0] != MAP:
         return None
     try:
         return plain(MSGPACK, data)
@@ -111,7 +111,7 @@ def _split(value: Parts) -> tuple[int, Sequence[bytes]]:
     """The kind of a value and its elements or entries, even if a list or dict is stored whole."""
     if value.kind != WHOLE or value.tag != MSGPACK:
         return value.kind, value.parts
-    kind, count, start = opened(value.parts[0], 0)
+    kind, count, start = read_header(value.parts[0], 0)
     if kind == WHOLE:
         return kind, value.parts
     return kind, list(split_parts(value.parts[0][start:], count)) if count else []
@@ -134,7 +134,7 @@ def _overwrite_value(write: Parts) -> bytes | None:
 
 def _class_and_fields(write: Parts) -> tuple[Sequence[bytes], tuple[int, Sequence[bytes]]]:
     """Module and name of a stored object, and its fields. A value that is not an object has no module and name."""
-    found = extension(write.parts[0], 0) if write.kind == WHOLE else None
+    found = read_extension(write.parts[0], 0) if write.kind == WHOLE else None
     if found is None:
         return [], _split(write)
     kind, stored = _split(Parts(WHOLE, MSGPACK, [write.parts[0][found[1] :]]))

@@ -62,7 +62,7 @@ async def _load_ancestors(
     while True:
         old = heads.get(key)
         loaded = await LoadAncestors(key, ns, id, limit)
-        head = heads.seen(key, loaded, old if old and old.has_epoch_of(loaded.thread) else None)
+        head = heads.head_from(key, loaded, old if old and old.has_epoch_of(loaded.thread) else None)
         ancestors, without_value = _walk(head, loaded, channels)
         if not without_value or len(loaded.checkpoints) < limit:
             return head, ancestors

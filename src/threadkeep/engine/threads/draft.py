@@ -14,7 +14,7 @@ from typing import NamedTuple
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.log import cut_points, itemlog
 from threadkeep.engine.log.codec import Parts
-from threadkeep.engine.log.itemlog import CHUNK, FIRST_CHANNEL, NAMES, RUN_LISTS, SHARED, Item, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import CHUNK, FIRST_CHANNEL, NAMES, RANGE_LISTS, SHARED, Item, ItemId, ItemRange
 from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.engine.log.records import NameTable, Slot
 from threadkeep.engine.threads.heads import Head
@@ -46,7 +46,7 @@ class Draft:
         self._numbers = _numbers(head.names)
         self._by_content: dict[tuple[int, int, bytes], ItemId] = {}
 
-    def naming(self) -> NameTable:
+    def name_table(self) -> NameTable:
         """Return the names for packing rows; new names are added."""
         return NameTable(self.names, self.number)
 
@@ -64,7 +64,7 @@ class Draft:
         item_id = self._find_item(SHARED, packed)
         return item_id.n if item_id else self._add(SHARED, Item(packed)).n
 
-    def place(self, channel: str, parts: Parts, like: Slot | None, *, early: bool = False) -> Slot:
+    def store_value(self, channel: str, parts: Parts, like: Slot | None, *, early: bool = False) -> Slot:
         """Store a value, in the log or inline, and return its slot.
 
         `like` is the parent's slot of the channel. `early` says that this is a write: its messages may come again in
@@ -87,7 +87,7 @@ class Draft:
         """Store elements at the end of a lane, without looking for equal ones."""
         return tuple(self._store_new(self.lane(lane), list(elements)))
 
-    def sealed(self) -> tuple[tuple[ItemId, bytes], ...]:
+    def sealed_items(self) -> tuple[tuple[ItemId, bytes], ...]:
         """Return the new items as they are stored."""
         return tuple((item_id, itemlog.seal_item(item_id, item)) for item_id, item in self.new_items.items())
 
@@ -96,7 +96,7 @@ class Draft:
         return FIRST_CHANNEL + self.number(name)
 
     def _slot(self, parts: Parts, ranges: tuple[ItemRange, ...], like: Slot | None) -> Slot:
-        return self.spilled(Slot(parts.kind, parts.tag, len(parts.parts), parts.snapshot, None, ranges), like)
+        return self.spill_ranges(Slot(parts.kind, parts.tag, len(parts.parts), parts.snapshot, None, ranges), like)
 
     def _common_prefix(self, old: Slot, parts: Sequence[bytes]) -> int:
         """The length of the parent's list if the new one starts with all of it, else 0."""
@@ -179,14 +179,14 @@ class Draft:
         """An item with these bytes: one whole element, or the inner part of one."""
         return self._by_content.get((lane, 0 if inner else 1, data)) or self.head.cache.find(lane, data, inner=inner)
 
-    def spilled(self, slot: Slot, like: Slot | None) -> Slot:
+    def spill_ranges(self, slot: Slot, like: Slot | None) -> Slot:
         """Move a long list of ranges out of the row. The parent's range lists are shared while they are a prefix."""
         if like is not None and like.spill and slot.ranges[: like.covered] == like.ranges[: like.covered]:
             slot = slot._replace(spill=like.spill, covered=like.covered)
         if len(slot.ranges) - slot.covered <= _MAX_RANGES:
             return slot
         covered = len(slot.ranges) - 1  # the last range is the one that grows
-        new_list = self._add(RUN_LISTS, Item(itemlog.pack_ranges(slot.ranges[slot.covered : covered])))
+        new_list = self._add(RANGE_LISTS, Item(itemlog.pack_ranges(slot.ranges[slot.covered : covered])))
         lists = itemlog.join_ranges([*(item_id for each in slot.spill for item_id in each.ids()), new_list])
         return slot._replace(spill=lists, covered=covered)
 

@@ -62,7 +62,7 @@ class Head:
         """Return whether a thread row is of the same epoch: no item of this head was removed since."""
         return self.row is not None and row is not None and self.row.epoch == row.epoch
 
-    def reading(self) -> NameTable:
+    def name_table(self) -> NameTable:
         """Return the names for unpacking rows."""
         return NameTable(self.names, _no_new_names)
 
@@ -97,13 +97,13 @@ class Head:
 
     def checkpoint(self, row: CheckpointRow) -> CheckpointRecord:
         """Decode a checkpoint row, except for its values."""
-        return unpack_checkpoint(row, self.reading(), self.decoding(), self.where)
+        return unpack_checkpoint(row, self.name_table(), self.shared_parts(), self.where)
 
     def task(self, row: WriteRow) -> TaskWrites:
         """Decode a row of writes, except for their values."""
-        return unpack_writes(row, self.reading(), self.decoding(), self.where)
+        return unpack_writes(row, self.name_table(), self.shared_parts(), self.where)
 
-    def decoding(self) -> SharedParts:
+    def shared_parts(self) -> SharedParts:
         """Return the range lists and shapes for unpacking rows."""
         return SharedParts(self.cache.range_lists, self._shape)
 
@@ -142,7 +142,7 @@ class Heads:
         """Return the cached head of a thread, if any."""
         return self._heads.get(key)
 
-    def forget(self, key: ThreadKey) -> None:
+    def drop(self, key: ThreadKey) -> None:
         """Drop the cached head of a thread."""
         self._heads.pop(key, None)
 
@@ -158,7 +158,7 @@ class Heads:
         """Return whether a head may still be trusted: `clear` was not called since it was read."""
         return head.cache.era == self._era
 
-    def remember(self, head: Head) -> Head:
+    def store(self, head: Head) -> Head:
         """Cache this head unless a newer one is cached; return the one that is.
 
         The least recently used heads beyond the budget are dropped. A head without a row is cached too: the first put
@@ -190,10 +190,10 @@ class Heads:
             self._heads.pop(head.key, None)
             excess -= head.cache.size + _HEAD_SIZE
 
-    def seen(self, key: ThreadKey, loaded: LoadedRows, old: Head | None) -> Head:
+    def head_from(self, key: ThreadKey, loaded: LoadedRows, old: Head | None) -> Head:
         """Return the head that a read shows. `old` is the head whose cached items the read did not send again."""
         if loaded.thread is None:
-            self.forget(key)
+            self.drop(key)
             return Head(key, None, cache=ItemCache(self._era))
         if old is None or old.row is None or old.row.epoch != loaded.thread.epoch or not self.is_current(old):
             old = Head(key, loaded.thread, cache=ItemCache(self._era))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
-from threadkeep.engine.log.records import unpack_labels, unpack_own
+from threadkeep.engine.log.records import unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ScanCheckpoints, ScannedCheckpoint
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.checkpoints import CheckpointState, get_many
@@ -87,7 +87,7 @@ def _matches(found: ScannedCheckpoint, wanted: Mapping[str, Any]) -> bool:
         return True
     row, where = found.row, f"thread {found.key.id!r}"
     labels = unpack_labels(row.labels, found.labels, where)
-    return metadata.matches(metadata.of_row(row, labels, unpack_own(row, where)), wanted)
+    return metadata.matches(metadata.of_row(row, labels, unpack_own_metadata(row, where)), wanted)
 
 
 async def _load_states(heads: Heads, codec: Codec, chosen: Sequence[ScannedCheckpoint]) -> list[CheckpointState]:

@@ -14,7 +14,7 @@ from threadkeep.engine.log.codec import Codec, Parts, pack
 from threadkeep.engine.log.records import Slot
 from threadkeep.engine.threads import metadata
 
-FIELDS = ("v", "ts", "updated_channels")
+CHECKPOINT_FIELDS = ("v", "ts", "updated_channels")
 _STATE = ("channel_values", "channel_versions", "versions_seen", "id")
 
 
@@ -57,8 +57,8 @@ class Put:
         self.values = given.get("channel_values") or {}
         self.versions = dict(given.get("channel_versions") or {})
         self.seen = {node: dict(inner) for node, inner in (given.get("versions_seen") or {}).items()}
-        kept = set(FIELDS) - _unusual_fields(given)
-        self.fields = {name: given[name] for name in FIELDS if name in given and name in kept}
+        kept = set(CHECKPOINT_FIELDS) - _unusual_fields(given)
+        self.fields = {name: given[name] for name in CHECKPOINT_FIELDS if name in given and name in kept}
         rest = {key: value for key, value in given.items() if key not in kept and key not in _STATE}
         self.rest = self.codec.dumps(rest) if rest else None
         self.metadata = metadata.split(self.given_metadata)

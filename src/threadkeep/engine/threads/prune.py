@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from threadkeep.engine.commit import TRIES, Decision, Seen, commit, forgetting
+from threadkeep.engine.commit import TRIES, Decision, Seen, commit, dropping_head
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, TaskWrites
 from threadkeep.engine.requests import (
@@ -23,13 +23,13 @@ from threadkeep.engine.requests import (
 )
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.survivors import PruneSelection, Survivors, TaskKey, find_survivors, recount, task_key
-from threadkeep.engine.threads.thread_rows import CheckpointPlace, ThreadRows, thread_rows
+from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows, thread_rows
 from threadkeep.errors import Conflict
 
 KEEP_LATEST = "keep_latest"
 STRATEGIES = (KEEP_LATEST, "delete", "delete_all")
 
-Judge = Callable[[ThreadRows], PruneSelection]
+Selector = Callable[[ThreadRows], PruneSelection]
 """Decides what to keep of a thread."""
 
 
@@ -37,8 +37,8 @@ class ThreadLoss(NamedTuple):
     """What a thread loses: checkpoints, those that become hidden, writes, and bytes; everything if it is `dropped`."""
 
     dropped: bool
-    checkpoints: tuple[CheckpointPlace, ...]
-    hidden: tuple[CheckpointPlace, ...]
+    checkpoints: tuple[CheckpointKey, ...]
+    hidden: tuple[CheckpointKey, ...]
     writes: int
     bytes: int
 
@@ -53,7 +53,7 @@ async def prune(heads: Heads, key: ThreadKey, strategy: str, nonce: int) -> None
 
 async def delete(heads: Heads, key: ThreadKey) -> None:
     """Delete a thread; nothing happens if it does not exist. One round trip."""
-    with forgetting(heads, key):
+    with dropping_head(heads, key):
         await DropThread(key)
 
 
@@ -71,7 +71,7 @@ async def delete_runs(heads: Heads, key: ThreadKey, runs: frozenset[str], nonce:
 
 
 async def prune_thread(
-    heads: Heads, key: ThreadKey, select: Judge, nonce: int, *, dry_run: bool = False, tries: int = TRIES
+    heads: Heads, key: ThreadKey, select: Selector, nonce: int, *, dry_run: bool = False, tries: int = TRIES
 ) -> ThreadLoss | None:
     """Keep what `select` selects; return what was removed, or would be in a dry run.
 
@@ -153,7 +153,7 @@ def _keep_all(thread: ThreadRows) -> PruneSelection:
 
 
 async def _commit_selection(
-    heads: Heads, key: ThreadKey, select: Judge, nonce: int, runs: frozenset[str] = frozenset()
+    heads: Heads, key: ThreadKey, select: Selector, nonce: int, runs: frozenset[str] = frozenset()
 ) -> Batch | None:
     """Remove what `select` does not select. Return the committed batch; None if there was nothing to remove."""
 
@@ -183,7 +183,7 @@ def keep_latest(thread: ThreadRows) -> PruneSelection:
     return selection_of(thread, kept)
 
 
-def selection_of(thread: ThreadRows, kept: set[CheckpointPlace]) -> PruneSelection:
+def selection_of(thread: ThreadRows, kept: set[CheckpointKey]) -> PruneSelection:
     """Keep these checkpoints with their writes, and writes without a checkpoint: it may still be put."""
     return PruneSelection(kept, lambda key, _: key in kept or key not in thread.records)
 
@@ -196,7 +196,7 @@ def is_root_kept(record: CheckpointRecord, roots: set[str], newest: str) -> bool
     """
     if ":" not in record.row.ns or not roots:
         return True
-    root = (record.own.get("parents") or {}).get("")
+    root = (record.own_metadata.get("parents") or {}).get("")
     return root is None or root in roots or root > newest
 
 
@@ -237,7 +237,7 @@ def _remaining_runs(left: Survivors) -> set[str | None]:
     return of_writes | {row.run for row in left.rows.values()}
 
 
-def _checkpoint_growth(thread: ThreadRows, changed: Iterable[CheckpointRow], removed: Iterable[CheckpointPlace]) -> int:
+def _checkpoint_growth(thread: ThreadRows, changed: Iterable[CheckpointRow], removed: Iterable[CheckpointKey]) -> int:
     """By how many bytes the checkpoint rows grow, or shrink if it is negative. The backend counts the items."""
     grown = sum(row.size - thread.records[(row.ns, row.id)].row.size for row in changed)
     return grown - sum(thread.records[key].row.size for key in removed)

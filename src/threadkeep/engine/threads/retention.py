@@ -24,7 +24,7 @@ from threadkeep.engine.log.records import CheckpointRecord, ThreadRow
 from threadkeep.engine.threads import metadata as checkpoint_metadata
 from threadkeep.engine.threads.prune import is_root_kept, selection_of
 from threadkeep.engine.threads.survivors import PruneSelection
-from threadkeep.engine.threads.thread_rows import CheckpointPlace, ThreadRows, children
+from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows, children
 from threadkeep.engine.when import as_duration
 
 TAGS = ("keep", "tag", "tags")
@@ -81,8 +81,8 @@ class PrunedThread:
     id: str
     kind: str
     dropped: bool
-    checkpoints: tuple[CheckpointPlace, ...]
-    hidden: tuple[CheckpointPlace, ...]
+    checkpoints: tuple[CheckpointKey, ...]
+    hidden: tuple[CheckpointKey, ...]
     writes: int
     bytes: int
 
@@ -110,7 +110,7 @@ class PruneResult:
 class SweepResult:
     """What a sweep removed, or would remove: expired memories, and by policy whole threads, checkpoints and bytes.
 
-    `memories` is None in a dry run, which does not count them. `pruned` has the details.
+    `memories` is None in a dry run, which does not count them. `prune_result` has the details.
     """
 
     memories: int | None
@@ -120,14 +120,14 @@ class SweepResult:
     pruned: PruneResult
 
 
-def pruned(
-    threads: Iterable[PrunedThread], *, looked_at: int, dry_run: bool, skipped: Iterable[str] = ()
+def prune_result(
+    threads: Iterable[PrunedThread], *, examined: int, dry_run: bool, skipped: Iterable[str] = ()
 ) -> PruneResult:
     """Return the result for these threads, with totals."""
     threads = tuple(threads)
     return PruneResult(
         dry_run=dry_run,
-        examined=looked_at,
+        examined=examined,
         threads=threads,
         dropped=sum(each.dropped for each in threads),
         checkpoints=sum(len(each.checkpoints) for each in threads),
@@ -138,12 +138,12 @@ def pruned(
     )
 
 
-def judged(policies: Sequence[Policy], now: int) -> Callable[[ThreadRows], PruneSelection]:
+def selector(policies: Sequence[Policy], now: int) -> Callable[[ThreadRows], PruneSelection]:
     """Return a function that selects what these policies keep of a thread; `now` is in milliseconds."""
     return lambda thread: _select(policies, thread, now)
 
 
-def may_lose(policies: Sequence[Policy], row: ThreadRow, now: int) -> bool:
+def may_prune(policies: Sequence[Policy], row: ThreadRow, now: int) -> bool:
     """Return whether something of a thread may be removed. If not, its checkpoints need not be loaded."""
     return any(_fits_key(policy, row) and _may_lose(policy, row, now) for policy in policies)
 
@@ -180,8 +180,8 @@ class _ThreadView(NamedTuple):
     """A thread, and what every rule needs of it, computed once."""
 
     thread: ThreadRows
-    children: dict[CheckpointPlace, set[str]]
-    tagged: set[CheckpointPlace]
+    children: dict[CheckpointKey, set[str]]
+    tagged: set[CheckpointKey]
 
 
 def _select(policies: Sequence[Policy], thread: ThreadRows, now: int) -> PruneSelection:
@@ -219,7 +219,7 @@ def _fits_namespace(policy: Policy, ns: str) -> bool:
 
 def _select_in_namespace(
     view: _ThreadView, records: Sequence[CheckpointRecord], fitting: Sequence[Policy], now: int, roots: set[str]
-) -> set[CheckpointPlace]:
+) -> set[CheckpointKey]:
     """The checkpoints to keep of a namespace; `records` are its visible ones, oldest first."""
     keys = [(record.row.ns, record.row.id) for record in records]
     policy = next((policy for policy in fitting if records and _fits_namespace(policy, records[0].row.ns)), None)
@@ -238,7 +238,7 @@ def _select_in_namespace(
     return kept | (view.tagged.intersection(keys) if policy.keep_tagged else set())
 
 
-def _branch_points_and_ends(view: _ThreadView, keys: Sequence[CheckpointPlace]) -> Iterator[CheckpointPlace]:
+def _branch_points_and_ends(view: _ThreadView, keys: Sequence[CheckpointKey]) -> Iterator[CheckpointKey]:
     """Branch points, the first checkpoint of each branch, and the ends of all branches.
 
     Without the first checkpoints, the next prune would not see a branch point any more.
@@ -250,7 +250,7 @@ def _branch_points_and_ends(view: _ThreadView, keys: Sequence[CheckpointPlace]) 
             yield from ((key[0], id) for id in ids if not view.thread.records[(key[0], id)].row.hidden)
 
 
-def _waits_for_answer(view: _ThreadView, key: CheckpointPlace) -> bool:
+def _waits_for_answer(view: _ThreadView, key: CheckpointKey) -> bool:
     """Whether a checkpoint has an interrupt and no child."""
     tasks = view.thread.tasks.get(key, ())
     has_interrupt = any(entry.channel == INTERRUPT for task in tasks for entry in task.entries.values())

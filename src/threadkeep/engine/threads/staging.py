@@ -27,7 +27,7 @@ from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
-from threadkeep.engine.threads.status import of_checkpoint, of_writes, worse
+from threadkeep.engine.threads.status import status_of_checkpoint, status_of_writes, worse_status
 from threadkeep.plan import Failure, Outcome, Reply
 
 
@@ -106,7 +106,7 @@ class CheckpointStaging:
         slots = {
             name: value
             if isinstance(value, Slot)
-            else self._draft.place(name, value, like.slots.get(name) if like else None)
+            else self._draft.store_value(name, value, like.slots.get(name) if like else None)
             for name, value in values.items()
         }
         row = CheckpointRow(
@@ -123,7 +123,7 @@ class CheckpointStaging:
             body=b"",
         )
         record = CheckpointRecord(row, op.fields, op.versions, op.seen, slots, op.metadata.own, op.rest)
-        record = record._replace(row=pack_checkpoint(row, record, self._draft.naming(), self._draft.share))
+        record = record._replace(row=pack_checkpoint(row, record, self._draft.name_table(), self._draft.share))
         self._add_run(op.metadata.run)
         self._store(thread, record, before)
 
@@ -149,12 +149,12 @@ class CheckpointStaging:
         """The thread row when this checkpoint is the newest of the root namespace."""
         row, early = record.row, thread.early == record.row.id
         known = self._known.get((row.ns, row.id), KnownCheckpoint(None, {}))
-        status = of_checkpoint(record)
+        status = status_of_checkpoint(record)
         if early and thread.early_status:
-            status = worse(status, thread.early_status)
+            status = worse_status(status, thread.early_status)
         staged = {task: found for (*key, task), found in self._tasks.items() if key == [row.ns, row.id]}
         for found in (known.tasks | staged).values():
-            status = worse(status, of_writes(entry.channel for entry in found.entries.values()))
+            status = worse_status(status, status_of_writes(entry.channel for entry in found.entries.values()))
         waiting = (thread.early, thread.early_status) if thread.early and thread.early > row.id else (None, None)
         return with_top(thread, row, status)._replace(early=waiting[0], early_status=waiting[1])
 
@@ -165,12 +165,12 @@ class CheckpointStaging:
         entries = dict(before.entries) if before else {}
         for idx, channel, parts in op.writes:
             if before is None or idx not in before.entries or (idx < 0 and not op.only_new):
-                slot = self._draft.place(channel, parts, None, early=True)
+                slot = self._draft.store_value(channel, parts, None, early=True)
                 entries[idx] = WriteEntry(channel, slot, parts.size, (op.path, op.run, op.time))
         if not entries or (before is not None and entries == before.entries):
             return
         row = WriteRow(op.ns, op.checkpoint, op.task, op.path, op.run, op.time, (), (), b"")
-        row = pack_writes(row, entries, self._draft.naming())
+        row = pack_writes(row, entries, self._draft.name_table())
         self._tasks[key] = TaskWrites(row, entries)
         if before is None:
             self._new.add(key)
@@ -222,7 +222,7 @@ def _inherited_slots(op: Put, parent: CheckpointRecord) -> dict[str, Slot]:
         and _same_version(parent, op, name)
         and not slot.snapshot
         and name not in metadata.delta_channels(op.metadata.own)
-        and name not in metadata.delta_channels(parent.own)
+        and name not in metadata.delta_channels(parent.own_metadata)
     }
 
 
@@ -238,12 +238,12 @@ def _with_writes(thread: ThreadRow, op: PutWrites) -> ThreadRow:
 
     Writes on the newest root checkpoint count at once; writes on one that does not exist yet count when it is put.
     """
-    status = of_writes(channel for _, channel, _ in op.writes)
+    status = status_of_writes(channel for _, channel, _ in op.writes)
     if op.ns != "":
         return thread
     if op.checkpoint == thread.top:
-        return thread._replace(status=worse(thread.status, status))
+        return thread._replace(status=worse_status(thread.status, status))
     if op.checkpoint < max(thread.top or "", thread.early or ""):
         return thread
     before = thread.early_status if thread.early == op.checkpoint else None
-    return thread._replace(early=op.checkpoint, early_status=worse(before or "idle", status))
+    return thread._replace(early=op.checkpoint, early_status=worse_status(before or "idle", status))

@@ -22,12 +22,12 @@ _START = "__start__"
 _EMPTY_LIST = b"\x90"
 
 
-def worse(one: str, other: str) -> str:
+def worse_status(one: str, other: str) -> str:
     """Return the status that matters more."""
     return max(one, other, key=STATUSES.index)
 
 
-def of_writes(channels: Iterable[str]) -> str:
+def status_of_writes(channels: Iterable[str]) -> str:
     """Return the status of a thread with writes on these channels."""
     names = set(channels)
     if ERROR in names:
@@ -37,17 +37,17 @@ def of_writes(channels: Iterable[str]) -> str:
     return "pending" if names else "idle"
 
 
-def of_checkpoint(record: CheckpointRecord) -> str:
+def status_of_checkpoint(record: CheckpointRecord) -> str:
     """Return the status of a thread whose newest checkpoint is this one, before any write on it."""
-    return "pending" if triggers(record) else "idle"
+    return "pending" if triggered_channels(record) else "idle"
 
 
-def triggers(record: CheckpointRecord) -> list[str]:
+def triggered_channels(record: CheckpointRecord) -> list[str]:
     """Return the channels that trigger a node or a pending send."""
     return [channel for channel in record.slots if _is_unseen(record, channel)]
 
 
-def triggered(channel: str) -> str:
+def triggered_node(channel: str) -> str:
     """Return the node that such a channel triggers; for the pending sends, the channel's name."""
     return channel.removeprefix(_BRANCH)
 

@@ -24,8 +24,8 @@ from threadkeep.engine.log.records import (
     reseal,
 )
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.status import of_checkpoint, of_writes, worse
-from threadkeep.engine.threads.thread_rows import CheckpointPlace, ThreadRows
+from threadkeep.engine.threads.status import status_of_checkpoint, status_of_writes, worse_status
+from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows
 
 TaskKey = tuple[str, str, str]
 """Namespace, checkpoint id and task id of some writes."""
@@ -37,15 +37,15 @@ class PruneSelection(NamedTuple):
     Writes and checkpoints that delta channels are rebuilt from stay in addition.
     """
 
-    visible: set[CheckpointPlace]
-    keeps_write: Callable[[CheckpointPlace, WriteEntry], bool]
+    visible: set[CheckpointKey]
+    keeps_write: Callable[[CheckpointKey, WriteEntry], bool]
 
 
 class Survivors(NamedTuple):
     """What remains: rows as they will be stored, hidden ones included, and the items that nothing needs any more."""
 
-    visible: set[CheckpointPlace]
-    rows: dict[CheckpointPlace, CheckpointRow]
+    visible: set[CheckpointKey]
+    rows: dict[CheckpointKey, CheckpointRow]
     tasks: dict[TaskKey, TaskWrites]
     unused: tuple[ItemRange, ...]
 
@@ -64,10 +64,10 @@ def find_survivors(thread: ThreadRows, selection: PruneSelection) -> Survivors:
     return Survivors(selection.visible, rows, tasks, _unused_items(thread, kept, list(tasks.values())))
 
 
-def _needed_ancestors(thread: ThreadRows, visible: set[CheckpointPlace]) -> dict[CheckpointPlace, set[str]]:
+def _needed_ancestors(thread: ThreadRows, visible: set[CheckpointKey]) -> dict[CheckpointKey, set[str]]:
     """The ancestors that survivors' delta channels are rebuilt from, each with the channels that need it."""
     deltas = delta_channels(thread.records)
-    needed: dict[CheckpointPlace, set[str]] = {}
+    needed: dict[CheckpointKey, set[str]] = {}
     for survivor in visible:
         key, visited = survivor, {survivor}
         without_value = deltas[key] - thread.records[key].slots.keys()
@@ -81,11 +81,11 @@ def _needed_ancestors(thread: ThreadRows, visible: set[CheckpointPlace]) -> dict
     return needed
 
 
-def delta_channels(records: Mapping[CheckpointPlace, CheckpointRecord]) -> dict[CheckpointPlace, frozenset[str]]:
+def delta_channels(records: Mapping[CheckpointKey, CheckpointRecord]) -> dict[CheckpointKey, frozenset[str]]:
     """Return the delta channels of each checkpoint: those that it or an ancestor counts, or has a snapshot of."""
-    known: dict[CheckpointPlace, frozenset[str]] = {}
+    known: dict[CheckpointKey, frozenset[str]] = {}
     for start in records:
-        path: dict[CheckpointPlace, None] = {}
+        path: dict[CheckpointKey, None] = {}
         key = start
         while key in records and key not in known and key not in path:
             path[key] = None
@@ -99,10 +99,10 @@ def delta_channels(records: Mapping[CheckpointPlace, CheckpointRecord]) -> dict[
 
 def _own_delta_channels(record: CheckpointRecord) -> frozenset[str]:
     snapshots = (name for name, slot in record.slots.items() if slot.snapshot)
-    return metadata.delta_channels(record.own).union(snapshots)
+    return metadata.delta_channels(record.own_metadata).union(snapshots)
 
 
-def _parent_key(record: CheckpointRecord) -> CheckpointPlace:
+def _parent_key(record: CheckpointRecord) -> CheckpointKey:
     return (record.row.ns, record.row.parent or "")
 
 
@@ -112,7 +112,7 @@ def task_key(task: TaskWrites) -> TaskKey:
 
 
 def _surviving_writes(
-    thread: ThreadRows, selection: PruneSelection, needed: Mapping[CheckpointPlace, set[str]]
+    thread: ThreadRows, selection: PruneSelection, needed: Mapping[CheckpointKey, set[str]]
 ) -> list[TaskWrites]:
     """The writes that the selection keeps, and those that delta channels are rebuilt from, whoever made them."""
     left = []
@@ -132,7 +132,7 @@ def _surviving_writes(
 def _repack(thread: ThreadRows, left: Sequence[TaskWrites]) -> dict[TaskKey, TaskWrites]:
     """Writes by key. The row of a task that lost some of its writes is packed again."""
     numbers = {name: n for n, name in enumerate(thread.head.names)}
-    names = thread.head.reading()._replace(number=numbers.__getitem__)
+    names = thread.head.name_table()._replace(number=numbers.__getitem__)
     return {
         task_key(task): task._replace(row=pack_writes(task.row, task.entries, names))
         if len(task.entries) * 3 != len(task.row.index)
@@ -141,9 +141,7 @@ def _repack(thread: ThreadRows, left: Sequence[TaskWrites]) -> dict[TaskKey, Tas
     }
 
 
-def _surviving_row(
-    thread: ThreadRows, key: CheckpointPlace, kept: set[CheckpointPlace], *, hidden: bool
-) -> CheckpointRow:
+def _surviving_row(thread: ThreadRows, key: CheckpointKey, kept: set[CheckpointKey], *, hidden: bool) -> CheckpointRow:
     """A row that stays. It loses a parent that is removed, but not one that never existed."""
     row = thread.records[key].row
     parent = _parent_key(thread.records[key])
@@ -152,7 +150,7 @@ def _surviving_row(
     return row if changed == row else reseal(row, changed, thread.head.where)
 
 
-def _unused_items(thread: ThreadRows, kept: set[CheckpointPlace], tasks: Sequence[TaskWrites]) -> tuple[ItemRange, ...]:
+def _unused_items(thread: ThreadRows, kept: set[CheckpointKey], tasks: Sequence[TaskWrites]) -> tuple[ItemRange, ...]:
     """The items that no remaining row refers to. Names stay, because rows refer to them by number."""
     records = [thread.records[key] for key in kept]
     slots = [slot for record in records for slot in record.slots.values()]
@@ -160,7 +158,7 @@ def _unused_items(thread: ThreadRows, kept: set[CheckpointPlace], tasks: Sequenc
     used = [each for slot in slots for each in (*slot.ranges, *slot.refs())]
     used += [each for record in records for each in record.row.refs]
     used += [ItemRange(SHARED, record.row.labels, 1) for record in records]
-    return itemlog.minus((each for each in thread.stored if each.lane != NAMES), itemlog.union(used))
+    return itemlog.subtract((each for each in thread.stored if each.lane != NAMES), itemlog.union(used))
 
 
 def recount(thread: ThreadRows, left: Survivors) -> ThreadRow:
@@ -184,10 +182,10 @@ def _status(row: ThreadRow, top: CheckpointRecord | None, tasks: Sequence[TaskWr
         return "idle"
     if row.key.kind == CUBE and top.row.id == row.top:
         return row.status  # the status of a cube thread does not follow from its checkpoint alone
-    status = of_checkpoint(top)
+    status = status_of_checkpoint(top)
     for task in tasks:
         if (task.row.ns, task.row.checkpoint) == ("", top.row.id):
-            status = worse(status, of_writes(entry.channel for entry in task.entries.values()))
+            status = worse_status(status, status_of_writes(entry.channel for entry in task.entries.values()))
     return status
 
 
@@ -198,4 +196,4 @@ def _early_writes(thread: ThreadRows, top: str, tasks: Sequence[TaskWrites]) -> 
     ]
     early = max((task.row.checkpoint for task in early_tasks), default=None)
     channels = [entry.channel for t in early_tasks if t.row.checkpoint == early for entry in t.entries.values()]
-    return (early, of_writes(channels)) if early is not None else (None, None)
+    return (early, status_of_writes(channels)) if early is not None else (None, None)

@@ -13,7 +13,7 @@ from threadkeep.engine.log.itemlog import SHARED, ItemId
 from threadkeep.engine.log.records import CheckpointRecord, reseal
 from threadkeep.engine.requests import Batch, Commit, NewLabels
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.branches import visible
+from threadkeep.engine.threads.branches import find_visible
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import TAG, ThreadRows, load_to_change
@@ -28,7 +28,7 @@ async def tag(heads: Heads, key: ThreadKey, ref: str | None, ns: str, name: str 
     def decide(seen: Seen[ThreadRows], _: int) -> Decision[str]:
         nonlocal ref
         thread = seen.state
-        record = visible(thread, ref, ns)
+        record = find_visible(thread, ref, ns)
         ref = record.row.id  # the next try must not choose another checkpoint
         if thread.metadata(record).get(TAG) == name:
             return Decision(ref)
@@ -45,7 +45,7 @@ def _batch(thread: ThreadRows, record: CheckpointRecord, name: str | None, nonce
     head, draft, row, new_labels = thread.head, Draft(thread.head), record.row, list[NewLabels]()
     assert head.row is not None
     if thread.key.kind == CUBE:
-        row = channels.checkpoint(row, record.slots, draft, _with_tag(record.own, name)).row
+        row = channels.pack_cube_checkpoint(row, record.slots, draft, _with_tag(record.own_metadata, name)).row
     else:
         labels = _with_tag(head.labels(row.labels), name)
         row = reseal(row, row._replace(labels=draft.share(pack(labels))), head.where)

@@ -14,7 +14,7 @@ from threadkeep.engine.commit import Seen, fill_cache
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import MSGPACK, Parts
 from threadkeep.engine.log.itemlog import ItemRange
-from threadkeep.engine.log.msgpack import SNAPSHOT, WHOLE, extension, split_parts
+from threadkeep.engine.log.msgpack import SNAPSHOT, WHOLE, read_extension, split_parts
 from threadkeep.engine.log.plain import plain_parts
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
 from threadkeep.engine.requests import LoadedRows, LoadThreadRows
@@ -22,14 +22,14 @@ from threadkeep.engine.threads.checkpoints import metadata_of
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.errors import Missing
 
-CheckpointPlace = tuple[str, str]
+CheckpointKey = tuple[str, str]
 """Namespace and id of a checkpoint."""
 LATEST = "latest"
 TAG = "tag"
 """The metadata key of a checkpoint's tag."""
 FORKED_FROM = "forked_from"
 """The metadata key of a branch that a rollback or a fork made: the id of the checkpoint where it starts."""
-BACK = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
+ANCESTOR_REF = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
 """A reference to an ancestor: `~2` is the parent's parent."""
 _PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
 
@@ -41,8 +41,8 @@ class ThreadRows(NamedTuple):
     """
 
     head: Head
-    records: dict[CheckpointPlace, CheckpointRecord]
-    tasks: dict[CheckpointPlace, list[TaskWrites]]
+    records: dict[CheckpointKey, CheckpointRecord]
+    tasks: dict[CheckpointKey, list[TaskWrites]]
     stored: tuple[ItemRange, ...]
 
     @property
@@ -64,9 +64,9 @@ def thread_rows(heads: Heads, key: ThreadKey, loaded: LoadedRows) -> ThreadRows 
     """Decode the reply of `LoadThreadRows`. None if the thread does not exist; Corrupt if a row cannot be decoded."""
     if loaded.thread is None:
         return None
-    head = heads.seen(key, loaded, None)
-    records: dict[CheckpointPlace, CheckpointRecord] = {}
-    tasks: dict[CheckpointPlace, list[TaskWrites]] = {}
+    head = heads.head_from(key, loaded, None)
+    records: dict[CheckpointKey, CheckpointRecord] = {}
+    tasks: dict[CheckpointKey, list[TaskWrites]] = {}
     for found in loaded.checkpoints:
         if found.row is not None:
             records[(found.row.ns, found.row.id)] = head.checkpoint(found.row)
@@ -89,7 +89,7 @@ async def load_to_change(heads: Heads, key: ThreadKey) -> Seen[ThreadRows]:
     return Seen(found, found.head.row, found.records)
 
 
-def find(thread: ThreadRows, ref: str | None, ns: str = "") -> CheckpointRecord:
+def find_checkpoint(thread: ThreadRows, ref: str | None, ns: str = "") -> CheckpointRecord:
     """Return the checkpoint that a reference names.
 
     A reference is an id, a unique beginning or end of one, or `latest` (or None); `~2` after it means two before. A
@@ -99,8 +99,8 @@ def find(thread: ThreadRows, ref: str | None, ns: str = "") -> CheckpointRecord:
     exact = thread.records.get((ns, ref))
     if exact is not None:
         return exact
-    if (back := BACK.fullmatch(ref)) is not None:
-        return _ancestor(thread, find(thread, back["ref"], ns), int(back["steps"]))
+    if (back := ANCESTOR_REF.fullmatch(ref)) is not None:
+        return _ancestor(thread, find_checkpoint(thread, back["ref"], ns), int(back["steps"]))
     where = f"thread {thread.key.id!r}" + (f", namespace {ns!r}" if ns else "")
     return thread.records[(ns, match_id([record.row.id for record in thread.visible(ns)], ref, where))]
 
@@ -148,16 +148,16 @@ def forked_from(thread: ThreadRows, record: CheckpointRecord) -> str | None:
     return named if isinstance(named, str) else None
 
 
-def children(thread: ThreadRows) -> dict[CheckpointPlace, set[str]]:
+def children(thread: ThreadRows) -> dict[CheckpointKey, set[str]]:
     """Return the ids of each checkpoint's children, hidden ones included. A branch is a child of where it starts."""
-    found: dict[CheckpointPlace, set[str]] = {}
+    found: dict[CheckpointKey, set[str]] = {}
     for (ns, id), record in thread.records.items():
         for parent in {record.row.parent, forked_from(thread, record)} - {None, id}:
             found.setdefault((ns, parent or ""), set()).add(id)
     return found
 
 
-async def with_items(heads: Heads, thread: ThreadRows, slots: Iterable[Slot]) -> ThreadRows:
+async def load_slots(heads: Heads, thread: ThreadRows, slots: Iterable[Slot]) -> ThreadRows:
     """Load the items of these slots into the thread's cache. One round trip; none if all of them are cached.
 
     Conflict if the thread was pruned since its rows were loaded: load them again.
@@ -166,7 +166,7 @@ async def with_items(heads: Heads, thread: ThreadRows, slots: Iterable[Slot]) ->
     return thread
 
 
-def value_of(head: Head, slot: Slot, what: str) -> Any:
+def slot_value(head: Head, slot: Slot, what: str) -> Any:
     """Return the value of a slot as plain data; its items must be cached. `what` names it in errors."""
     if slot.inline is not None:
         return plain_parts(0, slot.tag, 1, slot.inline, what=what)
@@ -182,18 +182,18 @@ def stored_parts(head: Head, slot: Slot) -> Parts:
     return Parts(slot.kind, slot.tag, elements, slot.snapshot)
 
 
-def parts_of(head: Head, slot: Slot) -> Parts:
+def slot_parts(head: Head, slot: Slot) -> Parts:
     """Return the parts of a slot's value; its items must be cached. A snapshot that is stored whole is unwrapped."""
     parts = stored_parts(head, slot)
     if parts.kind != WHOLE or parts.tag != MSGPACK or not parts.data:
         return parts
-    wrapped = extension(parts.data, 0)
+    wrapped = read_extension(parts.data, 0)
     if wrapped is None or wrapped[0] != SNAPSHOT:
         return parts
     return Parts(WHOLE, MSGPACK, [parts.data[wrapped[1] :]], snapshot=True)
 
 
-def node_of(path: str, sends: Iterable[Any] = ()) -> str | None:
+def node_of_task(path: str, sends: Iterable[Any] = ()) -> str | None:
     """Return the node that a task ran, from its path; for a Send, from the pending send with its number.
 
     `sends` is the plain value of the checkpoint's pending sends. None if the path does not tell: writes of update_state

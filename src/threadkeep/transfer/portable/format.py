@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from threadkeep.engine.log.codec import pack, unpack
-from threadkeep.engine.log.itemlog import CHUNK, FIRST_CHANNEL, RUN_LISTS, Item, ItemRange
+from threadkeep.engine.log.itemlog import CHUNK, FIRST_CHANNEL, RANGE_LISTS, Item, ItemRange
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot, TaskWrites, WriteEntry, WriteRow
 from threadkeep.engine.memories.json_text import dump, load
@@ -226,7 +226,7 @@ def _read_value(line: Line, lane_of: Any, lists: Mapping[int, tuple[ItemRange, .
     if any(type(n) is not int or n not in lists for n in numbers):
         raise line.error("it refers to a list of runs that does not exist")
     covered = tuple(run for n in numbers for run in lists[n])
-    spill = tuple(ItemRange(RUN_LISTS, n, 1) for n in numbers)
+    spill = tuple(ItemRange(RANGE_LISTS, n, 1) for n in numbers)
     return Slot(kind, tag, elements, snapshot, None, covered + read_runs(line, lane_of), spill, len(covered))
 
 
@@ -238,7 +238,7 @@ def checkpoint_line(
     fields = {
         "type": CHECKPOINT, "ns": row.ns, "id": row.id, "parent": row.parent, "time": row.time, "hidden": row.hidden,
         "source": row.source, "step": row.step, "run": row.run,
-        "metadata": _exact_all({**record.own, **labels}), "fields": _exact_all(record.fields),
+        "metadata": _exact_all({**record.own_metadata, **labels}), "fields": _exact_all(record.fields),
         "versions": _exact_all(record.versions), "seen": {node: _exact_all(seen) for node, seen in record.seen.items()},
         "values": {name: _value(slot, lanes, lists) for name, slot in record.slots.items()},
     }  # fmt: skip
@@ -268,7 +268,7 @@ def read_checkpoint(
         versions=_read_all(line, "versions"),
         seen={node: _read_all(line.inner({"seen": seen}), "seen") for node, seen in line.table("seen").items()},
         slots={name: _read_value(line.inner(value), lane_of, lists) for name, value in line.table("values").items()},
-        own={},
+        own_metadata={},
         rest=(rest.text("tag"), rest.data("data")) if rest is not None else None,
     )
     return record, _read_all(line, "metadata")

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from threadkeep.engine.cube.channels import MESSAGES
-from threadkeep.engine.cube.channels import count as count_elements
+from threadkeep.engine.cube.channels import MESSAGES, count_elements
 from threadkeep.engine.identity import CUBE, ThreadKey, to_bytes
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import pack
-from threadkeep.engine.log.itemlog import FIRST_CHANNEL, NAMES, RUN_LISTS, SHARED, Item, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import FIRST_CHANNEL, NAMES, RANGE_LISTS, SHARED, Item, ItemId, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, NameTable, ThreadRow, WriteRow, pack_checkpoint, pack_writes
 from threadkeep.engine.requests import Batch, NewLabels
 from threadkeep.engine.threads import metadata
@@ -119,7 +118,7 @@ class PortableThreadRows:
         if n != len(self._lists):
             raise line.error(f"expected list of runs {len(self._lists)}, not {n}")
         self._lists[n] = runs
-        self._store(ItemId(RUN_LISTS, n), Item(itemlog.pack_ranges(runs)))
+        self._store(ItemId(RANGE_LISTS, n), Item(itemlog.pack_ranges(runs)))
         self.sum.add(lines.runs_line(n, runs, LaneNames(self._names)))
 
     def _checkpoint(self, line: Line) -> None:
@@ -135,7 +134,7 @@ class PortableThreadRows:
         try:
             label = self._share(pack(parts.labels))
             row = row._replace(source=parts.source, step=parts.step, run=parts.run, labels=label)
-            record = record._replace(row=row, own=parts.own)
+            record = record._replace(row=row, own_metadata=parts.own)
             packed = pack_checkpoint(row, record, self._naming(), self._share)
         except (TypeError, ValueError, RecursionError) as error:
             raise line.error(f"checkpoint {brief(row.id)}: {error}") from error

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import ormsgpack
 
 from threadkeep.engine.log.codec import MSGPACK, Parts
-from threadkeep.engine.log.msgpack import MAP, WHOLE, end, header, opened
+from threadkeep.engine.log.msgpack import MAP, WHOLE, header, object_end, read_header
 from threadkeep.engine.log.splitter import Splitter
 from threadkeep.transfer.sources.source import UnreadableError
 
@@ -60,19 +60,19 @@ def _why_not(tag: str | None) -> str:
 
 
 def _from_msgpack(splitter: Splitter, ns: str, data: bytes) -> SplitCheckpoint:
-    kind, count, at = opened(data, 0)
+    kind, count, at = read_header(data, 0)
     if kind != MAP:
         raise ValueError("it is not a map")
     plain: dict[str, Any] = {}
     values: dict[str, Parts] = {}
     rest: list[bytes] = []
     for _ in range(count):
-        start, at = at, end(data, at)
+        start, at = at, object_end(data, at)
         key = ormsgpack.unpackb(data[start:at])
-        if key == _VALUES and opened(data, at)[0] == MAP:
+        if key == _VALUES and read_header(data, at)[0] == MAP:
             values, at = _values(splitter, ns, data, at)
             continue
-        value_at, at = at, end(data, at)
+        value_at, at = at, object_end(data, at)
         if key in _PLAIN:
             plain[key] = unpacked(data[value_at:at])
         else:
@@ -83,10 +83,10 @@ def _from_msgpack(splitter: Splitter, ns: str, data: bytes) -> SplitCheckpoint:
 
 
 def _values(splitter: Splitter, ns: str, data: bytes, at: int) -> tuple[dict[str, Parts], int]:
-    _, count, at = opened(data, at)
+    _, count, at = read_header(data, at)
     values: dict[str, Parts] = {}
     for _ in range(count):
-        start, at = at, end(data, at)
+        start, at = at, object_end(data, at)
         name = ormsgpack.unpackb(data[start:at])
         values[name], at = splitter.take((ns, name), data, at)
     return values, at

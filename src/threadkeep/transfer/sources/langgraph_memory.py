@@ -16,7 +16,7 @@ from threadkeep.engine.log.codec import Parts
 from threadkeep.engine.log.splitter import Splitter
 from threadkeep.engine.memories import json_text
 from threadkeep.engine.memories.requests import MemoryRow
-from threadkeep.engine.memories.vectors import packed
+from threadkeep.engine.memories.vectors import pack_vector
 from threadkeep.transfer.sources.checkpoint_bytes import metadata, split_checkpoint, versions
 from threadkeep.transfer.sources.langgraph_sqlite import encoded
 from threadkeep.transfer.sources.source import (
@@ -152,4 +152,4 @@ class InMemoryStoreMemories:
 
     def _embedded(self, space: tuple[str, ...], key: str) -> tuple[bytes, ...]:
         held = self._store._vectors.get(space, {}).get(key, {})  # noqa: SLF001
-        return tuple(packed(vector, len(vector)) for _, vector in sorted(held.items()))
+        return tuple(pack_vector(vector, len(vector)) for _, vector in sorted(held.items()))

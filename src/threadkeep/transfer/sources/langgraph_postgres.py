@@ -21,7 +21,7 @@ from langgraph.checkpoint.serde.types import TASKS
 from threadkeep.engine.log.codec import MSGPACK, Parts
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header
 from threadkeep.engine.log.splitter import Splitter
-from threadkeep.engine.memories.vectors import packed as packed_vector
+from threadkeep.engine.memories.vectors import pack_vector as packed_vector
 from threadkeep.transfer.sources.checkpoint_bytes import JSON, joined, metadata, packed, plain_value, versions
 from threadkeep.transfer.sources.langgraph_sqlite import encoded
 from threadkeep.transfer.sources.langgraph_store import StoreTableMemories
