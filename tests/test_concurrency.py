@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import threadkeep
 from checkpoint_chains import Chain, config, list_ids, values_of
@@ -278,6 +280,38 @@ async def test_a_cancelled_put_is_finished_by_the_worker(keep: threadkeep.Keep) 
         while len([found async for found in keep.checkpointer.alist(config("t"))]) < 2:
             await asyncio.sleep(0.01)
     assert [found.checkpoint["id"] async for found in keep.checkpointer.alist(config("t"))] == ["later", "00000000"]
+
+
+async def test_async_puts_of_one_thread_are_stored_in_the_order_of_their_calls(url: str) -> None:
+    class Slow(JsonPlusSerializer):
+        """Takes longer for some values than for others."""
+
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            if obj == "slow":
+                time.sleep(0.1)
+            return super().dumps_typed(obj)
+
+    async with threadkeep.open(url, serde=Slow()) as keep:
+        for cancelled in (False, True):
+            checkpoint = empty_checkpoint()
+            puts = [
+                asyncio.ensure_future(
+                    keep.checkpointer.aput(
+                        config("t"),
+                        {**checkpoint, "channel_values": {"x": value}, "channel_versions": {"x": 1}},
+                        {},
+                        {"x": 1},
+                    )
+                )
+                for value in ("slow", "quick")
+            ]
+            await asyncio.sleep(0)
+            if cancelled:
+                puts[0].cancel()
+            await asyncio.gather(*puts, return_exceptions=True)
+            stored = await keep.checkpointer.aget_tuple(config("t"))
+            assert stored is not None
+            assert stored.checkpoint["channel_values"] == {"x": "quick"}, "the later call counts"
 
 
 def test_a_loop_may_be_closed_while_its_calls_are_under_way(keep: threadkeep.Keep) -> None:

@@ -70,9 +70,22 @@ class _PendingChange:
 
     deliver: Deliver
     op: Any = None
+    make: Callable[[], Any] | None = None
+    """Makes the op, for async callers: encoding takes too long for an event loop."""
     plan: Callable[[], Plan[Any]] | None = None
     caller: _WaitingCaller | None = None
     """The thread that waits for it and can drive its queue."""
+
+    def make_op(self) -> bool:
+        """Make the op, if that is still to be done. Return whether there is a change; if not, deliver the error."""
+        if self.make is None:
+            return True
+        made = try_call(self.make)
+        if isinstance(made, Failure):
+            self.deliver(made)
+            return False
+        self.op, self.make = made.value, None
+        return True
 
 
 class _WaitingCaller:
@@ -138,6 +151,8 @@ class _State:
     def __init__(self, runner: Runner, writers: int) -> None:
         self.lock = threading.Lock()
         self.queues: dict[Hashable, _ThreadQueue] = {}
+        self.inbox: deque[tuple[Hashable, PlanOfOps, _PendingChange]] = deque()
+        """Changes of event loops and the main thread, in the order of their calls, on their way to the queues."""
         self.commits: deque[tuple[_RunningPlan, Request[Any]]] = deque()
         self.committing = threading.Semaphore(writers)
         # By a weak reference, so that an idle worker does not keep an unused Keep alive.
@@ -185,8 +200,8 @@ class Runner:
         return self._wait(key, plan_of_ops, lambda deliver: _PendingChange(deliver, op=op))
 
     async def achange(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Any]) -> Any:
-        """Async variant; a worker also makes the op."""
-        return await self._await(key, plan_of_ops, lambda deliver: _PendingChange(deliver, op=make()))
+        """Async variant; whoever drives the queue also makes the op. Calls of one thread keep their order."""
+        return await self._await(key, plan_of_ops, lambda deliver: _PendingChange(deliver, make=make))
 
     def exclusive(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Plan[T]]) -> T:
         """Drive a plan that changes an agent thread, while no other change of that thread is under way here."""
@@ -237,7 +252,7 @@ class Runner:
     def _wait(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[Deliver], _PendingChange]) -> Any:
         state, caller = self._open_state(), _WaitingCaller()
         if threading.current_thread() is threading.main_thread():
-            self._submit(key, plan_of_ops, make, caller.deliver)
+            self._submit(key, plan_of_ops, make(caller.deliver))
             caller.wait()
         else:
             change = make(caller.deliver)
@@ -256,45 +271,50 @@ class Runner:
 
     async def _await(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[Deliver], _PendingChange]) -> Any:
         future, deliver = _future()
-        self._submit(key, plan_of_ops, make, deliver)
+        self._submit(key, plan_of_ops, make(deliver))
         return await future
 
-    def _submit(
-        self,
-        key: Hashable,
-        plan_of_ops: PlanOfOps,
-        make: Callable[[Deliver], _PendingChange],
-        deliver: Deliver,
-    ) -> None:
-        """Let a worker make a change and drive it as far as it can."""
+    def _submit(self, key: Hashable, plan_of_ops: PlanOfOps, change: _PendingChange) -> None:
+        """Let a worker put a change into the queue of its thread and drive it as far as it can.
+
+        Changes keep the order of their calls. The caller only appends to deques: if Ctrl-C interrupts it between the
+        two, no lock is held and no queue is left without a driver; the next call takes the change along.
+        """
         state = self._open_state()
+        state.inbox.append((key, plan_of_ops, change))
+        state.workers.submit(partial(self._empty_inbox, state))
 
-        def job() -> None:
-            made = try_call(lambda: make(deliver))
-            if isinstance(made, Failure):
-                deliver(made)
-                return
-            self._enqueue(state, key, plan_of_ops, made.value)
-
-        state.workers.submit(job)
+    def _empty_inbox(self, state: _State) -> None:
+        """Move all changes from the inbox to their queues. Drive one new queue; let other workers drive the others."""
+        with state.lock:
+            started = []
+            while state.inbox:
+                started.append(self._append(state, *state.inbox.popleft()))
+        queues = [queue for queue in started if queue is not None]
+        for queue in queues[1:]:
+            state.workers.submit(partial(self._start_next, state, queue))
+        if queues:
+            self._start_next(state, queues[0])
 
     def _enqueue(
-        self,
-        state: _State,
-        key: Hashable,
-        plan_of_ops: PlanOfOps,
-        change: _PendingChange,
-        caller: _WaitingCaller | None = None,
+        self, state: _State, key: Hashable, plan_of_ops: PlanOfOps, change: _PendingChange, caller: _WaitingCaller
     ) -> None:
-        """Put a change into the queue of its thread. If there was no queue, start one."""
+        """Put a change into the queue of its thread. If there was no queue, drive it as far as possible."""
         with state.lock:
-            queue = state.queues.get(key)
-            if queue is not None:
-                queue.waiting.append(change)
-                return
-            queue = state.queues[key] = _ThreadQueue(key, plan_of_ops)
+            queue = self._append(state, key, plan_of_ops, change)
+        if queue is not None:
+            self._start_next(state, queue, caller)
+
+    @staticmethod
+    def _append(state: _State, key: Hashable, plan_of_ops: PlanOfOps, change: _PendingChange) -> _ThreadQueue | None:
+        """Append a change to its thread's queue, under the lock. Return the queue if it is new: nobody drives it."""
+        queue = state.queues.get(key)
+        if queue is not None:
             queue.waiting.append(change)
-        self._start_next(state, queue, caller)
+            return None
+        queue = state.queues[key] = _ThreadQueue(key, plan_of_ops)
+        queue.waiting.append(change)
+        return queue
 
     def _start_next(self, state: _State, queue: _ThreadQueue, caller: _WaitingCaller | None = None) -> None:
         """Run plans of a queue until one waits for its commit, none is left, or the caller has its outcome."""
@@ -304,6 +324,9 @@ class Runner:
                     del state.queues[queue.key]
                     return
                 changes = queue.take_next()
+            changes = [change for change in changes if change.make_op()]
+            if not changes:
+                continue
             running = _RunningPlan(queue, changes, _plan_for(queue, changes))
             if not self._continue(state, running, Reply()):
                 return
