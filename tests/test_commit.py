@@ -80,13 +80,13 @@ def test_a_read_that_is_always_interrupted_by_a_prune_ends_as_conflict(bench: Be
 
 def test_items_of_a_thread_that_was_pruned_meanwhile_are_a_conflict(bench: Bench) -> None:
     thread = bench.backend._threads[KEY]
-    head = bench.heads.seen(KEY, bench.backend.answer(LoadThreadRows(KEY)), None)
+    head = bench.heads.head_from(KEY, bench.backend.answer(LoadThreadRows(KEY)), None)
     wanted = thread.checkpoints[("", "3")].refs
     for asked in ([LoadItems], []):
         bench.drive(fill_cache(bench.heads, head, wanted))
         assert bench.asked == asked
     assert not head.cache.lacking(wanted)
-    head = bench.heads.seen(KEY, bench.backend.answer(LoadThreadRows(KEY)), None)
+    head = bench.heads.head_from(KEY, bench.backend.answer(LoadThreadRows(KEY)), None)
     thread.row = thread.row._replace(epoch=thread.row.epoch + 1)
     with pytest.raises(Conflict, match="thread 't' was pruned while it was read"):
         bench.drive(fill_cache(bench.heads, head, wanted))

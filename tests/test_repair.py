@@ -479,7 +479,7 @@ async def test_a_talk_is_mended_with_the_messages_that_can_be_read(url: str) -> 
         repaired = await keep.arepair("row")
         assert (repaired.damaged, repaired.parent) == (newest.id, newest.parent)
         assert len((await keep.cube.load("row")).messages) == 7
-        with pytest.raises(ValueError, match="CubeLoop's"):
+        with pytest.raises(ValueError, match="CubeLoop thread"):
             await keep.arepair("row", ns="a")
 
 

@@ -84,9 +84,9 @@ FILES = {
     "[[retention]]\nkeep_lst = 3": "[[retention]] 1: unknown key 'keep_lst'",
     "[[retention]]\nkeep_last = 3\n[[retention]]\nkeep_for = 'long'": "[[retention]] 2: keep_for",
     "[[retention]]\nkeep_last = 'x'": "[[retention]] 1: keep_last",
-    "[retention]\nkeep_last = 3": "must be tables",
-    "retention = 3": "must be tables",
-    "[[retentoin]]\nkeep_last = 3": "unknown 'retentoin'",
+    "[retention]\nkeep_last = 3": "must be an array of tables",
+    "retention = 3": "must be an array of tables",
+    "[[retentoin]]\nkeep_last = 3": "unknown key 'retentoin'",
     "[[retention": "Expected",
 }
 

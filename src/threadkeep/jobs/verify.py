@@ -132,6 +132,6 @@ def _check_memories(session: Session, report: _Report) -> Work[None]:
             return
         report.memories += len(page.memories)
         report.add(list(memory_problems(page, dims)))
-        after = page.last
+        after = page.cursor
         if after is None:
             return
