@@ -1,8 +1,8 @@
-"""Every saver gives the same answers: each random operation goes to all of them and to a model, and they must agree.
+"""All savers give the same results: each random operation is applied to all backends and to a model.
 
 Memory, SQLite and PostgreSQL, sync and async, and Valkey in fewer examples, each with two Keeps that write the same
-storage in turn (what one remembers of a thread must not survive what the other does to it) and a third that only reads.
-`THREADKEEP_HYPOTHESIS=prove` looks longer.
+storage in turn (what one caches of a thread must not outlive a change by the other) and a third that only reads.
+`THREADKEEP_HYPOTHESIS=prove` searches longer.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ SPECIAL = [ERROR, INTERRUPT, RESUME, SCHEDULED]
 LABELS = [1, 1.0, True, "1", None, {"a": [1, {"b": None}]}, {"a": [1.0, {"b": None}]}]
 SOURCES = ["input", "loop", "update", "fork"]
 CACHES = [1 << 26, 20_000, 1 << 26]
-"""The second Keep of each store has to forget most of what it saw."""
+"""The second Keep of each store has a small cache, and drops most of what it read."""
 
 serde = JsonPlusSerializer()
 
 
 def told(found: Any) -> Any:
-    """All that a tuple says; values as the bytes that a serializer makes of them, so types and order count."""
+    """Return everything in a tuple, with values as serialized bytes, so that types and order count."""
     if found is None:
         return None
     inner, parent = found.config["configurable"], found.parent_config
@@ -68,7 +68,7 @@ def told(found: Any) -> Any:
 
 
 def told_history(found: Any) -> Any:
-    """The same for the history of delta channels."""
+    """Return the same for the history of delta channels."""
     return {
         channel: (
             [(task, name, serde.dumps_typed(value)) for task, name, value in told["writes"]],
@@ -86,7 +86,7 @@ TELL: dict[str, Callable[[Any], Any]] = {
 
 
 def differences(found: Any, expected: Any, where: str = "") -> Iterator[str]:
-    """Where two answers part, shortened."""
+    """Return where two results differ, shortened."""
     if isinstance(found, list | tuple) and isinstance(expected, list | tuple) and len(found) == len(expected):
         for n, (one, other) in enumerate(zip(found, expected, strict=True)):
             yield from differences(one, other, f"{where}[{n}]")
@@ -98,7 +98,7 @@ def differences(found: Any, expected: Any, where: str = "") -> Iterator[str]:
 
 
 class Store:
-    """One storage and the Keeps on it. Its colour is how it is called unless asked otherwise."""
+    """One storage and the Keeps on it, called sync or async by default."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Store:
         return find_problems(self._path, self._tenant)
 
     def problems(self) -> list[Problem]:
-        """What verify finds, in `make test` in memory only; parents that were never put are the play's own."""
+        """Return what verify finds (in `make test` in memory only), without parents that were never put."""
         if not self.name.startswith("memory") and not PROVING:
             return []
         return [problem for problem in self._keeps[2].verify().problems if problem.problem != "missing parent"]
@@ -136,7 +136,7 @@ class Store:
         self._keeps[which] = self._open(which)
 
     def do(self, which: int, verb: str, *args: Any, flip: bool = False, **kwargs: Any) -> Any:
-        """Call a verb of one Keep's saver, in this store's colour or (flip) in the other one, on a loop of its own."""
+        """Call a verb of one Keep's saver as this store does by default, or (flip) the other way, on its own loop."""
         saver = self._keeps[which].checkpointer
         if self._is_async == flip:
             found = getattr(saver, verb)(*args, **kwargs)
@@ -145,7 +145,7 @@ class Store:
         return run(self._awaited(getattr(saver, f"a{verb}")(*args, **kwargs), verb))
 
     def do_all(self, which: int, calls: Sequence[tuple[Any, ...]], *, flip: bool) -> None:
-        """Make several calls at the same time."""
+        """Make several calls concurrently."""
         saver = self._keeps[which].checkpointer
         if self._is_async == flip:
             with ThreadPoolExecutor(len(calls)) as pool:
@@ -166,7 +166,7 @@ class Store:
         return self._keeps[2].threads(**chosen)
 
     def catalogue(self) -> dict[str, tuple[Any, ...]]:
-        """What it says of each thread, but for times and bytes. However it is ordered and paged, it says the same."""
+        """Return what the catalogue reports of each thread, without times and bytes. All orders and pages must agree."""
         listed = self.threads(order="id")
         for order in ("id", "updated", "created", "bytes"):
             whole = self.threads(order=order)
@@ -212,12 +212,12 @@ def on_server(name: str, url: str, tenant: str, group: str | None = None, *, is_
 
 
 def on_valkey(folder: Path) -> list[Store]:
-    """Alone, in fewer examples: what asks for all threads asks all partitions."""
+    """Only this one, in fewer examples: a query of all threads queries all partitions."""
     return [on_server("valkey", shared_pool.cluster(), shared_pool.fresh_tenant(), is_async=False)]
 
 
 class Agreement(RuleBasedStateMachine):
-    """Ids grow with the steps, but for those that are put in between or again."""
+    """Ids grow with the steps, except those that are put in between or again."""
 
     stores_in = staticmethod(stores)
 
@@ -226,7 +226,7 @@ class Agreement(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.stores = self.stores_in(self.folder)
         self.model = Model()
-        self.live: dict[tuple[str, str, str], dict[str, Any]] = {}  # the objects as the graph holds them
+        self.live: dict[tuple[str, str, str], dict[str, Any]] = {}  # the same objects that the graph holds
         self.known: dict[tuple[str, str, str], None] = {}
         self.clock = 0
         self.touched: set[str] = set()
@@ -235,7 +235,7 @@ class Agreement(RuleBasedStateMachine):
     # --- helpers
 
     def apply(self, data: Any, verb: str, *args: Any, keep: int | None = None, **kwargs: Any) -> None:
-        """Do the same to all, through one of the two Keeps of each."""
+        """Apply the same change to all, through one of the two Keeps of each."""
         which = data.draw(st.sampled_from([0, 0, 0, 1]), "keep") if keep is None else keep
         flip = data.draw(st.booleans(), "other colour")
         getattr(self.model, verb)(*args, **kwargs)
@@ -245,7 +245,7 @@ class Agreement(RuleBasedStateMachine):
     def agree(
         self, which: int, verb: str, *args: Any, flip: bool = False, stores: Sequence[Store] = (), **kwargs: Any
     ) -> None:
-        """Ask all the same."""
+        """Compare the result of the same call on all."""
         expected = TELL[verb](getattr(self.model, verb)(*args, **kwargs))
         for store in stores or self.stores:
             answer = TELL[verb](store.do(which, verb, *args, flip=flip, **kwargs))
@@ -257,7 +257,7 @@ class Agreement(RuleBasedStateMachine):
         return [p for p in self.model.checkpoint_keys() if thread in (None, p[0]) and ns in (None, p[1])]
 
     def new_id(self, draw: Any) -> str:
-        """Mostly greater than all, sometimes in between, sometimes one that is there, here or in another thread."""
+        """Draw an id: mostly greater than all, sometimes in between, sometimes an existing one of any thread."""
         kind = draw(st.sampled_from(["next"] * 6 + ["between", "again"]))
         if kind == "again" and self.known:
             return draw(st.sampled_from([id for _, _, id in self.known]))
@@ -269,7 +269,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES), steps=st.integers(1, 8))
     def run_a_graph(self, data: Any, thread: str, ns: str, steps: int) -> None:
-        """Checkpoints one after the other, with the writes that lead from each to the next."""
+        """Put a chain of checkpoints, with the writes that lead from each to the next."""
         run, parent = self.run(data.draw), self.parent(data.draw, thread, ns)
         for _ in range(steps):
             self.clock += 10
@@ -286,7 +286,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), again=st.booleans(), keep=st.integers(0, 1))
     def change_behind_the_back(self, data: Any, thread: str, again: bool, keep: int) -> None:
-        """A checkpoint of one Keep is put again by the other, or the whole thread anew; the first goes on from there."""
+        """Put a checkpoint of one Keep again, or the whole thread anew, by the other; the first continues from there."""
         self.clock += 20
         place, parent = (thread, "", f"{self.clock - 10:08}"), self.parent(data.draw, thread, "")
         self.apply(data, *self.a_put(data, place, parent, {}), keep=1 - keep)
@@ -298,7 +298,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
     def finish_a_step(self, data: Any, thread: str, ns: str) -> None:
-        """A checkpoint and the writes of many tasks on it arrive at the same time, in whatever order."""
+        """Put a checkpoint and the writes of many tasks on it concurrently."""
         self.clock += 10
         place, run = (thread, ns, f"{self.clock:08}"), self.run(data.draw)
         calls = [self.a_put(data, place, self.parent(data.draw, thread, ns), run)]
@@ -314,7 +314,7 @@ class Agreement(RuleBasedStateMachine):
         old = self.live.get((thread, ns, parent or ""), {"values": {}, "versions": {}})
         checkpoint, new_versions = self.step(draw, old["values"], old["versions"])
         if draw(st.integers(0, 9)) == 9:
-            new_versions = {}  # as update_state(..., as_node="__copy__") does it
+            new_versions = {}  # as update_state(..., as_node="__copy__") does
         config = {
             "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": parent, "user": "u"},
             "metadata": run,
@@ -328,7 +328,7 @@ class Agreement(RuleBasedStateMachine):
         return ("put", config, checkpoint, self.metadata(draw, thread, ns), new_versions)
 
     def parent(self, draw: Any, thread: str, ns: str) -> str | None:
-        """Mostly the latest, sometimes an older one (a fork), one that is gone, or none."""
+        """Draw a parent: mostly the latest, sometimes an older one (a fork), a removed one, or none."""
         there = [id for _, _, id in self.there(thread, ns)]
         kind = draw(st.sampled_from(["latest"] * 5 + ["old", "gone", "none"]))
         if kind == "latest" and there:
@@ -341,7 +341,7 @@ class Agreement(RuleBasedStateMachine):
     def step(
         self, draw: Any, values: dict[str, Any], versions: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A checkpoint after another: some channels change and get the next version, some are consumed."""
+        """Put a checkpoint after another: some channels change and get the next version, some are consumed."""
         after, marked = dict(values), dict(versions)
         version = self.next_version(draw, versions)
         channels = draw(st.lists(st.sampled_from([*CHANNELS]), max_size=3, unique=True))
@@ -388,7 +388,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
     def put_writes(self, data: Any, thread: str, ns: str) -> None:
-        """On a checkpoint that is there, on one that may come, again, with other writes."""
+        """Put writes on an existing checkpoint, on a future one, again, or different ones."""
         there = [id for _, _, id in self.there(thread, ns)]
         early = f"{self.clock + data.draw(st.integers(1, 2)) * 10:08}"
         id = data.draw(st.sampled_from(there[:3] * 2 + [early]))
@@ -437,7 +437,7 @@ class Agreement(RuleBasedStateMachine):
         self.touched.add(target)
 
     def go_on_and_copy_again(self, data: Any, source: str, target: str) -> None:
-        """What the target has become since the first copy stays."""
+        """What the target became after the first copy stays."""
         for place in self.there(target)[:1]:
             for task in TASKS:
                 self.apply(data, *self.some_writes(data, place, task, self.run(data.draw)))
@@ -448,7 +448,7 @@ class Agreement(RuleBasedStateMachine):
         for store in self.stores:
             store.reopen(which)
 
-    # --- questions, through the Keeps that write: what they then remember must not be wrong later
+    # --- reads, through the Keeps that write: what they then cache must not be wrong later
 
     @rule(data=st.data(), which=st.integers(0, 1), flip=st.booleans())
     def ask_for_one(self, data: Any, which: int, flip: bool) -> None:
@@ -483,7 +483,7 @@ class Agreement(RuleBasedStateMachine):
             before=before and {"configurable": {"checkpoint_id": before[2]}},
         )  # fmt: skip
 
-    # --- always
+    # --- invariants
 
     @invariant()
     def changed_threads_read_the_same(self) -> None:

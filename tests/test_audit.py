@@ -1,4 +1,4 @@
-"""Who wrote what, what nodes do, what threads take: against LangGraph's own words, and against what is stored."""
+"""trace, activity, sizes and stats: compared with LangGraph's own state, and with what is stored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SERDE = JsonPlusSerializer()
 
 @pytest.fixture(scope="module", params=BACKENDS, ids=lambda backend: backend.name)
 def living(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Keep, Any]]:
-    """A Keep that nobody changes: `fan`, `fan 2`, `write_cube_thread`, `other`; and the graph of the first."""
+    """A Keep that no test changes, with the threads `fan`, `fan 2`, `talk` and `other`; and the graph of the first."""
     with threadkeep.open(request.param.fresh(tmp_path_factory.mktemp("audit"), 0)) as keep:
         yield keep, populated(keep)
 
@@ -59,7 +59,7 @@ def tuples(keep: Keep, thread: str) -> list[Any]:
 
 
 def encoded(value: Any) -> int:
-    """The bytes of a write; of a list, those of its elements."""
+    """Return the bytes of a write; of a list, those of its elements."""
     return whole(value) - isinstance(value, list)
 
 

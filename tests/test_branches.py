@@ -1,4 +1,4 @@
-"""Going back and forking: one row that holds what its target holds, from which a graph or a talk goes on as from there."""
+"""rollback and fork: one new row with the target's contents, from which a graph or cube thread continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from threadkeep.jobs import branches
 from threadkeep.plan import Request
 
 SHORT = put_args("t", "3", "2", messages=talk(3), run="second")
-"""In place of a long value, which takes long."""
+"""Replaces a long value, whose handling takes long."""
 SEED = [f"ckpt_{n:03}" for n in range(1, 7)]
 
 
@@ -158,7 +158,7 @@ async def test_a_question_that_waits_can_be_answered_in_a_fork_and_in_its_thread
 
 
 async def test_a_fork_in_the_middle_leaves_out_what_came_after(url: str, call: Caller) -> None:
-    """The answers of the later step stand on the target: they are its child's."""
+    """The later step's answers are writes on the target: they belong to its child."""
     async with threadkeep.open(url) as keep:
         graph = nested()(keep.checkpointer)
         await call(graph, "invoke", {"said": ["go"]}, THREAD)
@@ -358,7 +358,7 @@ def test_a_namespace_is_rolled_back_by_itself(url: str) -> None:
         check(url)
 
 
-# --- others who write meanwhile, and lost replies
+# --- concurrent writers, and lost replies
 
 
 def test_a_rollback_beside_another_writer_is_greater_than_what_that_wrote(warm: Bench) -> None:
@@ -457,7 +457,7 @@ def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
     monkeypatch.setattr("threadkeep.jobs.prune.now_ms", lambda: 1 << 42)
     undisturbed, crashes = new_world(), 0
     ways = [(False, True), (True, False)]
-    if undisturbed.path is not None:  # the others cost time and show nothing that is a database's own
+    if undisturbed.path is not None:  # the others take long and test nothing that is specific to a database
         ways = [(True, False)] if name in ON_DISK else []
     before = undisturbed.tale()
     VERBS[name](undisturbed.keep)
@@ -489,7 +489,7 @@ def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
     assert crashes >= 3 * len(ways)
 
 
-# --- CubeLoop's threads
+# --- cube threads
 
 
 def said(text: str, id: str, run: str | None = None) -> UserMessage:

@@ -1,4 +1,4 @@
-"""The thread catalogue: what it says of each thread, in every order, page by page, and how it follows every change."""
+"""The thread catalogue: its fields, in every order, page by page, and after every kind of change."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def many(module_keep: Callable[[], threadkeep.Keep]) -> threadkeep.Keep:
 
 
 def filled(keep: threadkeep.Keep) -> threadkeep.Keep:
-    """Threads whose orders all differ, some of them at the same moment."""
+    """Write threads whose orders all differ, some of them at the same time."""
     chains = [Chain(keep.checkpointer, id) for id in ("m", "z", "A", "🦜", "a%", "a_", "b", "é", "aa", "a")]
     for number, chain in enumerate(chains):
         chain.put({"x": "y" * (number * 7919 % 1000)})
@@ -398,7 +398,7 @@ def test_an_interrupt_of_a_subgraph_shows_at_the_root(keep: threadkeep.Keep) -> 
 
 
 def test_the_status_counts_every_checkpoint_of_a_fork(keep: threadkeep.Keep) -> None:
-    """Going back to an old checkpoint and on from there makes a newer one, whose status counts."""
+    """Continuing from an old checkpoint makes a newer one, whose status counts."""
     run = graph(keep.checkpointer, asks)
     run.invoke({"log": ["hi"]}, THREAD)
     run.invoke(Command(resume="this"), THREAD)
@@ -470,7 +470,7 @@ def test_the_status_follows_deleted_runs_prunes_and_copies(keep: threadkeep.Keep
 
 
 def assert_counted(keep: threadkeep.Keep, id: str = "t") -> None:
-    """The row says what a scan would count."""
+    """The row has the same counts as a scan."""
     found = list(keep.checkpointer.list({"configurable": {"thread_id": id}}))
     info = one(keep, id)
     assert (info.checkpoints, info.writes) == (len(found), sum(len(each.pending_writes or []) for each in found))
@@ -537,7 +537,7 @@ def test_a_thread_that_is_made_again_starts_anew(keep: threadkeep.Keep) -> None:
 
 
 def noise(n: int, size: int = 400) -> str:
-    """Text that does not compress to nothing."""
+    """Return text that compresses badly."""
     return "".join(chr(33 + (n * 7919 + k * k * 104729 + k * n) % 90) for k in range(size))
 
 
@@ -612,7 +612,7 @@ def test_bytes_are_the_payloads_bodies_and_references_in_the_file(tmp_path: Path
 
 
 def test_bytes_stay_right_in_a_copy_whose_metadata_names_it(tmp_path: Path) -> None:
-    """A copy's metadata names the copy as its thread: longer, or shorter, than in its source."""
+    """A copy's metadata names the copy as its thread, which may be longer or shorter than the source's id."""
     path, long = tmp_path / "agent.db", "long name " * 200
     database = apsw.Connection(str(path))
     with threadkeep.open(f"sqlite:///{path}") as keep:

@@ -1,4 +1,4 @@
-"""The command as a program: every command on every backend, how it ends, and that all of it is documented."""
+"""The program `threadkeep`: every command on every backend, its exit codes, and that all of it is documented."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMANDS = cli_reference.commands()
 
 
 def program(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The real program, in a process of its own."""
+    """Run the real program in a new process."""
     return subprocess.run(
         [sys.executable, "-m", "threadkeep", *args],
         env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
@@ -35,7 +35,7 @@ def program(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def forked(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The same by an interpreter that has its imports done, which is most of the time that a command takes."""
+    """Run it through the fork server, because imports are most of the time that a command takes."""
     script = f"import os; os.environ.update({environment!r}); from threadkeep.cli import main; main()"
     pipe = subprocess.PIPE
     with fork_server.Forked([script, *args], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
@@ -86,7 +86,7 @@ def at(thread: str) -> dict[str, Any]:
 
 
 def filled(url: str, folder: Path) -> None:
-    """A thread that waits for an answer, memories, and a house to move from."""
+    """Write an interrupted thread, memories, and a SqliteSaver's file to import."""
     with threadkeep.open(url) as keep:
         graph(keep.checkpointer).invoke({"items": ["hello"]}, at("t"))
         keep.store.put(("users", "u7"), "food", {"likes": "pizza"})
@@ -95,7 +95,7 @@ def filled(url: str, folder: Path) -> None:
 
 
 def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
-    """Commands in the order of a working day, each with what its JSON must say."""
+    """Commands in a realistic order, each with what its JSON must contain."""
     there = f"sqlite:///{folder / 'there.db'}"
     return [
         (("threads",), lambda told: [each["id"] for each in told] == ["t"]),
@@ -142,7 +142,7 @@ def test_every_command_works_as_a_program(lasting_url: str, tmp_path: Path) -> N
         assert answered["items"] == ["from elsewhere", "greeted", "yes"]
 
 
-# --- how it ends
+# --- exit codes
 
 
 def test_the_installed_program_is_the_module() -> None:

@@ -1,4 +1,4 @@
-"""The command with input that people get wrong, or that is strange: nothing is lost, nothing is misunderstood."""
+"""The program with wrong or strange input: nothing is lost, nothing is misunderstood."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from threadkeep.cli.app import run
 
 
 def chat(keep: threadkeep.Keep, *ids: str) -> None:
-    """A thread of three checkpoints for each id."""
+    """Write a thread of three checkpoints for each id."""
     builder = StateGraph(MessagesState).add_node("reply", lambda _: {"messages": [("ai", "hello")]})
     graph = builder.add_edge(START, "reply").compile(checkpointer=keep.checkpointer)
     for id in ids:
@@ -140,7 +140,7 @@ def test_a_damaged_thread_does_not_keep_the_others_from_being_pruned_and_counted
 
 
 class Terminal(io.StringIO):
-    """Somebody who types."""
+    """A user who types."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""The commands that look: threads, show, tree, log, diff, blame, memories. Each says what the verbs say, and nothing that a user wrote steers the terminal."""
+"""The commands threads, show, tree, log, diff, blame and memories: they print what the verbs return, safely."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Command = Callable[..., Said]
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs the command in this process, on the URL that was last said."""
+    """Runs commands in this process, on the last URL given."""
     monkeypatch.setenv("COLUMNS", "100")
 
     def said(*args: str, url: str | None = None) -> Said:
@@ -254,7 +254,7 @@ def test_branches_are_lanes(memory: threadkeep.Keep) -> None:
 def test_lanes_are_crossed_and_roots_stand_apart(memory: threadkeep.Keep) -> None:
     for id, parent in (("1", None), ("2", None), ("3", "2"), ("4", "1"), ("5", "2"), ("6", None), ("7", "gone")):
         put(memory, id, parent)
-    put(memory, "8", "9")  # a parent that comes later is no parent to be drawn
+    put(memory, "8", "9")  # a parent with a greater id is not drawn as a parent
     put(memory, "9", None)
     apart = ["● 9", "", "● 8", "", "● 7", "", "● 6", ""]
     assert drawn(memory) == [*apart, "● 5", "│ ● 4", "│ │ ● 3", "├─│─╯", "● │ 2", "  ● 1"]
@@ -271,7 +271,7 @@ def test_subgraphs_hang_on_the_checkpoint_that_called_them(memory: threadkeep.Ke
     assert drawn(memory) == ["● 7", "", "● 6", "│ ● 5", "│ │ ● 4", "│ │ ● 3", "│ ├─╯", "│ ● 2", "├─╯", "● 1"]
 
 
-# --- text of users
+# --- users' text
 
 
 HOSTILE = {
@@ -292,7 +292,7 @@ def test_text_of_users_does_not_steer_the_terminal(tmp_path: Path, command: Comm
     file = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(file) as keep:
         for id in HOSTILE.values():
-            text = id.encode("utf-8", "replace").decode()  # nobody can store a value with a lone surrogate
+            text = id.encode("utf-8", "replace").decode()  # a value with a lone surrogate cannot be stored
             calls = [{"name": text, "args": {text: text}, "id": "1"}]
             said = [
                 HumanMessage(text, id="1"),
@@ -310,7 +310,7 @@ def test_text_of_users_does_not_steer_the_terminal(tmp_path: Path, command: Comm
         words = [("show", "--", text), ("show", "--writes", "--", text), ("log", "--metadata", "--", text), ("tree", "--", text),
                  ("diff", "--", text, "latest~1", "latest"), ("blame", "--", text, f"[{json.dumps(text or 'none')}]"),
                  ("threads", "--search", text), ("show", "--", f"{text}nobody"), ("blame", "--", text, text)]  # fmt: skip
-        if "\ud83d" in text or "\x00" in text:  # no such argument can be given to a process
+        if "\ud83d" in text or "\x00" in text:  # such an argument cannot be passed to a process
             words = [("threads",), ("threads", "--json"), ("log", "--json", "--", text)]
         for args in words:
             said = command(*args)
@@ -345,13 +345,13 @@ def test_namespaces_are_segments(text: str, parts: tuple[str, ...]) -> None:
     assert segments(joined(parts)) == parts
 
 
-# --- the executable
+# --- the program
 
 
 def test_the_command_is_a_program(tmp_path: Path) -> None:
     file = tmp_path / "keep.db"
     populate(f"sqlite:///{file}")
-    # pages of this many lines would be wrapped in a terminal of 80 columns; a pipe gets whole lines
+    # lines of this page would be wrapped in a terminal of 80 columns; a pipe gets whole lines
     clean = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "THREADKEEP_URL")}
 
     def program(*args: str) -> subprocess.CompletedProcess[str]:

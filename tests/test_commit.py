@@ -1,4 +1,4 @@
-"""Optimistic commits: when a verb tries again, and that it recognises a commit of its own whose answer was lost."""
+"""Optimistic commits: when a verb retries, and that it recognizes its own commit if the reply was lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bench() -> Bench:
 
 
 def made(*, damaged: bool = False) -> Bench:
-    """A graph thread of three checkpoints, with an item that nothing uses; and a cube thread of one completed run."""
+    """Write a graph thread of three checkpoints with an unused item, and a cube thread of one completed run."""
     bench = Bench()
     for n in (1, 2, 3):
         bench.write(put(str(n), str(n - 1) if n > 1 else None, run_id=f"run {n}"))

@@ -1,4 +1,4 @@
-"""One Keep, many users at once: threads, event loops, processes, forks; callers that are cancelled, interrupted or gone."""
+"""One Keep with many users: threads, event loops, processes, forks; callers that are cancelled, interrupted or gone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 60
 
 
 def in_threads(*works: Callable[[], Any]) -> None:
-    """Run all of them at once; raises what the first of them raised."""
+    """Run functions concurrently in threads. Raise the first error."""
     failed: list[BaseException] = []
     start = threading.Barrier(len(works))
 
@@ -50,7 +50,7 @@ def in_loop(work: Callable[[], Awaitable[Any]]) -> Callable[[], Any]:
 
 
 class Counted:
-    """Counts the transactions of a Keep, and makes each of them slow enough for company to arrive."""
+    """Counts the transactions of a Keep, and slows each down so that other commits can join."""
 
     def __init__(self, keep: threadkeep.Keep) -> None:
         self.transactions = self.commits = 0
@@ -266,7 +266,7 @@ async def test_cancelled_calls_leave_whole_checkpoints_and_a_working_saver(saver
 
 
 async def test_a_cancelled_put_is_finished_by_the_worker(keep: threadkeep.Keep) -> None:
-    """The caller is gone, but what it had begun is whole, soon, and does not stand in the next one's way."""
+    """The caller is gone, but its change completes as a whole, soon, and does not block the next one."""
     Counted(keep)
     task = asyncio.create_task(Chain(keep.checkpointer).aput({"x": 1}))
     await asyncio.sleep(0)
@@ -317,7 +317,7 @@ def test_a_loop_may_be_closed_while_its_calls_are_under_way(keep: threadkeep.Kee
 
 
 def test_a_loop_may_be_closed_while_the_keep_is_being_closed(keep: threadkeep.Keep) -> None:
-    """The thread that closes must not fail because nobody is there to be told."""
+    """The thread that closes must not fail because no caller is left to notify."""
     saver = keep.checkpointer
     Chain(saver).put({"x": 1})
     inside, go_on = threading.Event(), threading.Event()
@@ -435,7 +435,7 @@ keep.close()
 
 
 def test_an_interrupted_main_thread_does_not_stop_the_others(url: str) -> None:
-    """Ctrl-C may come at any moment; work of others that the main thread has in its hands must not be lost."""
+    """Ctrl-C may come at any moment; other callers' work that the main thread is doing must not be lost."""
     run_forked(INTERRUPTED, url)
 
 
@@ -505,17 +505,17 @@ async def test_abandoned_async_listings_leak_nothing(saver: threadkeep.KeepSaver
                 saver.alist(config("t"))
             del listing
         gc.collect()
-        for _ in range(5):  # asyncio closes forgotten generators in tasks of its own
+        for _ in range(5):  # asyncio closes abandoned generators in its own tasks
             await asyncio.sleep(0)
     assert [str(warning.message) for warning in warned] == []
     assert told == []
     assert len(asyncio.all_tasks()) == 1
-    assert len([one for one in threading.enumerate() if one.name == "threadkeep"]) <= 2 * 6  # ours, and another test's
+    assert len([one for one in threading.enumerate() if one.name == "threadkeep"]) <= 2 * 6  # also of another test
     assert len(await every(saver.alist(config("t")))) == 40
 
 
 async def test_no_async_verb_blocks_the_event_loop(keep: threadkeep.Keep) -> None:
-    """Every async test runs under blockbuster; here is every verb, on an empty Keep and on a used one."""
+    """Every async test runs under blockbuster; this one runs every verb, on an empty Keep and on a used one."""
     for _ in range(2):
         for verb in every_async_verb(keep).values():
             await verb()

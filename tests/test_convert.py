@@ -1,4 +1,4 @@
-"""Converting: what one Keep holds, another holds afterwards, on every pair of backends; interrupted, killed, repeated."""
+"""convert: the target has everything that the source has, for every pair of backends; interrupted, killed, repeated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from threadkeep.transfer.convert import _read_vectors
 
 @cache
 def sample() -> threadkeep.Keep:
-    """A Keep with one of everything, to be looked at only."""
+    """A Keep with one of everything, which tests only read."""
     keep = threadkeep.open("memory://")
     sample_keep.fill(keep)
     return keep
@@ -94,7 +94,7 @@ def test_rows_items_and_index_are_sound_after_a_conversion(backend: Backend, tmp
     with threadkeep.open(url) as keep:
         found = keep.threads(metadata={"customer_email": "ana@example.org"})
         assert [info.id for info in found] == ["chat"]
-        keep.checkpointer.delete_for_runs(["run-2"])  # runs are known
+        keep.checkpointer.delete_for_runs(["run-2"])  # run ids are known
         assert [each.checkpoint["id"] for each in keep.checkpointer.list(sample_keep.thread("private-thread"))] == [
             "c2",
             "c0",
@@ -102,10 +102,10 @@ def test_rows_items_and_index_are_sound_after_a_conversion(backend: Backend, tmp
 
 
 def test_a_thread_of_another_source_is_never_taken_for_a_newer_one() -> None:
-    """Two sources may each have a thread `1`: what came from the first stays."""
+    """Two sources may each have a thread `1`: the one that came first stays."""
     sources, by_conversion, by_file = [new(), new()], new(), new()
     for n, one in enumerate(sources):
-        time.sleep(0.005)  # made at another moment
+        time.sleep(0.005)  # created at another time
         put_steps(one.checkpointer, "1", [Put(f"c{n}", None, {"a": [n]})])
         asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text=f"{n}")])]))
         converted = threadkeep.convert(one, by_conversion)
@@ -267,13 +267,13 @@ def test_the_source_is_only_read_and_a_read_only_target_is_refused(tmp_path: Pat
         threadkeep.convert(sample(), keep, thread_id="chat")
 
 
-# -- interrupted
+# --- interrupted
 
 _LARGE = 5_000_000
 
 
 def _fill(path: Path) -> None:
-    """Many threads, and one that takes several commits."""
+    """Write many threads, and one that takes several commits."""
     chance = random.Random(1)
     with threadkeep.open(f"sqlite:///{path}", durability="relaxed") as keep:
         put_steps(
@@ -298,7 +298,7 @@ def test_a_conversion_that_is_killed_or_interrupted_is_ended_by_the_same_command
         child.send_signal(sign)
         _, err = child.communicate()
         assert find_problems(target) == []
-        if child.returncode:  # a process that is at its end when Ctrl-C comes is ended by the signal itself
+        if child.returncode:  # if Ctrl-C comes while the process is exiting, the signal itself ends it
             assert child.returncode in ((-sign,) if sign == signal.SIGKILL else (130, -sign)), err
         if child.returncode == 130:
             assert b"the same command continues" in err
@@ -310,7 +310,7 @@ def test_a_conversion_that_is_killed_or_interrupted_is_ended_by_the_same_command
 
 
 def _count(path: Path) -> int:
-    """How many threads a file has by now."""
+    """Return how many threads a file has now."""
     try:
         found = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY).execute("SELECT count(*) FROM tk_threads")
         return int(found.get)
@@ -344,7 +344,7 @@ def test_a_partly_copied_thread_is_not_visible_to_a_graph_and_is_copied_again() 
     assert [(info.id, info.checkpoints) for info in other.threads()] == [("t", 0)]
     assert other.checkpointer.get_tuple(sample_keep.thread("t")) is None
     third, file = new(), io.BytesIO()
-    assert threadkeep.convert(other, third).created == other.export(file).threads == 0  # it is no thread yet
+    assert threadkeep.convert(other, third).created == other.export(file).threads == 0  # not a thread yet
     assert threadkeep.convert(one, other).created == 1
     assert sample_keep.contents(other) == sample_keep.contents(one)
     assert seen[0] == (0, 1, "t")
@@ -370,7 +370,7 @@ def test_a_source_that_changes_while_it_is_read_is_read_again() -> None:
     assert sample_keep.contents(other) == sample_keep.contents(one)
 
 
-# -- the command
+# --- the command
 
 
 def test_the_command_converts_and_reports_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -399,7 +399,7 @@ def test_the_command_converts_and_reports_differences(tmp_path: Path, capsys: py
     assert "there is no thread 'none'" in capsys.readouterr().err
 
 
-# -- large
+# --- large
 
 _HEAVY = r"""
 import io, re, sys

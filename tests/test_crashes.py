@@ -1,7 +1,7 @@
-"""A crash at any request of any verb, before it is executed or after (its reply got lost): nothing half-done is seen.
+"""Crashes at every request of every verb, before or after its execution (the reply got lost): no partial change.
 
-Each verb is done again and again, crashing one request later each time, until it gets through. After each crash every
-thread is as it was before the verb or as it is after it, and doing the verb again ends where an undisturbed one ends.
+Each verb is repeated, crashing one request later each time, until it succeeds. After each crash, every thread is as it
+was before the verb or as it is after it, and repeating the verb ends in the same state as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ serde = JsonPlusSerializer()
 
 
 class Crashing:
-    """A transport that fails at its k-th request, once."""
+    """A transport that fails once, at its k-th request."""
 
     writers = 1
 
@@ -74,7 +74,7 @@ class Crashing:
 
 
 class World:
-    """A storage, and how to come back to it after a crash."""
+    """A storage, and how to reopen it after a crash."""
 
     def __init__(self, path: Path | str | None, tenant: str = "") -> None:
         self.path = path
@@ -84,12 +84,12 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """As a new process would: nothing is remembered."""
+        """Open a Keep without caches, as a new process would."""
         self.transport = Crashing(self.reach())
         self._keeps.append(Keep(Session(self.transport, tenant=self.tenant, caches=Caches(1 << 26)), None))
 
     def reach(self) -> Transport:
-        """A new transport to the same rows."""
+        """Return a new transport to the same rows."""
         if isinstance(self.path, str):
             return shared_pool.transport(url=self.path)
         if self.path is None:
@@ -104,7 +104,7 @@ class World:
         getattr(self.keep.checkpointer, verb)(*args, **kwargs)
 
     def tale(self) -> dict[str, Any]:
-        """All that each thread holds, read from the beginning; checked for loose ends where that can be seen."""
+        """Read everything in every thread with a new Keep; check row invariants where possible."""
         self.check()
         reader = Keep(Session(self.reach(), tenant=self.tenant, caches=Caches(0)), None)
         tale = {info.id: [(info.checkpoints, info.writes, info.status)] for info in reader.threads()}
@@ -125,7 +125,7 @@ class World:
 
 
 def place_of(backend: str, file: Path) -> tuple[Path | str | None, str]:
-    """Where a world is, and its tenant: those on servers share a schema or prefix."""
+    """Where a world is, and its tenant. Worlds on servers share a schema or prefix."""
     shared = {"postgres": shared_pool.schema, "valkey": shared_pool.cluster}
     if backend in shared:
         return shared[backend](), shared_pool.fresh_tenant()
@@ -225,7 +225,7 @@ WAYS = {
     "warm before, cold after": [(True, False), (False, True)],
     "warm after, cold before": [(True, True), (False, False)],
 }
-"""Whether the Keep remembers the thread, and whether the request that crashes was executed."""
+"""Whether the Keep has the thread cached, and whether the crashing request was executed."""
 
 
 @pytest.mark.sampled(4)
@@ -243,7 +243,7 @@ def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
 
 
 def crashes(new_world: Callable[[], World], name: str, before: Any, final: Any, *, after: bool, remembers: bool) -> int:
-    """How often the verb crashed, one request later each time, before it got through."""
+    """Return how often the verb crashed, one request later each time, before it succeeded."""
     for k in range(1, 50):
         world = new_world()
         if not remembers:

@@ -1,4 +1,4 @@
-"""CubeLoop's own agents on `Keep.cube`: they go on in other Keeps, ask people, fork, and share the catalogue with graphs."""
+"""CubeLoop's own agents on `Keep.cube`: they continue in other Keeps, ask people, fork, and are listed with graphs."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from threadkeep.transports.direct import Direct
 
 
 def wrong_with(url: str) -> list[str]:
-    """What is wrong with the rows, where they can be seen."""
+    """Return problems of the stored rows, where they can be read."""
     if url.startswith("sqlite"):
         return find_problems(Path(url.removeprefix("sqlite:///")))
     return find_problems(url) if url.startswith("postgres") else []
 
 
 class Place:
-    """Some storage that any number of Keeps may open, each as another process would."""
+    """A storage that any number of Keeps may open, each as another process would."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -82,7 +82,7 @@ async def place(url: str) -> AsyncIterator[Place]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Its only number is the time, in milliseconds."""
+    """A clock whose only number is the time in milliseconds."""
     now = [1_800_000_000_000]
     monkeypatch.setattr(adapter, "now_ms", lambda: now[0])
     return now
@@ -97,7 +97,7 @@ def calls(name: str, id: str = "call", /, **arguments: Any) -> AssistantMessage:
 
 
 def agent_on(keep: Keep, *answers: AssistantMessage, thread: str = "t", **options: Any) -> Agent[Any]:
-    """An agent whose model gives these answers."""
+    """Return an agent whose model gives these answers."""
     provider = FauxProvider()
     provider.set_responses(list(answers))
     return Agent(model=provider.model("m"), checkpointer=keep.cube, thread_id=thread, **options)
@@ -108,7 +108,7 @@ def user(text: str, id: str = "", run: str | None = None) -> UserMessage:
 
 
 def told(messages: Any) -> list[tuple[str, str]]:
-    """Roles and texts."""
+    """Return roles and texts."""
     return [(each.role, "".join(getattr(part, "text", "") for part in each.content)) for each in messages]
 
 
@@ -232,7 +232,7 @@ async def test_a_prompt_claims_its_run_and_completes_it(place: Place) -> None:
 
     @tool
     async def claim() -> str:
-        """Claim the run that is under way."""
+        """Claim the run that is in progress."""
         with pytest.raises(RunAlreadyClaimedError):
             await other.cube.claim_run("t", "r")
         seen.append(await statuses(other))
@@ -316,7 +316,7 @@ async def test_an_agent_that_crashed_is_followed_by_one_that_claims_its_run(plac
 
 
 def asking(keep: Keep, *answers: AssistantMessage, run: str = "r", **options: Any) -> Agent[Any]:
-    """An agent that may ask people."""
+    """Return an agent that may ask people."""
     channel = CheckpointedChannel(checkpointer=keep.cube, thread_id="t", run_id=run)
     return agent_on(keep, *answers, tools=[ask_user_tool(channel)], channel=channel, **options)
 
@@ -326,7 +326,7 @@ def asks(text: str, id: str = "call") -> AssistantMessage:
 
 
 async def until_it_asks(agent: Agent[Any], work: Any) -> HitlRequest:
-    """Let an agent work until it asks somebody, and leave it there."""
+    """Let an agent work until it asks a question, and leave it there."""
     assert agent.channel is not None
     asked, done = asyncio.ensure_future(anext(agent.channel.subscribe())), asyncio.ensure_future(work)
     await asyncio.wait([asked, done], return_when=asyncio.FIRST_COMPLETED)
@@ -378,7 +378,7 @@ async def test_answers_are_kept_for_a_tool_that_asks_again_from_its_beginning(pl
 
         @tool
         async def launch() -> str:
-            """Launch, if that is confirmed twice."""
+            """Launch, if confirmed twice."""
             return f"{[await channel.confirm(f'{each}?') for each in ('sure', 'really', 'really')]}"
 
         return agent_on(keep, *answers, tools=[launch], channel=channel)
@@ -460,7 +460,7 @@ async def test_a_question_is_settled_by_its_id_and_run_only(place: Place) -> Non
 
 
 async def three_runs(keep: Keep) -> Agent[Any]:
-    """A thread with a message of no run, two completed runs, and one that broke off."""
+    """Write a thread with a message of no run, two completed runs, and one that was aborted."""
     await keep.cube.append("t", [user("before", "0")])
     agent = agent_on(keep, says("one"), says("two"))
     await agent.prompt("1", run_id="r1")
@@ -490,7 +490,7 @@ async def test_a_fork_has_what_was_said_up_to_a_run_and_goes_its_own_way(place: 
     assert [text for _, text in told(await messages_of(keep, "f"))] == [*UP_TO[run], "and now?", "otherwise"]
     with pytest.raises(RunAlreadyCompletedError):
         await keep.cube.claim_run("f", run)
-    await keep.cube.append("f", [user("before", "0")])  # it is there already
+    await keep.cube.append("f", [user("before", "0")])  # it already exists
     assert len(await messages_of(keep, "f")) == len(UP_TO[run]) + 2
     await agent_on(keep, thread="f").fork("f", "g", after_run_id="r3")
     assert await messages_of(place.open(), "g") == await messages_of(keep, "f")
@@ -539,7 +539,7 @@ async def test_a_fork_needs_a_completed_run_a_source_and_a_new_thread(place: Pla
 
 
 async def both(place: Place) -> Keep:
-    """A graph's thread and a talk of the same id."""
+    """Write a graph thread and a cube thread with the same id."""
     keep = place.open()
     chain = Chain(keep.checkpointer, run="r")
     for n in range(3):
@@ -608,7 +608,7 @@ def was_there(answer: bool | threadkeep.PruneResult) -> bool:
 
 
 async def a_full_talk(place: Place) -> HitlRequest:
-    """Messages of runs and of none, extra, a question that waits, an answer, runs that are complete and under way."""
+    """Write messages with and without runs, extra, a pending question, an answer, completed and open runs."""
     keep = place.open()
     await three_runs(keep)
     agent = asking(keep, asks("which colour?"), run="r4")
@@ -619,7 +619,7 @@ async def a_full_talk(place: Place) -> HitlRequest:
 
 
 async def all_of(keep: Keep, thread: str) -> Any:
-    """All that a talk tells, but for its runs."""
+    """Return everything in a cube thread, except its runs."""
     cube = keep.cube
     answers = [await cube.load_hitl_answer(thread, "q", run_id=run) for run in ("r4", None, "r1")]
     snapshots = [await cube.snapshot(thread, after_run_id=run) for run in UP_TO]
@@ -737,7 +737,7 @@ async def test_the_status_of_a_talk_follows_its_runs_and_questions(place: Place)
         assert [info.id for info in await keep.athreads(status=status)] == ["t"]
 
 
-# --- what other Keeps did
+# --- changes by other Keeps
 
 
 def sure(id: str = "q") -> HitlRequest:
@@ -797,7 +797,7 @@ UNSEEN: dict[str, tuple[Callable[[Keep], Any], Callable[[Keep], Any], Callable[[
         [None, "t"],
     ),
 }
-"""What another Keep does unseen, what this one does then, and what is seen afterwards."""
+"""What another Keep does unseen, what this one does next, and what is read afterwards."""
 
 
 @pytest.mark.parametrize("name", UNSEEN)
@@ -814,7 +814,7 @@ async def test_what_another_keep_did_meanwhile_counts(place: Place, name: str) -
     assert await seen(keep) == expected
 
 
-# --- ids that are no text
+# --- ids that are not valid text
 
 
 async def test_a_question_that_is_named_by_a_number_is_answered_by_it_and_by_its_text(url: str) -> None:

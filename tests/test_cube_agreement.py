@@ -1,12 +1,12 @@
-"""Every talk gives the same answers: each random operation goes to all backends and to a model, and they must agree.
+"""All backends agree on cube threads: each random operation is applied to all of them and to a model.
 
-Memory, SQLite and PostgreSQL, and Valkey in fewer examples, each with two Keeps that write the same storage in turn (the second has to forget most of
-what it saw, and claims runs again that did nothing for ten seconds) and a third that only reads. The clock stands still
-unless it is moved. `THREADKEEP_HYPOTHESIS=prove` looks longer.
+Memory, SQLite and PostgreSQL, and Valkey in fewer examples, each with two Keeps that write the same storage in turn
+(the second has a small cache, and claims runs again that were idle for ten seconds) and a third that only reads. The
+clock stands still unless it is moved. `THREADKEEP_HYPOTHESIS=prove` searches longer.
 
-Then each verb crashes at each of its requests, before it is executed or after it: the talk is as it was before the verb
-or as it is after it, and doing the verb again ends where an undisturbed one ends. A transport may also take a change
-that was made for a Conflict, when its reply got lost: it is made once.
+Then each verb crashes at each of its requests, before or after its execution: the thread is as it was before the verb or
+as it is after it, and repeating the verb ends in the same state as an undisturbed one. A transport may also report a
+Conflict for a change that was made but whose reply was lost: it is made once.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ questions = st.builds(
 
 
 class Refused(Exception):
-    """What must be raised: one of these, by name."""
+    """What must be raised: one of these errors, by name."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -114,7 +114,7 @@ class Refused(Exception):
 
 @dataclass
 class Talk:
-    """What a thread holds. `claimed` and `completed` are in order; `touched` is when a run last did something."""
+    """The contents of a thread. `claimed` and `completed` are in order; `touched` is when a run was last active."""
 
     messages: list[Message] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
@@ -132,13 +132,13 @@ class Talk:
         return "pending" if set(self.claimed) - set(self.completed) else "idle"
 
     def until(self, run: str) -> list[Message]:
-        """The messages of no run and of the runs that were completed up to this one."""
+        """Return the messages of no run and of the runs that were completed up to this one."""
         done = self.completed[: self.completed.index(run) + 1]
         return [each for each in self.messages if each.run_id is None or each.run_id in done]
 
 
 class Model:
-    """Talks as dicts and lists. Each verb is one of KeepCube's, or of Keep's."""
+    """Cube threads as dicts and lists. Each verb is one of KeepCube's, or of Keep's."""
 
     def __init__(self) -> None:
         self.talks: dict[str, Talk] = {}
@@ -230,7 +230,7 @@ class Model:
         self.talks[target] = Talk(talk.until(after_run_id), extra, source, claimed=list(done), completed=list(done))
 
     def _check(self, run: str, source: str, *wrong: str) -> None:
-        """Raise if something is wrong; if several things are, any may be said."""
+        """Raise if something is wrong; if several things are, any of them may be raised."""
         if source not in self.talks:
             wrong += ("ThreadNotFoundError",)
         elif run not in self.talks[source].completed:
@@ -255,7 +255,7 @@ class Model:
         return {thread: (talk.status, len(talk.messages)) for thread, talk in self.talks.items()}
 
 
-# --- what is compared
+# --- stores to compare
 
 
 @dataclass
@@ -275,7 +275,7 @@ class Store:
         self.keeps[which] = self.open(which)
 
     async def do(self, which: int, verb: str, *args: Any, **kwargs: Any) -> Any:
-        """What a verb gives, as the model tells it, or the name of its error."""
+        """Return a verb's result in the model's form, or the name of its error."""
         keep = self.keeps[which]
         face: Any = keep.cube if hasattr(keep.cube, verb) else keep
         try:
@@ -294,7 +294,7 @@ class Store:
             keep.close()
 
     def check_rows(self, pruned: str | None = None) -> None:
-        """No loose ends; nothing unused in a thread that was just pruned."""
+        """Check for dangling references, and for unused items in a thread that was just pruned."""
         if self.place is None or (isinstance(self.place, Path) and not self.place.exists()):
             return
         assert find_problems(self.place, self.tenant) == [], self.name
@@ -338,7 +338,7 @@ threads = st.sampled_from(THREADS)
 
 
 class Agreement(RuleBasedStateMachine):
-    """All that can be done to talks, in any order."""
+    """All operations on cube threads, in any order."""
 
     stores_in = staticmethod(stores)
 
@@ -354,13 +354,13 @@ class Agreement(RuleBasedStateMachine):
         self.failed = False
 
     def do(self, which: int, verb: str, *args: Any, model: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Do the same to all and compare what they say."""
+        """Apply the same change to all, and compare the results."""
         expected = self.expected(verb, *args, **kwargs, **(model or {}))
         for store in self.stores:
             self.compare(store, (verb, args, kwargs), self.runner.run(store.do(which, verb, *args, **kwargs)), expected)
 
     def expected(self, verb: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """What the model says; any of these will do."""
+        """Return the model's result; any of these is allowed."""
         try:
             return [getattr(self.model, verb)(*deepcopy(args), **deepcopy(kwargs))]
         except Refused as refused:
@@ -372,7 +372,7 @@ class Agreement(RuleBasedStateMachine):
             raise AssertionError(f"{store.name}: {call} gives {found!r:.2000}, not {expected!r:.2000}")
 
     def ask_at_once(self, which: int, calls: Sequence[tuple[Any, ...]]) -> None:
-        """Ask all several things at the same time."""
+        """Apply several changes to all concurrently."""
         expected = [self.expected(verb, *args, **kwargs) for verb, args, kwargs in calls]
 
         async def asked(store: Store) -> list[Any]:
@@ -463,7 +463,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(which=keeps, thread=threads, count=st.integers(2, 8))
     def many_at_once(self, which: int, thread: str, count: int) -> None:
-        """Whatever their order is, it is the same in the end."""
+        """The final state is the same for every order."""
         given = [UserMessage(content=[TextContent(text="one of many")])] * count
         for n, each in enumerate(given):
             self.model.append(thread, [each])
@@ -487,7 +487,7 @@ class Agreement(RuleBasedStateMachine):
     def let_time_pass(self, seconds: int) -> None:
         self.model.now += seconds * 1000
 
-    # --- questions
+    # --- reads
 
     @rule(which=st.integers(0, 2), thread=threads, run=st.sampled_from(RUNS))
     def snapshot(self, which: int, thread: str, run: str) -> None:
@@ -594,14 +594,14 @@ ONCE = {
     "claim_run": "RunAlreadyClaimedError", "fork": "ThreadAlreadyExistsError", "copy": "ValueError",
     "fork from a checkpoint": "ValueError",
 }  # fmt: skip
-"""What these say to somebody who does them again because the reply got lost."""
+"""What these raise if a caller repeats them because the reply was lost."""
 
 REPEATED = {"prune", "delete"}
-"""These may be done again."""
+"""These may be repeated."""
 
 
 class World(CrashingWorld):
-    """A storage with a talk, and how to come back to it after a crash."""
+    """A storage with a cube thread, and how to reopen it after a crash."""
 
     def do(self, verb: Callable[[Keep], Awaitable[Any]]) -> Any:
         async def work() -> Any:
@@ -610,7 +610,7 @@ class World(CrashingWorld):
         return asyncio.run(work())
 
     def tale(self) -> dict[str, Any]:
-        """All that each talk tells, read from the beginning; checked for loose ends where that can be seen."""
+        """Read everything in every cube thread with a new Keep; check row invariants where possible."""
         self.check()
         with Keep(Session(self.reach(), tenant=self.tenant, caches=Caches(0)), None) as reader:
             return asyncio.run(_tale(reader))
@@ -660,7 +660,7 @@ def test_a_crash_at_any_request_leaves_a_talk_as_before_or_as_after(
 ) -> None:
     verb, undisturbed, crashes = VERBS[name], new_world(), 0
     if undisturbed.path == shared_pool.cluster():
-        ways = ways[-1:]  # the others cost time and show nothing that is Valkey's own
+        ways = ways[-1:]  # the others take long and test nothing that is specific to Valkey
     before = undisturbed.tale()
     undisturbed.do(verb)
     final = undisturbed.tale()
@@ -694,7 +694,7 @@ def test_a_crash_at_any_request_leaves_a_talk_as_before_or_as_after(
 
 
 class Losing(Crashing):
-    """A transport that loses the reply to its k-th change, after others may have changed something too."""
+    """A transport that loses the reply to its k-th change, after which others may change something too."""
 
     def __init__(self, inner: Transport, meanwhile: Callable[[], None]) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""Many processes, threads and tasks on one talk, calls that are cancelled and processes that are killed: nothing is lost or doubled."""
+"""Concurrent processes, threads and tasks on one cube thread, some cancelled or killed: nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def message(text: str, id: str = "", run: str | None = None) -> Message:
 
 
 async def write(keep: Keep, name: str, count: int, *, first: int = 0, thread: str = "t") -> None:
-    """Add messages, half of them without an id, and after each tell in extra how many there are."""
+    """Append messages, half of them without an id, and after each save their number in extra."""
     for n in range(first, first + count):
         await keep.cube.append(thread, [message(f"{name} {n}", f"{name}-{n}" if n % 2 else "")])
         await keep.cube.save_extra(thread, {name: n + 1, f"{name}-{n}": {"n": n}})
@@ -46,7 +46,7 @@ def texts(messages: Any) -> list[str]:
 
 
 def by_writer(messages: Any) -> dict[str, list[int]]:
-    """The numbers of each writer's messages, in order."""
+    """Return the numbers of each writer's messages, in order."""
     found: dict[str, list[int]] = {}
     for text in texts(messages):
         name, number = text.split(" ")
@@ -55,21 +55,21 @@ def by_writer(messages: Any) -> dict[str, list[int]]:
 
 
 def wrong_with(url: str) -> list[str]:
-    """What is wrong with the rows, where they can be seen."""
+    """Return problems of the stored rows, where they can be read."""
     if url.startswith("sqlite"):
         return find_problems(Path(url.removeprefix("sqlite:///")))
     return find_problems(url) if url.startswith("postgres") else []
 
 
 def loaded(url: str, thread: str = "t") -> Any:
-    """A talk as another process would find it; the storage must be sound."""
+    """Load a cube thread as another process would; the storage must be consistent."""
     assert wrong_with(url) == []
     with threadkeep.open(url) as keep:
         return asyncio.run(keep.cube.load(thread))
 
 
 def check_all_there(found: Any, counts: dict[str, int]) -> None:
-    """Of each writer all messages, once and in order, and all that it told in extra."""
+    """Check that all messages of each writer are there once and in order, and all that it saved in extra."""
     assert by_writer(found.messages) == {name: list(range(count)) for name, count in counts.items()}
     told = {f"{name}-{n}": {"n": n} for name, count in counts.items() for n in range(count)}
     assert found.extra == counts | told
@@ -235,7 +235,7 @@ async def test_the_loop_goes_on_while_many_messages_are_loaded(url: str) -> None
 
 
 async def _longest_gap(keep: Keep, count: int) -> float:
-    """For which share of the time that a load takes a loop stands still at most."""
+    """Return the largest share of a load's time during which the loop was blocked."""
     loading, gaps = asyncio.ensure_future(keep.cube.load("t")), []
     begun = last = time.perf_counter()
     while not loading.done():
@@ -247,11 +247,11 @@ async def _longest_gap(keep: Keep, count: int) -> float:
     return max(gaps) / (last - begun)
 
 
-# --- calls that are cancelled
+# --- cancelled calls
 
 
 async def _storm(keep: Keep, chance: random.Random, first: int, count: int) -> set[int]:
-    """Begin calls and cancel most of them at random moments; which were acknowledged."""
+    """Start calls and cancel most of them at random moments. Return which were acknowledged."""
     acknowledged = set()
 
     async def change(n: int) -> None:
@@ -326,7 +326,7 @@ async def test_claims_that_are_cancelled_at_any_moment_are_made_or_not(url: str)
     assert len(claimed) >= 20
 
 
-# --- processes that are killed
+# --- killed processes
 
 KILLED = """
 import asyncio, os, sys, threadkeep
@@ -385,7 +385,7 @@ def test_a_process_that_is_killed_does_not_keep_others_from_writing(lasting_url:
 
 
 class Dumped(UserMessage):
-    """A message that notes which threads dump it."""
+    """A message that records which threads dump it."""
 
     def model_dump(self, **options: Any) -> dict[str, Any]:
         DUMPED_BY.append(threading.get_ident())

@@ -1,4 +1,4 @@
-"""Graphs whose messages live in a DeltaChannel: their values survive other savers, forks, prunes, deleted runs and copies."""
+"""Graphs with messages in a DeltaChannel: values survive other savers, forks, prunes, deleted runs and copies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def appended(state: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
 
 
 def build(saver: Any, *, frequency: int = 4) -> Any:
-    """`messages` and `log` are delta channels, `turn` is not; `work` runs in parallel, three at a time."""
+    """Build a graph: `messages` and `log` are delta channels, `turn` is not; three `work` tasks run in parallel."""
 
     messages = Annotated[list[Any], DeltaChannel(in_turn, snapshot_frequency=frequency)]
     log = Annotated[list[Any], DeltaChannel(appended, snapshot_frequency=1000)]
@@ -66,7 +66,7 @@ async def values(call: Caller, graph: Any, config: dict[str, Any] = THREAD) -> A
 
 
 async def history(call: Caller, graph: Any) -> list[Any]:
-    """Values, next, and the metadata that has no ids: the counters of the delta channels among it."""
+    """Return values, next, and metadata without ids, including the counters of delta channels."""
     return [
         (state.values, state.next, state.metadata) for state in await call.every(graph, "get_state_history", THREAD)
     ]
@@ -164,7 +164,7 @@ class Asked(TypedDict, total=False):
 
 
 def asking(saver: Any) -> Any:
-    """`left` asks while `right` goes on."""
+    """`left` interrupts while `right` continues."""
     builder = StateGraph(Asked)
     builder.add_node("before", lambda state: {"log": ["before"]})
     builder.add_node("left", lambda state: {"log": ["left " + interrupt("left?")]})
@@ -188,7 +188,7 @@ async def test_a_prune_between_question_and_answer_keeps_the_question(
 
 
 def by(run: str) -> dict[str, Any]:
-    """The config of a run: in exit mode, and when it resumes, it leaves writes on the checkpoint of the run before it."""
+    """Return the config of a run. In exit mode, and on resume, it leaves writes on the previous run's checkpoint."""
     return {"configurable": {"thread_id": "1"}, "metadata": {"run_id": run}}
 
 

@@ -1,4 +1,4 @@
-"""Every SQL block of PostgreSQL is read: nothing that databases which spread tables over machines lack. And group="thread" at work."""
+"""PostgreSQL's SQL avoids what distributed databases lack, checked in every block; and group="thread" works."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from verbs import every_verb
 
 BLOCKS = read_blocks("sql/common.sql", "postgres/blocks.sql")
 ONE_STATEMENT = ("load", "survey", "thread-told", "commit")
-"""How the blocks begin that make a whole request one statement elsewhere; a test below sees to it that group="thread" sends none."""
+"""How blocks start that put a whole request into one statement. A test checks that group="thread" sends none."""
 BY_THREAD = {
     name: sql for name, sql in BLOCKS.items() if not name.startswith(ONE_STATEMENT) and "{given}" not in sql
 }  # fmt: skip
 
-# What Citus, CockroachDB, YugabyteDB or Aurora DSQL lack, one or the other.
+# Constructs that Citus, CockroachDB, YugabyteDB or Aurora DSQL lacks.
 LACKING = {
     "foreign keys": r"\bREFERENCES\b|\bFOREIGN\s+KEY\b",
     "sequences": r"\bSEQUENCE\b|\b(SMALL|BIG)?SERIAL\b|\bIDENTITY\b|\bnextval\b|\bcurrval\b",
@@ -110,7 +110,7 @@ def test_every_join_is_by_thread_first() -> None:
 
 
 def test_every_subselect_is_joined_by_thread_first() -> None:
-    # The page of the catalogue is a subselect with a limit: it is planned by itself, and its few rows are what is joined.
+    # The page of the catalogue is a subselect with a limit: it is planned separately, and only its few rows are joined.
     whole = " ".join(sql for name, sql in BY_THREAD.items() if name != "catalogue")
     inner = re.findall(r"\(SELECT 1 FROM tk_\w+ (\w+) WHERE (\w+)\.(\w+) = [\w{}]+\.(\w+)", whole)
     assert len(inner) == len(re.findall(r"\(\s*SELECT\b", whole)) > 0
@@ -118,7 +118,7 @@ def test_every_subselect_is_joined_by_thread_first() -> None:
 
 
 def depends_on_a_row(sql: str) -> str | None:
-    """A set-returning function of columns, or what calls one for each row."""
+    """A set-returning function over columns, or what calls one for each row."""
     found = re.search(r"\bLATERAL\b|\bgenerate_series\b|\brange_agg\b|\bregexp_\w+|\bCROSS JOIN\b", sql, re.IGNORECASE)
     found = found or re.search(r"\bunnest\([^)]*\b[a-z]\.\w+", sql)
     return found[0] if found else None
@@ -130,7 +130,7 @@ def test_no_set_returning_function_depends_on_a_row() -> None:
 
 
 def test_every_change_names_its_thread_first() -> None:
-    alone = {name: sql for name, sql in BY_THREAD.items() if not name.startswith("schema-")}  # a migration changes all
+    alone = {name: sql for name, sql in BY_THREAD.items() if not name.startswith("schema-")}  # migrations change all
     changes = [statement for statement in statements(alone) if re.match(r"(UPDATE|DELETE) ", statement)]
     assert len(changes) > 10
     for statement in changes:
@@ -146,7 +146,7 @@ def test_every_table_of_a_deletion_is_of_one_thread() -> None:
     )
 
 
-# --- group="thread" at work
+# --- group="thread" in use
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_no_verb_sends_more_than_these_blocks() -> None:
                 keep.checkpointer.put_writes(at, [("log", n)], "task")
             for _ in range(2):
                 for name, ask in every_verb(keep).items():
-                    if name != "stats":  # asks for memories too, which are spread by partition
+                    if name != "stats":  # also reads memories, which are spread by partition
                         ask()
 
         said = heard.during(use)
@@ -194,7 +194,7 @@ def test_no_verb_sends_more_than_these_blocks() -> None:
 
 
 def use_many_threads(keep: threadkeep.Keep, name: str) -> None:
-    """Twenty threads that are all changed and read at once; a lock makes them wait for company."""
+    """Change and read twenty threads concurrently; a lock makes their commits wait for each other."""
     saver = keep.checkpointer
 
     async def use(thread: str) -> None:
@@ -216,7 +216,7 @@ def use_many_threads(keep: threadkeep.Keep, name: str) -> None:
 
 
 def lock_of_others(schema: str) -> psycopg.Connection[Any]:
-    """Nobody changes a thread until this connection is closed."""
+    """Block all changes of threads until this connection is closed."""
     connection = psycopg.connect(postgres_servers.shared().url())
     connection.execute(f"lock table {schema}.tk_threads in exclusive mode")
     return connection

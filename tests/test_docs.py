@@ -1,7 +1,7 @@
-"""The documentation is true: its code runs, its commands, links and tests exist, and it leaves out no public name.
+"""The documentation is true: its code runs, its commands, links and tests exist, and no public name is missing.
 
-All ```python blocks of a page are one script, run in a process and a folder of its own; its line numbers are the
-page's. What stands in an ```output block must have been printed by it. Code that must not run stands in a ```text block.
+All ```python blocks of a page form one script, run in a separate process and folder; its line numbers are the page's.
+An ```output block must have been printed by it. Code that must not run is in a ```text block.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def having(*languages: str) -> list[pytest.param]:
 
 
 def script(page: Path) -> str:
-    """The page's python blocks, each on the lines where it stands in the page."""
+    """Return the page's python blocks as one script, each on its lines in the page."""
     lines: list[str] = []
     for block in blocks(page):
         if block.language == "python":
@@ -88,19 +88,19 @@ AS_A_FILE = (
 
 
 def forked(file: Path) -> subprocess.Popen[str]:
-    """Run a file in its folder, by an interpreter that has its imports done."""
+    """Run a file in its folder, through the fork server."""
     pipe = subprocess.PIPE
     return fork_server.Forked([AS_A_FILE, file.name], cwd=file.parent, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def started(file: Path) -> subprocess.Popen[str]:
-    """Run a file in its folder, by an interpreter of its own."""
+    """Run a file in its folder, in a new interpreter."""
     pipe, env = subprocess.PIPE, os.environ | {"PYTHONPATH": str(SOURCE)}
     return subprocess.Popen([sys.executable, file.name], cwd=file.parent, env=env, stdout=pipe, stderr=pipe, text=True)
 
 
 TRIES = {"stored-form.md": 4}
-"""LangGraph puts a checkpoint and the writes on it side by side; the page shows the usual order, a busy machine may not."""
+"""LangGraph puts a checkpoint and its writes concurrently; a busy machine may change the order that a page shows."""
 
 
 @pytest.mark.parametrize("start", [forked, pytest.param(started, marks=pytest.mark.long)])
@@ -140,7 +140,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 def assert_command(name: str, *words: str) -> None:
-    """There is such a command of threadkeep, with these options."""
+    """Assert that a command of threadkeep with these options exists."""
     options = {opt for param in cli_reference.commands()[name].params for opt in (*param.opts, *param.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= options, (name, *words)
 
@@ -166,7 +166,7 @@ def test_make_targets_named_in_the_text_exist(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -225,7 +225,7 @@ def test_the_tables_of_plans_name_only_requests_that_exist(heading: str) -> None
 
 
 def section(page: Path, heading: str, level: int = 2) -> str:
-    """The text below a heading, up to the next one of the same level."""
+    """Return the text under a heading, up to the next one of the same level."""
     mark = "#" * level
     found = re.search(rf"^{mark} {re.escape(heading)}\n(.*?)(?=^{mark} |\Z)", prose(page), re.MULTILINE | re.DOTALL)
     assert found, f"{page.name} has no heading {heading}"
@@ -233,7 +233,7 @@ def section(page: Path, heading: str, level: int = 2) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of all table rows, without those of headers."""
+    """Yield the cells of all table rows, without headers."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     headers = {number for number, line in enumerate(lines[1:]) if line.startswith("|---")}
     cells = [re.split(r"(?<!\\) ?\| ?", line.strip("| ")) for line in lines]
@@ -245,13 +245,13 @@ OWNERS = {held.__name__: held for held in (threadkeep.Keep, threadkeep.KeepSaver
 
 
 def own_names(owner: type) -> set[str]:
-    """The public names that our own classes define, not those that they inherit from LangGraph."""
+    """Return the public names that our classes define, not those inherited from LangGraph."""
     ours = [base for base in owner.__mro__ if base.__module__.startswith("threadkeep")]
     return {name for base in ours for name in vars(base) if not name.startswith("_")}
 
 
 def first_names(text: str) -> Counter[str]:
-    """The names that the first cells of a text's tables begin with, each `name(arguments)` or `name`."""
+    """Return the names at the start of tables' first cells, each `name(arguments)` or `name`."""
     spans = [span for row in rows(text) for span in re.findall(r"`([^`]+)`", row[0])]
     return Counter(found[1] for span in spans if (found := re.match(r"(?:threadkeep\.)?(\w+)", span)))
 
@@ -319,7 +319,7 @@ def test_every_table_and_column_is_in_the_reference(table: str) -> None:
 
 
 def own_files() -> list[Path]:
-    """What git has or would have; without git, the source."""
+    """Return the files that git has or would add; without git, the source files."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
     named = [ROOT / name for name in listed] or [*(ROOT / "src").rglob("*"), *(ROOT / "docs").rglob("*")]

@@ -1,4 +1,4 @@
-"""doctor tells facts of the real storage and judges them; compact gives space back and leaves everything readable."""
+"""doctor reports facts about the storage and recommends changes; compact frees space and keeps everything readable."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_well_kept_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsy
     assert run(["doctor", "--url", str(path)]) == 0
     for name in ("keep.db-wal", "keep.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)
-        (tmp_path / name).mkdir()  # as in a folder that cannot be written
+        (tmp_path / name).mkdir()  # as in a read-only folder
     assert run(["doctor", "--url", str(path)]) == 0
     capsys.readouterr()
     for name in ("keep.db-wal", "keep.db-shm"):
@@ -65,7 +65,7 @@ def test_a_well_kept_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsy
 
 
 def test_settings_of_a_postgresql_server_are_judged() -> None:
-    """The tests' server runs without fsync, which nobody should."""
+    """The tests' server runs without fsync, which doctor must report."""
     with threadkeep.open(postgres_servers.fresh_schema(postgres_servers.shared())) as keep:
         keep.setup()
         findings = told(keep.doctor())
@@ -139,7 +139,7 @@ async def test_compact_frees_what_nothing_needs_and_changes_nothing_that_is_read
         saver = keep.checkpointer
         latest = (await call(graph, "get_state", config)).config
         checkpoint = (await call(saver, "get_tuple", latest)).checkpoint
-        for text in ("one " * 300, "two " * 300):  # put twice: what the first held is needed by nothing any more
+        for text in ("one " * 300, "two " * 300):  # put twice: nothing needs the items of the first any more
             again = {
                 **checkpoint,
                 "id": checkpoint["id"][:-1] + "f",

@@ -1,4 +1,4 @@
-"""Real graphs on every backend, in both colours. InMemorySaver runs the same play beside us: values, next, tasks and metadata of every checkpoint must agree."""
+"""Real graphs on every backend, sync and async: every checkpoint agrees with InMemorySaver's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids, names and metadata come back to the last character, and no two of them are ever taken for one."""
+"""Ids, names and metadata come back exactly, and no two different ones are confused."""
 
 from __future__ import annotations
 

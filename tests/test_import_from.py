@@ -1,4 +1,4 @@
-"""Imports of LangGraph's threads: everything is here afterwards, as the official savers read it, and graphs go on."""
+"""Imports of LangGraph threads: everything arrives as the official savers read it, and graphs continue."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def saver_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def source(saver_file: Path, tmp_path: Path) -> Path:
-    """A copy of that, to change."""
+    """A copy of that file, to change."""
     return Path(shutil.copy(saver_file, tmp_path / "source.db"))
 
 
@@ -82,7 +82,7 @@ def empty() -> Any:
 
 
 def check_import(keep: threadkeep.Keep, path: Path) -> None:
-    """Import a file, compare by what both savers say, and let its threads go on."""
+    """Import a file, compare what both savers return, and continue its threads."""
     before = path.read_bytes()
     found = keep.import_from(path)
     assert (found.threads, found.differences, found.kinds) == (5, (), ("langgraph-sqlite",))
@@ -170,7 +170,7 @@ def test_files_of_old_releases_are_read_as_today(release: str, tmp_path: Path, e
     assert empty.import_from(path).differences == ()
     threads = ["talk", "sends", "nested", "atalk", "asends", "anested"]
     with SqliteSaver.from_conn_string(str(path)) as theirs:
-        if release == "a":  # today's saver has lost the way to these datetimes and sends; ours has not
+        if release == "a":  # the current SqliteSaver can no longer read these datetimes and sends; ours can
             assert [each.metadata for each in read_thread(empty.checkpointer, "talk")] == [
                 each.metadata for each in read_thread(theirs, "talk")
             ]
@@ -191,7 +191,7 @@ def test_databases_of_old_releases_are_read_as_today(release: str, empty: thread
 
 
 def _go_on(saver: Any, release: str) -> None:
-    """Threads of old graphs go on in the same graphs of today."""
+    """Threads of old graphs continue in the same graphs today."""
     found = {}
     for thread, (builder, options, inputs) in make_old_databases.graphs().items():
         graph = builder.compile(checkpointer=saver, **options)
@@ -199,7 +199,7 @@ def _go_on(saver: Any, release: str) -> None:
     assert len(found["talk"]["messages"]) == 7
     assert found["talk"]["table"]["when"].year == 2024
     assert found["sends"]["done"] == [10, 20]
-    if release in ("c", "d"):  # what triggers a node had another name before
+    if release in ("c", "d"):  # the channel that triggers a node had another name then
         assert len(found["nested"]["messages"]) == 3
 
 
@@ -241,7 +241,7 @@ def test_some_threads_may_be_chosen_and_counted_before(source: Path, empty: thre
 
 @dataclass(frozen=True)
 class Ways:
-    """The same threads on their three ways into an empty Keep."""
+    """Import the same threads in three ways into an empty Keep."""
 
     source: Path
     file: Path
@@ -359,7 +359,7 @@ def test_a_list_that_grew_shrank_or_changed_is_split_the_same_with_a_memory() ->
         assert splitter.split("place", *serde.dumps_typed(value)) == Codec(serde).encode(value)
 
 
-# --- breaking off
+# --- interrupted imports
 
 _IMPORT = """
 import sys, threadkeep
@@ -436,11 +436,11 @@ def test_a_file_that_others_write_to_is_read_as_of_one_moment(source: Path, empt
     writer.close()
 
 
-# --- rows that are not what they should be
+# --- malformed rows
 
 
 class Trap:
-    """What a pickle may do."""
+    """An object that does something when unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -528,7 +528,7 @@ def test_a_difference_is_found_and_named(source: Path, empty: threadkeep.Keep) -
     assert empty.import_from(source, verify=False).is_equal
 
 
-# --- what is no source
+# --- invalid sources
 
 
 def test_what_is_no_source_is_refused(tmp_path: Path, source: Path, empty: threadkeep.Keep) -> None:
@@ -658,7 +658,7 @@ def _has_threads(path: Path) -> bool:
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
         return bool(connection.execute("SELECT 1 FROM tk_threads LIMIT 1").fetchall())
-    except sqlite3.OperationalError:  # it is still being made
+    except sqlite3.OperationalError:  # it is still being written
         return False
     finally:
         connection.close()

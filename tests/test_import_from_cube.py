@@ -1,4 +1,4 @@
-"""Imports of CubeLoop's threads and of LangGraph's memories: all of it is here afterwards, and agents go on."""
+"""Imports of CubeLoop threads and of LangGraph memories: everything arrives, and agents continue."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def said(role: str, text: str, **about: Any) -> Any:
 
 
 async def talked(saver: Any) -> None:
-    """Threads with runs that were completed out of order, broke off, forked; a question, answers, the same id twice."""
+    """Write threads with runs completed out of order, aborted, forked; a question, answers, the same id twice."""
     for run in ("one", "two", "three"):
         await saver.claim_run("talk", run)
         await saver.append("talk", [said("user", f"question {run}", id=f"u-{run}", run_id=run)])
@@ -88,7 +88,7 @@ async def assert_same(ours: KeepCube, theirs: Any, threads: list[str] = THREADS)
 
 
 async def goes_on(ours: KeepCube) -> None:
-    """What was done stays done, what was under way may end."""
+    """Completed runs stay completed, open runs can be completed."""
     with pytest.raises(RunAlreadyCompletedError):
         await ours.claim_run("talk", "one")
     with pytest.raises(RunAlreadyClaimedError):
@@ -206,7 +206,7 @@ async def test_files_of_old_cubepi_are_read(release: str, tmp_path: Path) -> Non
     path = old_file(release, tmp_path)
     async with threadkeep.open("memory://") as keep:
         assert (await keep.aimport_from(path)).differences == ()
-        async with SQLiteCheckpointer(str(path)) as theirs:  # adds what is missing to the tables
+        async with SQLiteCheckpointer(str(path)) as theirs:  # adds what the tables lack
             for thread in ("talk", "empty") if release == "p5" else ("talk", "empty", "fork"):
                 assert await keep.cube.load(thread) == await theirs.load(thread)
             if release == "p13":
@@ -302,7 +302,7 @@ def assert_same_ranking(ours: Any, theirs: Any) -> None:
 
 
 def with_vectors(store: SqliteStore) -> None:
-    """What an index would have stored: Pythons without extensions cannot have one."""
+    """Write what an index would have stored, because some Pythons cannot load SQLite extensions."""
     store.conn.executescript(VECTOR_MIGRATIONS[0])
     for item in store.search((), limit=100):
         if item.key == "likes":

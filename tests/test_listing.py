@@ -1,4 +1,4 @@
-"""What `list` gives: which checkpoints, in which order, by which filters; and the metadata that filters look at."""
+"""`list`: which checkpoints, in which order, with which filters; and the metadata that filters compare."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AUTH = {"langgraph_auth_user": "secret", "langgraph_auth_user_id": "u", "langgra
 
 
 def put(saver: Any, id: str, metadata: dict[str, Any], *, thread: str = "t", ns: str = "", **more: Any) -> None:
-    """A checkpoint without state, and with exactly this metadata."""
+    """Put a checkpoint without state and with exactly this metadata."""
     saver.put(config(thread, None, ns) | more, empty_checkpoint() | {"id": id}, metadata, {})
 
 
@@ -32,12 +32,12 @@ def places(saver: Any, asked: Any, **options: Any) -> list[tuple[str, str, str]]
     return [(each["checkpoint_id"], each["thread_id"], each["checkpoint_ns"]) for each in found]
 
 
-# --- which, and in which order
+# --- selection and order
 
 
 @pytest.fixture(scope="module")
 def forest(module_keep: Callable[[], threadkeep.Keep]) -> threadkeep.KeepSaver:
-    """Three threads of three namespaces; some ids stand in several of them."""
+    """Write three threads of three namespaces; some ids occur in several of them."""
     saver, chance = module_keep().checkpointer, random.Random(5)
     for thread in ("a", "b", "a b"):
         for ns in ("", "child:1", "child:1|deep:2"):
@@ -165,7 +165,7 @@ async def test_an_argument_of_another_type_is_a_type_error(
 async def test_a_config_without_a_thread_is_a_value_error(
     saver: threadkeep.KeepSaver, call: Caller, wrong: dict[str, Any]
 ) -> None:
-    """It must not list the threads of everybody."""
+    """It must not list the threads of all users."""
     with pytest.raises(ValueError, match="thread_id"):
         await call.every(saver, "list", wrong)
 
@@ -402,7 +402,7 @@ LONG = 2000
 
 @pytest.fixture
 def long(url: str) -> Iterator[threadkeep.KeepSaver]:
-    """2,000 checkpoints on two threads; every tenth of them belongs to a run that can be deleted."""
+    """Write 2,000 checkpoints on two threads; every tenth belongs to a run that can be deleted."""
     with threadkeep.open(url, durability="relaxed") as keep:
         chains = [Chain(keep.checkpointer, thread) for thread in "ab"]
         for n in range(LONG):
@@ -420,7 +420,7 @@ def test_a_long_listing_is_complete_and_in_order(long: threadkeep.KeepSaver) -> 
 
 
 def test_a_long_listing_goes_on_while_checkpoints_come_and_go(long: threadkeep.KeepSaver) -> None:
-    """What was there all the time is met once; what came or went in between is met at most once."""
+    """What existed all the time is listed once; what was added or deleted in between at most once."""
     seen = []
     for number, found in enumerate(long.list(None)):
         seen.append(found.checkpoint["id"])

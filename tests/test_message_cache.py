@@ -1,4 +1,4 @@
-"""Messages are encoded once; but one that was changed in place, however little, is encoded again."""
+"""Messages are encoded once, but one that was changed in place, however little, is encoded again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_change_is_seen_by_the_next_put(saver: threadkeep.KeepSaver, change: s
     chain, messages = Chain(saver), talk()
     chain.put({"messages": messages})
     CHANGES[change](messages)
-    chain._values.clear()  # the channel has a new version, though it is the same list
+    chain._values.clear()  # the channel has a new version, but it is the same list
     chain.put({"messages": messages})
     found = saver.get_tuple(config("t"))
     assert found is not None
@@ -72,7 +72,7 @@ def test_a_change_is_seen_by_the_next_put(saver: threadkeep.KeepSaver, change: s
 
 
 class Counted:
-    """A codec, and how often its serializer encodes and decodes."""
+    """A codec that counts how often its serializer encodes and decodes."""
 
     def __init__(self) -> None:
         self.codec = Codec(KeepSerializer())
@@ -132,7 +132,7 @@ def test_what_was_read_may_be_changed_and_the_next_reader_does_not_see_it(change
 
 
 def test_messages_are_copied_over_reads_of_a_saver(saver: threadkeep.KeepSaver) -> None:
-    """Ids that are missing, short messages that are stored together, and one that is stored in pieces."""
+    """Messages without ids, short messages that are stored together, and one that is stored in several items."""
     chain, messages = Chain(saver), [HumanMessage("no id"), *talk(), HumanMessage("y" * 1_200_000, id="long")]
     saver.put_writes(chain.put({}), [("messages", messages[:1])], "task")
     for count in (2, 4, 6):

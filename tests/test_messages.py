@@ -1,4 +1,4 @@
-"""Messages are rebuilt quickly, and exactly as LangGraph's own serializer rebuilds them, odd ones too."""
+"""Messages are rebuilt quickly, and exactly as LangGraph's serializer rebuilds them, unusual ones too."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def loaded(serde: JsonPlusSerializer, message: BaseMessage) -> Any:
 
 
 def all_of(message: Any) -> Any:
-    """Everything a pydantic object holds, with types and order."""
+    """Return everything in a pydantic object, with types and order."""
     if not isinstance(message, BaseMessage):
         return repr(message)
     inner = (message.__pydantic_extra__, message.__pydantic_private__, sorted(message.__pydantic_fields_set__))
@@ -85,7 +85,7 @@ def test_tool_calls_in_the_way_of_old_apis_are_parsed_as_ever(called: list[dict[
 
 
 def test_the_quick_way_is_taken_for_ordinary_messages() -> None:
-    """If LangChain changes its fields the quick way closes by itself; this test then says so."""
+    """If LangChain changes its fields, the fast path turns itself off; this test then reports it."""
     for message in (HumanMessage("x"), SystemMessage("x"), AIMessage("x"), ToolMessage("x", tool_call_id="1")):
         slow: list[Any] = []
         build = messages.quick_builder(type(message), lambda fields, slow=slow: slow.append(fields))

@@ -1,4 +1,4 @@
-"""Opening and closing: what is accepted, what is made when, what goes wrong and how it is told, and that nothing is left behind."""
+"""Opening and closing: valid URLs and options, set-up, errors and their messages, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -391,7 +391,7 @@ def test_a_listing_that_is_under_way_ends_with_closed(url: str) -> None:
 
 
 def test_close_waits_for_what_is_under_way_and_loses_nothing(lasting_url: str) -> None:
-    """Callers see either their put done or Closed, whatever they are in the middle of."""
+    """Callers see either their put done or Closed, at whatever point they are."""
     for _ in range(5):
         keep = threadkeep.open(lasting_url)
         keep.setup()
@@ -492,7 +492,7 @@ BEFORE: set[threading.Thread] = set()
 
 @pytest.fixture(autouse=True)
 def threads_before() -> None:
-    """Other tests of this process may have left a pool to those after them."""
+    """Other tests of this process may have left a shared pool."""
     BEFORE.clear()
     BEFORE.update(threading.enumerate())
 
@@ -502,7 +502,7 @@ def ours() -> list[threading.Thread]:
 
 
 def left_after(moment: float) -> list[threading.Thread]:
-    """Our threads that do not end within so many seconds."""
+    """Return our threads that do not end within this many seconds."""
     for thread in ours():
         thread.join(moment)
     return ours()
@@ -534,7 +534,7 @@ async def test_no_thread_is_left_after_aclose(url: str) -> None:
     "backends", [BACKENDS[:3], pytest.param(BACKENDS[3:], marks=pytest.mark.long)], ids=["", "more"]
 )
 def test_a_forgotten_keep_leaves_no_thread(backends: list[Backend], tmp_path: Path) -> None:
-    """Of all backends at once: workers wait some seconds before they end."""
+    """All backends at once, because workers wait some seconds before they end."""
     for number, backend in enumerate(backends):
         asyncio.run(Chain(threadkeep.open(backend.fresh(tmp_path, number)).checkpointer).aput(HELLO))
     gc.collect()
@@ -655,7 +655,7 @@ def test_the_interpreter_ends_cleanly_without_close(url: str, end: str) -> None:
     run(PREPARED + ENDS[end], url, flags=("-W", "always::ResourceWarning", "-W", "always::RuntimeWarning"))
 
 
-# --- what can be wrong with the file
+# --- unusable files
 
 
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -771,7 +771,7 @@ except threadkeep.errors.Unavailable:
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """A folder that other users may enter: pytest's own is private, and root may write everywhere."""
+    """A folder that other users may enter. pytest's own is private, and root may write everywhere."""
     import tempfile
 
     folder = Path(tempfile.mkdtemp())
@@ -825,7 +825,7 @@ def test_a_full_disk_is_unavailable_and_what_was_put_stays(tmp_path: Path) -> No
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Somebody else is writing."""
+    """Another process is writing."""
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     yield
@@ -896,7 +896,7 @@ def test_a_lock_that_is_released_in_time_is_only_waited_for(tmp_path: Path) -> N
         assert values_of(keep.checkpointer) == {"x": 1}
 
 
-# --- a database that is not only ours
+# --- a database that other programs use too
 
 
 def test_tables_of_the_user_stay_as_they_are(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What each verb asks of its backend, request by request: plans driven by hand, no transport, no thread, no loop."""
+"""The requests of each verb, one by one: plans driven by hand, without transport, thread or event loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CODEC = Codec(KeepSerializer())
 
 
 class Bench:
-    """A backend, what one process remembers, and the requests that were made."""
+    """A backend, the caches of one process, and the requests that were made."""
 
     def __init__(self, backend: InMemoryBackend | None = None) -> None:
         self.backend = backend or InMemoryBackend()
@@ -46,7 +46,7 @@ class Bench:
         self.asked: list[type] = []
 
     def drive(self, plan: Plan[Any], *, before: Callable[[Request[Any]], None] = lambda request: None) -> Any:
-        """Step a plan to its end; `before` each request something else may happen, or fail."""
+        """Step a plan to its end. `before` is called before each request, and may change something or fail."""
         self.asked = []
         step = resume(plan, Reply())
         while isinstance(step, Request):
@@ -92,14 +92,14 @@ def bench() -> Bench:
 
 @pytest.fixture
 def warm(bench: Bench) -> Bench:
-    """Three checkpoints, each with a write, as the process that made them knows them."""
+    """Write three checkpoints, each with a write; this process has them cached."""
     for n in (1, 2, 3):
         bench.write(put(str(n), str(n - 1) if n > 1 else None, run_id=f"run-{n}"))
         bench.write(writes(str(n), run=f"run-{n}"))
     return bench
 
 
-# --- putting
+# --- put
 
 
 def test_the_first_put_of_a_thread_takes_two_requests(bench: Bench) -> None:
@@ -218,7 +218,7 @@ def test_the_status_counts_writes_that_came_just_before_their_checkpoint_was_put
     assert warm.status() == "interrupted"
 
 
-# --- others write too
+# --- concurrent writers
 
 
 def test_a_conflict_is_one_more_load_and_commit(warm: Bench) -> None:
@@ -280,7 +280,7 @@ def test_a_thread_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(w
         assert found.checkpoint["channel_values"] == {"messages": ["other"] * n}
 
 
-# --- reading
+# --- get
 
 
 @pytest.mark.parametrize("id", [None, "1", "3", "unknown"])
@@ -424,7 +424,7 @@ def test_a_copy_onto_a_thread_that_exists_adds_its_items_in_one_commit(warm: Ben
 
 
 def once(kind: type, act: Callable[[], Any]) -> Callable[[Request[Any]], None]:
-    """Something that happens before the first request of a kind."""
+    """Do something before the first request of a kind."""
     left = [act]
     return lambda request: left.pop()() if isinstance(request, kind) and left else None
 

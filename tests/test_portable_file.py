@@ -1,4 +1,4 @@
-"""The portable file: what a Keep exports, any other imports; cut, forged and redacted files; a reader of its own."""
+"""The portable file: export and import; truncated, forged and redacted files; the reader in the documentation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sample() -> threadkeep.Keep:
 
 @cache
 def exported(*, redact: bool = False) -> bytes:
-    """The file of the sample."""
+    """The portable file of the sample Keep."""
     out = io.BytesIO()
     sample().export(out, redact=redact)
     return out.getvalue()
@@ -65,7 +65,7 @@ def plain(data: bytes) -> bytes:
 
 
 def written(said: list[dict[str, Any]]) -> io.BytesIO:
-    """Lines without checksums."""
+    """Return lines without checksums."""
     rows = [{key: value for key, value in each.items() if key != "crc"} for each in said]
     return io.BytesIO(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
 
@@ -204,7 +204,7 @@ def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
     one.export(newer)
     assert third.import_portable(io.BytesIO(newer.getvalue())).updated == 1
     assert len(asyncio.run(third.cube.load("talk")).messages) == 2
-    older = third.import_portable(io.BytesIO(file.getvalue()))  # a talk does not go back
+    older = third.import_portable(io.BytesIO(file.getvalue()))  # a cube thread cannot go back
     assert (older.updated, len(older.differences)) == (0, 1)
     assert len(asyncio.run(third.cube.load("talk")).messages) == 2
 
@@ -252,7 +252,7 @@ def test_a_thread_that_is_pruned_while_it_is_exported_is_written_again() -> None
     assert sample_keep.contents(other) == sample_keep.contents(keep)
 
 
-# -- cut and forged
+# --- truncated and forged files
 
 
 def test_a_file_that_is_cut_off_is_noticed_and_what_is_whole_of_it_is_there() -> None:
@@ -389,7 +389,7 @@ def test_a_hostile_file_takes_no_memory_and_runs_nothing(tmp_path: Path, monkeyp
     assert not (tmp_path / "made").exists()
 
 
-# -- redacted
+# --- redacted files
 
 
 def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() -> None:
@@ -436,7 +436,7 @@ def test_names_are_the_same_within_a_redacted_file_and_others_in_the_next() -> N
     assert run in {each["run"] for each in said if each["type"] == "checkpoint"}
     assert set(ask.payload.prompt) == {"x"}
     done = next(message.run_id for message in data.messages)
-    assert len(asyncio.run(keep.cube.snapshot(talk.id, after_run_id=done))) == 4  # the last one is of no run
+    assert len(asyncio.run(keep.cube.snapshot(talk.id, after_run_id=done))) == 4  # the last one belongs to no run
     again = io.BytesIO()
     sample().export(again, redact=True)
     names = [
@@ -477,7 +477,7 @@ def test_special_values_stay_what_they_are_when_redacted() -> None:
     assert not set(got["keys"]) & set(values["keys"])
 
 
-# -- the documents, the command
+# --- the documentation, the command
 
 
 def test_the_reader_in_the_documents_reads_every_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""PostgreSQL as its own: URLs, pools, roles, what it cannot hold, connections, round trips, durability and plans."""
+"""PostgreSQL only: URLs, schemas, pools, roles, values, connections, round trips, durability and query plans."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOISE = random.Random(7)
 
 @pytest.fixture
 def url() -> str:
-    """Here a URL is always one of PostgreSQL."""
+    """In this file, a URL is always one of PostgreSQL."""
     return postgres_servers.fresh_schema(postgres_servers.shared())
 
 
@@ -48,7 +48,7 @@ def schema_of(url: str) -> str:
 
 
 def noise(length: int) -> str:
-    """Characters that no compression makes fewer."""
+    """Return incompressible text."""
     return "".join(chr(NOISE.randrange(0x4E00, 0x9F00)) for _ in range(length))
 
 
@@ -151,7 +151,7 @@ def test_administrators_see_the_application_name(asked: dict[str, str], seen: st
         ("", {"schema": "\ud800"}, "schema"),
         ("", {"application_name": "a\0b"}, "application_name"),
         ("", {"application_name": "\ud800"}, "application_name"),
-        # said twice
+        # given twice
         ("?schema=a", {"schema": "b"}, "schema"),
         ("?schema=a&schema=b", {}, "schema"),
         ("?max_size=3", {"max_size": 4}, "max_size"),
@@ -314,7 +314,7 @@ def pool_of(kind: Any = psycopg_pool.ConnectionPool, **kwargs: Any) -> Iterator[
 
 
 def use_every_verb(pool: Any, **options: Any) -> None:
-    """All verbs in both colours, and a change that fails."""
+    """Call all verbs, sync and async, and a change that fails."""
     with threadkeep.open(pool, schema=fresh_name(), timeout=10, **options) as keep:
         for ask in every_verb(keep).values():
             ask()
@@ -450,7 +450,7 @@ def test_the_driver_is_imported_only_by_those_who_need_it() -> None:
 
 
 def new_role(*rights: str) -> str:
-    """A role that may log in and do nothing else, but for these rights; {role} is its name."""
+    """Create a role that may log in and nothing else, except these rights; {role} is its name."""
     role = fresh_name()
     execute(f"create role {role} login nosuperuser nocreatedb nocreaterole")
     for right in rights:
@@ -496,7 +496,7 @@ def test_a_role_that_may_only_read_is_told_so_when_it_writes(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[postgres_servers.Server]:
-    """A server that asks ordinary roles for their passwords."""
+    """A server that requires passwords of ordinary roles."""
     with postgres_servers.fresh_server() as server:
         server.execute("create role ada login password 'right'")
         server.execute("create schema ada authorization ada")
@@ -585,7 +585,7 @@ def test_no_exception_of_the_driver_comes_out(url: str, damage: str) -> None:
 
 
 def test_two_threads_that_had_one_number_would_not_be_mixed_up(url: str) -> None:
-    """Threads are numbered by a hash of 64 bits. Here another thread has the number of ours."""
+    """Threads are numbered by a 64-bit hash. Here another thread has the same number."""
     with threadkeep.open(url) as keep:
         Chain(keep.checkpointer).put({"secret": 1})
         execute(f"update {schema_of(url)}.tk_threads set id = 'another'")
@@ -624,7 +624,7 @@ def test_a_lent_pool_is_not_used_in_a_forked_child() -> None:
     run_forked(FORKED, postgres_servers.shared().url(), fresh_name())
 
 
-# --- what PostgreSQL cannot hold, and what it can
+# --- values that PostgreSQL cannot store, and values that it can
 
 
 def test_ids_of_a_thousand_characters_and_odd_ones_come_back(url: str) -> None:
@@ -652,7 +652,7 @@ def test_ids_of_a_thousand_characters_and_odd_ones_come_back(url: str) -> None:
             for n, id in enumerate(plain):
                 assert values_of(saver, f"plain {n}") == {id: id}
                 assert list_ids(saver, f"plain {n}", filter={id: n}) == ["00000000"]
-            saver.delete_for_runs([id.replace("\0", "") for id in plain])  # as LangGraph's metadata has them
+            saver.delete_for_runs([id.replace("\0", "") for id in plain])  # as they are in LangGraph's metadata
             assert {info.id for info in keep.threads()} == {*odd, "by id", "by namespace"}
 
 
@@ -785,12 +785,12 @@ def test_what_is_compressed_already_is_not_compressed_again(url: str) -> None:
 
 
 def connections(name: str) -> list[str]:
-    """What each connection of that application name is doing."""
+    """Return the state of each connection with this application name."""
     return [state for (state,) in execute(f"select state from pg_stat_activity where application_name = '{name}'")]
 
 
 class Counter:
-    """The most connections that an application name ever has, asked for again and again."""
+    """Polls for the maximum number of connections of an application name."""
 
     def __init__(self, name: str) -> None:
         self.most, self._name, self._stop = 0, name, threading.Event()
@@ -813,13 +813,13 @@ class Counter:
 
 @pytest.fixture
 def named() -> tuple[str, str]:
-    """An application name, and a URL that has it."""
+    """Return an application name, and a URL with it."""
     name = fresh_name()
     return name, postgres_servers.shared().url(schema=name, application_name=name)
 
 
 def settled(keep: threadkeep.Keep, name: str, size: int) -> None:
-    """Set up, and the connection that did it gone."""
+    """Wait until the Keep is set up and the connection for set-up is closed."""
     keep.setup()
     assert postgres_servers.wait_until(lambda: len(connections(name)) <= size, 10)
 
@@ -863,7 +863,7 @@ def test_sixteen_threads_and_several_loops_and_two_hundred_tasks_share_a_few_con
 
 
 def test_reads_and_writes_of_several_threads_are_under_way_at_once(named: tuple[str, str]) -> None:
-    """While a writer waits for a lock of the server, others read and write."""
+    """While a writer waits for a server lock, others read and write."""
     name, url = named
     with threadkeep.open(url) as keep:
         for thread in "ab":
@@ -882,7 +882,7 @@ def test_reads_and_writes_of_several_threads_are_under_way_at_once(named: tuple[
 
 
 def blocked(name: str) -> int:
-    """How many connections of that name wait for a lock."""
+    """Return how many connections of this name wait for a lock."""
     return execute(f"select count(*) from pg_stat_activity where application_name = '{name}' and wait_event_type = 'Lock'")[0][0]  # fmt: skip
 
 
@@ -913,7 +913,7 @@ async def test_cancelled_tasks_leave_no_connection_behind(named: tuple[str, str]
 
 
 class Heard:
-    """What the server is told on the connections of one application name, read from the server's own log."""
+    """Reads the statements of one application name from the server's log."""
 
     def __init__(self) -> None:
         self.name = fresh_name()
@@ -922,7 +922,7 @@ class Heard:
         )
 
     def during(self, work: Callable[[], Any]) -> list[str]:
-        """The statements that some work sends, each with its parameters."""
+        """Return the statements that a function sends, each with its parameters."""
         log = postgres_servers.shared().log
         start = log.stat().st_size
         work()
@@ -936,7 +936,7 @@ class Heard:
 
 
 def _statements(entries: list[str], pids: set[str]) -> Iterator[str]:
-    """Of the entries of a log, the statements of some processes; what details each of them is joined to it."""
+    """Yield the statements of some processes from log entries, each with its details."""
     said = None
     for entry in entries:
         found = re.match(r"\S+ \S+ \S+ \[(\d+)\] (LOG:  (?:statement|execute [^:]+)|DETAIL): +(.*)", entry, re.DOTALL)
@@ -963,7 +963,7 @@ def test_the_verbs_of_a_superstep_are_one_statement_each(prepare: bool) -> None:
         saver = keep.checkpointer
         keep.setup()
         chain, log = Chain(saver), ["first"]
-        assert count(lambda: chain.put({"log": log, "n": 0})) == 2  # a thread that is not known yet is looked for
+        assert count(lambda: chain.put({"log": log, "n": 0})) == 2  # a thread that is not cached is loaded first
         for n in range(1, 12):
             log = [*log, f"message {n} " * 50]
             assert count(lambda: chain.put({"log": log, "n": n}, user="ada")) == 1
@@ -1015,7 +1015,7 @@ def test_callers_that_come_together_share_statements() -> None:
 
 @pytest.fixture(scope="module")
 def lazy() -> Iterator[postgres_servers.Server]:
-    """A server that flushes its log only when a commit asks for it: nobody does it in the background."""
+    """A server that flushes its WAL only when a commit requests it, not in the background."""
     with postgres_servers.fresh_server(
         {**postgres_servers.QUICK, "autovacuum": "off", "checkpoint_timeout": "1h"}
     ) as server:
@@ -1037,7 +1037,7 @@ def test_strict_commits_are_flushed_and_relaxed_ones_are_not(
         keep.setup()
 
         def flushed(work: Callable[[], Any]) -> bool:
-            """Whether what some work logged was flushed when it was done."""
+            """Return whether the WAL of a function's changes was flushed when it returned."""
             before = other.execute("select pg_current_wal_insert_lsn()").fetchone()
             work()
             return other.execute("select pg_current_wal_flush_lsn() > %s::pg_lsn", before).fetchone() == (True,)
@@ -1055,7 +1055,7 @@ def test_strict_commits_are_flushed_and_relaxed_ones_are_not(
         assert done == [durability == "strict"] * 7
 
 
-# --- plans
+# --- query plans
 
 
 MANY = 20_000
@@ -1075,7 +1075,7 @@ analyze {s}.tk_threads, {s}.tk_checkpoints, {s}.tk_items, {s}.tk_tags, {s}.tk_ru
 
 @pytest.fixture(scope="module")
 def crowd() -> Iterator[tuple[threadkeep.Keep, Callable[[Callable[[], Any]], list[str]]]]:
-    """A Keep with very many threads, and what gives the plans that the server makes for some work."""
+    """A Keep with very many threads, and a function that returns the query plans of some work."""
     heard = Heard()
     options = "-csession_preload_libraries=auto_explain -cauto_explain.log_min_duration=0 -cauto_explain.log_analyze=on"
     where = postgres_servers.shared().url(schema=heard.name, application_name=heard.name) + f"&options={quote(options)}"

@@ -1,4 +1,4 @@
-"""What may happen to a PostgreSQL server, and to connections to it: what was acknowledged is there, once, and calls go on."""
+"""Faults of a PostgreSQL server and its connections: acknowledged changes are stored once, and calls continue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HELLO = {"greeting": "hello " * 20}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[postgres_servers.Server]:
-    """A server that may be stopped, crashed and frozen; it runs again when a test ends."""
+    """A server that tests may stop, crash and freeze; it runs again when a test ends."""
     with postgres_servers.fresh_server() as made:
         yield made
 
@@ -43,14 +43,14 @@ def schema() -> str:
 
 
 def end_backends(server: postgres_servers.Server, schema: str) -> int:
-    """End all server processes of that application name; how many there were."""
+    """Terminate all server processes of an application name. Return how many there were."""
     sql = f"select pg_terminate_backend(pid) from pg_stat_activity where application_name = '{schema}'"
     return len(server.execute(sql))
 
 
 @contextmanager
 def again_and_again(work: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Some work is done in another thread, over and over; what it gave."""
+    """Call a function repeatedly in another thread, and collect its results."""
     stop, done = threading.Event(), list[Any]()
 
     def repeat() -> None:
@@ -115,7 +115,7 @@ def connections(server: postgres_servers.Server, name: str) -> list[Any]:
 
 @pytest.fixture
 def database() -> Iterator[Callable[[str], str]]:
-    """Gives the URL of a new database of the shared server with a setting of its own."""
+    """Return a function that creates a database on the shared server with a setting."""
     name = f"d_{uuid.uuid4().hex}"
 
     def make(setting: str) -> str:
@@ -142,7 +142,7 @@ def test_idle_connections_that_the_server_drops_are_not_noticed(database: Callab
 
 
 def test_a_statement_that_is_cancelled_is_unavailable_and_the_next_works(schema: str) -> None:
-    """As statement_timeout and lock_timeout do it."""
+    """As statement_timeout and lock_timeout do."""
     server = postgres_servers.shared()
     url = server.url(schema=schema, application_name=schema, options="-clock_timeout=100ms")
     with threadkeep.open(url, timeout=1) as keep:
@@ -234,7 +234,7 @@ def test_a_server_that_is_gone_is_unavailable_until_it_is_back(server: postgres_
 
 
 def unanswered(keep: threadkeep.Keep) -> list[Callable[[], Any]]:
-    """What must not be answered with "there is nothing"."""
+    """A failure must not be reported as "empty"."""
     saver = keep.checkpointer
     return [
         lambda: saver.get_tuple(config("t")),
@@ -351,7 +351,7 @@ def test_a_short_freeze_is_only_waited_for(server: postgres_servers.Server, sche
 def test_a_primary_that_takes_no_changes_for_a_while_is_only_waited_for(
     server: postgres_servers.Server, schema: str
 ) -> None:
-    """As one that was demoted, or whose disk is nearly full."""
+    """Like a server that was demoted, or whose disk is nearly full."""
     url = server.url(schema=schema)
     with threadkeep.open(url) as keep, Writers(keep, threads=4, tasks=20) as writers:
         writers.wait_for(60)
@@ -451,7 +451,7 @@ def test_graphs_run_through_pgbouncer(group: str) -> None:
 
 
 async def tell(name: str, url: str, **options: Any) -> None:
-    """A graph tells the story that InMemorySaver tells."""
+    """A graph has the same history as with InMemorySaver."""
     play, call = SCENARIOS[name], AsyncCaller()
     async with threadkeep.open(url, **options) as keep:
         graph, peer = play.build(keep.checkpointer), play.build(InMemorySaver())
@@ -504,7 +504,7 @@ def test_the_oldest_server_prunes_copies_and_lists(oldest: postgres_servers.Serv
 
 
 def test_what_a_promoted_standby_never_had_is_not_believed() -> None:
-    """A standby that lags is promoted, and another process writes the thread on: what the first one remembers is of another past."""
+    """A lagging standby is promoted, and another process continues the thread: the first one's cache is outdated."""
     with postgres_servers.fresh_server() as primary:
         with threadkeep.open(primary.url(schema="k")) as keep:
             Chain(keep.checkpointer).put({"log": ["first " * 60]})

@@ -1,4 +1,4 @@
-"""The PostgreSQL servers that other tests stand on: they start, keep, crash, recover, follow, and do not outlive the run."""
+"""The PostgreSQL servers of the tests: they start, store, crash, recover, replicate, and do not outlive the run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _comes(wanted: list[int], server: postgres_servers.Server) -> bool:
 
 
 def _another_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that are started from now on do not belong to our run."""
+    """Processes started from now on do not belong to this run."""
     monkeypatch.delenv("PYTEST_XDIST_TESTRUNUID", raising=False)
     monkeypatch.setenv("THREADKEEP_RUN", uuid.uuid4().hex)
 

@@ -1,4 +1,4 @@
-"""read_only=True: everything can be read, nothing is changed, nothing is made; on every backend, in both colours."""
+"""read_only=True: everything can be read, nothing is changed or created; on every backend, sync and async."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
 
 @pytest.fixture
 def written(lasting_url: str) -> str:
-    """A URL of a thread with two checkpoints and a write."""
+    """A URL with a thread of two checkpoints and a write."""
     with threadkeep.open(lasting_url) as keep:
         chain = Chain(keep.checkpointer, run="r")
         chain.put({"x": "y" * 100})
@@ -163,7 +163,7 @@ def test_no_file_is_made_or_changed(tmp_path: Path, there: str) -> None:
 
 
 def test_a_file_is_the_same_after_it_was_read(tmp_path: Path) -> None:
-    """SQLite may leave its -wal and -shm beside it: a reader is not allowed to remove them."""
+    """SQLite may leave -wal and -shm files: a reader is not allowed to remove them."""
     path = tmp_path / "agent.db"
     with threadkeep.open(f"sqlite:///{path}") as keep:
         Chain(keep.checkpointer).put({"x": 1})

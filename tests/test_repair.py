@@ -1,4 +1,4 @@
-"""repair rebuilds what was damaged as a new branch, on which a real graph goes on, and says what it assumed."""
+"""repair rebuilds damaged checkpoints as a new branch, on which a real graph continues, and reports its assumptions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class State(TypedDict, total=False):
 
 
 def build(saver: Any, *, asks: bool = False) -> Any:
-    """`model`, then three `work` side by side, then `rest`, which waits for two branches that join."""
+    """Build a graph: `model`, then three parallel `work`, then `rest`, which waits for two branches to join."""
 
     def model(state: State) -> dict[str, Any]:
         n = len(state["messages"])
@@ -74,7 +74,7 @@ def build(saver: Any, *, asks: bool = False) -> Any:
 
 
 def talk(graph: Any, turns: int = 3) -> list[Any]:
-    """Some turns; the states, newest first."""
+    """Run some turns and return the states, newest first."""
     for n in range(turns):
         graph.invoke({"messages": [HumanMessage(f"question {n} " * 20, id=f"h{n}")]}, THREAD)
     return list(graph.get_state_history(THREAD))
@@ -111,7 +111,7 @@ WAYS: dict[str, tuple[Callable[..., None], int]] = {
 
 
 def test_a_damaged_newest_checkpoint_is_rebuilt_as_it_was_and_the_graph_goes_on(url: str) -> None:
-    """At each step of a run, with the graph's channels and without; in each way that a checkpoint can be damaged."""
+    """At each step of a run, with the graph's channels and without; for each kind of damage to a checkpoint."""
     rows_of = rows_opener(url)
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
@@ -148,7 +148,7 @@ def test_a_damaged_newest_checkpoint_is_rebuilt_as_it_was_and_the_graph_goes_on(
 
 
 def cut(keep: threadkeep.Keep, rows_of: Any, states: list[Any], last: Any, name: str) -> None:
-    """A copy of the thread that ends at a checkpoint; later ones are removed with their writes."""
+    """Copy the thread up to a checkpoint; later ones are removed with their writes."""
     keep.copy("t", name)
     rows = rows_of(keep, name)
     later = {id_of(state) for state in states[: states.index(last)]} | {id_of(last)}
@@ -162,7 +162,7 @@ def cut(keep: threadkeep.Keep, rows_of: Any, states: list[Any], last: Any, name:
 
 
 def expectation(keep: threadkeep.Keep, rows_of: Any, states: list[Any], before: Any) -> Any:
-    """What an undamaged copy of that checkpoint goes on to."""
+    """Return the final state when an undamaged copy of that checkpoint continues."""
     name = f"expected {id_of(before)}"
     graph = build(keep.checkpointer)
     config = {"configurable": {"thread_id": name}}
@@ -175,7 +175,7 @@ def expectation(keep: threadkeep.Keep, rows_of: Any, states: list[Any], before: 
 
 
 def message_item(rows: StoredRows, id: str) -> ItemId:
-    """The item that stands last in a checkpoint's messages."""
+    """Return the last item of a checkpoint's messages."""
     row, items = next(row for row in rows.root() if row.id == id), rows.items()
     names = {at.n: unseal_item(at, stored, "").data for at, stored in items.items() if at.lane == NAMES}
     lane = next(FIRST_CHANNEL + n for n, name in names.items() if name == b"messages")
@@ -184,7 +184,7 @@ def message_item(rows: StoredRows, id: str) -> ItemId:
 
 
 async def test_what_is_lost_is_left_out_and_said(url: str, call: Caller) -> None:
-    """An item that the write and the channel share is gone for both; the rest of the list is kept."""
+    """An item that the write and the channel share is lost for both; the rest of the list is kept."""
     with_graph = isinstance(call, AsyncCaller)
     async with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
@@ -492,7 +492,7 @@ OVERWRITES: dict[str, Any] = {
 
 
 def test_show_diff_blame_and_repair_agree_on_every_form_of_overwrite(url: str) -> None:
-    """On a delta channel that is rebuilt from its writes, as LangGraph's own channel does."""
+    """A delta channel is rebuilt from its writes, as LangGraph's channel does."""
     with threadkeep.open(url, durability="relaxed") as keep:
         for form, overwrite in OVERWRITES.items():
             chain, counted = Chain(keep.checkpointer, form), {"counters_since_delta_snapshot": {"log": (1, 1)}}

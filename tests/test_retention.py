@@ -1,4 +1,4 @@
-"""Retention: what policies keep and let go of, that a dry run says it exactly, and that nobody who writes meanwhile loses anything."""
+"""Retention: what policies keep and delete, exact dry runs, and that concurrent writers lose nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DAY = 24 * 60 * 60 * 1000
 
 
 def wrote(keep: threadkeep.Keep, count: int, thread: str = "t", **metadata: Any) -> Chain:
-    """A chain of checkpoints with a write on each."""
+    """Write a chain of checkpoints with a write on each."""
     chain = Chain(keep.checkpointer, thread)
     for n in range(count):
         stored = chain.put({"log": [f"line {m} " * 30 for m in range(max(0, n - 3), n + 1)]}, **metadata)
@@ -48,7 +48,7 @@ def left(keep: threadkeep.Keep, thread: str = "t", ns: str = "") -> list[int]:
     return sorted(int(found.checkpoint["id"]) for found in keep.checkpointer.list(config(thread, ns=ns)))
 
 
-# --- what a policy is
+# --- policies
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_is_wrong_with_a_file_is_said_when_it_is_read(tmp_path: Path) -> No
         threadkeep.open("memory://", retention=tmp_path / "none.toml")
 
 
-# --- what it keeps
+# --- what a policy keeps
 
 
 def test_the_last_ones_stay_and_so_does_what_is_always_kept(url: str) -> None:
@@ -140,7 +140,7 @@ def test_the_last_ones_stay_and_so_does_what_is_always_kept(url: str) -> None:
 
 
 def test_a_branch_point_is_one_at_every_prune() -> None:
-    """Also if of one branch only the end is left: what it began with has to stay, too."""
+    """Also if only the end of a branch is left: the values it started with must stay."""
     with threadkeep.open("memory://") as keep:
         chain = wrote(keep, 3)
         chain.last = keep.rollback("t", "00000001").id
@@ -254,7 +254,7 @@ def test_a_talk_is_pruned_by_policy_too(url: str) -> None:
         check(url)
 
 
-# --- exactly
+# --- exact counts
 
 
 def test_a_dry_run_says_exactly_what_goes_and_how_many_bytes_come_back(url: str) -> None:
@@ -336,11 +336,11 @@ def test_a_tag_is_found_moved_and_taken_away(url: str) -> None:
         check(url)
 
 
-# --- beside agents
+# --- with concurrent agents
 
 
 def test_a_subgraph_whose_root_checkpoint_is_still_on_its_way_is_not_pruned(url: str) -> None:
-    """In LangGraph's async mode a subgraph's checkpoint may be stored before that of its root."""
+    """In LangGraph's async mode, a subgraph's checkpoint may be stored before its root's."""
     with threadkeep.open(url) as keep:
         wrote(keep, 3)
         for root in ("00000001", "00000003"):
@@ -371,7 +371,7 @@ def test_threads_that_are_written_while_they_are_pruned_lose_nothing(lasting_url
     check(lasting_url)
 
 
-# --- sweeping
+# --- sweep
 
 
 def test_a_sweep_does_both_and_a_keep_sweeps_in_the_background_until_it_is_closed(

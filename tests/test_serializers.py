@@ -1,4 +1,4 @@
-"""A serializer of the user is honoured: given when the Keep is opened, assigned later, or derived by `with_allowlist`."""
+"""A user's serializer is used: passed to `open`, assigned later, or derived by `with_allowlist`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sync_async import Caller
 
 
 class Typed:
-    """A serializer of the user's own, with LangGraph's typed methods; it counts what it is given."""
+    """A user's serializer with LangGraph's typed methods; it counts its calls."""
 
     def __init__(self) -> None:
         self.dumped = 0
@@ -40,7 +40,7 @@ class Typed:
 
 
 class Untyped:
-    """The old protocol: dumps and loads alone."""
+    """The old protocol: only dumps and loads."""
 
     def dumps(self, value: Any) -> bytes:
         return b"old" + pickle.dumps(value)
@@ -51,7 +51,7 @@ class Untyped:
 
 
 class JsonTyped:
-    """Bytes of a kind that nothing of ours could split."""
+    """Bytes that our codec cannot split."""
 
     def dumps_typed(self, value: Any) -> tuple[str, bytes]:
         return "json", json.dumps(value).encode()
@@ -194,7 +194,7 @@ class Line:
 
 @pytest.fixture
 def typed(saver: threadkeep.KeepSaver) -> Iterator[Typed]:
-    """The saver's serializer, exchanged after the Keep was opened."""
+    """The saver's serializer, replaced after the Keep was opened."""
     serde, before = Typed(), saver.serde
     saver.serde = serde
     yield serde

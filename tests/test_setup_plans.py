@@ -1,4 +1,4 @@
-"""Set-up and migration of SQL databases are plans: what they decide, without a database."""
+"""Set-up and migration of SQL databases are plans: what they decide, tested without a database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READABLE = 2
 
 
 class Database:
-    """Answers statements by the names of their blocks, and has a list of them."""
+    """Answers statements by the names of their blocks, and records them."""
 
     def __init__(self, blocks: Mapping[str, str], rows: Mapping[str, Any]) -> None:
         self._names = {sql: name for name, sql in blocks.items()}

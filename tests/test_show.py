@@ -1,4 +1,4 @@
-"""Looking into threads: log, show, tree, find, diff and blame agree with what the graphs themselves tell, on every backend."""
+"""log, show, tree, find, diff and blame agree with what graphs report themselves, on every backend."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ SERDE = JsonPlusSerializer()
 
 
 def as_plain(value: Any) -> Any:
-    """What the serializer stores of a value, as plain data."""
+    """Return what the serializer stores of a value, as plain data."""
     return plain(*SERDE.dumps_typed(value))
 
 
 async def both(keep: threadkeep.Keep, verb: str, *args: Any, **options: Any) -> Any:
-    """A verb's answer, which is the same in both colours."""
+    """Return a verb's result, after checking that sync and async are the same."""
     one, other = [await call(keep, verb, *args, **options) for call in COLOURS]
     assert one == other
     return one
 
 
-# --- against the graphs
+# --- compared with graphs
 
 
 @pytest.mark.parametrize("name", [*SCENARIOS, "delta", "delta, snapshots"])
@@ -108,7 +108,7 @@ async def looked(keep: threadkeep.Keep) -> threadkeep.Keep:
 
 
 async def test_threads_are_looked_into(looked: threadkeep.Keep) -> None:
-    """One set of threads serves many claims: making it costs the most."""
+    """One set of threads for many tests, because writing it takes the most time."""
     await log_tells_of_every_checkpoint(looked)
     await show_needs_no_class_of_the_application(looked)
     await trees_have_branches_and_subgraphs(looked)
@@ -366,7 +366,7 @@ async def test_a_thread_of_both_kinds_is_asked_for_by_its_kind(keep: threadkeep.
     assert (await both(keep, "find", "talk", kind="graph")).kind == "graph"
 
 
-# --- what is hard to see
+# --- special cases
 
 
 async def test_a_fork_hangs_on_what_it_was_forked_from(keep: threadkeep.Keep) -> None:
@@ -474,7 +474,7 @@ def test_deep_values_are_shown_and_compared() -> None:
 
 
 class Forger:
-    """A serializer that stores what it was told to."""
+    """A serializer that stores given bytes."""
 
     def __init__(self, tag: str, data: bytes) -> None:
         self.stored = (tag, data)
@@ -563,7 +563,7 @@ ELEMENTS = st.lists(
 
 
 def applied(before: list[Any], after: list[Any]) -> list[Any]:
-    """What `changes` tells of two lists, done to the first."""
+    """Apply the changes that `changes` reports to the first list."""
     told = list(changes(("x",), before, after))
     pairs = aligned(before, after)
     gone = {each.path for each in told if each.change == "removed"}

@@ -1,4 +1,4 @@
-"""The SQL views: the queries of their page run, and give the numbers that the verbs give, in SQLite and in PostgreSQL."""
+"""The SQL views: the queries of their documentation run, and agree with the verbs, in SQLite and in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ ODD = [
     "\U0001f99c",
     "\xed\xa0",
 ]
-"""Ids that a database may stumble over; the last three only look like those that no text can hold."""
+"""Ids that a database may handle wrongly; the last three only look like the encoding of invalid text."""
 Query = Callable[[str], list[tuple[Any, ...]]]
 
 
 def query(url: str, sql: str) -> list[tuple[Any, ...]]:
-    """Rows, as anybody gets them: with Python's own SQLite, which is strict about text, or with psycopg."""
+    """Query as a user would: with Python's sqlite3, which is strict about text, or with psycopg."""
     if url.startswith("sqlite"):
         with sqlite3.connect(location(url)) as connection:
             return connection.execute(sql).fetchall()
@@ -59,7 +59,7 @@ def at(time: Any) -> datetime:
 
 
 def text(id: str) -> str:
-    """How a view shows an id."""
+    """Return how a view shows an id."""
     lone = any("\ud800" <= letter <= "\udfff" for letter in id)
     return "\\x" + to_bytes(id).hex() if lone or "\0" in id else id
 

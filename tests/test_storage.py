@@ -1,4 +1,4 @@
-"""What the SQLite file holds: only what is new, only what is needed; and that damage to it is noticed."""
+"""The contents of the SQLite file: only what is new, only what is needed; and damage to it is detected."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from threadkeep import errors
 from threadkeep.engine.log.itemlog import FIRST_CHANNEL
 
 ROW = 290
-"""A checkpoint's row and all that is not state, in bytes: the room that a test leaves for it."""
+"""Bytes that a test allows for a checkpoint's row and everything that is not state."""
 
 
 def line(n: int, size: int = 300) -> str:
-    """Text that does not compress to much less than its size."""
+    """Return text that compresses badly."""
     return random.Random(n).randbytes(size // 2).hex()
 
 
 LINE = 220
-"""More than a stored line of 300 hexadecimal digits takes."""
+"""More bytes than a stored line of 300 hexadecimal digits takes."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def ask(path: Path, sql: str, *values_of: Any) -> list[tuple[Any, ...]]:
 
 
 def items(path: Path) -> int:
-    """How many items of state there are."""
+    """Return the number of state items."""
     return int(ask(path, "SELECT count(*) FROM tk_items WHERE lane >= ?", FIRST_CHANNEL)[0][0])
 
 
@@ -244,7 +244,7 @@ class Chat(TypedDict):
 
 
 def conversation(keep: threadkeep.Keep) -> None:
-    """Ten turns of a chat; every message has an id of its own from the start."""
+    """Write ten turns of a chat in which every message has an id from the start."""
 
     def answer(state: Chat) -> dict[str, Any]:
         return {"messages": [AIMessage(line(1000 + len(state["messages"]), 600), id=f"a{len(state['messages'])}")]}
@@ -259,7 +259,7 @@ def conversation(keep: threadkeep.Keep) -> None:
 
 
 def test_a_graph_stores_every_message_once(keep: threadkeep.Keep, path: Path) -> None:
-    """Those that come from outside stand in the input channel too, which is another channel."""
+    """Messages from outside are also in the input channel, which is another channel."""
     conversation(keep)
     large = ask(path, "SELECT count(*) FROM tk_items WHERE length(payload) > 300 GROUP BY lane")
     assert sorted(large) == [(10,), (20,)]
@@ -271,7 +271,7 @@ def test_a_checkpoint_row_of_a_conversation_is_small(keep: threadkeep.Keep, path
 
 
 def row_size(path: Path) -> float:
-    """Mean bytes of a checkpoint's columns; numbers count four each."""
+    """Return the mean bytes of a checkpoint's columns; integers count as four."""
     columns = " + ".join(f"coalesce(length({column}), 0)" for column in ("id", "parent", "run", "refs", "body"))
     ((size,),) = ask(path, f"SELECT avg({columns} + 16) FROM tk_checkpoints")
     return float(size)
@@ -300,18 +300,18 @@ def test_a_checkpoint_row_of_ten_channels_is_small(keep: threadkeep.Keep, path: 
     assert row_size(path) < 190
 
 
-# --- space comes back
+# --- space is freed
 
 
 def fresh_size(given: dict[str, Any]) -> int:
-    """What a thread with this one checkpoint takes."""
+    """Return the bytes of a thread with only this checkpoint."""
     with threadkeep.open("memory://") as other:
         Chain(other.checkpointer).put(given)
         return stored(other)
 
 
 def assert_only_what_is_needed(keep: threadkeep.Keep, given: dict[str, Any]) -> None:
-    """Names are kept for ever, everything else only while something refers to it."""
+    """Names are kept forever, everything else only while something refers to it."""
     assert values_of(keep.checkpointer) == given
     assert stored(keep) < fresh_size(given) * 1.1 + ROW
 
@@ -395,7 +395,7 @@ def test_freed_space_is_given_back_or_used_again(keep: threadkeep.Keep, path: Pa
     assert size_after_checkpoint(path) < sizes[0] * 0.6
 
 
-# --- damage is noticed
+# --- damage is detected
 
 
 def damaged(path: Path, sql: str, *given: Any) -> None:
@@ -407,7 +407,7 @@ THREADS = ("first thread", "second thread")
 
 @pytest.fixture
 def stored_file(path: Path) -> Path:
-    """A closed file with two threads, writes, and values that stand in items."""
+    """A closed file with two threads, writes, and values that are stored in items."""
     with threadkeep.open(f"sqlite:///{path}") as keep:
         for thread in THREADS:
             chain = Chain(keep.checkpointer, thread)

@@ -1,24 +1,24 @@
-"""Every store gives the same answers: each random batch goes to all of them and to a peer, and they must agree.
+"""All stores give the same results: each random batch is applied to all backends and to a reference.
 
 Memory, SQLite and PostgreSQL, each with four Keeps on the same storage: two that find by vectors and by words (on
-PostgreSQL the second lets pgvector rank, since it may hold nothing), one that knows vectors only, one that knows words
-only. Any of them reads and writes, in either colour; the clock stands still unless it is moved. Valkey, in fewer
-examples, has no words: three of its Keeps know vectors, the last knows nothing.
+PostgreSQL the second lets pgvector rank, because it has no cache), one with vectors only, one with words only. Any of
+them reads and writes, sync or async; the clock stands still unless it is moved. Valkey, in fewer examples, has no words:
+three of its Keeps have vectors, the last has neither.
 
-The peer is LangGraph's InMemoryStore, where it is right. Where it is not, `Peer` does it; these are the exceptions:
+The reference is LangGraph's InMemoryStore, where it is right. Where it is not, `Peer` corrects it:
 
-    order without a query    newest first, then namespace and key; InMemoryStore has the order of insertion
+    order without a query    newest first, then namespace and key; InMemoryStore has insertion order
     created_at               an overwrite keeps it; InMemoryStore moves it
-    ttl                      InMemoryStore has none; what is over is deleted from it
+    ttl                      InMemoryStore has none; expired items are deleted from it
     empty namespaces         are not listed; InMemoryStore lists them, and those that were only read
     filters                  those of `LACKING`: InMemoryStore has fewer operators, no paths, and True == 1
-    vectors                  an overwrite replaces all; InMemoryStore keeps those of fields that are gone
-    the same text twice      is embedded once; InMemoryStore raises if a batch has a text twice, so it gets puts one by one
+    vectors                  an overwrite replaces all; InMemoryStore keeps those of removed fields
+    the same text twice      is embedded once; InMemoryStore raises on duplicates in a batch, so it gets single puts
     items without vectors    are not found by a query; InMemoryStore fills pages with them
-    words                    InMemoryStore has no full text
+    words                    InMemoryStore has no full text search
 
-Scores of vectors agree to 1e-5. Those of words are each database's own: hits are compared as sets, and pages with the
-whole. `THREADKEEP_HYPOTHESIS=prove` looks longer.
+Vector scores agree to 1e-5. Word scores depend on the database: hits are compared as sets, and pages with the whole
+result. `THREADKEEP_HYPOTHESIS=prove` searches longer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from threadkeep.transports.sqlite import SqliteFile
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = 60_000_000
 ALL = 1000
-"""More than there ever is."""
+"""More items than there ever are."""
 
 SPACES = [("a",), ("a",), ("a", "b"), ("a", "b", "c"), ("ab", "*"), ("A", "b"), ("é\x01", "\ud83d")]
 KEYS = ["k", "k", "K", "", "ключ.\x00"]
@@ -81,7 +81,7 @@ RIGHT: list[dict[str, Any]] = [
     {}, {"kind": "x"}, {"kind": {"$ne": "x"}}, {"size": {"$gt": 1}}, {"size": {"$gte": 1, "$lt": 3}}, {"size": 2},
     {"size": {"$lte": 2}, "kind": {"$eq": "y"}}, {"about": {"title": "APPLE"}}, {"tags": ["u", "v"]}, {"tags": []},
 ]  # fmt: skip
-"""Filters that InMemoryStore answers right, as the values below are."""
+"""Filters that InMemoryStore answers correctly for the values below."""
 LACKING: list[dict[str, Any]] = [
     {"odd": True}, {"odd": 1}, {"odd": None}, {"odd": {"$ne": 1}}, {"odd": {"$gt": 0}}, {"odd": {"$lt": "b"}},
     {"kind": {"$in": ["x", "z"]}}, {"size": {"$nin": [1, 2, None]}}, {"odd": {"$exists": True}},
@@ -100,7 +100,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 WITHOUT_WORDS: list[dict[str, Any]] = [{**NEAR, "search": "vector"}] * 3 + [{"search": "off"}]
 FIRST, RANKED, NEAREST, WORDED = range(4)
-"""The Keeps of each storage; the second may hold no vectors."""
+"""The Keeps of each storage; the second has no cache for vectors."""
 BUDGETS = [1 << 26, 0, 1 << 26, 1 << 26]
 
 notes = st.lists(st.sampled_from([f"{text} !" for text in TEXTS]), max_size=3, unique=True)
@@ -139,7 +139,7 @@ batches = st.lists(st.one_of(changes, changes, reads), min_size=2, max_size=8)
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What InMemoryStore does not keep of an item; `words` are those that it can be found by."""
+    """What InMemoryStore does not store of an item; `words` are those that find it."""
 
     created: int
     updated: int
@@ -150,14 +150,14 @@ class Life:
 
 @dataclass(slots=True)
 class Peer:
-    """InMemoryStore, and beside it what it lacks."""
+    """InMemoryStore, and what it lacks."""
 
     store: InMemoryStore = field(default_factory=lambda: InMemoryStore(index=NEAR))
     lives: dict[MemoryKey, Life] = field(default_factory=dict)
     unswept: set[MemoryKey] = field(default_factory=set)
 
     def batch(self, ops: Sequence[Any], index: dict[str, Any], now: int) -> list[Any]:
-        """Reads, then puts, then what lives longer because it was read."""
+        """Apply reads, then puts, then restart the TTL of what was read."""
         self.forget_what_is_over(now)
         found = [None if isinstance(op, PutOp) else self.read(op) for op in ops]
         put = {MemoryKey(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}
@@ -215,7 +215,7 @@ class Peer:
         return [self.told(item) for item in found[op.offset : op.offset + op.limit]]
 
     def matching(self, prefix: tuple[str, ...], filter: Any, query: str | None = None) -> list[Any]:
-        """All that match; by InMemoryStore's own filter where it is right."""
+        """Return all items that match, by InMemoryStore's filter where it is right."""
         own = filter is None or filter in RIGHT
         found = self.store.search(prefix, query=query, filter=filter if own else None, limit=ALL)
         return found if own else [item for item in found if matches(parse(filter), item.value)]
@@ -228,19 +228,19 @@ class Peer:
         return (item.namespace, item.key, json.dumps(item.value), life.created, life.updated)
 
     def near(self, op: SearchOp) -> dict[MemoryKey, float]:
-        """All that match and have vectors, with their scores."""
+        """Return all items that match and have vectors, with their scores."""
         found = self.matching(op.namespace_prefix, op.filter, op.query)
         return {_place(item): item.score for item in found if item.score is not None}
 
     def worded(self, op: SearchOp) -> set[MemoryKey]:
-        """All that match and have a word of the query."""
+        """Return all items that match and contain a word of the query."""
         asked = set(str(op.query).split())
         found = map(_place, self.matching(op.namespace_prefix, op.filter))
         return {place for place in found if self.lives[place].words & asked}
 
 
 def _refreshed(op: Any, found: Any) -> Iterable[MemoryKey]:
-    """What a read found and lets live longer."""
+    """Restart the TTL of what a read found."""
     if isinstance(op, (GetOp, SearchOp)) and op.refresh_ttl and found:
         return [MemoryKey(one[0], one[1]) for one in (found if isinstance(found, list) else [found])]
     return []
@@ -257,7 +257,7 @@ def _place(item: Any) -> MemoryKey:
 
 
 def told(found: Any) -> Any:
-    """What an answer of a batch says, but for scores; the types and the order inside of values count."""
+    """Return a batch's results without scores; types and order inside values count."""
     if isinstance(found, list):
         return [one if isinstance(one, tuple) else told(one) for one in found]
     if found is None:
@@ -267,7 +267,7 @@ def told(found: Any) -> Any:
 
 
 def spelled(op: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """An op as a call of a verb."""
+    """Return an op as a call of a verb."""
     if isinstance(op, GetOp):
         return "get", op[:2], {"refresh_ttl": op.refresh_ttl}
     if isinstance(op, SearchOp):
@@ -310,7 +310,7 @@ class Storage:
         return self._runner.run(store.abatch(ops)) if is_async else store.batch(ops)
 
     def one(self, which: int, op: Any, *, is_async: bool) -> Any:
-        """The same by the verb that the op has."""
+        """Call the verb of the op instead of `batch`."""
         verb, args, kwargs = spelled(op)
         store = self._keeps[which].store
         if is_async:
@@ -353,7 +353,7 @@ def on_valkey(folder: Path) -> list[Storage]:
 
 
 class Agreement(RuleBasedStateMachine):
-    """Time is what the machine says."""
+    """The time is set by the state machine."""
 
     storages_in = staticmethod(storages)
     kinds = KINDS
@@ -374,7 +374,7 @@ class Agreement(RuleBasedStateMachine):
             self.failed = True
             raise AssertionError(f"{about}: {answer!r} instead of {expected!r}")
 
-    # --- changes, and reads beside them
+    # --- changes, and reads in the same batch
 
     @rule(ops=batches, which=st.integers(0, 3), is_async=st.booleans(), later=st.sampled_from([0, 0, 1, 1000]))
     def batch(self, ops: list[Any], which: int, is_async: bool, later: int) -> None:
@@ -397,7 +397,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(ops=batches, which=st.integers(0, 2), at=st.integers(0, 6), wrong=st.integers(0, 3), is_async=st.booleans())
     def fail(self, ops: list[Any], which: int, at: int, wrong: int, is_async: bool) -> None:
-        """A batch with something wrong in it does nothing, wherever that stands."""
+        """A batch with an error in any position does nothing."""
         bad = [
             PutOp(("a",), "bad", {"text": UNEMBEDDABLE}),
             PutOp(("a",), "bad", {"kind": {"y": object()}}),
@@ -442,7 +442,7 @@ class Agreement(RuleBasedStateMachine):
         limit=st.sampled_from([1, 2, 5, ALL]), offset=st.sampled_from([0, 0, 1, 3]),
     )  # fmt: skip
     def find_the_nearest(self, prefix: Any, filter: Any, query: str, limit: int, offset: int, is_async: bool) -> None:
-        """A page is a part of the whole; its order is that of the scores, then of the memories' numbers."""
+        """A page is a part of the whole result, ordered by score, then by memory number."""
         self.peer.forget_what_is_over(self.now)
         op = SearchOp(prefix, filter, limit, offset, query, refresh_ttl=False)
         expected = self.peer.near(op)
@@ -455,7 +455,7 @@ class Agreement(RuleBasedStateMachine):
         which=st.sampled_from([FIRST, RANKED, WORDED]), step=st.integers(1, 5),
     )  # fmt: skip
     def find_by_words(self, prefix: Any, filter: Any, query: str, which: int, step: int, is_async: bool) -> None:
-        """Hits are the same; pages are those of the whole."""
+        """Hits are the same; pages are parts of the whole result."""
         self.peer.forget_what_is_over(self.now)
         op = SearchOp(prefix, filter, ALL, 0, query, refresh_ttl=False)
         expected = self.peer.worded(op) | (set() if which == WORDED else self.peer.near(op).keys())
@@ -466,7 +466,7 @@ class Agreement(RuleBasedStateMachine):
             self.agree(scores, sorted(scores, reverse=True), f"{storage.name} at {which}: scores of {op}")
             self.agree(list(_pages(storage, which, op, step)), whole, f"{storage.name} at {which}: pages of {op}")
 
-    # --- always
+    # --- invariants
 
     @invariant()
     def everything_reads_the_same(self) -> None:
@@ -504,7 +504,7 @@ class Agreement(RuleBasedStateMachine):
 
 
 def _misplaced(found: Sequence[Any], expected: dict[MemoryKey, float], tenant: str, op: SearchOp) -> Iterator[str]:
-    """What is wrong with a page of a ranking."""
+    """Return what is wrong with a page of a ranking."""
     best = sorted(expected.items(), key=lambda one: (-round(one[1], 6), memory_number(tenant, one[0])))
     page = best[op.offset : op.offset + op.limit]
     if len(found) != len(page):
@@ -515,7 +515,7 @@ def _misplaced(found: Sequence[Any], expected: dict[MemoryKey, float], tenant: s
 
 
 def _pages(storage: Storage, which: int, op: SearchOp, step: int) -> Iterator[Any]:
-    """The same by pages, until one is not full."""
+    """Return the same by pages, until one is not full."""
     for offset in range(0, ALL, step):
         page = storage.search(which, op._replace(limit=step, offset=offset))
         yield from page
@@ -524,7 +524,7 @@ def _pages(storage: Storage, which: int, op: SearchOp, step: int) -> Iterator[An
 
 
 class ValkeyAgreement(Agreement):
-    """The same on Valkey, but for words."""
+    """The same on Valkey, except words."""
 
     storages_in = staticmethod(on_valkey)
     kinds = WITHOUT_WORDS

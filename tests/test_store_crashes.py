@@ -1,9 +1,9 @@
-"""A crash at any request of any verb of the store, a kill of the process, connections that are ended: no batch is half done.
+"""Crashes at every request of every store verb, killed processes, terminated connections: no batch is half done.
 
-Each verb is done again and again, crashing one request later each time, before the request is executed or after it (its
-reply got lost), until it gets through. After each crash everything is as it was before the verb or as it is after it:
-memories, vectors and words. Doing the verb again ends where an undisturbed one ends. An embedding that fails changes
-nothing at all.
+Each verb is repeated, crashing one request later each time, before or after the request is executed (its reply got
+lost), until it succeeds. After each crash everything is as it was before the verb or as it is after it: memories,
+vectors and words. Repeating the verb ends in the same state as an undisturbed one. An embedding that fails changes
+nothing.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ AWAY = ("away", "b")
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Its only number is the time."""
+    """A clock whose only number is the time."""
     now = [1_800_000_000_000_000]
     monkeypatch.setattr("threadkeep.clock.now_us", lambda: now[0])
     return now
 
 
 class World:
-    """A storage with some memories, and how to come back to it after a crash."""
+    """A storage with some memories, and how to reopen it after a crash."""
 
     def __init__(self, path: Path | str | None, tenant: str, clock: list[int]) -> None:
         self.path, self.tenant, self.clock = path, tenant, clock
@@ -71,11 +71,11 @@ class World:
 
     @property
     def is_on_valkey(self) -> bool:
-        """There are no words there, and fewer looks at it: what concerns all namespaces asks all partitions."""
+        """Valkey has no words, and is read less often: reading all namespaces queries all partitions."""
         return isinstance(self.path, str) and self.path.startswith("valkey:")
 
     def start(self) -> None:
-        """As a new process would: nothing is remembered."""
+        """Open a Keep without caches, as a new process would."""
         self.transport = Crashing(self.reach())
         self._keeps.append(self.opened(self.transport))
 
@@ -84,7 +84,7 @@ class World:
         return Keep(Session(transport, tenant=self.tenant, caches=Caches(1 << 26)), None, index=chosen)
 
     def reach(self) -> Transport:
-        """A new transport to the same rows."""
+        """Return a new transport to the same rows."""
         if isinstance(self.path, str):
             return shared_pool.transport(url=self.path)
         if self.path is None:
@@ -96,7 +96,7 @@ class World:
         return self._keeps[-1]
 
     def tale(self) -> Any:
-        """All that there is: items, what queries find, what expires when; checked for what was left behind."""
+        """Read everything: items, what queries find, expiry; and check for leftovers."""
         told: list[Any] = []
         kinds, minutes = (("vector", "text"), (0, 4, 6, 11)) if not self.is_on_valkey else (("vector",), (4, 6))
         for kind in kinds:
@@ -106,7 +106,7 @@ class World:
         return told, self.rows()
 
     def rows(self) -> dict[MemoryKey, Any]:
-        """Of each memory, over or not: its vectors, and whether it has words."""
+        """Return for each memory, expired or not, its vectors, and whether it has words."""
         if self.path is None:
             return {}
         assert stored_memories.find_leftovers(self.path, self.tenant) == []
@@ -119,13 +119,13 @@ class World:
 
 
 def _scored(store: threadkeep.KeepStore, text: str, kind: str) -> Any:
-    """What a query finds. Tenants have memories of other numbers, so those that are equally good are in another order."""
+    """Return what a query finds. Memory numbers differ between tenants, and so does the order of equal hits."""
     found = store.search((), query=text, refresh_ttl=False)
     return {(item.namespace, item.key): round(item.score or 0, 6) if kind == "vector" else None for item in found}
 
 
 def _living(store: threadkeep.KeepStore, clock: list[int], minutes: int) -> list[Any]:
-    """What will be there then, unless somebody reads it."""
+    """Return what will exist at that time, unless somebody reads it."""
     clock[0] += minutes * MINUTE
     found = store.search((), limit=100, refresh_ttl=False)
     clock[0] -= minutes * MINUTE
@@ -170,7 +170,7 @@ FIRST_COMMIT = {
         SearchOp((), refresh_ttl=False), PutOp(HOME, "new", {"text": "rain"}), PutOp(HOME, "b", None)
     )
 }
-"""Of verbs with two commits what the first does: what was read lives longer only after what was asked for is stored."""
+"""The state after the first commit of verbs with two: reads restart a TTL only after the requested change is stored."""
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -222,7 +222,7 @@ def test_a_crash_at_any_request_leaves_everything_as_before_or_as_after(
 @pytest.mark.parametrize("new_world", ["valkey"], indirect=True)
 @pytest.mark.parametrize("name", ["put with fewer vectors", "many", "sweep"])
 def test_the_same_on_valkey_for_some_verbs(new_world: Callable[[], World], name: str) -> None:
-    """To look at all that is there takes long, since all partitions are asked."""
+    """Reading everything takes long, because all partitions are queried."""
     test_a_crash_at_any_request_leaves_everything_as_before_or_as_after(new_world, name)
 
 
@@ -243,7 +243,7 @@ def test_a_crash_between_the_commits_of_a_sweep_leaves_whole_memories(
         assert {place.key for place in world.rows()} <= {"a", "b", "c", "d"}
 
 
-# --- embeddings that fail
+# --- failing embeddings
 
 WRONG: dict[str, Callable[[Sequence[str]], Any]] = {
     "raises": lambda texts: 1 / 0,
@@ -276,7 +276,7 @@ def test_an_embedding_that_fails_changes_nothing(new_world: Callable[[], World],
     assert world.tale() == before
 
 
-# --- processes that are killed
+# --- killed processes
 
 KILLED = """
 import sys, threadkeep
@@ -304,7 +304,7 @@ def named(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 def application(url: str) -> str:
-    """The name of the schema, and of the connections."""
+    """Return the name of the schema, and of the connections."""
     return url.partition("application_name=")[2]
 
 
@@ -328,7 +328,7 @@ def test_a_process_that_is_killed_leaves_whole_batches(named: str) -> None:
         check_file(Path(named.removeprefix("sqlite:///")))
 
 
-# --- PostgreSQL: connections that are ended, statements that are cancelled
+# --- PostgreSQL: terminated connections, cancelled statements
 
 
 @pytest.mark.parametrize("named", ["postgres"], indirect=True)
@@ -362,7 +362,7 @@ class Waiting:
         self.outcome = attempt(lambda: self.keep.store.batch(replacing_batch(2)))
 
     def go_on(self) -> Any:
-        """Let it go on; how it ends."""
+        """Let the writer continue, and return how it ends."""
         self._holder.close()
         self._thread.join(30)
         return self.outcome

@@ -1,4 +1,4 @@
-"""What filters over memories mean: rule by rule, beside LangGraph's own store, and where we differ from it."""
+"""The meaning of store filters: rule by rule, compared with LangGraph's InMemoryStore, and where we differ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def found(filter: Any, value: dict[str, Any]) -> bool:
 
 
 def upstream(filter: Any, value: dict[str, Any]) -> bool:
-    """What LangGraph's InMemoryStore says."""
+    """Return what LangGraph's InMemoryStore finds."""
     store = InMemoryStore()
     store.put(("n",), "k", value)
     return bool(store.search(("n",), filter=filter))
@@ -93,7 +93,7 @@ def test_a_tree_does_not_change_with_the_operand_it_was_made_of() -> None:
     assert matches(node, {"k": ["a"]})
 
 
-# --- what is missing
+# --- missing values
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_an_infinite_operand_is_beyond_all_numbers() -> None:
     assert not found({"k": {"$lt": INF}}, {"k": "a"})
 
 
-# --- what is inside
+# --- nested values
 
 
 def test_contains_asks_for_an_element_or_for_a_part_of_a_str() -> None:
@@ -257,7 +257,7 @@ def test_logic_takes_conditions_under_a_key() -> None:
     assert found({"k": {"$not": {"$or": [{"$lt": 1}, [1]]}}}, {"k": [2]})
 
 
-# --- what is refused
+# --- refused filters
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_filter_that_contains_itself_is_refused() -> None:
         parse(filter)
 
 
-# --- beside InMemoryStore
+# --- compared with InMemoryStore
 
 KEYS = st.sampled_from(["a", "b", "c"])
 SCALARS = st.one_of(st.none(), st.sampled_from(["", "x", "y"]), st.integers(2, 4), st.sampled_from([2.0, 2.5]))
@@ -342,7 +342,7 @@ def test_what_both_understand_has_the_same_answer_as_in_memory_store(
     try:
         expected = upstream(filter, value)
     except (TypeError, ValueError):
-        assume(False)  # a range over what is no number: ours does not match, see below
+        assume(False)  # a range over a value that is not a number: ours does not match, see below
         raise
     assert found(filter, value) is expected
 

@@ -1,6 +1,6 @@
-"""The store inside LangGraph: nodes, tools, agents and entrypoints that remember, on every backend and in both colours.
+"""The store inside LangGraph: nodes, tools, agents and entrypoints, on every backend, sync and async.
 
-Each graph is compiled with both faces of one Keep: its checkpointer and its store.
+Each graph is compiled with the checkpointer and the store of one Keep.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def last(state: Any) -> str:
     return str(state["messages"][-1].content)
 
 
-# --- seed 001, "Memory Store": the whole example, with a Keep in place of InMemoryStore and InMemorySaver
+# --- the whole example "Memory Store" of LangGraph's documentation, with a Keep
 
 FOODS = ["like eat pizza food cuisine", "user 2024 updated", "dinner plans"]
-"""Texts are near that share words of the same line; so a question about food finds food."""
+"""Texts are similar if they share words of the same line, so a question about food finds food."""
 
 
 def embed_foods(texts: Sequence[str]) -> list[list[float]]:
@@ -140,7 +140,7 @@ async def test_threads_of_one_user_share_memories_as_the_guide_does_it(keep: thr
     assert await call(keep.store, "list_namespaces") == [("1", "memories"), ("2", "memories")]
 
 
-# --- where nodes get the store from
+# --- how nodes get the store
 
 
 class Counted(TypedDict):
@@ -157,7 +157,7 @@ class User:
 
 
 def counted(store: BaseStore, name: str) -> dict[str, int]:
-    """One more than the last time; sync."""
+    """Return one more than the last time (sync)."""
     item = store.get(("counts", name), "count")
     count = item.value["n"] + 1 if item else 1
     store.put(("counts", name), "count", {"n": count})
@@ -335,7 +335,7 @@ async def test_a_tool_node_gives_the_store_to_its_tools(word_keep: threadkeep.Ke
 
 
 class Actor(BaseChatModel):
-    """Says its lines, one after the other."""
+    """A model that returns its lines in order."""
 
     lines: list[AIMessage]
 
@@ -359,7 +359,7 @@ def langgraph_agent(model: Any, tools: list[BaseTool], keep: threadkeep.Keep) ->
     from langgraph.prebuilt import create_react_agent
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # LangGraph has moved it, and many still have it
+        warnings.simplefilter("ignore")  # LangGraph has moved it, but many still use it
         return create_react_agent(model, tools, checkpointer=keep.checkpointer, store=keep.store)
 
 
@@ -377,7 +377,7 @@ async def test_an_agent_notes_in_one_thread_and_knows_in_another(
     assert [m.content for m in talk["messages"] if isinstance(m, ToolMessage)] == ["likes green tea"]
 
 
-# --- langmem, where it is installed
+# --- langmem, if it is installed
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""How a store is opened, set up, swept, read only, closed; what is wrong with options; tenants; files of an older schema."""
+"""Opening, setting up, sweeping and closing a store; read-only; wrong options; tenants; files of an older schema."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SOON = 0.0005
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Its only number is the time."""
+    """A clock whose only number is the time."""
     now = [1_800_000_000_000_000]
     monkeypatch.setattr("threadkeep.clock.now_us", lambda: now[0])
     return now
@@ -421,12 +421,12 @@ def test_tenants_do_not_see_each_other(lasting_url: str, clock: list[int]) -> No
         keeps[tenant].close()
 
 
-# --- databases of the schema before there were memories
+# --- databases of the schema version before memories
 
 
 @contextmanager
 def hours_for_ticks(url: str) -> Iterator[None]:
-    """The column that was called otherwise, for the code of today."""
+    """Rename the column that has a new name today."""
     if not url.startswith("postgres"):
         yield
         return
@@ -438,7 +438,7 @@ def hours_for_ticks(url: str) -> Iterator[None]:
 
 @pytest.fixture
 def old_url(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Made with the first block of the schema only, and used."""
+    """A database made with the first block of the schema only, and used."""
     with monkeypatch.context() as patch:
         patch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", 1)
         with threadkeep.open(tables_url) as keep:

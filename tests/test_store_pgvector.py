@@ -1,6 +1,6 @@
-"""Vectors on PostgreSQL with pgvector: who ranks them, that the index finds what is nearest, and what happens without it.
+"""Vectors on PostgreSQL with pgvector: who ranks them, that the index finds the nearest, and what happens without it.
 
-The thresholds are low, so that some thousand vectors are many: `FEW` are compared one by one, a client holds `MOST`.
+The thresholds are low, so that some thousand vectors are many: `FEW` are compared one by one, a client caches `MOST`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def filled(vector_store: VectorStore, documents: list[Document]) -> VectorStore:
 
 
 def indexed(vector_store: VectorStore, documents: list[Document]) -> VectorStore:
-    """Filled, and met by somebody who finds it large."""
+    """Fill a store, and let a Keep find that it is large."""
     filled(vector_store, documents)
     with vector_store.open(1) as keep:
         search(keep, documents[0].namespace[:1], 0)
@@ -75,13 +75,13 @@ def singles(
 def recall(
     keep: threadkeep.Keep, vector_store: VectorStore, prefix: tuple[str, ...], documents: list[Document], **options: Any
 ) -> float:
-    """The share of the ten nearest, over all questions, that is found among ten."""
+    """Return the recall of the ten nearest, over all questions."""
     questions = range(len(vector_store.rows) - QUERIES, len(vector_store.rows))
     hits = [vector_store.nearest(n, documents).keys() & search(keep, prefix, n, **options).keys() for n in questions]
     return sum(map(len, hits)) / (10 * QUERIES)
 
 
-# Who ranks
+# --- who ranks
 
 
 def test_a_small_partition_is_ranked_by_the_client_and_has_no_index(watched: QueryPlans) -> None:
@@ -133,7 +133,7 @@ def test_the_index_is_used_with_and_without_statistics(watched: QueryPlans) -> N
             vector_store.execute("ANALYZE {schema}.tk_vectors")
 
 
-# What is found
+# --- what is found
 
 
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES.keys())
@@ -208,7 +208,7 @@ def test_each_measure_has_its_index(watched: QueryPlans, measure: str, dims: int
     assert_same({key: scores[key] for key in near}, near)
 
 
-# The same as elsewhere
+# --- the same results as elsewhere
 
 
 @pytest.mark.parametrize(("measure", "dims"), [*((each, 32) for each in MEASURES), ("inner_product", 2100)])
@@ -237,7 +237,7 @@ def assert_same(one: dict[str, float], other: dict[str, float]) -> None:
     assert other == pytest.approx(one, abs=1e-5 * max(1, *map(abs, one.values())))
 
 
-# Without pgvector, or with it elsewhere
+# --- without pgvector, or with it in another schema
 
 
 def works_in_the_client(vector_store: VectorStore, watched: QueryPlans) -> None:
@@ -261,7 +261,7 @@ def works_by_an_index(vector_store: VectorStore, watched: QueryPlans, documents:
 
 @pytest.fixture
 def bare() -> Iterator[VectorStore]:
-    """A shelf in a database without pgvector."""
+    """A store in a database without pgvector."""
     vector_store = VectorStore(clustered(700))
     vector_store.fresh_database()
     yield vector_store
@@ -329,7 +329,7 @@ def test_a_read_only_keep_asks_the_database_and_makes_nothing(
     assert caplog.records == []
 
 
-# One index
+# --- one index
 
 
 MEETING = """
@@ -359,7 +359,7 @@ def test_what_is_left_of_an_index_that_was_not_finished_is_replaced() -> None:
         vector_store.wait_for_index()
 
 
-# What changes
+# --- changes
 
 
 def test_what_is_overwritten_or_gone_does_not_come_back() -> None:
@@ -389,7 +389,7 @@ def test_a_memory_that_is_stored_is_found_at_once() -> None:
         assert next(iter(search(keep, ("a",), 1100))) == "new"
 
 
-# Where an index alone would find too little
+# --- cases in which an index alone would find too little
 
 
 ONES = np.ones(32)
@@ -423,14 +423,14 @@ def test_a_filter_that_the_database_cannot_answer_is_answered(with_index: bool) 
 
 @pytest.mark.parametrize("options", [{}, {"options": "-chnsw.max_scan_tuples=300"}], ids=["as it is", "a short scan"])
 def test_what_is_far_from_the_query_is_found_if_it_is_all_there_is(options: dict[str, str]) -> None:
-    """An index is searched outward from the query, and not to the end: 300 stand for the 20,000 that are looked at."""
+    """An index is searched outward from the query, but not to the end: 300 stand for the 20,000 rows it looks at."""
     vector_store = crowd(True, {"kind": 0}, {"kind": 1}, **options)
     with vector_store.open(MOST) as keep:
         assert len(search(keep, ("a",), 1200, filter=KIND)) == 10
         assert len(search(keep, ("a", "far"), 1200)) == 10
 
 
-# Numbers
+# --- precision
 
 
 @pytest.mark.parametrize("measure", MEASURES)

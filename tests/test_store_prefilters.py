@@ -1,4 +1,4 @@
-"""Filters as SQL, against a real SQLite and a real PostgreSQL: no row that matches is left out, and few others come."""
+"""Filters as SQL, on a real SQLite and a real PostgreSQL: no matching row is excluded, and few others are returned."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ Database = Sqlite | Postgres
 
 
 def asked(database: Database, filter: Any) -> set[int]:
-    """The rows that the database gives."""
+    """Return the rows that the database selects."""
     where, params = database.compile(parse(filter), "m.value")
     told = database.execute(ASKED.format(where), params)
     assert all(answer is not None for _, answer in told)
@@ -102,7 +102,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
             yield Postgres(connection)
 
 
-# --- no row that matches is left out
+# --- no matching row is excluded
 
 KEY = st.sampled_from(KEYS[:3]) | st.sampled_from([key for key in KEYS if len(key) < 99])
 NUMBER = st.one_of(
@@ -148,7 +148,7 @@ FILTER = st.recursive(st.dictionaries(KEY, CONDITION, min_size=1, max_size=2), l
 
 @st.composite
 def rows_and_filters(draw: Any) -> tuple[list[dict[str, Any]], Any]:
-    """Often with a filter that asks for what is there."""
+    """Often draw a filter for a value that exists."""
     rows, filter = draw(ROWS), draw(FILTER)
     row = draw(st.sampled_from(rows))
     usable = [key for key in row if not key.startswith("$")]
@@ -194,7 +194,7 @@ def test_no_row_is_left_out_for_any_pair_of_odd_values(database: Database, opera
         assert matching(filter, rows) <= asked(database, filter)
 
 
-# --- what is exact
+# --- exact filters
 
 PLAIN_ROWS: list[dict[str, Any]] = [
     {"k": scalar, "other": number}
@@ -221,7 +221,7 @@ EXACT = [
 
 @pytest.mark.parametrize("filter", EXACT, ids=ascii)
 def test_the_database_alone_answers_common_filters(database: Database, filter: Any) -> None:
-    """SQLite is not asked about rows with a float, which it may read a little wrong."""
+    """SQLite is not tested on rows with a float, which it may read slightly wrong."""
     database.fill(PLAIN_ROWS)
     floats = {id for id, row in enumerate(PLAIN_ROWS) if isinstance(row.get("k"), float)}
     exempt = floats if isinstance(database, Sqlite) else set()
@@ -230,7 +230,7 @@ def test_the_database_alone_answers_common_filters(database: Database, filter: A
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_numbers_are_compared_by_the_database_alone(database: Database, operator: str) -> None:
-    """But for what is closer than a float can tell: SQLite's floats, and in PostgreSQL an int with a float beyond 2**53."""
+    """Except for what floats cannot represent: in SQLite, and in PostgreSQL an int and a float beyond 2**53."""
     numbers = [0, 1, -1, 7, 0.25, -2.5, 1e10, 123456789, 2**53 - 1, 2**60 + 1, 2**60 + 2, -(2**60), 1e300]
     rows = [{"k": number} for number in [*numbers, 3.5, True, "7"]]
     database.fill(rows)
@@ -253,7 +253,7 @@ def test_keys_with_dots_are_read_by_the_database_alone(database: Database, key: 
         assert asked(database, {key: condition}) == matching({key: condition}, rows)
 
 
-# --- nothing makes the database fail
+# --- no filter makes the database fail
 
 
 def nested(levels: int, wrap: Callable[[Any], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The order of answers: equal ones by number in every process, the same before and after a sweep, whatever the planner does."""
+"""The order of search results: equal ones by number in every process, before and after a sweep, for any query plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def embed_rows(texts: Sequence[str]) -> list[list[float]]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Its only number is the time."""
+    """A clock whose only number is the time."""
     now = [1_800_000_000_000_000]
     monkeypatch.setattr("threadkeep.clock.now_us", lambda: now[0])
     return now
@@ -49,7 +49,7 @@ def pages(search: Callable[..., Any], step: int) -> list[str]:
 
 
 def test_equal_vectors_are_in_the_order_of_their_numbers_in_every_keep(lasting_url: str) -> None:
-    """A Keep that saw vectors come one by one has them in other blocks than one that found all of them there."""
+    """A Keep that cached vectors one by one has them in other blocks than one that loaded all of them at once."""
     index: Any = {"dims": DIMS, "embed": embed_rows, "fields": ["row"]}
     with threadkeep.open(lasting_url, index=index) as keep:
         for n in range(40):
@@ -104,7 +104,7 @@ def test_what_a_filter_leaves_out_takes_no_rank(word_search_url: str) -> None:
         assert found[0].score == pytest.approx(2 / 61), "the first of both rankings"
 
 
-# --- PostgreSQL: the planner is free to choose, the answer is not
+# --- PostgreSQL: the result does not depend on the query plan
 
 
 PLANS = ["nestloop mergejoin", "nestloop hashjoin", "indexscan bitmapscan indexonlyscan", "seqscan sort"]

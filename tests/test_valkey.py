@@ -1,4 +1,4 @@
-"""Valkey as its own: slots, what is sent, URLs, one server and clusters, slots that move, expiry, large values, servers that fail."""
+"""Valkey only: slots, commands, URLs, one server and clusters, moving slots, expiry, large values, failing servers."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ PATIENCE = 30
 
 @pytest.fixture
 def url() -> str:
-    """Here a URL is always one of Valkey."""
+    """In this file, a URL is always one of Valkey."""
     return valkey_servers.shared().url()
 
 
 @pytest.fixture
 def server() -> Iterator[valkey_servers.Server]:
-    """A server that may be frozen and killed."""
+    """A server that tests may freeze and kill."""
     made = valkey_servers.start()
     yield made
     made.stop()
@@ -58,7 +58,7 @@ def url_of(server: valkey_servers.Server, **options: Any) -> str:
 
 
 def reached(url: str, **options: Any) -> ValkeyServer:
-    """The transport of a URL; nothing is connected."""
+    """Return the transport of a URL, not connected."""
     chosen: Any = {"durability": "strict", "timeout": 30, "read_only": False} | options
     transport = transport_for(url, Settings(**chosen), ServerOptions())
     assert isinstance(transport, ValkeyServer)
@@ -96,7 +96,7 @@ def test_two_threads_share_no_key_of_their_own(two: list[tuple[str, str, str]]) 
     assert not one & other
 
 
-# --- what is sent
+# --- commands that are sent
 
 CONNECTING = {"INFO", "DBSIZE", "CLUSTER", "CLIENT", "COMMAND", "HELLO", "AUTH", "READONLY", "PING"}
 OURS = {
@@ -112,7 +112,7 @@ MANY_KEYS = {"UNLINK", "RENAME", "EXISTS"}
 
 
 def do_everything(url: str) -> None:
-    """Every verb of every face."""
+    """Call every verb of every adapter."""
     with threadkeep.open(url, index=NEAR) as keep:
         Chain(keep.checkpointer, "runs", run="r").put({"x": 1})
         for verb in every_verb(keep).values():
@@ -175,7 +175,7 @@ def test_only_declared_keys_are_used_and_nothing_is_asked_that_managed_servers_r
 
 
 def test_scripts_name_no_key_but_those_that_they_are_given() -> None:
-    """What the test above sees of each script, it says for every branch of it."""
+    """The test above sees one branch of each script; this one reads all of them."""
     for path in files("threadkeep.backends.valkey").joinpath("lua").iterdir():
         text = re.sub(r"--.*", "", path.read_text())
         given = {
@@ -345,12 +345,12 @@ def test_redis_7_works() -> None:
         server.stop()
 
 
-# --- slots that move
+# --- moving slots
 
 
 @pytest.fixture(scope="module")
 def moving() -> Iterator[valkey_servers.Cluster]:
-    """Two primaries that slots are moved between."""
+    """Two primaries between which slots are moved."""
     made = valkey_servers.fresh_cluster(primaries=2, replicas=0)
     yield made
     made.stop()
@@ -374,7 +374,7 @@ async def test_a_slot_may_move_between_two_calls(moving: valkey_servers.Cluster,
 
 
 def test_writers_and_readers_go_on_while_their_slots_move(moving: valkey_servers.Cluster) -> None:
-    """Keys go one by one, slowly: scripts meet MOVED, ASK and TRYAGAIN."""
+    """Keys move slowly, one by one: scripts get MOVED, ASK and TRYAGAIN."""
     url = moving.url()
     with threadkeep.open(url) as keep, threadkeep.open(url) as reader:
         with Writers(keep, threads=2, tasks=2) as writers:
@@ -390,7 +390,7 @@ def test_writers_and_readers_go_on_while_their_slots_move(moving: valkey_servers
 
 @contextlib.contextmanager
 def reading(keep: threadkeep.Keep, names: list[str], writers: Writers) -> Iterator[dict[str, int]]:
-    """Somebody reads meanwhile: what was acknowledged before is there, whole."""
+    """Meanwhile, a reader finds everything that was acknowledged before, whole."""
     stop, seen, failed = threading.Event(), dict.fromkeys(names, 0), list[BaseException]()
 
     def read() -> None:
@@ -416,7 +416,7 @@ def reading(keep: threadkeep.Keep, names: list[str], writers: Writers) -> Iterat
         raise failed[0]
 
 
-# --- threads that are kept for a while only
+# --- threads that expire
 
 
 def test_an_idle_thread_is_gone_after_its_time_and_a_busy_one_is_not() -> None:
@@ -631,7 +631,7 @@ def test_strict_waits_for_a_replica_where_there_is_one_and_relaxed_does_not() ->
     waited = {}
     for durability in ("strict", "relaxed"):
         with threadkeep.open(valkey_servers.shared().url(), durability=durability) as keep:
-            Chain(keep.checkpointer).put({"x": 1}, id="1")  # now the servers know the scripts
+            Chain(keep.checkpointer).put({"x": 1}, id="1")  # now the servers have the scripts
             keep.store.put(("a",), "k", {"x": 1})
             with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as heard:
                 Chain(keep.checkpointer).put({"x": 2}, id="2")
@@ -650,7 +650,7 @@ def test_a_read_waits_for_no_replica() -> None:
 
 
 def test_a_server_that_is_full_is_unavailable_and_what_was_there_stays(server: valkey_servers.Server) -> None:
-    """A script that would need more memory is refused before it begins."""
+    """A script that would need more memory is refused before it starts."""
     with threadkeep.open(url_of(server), timeout=2) as keep:
         Chain(keep.checkpointer).put({"x": 1})
         server.client.config_set("maxmemory", "1")

@@ -1,4 +1,4 @@
-"""What goes in comes out: values as LangGraph's own serializer would give them back, in channels and in writes."""
+"""Values come back as LangGraph's own serializer would return them, in channels and in writes."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ each_value = pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys()
 
 
 def as_official(value: Any) -> Any:
-    """What LangGraph's own serializer makes of a value."""
+    """Return what LangGraph's serializer makes of a value."""
     serde = JsonPlusSerializer()
     return serde.loads_typed(serde.dumps_typed(value))
 

@@ -1,4 +1,4 @@
-"""verify finds every kind of damage, on every backend, never stops at it, and finds nothing where nothing is wrong."""
+"""verify finds every kind of damage, on every backend, never stops at it, and reports nothing if nothing is wrong."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ THREAD = {
 
 
 def seeded(keep: threadkeep.Keep) -> None:
-    """A thread with messages, run lists, labels, runs and writes."""
+    """Write a thread with messages, range lists, labels, runs and writes."""
     graph = graph_scenarios.chat(graph_scenarios.replies)(keep.checkpointer)
     for n in range(2):
         graph.invoke({"messages": [HumanMessage(f"question {n} " * 60, id=f"h{n}")]}, THREAD)
-    for word, step in (("said", 1), ("edited", 2)):  # every second one is another: the list's runs become many
+    for word, step in (("said", 1), ("edited", 2)):  # every second one differs, so the list gets many ranges
         edited = [AIMessage(f"{word} {n} " * 40, id=f"e{n}") for n in range(0, 40, step)]
         graph.update_state(THREAD, {"messages": edited}, as_node="answer")
     graph.invoke({"messages": [HumanMessage("the end", id="end")]}, THREAD)
 
 
 def state_item(rows: StoredRows) -> ItemId:
-    """An item of the newest checkpoint's messages."""
+    """Return an item of the newest checkpoint's messages."""
     used = [run for run in rows.root()[-1].refs if run.lane > SHARED]
     return ItemId(used[0].lane, used[0].start)
 
@@ -187,7 +187,7 @@ def test_items_are_read_in_slices_and_the_slice_does_not_matter(
 
 
 def test_all_that_graphs_do_verifies(url: str) -> None:
-    """Plays, forks, delta channels, prunes, deleted runs, copies, talks, memories with vectors: nothing is wrong."""
+    """Scenarios, forks, delta channels, prunes, deleted runs, copies, cube threads, memories: nothing is wrong."""
     with threadkeep.open(url, index={"dims": 8, "embed": embed, "fields": ["text"]}) as keep:
         played = list(graph_scenarios.SCENARIOS)[:: 1 if url.startswith(("memory", "sqlite")) else 4]
         asyncio.run(_all_that_graphs_do(keep, played))
@@ -220,7 +220,7 @@ async def _all_that_graphs_do(keep: threadkeep.Keep, played: list[str]) -> None:
 
 
 class Renamed(BaseCheckpointSaver[Any]):
-    """A saver whose thread has another id, so that many plays share a storage."""
+    """A saver whose thread has another id, so that many scenarios share a storage."""
 
     def __init__(self, saver: Any, name: str) -> None:
         super().__init__(serde=saver.serde)
@@ -246,7 +246,7 @@ class Renamed(BaseCheckpointSaver[Any]):
 
 
 def test_a_copy_is_found_by_every_run_that_left_something_in_its_source(url: str) -> None:
-    """Also by one that only added to another run's writes."""
+    """Also by a run that only added to another run's writes."""
     with threadkeep.open(url, durability="relaxed") as keep:
         saver = keep.checkpointer
         runs = [f"00000000-0000-0000-0000-00000000000{n}" for n in (1, 2)]
@@ -341,7 +341,7 @@ def test_memories_that_are_damaged_are_told(tables_url: str) -> None:
 
 
 def test_a_file_of_which_any_byte_is_another_is_verified_and_what_verifies_can_be_read(tmp_path: Path) -> None:
-    """Bytes of columns, and of the file itself: verify never raises, and finds nothing only if everything reads as before."""
+    """Flip bytes of columns and of the file: verify never raises, and finds nothing only if all reads are as before."""
     original = tmp_path / "original.db"
     with threadkeep.open(f"sqlite:///{original}", durability="relaxed") as keep:
         seeded(keep)

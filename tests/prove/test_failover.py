@@ -1,4 +1,4 @@
-"""A primary with two standbys, of which one must have each commit: it crashes, the standby that is ahead takes over, writers go on."""
+"""A primary with two standbys, one of which has each commit: it crashes, a standby takes over, writers continue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def url_of(cluster: list[postgres_servers.Server], schema: str) -> str:
 
 
 def fail_over(cluster: list[postgres_servers.Server]) -> postgres_servers.Server:
-    """Crash the primary; the standby that has received most is the new one."""
+    """Crash the primary, and promote the standby that has received most."""
     primary, *standbys = cluster
     primary.kill()
     streaming = "select count(*) from pg_stat_wal_receiver where status = 'streaming'"

@@ -1,4 +1,4 @@
-"""CubePi, as CubeLoop was called before: its own agents on `Keep.cube`, each release in an environment without CubeLoop.
+"""CubePi, CubeLoop's former name: its own agents on `Keep.cube`, each release in an environment without CubeLoop.
 
 Needs a package index.
 """
@@ -114,7 +114,7 @@ except ImportError as error:
 
 
 class Environment:
-    """A virtual environment with threadkeep and one release of CubePi."""
+    """Create a virtual environment with threadkeep and one release of CubePi."""
 
     def __init__(self, folder: Path, release: str) -> None:
         venv.create(folder, with_pip=True)

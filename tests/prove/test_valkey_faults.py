@@ -1,9 +1,9 @@
-"""A cluster of three primaries with two replicas each, whose servers are killed, frozen and left behind, and whose slots move.
+"""A cluster of three primaries with two replicas each, whose servers are killed and frozen, and whose slots move.
 
-Writers of checkpoints, talks and memories go on all the time, with `replicas=1`. Whatever was acknowledged must be there
-afterwards, once and whole, and every writer must get on. `THREADKEEP_FAULT_RUNS` is how often each fault happens;
-`THREADKEEP_FAULT_REPORT` names a file that each run adds a line of JSON to; `THREADKEEP_FAULT_REPLICAS=0` is the control:
-nobody waits for a replica, and runs are expected to fail.
+Writers of checkpoints, cube threads and memories run all the time, with `replicas=1`. Everything acknowledged must be
+stored afterwards, once and whole, and every writer must make progress. `THREADKEEP_FAULT_RUNS` is how often each fault
+happens; `THREADKEEP_FAULT_REPORT` names a file to which each run adds a line of JSON; `THREADKEEP_FAULT_REPLICAS=0` is
+the control: no write waits for a replica, and runs are expected to fail.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def log(n: int) -> list[str]:
 
 
 class Writer(threading.Thread):
-    """Writes one thing after the other; what fails is not tried again. Knows what was tried, and what was acknowledged when."""
+    """Writes continuously, without retries. Records what was tried, and when it was acknowledged."""
 
     def __init__(self, name: str, write: Callable[[int], None]) -> None:
         super().__init__(daemon=True, name=name)
@@ -73,7 +73,7 @@ class Writer(threading.Thread):
         assert not self.is_alive(), f"{self.name} hangs"
 
     def outage(self) -> float:
-        """The longest time between two acknowledgements."""
+        """Return the longest time between two acknowledgements."""
         times = list(self.told.values())
         return max((later - time for time, later in zip(times, times[1:], strict=False)), default=0.0)
 
@@ -109,7 +109,7 @@ class Writers:
             writer.stop()
 
     def go_on(self, more: int) -> None:
-        """Until each of them got so many more acknowledged."""
+        """Wait until each of them got this many more acknowledged."""
         wanted = {writer: len(writer.told) + more for writer in self.all}
         deadline = time.monotonic() + PATIENCE
         while behind := [each.name for each in self.all if len(each.told) < wanted[each] and each.broke is None]:
@@ -117,7 +117,7 @@ class Writers:
             time.sleep(0.02)
 
     def check(self, url: str) -> None:
-        """Nothing that was acknowledged is lost, nothing is there twice, and all that is there is whole."""
+        """Check that nothing acknowledged is lost, nothing is duplicated, and everything is whole."""
         for writer in self.all:
             if writer.broke is not None:
                 raise writer.broke
@@ -169,7 +169,7 @@ def freeze(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, write
 
 
 def lag(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
-    """One replica is behind when the primary dies, and wakes up in time for the election, or a little later."""
+    """One replica lags when the primary dies, and wakes up in time for the election, or a little later."""
     behind = next(each for each in cluster.servers if each is not victim and primary_port(each) == victim.port)
     behind.freeze()
     time.sleep(1)
@@ -179,9 +179,9 @@ def lag(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers:
 
 
 def cut_off(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
-    """Both replicas lose the primary, which lives on for a second and dies: what it took meanwhile, nobody else has.
+    """Both replicas lose the primary, which lives for another second and dies: what it stored then is lost.
 
-    In every second run nothing but `WAIT` tells the writers.
+    In every second run, only `WAIT` tells the writers.
     """
     if run % 2:
         victim.client.config_set("min-replicas-to-write", 0)
@@ -201,7 +201,7 @@ def primary_port(server: valkey_servers.Server) -> int | None:
 
 
 def reshard(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
-    """The slots of all writers of checkpoints go to another primary, key by key."""
+    """Move the slots of all checkpoint writers to another primary, key by key."""
     for writer in writers.savers:
         cluster.migrate(slot_of("p", writer.name), pause=0.01)
 
