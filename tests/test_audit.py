@@ -137,7 +137,7 @@ def test_sends_of_old_checkpoints_name_their_nodes(keep: Keep) -> None:
     assert {one.node for one in keep.activity().by_node} == {"first", "second", None}
 
 
-def test_a_trace_of_a_talk_has_the_messages_of_each_run(seen: Keep) -> None:
+def test_a_trace_of_a_cube_thread_has_the_messages_of_each_run(seen: Keep) -> None:
     second, first = seen.trace("talk", values=True), seen.trace("talk", "latest~1", values=True)
     assert [each.value["content"][0]["text"] for each in [*first, *second]] == [*CUBE_TEXTS["r1"], *CUBE_TEXTS["r2"]]
     assert [(each.run, each.task, each.idx, each.channel, each.node) for each in [*first, *second]] == [
@@ -157,7 +157,7 @@ def test_a_trace_of_a_talk_has_the_messages_of_each_run(seen: Keep) -> None:
         ("", None),
     ],
 )
-def test_a_path_tells_a_node(path: str, node: str | None) -> None:
+def test_the_path_of_a_task_names_its_node(path: str, node: str | None) -> None:
     assert node_of(path, [{"node": "first"}, {"node": "second"}]) == node
 
 
@@ -195,7 +195,7 @@ def test_activity_adds_up_every_write(seen: Keep) -> None:
         assert [one.writes for one in shares] == sorted((one.writes for one in shares), reverse=True)
 
 
-def test_activity_is_of_what_was_asked_for(seen: Keep) -> None:
+def test_activity_is_limited_to_the_threads_and_times_given(seen: Keep) -> None:
     written = list(every_write(seen, "fan"))
     root = [each for ns, each in written if ns == ""]
     assert seen.activity(prefix="fan", metadata={"user": "eva"}, ns="").writes == len(root)
@@ -217,7 +217,7 @@ def test_activity_is_of_what_was_asked_for(seen: Keep) -> None:
     assert seen.activity(metadata={"user": "nobody"}) == seen.activity(prefix="zzz")
 
 
-def test_activity_of_talks_counts_messages(seen: Keep) -> None:
+def test_activity_of_cube_threads_counts_messages(seen: Keep) -> None:
     told = seen.activity(kind="cube")
     messages = [each for n in (0, 1) for each in seen.trace("talk", f"latest~{n}")]
     assert [(one.node, one.writes, one.bytes) for one in told.by_node] == [
@@ -249,7 +249,7 @@ WRONG: list[tuple[type, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def test_what_is_no_question_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with threadkeep.open("memory://") as keep:
         for wrong, options in WRONG:
             with pytest.raises(wrong):
@@ -322,7 +322,7 @@ def test_logical_bytes_are_those_of_every_value_and_write_as_it_was_encoded(seen
     assert told["big"].stored < len(LONG) < told["big"].written
 
 
-def test_a_thread_that_is_pruned_while_it_is_measured_is_weighed_as_it_is_then() -> None:
+def test_a_thread_that_is_pruned_while_it_is_measured_has_its_new_size() -> None:
     bench = Bench()
     bench.write(put("1", values={"messages": ["a" * 300]}))
     bench.write(put("2", "1", values={"messages": ["b" * 300]}))
@@ -389,7 +389,7 @@ def check_storage(url: str, told: threadkeep.StorageSize | None) -> None:
         assert told.keys >= 2
 
 
-def test_both_colours_tell_the_same(seen: Keep) -> None:
+def test_sync_and_async_verbs_agree(seen: Keep) -> None:
     async def asked() -> list[Any]:
         return [
             await seen.atrace("fan", "latest~2", values=True), await seen.aactivity(prefix="fan"), await seen.asizes(limit=2),
@@ -402,7 +402,7 @@ def test_both_colours_tell_the_same(seen: Keep) -> None:
 
 
 @pytest.mark.parametrize("verb", ["activity", "sizes"])
-def test_a_thread_that_goes_away_meanwhile_is_passed_over_and_nothing_is_held(verb: str) -> None:
+def test_a_thread_that_is_deleted_meanwhile_is_skipped_and_no_lock_is_held(verb: str) -> None:
     with threadkeep.open("memory://") as keep:
         for thread in "abc":
             Chain(keep.checkpointer, thread).put({"log": [thread]})
@@ -472,7 +472,7 @@ def test_tables_show_nodes_channels_and_sums(tmp_path: Path, capsys: pytest.Capt
     assert "storage (sqlite)" in shown("stats")
 
 
-def test_the_executable_asks_a_file(tmp_path: Path) -> None:
+def test_the_program_reads_a_file(tmp_path: Path) -> None:
     with threadkeep.open(f"sqlite:///{tmp_path / 'keep.db'}") as keep:
         write_thread(keep, "fan")
     done = subprocess.run(

@@ -63,7 +63,7 @@ async def talked(call: Caller, graph: Any, count: int, *, start: int = 0, thread
 # --- LangGraph's threads
 
 
-def test_the_rollback_of_seed_003_is_one_row_and_stores_nothing_again(url: str) -> None:
+def test_a_rollback_is_one_row_and_stores_no_value_again(url: str) -> None:
     """ckpt_004 -> 005 -> 006, back to 005: ckpt_007 with 005 as its parent; 006 stays."""
     with threadkeep.open(url) as keep:
         chain = Chain(keep.checkpointer, run="run")
@@ -105,7 +105,7 @@ def test_a_tag_stays_with_the_checkpoint_that_it_was_given_to() -> None:
             assert ("tag" in found.metadata, found.metadata["user"]) == (False, "u")
 
 
-async def test_a_conversation_goes_on_from_where_it_was_rolled_back_to(url: str, call: Caller) -> None:
+async def test_a_conversation_continues_from_where_it_was_rolled_back_to(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)
         await talked(call, graph, 3)
@@ -201,7 +201,7 @@ def id_of_config(config: Any) -> str:
     return id
 
 
-async def test_string_versions_go_on_as_strings_after_a_rollback(url: str, call: Caller) -> None:
+async def test_string_versions_continue_as_strings_after_a_rollback(url: str, call: Caller) -> None:
     peer = InMemorySaver()
     await talked(call, chat(replies)(peer), 2)
     async with threadkeep.open(url) as keep:
@@ -313,7 +313,7 @@ def test_writes_that_wait_for_a_checkpoint_do_not_become_the_branchs(url: str) -
         assert info.status == "idle"
 
 
-def test_what_is_not_there_is_missing_and_what_is_wrong_is_said(url: str) -> None:
+def test_an_unknown_checkpoint_is_missing_and_a_wrong_argument_is_reported(url: str) -> None:
     with threadkeep.open(url) as keep:
         graph = delta_graph(keep.checkpointer)
         for n in range(3):
@@ -334,7 +334,7 @@ def test_what_is_not_there_is_missing_and_what_is_wrong_is_said(url: str) -> Non
         assert [info.id for info in keep.threads()] == ["delta"]
 
 
-def test_a_dry_run_says_what_would_become_and_changes_nothing(lasting_url: str) -> None:
+def test_a_dry_run_reports_the_result_and_changes_nothing(lasting_url: str) -> None:
     with threadkeep.open(lasting_url) as keep:
         chain = Chain(keep.checkpointer)
         for n in range(3):
@@ -361,7 +361,7 @@ def test_a_namespace_is_rolled_back_by_itself(url: str) -> None:
 # --- concurrent writers, and lost replies
 
 
-def test_a_rollback_beside_another_writer_is_greater_than_what_that_wrote(warm: Bench) -> None:
+def test_a_rollback_with_a_concurrent_writer_has_the_greatest_id(warm: Bench) -> None:
     others = iter([put("4", "3"), put("5", "4")])
 
     def interfere(request: Request[Any]) -> None:
@@ -514,7 +514,7 @@ async def three_runs(keep: threadkeep.Keep) -> None:
             await keep.cube.mark_run_complete("t", f"r{n}")
 
 
-async def test_a_talk_goes_on_from_a_checkpoint_with_its_runs_and_its_question(url: str, call: Caller) -> None:
+async def test_a_cube_thread_continues_from_a_checkpoint_with_its_runs_and_its_question(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         await three_runs(keep)
         branches = await call(keep, "rollback", "t", "0000000002")
@@ -537,7 +537,7 @@ async def test_a_talk_goes_on_from_a_checkpoint_with_its_runs_and_its_question(u
         check(url)
 
 
-async def test_a_talk_goes_on_from_a_completed_run_here_or_elsewhere(url: str, call: Caller) -> None:
+async def test_a_cube_thread_continues_from_a_completed_run_here_or_elsewhere(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         await three_runs(keep)
         assert (await call(keep, "fork", "t", "r1", to="new")).thread == "new"
@@ -566,7 +566,7 @@ async def test_a_talk_goes_on_from_a_completed_run_here_or_elsewhere(url: str, c
         check(url)
 
 
-def test_a_keep_that_remembers_a_thread_goes_on_from_anothers_rollback(lasting_url: str) -> None:
+def test_a_keep_with_a_cached_thread_continues_from_anothers_rollback(lasting_url: str) -> None:
     with threadkeep.open(lasting_url) as one, threadkeep.open(lasting_url) as two:
         graph = chat(replies)(one.checkpointer)
         for n in range(2):

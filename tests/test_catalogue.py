@@ -40,7 +40,7 @@ def names(found: list[ThreadInfo]) -> list[str]:
 # --- the fields
 
 
-def test_every_field_tells_of_the_thread(keep: threadkeep.Keep) -> None:
+def test_every_field_describes_the_thread(keep: threadkeep.Keep) -> None:
     before = datetime.now(UTC) - timedelta(milliseconds=2)
     chain = Chain(keep.checkpointer)
     chain.put({"x": "y" * 100}, source="input", step=-1)
@@ -160,7 +160,7 @@ def test_pages_of_a_filter_add_up_to_the_filtered_whole(keep: threadkeep.Keep, o
         assert paged == whole
 
 
-def test_a_page_goes_on_after_a_thread_that_is_gone(keep: threadkeep.Keep) -> None:
+def test_a_page_continues_after_a_thread_that_is_gone(keep: threadkeep.Keep) -> None:
     many = filled(keep)
     whole = many.threads(order="id")
     many.checkpointer.delete_thread(whole[3].id)
@@ -178,7 +178,7 @@ def test_limit_is_fifty_unless_asked_otherwise(keep: threadkeep.Keep) -> None:
     assert keep.threads(limit=0) == []
 
 
-def test_kind_tells_graphs_from_others(keep: threadkeep.Keep) -> None:
+def test_kind_selects_graphs_or_others(keep: threadkeep.Keep) -> None:
     Chain(keep.checkpointer).put({"x": 1})
     assert names(keep.threads(kind="graph")) == ["t"]
     assert keep.threads(kind="cube") == []

@@ -168,7 +168,7 @@ def test_the_installed_program_is_the_module() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(
+def test_an_error_is_one_line_and_an_exit_code(
     args: tuple[str, ...], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -199,7 +199,7 @@ def test_an_interrupted_program_says_so() -> None:
     assert ended.stderr == "interrupted; what was done stays done\n"
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     with threadkeep.open(url) as keep:
         graph(keep.checkpointer).invoke({"items": [secrets.token_hex(1_000_000)]}, at("t"))

@@ -64,7 +64,7 @@ def test_pages_lose_no_thread_where_both_kinds_have_one_id(keep: Any, capsys: An
 
 
 @pytest.mark.parametrize("command", ["compact", "copy a b", "delete a --yes", "rollback a latest", "sweep", "threads"])
-def test_tables_are_not_made_in_a_file_that_somebody_did_not_mean(keep: Any, capsys: Any, command: str) -> None:
+def test_no_tables_are_created_in_a_mistyped_file(keep: Any, capsys: Any, command: str) -> None:
     with sqlite3.connect("other.db") as other:
         other.execute("CREATE TABLE mine (a)")
     other.close()
@@ -100,7 +100,7 @@ def test_nothing_is_pruned_if_one_of_the_threads_is_not_there(keep: Any, capsys:
     assert "removed 2 checkpoints of 1 thread" in capsys.readouterr().out
 
 
-def test_a_chat_that_is_only_on_one_side_is_told_as_a_chat(keep: Any, capsys: Any) -> None:
+def test_a_chat_that_is_only_on_one_side_of_a_diff_is_shown_as_a_chat(keep: Any, capsys: Any) -> None:
     chat(keep, "t")
     assert run(["diff", "t", "latest~2", "latest"]) == 0
     assert "  + messages: \n    human: hi\n    ai: hello\n" in capsys.readouterr().out

@@ -209,7 +209,7 @@ def what_is_said_to_people(command: Command, log: list[threadkeep.CheckpointInfo
         ({"role": 5, "content": 5}, ["?: 5"]),
     ],
 )  # fmt: skip
-def test_messages_of_all_kinds_are_told(message: dict[str, Any], told: list[str]) -> None:
+def test_messages_of_all_kinds_are_shown(message: dict[str, Any], told: list[str]) -> None:
     assert [text.plain for text in chat.said(message)] == told
 
 
@@ -251,7 +251,7 @@ def test_branches_are_lanes(memory: threadkeep.Keep) -> None:
     assert drawn(memory, ASCII)[5:] == ["| | |-'", "| | * 2", "|-'-'", "* 1"]
 
 
-def test_lanes_are_crossed_and_roots_stand_apart(memory: threadkeep.Keep) -> None:
+def test_lanes_cross_and_roots_are_separate(memory: threadkeep.Keep) -> None:
     for id, parent in (("1", None), ("2", None), ("3", "2"), ("4", "1"), ("5", "2"), ("6", None), ("7", "gone")):
         put(memory, id, parent)
     put(memory, "8", "9")  # a parent with a greater id is not drawn as a parent
@@ -288,7 +288,7 @@ HOSTILE = {
 }
 
 
-def test_text_of_users_does_not_steer_the_terminal(tmp_path: Path, command: Command) -> None:
+def test_users_text_cannot_control_the_terminal(tmp_path: Path, command: Command) -> None:
     file = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(file) as keep:
         for id in HOSTILE.values():

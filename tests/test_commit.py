@@ -78,7 +78,7 @@ def test_a_read_that_is_always_interrupted_by_a_prune_ends_as_conflict(bench: Be
     assert bench.asked == [LoadThreadRows, LoadThreadRows, Pause, LoadThreadRows]
 
 
-def test_a_verb_that_has_nothing_to_do_leaves_the_remembered_head(bench: Bench) -> None:
+def test_a_verb_that_has_nothing_to_do_keeps_the_cached_head(bench: Bench) -> None:
     async def read() -> Seen[None]:
         return Seen(None, None)
 

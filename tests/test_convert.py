@@ -64,7 +64,7 @@ def new() -> threadkeep.Keep:
 
 @pytest.mark.parametrize("target", BACKENDS, ids=lambda backend: f"to-{backend.name}")
 @pytest.mark.parametrize("source", BACKENDS, ids=lambda backend: backend.name)
-def test_all_is_the_same_on_another_backend_and_goes_on_there(
+def test_everything_is_the_same_on_another_backend_and_continues_there(
     source: Backend, target: Backend, open_on: Callable[[Backend], threadkeep.Keep]
 ) -> None:
     one, other = open_on(source), open_on(target)
@@ -205,7 +205,7 @@ def test_some_threads_are_converted_with_memories_or_without() -> None:
         threadkeep.convert(other, other)
 
 
-def test_tenants_stay_apart(tmp_path: Path) -> None:
+def test_tenants_stay_separate(tmp_path: Path) -> None:
     url, target = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
     for tenant in ("", "x"):
         with threadkeep.open(url, tenant=tenant) as keep:
@@ -217,7 +217,7 @@ def test_tenants_stay_apart(tmp_path: Path) -> None:
         assert (moved.created, [info.id for info in ours.threads()]) == (1, ["of x"])
 
 
-def test_vectors_go_along_where_the_target_has_no_model_and_are_made_anew_where_it_has(
+def test_vectors_are_copied_if_the_target_has_no_embedder_and_recomputed_if_it_has(
     tmp_path: Path, lasting_url: str
 ) -> None:
     asked: list[str] = []

@@ -270,7 +270,5 @@ def crashes(new_world: Callable[[], World], name: str, before: Any, final: Any, 
 
 @pytest.mark.parametrize("new_world", ["valkey"], indirect=True)
 @pytest.mark.parametrize("name", VERBS)
-def test_the_same_on_valkey_where_nothing_is_remembered_and_replies_are_lost(
-    new_world: Callable[[], World], name: str
-) -> None:
+def test_the_same_on_valkey_without_a_cache_and_with_lost_replies(new_world: Callable[[], World], name: str) -> None:
     test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(new_world, name, [(False, True)])

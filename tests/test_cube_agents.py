@@ -125,7 +125,7 @@ async def statuses(keep: Keep) -> dict[str, str]:
 # --- agents
 
 
-async def test_a_fresh_agent_goes_on_with_the_history(place: Place) -> None:
+async def test_a_fresh_agent_continues_with_the_history(place: Place) -> None:
     keep = place.open()
     assert isinstance(keep.cube, Checkpointer)
     first = agent_on(keep, says("hello"))
@@ -137,7 +137,7 @@ async def test_a_fresh_agent_goes_on_with_the_history(place: Place) -> None:
     assert second.state.messages[:2] == first.state.messages
 
 
-async def test_a_fresh_agent_on_another_keep_goes_on_with_the_history(place: Place) -> None:
+async def test_a_fresh_agent_on_another_keep_continues_with_the_history(place: Place) -> None:
     said = []
     for turn in range(5):
         agent = agent_on(place.open(), says(f"answer {turn}"))
@@ -194,7 +194,7 @@ async def test_extra_that_middleware_sets_is_there_for_the_next_agent(place: Pla
         assert found.extra == agent.state.extra
 
 
-async def test_a_prompt_that_is_cancelled_leaves_a_thread_that_goes_on(place: Place) -> None:
+async def test_a_prompt_that_is_cancelled_leaves_a_thread_that_continues(place: Place) -> None:
     begun = asyncio.Event()
 
     @tool
@@ -215,7 +215,7 @@ async def test_a_prompt_that_is_cancelled_leaves_a_thread_that_goes_on(place: Pl
     assert await messages_of(place.open()) == agent.state.messages
 
 
-async def test_a_model_that_fails_leaves_a_thread_that_goes_on(place: Place) -> None:
+async def test_a_model_that_fails_leaves_a_thread_that_continues(place: Place) -> None:
     await agent_on(place.open()).prompt("hi")  # the model has no answer
     agent = agent_on(place.open(), says("hello"))
     await agent.prompt("hi again")
@@ -262,7 +262,7 @@ async def test_a_run_that_nobody_claimed_cannot_be_completed(place: Place) -> No
     await keep.cube.mark_run_complete("t", "r")
 
 
-async def test_a_run_that_broke_off_can_be_claimed_after_the_timeout_and_not_before(
+async def test_a_run_that_was_interrupted_can_be_claimed_after_the_timeout_and_not_before(
     place: Place, clock: list[int]
 ) -> None:
     await place.open().cube.claim_run("t", "r")
@@ -336,7 +336,7 @@ async def until_it_asks(agent: Agent[Any], work: Any) -> HitlRequest:
     return asked.result()
 
 
-async def test_a_question_is_answered_in_another_keep_and_the_run_goes_on_there(place: Place) -> None:
+async def test_a_question_is_answered_in_another_keep_and_the_run_continues_there(place: Place) -> None:
     first = asking(place.open(), asks("which colour?"))
     asked = await until_it_asks(first, first.prompt("paint", run_id="r"))
     keep = place.open()
@@ -422,7 +422,7 @@ async def test_a_tool_call_is_approved_in_another_keep(place: Place, decision: A
         assert told([result]) == [("tool_result", f"removed {'some' if edited else 'all'}")]
 
 
-async def test_a_question_is_dropped_in_another_keep_and_the_talk_is_closed(place: Place) -> None:
+async def test_a_question_is_dropped_in_another_keep_and_the_cube_thread_is_closed(place: Place) -> None:
     first = asking(place.open(), asks("which colour?"))
     asked = await until_it_asks(first, first.prompt("paint", run_id="r"))
     keep = place.open()
@@ -475,7 +475,9 @@ UP_TO = {"r1": ["before", "1", "one"], "r2": ["before", "1", "one", "2", "two"]}
 
 
 @pytest.mark.parametrize("run", UP_TO)
-async def test_a_fork_has_what_was_said_up_to_a_run_and_goes_its_own_way(place: Place, run: str, call: Caller) -> None:
+async def test_a_fork_has_the_messages_up_to_a_run_and_continues_independently(
+    place: Place, run: str, call: Caller
+) -> None:
     keep = place.open()
     agent = await three_runs(keep)
     await agent.fork("t", "f", after_run_id=run, metadata={"why": "try"})
@@ -497,7 +499,7 @@ async def test_a_fork_has_what_was_said_up_to_a_run_and_goes_its_own_way(place: 
 
 
 @pytest.mark.parametrize("run", UP_TO)
-async def test_a_probe_knows_what_was_said_up_to_a_run_and_leaves_no_trace(place: Place, run: str) -> None:
+async def test_a_probe_has_the_messages_up_to_a_run_and_leaves_no_trace(place: Place, run: str) -> None:
     await three_runs(place.open())
     keep = place.open()
     before = await keep.cube.load("t")
@@ -573,7 +575,7 @@ async def test_deleting_a_thread_of_one_kind_leaves_the_other(place: Place, call
     assert await place.open().athreads() == []
 
 
-async def test_deleting_a_graphs_thread_through_its_saver_leaves_the_talk(place: Place, call: Caller) -> None:
+async def test_deleting_a_graphs_thread_through_its_saver_leaves_the_cube_thread(place: Place, call: Caller) -> None:
     keep = await both(place)
     before = await keep.cube.load("t")
     await call(keep.checkpointer, "prune", ["t"])
@@ -638,7 +640,7 @@ async def check_runs(keep: Keep, thread: str) -> None:
     assert len(await keep.cube.snapshot(thread, after_run_id="r3")) == 6
 
 
-async def test_pruning_a_talk_keeps_all_that_it_tells(place: Place, call: Caller) -> None:
+async def test_pruning_a_cube_thread_keeps_everything_that_load_returns(place: Place, call: Caller) -> None:
     asked = await a_full_talk(place)
     keep = place.open()
     before = await all_of(keep, "t")
@@ -661,7 +663,7 @@ async def test_pruning_a_talk_keeps_all_that_it_tells(place: Place, call: Caller
     assert await messages_of(place.open()) == second.state.messages
 
 
-async def test_a_copy_of_a_talk_has_all_that_it_tells_and_survives_it(place: Place, call: Caller) -> None:
+async def test_a_copy_of_a_cube_thread_has_everything_and_survives_its_source(place: Place, call: Caller) -> None:
     await a_full_talk(place)
     keep = place.open()
     before = await all_of(keep, "t")
@@ -677,7 +679,7 @@ async def test_a_copy_of_a_talk_has_all_that_it_tells_and_survives_it(place: Pla
         await keep.cube.claim_run("copy", "r4")
 
 
-async def test_a_talk_is_not_copied_onto_another(place: Place, call: Caller) -> None:
+async def test_a_cube_thread_is_not_copied_onto_another(place: Place, call: Caller) -> None:
     await a_full_talk(place)
     keep = place.open()
     await keep.cube.append("other", [user("mine")])
@@ -690,7 +692,7 @@ async def test_a_talk_is_not_copied_onto_another(place: Place, call: Caller) -> 
     await check_runs(keep, "t")
 
 
-async def test_a_talk_that_was_deleted_can_begin_anew(place: Place, call: Caller) -> None:
+async def test_a_deleted_cube_thread_can_start_again(place: Place, call: Caller) -> None:
     await a_full_talk(place)
     keep, other = place.open(), place.open()
     assert len(await messages_of(other)) == 8
@@ -704,7 +706,7 @@ async def test_a_talk_that_was_deleted_can_begin_anew(place: Place, call: Caller
     assert told(await messages_of(keep)) == [("user", "hi"), ("assistant", "hello")]
 
 
-async def test_upkeep_of_a_talk_that_is_not_there_says_so(place: Place, call: Caller) -> None:
+async def test_upkeep_of_an_unknown_cube_thread_is_an_error(place: Place, call: Caller) -> None:
     keep = place.open()
     assert not await call(keep, "delete", "t", kind="cube")
     assert not was_there(await call(keep, "prune", "t", kind="cube"))
@@ -712,7 +714,7 @@ async def test_upkeep_of_a_talk_that_is_not_there_says_so(place: Place, call: Ca
     assert await keep.athreads() == []
 
 
-async def test_the_status_of_a_talk_follows_its_runs_and_questions(place: Place) -> None:
+async def test_the_status_of_a_cube_thread_follows_its_runs_and_questions(place: Place) -> None:
     keep, other = place.open(), place.open()
     cube = keep.cube
     asked = HitlRequest(question_id="q", thread_id="t", payload=ConfirmRequest(prompt="?"), created_at=1.5)

@@ -655,7 +655,7 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("name", VERBS)
-def test_a_crash_at_any_request_leaves_a_talk_as_before_or_as_after(
+def test_a_crash_at_any_request_leaves_a_cube_thread_as_before_or_as_after(
     new_world: Callable[[], World], name: str, ways: list[tuple[bool, bool]]
 ) -> None:
     verb, undisturbed, crashes = VERBS[name], new_world(), 0

@@ -97,13 +97,13 @@ asyncio.run(main())
 """
 
 
-def test_processes_that_write_one_talk_lose_and_double_nothing(lasting_url: str) -> None:
+def test_processes_that_write_one_cube_thread_lose_and_duplicate_nothing(lasting_url: str) -> None:
     counts = {f"p{n}": 30 for n in range(3)}
     processes.run_concurrently(SCRIPT + WRITER, [(lasting_url, name, count) for name, count in counts.items()])
     check_all_there(loaded(lasting_url), counts)
 
 
-def test_processes_that_write_a_talk_which_others_prune_and_copy_lose_and_double_nothing(lasting_url: str) -> None:
+def test_processes_that_write_a_pruned_and_copied_cube_thread_lose_and_duplicate_nothing(lasting_url: str) -> None:
     counts = {f"p{n}": 30 for n in range(2)}
     script = SCRIPT + f"exec({WRITER!r} if name != 'pruner' else {PRUNER!r})"
     processes.run_concurrently(
@@ -141,7 +141,7 @@ asyncio.run(main())
 """
 
 
-def test_of_processes_that_claim_the_same_runs_one_wins_each(lasting_url: str) -> None:
+def test_one_of_several_processes_that_claim_a_run_wins(lasting_url: str) -> None:
     won = processes.run_concurrently(SCRIPT + CLAIMER, [(lasting_url, f"p{n}", 40) for n in range(3)])
     winners = {run: f"p{n}" for n, heard in enumerate(won) for run in json.loads(heard)}
     assert sum(len(json.loads(heard)) for heard in won) == len(winners) == 40
@@ -175,7 +175,7 @@ def test_threads_with_loops_of_their_own_share_a_keep(url: str) -> None:
         check_all_there(loaded(url), counts)
 
 
-async def test_of_tasks_that_claim_the_same_run_one_wins(url: str) -> None:
+async def test_one_of_several_tasks_that_claim_a_run_wins(url: str) -> None:
     async with threadkeep.open(url) as keep:
         for n in range(20):
             claims = [keep.cube.claim_run("t", f"r{n}") for _ in range(8)]
@@ -183,7 +183,7 @@ async def test_of_tasks_that_claim_the_same_run_one_wins(url: str) -> None:
             assert sorted(type(each).__name__ for each in outcomes) == ["NoneType", *["RunAlreadyClaimedError"] * 7]
 
 
-async def test_of_tasks_that_fork_onto_the_same_thread_one_wins(lasting_url: str) -> None:
+async def test_one_of_several_tasks_that_fork_onto_a_thread_wins(lasting_url: str) -> None:
     async with threadkeep.open(lasting_url) as keep, threadkeep.open(lasting_url) as other:
         await keep.cube.claim_run("t", "r")
         await keep.cube.append("t", [message("hi", run="r")])
@@ -200,7 +200,7 @@ async def test_of_tasks_that_fork_onto_the_same_thread_one_wins(lasting_url: str
 
 
 @pytest.mark.parametrize("keeps", [1, 2])
-async def test_what_is_loaded_while_others_write_is_of_one_moment(lasting_url: str, keeps: int) -> None:
+async def test_a_load_while_others_write_is_a_consistent_snapshot(lasting_url: str, keeps: int) -> None:
     opened = [threadkeep.open(lasting_url) for _ in range(keeps)]
     counts = {f"task{n}": 25 for n in range(4)}
     writing = asyncio.gather(*(write(opened[n % keeps], name, 25) for n, name in enumerate(counts)))
@@ -220,7 +220,7 @@ async def test_what_is_loaded_while_others_write_is_of_one_moment(lasting_url: s
         await keep.aclose()
 
 
-async def test_the_loop_goes_on_while_many_messages_are_loaded(url: str) -> None:
+async def test_the_loop_is_not_blocked_while_many_messages_are_loaded(url: str) -> None:
     count, shares = 10_000, []
     async with threadkeep.open(url) as keep:
         many = [AssistantMessage(content=[TextContent(text=f"message {n} " * 8)], id=f"{n}") for n in range(count)]

@@ -91,7 +91,7 @@ async def test_a_delta_graph_has_the_history_that_in_memory_saver_gives_it(
     assert (await values(call, graph))["log"] == ["answer", "work 2", "work 0", "work 1"] * 5
 
 
-async def test_a_delta_graph_goes_on_in_another_keep(lasting_url: str, call: Caller) -> None:
+async def test_a_delta_graph_continues_in_another_keep(lasting_url: str, call: Caller) -> None:
     for n in range(6):
         async with threadkeep.open(lasting_url) as keep:
             await turns(call, build(keep.checkpointer), 1, start=n)
@@ -145,7 +145,7 @@ async def test_edits_removals_and_overwrites_reach_a_delta_channel(saver: thread
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("frequency", [1, 4, 1000])
-async def test_a_pruned_delta_graph_keeps_its_value_and_goes_on(
+async def test_a_pruned_delta_graph_keeps_its_value_and_continues(
     saver: threadkeep.KeepSaver, call: Caller, frequency: int
 ) -> None:
     graph = build(saver, frequency=frequency)
@@ -258,7 +258,7 @@ async def test_deleting_the_run_that_answered_a_question_brings_the_question_bac
     assert done["log"] == ["in", "before", "left no", "right"]
 
 
-async def test_a_copy_of_a_delta_graph_goes_on_alone(saver: threadkeep.KeepSaver, call: Caller) -> None:
+async def test_a_copy_of_a_delta_graph_continues_alone(saver: threadkeep.KeepSaver, call: Caller) -> None:
     graph = build(saver)
     copy: dict[str, Any] = {"configurable": {"thread_id": "copy"}}
     await turns(call, graph, 3)

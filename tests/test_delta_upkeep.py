@@ -141,7 +141,7 @@ def test_prune_finds_a_delta_channel_by_the_snapshot_on_its_walk(saver: threadke
     assert list_ids(saver, "t") == ["c3"]
 
 
-def test_a_pruned_delta_thread_goes_on_and_is_pruned_again(saver: threadkeep.KeepSaver) -> None:
+def test_a_pruned_delta_thread_continues_and_is_pruned_again(saver: threadkeep.KeepSaver) -> None:
     put_steps(saver, "t", DELTA)
     saver.prune(["t"])
     put_steps(

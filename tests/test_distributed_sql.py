@@ -76,7 +76,7 @@ def test_no_block_has(what: str) -> None:
         ("indexes of expressions, or not of trees", "CREATE INDEX x ON tk_runs (lower(run))"),
     ],
 )
-def test_these_would_be_found(what: str, wrong: str) -> None:
+def test_the_forbidden_constructs_would_be_found(what: str, wrong: str) -> None:
     assert re.search(LACKING[what], wrong, re.IGNORECASE)
 
 
@@ -163,7 +163,7 @@ def test_the_sync_side_passes_the_official_suite(fresh_url: Callable[[], str]) -
 
 
 @pytest.mark.parametrize("name", ["messages edited and removed", "large dict", "fan-out", "subgraphs", "functional"])
-async def test_a_graph_tells_the_story_that_in_memory_saver_tells(fresh_url: Callable[[], str], name: str) -> None:
+async def test_a_graph_has_the_history_that_in_memory_saver_has(fresh_url: Callable[[], str], name: str) -> None:
     play = SCENARIOS[name]
     for call in (SyncCaller(), AsyncCaller()):
         async with threadkeep.open(fresh_url()) as keep:
@@ -223,7 +223,7 @@ def lock_of_others(schema: str) -> psycopg.Connection[Any]:
 
 
 @pytest.mark.parametrize("group", ["all", "thread"])
-def test_a_statement_is_about_one_thread_if_that_was_asked_for(group: str) -> None:
+def test_a_statement_concerns_one_thread_with_group_thread(group: str) -> None:
     heard = Heard()
     with threadkeep.open(heard.url, group=group) as keep:
         for n in range(20):

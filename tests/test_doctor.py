@@ -26,7 +26,7 @@ def told(findings: list[threadkeep.Finding]) -> dict[str, threadkeep.Finding]:
     return {finding.name: finding for finding in findings}
 
 
-async def test_every_backend_tells_of_itself(url: str, call: Caller) -> None:
+async def test_every_backend_reports_its_facts(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         await call(graph_scenarios.letters(keep.checkpointer), "invoke", {"foo": ""}, graph_scenarios.THREAD)
         findings = told(await call(keep, "doctor"))
@@ -37,7 +37,7 @@ async def test_every_backend_tells_of_itself(url: str, call: Caller) -> None:
     assert "durability" in findings
 
 
-def test_a_well_kept_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_healthy_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "keep.db"
     with threadkeep.open(f"sqlite:///{path}", durability="relaxed") as keep:
         graph_scenarios.letters(keep.checkpointer).invoke({"foo": ""}, graph_scenarios.THREAD)
@@ -64,7 +64,7 @@ def test_a_well_kept_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsy
     assert findings["permissions"] == {"name": "permissions", "value": "600", "verdict": "ok", "advice": ""}
 
 
-def test_settings_of_a_postgresql_server_are_judged() -> None:
+def test_bad_settings_of_a_postgresql_server_are_reported() -> None:
     """The tests' server runs without fsync, which doctor must report."""
     with threadkeep.open(postgres_servers.fresh_schema(postgres_servers.shared())) as keep:
         keep.setup()
@@ -78,7 +78,7 @@ def test_settings_of_a_postgresql_server_are_judged() -> None:
     assert findings["server's clock"].verdict == "ok"
 
 
-def test_a_server_that_evicts_and_has_no_replica_is_told() -> None:
+def test_a_server_that_evicts_and_has_no_replica_is_reported() -> None:
     server = valkey_servers.start(**{"maxmemory": "50mb", "maxmemory-policy": "allkeys-lru"})
     try:
         with threadkeep.open(f"valkey://127.0.0.1:{server.port}/") as keep:
@@ -93,7 +93,7 @@ def test_a_server_that_evicts_and_has_no_replica_is_told() -> None:
         server.stop()
 
 
-def test_a_cluster_is_told_with_its_slots_and_replicas() -> None:
+def test_a_cluster_is_reported_with_its_slots_and_replicas() -> None:
     with threadkeep.open(valkey_servers.shared().url()) as keep:
         findings = told(keep.doctor())
     assert findings["slots"].value.startswith("16384 of 16384")
@@ -116,7 +116,7 @@ def test_a_cluster_is_told_with_its_slots_and_replicas() -> None:
     ],
     ids=str,
 )
-def test_facts_that_should_be_otherwise(change: dict[str, Any], name: str, verdict: str) -> None:
+def test_facts_that_are_problems(change: dict[str, Any], name: str, verdict: str) -> None:
     good = {
         "backend": "sqlite", "driver": "apsw", "server": "SQLite", "schema": 2, "schema_known": 2, "durability": "strict",
         "path": "keep.db", "journal_mode": "wal", "synchronous": "full", "page_size": 4096, "pages": 10, "free_pages": 0,
@@ -179,7 +179,7 @@ def test_a_file_shrinks_and_one_that_others_hold_is_unavailable_and_stays_whole(
         keep.compact()
 
 
-def test_threads_that_expired_are_forgotten_by_compact() -> None:
+def test_expired_threads_are_removed_by_compact() -> None:
     url = valkey_servers.shared().url(thread_ttl=1)
     with threadkeep.open(url) as keep:
         graph_scenarios.letters(keep.checkpointer).invoke({"foo": ""}, graph_scenarios.THREAD)
@@ -192,7 +192,7 @@ def test_threads_that_expired_are_forgotten_by_compact() -> None:
         assert not any(key[4:6] == b"n:" and held for key, held in valkey_servers.read_all(url).items())
 
 
-def test_the_program_tells_by_its_exit_code(tmp_path: Path) -> None:
+def test_the_exit_code_says_whether_there_are_problems(tmp_path: Path) -> None:
     path = tmp_path / "keep.db"
     with threadkeep.open(f"sqlite:///{path}") as keep:
         graph_scenarios.letters(keep.checkpointer).invoke({"foo": ""}, graph_scenarios.THREAD)

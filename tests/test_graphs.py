@@ -37,7 +37,7 @@ from sync_async import Caller
 
 @pytest.mark.sampled(2)
 @each_scenario
-async def test_a_graph_tells_the_story_that_in_memory_saver_tells(
+async def test_a_graph_has_the_history_that_in_memory_saver_has(
     saver: threadkeep.KeepSaver, call: Caller, play: Scenario
 ) -> None:
     graph, peer = play.build(saver), play.build(InMemorySaver())
@@ -50,7 +50,7 @@ async def test_a_graph_tells_the_story_that_in_memory_saver_tells(
 
 @pytest.mark.sampled(2)
 @each_scenario
-async def test_another_keep_on_the_same_url_tells_the_same_story(
+async def test_another_keep_on_the_same_url_has_the_same_history(
     lasting_url: str, call: Caller, play: Scenario
 ) -> None:
     async with threadkeep.open(lasting_url) as keep:
@@ -124,7 +124,7 @@ async def test_replay_from_a_checkpoint_runs_only_what_came_after_it(saver: thre
     assert sorted(state.values["bar"] for state in kept if not state.next) == [["a1", "b1"], ["a1", "b2"]]
 
 
-async def test_update_state_goes_through_the_reducers_and_forks_from_where_it_is_told(
+async def test_update_state_applies_the_reducers_and_forks_from_the_given_checkpoint(
     saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     graph = letters(saver)
@@ -261,7 +261,7 @@ async def test_an_interrupted_run_is_resumed_in_every_durability(
     assert done["said"] == ["go", "left LEFT?", "right RIGHT?", "after"]
 
 
-async def test_a_workflow_remembers_what_it_saved_and_does_not_repeat_its_tasks(
+async def test_a_workflow_has_what_it_saved_and_does_not_repeat_its_tasks(
     saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     ran: Counter[int] = Counter()

@@ -97,19 +97,19 @@ def check_import(keep: threadkeep.Keep, path: Path) -> None:
                 assert finish_thread(keep.checkpointer, thread) == finish_thread(theirs, thread)
 
 
-def test_what_a_sqlite_saver_kept_is_here_and_goes_on(url: str, source: Path) -> None:
+def test_threads_of_a_sqlite_saver_are_imported_and_continue(url: str, source: Path) -> None:
     with threadkeep.open(url) as keep:
         check_import(keep, source)
     if not url.startswith(("memory", "valkey")):
         assert find_problems(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
 
-def test_the_same_goes_for_a_cluster(source: Path) -> None:
+def test_threads_of_a_sqlite_saver_are_imported_into_a_cluster(source: Path) -> None:
     with threadkeep.open(valkey_servers.shared().url()) as keep:
         check_import(keep, source)
 
 
-def test_what_a_postgres_saver_kept_is_here_and_goes_on(empty: threadkeep.Keep) -> None:
+def test_threads_of_a_postgres_saver_are_imported_and_continue(empty: threadkeep.Keep) -> None:
     database = Database()
     with PostgresSaver.from_conn_string(database.libpq) as theirs:
         theirs.setup()
@@ -143,7 +143,7 @@ def test_large_values_of_a_postgres_saver_come_a_few_at_a_time(
         assert_same(empty.checkpointer, theirs, THREADS)
 
 
-def test_what_a_shallow_saver_kept_is_here(empty: threadkeep.Keep) -> None:
+def test_threads_of_a_shallow_saver_are_imported(empty: threadkeep.Keep) -> None:
     database = Database()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -155,7 +155,7 @@ def test_what_a_shallow_saver_kept_is_here(empty: threadkeep.Keep) -> None:
     assert finish_thread(empty.checkpointer, "asked")[1] == ()
 
 
-def test_what_a_saver_in_memory_kept_is_here_and_goes_on(empty: threadkeep.Keep) -> None:
+def test_threads_of_an_in_memory_saver_are_imported_and_continue(empty: threadkeep.Keep) -> None:
     theirs = InMemorySaver()
     fill_saver(theirs)
     assert empty.import_from(theirs).differences == ()
@@ -203,7 +203,7 @@ def _go_on(saver: Any, release: str) -> None:
         assert len(found["nested"]["messages"]) == 3
 
 
-def test_an_import_again_brings_only_what_is_new(source: Path, empty: threadkeep.Keep) -> None:
+def test_repeating_an_import_adds_only_what_is_new(source: Path, empty: threadkeep.Keep) -> None:
     first = empty.import_from(source)
     again = empty.import_from(source)
     assert (again.checkpoints, again.writes, again.already_there) == (0, 0, first.checkpoints)
@@ -259,7 +259,7 @@ class Ways:
         return [tuple(getattr(each, name) for name in names.split()) for each in done]
 
 
-def test_all_ways_into_a_keep_count_alike(source: Path, tmp_path: Path, empty: threadkeep.Keep) -> None:
+def test_all_kinds_of_import_count_alike(source: Path, tmp_path: Path, empty: threadkeep.Keep) -> None:
     empty.import_from(source)
     empty.export(tmp_path / "all.tk")
     ways = Ways(source, tmp_path / "all.tk", empty)
@@ -276,7 +276,9 @@ def test_all_ways_into_a_keep_count_alike(source: Path, tmp_path: Path, empty: t
     assert ways.results(targets) == [(*repeated, True)] * 3
 
 
-def test_a_thread_that_grew_is_counted_alike_on_all_ways(source: Path, tmp_path: Path, empty: threadkeep.Keep) -> None:
+def test_a_thread_that_grew_is_counted_alike_by_all_kinds_of_import(
+    source: Path, tmp_path: Path, empty: threadkeep.Keep
+) -> None:
     targets = [threadkeep.open("memory://") for _ in range(3)]
     ways = Ways(source, tmp_path / "all.tk", empty)
     for grows in (False, True):
@@ -291,7 +293,7 @@ def test_a_thread_that_grew_is_counted_alike_on_all_ways(source: Path, tmp_path:
     assert (grown.unchanged, grown.updated) == (4, 1)
 
 
-def test_progress_is_told_and_ends_at_the_total(source: Path, empty: threadkeep.Keep) -> None:
+def test_progress_is_reported_and_ends_at_the_total(source: Path, empty: threadkeep.Keep) -> None:
     steps: list[tuple[int, int | None, str]] = []
     found = empty.import_from(source, on_progress=lambda *step: steps.append(step))
     assert steps[0][0] == 0
@@ -307,7 +309,7 @@ async def test_an_async_import_leaves_the_loop_free(source: Path) -> None:
         assert (await keep.aimport_from(source, thread_id="chat")).checkpoints == 0
 
 
-async def test_an_async_import_may_be_cancelled_and_goes_on(source: Path) -> None:
+async def test_an_async_import_may_be_cancelled_and_continues(source: Path) -> None:
     async with threadkeep.open("memory://") as keep:
         steps = 0
 
@@ -324,7 +326,7 @@ async def test_an_async_import_may_be_cancelled_and_goes_on(source: Path) -> Non
         assert len(await keep.athreads()) == 5
 
 
-def test_it_takes_as_little_room_as_if_the_graph_had_run_here(tmp_path: Path) -> None:
+def test_an_imported_thread_takes_no_more_bytes_than_one_written_by_the_graph(tmp_path: Path) -> None:
     sizes = {}
     for name in ("run", "imported"):
         with threadkeep.open(f"sqlite:///{tmp_path / name}.db") as keep:
@@ -352,7 +354,7 @@ def test_bytes_are_split_as_values_are(value: Any) -> None:
     assert Splitter().split("place", tag, data) == Codec(serde).encode(value)
 
 
-def test_a_list_that_grew_shrank_or_changed_is_split_the_same_with_a_memory() -> None:
+def test_a_list_that_changed_is_split_the_same_with_a_cache() -> None:
     splitter, serde = Splitter(), KeepSerializer()
     lists = [[1], [1, "two"], [1, "two", [3]], ["two", [3]], [1, "two", [4], 5], [1, "two"], [], [1]]
     for value in lists:
@@ -398,7 +400,7 @@ def write_long_file(path: Path, *, threads: int, each: int = 60) -> None:
 
 
 @pytest.mark.parametrize(("backend", "kills"), [("sqlite", ("5", "12")), ("postgres", ("12",))])
-def test_an_import_that_was_killed_goes_on(backend: str, kills: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_import_that_was_killed_continues(backend: str, kills: tuple[str, ...], tmp_path: Path) -> None:
     write_long_file(tmp_path / "theirs.db", threads=10)
     url = f"sqlite:///{tmp_path / 'ours.db'}" if backend == "sqlite" else Database().url
     for steps in kills:
@@ -421,7 +423,7 @@ def test_an_import_that_was_killed_goes_on(backend: str, kills: tuple[str, ...],
     assert find_problems(Path(url.removeprefix("sqlite:///")) if backend == "sqlite" else url) == []
 
 
-def test_a_file_that_others_write_to_is_read_as_of_one_moment(source: Path, empty: threadkeep.Keep) -> None:
+def test_a_file_that_others_write_to_is_read_as_one_snapshot(source: Path, empty: threadkeep.Keep) -> None:
     writer = sqlite3.connect(source)
     writer.execute("PRAGMA wal_autocheckpoint = 0")
     before = empty.import_from(source, dry_run=True).checkpoints
@@ -531,7 +533,7 @@ def test_a_difference_is_found_and_named(source: Path, empty: threadkeep.Keep) -
 # --- invalid sources
 
 
-def test_what_is_no_source_is_refused(tmp_path: Path, source: Path, empty: threadkeep.Keep) -> None:
+def test_an_invalid_source_is_refused(tmp_path: Path, source: Path, empty: threadkeep.Keep) -> None:
     text = tmp_path / "text.db"
     text.write_text("hello, this is text")
     nothing = tmp_path / "nothing.db"
@@ -577,7 +579,7 @@ def test_what_is_no_source_is_refused(tmp_path: Path, source: Path, empty: threa
         keep.import_from(source)
 
 
-def test_a_password_is_not_told(empty: threadkeep.Keep) -> None:
+def test_a_password_is_not_shown(empty: threadkeep.Keep) -> None:
     with pytest.raises(Unavailable) as caught:
         empty.import_from("postgresql://user:secret@127.0.0.1:1/db")
     assert "secret" not in str(caught.value)
@@ -594,7 +596,7 @@ def test_the_command_imports_and_says_what_it_did(source: Path, tmp_path: Path) 
     assert "both sides are equal" in ended_well.stdout
 
 
-def test_the_command_counts_chooses_and_tells_in_json(
+def test_the_command_counts_selects_and_prints_json(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = ["--url", str(tmp_path / "ours.db")]
@@ -635,7 +637,7 @@ def test_the_command_imports_what_was_exported(
         keep.import_from(tmp_path / "all.jsonl")
 
 
-def test_the_command_that_is_interrupted_goes_on(tmp_path: Path) -> None:
+def test_the_command_that_is_interrupted_continues(tmp_path: Path) -> None:
     write_long_file(tmp_path / "theirs.db", threads=100)
     ours = tmp_path / "ours.db"
     words = [sys.executable, "-m", "threadkeep", "import", str(tmp_path / "theirs.db"), "--url", str(ours)]

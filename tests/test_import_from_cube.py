@@ -114,7 +114,7 @@ def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def test_what_cubeloop_kept_in_sqlite_is_here_and_goes_on(url: str, talks: Path, tmp_path: Path) -> None:
+async def test_cubeloop_threads_in_sqlite_are_imported_and_continue(url: str, talks: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(talks, tmp_path / "talks.db"))
     before = path.read_bytes()
     async with threadkeep.open(url) as keep, SQLiteCheckpointer(str(path)) as theirs:
@@ -139,7 +139,7 @@ async def test_what_cubeloop_kept_in_sqlite_is_here_and_goes_on(url: str, talks:
         assert (await keep.aimport_from(path)).differences == ()
 
 
-def test_messages_are_counted_alike_on_all_ways(talks: Path, tmp_path: Path) -> None:
+def test_messages_are_counted_alike_by_all_kinds_of_import(talks: Path, tmp_path: Path) -> None:
     with (
         threadkeep.open("memory://") as keep,
         threadkeep.open("memory://") as by_file,
@@ -154,13 +154,13 @@ def test_messages_are_counted_alike_on_all_ways(talks: Path, tmp_path: Path) -> 
             assert counts == {(messages, 0, 0, 5) if name == "created" else (0, messages, 0, 5)}
 
 
-async def test_agents_go_on_where_they_were(talks: Path) -> None:
+async def test_agents_continue_imported_threads(talks: Path) -> None:
     async with threadkeep.open("memory://") as keep:
         await keep.aimport_from(talks)
         await goes_on(keep.cube)
 
 
-async def test_what_cubeloop_kept_in_postgres_is_here_and_goes_on() -> None:
+async def test_cubeloop_threads_in_postgres_are_imported_and_continue() -> None:
     database = Database()
     await asyncio.to_thread(_cubeloop_schema, database)
     async with PostgresCheckpointer(_for_asyncpg(database)) as theirs, threadkeep.open("memory://") as keep:
@@ -216,7 +216,9 @@ async def test_files_of_old_cubepi_are_read(release: str, tmp_path: Path) -> Non
                 )
 
 
-async def test_an_import_of_a_long_talk_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_import_of_a_long_cube_thread_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("threadkeep.transfer.cube_threads._OPS", 5)
     async with SQLiteCheckpointer(str(tmp_path / "long.db")) as theirs, threadkeep.open("memory://") as keep:
         for n in range(20):
@@ -244,7 +246,7 @@ async def test_an_import_of_a_long_talk_that_broke_off_goes_on(tmp_path: Path, m
             assert await keep.cube.snapshot("talk", after_run_id=run) == await theirs.snapshot("talk", after_run_id=run)
 
 
-async def test_a_message_that_cannot_be_read_is_told(talks: Path, tmp_path: Path) -> None:
+async def test_an_unreadable_message_is_reported(talks: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(talks, tmp_path / "talks.db"))
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE messages SET message_json = '{' WHERE thread_id = 'no runs' AND id % 2 = 1")
@@ -360,7 +362,7 @@ def test_memories_in_postgres_come_with_their_times_and_vectors() -> None:
             assert_same_ranking(keep.store, theirs)
 
 
-def test_memories_of_a_store_in_memory_are_here() -> None:
+def test_memories_of_an_in_memory_store_are_imported() -> None:
     theirs = InMemoryStore(index=INDEX)
     remembered(theirs, ttl=False)
     with threadkeep.open("memory://", index=INDEX) as keep:

@@ -153,7 +153,7 @@ def test_a_module_imports_only_what_its_layer_may() -> None:
     assert {path: found for path in paths() if (found := forbidden(path))} == {}
 
 
-def test_every_layer_is_there() -> None:
+def test_every_layer_has_modules() -> None:
     assert [name for name in LAYERS if not ((SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file())] == []
 
 
@@ -170,7 +170,7 @@ def imports() -> dict[str, set[str]]:
     }
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_there_are_no_import_cycles() -> None:
     graph = imports()
     for importer, module in ON_USE:
         graph[importer].remove(module)

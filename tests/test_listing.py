@@ -94,7 +94,7 @@ def test_before_leaves_out_its_checkpoint_and_later_ones(forest: threadkeep.Keep
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 15, 16, 17, 33, 71, 72, 73, 100_000, 2**70, None])
-def test_limit_gives_the_first_so_many(forest: threadkeep.KeepSaver, limit: int | None) -> None:
+def test_limit_cuts_the_list(forest: threadkeep.KeepSaver, limit: int | None) -> None:
     everything = places(forest, None)
     assert places(forest, None, limit=limit) == everything[:limit]
     assert places(forest, config("a"), limit=limit) == [p for p in everything if p[1:] == ("a", "")][:limit]
@@ -105,7 +105,7 @@ def test_limit_gives_the_first_so_many(forest: threadkeep.KeepSaver, limit: int 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_question_is_answered_as_a_scan_would(forest: threadkeep.KeepSaver, seed: int) -> None:
+def test_any_query_gives_what_a_full_scan_gives(forest: threadkeep.KeepSaver, seed: int) -> None:
     chance = random.Random(seed)
     everything = places(forest, None)
     for _ in range(40):
@@ -293,7 +293,7 @@ def json_equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def test_values_that_json_lacks_are_found_too(saver: threadkeep.KeepSaver) -> None:
+def test_values_that_are_not_json_are_found_too(saver: threadkeep.KeepSaver) -> None:
     odd = {"uuid": uuid.UUID(int=5), "decimal": Decimal("1.50"), "bytes": b"abc", "inf": math.inf, "set": {1}}
     for name, value in odd.items():
         put(saver, name, {"key": value})
@@ -419,7 +419,7 @@ def test_a_long_listing_is_complete_and_in_order(long: threadkeep.KeepSaver) -> 
     assert list_ids(long, None, filter={"step": 3}, limit=10) == ["5-00007", "5-00006"]
 
 
-def test_a_long_listing_goes_on_while_checkpoints_come_and_go(long: threadkeep.KeepSaver) -> None:
+def test_a_long_listing_continues_while_checkpoints_come_and_go(long: threadkeep.KeepSaver) -> None:
     """What existed all the time is listed once; what was added or deleted in between at most once."""
     seen = []
     for number, found in enumerate(long.list(None)):
@@ -439,7 +439,7 @@ def test_a_long_listing_goes_on_while_checkpoints_come_and_go(long: threadkeep.K
     assert not [id for id in seen if int(id[2:]) < LONG - 1700 and id.startswith("5-") and int(id[2:]) % 10 == 0]
 
 
-async def test_a_long_async_listing_goes_on_while_others_write(long: threadkeep.KeepSaver) -> None:
+async def test_a_long_async_listing_continues_while_others_write(long: threadkeep.KeepSaver) -> None:
     over = asyncio.Event()
 
     async def disturb() -> None:

@@ -164,7 +164,7 @@ def test_a_subclass_is_encoded_each_time() -> None:
     assert counted.dumps == 3
 
 
-def test_two_messages_of_one_id_are_told_apart() -> None:
+def test_two_messages_with_one_id_are_distinguished() -> None:
     codec = Codec(KeepSerializer())
     one, other = HumanMessage("one", id="1"), AIMessage("one", id="1")
     for _ in range(3):
@@ -172,7 +172,7 @@ def test_two_messages_of_one_id_are_told_apart() -> None:
         assert b"".join(parts) == JsonPlusSerializer().dumps_typed([one, other])[1][1:]
 
 
-def test_the_memo_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_drops_old_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_cache, "_GENERATION", 10_000)
     codec = Codec(KeepSerializer())
     messages = [HumanMessage(f"{n}" * 100, id=f"{n}") for n in range(200)]

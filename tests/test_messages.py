@@ -77,14 +77,14 @@ def test_a_message_mutated_to_something_odd_comes_back_as_the_official_serialize
 
 @given(calls)
 @settings(deadline=None, max_examples=50)
-def test_tool_calls_in_the_way_of_old_apis_are_parsed_as_ever(called: list[dict[str, Any]]) -> None:
+def test_tool_calls_in_the_form_of_old_apis_are_still_parsed(called: list[dict[str, Any]]) -> None:
     raw = [{"function": {"name": c["name"], "arguments": "{}"}, "id": c["id"], "type": "function"} for c in called]
     message = AIMessage("x", tool_calls=[])
     message.additional_kwargs["tool_calls"] = raw
     assert all_of(loaded(OURS, message)) == all_of(loaded(OFFICIAL, message))
 
 
-def test_the_quick_way_is_taken_for_ordinary_messages() -> None:
+def test_the_fast_path_is_used_for_ordinary_messages() -> None:
     """If LangChain changes its fields, the fast path turns itself off; this test then reports it."""
     for message in (HumanMessage("x"), SystemMessage("x"), AIMessage("x"), ToolMessage("x", tool_call_id="1")):
         slow: list[Any] = []

@@ -237,7 +237,7 @@ def test_what_setup_gave_without_a_loop_may_be_awaited_later(keep: threadkeep.Ke
     asyncio.run(wait())
 
 
-def test_setup_tells_what_is_wrong(tmp_path: Path) -> None:
+def test_setup_reports_what_is_wrong(tmp_path: Path) -> None:
     url = url_of(tmp_path / "missing" / "agent.db")
     with threadkeep.open(url) as keep:
         with pytest.raises(errors.Unavailable):
@@ -316,7 +316,7 @@ async def test_from_conn_string_serves_async_with(url: str) -> None:
         await saver.aget_tuple(config("t"))
 
 
-async def test_an_error_inside_with_closes_and_comes_out(url: str) -> None:
+async def test_an_error_inside_with_closes_and_is_raised(url: str) -> None:
     class Ours(Exception):
         pass
 
@@ -353,7 +353,7 @@ async def test_an_async_verb_after_close_is_closed(url: str, verb: str, used: bo
         await every_async_verb(keep)[verb]()
 
 
-def test_closing_is_closing_for_every_face_and_clone(url: str) -> None:
+def test_closing_closes_every_adapter_and_clone(url: str) -> None:
     keep = threadkeep.open(url)
     clone = keep.checkpointer.with_allowlist([("decimal", "Decimal")])
     keep.close()
@@ -472,7 +472,7 @@ def test_close_finishes_changes_that_wait_for_their_turn(url: str) -> None:
     assert not closing.is_alive()
 
 
-def test_a_face_keeps_its_keep_alive(url: str) -> None:
+def test_an_adapter_keeps_its_keep_alive(url: str) -> None:
     saver = threadkeep.open(url).checkpointer
     gc.collect()
     Chain(saver).put(HELLO)
@@ -739,7 +739,7 @@ def test_a_folder_in_place_of_the_file_is_unavailable(tmp_path: Path) -> None:
     assert str(tmp_path) in str(raised.value)
 
 
-def test_a_name_that_no_file_can_have_is_unavailable(tmp_path: Path) -> None:
+def test_an_impossible_file_name_is_unavailable(tmp_path: Path) -> None:
     with threadkeep.open(url_of(tmp_path / ("x" * 300))) as keep:
         for ask in every_verb(keep).values():
             with pytest.raises(errors.Unavailable) as raised:
@@ -782,7 +782,7 @@ def public_folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "nothing there yet", "a folder that may not be entered"])
-def test_what_may_not_be_written_is_unavailable(public_folder: Path, what: str) -> None:
+def test_a_file_without_write_permission_is_unavailable(public_folder: Path, what: str) -> None:
     path = public_folder / "agent.db"
     if what != "nothing there yet":
         with threadkeep.open(url_of(path)) as keep:
@@ -934,7 +934,7 @@ def test_the_official_saver_may_live_in_the_same_file(tmp_path: Path) -> None:
         assert values_of(official) == {"whose": "theirs again"}
 
 
-def test_in_memory_saver_and_a_memory_keep_tell_the_same(url: str) -> None:
+def test_in_memory_saver_and_a_memory_keep_agree(url: str) -> None:
     with threadkeep.open(url) as keep:
         ours, theirs = Chain(keep.checkpointer), Chain(InMemorySaver())
         for n in range(5):

@@ -125,7 +125,7 @@ def test_a_put_after_a_get_takes_one_request(warm: Bench) -> None:
     assert warm.asked == [Commit]
 
 
-def test_a_fork_from_a_checkpoint_that_is_not_remembered_takes_two_requests(warm: Bench) -> None:
+def test_a_fork_from_a_checkpoint_that_is_not_cached_takes_two_requests(warm: Bench) -> None:
     for n in range(4, 60):
         warm.write(put(str(n), str(n - 1)))
     warm.write(put("60", "2"))
@@ -145,7 +145,7 @@ def test_cold_put_writes_take_two_requests(warm: Bench) -> None:
     assert warm.asked == [LoadCheckpoints, Commit]
 
 
-def test_a_write_that_is_there_is_not_committed_again(warm: Bench) -> None:
+def test_a_stored_write_is_not_committed_again(warm: Bench) -> None:
     warm.forget()
     warm.write(writes("3", "task", "another value"))
     assert warm.asked == [LoadCheckpoints]
@@ -193,7 +193,7 @@ class _Unserializable:
     ],
     ids=ascii,
 )
-def test_an_odd_checkpoint_is_refused_before_it_meets_others_or_leaves_them_alone(warm: Bench, odd: Any) -> None:
+def test_an_odd_checkpoint_is_refused_alone_or_does_not_affect_others(warm: Bench, odd: Any) -> None:
     checkpoint = {"v": 4, "id": "4", "channel_values": {}, "channel_versions": {}, "versions_seen": {}, **odd}
     try:
         op = Put(CODEC, "", "3", checkpoint, {}, {}, 1000, 77)

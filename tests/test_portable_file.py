@@ -72,7 +72,7 @@ def written(said: list[dict[str, Any]]) -> io.BytesIO:
 
 @pytest.mark.parametrize("target", BACKENDS, ids=lambda backend: f"to-{backend.name}")
 @pytest.mark.parametrize("source", BACKENDS, ids=lambda backend: backend.name)
-def test_a_file_of_one_backend_is_the_same_on_another_and_goes_on_there(
+def test_a_file_of_one_backend_is_the_same_on_another_and_continues_there(
     source: Backend, target: Backend, tmp_path: Path
 ) -> None:
     url = target.fresh(tmp_path, 1)
@@ -179,7 +179,7 @@ def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:
         sample().export(io.BytesIO(), thread_id=1.5)
 
 
-def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
+def test_an_existing_thread_stays_and_gets_what_it_lacks() -> None:
     one, other = new(), new()
     put_steps(one.checkpointer, "t", [Put("c0", None, {"a": ["x"]}), PutWrites("c0", "task", (("a", "w"),))])
     asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text="a")])]))
@@ -255,7 +255,7 @@ def test_a_thread_that_is_pruned_while_it_is_exported_is_written_again() -> None
 # --- truncated and forged files
 
 
-def test_a_file_that_is_cut_off_is_noticed_and_what_is_whole_of_it_is_there() -> None:
+def test_a_truncated_file_is_detected_and_its_whole_threads_are_imported() -> None:
     data = plain(exported())
     ends = [found.end() for found in re.finditer(rb"\n", data)]
     chance = random.Random(3)
@@ -274,7 +274,7 @@ def test_a_file_that_is_cut_off_is_noticed_and_what_is_whole_of_it_is_there() ->
             new().import_portable(io.BytesIO(exported()[:cut]))
 
 
-def test_a_byte_that_was_changed_is_noticed() -> None:
+def test_a_changed_byte_is_detected() -> None:
     data = bytearray(plain(exported()))
     chance = random.Random(5)
     for _ in range(25):
@@ -530,7 +530,7 @@ def test_the_command_exports_to_a_file_and_to_the_standard_output(
     assert piped.stderr == b""
 
 
-def test_checksums_are_those_that_the_documents_tell() -> None:
+def test_checksums_are_those_of_the_documentation() -> None:
     for line in plain(exported()).splitlines()[:200]:
         body, crc = line.rsplit(b',"crc":"', 1)
         assert crc == b'%08x"}' % zlib.crc32(body)

@@ -75,7 +75,7 @@ def test_both_spellings_of_the_scheme_are_accepted(url: str, scheme: str) -> Non
     assert put_and_read(url.replace("postgresql", scheme, 1)) == HELLO
 
 
-def test_a_unix_socket_may_stand_in_the_query() -> None:
+def test_a_unix_socket_may_be_in_the_query() -> None:
     server, schema = postgres_servers.shared(), fresh_name()
     if server.execute("show unix_socket_directories") == [("",)]:
         pytest.skip(f"{server.folder} is too long a name for a socket")
@@ -89,7 +89,7 @@ def test_a_unix_socket_may_stand_in_the_query() -> None:
 
 
 @pytest.mark.parametrize("attributes", ["", "&target_session_attrs=read-write", "&target_session_attrs=primary"])
-def test_of_several_hosts_one_that_answers_is_enough(attributes: str) -> None:
+def test_one_of_several_hosts_that_answers_is_enough(attributes: str) -> None:
     hosts = f"127.0.0.1:{postgres_servers.free_port()},127.0.0.1:{postgres_servers.shared().port}"
     assert put_and_read(f"postgresql://postgres@{hosts}/postgres?schema={fresh_name()}{attributes}") == HELLO
 
@@ -174,7 +174,7 @@ def test_an_option_of_another_type_is_refused(options: dict[str, Any]) -> None:
         threadkeep.open(postgres_servers.shared().url(), **options)
 
 
-def test_an_option_may_be_said_twice_if_it_is_the_same(url: str) -> None:
+def test_an_option_may_be_given_twice_with_the_same_value(url: str) -> None:
     assert put_and_read(url + "&max_size=2&max_size=2", schema=schema_of(url), max_size=2) == HELLO
 
 
@@ -186,7 +186,7 @@ def test_a_url_that_libpq_does_not_take_is_a_value_error(wrong: str) -> None:
 
 @pytest.mark.parametrize("option", [{"schema": "s"}, {"max_size": 3}, {"prepare": False}, {"group": "thread"}], ids=str)
 @pytest.mark.parametrize("other", ["memory://", "sqlite:///a.db"])
-def test_what_is_said_of_a_server_is_refused_elsewhere(other: str, option: dict[str, Any]) -> None:
+def test_options_of_a_server_are_refused_elsewhere(other: str, option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(option))):
         threadkeep.open(other, **option)
 
@@ -199,7 +199,7 @@ def test_what_is_said_of_a_server_is_refused_elsewhere(other: str, option: dict[
     ["UPPER", "a b", "it's", 'say "hi"', "100%", "%s", "%(x)s", "a%%b", "a:b", "::x", "a;b", "{done}", "{schema}", "tk_items"]
     + ["select", "$1", "a\\b", "--", "/*", "a.b", "é" * 31, "🦜", "表"],
 )  # fmt: skip
-def test_a_schema_has_exactly_the_name_that_was_said(name: str) -> None:
+def test_a_schema_has_exactly_the_name_that_was_given(name: str) -> None:
     def use(where: str, **options: Any) -> None:
         with threadkeep.open(where, **options) as keep:
             saver = keep.checkpointer
@@ -402,7 +402,7 @@ def test_an_async_pool_is_a_type_error_that_names_the_other() -> None:
 
 
 @pytest.mark.parametrize("option", [{"min_size": 1}, {"max_size": 1}, {"application_name": "x"}], ids=str)
-def test_what_is_the_pools_own_business_is_a_value_error(option: dict[str, Any]) -> None:
+def test_options_of_the_pool_itself_are_a_value_error(option: dict[str, Any]) -> None:
     with pool_of() as pool, pytest.raises(ValueError, match=next(iter(option))):
         threadkeep.open(pool, **option)
 
@@ -438,7 +438,7 @@ threadkeep.open("memory://").setup()
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg_pool"])
-def test_a_missing_driver_is_told_with_the_pip_line(driver: str) -> None:
+def test_a_missing_driver_is_an_error_with_the_pip_command(driver: str) -> None:
     run(WITHOUT, driver)
 
 
@@ -472,7 +472,7 @@ def test_an_ordinary_role_works_in_a_schema_of_its_own(url: str) -> None:
         assert values_of(keep.checkpointer) == HELLO
 
 
-def test_a_role_that_may_not_make_the_schema_is_told_so(url: str) -> None:
+def test_a_role_that_may_not_create_the_schema_gets_an_error(url: str) -> None:
     with (
         threadkeep.open(as_role(new_role(), url)) as keep,
         pytest.raises(errors.Unavailable, match="permission denied"),
@@ -481,7 +481,7 @@ def test_a_role_that_may_not_make_the_schema_is_told_so(url: str) -> None:
     assert execute(f"select 1 from pg_namespace where nspname = '{schema_of(url)}'") == []
 
 
-def test_a_role_that_may_only_read_is_told_so_when_it_writes(url: str) -> None:
+def test_a_role_that_may_only_read_gets_an_error_when_it_writes(url: str) -> None:
     put_and_read(url)
     schema = schema_of(url)
     role = new_role(
@@ -510,7 +510,7 @@ def guarded() -> Iterator[postgres_servers.Server]:
         yield server
 
 
-def test_a_password_may_stand_in_the_url(guarded: postgres_servers.Server) -> None:
+def test_a_password_may_be_in_the_url(guarded: postgres_servers.Server) -> None:
     assert put_and_read(f"postgresql://ada:right@127.0.0.1:{guarded.port}/postgres?schema=ada") == HELLO
 
 
@@ -524,7 +524,7 @@ def test_a_password_may_stand_in_the_url(guarded: postgres_servers.Server) -> No
         ("nobody", "missing", "pg_hba.conf"),
     ],
 )
-def test_who_is_refused_for_good_is_told_why_at_once(
+def test_a_permanent_refusal_is_reported_at_once(
     guarded: postgres_servers.Server, who: str, database: str, says: str
 ) -> None:
     where = f"postgresql://{who}@127.0.0.1:{guarded.port}/{database}"
@@ -558,7 +558,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", list(DAMAGE))
-def test_no_exception_of_the_driver_comes_out(url: str, damage: str) -> None:
+def test_no_driver_exception_is_raised(url: str, damage: str) -> None:
     schema = schema_of(url)
     role = new_role(f"create schema {schema} authorization {{role}}")
     with threadkeep.open(as_role(role, url)) as keep:
@@ -709,7 +709,7 @@ def test_an_id_that_fits_no_index_is_a_value_error_and_nothing_else_happens(url:
         assert list_ids(saver) == ["00000001", "00000000"]
 
 
-async def test_an_id_that_fits_no_index_does_not_hurt_those_who_went_with_it(url: str) -> None:
+async def test_an_id_that_fits_no_index_does_not_fail_others_of_its_group(url: str) -> None:
     async with threadkeep.open(url) as keep:
         await keep.setup()
         for n in range(3):

@@ -70,7 +70,7 @@ def again_and_again(work: Callable[[], Any]) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("group", ["all", "thread"])
-def test_connections_that_are_ended_all_the_time_cost_nobody_anything(group: str, schema: str) -> None:
+def test_connections_that_are_ended_all_the_time_fail_no_call(group: str, schema: str) -> None:
     server = postgres_servers.shared()
     url = server.url(schema=schema, application_name=schema)
     with threadkeep.open(url, group=group) as keep:
@@ -265,7 +265,7 @@ def test_a_stop_that_is_shorter_than_the_timeout_is_only_waited_for(
         assert values_of(keep.checkpointer) == {"n": 1}
 
 
-def test_a_keep_may_be_opened_before_its_server_runs(server: postgres_servers.Server, schema: str) -> None:
+def test_a_keep_may_be_opened_before_its_server_is_started(server: postgres_servers.Server, schema: str) -> None:
     server.stop()
     try:
         keep = threadkeep.open(server.url(schema=schema))
@@ -477,7 +477,7 @@ def test_the_oldest_server_passes_the_official_suite(oldest: postgres_servers.Se
 
 
 @pytest.mark.parametrize("name", ["messages edited and removed", "subgraphs with memory"])
-def test_a_graph_on_the_oldest_server_tells_the_story_that_in_memory_saver_tells(
+def test_a_graph_on_the_oldest_server_has_the_history_that_in_memory_saver_has(
     oldest: postgres_servers.Server, name: str
 ) -> None:
     asyncio.run(tell(name, postgres_servers.fresh_schema(oldest)))
@@ -503,7 +503,7 @@ def test_the_oldest_server_prunes_copies_and_lists(oldest: postgres_servers.Serv
         assert list_ids(saver, "c") == []
 
 
-def test_what_a_promoted_standby_never_had_is_not_believed() -> None:
+def test_a_cache_of_what_a_promoted_standby_never_had_is_not_used() -> None:
     """A lagging standby is promoted, and another process continues the thread: the first one's cache is outdated."""
     with postgres_servers.fresh_server() as primary:
         with threadkeep.open(primary.url(schema="k")) as keep:

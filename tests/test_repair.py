@@ -110,7 +110,7 @@ WAYS: dict[str, tuple[Callable[..., None], int]] = {
 }
 
 
-def test_a_damaged_newest_checkpoint_is_rebuilt_as_it_was_and_the_graph_goes_on(url: str) -> None:
+def test_a_damaged_newest_checkpoint_is_rebuilt_as_it_was_and_the_graph_continues(url: str) -> None:
     """At each step of a run, with the graph's channels and without; for each kind of damage to a checkpoint."""
     rows_of = rows_opener(url)
     with threadkeep.open(url, durability="relaxed") as keep:
@@ -183,7 +183,7 @@ def message_item(rows: StoredRows, id: str) -> ItemId:
     return ItemId(lane, run.start + run.length - 1)
 
 
-async def test_what_is_lost_is_left_out_and_said(url: str, call: Caller) -> None:
+async def test_what_is_lost_is_omitted_and_reported(url: str, call: Caller) -> None:
     """An item that the write and the channel share is lost for both; the rest of the list is kept."""
     with_graph = isinstance(call, AsyncCaller)
     async with threadkeep.open(url, durability="relaxed") as keep:
@@ -224,7 +224,7 @@ def test_what_is_left_of_a_list_is_kept_if_the_checkpoint_after_it_is_damaged_to
         assert found.values == {**before, "messages": before["messages"][:-1]}
 
 
-def test_reducers_of_ones_own_need_the_graph(tmp_path: Path) -> None:
+def test_custom_reducers_need_the_graph(tmp_path: Path) -> None:
     class Scores(TypedDict, total=False):
         best: Annotated[int, lambda old, new: max(old, new)]
         seen: list[int]
@@ -311,7 +311,7 @@ def test_what_delta_channels_are_rebuilt_through_is_damage_of_the_checkpoints_af
             assert graph.get_state({"configurable": {"thread_id": f"item {n}"}}).values["turn"] == 3, "it can be read"
 
 
-def test_an_interrupted_thread_asks_again(url: str) -> None:
+def test_an_interrupted_thread_waits_again(url: str) -> None:
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer, asks=True)
         graph.invoke({"messages": [HumanMessage("question", id="h0")]}, THREAD)
@@ -326,7 +326,7 @@ def test_an_interrupted_thread_asks_again(url: str) -> None:
 
 
 @pytest.mark.parametrize("lost", ["row", "item"])
-def test_a_thread_whose_waiting_writes_are_damaged_asks_again(lost: str) -> None:
+def test_a_thread_whose_pending_writes_are_damaged_waits_again(lost: str) -> None:
     with threadkeep.open("memory://") as keep:
         graph = build(keep.checkpointer, asks=True)
         graph.invoke({"messages": [HumanMessage("question", id="h0")]}, THREAD)
@@ -378,7 +378,7 @@ def test_writes_of_another_branch_are_not_taken_in(tmp_path: Path) -> None:
         assert any("children" in said for said in repaired.assumptions)
 
 
-def test_what_cannot_be_repaired_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_repaired_is_reported(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
@@ -450,7 +450,7 @@ def test_a_subgraphs_checkpoint_is_repaired_in_its_namespace(tmp_path: Path) -> 
         assert found.checkpoint["channel_values"]["log"] == ["in", "a"]
 
 
-async def test_a_talk_is_mended_with_the_messages_that_can_be_read(url: str) -> None:
+async def test_a_cube_thread_is_repaired_with_the_messages_that_can_be_read(url: str) -> None:
     def said(n: int) -> UserMessage:
         return UserMessage(content=[TextContent(text=f"message {n} " * 40)], metadata={"id": f"m{n}"})
 
@@ -582,7 +582,7 @@ def test_the_default_merge_overwrites_where_langgraph_does(form: str) -> None:
     assert value(merged(CODEC.encode(["a"]), [CODEC.encode(OVERWRITES[form])])) == channel.get() == ["z"]
 
 
-def test_versions_go_on() -> None:
+def test_versions_continue() -> None:
     assert next_version([]) == 1
     assert next_version([1, 7, 3]) == 8
     after = next_version([f"{3:032}.0123", f"{12:032}.0001"])
@@ -622,7 +622,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
 
 
 @pytest.mark.parametrize("delta", [False, True])
-def test_whatever_is_damaged_a_thread_is_repaired_or_refused_and_a_repaired_one_goes_on(delta: bool) -> None:
+def test_whatever_is_damaged_a_thread_is_repaired_or_refused_and_a_repaired_one_continues(delta: bool) -> None:
     rows_of, chance = rows_opener("memory://"), random.Random(5)
     with threadkeep.open("memory://") as keep:
         graph = delta_graph(keep.checkpointer, frequency=3) if delta else build(keep.checkpointer)

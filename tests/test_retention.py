@@ -69,7 +69,7 @@ def left(keep: threadkeep.Keep, thread: str = "t", ns: str = "") -> list[int]:
         ({"keep_tagged": None}, TypeError, "keep_tagged"),
     ],
 )
-def test_what_is_wrong_with_a_policy_is_said(wrong: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_an_invalid_policy_is_refused(wrong: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         Policy(**wrong)
 
@@ -91,7 +91,7 @@ FILES = {
 }
 
 
-def test_what_is_wrong_with_a_file_is_said_when_it_is_read(tmp_path: Path) -> None:
+def test_an_invalid_policy_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / "threadkeep.toml"
     for text, says in FILES.items():
         file.write_text(text)
@@ -107,7 +107,7 @@ def test_what_is_wrong_with_a_file_is_said_when_it_is_read(tmp_path: Path) -> No
 # --- what a policy keeps
 
 
-def test_the_last_ones_stay_and_so_does_what_is_always_kept(url: str) -> None:
+def test_the_last_checkpoints_stay_and_so_do_those_that_are_always_kept(url: str) -> None:
     with threadkeep.open(url) as keep:
         saver = keep.checkpointer
         chain = wrote(keep, 4)
@@ -154,7 +154,7 @@ def test_a_branch_point_is_one_at_every_prune() -> None:
         assert kept == [[1, 2, 3, 7]] * 3
 
 
-def test_the_young_ones_stay_and_idle_threads_go(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_young_checkpoints_stay_and_idle_threads_are_deleted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     start = int(time.time() * 1000)
     with threadkeep.open(url) as keep:
         for days in range(4):
@@ -211,7 +211,9 @@ def test_a_policy_is_for_some_threads_and_namespaces_and_the_first_that_fits_cou
         check(url)
 
 
-async def test_what_a_subgraph_left_goes_with_its_root_and_a_graph_goes_on(url: str, call: Caller) -> None:
+async def test_a_subgraphs_checkpoints_are_deleted_with_their_root_and_the_graph_continues(
+    url: str, call: Caller
+) -> None:
     async with threadkeep.open(url) as keep:
         graph = nested()(keep.checkpointer)
         for n in range(3):
@@ -229,7 +231,7 @@ async def test_what_a_subgraph_left_goes_with_its_root_and_a_graph_goes_on(url: 
         check(url)
 
 
-def test_a_talk_is_pruned_by_policy_too(url: str) -> None:
+def test_a_cube_thread_is_pruned_by_policy_too(url: str) -> None:
     import asyncio  # noqa: PLC0415
 
     async def talk(keep: threadkeep.Keep) -> None:
@@ -257,7 +259,7 @@ def test_a_talk_is_pruned_by_policy_too(url: str) -> None:
 # --- exact counts
 
 
-def test_a_dry_run_says_exactly_what_goes_and_how_many_bytes_come_back(url: str) -> None:
+def test_a_dry_run_reports_exactly_what_is_deleted_and_how_many_bytes_are_freed(url: str) -> None:
     with threadkeep.open(url) as keep:
         graphs = {"delta": delta_graph(keep.checkpointer, frequency=3), "chat": chat(replies)(keep.checkpointer)}
         for name, graph in graphs.items():
@@ -511,7 +513,7 @@ def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: P
     check(lasting_url)
 
 
-def test_sweep_every_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_sweep_every_continues_until_it_is_interrupted(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(url) as keep:
         wrote(keep, 3)

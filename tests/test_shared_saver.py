@@ -20,7 +20,7 @@ from graph_scenarios import THREAD, letters
 from sync_async import AsyncCaller
 
 
-async def test_a_sync_call_on_the_event_loop_is_seen_by_the_guard_of_these_tests(lasting_url: str) -> None:
+async def test_a_sync_call_on_the_event_loop_is_detected_by_blockbuster(lasting_url: str) -> None:
     """Otherwise the async tests would prove nothing about blocking."""
     keep = threadkeep.open(lasting_url)
     with pytest.raises(BlockingError):
@@ -210,7 +210,7 @@ async def test_an_abandoned_alist_holds_nothing(saver: threadkeep.KeepSaver) -> 
     assert await saver.aget_tuple(THREAD) is None
 
 
-async def test_a_hundred_threads_run_at_once_and_stay_apart(saver: threadkeep.KeepSaver) -> None:
+async def test_a_hundred_threads_run_at_once_and_do_not_mix(saver: threadkeep.KeepSaver) -> None:
     graph = letters(saver)
     configs = [{"configurable": {"thread_id": f"t{n}"}} for n in range(100)]
     await asyncio.gather(*(graph.ainvoke({"foo": "", "bar": [str(n)]}, at) for n, at in enumerate(configs)))

@@ -52,7 +52,7 @@ async def both(keep: threadkeep.Keep, verb: str, *args: Any, **options: Any) -> 
 
 
 @pytest.mark.parametrize("name", [*SCENARIOS, "delta", "delta, snapshots"])
-async def test_a_checkpoint_shows_what_its_graph_tells(name: str) -> None:
+async def test_a_checkpoint_shows_what_its_graph_reports(name: str) -> None:
     async with threadkeep.open("memory://") as keep:
         if name in SCENARIOS:
             graph = SCENARIOS[name].build(keep.checkpointer)
@@ -82,7 +82,7 @@ async def test_a_checkpoint_shows_what_its_graph_tells(name: str) -> None:
         assert bool(newest.delta) == name.startswith("delta")
 
 
-async def test_every_value_of_every_play_has_somebody_to_blame() -> None:
+async def test_every_value_of_every_scenario_has_a_write_to_blame() -> None:
     async with threadkeep.open("memory://") as keep:
         graph = SCENARIOS["messages edited and removed"].build(keep.checkpointer)
         await SCENARIOS["messages edited and removed"].run(AsyncCaller(), graph)
@@ -107,7 +107,7 @@ async def looked(keep: threadkeep.Keep) -> threadkeep.Keep:
     return keep
 
 
-async def test_threads_are_looked_into(looked: threadkeep.Keep) -> None:
+async def test_the_verbs_show_threads(looked: threadkeep.Keep) -> None:
     """One set of threads for many tests, because writing it takes the most time."""
     await log_tells_of_every_checkpoint(looked)
     await show_needs_no_class_of_the_application(looked)
@@ -394,7 +394,7 @@ async def test_delta_channels_are_blamed(keep: threadkeep.Keep) -> None:
     assert found["log[1]"].write.value == ["work 2"]
 
 
-async def test_hidden_checkpoints_are_left_out_but_serve(keep: threadkeep.Keep) -> None:
+async def test_hidden_checkpoints_are_not_shown_but_used(keep: threadkeep.Keep) -> None:
     graph = delta_graph(keep.checkpointer, frequency=1000)
     await turns(AsyncCaller(), graph, 2)
     await keep.aprune("1")
@@ -486,7 +486,7 @@ class Forger:
         raise AssertionError("nobody who looks asks a serializer")
 
 
-def test_values_that_name_code_are_told_and_nothing_is_run(tmp_path: Path) -> None:
+def test_values_that_name_code_are_shown_and_not_run(tmp_path: Path) -> None:
     made = tmp_path / "made"
     calls = ormsgpack.Ext(0, ormsgpack.packb(["os", "mkdir", str(made)]))
     imports = ormsgpack.Ext(2, ormsgpack.packb(["this_module_is_nowhere", "Thing", {"a": 1}]))
@@ -505,7 +505,7 @@ def test_values_that_name_code_are_told_and_nothing_is_run(tmp_path: Path) -> No
     assert not made.exists()
 
 
-async def test_a_thread_that_is_pruned_while_it_is_looked_at_is_read_again(keep: threadkeep.Keep) -> None:
+async def test_a_thread_that_is_pruned_while_it_is_shown_is_read_again(keep: threadkeep.Keep) -> None:
     chain = Chain(keep.checkpointer)
     for n in range(20):
         await chain.aput({"x": [f"text {n} {m}" * 20 for m in range(n)]})
@@ -547,7 +547,7 @@ async def test_a_thread_that_is_pruned_while_it_is_looked_at_is_read_again(keep:
         ),
     ],
 )
-def test_differences_are_told_by_path(before: Any, after: Any, told: list[tuple[str, str]]) -> None:
+def test_differences_are_reported_by_path(before: Any, after: Any, told: list[tuple[str, str]]) -> None:
     assert sorted((each.path, each.change) for each in changes(("x",), before, after)) == sorted(told)
 
 

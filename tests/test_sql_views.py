@@ -94,7 +94,7 @@ def test_who_wrote_what_is_what_trace_says(url: str, keep: threadkeep.Keep) -> N
     assert [at(row[6]) for row in rows] == [each.time for each in told]
 
 
-def test_every_write_of_the_view_is_one_that_trace_tells(url: str, keep: threadkeep.Keep) -> None:
+def test_every_write_of_the_view_is_one_that_trace_reports(url: str, keep: threadkeep.Keep) -> None:
     rows = query(url, "SELECT thread, ns, checkpoint, task, idx, channel, bytes, path, kind FROM tk_v_writes")
     told = [
         (thread, ns, id, each.task, each.idx, each.channel, each.size, each.path, "graph")
@@ -142,7 +142,7 @@ def test_sizes_are_what_sizes_says(url: str, keep: threadkeep.Keep) -> None:
     assert dict(shared) == {id: kinds["shared"] for id, kinds in weighed.items()}
 
 
-def test_threads_and_checkpoints_are_those_that_there_are(url: str, keep: threadkeep.Keep) -> None:
+def test_the_views_have_all_threads_and_checkpoints(url: str, keep: threadkeep.Keep) -> None:
     columns = "kind, thread, status, checkpoints, writes, bytes, step, source, created, updated"
     infos = [
         (i.kind, i.id, i.status, i.checkpoints, i.writes, i.bytes, i.step, i.source, i.created, i.updated) for i in keep.threads()
@@ -207,7 +207,7 @@ def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
     assert sum(row[4] for row in query(tables_url, AGAINST)) == sum(each.stored for each in told.by_channel)
 
 
-def test_the_views_of_postgresql_keep_to_what_spread_databases_have() -> None:
+def test_the_views_of_postgresql_use_only_what_distributed_databases_have() -> None:
     own = read_blocks("postgres/views.sql")
     sql = own["schema-4"]
     assert re.findall(r"CREATE VIEW (\w+)", sql) == [

@@ -130,7 +130,7 @@ def test_an_edited_list_costs_what_the_edit_brings(keep: threadkeep.Keep, long: 
 
 
 @pytest.mark.parametrize("edit", list(EDITS))
-def test_an_edited_list_costs_no_more_when_nothing_is_remembered(path: Path, long: Chain, edit: str) -> None:
+def test_an_edited_list_costs_no_more_without_a_cache(path: Path, long: Chain, edit: str) -> None:
     after, new = EDITS[edit]
     with threadkeep.open(f"sqlite:///{path}") as cold:
         long.saver = cold.checkpointer
@@ -448,7 +448,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", list(DAMAGE))
-def test_damage_is_told_and_names_the_thread(stored_file: Path, what: str) -> None:
+def test_damage_is_reported_with_the_thread(stored_file: Path, what: str) -> None:
     damaged(stored_file, DAMAGE[what])
     with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         for read in readings(keep.checkpointer, THREADS[0]).values():
@@ -459,7 +459,7 @@ def test_damage_is_told_and_names_the_thread(stored_file: Path, what: str) -> No
 
 
 @pytest.mark.parametrize("what", ["labels that are gone", "a payload", "the body of a checkpoint"])
-def test_damage_is_told_by_listings_of_all_threads_and_by_filters(stored_file: Path, what: str) -> None:
+def test_damage_is_reported_by_listings_of_all_threads_and_by_filters(stored_file: Path, what: str) -> None:
     damaged(stored_file, DAMAGE[what])
     with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         with pytest.raises(errors.Corrupt, match=THREADS[0]):
@@ -468,7 +468,7 @@ def test_damage_is_told_by_listings_of_all_threads_and_by_filters(stored_file: P
             list(keep.checkpointer.list(None, filter={"user": "ada"}))
 
 
-def test_labels_that_are_gone_are_told_by_the_catalogue(stored_file: Path) -> None:
+def test_missing_labels_are_reported_by_the_catalogue(stored_file: Path) -> None:
     damaged(stored_file, DAMAGE["labels that are gone"])
     with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         assert len(keep.threads()) == 2
@@ -476,7 +476,7 @@ def test_labels_that_are_gone_are_told_by_the_catalogue(stored_file: Path) -> No
             keep.threads(metadata={"user": "ada"})
 
 
-def test_two_items_that_changed_places_are_noticed(stored_file: Path) -> None:
+def test_two_swapped_items_are_detected(stored_file: Path) -> None:
     rows = ask(
         stored_file,
         "SELECT rowid, payload FROM tk_items WHERE length(payload) > 100 AND thread = 1 ORDER BY rowid LIMIT 2",
@@ -487,7 +487,7 @@ def test_two_items_that_changed_places_are_noticed(stored_file: Path) -> None:
         list(keep.checkpointer.list(config(THREADS[0])))
 
 
-def test_two_bodies_that_changed_places_are_noticed(stored_file: Path) -> None:
+def test_two_swapped_bodies_are_detected(stored_file: Path) -> None:
     bodies = [row[0] for row in ask(stored_file, "SELECT body FROM tk_checkpoints WHERE thread = 1 ORDER BY id")]
     damaged(
         stored_file, "UPDATE tk_checkpoints SET body = ? WHERE thread = 1 AND id = CAST('00000002' AS BLOB)", bodies[3]
@@ -523,7 +523,7 @@ def told(saver: threadkeep.KeepSaver) -> list[Any]:
 
 
 @pytest.mark.parametrize(("table", "column", "key"), COLUMNS, ids=lambda part: str(part))
-def test_any_flipped_bit_is_harmless_or_told(path: Path, table: str, column: str, key: str) -> None:
+def test_any_flipped_bit_is_harmless_or_reported(path: Path, table: str, column: str, key: str) -> None:
     """Never a wrong value, and never an error that is not ours."""
     with threadkeep.open(f"sqlite:///{path}") as keep:
         chain = Chain(keep.checkpointer)

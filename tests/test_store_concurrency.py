@@ -97,9 +97,7 @@ def test_processes_lose_nothing_and_leave_nothing_behind(lasting_url: str) -> No
         check_mixed_batches(lasting_url, keep.store, names, rounds)
 
 
-async def test_tasks_that_fight_for_one_key_leave_one_value_and_its_vectors(
-    url: str, store: threadkeep.KeepStore
-) -> None:
+async def test_tasks_that_write_one_key_leave_one_value_and_its_vectors(url: str, store: threadkeep.KeepStore) -> None:
     values = [{"text": f"{text} {n}", **more} for text in TEXTS for n in range(3) for more in ({}, {"more": text})]
     calls = [store.adelete(HOME, "k") for _ in range(5)] + [store.aput(HOME, "k", value) for value in values]
     await asyncio.gather(*calls[::2], *calls[1::2])
@@ -108,7 +106,7 @@ async def test_tasks_that_fight_for_one_key_leave_one_value_and_its_vectors(
     await asyncio.to_thread(check_vectors, url, store)
 
 
-def test_keeps_that_index_otherwise_leave_the_last_ones_vectors_and_words(lasting_url: str) -> None:
+def test_keeps_with_different_indexes_leave_the_last_ones_vectors_and_words(lasting_url: str) -> None:
     if lasting_url.startswith("valkey:"):
         _leave_the_last_ones_vectors(lasting_url)
         return
@@ -230,7 +228,7 @@ def remaining(rivals: Rivals) -> bool:
 
 
 @pytest.mark.parametrize("saved", ["by a read", "by a put"])
-def test_a_sweep_leaves_what_came_to_life_while_it_waited(rivals: Rivals, saved: str) -> None:
+def test_a_sweep_leaves_what_was_renewed_while_it_waited(rivals: Rivals, saved: str) -> None:
     rivals.one.put(HOME, "k", {"text": "apple"}, ttl=0.0001)
     time.sleep(0.01)
     holder = psycopg.connect(rivals.url.partition("?")[0])
@@ -246,7 +244,7 @@ def test_a_sweep_leaves_what_came_to_life_while_it_waited(rivals: Rivals, saved:
     check_vectors(rivals.url, rivals.one)
 
 
-def test_batches_that_lock_in_each_others_way_all_get_through(rivals: Rivals) -> None:
+def test_batches_that_lock_in_opposite_orders_all_succeed(rivals: Rivals) -> None:
     """Two batches with the same keys and partitions in opposite orders."""
     places = [((f"part {n}",), f"k{n}") for n in range(6)]
 

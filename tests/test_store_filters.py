@@ -235,7 +235,7 @@ def test_the_longest_beginning_of_a_key_that_is_there_decides(key: str, value: d
 # --- logic
 
 
-def test_logic_takes_filters_beside_keys() -> None:
+def test_logic_takes_filters_next_to_keys() -> None:
     filter = {"a": 1, "$or": [{"b": 1}, {"c": {"$gt": 1}, "d": 1}], "$not": {"e": 1}}
     assert found(filter, {"a": 1, "b": 1})
     assert found(filter, {"a": 1, "c": 2, "d": 1})
@@ -290,7 +290,7 @@ def test_what_an_operator_cannot_take_is_a_value_error(filter: Any, says: str) -
 @pytest.mark.parametrize(
     "filter", [5, "a", [], [{"a": 1}], {1: 2}, {"a": {1: 2}}, {"a": {None: 2, "$eq": 1}}, {"$not": 5}, {"$and": [None]}]
 )
-def test_what_is_no_filter_is_a_type_error(filter: Any) -> None:
+def test_an_invalid_filter_is_a_type_error(filter: Any) -> None:
     with pytest.raises(TypeError):
         parse(filter)
 
@@ -298,7 +298,7 @@ def test_what_is_no_filter_is_a_type_error(filter: Any) -> None:
 @pytest.mark.parametrize(
     "around", [lambda f: {"k": f}, lambda f: {"$not": f}, lambda f: {"$or": [f]}, lambda f: {"k": [f]}]
 )
-def test_a_filter_has_at_most_so_many_levels(around: Any) -> None:
+def test_a_filter_has_a_maximum_depth(around: Any) -> None:
     filter: Any = {"k": 1}
     while True:
         deeper = around(filter)

@@ -69,7 +69,7 @@ def test_a_value_that_is_refused_is_not_embedded_and_says_where(wrong: str, inde
         assert keep.store.search(HOME) == []
 
 
-async def test_what_is_done_to_a_value_while_it_is_embedded_is_not_kept(url: str) -> None:
+async def test_changing_a_value_while_it_is_embedded_changes_nothing(url: str) -> None:
     embedding, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(texts: Sequence[str]) -> list[list[float]]:

@@ -387,7 +387,7 @@ def langmem_tools() -> Any:
     return langmem.create_manage_memory_tool(namespace), langmem.create_search_memory_tool(namespace)
 
 
-async def test_the_tools_of_langmem_remember_change_forget_and_find(url: str, call: Caller, langmem_tools: Any) -> None:
+async def test_the_tools_of_langmem_add_change_delete_and_find(url: str, call: Caller, langmem_tools: Any) -> None:
     index: Any = {"dims": DIMS, "embed": embed}
     async with threadkeep.open(url, index=index) as keep:
         builder = StateGraph(MessagesState).add_node("tools", ToolNode(list(langmem_tools))).add_edge(START, "tools")

@@ -72,7 +72,7 @@ async def test_from_conn_string_serves_async_with(lasting_url: str) -> None:
         assert keys(await store.asearch(HOME)) == ["k"]
 
 
-def test_an_error_inside_with_closes_and_comes_out(url: str) -> None:
+def test_an_error_inside_with_closes_and_is_raised(url: str) -> None:
     with pytest.raises(ZeroDivisionError), KeepStore.from_conn_string(url) as store:
         store.put(HOME, "k", {})
         1 / 0
@@ -80,7 +80,7 @@ def test_an_error_inside_with_closes_and_comes_out(url: str) -> None:
         store.get(HOME, "k")
 
 
-def test_an_option_that_there_is_not_is_a_type_error(url: str) -> None:
+def test_an_unknown_option_is_a_type_error(url: str) -> None:
     with pytest.raises(TypeError, match="pool_config"):
         KeepStore.from_conn_string(url, pool_config={})  # type: ignore[call-arg]
 
@@ -140,7 +140,7 @@ WRONG_OPTIONS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_OPTIONS)
-def test_a_wrong_option_is_told_when_the_keep_is_opened(wrong: str) -> None:
+def test_a_wrong_option_is_an_error_when_the_keep_is_opened(wrong: str) -> None:
     options, error, name = WRONG_OPTIONS[wrong]
     with pytest.raises(error, match=name):
         threadkeep.open("memory://", **options)
@@ -154,7 +154,7 @@ def test_the_options_of_the_official_stores_are_accepted(url: str) -> None:
 
 
 @pytest.mark.parametrize("measure", ["cosine", "inner_product", "l2"])
-def test_every_measure_puts_the_nearest_first(url: str, measure: str) -> None:
+def test_every_distance_type_puts_the_nearest_first(url: str, measure: str) -> None:
     with threadkeep.open(url, index={**NEAR, "distance_type": measure}) as keep:
         for text in ("apple", "rain", "apple rain"):
             keep.store.put(HOME, text, {"text": text})
@@ -184,7 +184,7 @@ WRONG_VECTORS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.parametrize("wrong", WRONG_VECTORS)
-async def test_an_embedder_that_gives_something_wrong_is_told_so(call: Caller, wrong: str) -> None:
+async def test_a_wrong_result_of_an_embedder_is_an_error(call: Caller, wrong: str) -> None:
     given, said = WRONG_VECTORS[wrong]
     async with threadkeep.open("memory://", index={**NEAR, "embed": lambda texts: given}) as keep:
         with pytest.raises(ValueError, match=said):
@@ -193,7 +193,7 @@ async def test_an_embedder_that_gives_something_wrong_is_told_so(call: Caller, w
 
 
 @pytest.mark.parametrize("given", [None, [], 5])
-async def test_an_embedder_that_gives_nothing_for_a_query_is_told_so(call: Caller, given: Any) -> None:
+async def test_no_vector_for_a_query_is_an_error(call: Caller, given: Any) -> None:
     async with threadkeep.open("memory://", index={**NEAR, "embed": lambda texts: given}) as keep:
         with pytest.raises(ValueError, match="embedding function"):
             await call(keep.store, "search", HOME, query="apple")
@@ -337,12 +337,12 @@ def test_no_sweeper_starts_on_a_closed_keep(url: str) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "error"), [(-1, ValueError), ("5", TypeError), (float("nan"), ValueError)])
-def test_a_wrong_interval_is_told_at_once(wrong: Any, error: type[Exception]) -> None:
+def test_a_wrong_interval_is_an_error_at_once(wrong: Any, error: type[Exception]) -> None:
     with threadkeep.open("memory://") as keep, pytest.raises(error, match="sweep_interval_minutes"):
         keep.store.start_ttl_sweeper(wrong)
 
 
-def test_reading_lets_live_by_default_and_not_if_the_store_is_told_so(url: str, clock: list[int]) -> None:
+def test_reading_restarts_the_ttl_unless_the_store_is_set_otherwise(url: str, clock: list[int]) -> None:
     for refresh in (True, False):
         with threadkeep.open(url, ttl={"refresh_on_read": refresh}) as keep:
             store = keep.store

@@ -300,7 +300,7 @@ def test_no_filter_makes_the_database_fail(database: Database, what: str) -> Non
     assert matching(ODD[what], rows) <= asked(database, ODD[what])
 
 
-def test_an_int_that_no_database_can_hold_is_not_asked_about(database: Database) -> None:
+def test_an_int_that_no_database_can_hold_is_not_sent_to_it(database: Database) -> None:
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:

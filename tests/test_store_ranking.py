@@ -85,7 +85,7 @@ def test_a_vector_of_zeros_has_a_score_that_is_a_number(url: str, measure: str, 
 # --- hybrid
 
 
-def test_what_is_over_takes_no_rank_whether_or_not_it_was_swept(url: str, clock: list[int]) -> None:
+def test_expired_memories_take_no_rank_swept_or_not(url: str, clock: list[int]) -> None:
     with threadkeep.open(url, index=index_for(url)) as keep:
         keep.store.batch([PutOp(HOME, f"over {n}", {"text": "apple"}, ttl=1) for n in range(3)])
         keep.store.batch([PutOp(HOME, f"k{n}", {"text": "apple pear " * n}) for n in range(1, 4)])

@@ -387,7 +387,7 @@ def test_metadata_that_lies_about_its_class_is_not_believed(saver: threadkeep.Ke
     ] * 2
 
 
-async def test_reading_a_forged_row_in_either_colour_calls_nothing(
+async def test_reading_a_forged_row_sync_or_async_calls_nothing(
     saver: threadkeep.KeepSaver, call: Caller, mark: Path, trap: str
 ) -> None:
     honest, before = saver.serde, set(sys.modules)
@@ -413,7 +413,7 @@ async def test_reading_a_forged_row_in_either_colour_calls_nothing(
     assert not {name for name in set(sys.modules) - before if name.split(".")[0] in {trap, "no"}}
 
 
-def test_a_lazy_attribute_of_a_module_is_not_asked_for(
+def test_a_lazy_attribute_of_a_module_is_not_accessed(
     saver: threadkeep.KeepSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lazy = ModuleType("lazy_of_the_gate")

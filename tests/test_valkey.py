@@ -151,7 +151,7 @@ async def _talk(keep: threadkeep.Keep) -> None:
     await keep.adelete("other")
 
 
-def test_only_declared_keys_are_used_and_nothing_is_asked_that_managed_servers_refuse() -> None:
+def test_only_declared_keys_and_commands_of_managed_servers_are_used() -> None:
     server = valkey_servers.shared_one()
     prefix = valkey_servers.fresh_prefix()
     with valkey_servers.record_commands([server]) as heard:
@@ -215,7 +215,7 @@ def test_a_url_says_hosts_user_password_and_options() -> None:
     ("durability", "query", "replicas"),
     [("strict", "", None), ("relaxed", "", 0), ("relaxed", "?replicas=2", 2), ("strict", "?replicas=0", 0)],
 )
-def test_relaxed_waits_for_no_replica_unless_it_is_said(durability: str, query: str, replicas: int | None) -> None:
+def test_relaxed_waits_for_no_replica_unless_configured(durability: str, query: str, replicas: int | None) -> None:
     assert reached(f"valkey://localhost/{query}", durability=durability)._options.replicas == replicas
 
 
@@ -257,7 +257,7 @@ def test_options_of_postgres_are_refused() -> None:
         threadkeep.open("valkey://localhost/", schema="a")
 
 
-def test_a_missing_driver_is_told_with_the_pip_line() -> None:
+def test_a_missing_driver_is_an_error_with_the_pip_command() -> None:
     script = """
 import sys
 sys.modules["redis"] = sys.modules["redis.connection"] = None
@@ -313,7 +313,7 @@ def test_one_host_of_a_cluster_is_enough() -> None:
         assert len(keep.threads()) == 20
 
 
-def test_scripts_that_a_server_has_forgotten_are_sent_again() -> None:
+def test_scripts_that_a_server_has_lost_are_sent_again() -> None:
     server = valkey_servers.shared_one()
     with threadkeep.open(url_of(server)) as keep:
         chain = Chain(keep.checkpointer)
@@ -326,7 +326,7 @@ def test_scripts_that_a_server_has_forgotten_are_sent_again() -> None:
             assert list_ids(keep.checkpointer) == [f"{each:08}" for each in range(n, -1, -1)]
 
 
-def test_what_others_keep_in_the_server_stays() -> None:
+def test_data_of_others_on_the_server_stays() -> None:
     server = valkey_servers.shared_one()
     prefix = valkey_servers.fresh_prefix()
     theirs = {f"{prefix}:own", f"{prefix}{{000}}", "plain"}
@@ -373,7 +373,7 @@ async def test_a_slot_may_move_between_two_calls(moving: valkey_servers.Cluster,
             assert [info.id for info in await call(reader, "threads")] == ["t"]
 
 
-def test_writers_and_readers_go_on_while_their_slots_move(moving: valkey_servers.Cluster) -> None:
+def test_writers_and_readers_continue_while_their_slots_move(moving: valkey_servers.Cluster) -> None:
     """Keys move slowly, one by one: scripts get MOVED, ASK and TRYAGAIN."""
     url = moving.url()
     with threadkeep.open(url) as keep, threadkeep.open(url) as reader:
@@ -419,7 +419,7 @@ def reading(keep: threadkeep.Keep, names: list[str], writers: Writers) -> Iterat
 # --- threads that expire
 
 
-def test_an_idle_thread_is_gone_after_its_time_and_a_busy_one_is_not() -> None:
+def test_an_idle_thread_expires_and_a_busy_one_does_not() -> None:
     url = url_of(valkey_servers.shared_one(), thread_ttl=2)
     with threadkeep.open(url) as keep, threadkeep.open(url) as other:
         busy = Chain(keep.checkpointer, "busy", run="r")
@@ -444,7 +444,7 @@ def test_an_idle_thread_is_gone_after_its_time_and_a_busy_one_is_not() -> None:
         assert list_ids(keep.checkpointer, None) == []
 
 
-def test_a_thread_that_expired_begins_anew() -> None:
+def test_an_expired_thread_starts_again() -> None:
     url = url_of(valkey_servers.shared_one(), thread_ttl=1)
     with threadkeep.open(url) as keep:
         chain = Chain(keep.checkpointer, run="r")
@@ -536,7 +536,7 @@ def guarded_url(who: str) -> str:
     return f"valkey://{who}127.0.0.1:{port}/?prefix={valkey_servers.fresh_prefix()}"
 
 
-def test_a_user_and_a_password_may_stand_in_the_url() -> None:
+def test_a_user_and_a_password_may_be_in_the_url() -> None:
     with threadkeep.open(guarded_url("app:s3%3Ac%2Fr%40t@")) as keep:
         Chain(keep.checkpointer).put({"x": 1})
         assert values_of(keep.checkpointer) == {"x": 1}
@@ -564,7 +564,7 @@ def test_a_user_with_few_permissions_is_enough() -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("who", ["app:wrong@", "", "nobody:x@"])
-def test_who_is_refused_is_told_so_at_once(who: str, question: str) -> None:
+def test_a_refused_login_is_reported_at_once(who: str, question: str) -> None:
     began = time.monotonic()
     with threadkeep.open(guarded_url(who), timeout=20) as keep:
         with pytest.raises(errors.Unavailable, match="(?i)password|auth|user") as told:
@@ -573,7 +573,7 @@ def test_who_is_refused_is_told_so_at_once(who: str, question: str) -> None:
     assert time.monotonic() - began < PATIENCE
 
 
-def test_a_user_who_may_not_write_is_told_so() -> None:
+def test_a_user_who_may_not_write_gets_an_error() -> None:
     with threadkeep.open(guarded_url("viewer:see@")) as keep:
         with pytest.raises(errors.Unavailable, match="(?i)permission"):
             Chain(keep.checkpointer).put({"x": 1})
@@ -616,7 +616,7 @@ def test_a_server_that_is_gone_is_never_an_empty_thread(server: valkey_servers.S
                 question(keep)
 
 
-def test_too_few_replicas_are_told_loudly_and_in_time() -> None:
+def test_too_few_replicas_are_an_error_in_time() -> None:
     url = url_of(valkey_servers.shared_one(), replicas=1)
     began = time.monotonic()
     with threadkeep.open(url, timeout=1) as keep:

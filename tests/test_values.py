@@ -219,7 +219,7 @@ def test_a_write_comes_back_as_the_official_serializer_gives_it(saver: threadkee
         assert same(back, as_official(given)), name
 
 
-async def test_every_value_comes_back_in_both_colours_and_from_list(saver: threadkeep.KeepSaver, call: Caller) -> None:
+async def test_every_value_comes_back_sync_and_async_and_from_list(saver: threadkeep.KeepSaver, call: Caller) -> None:
     checkpoint = empty_checkpoint() | {"channel_values": VALUES, "channel_versions": dict.fromkeys(VALUES, 1)}
     at = await call(saver, "put", config("t"), checkpoint, {"step": 1}, checkpoint["channel_versions"])
     await call(saver, "put_writes", at, list(VALUES.items()), "task")

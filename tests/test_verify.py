@@ -272,7 +272,7 @@ RAW = {
 }  # fmt: skip
 
 
-def test_columns_that_make_no_sense_are_told_and_end_nothing(tables_url: str) -> None:
+def test_invalid_columns_are_reported_and_stop_nothing(tables_url: str) -> None:
     url = tables_url
     with threadkeep.open(url, durability="relaxed") as keep:
         seeded(keep)
@@ -299,7 +299,7 @@ def test_columns_that_make_no_sense_are_told_and_end_nothing(tables_url: str) ->
         assert not any(problem.thread == SEED for problem in verified.problems)
 
 
-def test_rows_of_valkey_that_make_no_sense_are_told_and_refused_as_corrupt() -> None:
+def test_invalid_rows_of_valkey_are_reported_and_refused_as_corrupt() -> None:
     url = valkey_servers.shared().url()
     with threadkeep.open(url, durability="relaxed") as keep:
         seeded(keep)
@@ -320,7 +320,7 @@ def test_rows_of_valkey_that_make_no_sense_are_told_and_refused_as_corrupt() -> 
             keep.checkpointer.get_tuple({"configurable": {"thread_id": "checkpoint"}})
 
 
-def test_memories_that_are_damaged_are_told(tables_url: str) -> None:
+def test_damaged_memories_are_reported(tables_url: str) -> None:
     with threadkeep.open(tables_url, index={"dims": 8, "embed": embed, "fields": ["text"]}) as keep:
         for n in range(6):
             keep.store.put(("notes",), f"k{n}", {"text": f"word {n}"})
@@ -340,7 +340,7 @@ def test_memories_that_are_damaged_are_told(tables_url: str) -> None:
             assert any(words in each for each in said), (words, said)
 
 
-def test_a_file_of_which_any_byte_is_another_is_verified_and_what_verifies_can_be_read(tmp_path: Path) -> None:
+def test_a_file_with_any_byte_changed_is_verified_and_what_verifies_can_be_read(tmp_path: Path) -> None:
     """Flip bytes of columns and of the file: verify never raises, and finds nothing only if all reads are as before."""
     original = tmp_path / "original.db"
     with threadkeep.open(f"sqlite:///{original}", durability="relaxed") as keep:

@@ -54,7 +54,7 @@ def fail_over(cluster: list[postgres_servers.Server]) -> postgres_servers.Server
 
 
 @pytest.mark.parametrize(("group", "round"), [("all", 1), ("all", 2), ("all", 3), ("thread", 1)])
-def test_writers_go_on_with_the_new_primary(cluster: list[postgres_servers.Server], group: str, round: int) -> None:
+def test_writers_continue_with_the_new_primary(cluster: list[postgres_servers.Server], group: str, round: int) -> None:
     schema = f"t_{uuid.uuid4().hex}"
     url = url_of(cluster, schema)
     with threadkeep.open(url, group=group) as keep, Writers(keep, threads=4, tasks=20) as writers:
@@ -67,7 +67,7 @@ def test_writers_go_on_with_the_new_primary(cluster: list[postgres_servers.Serve
     assert new.execute("select pg_is_in_recovery()") == [(False,)]
 
 
-async def test_fifty_running_graphs_go_on_with_the_new_primary(cluster: list[postgres_servers.Server]) -> None:
+async def test_fifty_running_graphs_continue_with_the_new_primary(cluster: list[postgres_servers.Server]) -> None:
     url = url_of(cluster, "graphs")
     threads = [{"configurable": {"thread_id": f"g{n}"}} for n in range(50)]
     async with threadkeep.open(url) as keep:

@@ -133,7 +133,7 @@ class Environment:
 
 
 @pytest.mark.parametrize("release", ["0.13.6", "0.5.0"])
-def test_agents_of_an_old_cubepi_go_on_after_a_restart(tmp_path: Path, release: str) -> None:
+def test_agents_of_an_old_cubepi_continue_after_a_restart(tmp_path: Path, release: str) -> None:
     old = Environment(tmp_path / "venv", release)
     assert old.run(AGENTS, "memory://", "once") == f"fine {release}\n"
     file = f"sqlite:///{tmp_path / 'keep.db'}"

@@ -217,7 +217,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("run", range(RUNS))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_nothing_acknowledged_is_lost_and_all_writers_go_on(
+def test_nothing_acknowledged_is_lost_and_all_writers_continue(
     cluster: valkey_servers.Cluster, fault: str, run: int
 ) -> None:
     url = cluster.url("p", replicas=REPLICAS)
