@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -23,7 +22,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 
 import shared_pool
 import threadkeep
-from hypothesis_profiles import PROVING
+from hypothesis_profiles import PROVING, machine_settings
 from model import Model, checkpoint_config
 from row_invariants import find_problems, unused_items
 from threadkeep import Problem, ThreadInfo
@@ -48,7 +47,7 @@ CACHES = [1 << 26, 20_000, 1 << 26]
 serde = JsonPlusSerializer()
 
 
-def told(found: Any) -> Any:
+def dump_tuple(found: Any) -> Any:
     """Return everything in a tuple, with values as serialized bytes, so that types and order count."""
     if found is None:
         return None
@@ -67,21 +66,21 @@ def told(found: Any) -> Any:
     )
 
 
-def told_history(found: Any) -> Any:
+def dump_history(found: Any) -> Any:
     """Return the same for the history of delta channels."""
     return {
         channel: (
-            [(task, name, serde.dumps_typed(value)) for task, name, value in told["writes"]],
-            [serde.dumps_typed(told[key]) for key in ("seed",) if key in told],
+            [(task, name, serde.dumps_typed(value)) for task, name, value in dump_tuple["writes"]],
+            [serde.dumps_typed(dump_tuple[key]) for key in ("seed",) if key in dump_tuple],
         )
-        for channel, told in found.items()
+        for channel, dump_tuple in found.items()
     }
 
 
 TELL: dict[str, Callable[[Any], Any]] = {
-    "get_tuple": told,
-    "list": lambda found: [told(each) for each in found],
-    "get_delta_channel_history": told_history,
+    "get_tuple": dump_tuple,
+    "list": lambda found: [dump_tuple(each) for each in found],
+    "get_delta_channel_history": dump_history,
 }
 
 
@@ -166,7 +165,7 @@ class Store:
         return self._keeps[2].threads(**chosen)
 
     def catalogue(self) -> dict[str, tuple[Any, ...]]:
-        """Return what the catalogue reports of each thread, without times and bytes. All orders and pages must agree."""
+        """Return what the catalogue reports of each thread, but times and bytes. All orders and pages must agree."""
         listed = self.threads(order="id")
         for order in ("id", "updated", "created", "bytes"):
             whole = self.threads(order=order)
@@ -286,31 +285,33 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), again=st.booleans(), keep=st.integers(0, 1))
     def change_behind_the_back(self, data: Any, thread: str, again: bool, keep: int) -> None:
-        """Put a checkpoint of one Keep again, or the whole thread anew, by the other; the first continues from there."""
+        """Put a checkpoint of one Keep again, or the whole thread, by the other; the first continues from there."""
         self.clock += 20
-        place, parent = (thread, "", f"{self.clock - 10:08}"), self.parent(data.draw, thread, "")
-        self.apply(data, *self.a_put(data, place, parent, {}), keep=1 - keep)
+        checkpoint_key, parent = (thread, "", f"{self.clock - 10:08}"), self.parent(data.draw, thread, "")
+        self.apply(data, *self.a_put(data, checkpoint_key, parent, {}), keep=1 - keep)
         if not again:
             self.apply(data, "delete_thread", thread, keep=keep)
-        self.apply(data, *self.a_put(data, place, parent, {}), keep=keep)
+        self.apply(data, *self.a_put(data, checkpoint_key, parent, {}), keep=keep)
         self.agree(1 - keep, "get_tuple", checkpoint_config(thread, data.draw(st.sampled_from(["", "elsewhere"])), ""))
-        self.apply(data, *self.a_put(data, (thread, "", f"{self.clock:08}"), place[2], {}), keep=1 - keep)
+        self.apply(data, *self.a_put(data, (thread, "", f"{self.clock:08}"), checkpoint_key[2], {}), keep=1 - keep)
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
     def finish_a_step(self, data: Any, thread: str, ns: str) -> None:
         """Put a checkpoint and the writes of many tasks on it concurrently."""
         self.clock += 10
-        place, run = (thread, ns, f"{self.clock:08}"), self.run(data.draw)
-        calls = [self.a_put(data, place, self.parent(data.draw, thread, ns), run)]
-        calls += [self.some_writes(data, place, task, run) for task in data.draw(st.permutations(TASKS))]
+        checkpoint_key, run = (thread, ns, f"{self.clock:08}"), self.run(data.draw)
+        calls = [self.a_put(data, checkpoint_key, self.parent(data.draw, thread, ns), run)]
+        calls += [self.some_writes(data, checkpoint_key, task, run) for task in data.draw(st.permutations(TASKS))]
         for verb, *args in calls:
             getattr(self.model, verb)(*args)
         which, flip = data.draw(st.integers(0, 1)), data.draw(st.booleans())
         for store in self.stores:
             store.do_all(which, calls, flip=flip)
 
-    def a_put(self, data: Any, place: tuple[str, str, str], parent: str | None, run: dict[str, Any]) -> tuple[Any, ...]:
-        draw, (thread, ns, id) = data.draw, place
+    def a_put(
+        self, data: Any, checkpoint_key: tuple[str, str, str], parent: str | None, run: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        draw, (thread, ns, id) = data.draw, checkpoint_key
         old = self.live.get((thread, ns, parent or ""), {"values": {}, "versions": {}})
         checkpoint, new_versions = self.step(draw, old["values"], old["versions"])
         if draw(st.integers(0, 9)) == 9:
@@ -319,8 +320,8 @@ class Agreement(RuleBasedStateMachine):
             "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": parent, "user": "u"},
             "metadata": run,
         }
-        self.live[place] = {"values": checkpoint["channel_values"], "versions": checkpoint["channel_versions"]}
-        self.known[place] = None
+        self.live[checkpoint_key] = {"values": checkpoint["channel_values"], "versions": checkpoint["channel_versions"]}
+        self.known[checkpoint_key] = None
         self.touched.add(thread)
         left_out = draw(st.sets(st.sampled_from([*CHANNELS]))) if draw(st.integers(0, 4)) == 4 else set()
         given = {name: value for name, value in checkpoint["channel_values"].items() if name not in left_out}
@@ -376,15 +377,15 @@ class Agreement(RuleBasedStateMachine):
         return {"run_id": run} if run else {}
 
     def metadata(self, draw: Any, thread: str, ns: str) -> dict[str, Any]:
-        about = {"source": draw(st.sampled_from(SOURCES)), "step": draw(st.integers(-1, 3)), "parents": {}}
+        new_metadata = {"source": draw(st.sampled_from(SOURCES)), "step": draw(st.integers(-1, 3)), "parents": {}}
         if draw(st.booleans()):
-            about["label"] = draw(st.sampled_from(LABELS))
+            new_metadata["label"] = draw(st.sampled_from(LABELS))
         if draw(st.booleans()):
-            about["thread_id"] = thread
+            new_metadata["thread_id"] = thread
         roots = [id for _, _, id in self.there(thread, "")]
         if ns and roots:
-            about["parents"] = {"": draw(st.sampled_from(roots[:3]))}
-        return about
+            new_metadata["parents"] = {"": draw(st.sampled_from(roots[:3]))}
+        return new_metadata
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
     def put_writes(self, data: Any, thread: str, ns: str) -> None:
@@ -395,16 +396,24 @@ class Agreement(RuleBasedStateMachine):
         task, run = data.draw(st.sampled_from(TASKS)), self.run(data.draw)
         self.apply(data, *self.some_writes(data, (thread, ns, id), task, run))
 
-    def some_writes(self, data: Any, place: tuple[str, str, str], task: str, run: dict[str, Any]) -> tuple[Any, ...]:
+    def some_writes(
+        self, data: Any, checkpoint_key: tuple[str, str, str], task: str, run: dict[str, Any]
+    ) -> tuple[Any, ...]:
         draw = data.draw
-        shared = self.live.get(place, {"values": {}})["values"].get("messages", [])
+        shared = self.live.get(checkpoint_key, {"values": {}})["values"].get("messages", [])
         values = st.one_of(elements, st.just(shared[-2:]), st.just(shared))
         channels = st.sampled_from(["messages", "messages", "count", "files", *SPECIAL])
         writes = draw(st.lists(st.tuples(channels, values), max_size=4))
         run = draw(st.sampled_from([run, run, {"run_id": RUNS[0]}]))
-        self.known[place] = None
-        self.touched.add(place[0])
-        return ("put_writes", checkpoint_config(*place) | {"metadata": run}, writes, task, draw(st.sampled_from(PATHS)))
+        self.known[checkpoint_key] = None
+        self.touched.add(checkpoint_key[0])
+        return (
+            "put_writes",
+            checkpoint_config(*checkpoint_key) | {"metadata": run},
+            writes,
+            task,
+            draw(st.sampled_from(PATHS)),
+        )
 
     @rule(data=st.data(), threads=st.lists(st.sampled_from(THREADS), min_size=1, max_size=2, unique=True))
     def clean_up(self, data: Any, threads: list[str]) -> None:
@@ -438,9 +447,9 @@ class Agreement(RuleBasedStateMachine):
 
     def go_on_and_copy_again(self, data: Any, source: str, target: str) -> None:
         """What the target became after the first copy stays."""
-        for place in self.there(target)[:1]:
+        for checkpoint_key in self.there(target)[:1]:
             for task in TASKS:
-                self.apply(data, *self.some_writes(data, place, task, self.run(data.draw)))
+                self.apply(data, *self.some_writes(data, checkpoint_key, task, self.run(data.draw)))
             self.apply(data, "copy_thread", source, target)
 
     @rule(which=st.integers(0, 2))
@@ -503,9 +512,9 @@ class Agreement(RuleBasedStateMachine):
 
     def everything_reads_the_same(self) -> None:
         self.agree(2, "list", None)
-        for place in self.known:
-            self.agree(2, "get_tuple", checkpoint_config(*place), stores=self.stores[::2])
-            self.agree(2, "get_tuple", checkpoint_config(*place[:2], ""), stores=self.stores[::2])
+        for checkpoint_key in self.known:
+            self.agree(2, "get_tuple", checkpoint_config(*checkpoint_key), stores=self.stores[::2])
+            self.agree(2, "get_tuple", checkpoint_config(*checkpoint_key[:2], ""), stores=self.stores[::2])
         for store in self.stores:
             assert store.catalogue() == self.model.threads(), store.name
             assert store.problems() == [], store.name
@@ -520,12 +529,6 @@ class ValkeyAgreement(Agreement):
 
 
 TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(
-    max_examples=600 if PROVING else 10,
-    stateful_step_count=60 if PROVING else 30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+TestAgreement.settings = machine_settings(few=10, many=600)
 TestValkeyAgreement = ValkeyAgreement.TestCase
-TestValkeyAgreement.settings = settings(TestAgreement.settings, max_examples=200 if PROVING else 5)
+TestValkeyAgreement.settings = machine_settings(few=5, many=200)

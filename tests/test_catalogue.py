@@ -76,8 +76,12 @@ def test_step_and_source_are_those_of_the_newest_root_checkpoint(keep: threadkee
 
 @pytest.mark.parametrize(
     ("given", "step", "source"),
-    [({"step": None, "source": None}, None, None), ({"step": "7", "source": 7}, None, None), ({"step": 2**63}, None, "loop")],
-)  # fmt: skip
+    [
+        ({"step": None, "source": None}, None, None),
+        ({"step": "7", "source": 7}, None, None),
+        ({"step": 2**63}, None, "loop"),
+    ],
+)
 def test_step_and_source_of_other_types_are_not_shown(
     keep: threadkeep.Keep, given: Any, step: Any, source: Any
 ) -> None:
@@ -188,16 +192,46 @@ async def test_athreads_gives_what_threads_gives(keep: threadkeep.Keep, call: Ca
     for n in range(5):
         await Chain(keep.checkpointer, f"t{n}").aput({"x": 1}, team=n % 2)
     for options in (
-        {}, {"order": "id"}, {"limit": 2}, {"prefix": "t3"}, {"metadata": {"team": 1}}, {"status": "idle"}, {"kind": "graph"},
+        {},
+        {"order": "id"},
+        {"limit": 2},
+        {"prefix": "t3"},
+        {"metadata": {"team": 1}},
+        {"status": "idle"},
+        {"kind": "graph"},
         {"order": "id", "after": "t2"},
-    ):  # fmt: skip
+    ):
         assert await threads(call, keep, **options) == await threads(AsyncCaller(), keep, **options)
     assert names(await threads(call, keep, order="id", after="t2")) == ["t3", "t4"]
 
 
 # --- filters
 
-IDS = ["a", "a%", "a%b", "a_", "a_b", "axb", "A", "a\0", "a\0b", "a\0c", "a\x01", "🦜", "🦜1", "🦜🦜", "é", "e\u0301", "a*", "a[b]", "a'b", 'a"b', "a\\b", " a", "a\n"]  # fmt: skip
+IDS = [
+    "a",
+    "a%",
+    "a%b",
+    "a_",
+    "a_b",
+    "axb",
+    "A",
+    "a\0",
+    "a\0b",
+    "a\0c",
+    "a\x01",
+    "🦜",
+    "🦜1",
+    "🦜🦜",
+    "é",
+    "e\u0301",
+    "a*",
+    "a[b]",
+    "a'b",
+    'a"b',
+    "a\\b",
+    " a",
+    "a\n",
+]
 
 
 @pytest.fixture(scope="module")
@@ -433,7 +467,11 @@ def test_the_worst_write_on_the_newest_checkpoint_counts(keep: threadkeep.Keep, 
     assert_status(keep, "idle")
     keep.checkpointer.put_writes(newest, [(channel, "value")], "task 1")
     keep.checkpointer.put_writes(newest, [("y", "value")], "task 2")
-    keep.checkpointer.put_writes(newest | {"configurable": newest["configurable"] | {"checkpoint_ns": "child:1"}}, [(ERROR, "in a subgraph")], "task 3")  # fmt: skip
+    keep.checkpointer.put_writes(
+        newest | {"configurable": newest["configurable"] | {"checkpoint_ns": "child:1"}},
+        [(ERROR, "in a subgraph")],
+        "task 3",
+    )
     assert_status(keep, status)
 
 
@@ -588,7 +626,9 @@ def test_bytes_are_the_payloads_bodies_and_references_in_the_file(tmp_path: Path
         chain = Chain(saver, run="r0")
         for n in range(30):
             chain.run = f"r{n % 3}"
-            at = chain.put({"log": [noise(k) for k in range(n // 2, n)], "static": noise(0, 5000), "n": n}, user=noise(n % 2, 50))  # fmt: skip
+            at = chain.put(
+                {"log": [noise(k) for k in range(n // 2, n)], "static": noise(0, 5000), "n": n}, user=noise(n % 2, 50)
+            )
             saver.put_writes(at | {"metadata": {"run_id": chain.run}}, [("log", noise(n)), ("n", n)], f"task {n}")
         check("t")
         Chain(saver).put({"log": [noise(500)]}, id="00000010")

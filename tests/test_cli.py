@@ -30,8 +30,13 @@ def program(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the real program in a new process."""
     return subprocess.run(
         [sys.executable, "-m", "threadkeep", *args],
-        env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def forked(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -39,8 +44,8 @@ def forked(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     script = f"import os; os.environ.update({environment!r}); from threadkeep.cli import main; main()"
     pipe = subprocess.PIPE
     with fork_server.Forked([script, *args], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        told, complaint = process.communicate(timeout=120)
-    return subprocess.CompletedProcess(args, process.returncode, told, complaint)
+        result, complaint = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(args, process.returncode, result, complaint)
 
 
 # --- documented
@@ -98,45 +103,45 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
     """Commands in a realistic order, each with what its JSON must contain."""
     there = f"sqlite:///{folder / 'there.db'}"
     return [
-        (("threads",), lambda told: [each["id"] for each in told] == ["t"]),
-        (("show", "t"), lambda told: told["values"]["items"] == ["hello", "greeted"]),
-        (("log", "t"), lambda told: [each["step"] for each in told] == [1, 0, -1]),
-        (("tree", "t"), lambda told: "greet" in json.dumps(told)),
-        (("diff", "t", "latest~1", "latest"), lambda told: "greeted" in json.dumps(told)),
-        (("blame", "t", "user.city"), lambda told: told["write"]["node"] == "greet"),
-        (("memories", "users"), lambda told: "pizza" in json.dumps(told)),
-        (("trace", "t"), lambda told: [each["node"] for each in told] == ["ask"]),
-        (("activity", "--since", "1d"), lambda told: "greet" in json.dumps(told)),
-        (("sizes", "t"), lambda told: "items" in json.dumps(told)),
-        (("stats",), lambda told: "interrupted" in json.dumps(told)),
-        (("rollback", "t", "latest~1"), lambda told: told["parent"] == told["forked_from"]),
-        (("fork", "t", "--to", "f"), lambda told: told["thread"] == "f"),
-        (("copy", "t", "c"), lambda told: told["target"] == "c"),
-        (("tag", "c", "latest", "kept"), lambda told: told["tag"] == "kept"),
-        (("verify",), lambda told: told["problems"] == [] and told["threads"] == 3),
-        (("doctor",), lambda told: any(each["name"] for each in told)),
-        (("repair", "t"), lambda told: told is not None),
-        (("export", "--output", str(folder / "all.tk")), lambda told: told["threads"] == 3),
-        (("convert", "--url", there, "SOURCE", there), lambda told: told["threads"] == 3),
-        (("import", str(folder / "theirs.db")), lambda told: told["threads"] == 1),
-        (("prune", "t", "--yes"), lambda told: told["checkpoints"] == 3),
-        (("sweep", "--yes"), lambda told: "memories" in told),
-        (("compact",), lambda told: told is not None),
-        (("delete", "c", "f", "--yes"), lambda told: told["deleted"] == ["c", "f"]),
+        (("threads",), lambda result: [each["id"] for each in result] == ["t"]),
+        (("show", "t"), lambda result: result["values"]["items"] == ["hello", "greeted"]),
+        (("log", "t"), lambda result: [each["step"] for each in result] == [1, 0, -1]),
+        (("tree", "t"), lambda result: "greet" in json.dumps(result)),
+        (("diff", "t", "latest~1", "latest"), lambda result: "greeted" in json.dumps(result)),
+        (("blame", "t", "user.city"), lambda result: result["write"]["node"] == "greet"),
+        (("memories", "users"), lambda result: "pizza" in json.dumps(result)),
+        (("trace", "t"), lambda result: [each["node"] for each in result] == ["ask"]),
+        (("activity", "--since", "1d"), lambda result: "greet" in json.dumps(result)),
+        (("sizes", "t"), lambda result: "items" in json.dumps(result)),
+        (("stats",), lambda result: "interrupted" in json.dumps(result)),
+        (("rollback", "t", "latest~1"), lambda result: result["parent"] == result["forked_from"]),
+        (("fork", "t", "--to", "f"), lambda result: result["thread"] == "f"),
+        (("copy", "t", "c"), lambda result: result["target"] == "c"),
+        (("tag", "c", "latest", "kept"), lambda result: result["tag"] == "kept"),
+        (("verify",), lambda result: result["problems"] == [] and result["threads"] == 3),
+        (("doctor",), lambda result: any(each["name"] for each in result)),
+        (("repair", "t"), lambda result: result is not None),
+        (("export", "--output", str(folder / "all.tk")), lambda result: result["threads"] == 3),
+        (("convert", "--url", there, "SOURCE", there), lambda result: result["threads"] == 3),
+        (("import", str(folder / "theirs.db")), lambda result: result["threads"] == 1),
+        (("prune", "t", "--yes"), lambda result: result["checkpoints"] == 3),
+        (("sweep", "--yes"), lambda result: "memories" in result),
+        (("compact",), lambda result: result is not None),
+        (("delete", "c", "f", "--yes"), lambda result: result["deleted"] == ["c", "f"]),
     ]
 
 
 def test_every_command_works_as_a_program(lasting_url: str, tmp_path: Path) -> None:
     filled(lasting_url, tmp_path)
-    asked = steps(tmp_path)
-    assert {args[0] for args, _ in asked} == set(COMMANDS)
-    for number, (args, is_told) in enumerate(asked):
+    all_steps = steps(tmp_path)
+    assert {args[0] for args, _ in all_steps} == set(COMMANDS)
+    for number, (args, is_expected) in enumerate(all_steps):
         start = program if lasting_url.startswith("sqlite") and number % 5 == 0 else forked
         given = [lasting_url if arg == "SOURCE" else arg for arg in args]
         ended = start(*given, "--json", THREADKEEP_URL=lasting_url)
         wrong = args[0] == "doctor" and "postgresql:" in lasting_url  # the tests' server has no fsync
         assert ended.returncode == int(wrong), (args, ended.stderr)
-        assert is_told(json.loads(ended.stdout)), (args, ended.stdout)
+        assert is_expected(json.loads(ended.stdout)), (args, ended.stdout)
     with threadkeep.open(lasting_url) as keep:
         answered = graph(keep.checkpointer).invoke(Command(resume="yes"), at("moved"))
         assert answered["items"] == ["from elsewhere", "greeted", "yes"]
@@ -177,9 +182,9 @@ def test_an_error_is_one_line_and_an_exit_code(
     with threadkeep.open("sqlite:///here.db") as keep:
         graph(keep.checkpointer).invoke({"items": ["hello"]}, at("t"))
     assert run(args) == code
-    told = capsys.readouterr()
-    assert says in told.err + (told.out if not args else "")
-    assert "Traceback" not in told.err
+    result = capsys.readouterr()
+    assert says in result.err + (result.out if not args else "")
+    assert "Traceback" not in result.err
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".db") == ["here.db"]
 
 

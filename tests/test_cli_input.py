@@ -25,7 +25,7 @@ def chat(keep: threadkeep.Keep, *ids: str) -> None:
         graph.invoke({"messages": [("user", "hi")]}, {"configurable": {"thread_id": id}})
 
 
-def talk(keep: threadkeep.Keep, id: str) -> None:
+def write_cube_thread(keep: threadkeep.Keep, id: str) -> None:
     asyncio.run(keep.cube.save_extra(id, {"mood": "good"}))
 
 
@@ -46,15 +46,15 @@ def test_a_thread_that_is_named_twice_is_deleted_once_and_ids_stay_on_their_line
 
 def test_pages_lose_no_thread_where_both_kinds_have_one_id(keep: Any, capsys: Any) -> None:
     chat(keep, "a b", "-c", "twin")
-    talk(keep, "twin")
+    write_cube_thread(keep, "twin")
     seen, more = [], ""
     while len(seen) < 9:
         assert run(["threads", "--sort", "updated", "--limit", "1", *shlex.split(more)]) == 0
-        told = capsys.readouterr().out.splitlines()
-        if told == ["no threads"]:
+        output = capsys.readouterr().out.splitlines()
+        if output == ["no threads"]:
             break
-        seen.append(told[-2].split("  ")[0])
-        more = told[-1].removeprefix("the next page: ")
+        seen.append(output[-2].split("  ")[0])
+        more = output[-1].removeprefix("the next page: ")
     assert sorted(seen) == ["-c", "a b", "twin", "twin"]
     assert run(["threads", "--after", "twin"]) == 2
     assert run(["threads", "--after", "nobody"]) == 1

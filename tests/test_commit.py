@@ -65,7 +65,7 @@ def test_the_first_retry_comes_at_once_and_each_later_one_after_a_longer_pause(b
 
     with pytest.raises(Conflict, match="thread 't' was changed by others at each of 40 tries"):
         bench.drive(prune.prune(bench.heads, KEY, prune.KEEP_LATEST, 5), before=fail)
-    assert bench.asked.count(LoadThreadRows) == TRIES
+    assert bench.made_requests.count(LoadThreadRows) == TRIES
     assert pauses == list(range(1, TRIES - 1))
 
 
@@ -75,7 +75,7 @@ def test_a_read_that_is_always_interrupted_by_a_prune_ends_as_conflict(bench: Be
 
     with pytest.raises(Conflict, match="thread 't' was pruned by others at each of 3 tries"):
         bench.drive(read_consistently(KEY, read, tries=3), before=keeps_conflicting)
-    assert bench.asked == [LoadThreadRows, LoadThreadRows, Pause, LoadThreadRows]
+    assert bench.made_requests == [LoadThreadRows, LoadThreadRows, Pause, LoadThreadRows]
 
 
 def test_a_verb_that_has_nothing_to_do_keeps_the_cached_head(bench: Bench) -> None:
@@ -123,6 +123,6 @@ def test_a_change_whose_answer_was_lost_is_made_once_and_has_its_result(verb: st
     undisturbed = made(damaged=verb == "repair")
     expected = undisturbed.drive(VERBS[verb](undisturbed))
     found = bench.drive(VERBS[verb](bench), before=lose)
-    assert sum(issubclass(asked, (Commit, ForkThread, CopyThread)) for asked in bench.asked) == len(lost) == 1
+    assert sum(issubclass(asked, (Commit, ForkThread, CopyThread)) for asked in bench.made_requests) == len(lost) == 1
     assert found == (expected._replace(after=found.after) if verb == "free" else expected)
     assert not isinstance(found, prune.Freed) or found.items == 1

@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -192,9 +193,8 @@ def test_a_hundred_threads_that_write_on_one_thread_are_a_few_commits(keep: thre
     saver = keep.checkpointer
     Chain(saver).put({"x": 0})
     counted = Counted(keep)
-    in_threads(
-        *(lambda n=n: saver.put_writes(config("t", "00000000"), [("x", n)], f"task {n:03}") for n in range(100))  # type: ignore[misc]
-    )
+    at = config("t", "00000000")
+    in_threads(*(partial(saver.put_writes, at, [("x", n)], f"task {n:03}") for n in range(100)))
     assert counted.commits <= 20
     found = saver.get_tuple(config("t"))
     assert found is not None
@@ -226,8 +226,8 @@ async def test_a_bad_value_among_many_fails_alone(keep: threadkeep.Keep) -> None
 
 
 async def test_cancelled_calls_leave_whole_checkpoints_and_a_working_saver(saver: threadkeep.KeepSaver) -> None:
-    told: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    errors_of_loop: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors_of_loop.append(context))
     chance = random.Random(7)
     first = Chain(saver)
     await first.aput({"log": ["start"], "padding": "x" * 1000})
@@ -255,7 +255,7 @@ async def test_cancelled_calls_leave_whole_checkpoints_and_a_working_saver(saver
         gc.collect()
     await asyncio.wait_for(first.aput({"log": ["end"]}, id="2"), PATIENCE)
     assert [str(warning.message) for warning in warned] == []
-    assert told == []
+    assert errors_of_loop == []
     assert len(asyncio.all_tasks()) == 1
     stored = {found.checkpoint["id"]: found async for found in saver.alist(config("t"))}
     assert done <= set(stored)
@@ -293,8 +293,8 @@ def test_a_loop_may_be_closed_while_its_calls_are_under_way(keep: threadkeep.Kee
 
     transport.write = slow  # type: ignore[method-assign]
     loop = asyncio.new_event_loop()
-    told: list[Any] = []
-    loop.set_exception_handler(lambda _, context: told.append(context))
+    errors_of_loop: list[Any] = []
+    loop.set_exception_handler(lambda _, context: errors_of_loop.append(context))
     tasks = [
         loop.create_task(Chain(saver).aput({"x": 1})),
         loop.create_task(saver.aput_writes(config("t", "00000000"), [("x", 1)], "task")),
@@ -313,7 +313,7 @@ def test_a_loop_may_be_closed_while_its_calls_are_under_way(keep: threadkeep.Kee
     keep.close()
     del tasks
     gc.collect()
-    assert {context["message"] for context in told} <= {"Task was destroyed but it is pending!"}
+    assert {context["message"] for context in errors_of_loop} <= {"Task was destroyed but it is pending!"}
 
 
 def test_a_loop_may_be_closed_while_the_keep_is_being_closed(keep: threadkeep.Keep) -> None:
@@ -489,8 +489,8 @@ def test_prune_and_delete_inside_a_listing_end_it_early_and_cleanly(saver: threa
 
 
 async def test_abandoned_async_listings_leak_nothing(saver: threadkeep.KeepSaver) -> None:
-    told: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    errors_of_loop: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors_of_loop.append(context))
     chain = Chain(saver)
     for n in range(40):
         await chain.aput({"n": n})
@@ -508,7 +508,7 @@ async def test_abandoned_async_listings_leak_nothing(saver: threadkeep.KeepSaver
         for _ in range(5):  # asyncio closes abandoned generators in its own tasks
             await asyncio.sleep(0)
     assert [str(warning.message) for warning in warned] == []
-    assert told == []
+    assert errors_of_loop == []
     assert len(asyncio.all_tasks()) == 1
     assert len([one for one in threading.enumerate() if one.name == "threadkeep"]) <= 2 * 6  # also of another test
     assert len(await every(saver.alist(config("t")))) == 40
@@ -995,7 +995,14 @@ def test_spawned_workers_open_keeps_of_their_own(lasting_url: str, tmp_path: Any
         "        return values_of(keep.checkpointer, 't', f'spawned-{n}')['x']\n"
     )
     (tmp_path / "program.py").write_text(SPAWNED)
-    run("import runpy, sys; sys.path.insert(0, sys.argv.pop()); runpy.run_path(sys.path[0] + '/program.py', run_name='__main__')", lasting_url, tmp_path)  # fmt: skip
+    run(
+        (
+            "import runpy, sys; sys.path.insert(0, sys.argv.pop()); "
+            "runpy.run_path(sys.path[0] + '/program.py', run_name='__main__')"
+        ),
+        lasting_url,
+        tmp_path,
+    )
 
 
 async def test_errors_of_a_change_reach_every_caller_that_shared_it(keep: threadkeep.Keep) -> None:

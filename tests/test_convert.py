@@ -24,6 +24,7 @@ from langgraph.types import Command
 import sample_keep
 import threadkeep
 from checkpoint_trees import Put, PutWrites, put_steps
+from concurrent_writers import prune_at_read
 from conftest import BACKENDS, Backend
 from processes import finish, start
 from row_invariants import find_problems
@@ -220,10 +221,10 @@ def test_tenants_stay_separate(tmp_path: Path) -> None:
 def test_vectors_are_copied_if_the_target_has_no_embedder_and_recomputed_if_it_has(
     tmp_path: Path, lasting_url: str
 ) -> None:
-    asked: list[str] = []
+    embedded_texts: list[str] = []
 
     def embed(texts: list[str]) -> list[list[float]]:
-        asked.extend(texts)
+        embedded_texts.extend(texts)
         return [[float(len(text)), 1.0] for text in texts]
 
     index = {"dims": 2, "embed": embed, "fields": ["text"]}
@@ -231,15 +232,15 @@ def test_vectors_are_copied_if_the_target_has_no_embedder_and_recomputed_if_it_h
     with threadkeep.open(source, index=index) as keep:
         keep.store.put(("n",), "long", {"text": "x" * 50})
         keep.store.put(("n",), "short", {"text": "x"})
-    asked.clear()
+    embedded_texts.clear()
     assert threadkeep.convert(source, lasting_url).memories == 2
-    assert asked == []
+    assert embedded_texts == []
     with threadkeep.open(lasting_url, index=index) as keep:
         assert [item.key for item in keep.store.search(("n",), query="x" * 50)] == ["long", "short"]
-    asked.clear()
+    embedded_texts.clear()
     with threadkeep.open("memory://", index=index) as keep:
         threadkeep.convert(lasting_url, keep)
-        assert sorted(asked) == ["x", "x" * 50]
+        assert sorted(embedded_texts) == ["x", "x" * 50]
         assert [item.key for item in keep.store.search(("n",), query="x" * 50)] == ["long", "short"]
     with threadkeep.open("memory://") as bare, threadkeep.open("memory://", index=index) as keep:
         threadkeep.convert(lasting_url, bare)
@@ -354,19 +355,9 @@ def test_a_source_that_changes_while_it_is_read_is_read_again() -> None:
     one, other = new(), new()
     chance = random.Random(4)
     put_steps(one.checkpointer, "t", [Put(f"c{n}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
-    read, count = one._session.transport.read, 0
-
-    def prune_meanwhile(request: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == 6:
-            one._session.transport.read = read
-            one.checkpointer.prune(["t"])
-        return read(request)
-
-    one._session.transport.read = prune_meanwhile
+    reads = prune_at_read(one, "t", number=6)
     done = threadkeep.convert(one, other)
-    assert (count, done.created + done.updated, done.differences) == (6, 1, ())
+    assert (len(reads), done.created + done.updated, done.differences) == (6, 1, ())
     assert sample_keep.contents(other) == sample_keep.contents(one)
 
 
@@ -382,8 +373,8 @@ def test_the_command_converts_and_reports_differences(tmp_path: Path, capsys: py
     assert run(["convert", str(one), str(other), "--prefix", "p", "--no-verify"]) == 0
     assert capsys.readouterr().out.startswith("converted 2 threads from threadkeep: 2 created\n")
     assert run(["convert", str(other), "--url", str(one), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["threads"], told["created"], told["unchanged"], told["memories"], told["verified"]) == (
+    result = json.loads(capsys.readouterr().out)
+    assert (result["threads"], result["created"], result["unchanged"], result["memories"], result["verified"]) == (
         11,
         9,
         2,
@@ -439,8 +430,8 @@ def test_a_large_thread_takes_little_memory(tmp_path: Path) -> None:
     script = _HEAVY.format(tests=str(Path(__file__).parent))
     steps = [("convert", source, "b.db"), ("export", source, "c.tk"), ("import", tmp_path / "c.tk", "d.db")]
     for verb, where, target in steps:
-        *told, grown = finish(start(script, verb, where, tmp_path / target)).splitlines()
-        assert set(told) <= {"()"}
+        *result, grown = finish(start(script, verb, where, tmp_path / target)).splitlines()
+        assert set(result) <= {"()"}
         assert 0 < int(grown) < 100, verb
     with threadkeep.open(f"sqlite:///{tmp_path / 'd.db'}") as keep, threadkeep.open(f"sqlite:///{source}") as first:
         assert len(list(keep.checkpointer.list(None))) == 50

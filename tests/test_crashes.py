@@ -73,6 +73,15 @@ class Crashing:
         self._inner.abandon()
 
 
+def new_transport(path: Path | str | None, memory: InMemoryBackend) -> Transport:
+    """Return a new transport to a file, to a shared URL, or to rows in memory."""
+    if isinstance(path, str):
+        return shared_pool.transport(url=path)
+    if path is None:
+        return Direct(memory)
+    return SqliteFile(path, SqliteDialect(), durability="relaxed", timeout=5)
+
+
 class World:
     """A storage, and how to reopen it after a crash."""
 
@@ -90,11 +99,7 @@ class World:
 
     def reach(self) -> Transport:
         """Return a new transport to the same rows."""
-        if isinstance(self.path, str):
-            return shared_pool.transport(url=self.path)
-        if self.path is None:
-            return Direct(self._memory)
-        return SqliteFile(self.path, SqliteDialect(), durability="relaxed", timeout=5)
+        return new_transport(self.path, self._memory)
 
     @property
     def keep(self) -> Keep:
@@ -111,7 +116,7 @@ class World:
         for found in reader.checkpointer.list(None):
             by_id = reader.checkpointer.get_tuple(found.config)
             assert by_id == found
-            tale[found.config["configurable"]["thread_id"]].append(told(found))
+            tale[found.config["configurable"]["thread_id"]].append(dump_tuple(found))
         reader.close()
         return tale
 
@@ -124,7 +129,7 @@ class World:
             keep.close()
 
 
-def place_of(backend: str, file: Path) -> tuple[Path | str | None, str]:
+def location_of(backend: str, file: Path) -> tuple[Path | str | None, str]:
     """Where a world is, and its tenant. Worlds on servers share a schema or prefix."""
     shared = {"postgres": shared_pool.schema, "valkey": shared_pool.cluster}
     if backend in shared:
@@ -132,7 +137,7 @@ def place_of(backend: str, file: Path) -> tuple[Path | str | None, str]:
     return file if backend == "sqlite" else None, ""
 
 
-def told(found: Any) -> Any:
+def dump_tuple(found: Any) -> Any:
     parent = found.parent_config and found.parent_config["configurable"]["checkpoint_id"]
     return (
         found.config["configurable"], parent, found.metadata, serde.dumps_typed(found.checkpoint),
@@ -142,13 +147,21 @@ def told(found: Any) -> Any:
 
 def put(thread: str, id: str, parent: str | None, *, ns: str = "", run: str = "run", **values: Any) -> tuple[Any, ...]:
     versions = {channel: int(id) for channel in values}
-    checkpoint = {"v": 4, "ts": "2026-01-01T00:00:00+00:00", "id": id, "channel_values": values, "channel_versions": versions, "versions_seen": {"node": versions}, "updated_channels": None}  # fmt: skip
+    checkpoint = {
+        "v": 4,
+        "ts": "2026-01-01T00:00:00+00:00",
+        "id": id,
+        "channel_values": values,
+        "channel_versions": versions,
+        "versions_seen": {"node": versions},
+        "updated_channels": None,
+    }
     config = {
         "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": parent},
         "metadata": {"run_id": run},
     }
-    about = {"source": "loop", "step": int(id), "parents": {"": "4"} if ns else {}, "thread_id": thread}
-    return ("put", config, checkpoint, about, versions)
+    new_metadata = {"source": "loop", "step": int(id), "parents": {"": "4"} if ns else {}, "thread_id": thread}
+    return ("put", config, checkpoint, new_metadata, versions)
 
 
 def write(thread: str, id: str, *writes: Any, task: str = "task", run: str = "run") -> tuple[Any, ...]:
@@ -156,18 +169,18 @@ def write(thread: str, id: str, *writes: Any, task: str = "task", run: str = "ru
     return ("put_writes", config, list(writes), task, "~path")
 
 
-def talk(length: int) -> list[str]:
+def message_list(length: int) -> list[str]:
     return [f"message {n} " * 10 for n in range(length)]
 
 
 PAST = [
-    put("t", "1", None, messages=talk(1), run="first"),
-    write("t", "1", ("messages", talk(2)[-1]), run="first"),
-    put("t", "2", "1", messages=talk(2), files={f"f{n}": "content " * 40 for n in range(5)}, run="first"),
+    put("t", "1", None, messages=message_list(1), run="first"),
+    write("t", "1", ("messages", message_list(2)[-1]), run="first"),
+    put("t", "2", "1", messages=message_list(2), files={f"f{n}": "content " * 40 for n in range(5)}, run="first"),
     write("t", "2", ("messages", "left by the second run"), task="other", run="second"),
-    put("t", "3", "2", messages=[*talk(2), LONG], run="second"),
+    put("t", "3", "2", messages=[*message_list(2), LONG], run="second"),
     write("t", "3", ("messages", "b"), (INTERRUPT, "really?"), run="second"),
-    put("t", "4", "3", messages=talk(3), run="third"),
+    put("t", "4", "3", messages=message_list(3), run="third"),
     put("t", "1", None, ns="child:1", messages=["inner"] * 50, run="third"),
     put("t", "2", "1", ns="child:1", messages=["inner"] * 60, run="third"),
     write("t", "4", ("messages", "c"), (ERROR, "first error"), run="third"),
@@ -176,13 +189,13 @@ PAST = [
     put("u", "5", "2", messages=["of u", "again"], run="second"),
 ]
 VERBS: dict[str, tuple[Any, ...]] = {
-    "put": put("t", "5", "4", messages=talk(6), note="x" * 600),
-    "put a long value": put("t", "5", "4", messages=[*talk(3), LONG + "!"]),
-    "put a first checkpoint": put("new", "1", None, messages=talk(2)),
+    "put": put("t", "5", "4", messages=message_list(6), note="x" * 600),
+    "put a long value": put("t", "5", "4", messages=[*message_list(3), LONG + "!"]),
+    "put a first checkpoint": put("new", "1", None, messages=message_list(2)),
     "put again": put("t", "3", "2", messages=["another"], note="y" * 400),
-    "put the latest again": put("t", "4", "3", messages=talk(7)),
-    "put a fork": put("t", "5", "2", messages=[*talk(2), "another way"]),
-    "put_writes": write("t", "4", ("messages", talk(9)[-1]), ("note", LONG), task="new"),
+    "put the latest again": put("t", "4", "3", messages=message_list(7)),
+    "put a fork": put("t", "5", "2", messages=[*message_list(2), "another way"]),
+    "put_writes": write("t", "4", ("messages", message_list(9)[-1]), ("note", LONG), task="new"),
     "put_writes again": write("t", "3", ("messages", "other"), (INTERRUPT, "really?")),
     "put_writes again and more": write("t", "3", ("messages", "other"), ("messages", "more"), ("note", "z" * 900)),
     "put_writes with special channels": write("t", "4", (ERROR, "second error"), (RESUME, ["yes"]), ("note", "n")),
@@ -210,7 +223,7 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     made: list[World] = []
 
     def make() -> World:
-        world = World(*place_of(request.param, tmp_path / f"{len(made)}.db"))
+        world = World(*location_of(request.param, tmp_path / f"{len(made)}.db"))
         made.append(world)
         for step in PAST:
             do(world, step)

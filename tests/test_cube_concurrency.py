@@ -1,4 +1,4 @@
-"""Concurrent processes, threads and tasks on one cube thread, some cancelled or killed: nothing is lost or duplicated."""
+"""Concurrent processes, threads and tasks on one cube thread, cancelled and killed: nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def loaded(url: str, thread: str = "t") -> Any:
 def check_all_there(found: Any, counts: dict[str, int]) -> None:
     """Check that all messages of each writer are there once and in order, and all that it saved in extra."""
     assert by_writer(found.messages) == {name: list(range(count)) for name, count in counts.items()}
-    told = {f"{name}-{n}": {"n": n} for name, count in counts.items() for n in range(count)}
-    assert found.extra == counts | told
+    stored_texts = {f"{name}-{n}": {"n": n} for name, count in counts.items() for n in range(count)}
+    assert found.extra == counts | stored_texts
 
 
 # --- processes
@@ -145,9 +145,9 @@ def test_one_of_several_processes_that_claim_a_run_wins(lasting_url: str) -> Non
     won = processes.run_concurrently(SCRIPT + CLAIMER, [(lasting_url, f"p{n}", 40) for n in range(3)])
     winners = {run: f"p{n}" for n, heard in enumerate(won) for run in json.loads(heard)}
     assert sum(len(json.loads(heard)) for heard in won) == len(winners) == 40
-    said = [text.split(" ") for text in texts(loaded(lasting_url).messages)]
-    assert {run: name for name, run in said} == winners
-    assert len(said) == 40
+    output_lines = [text.split(" ") for text in texts(loaded(lasting_url).messages)]
+    assert {run: name for name, run in output_lines} == winners
+    assert len(output_lines) == 40
 
 
 # --- threads and tasks
@@ -335,7 +335,8 @@ url, n = sys.argv[1], int(sys.argv[2])
 async def main():
     cube = threadkeep.open(url).cube
     for k in range(n, n + 100_000):
-        await cube.append("t", [message(f"p {k}", f"{k}" if k % 2 else ""), message(f"q {k} " + "long " * (k % 7) * 200)])
+        long = message(f"q {k} " + "long " * (k % 7) * 200)
+        await cube.append("t", [message(f"p {k}", f"{k}" if k % 2 else ""), long])
         os.write(1, f"append {k}\\n".encode())
         await cube.save_extra("t", {"n": k + 1, f"{k % 10}": "x" * (k % 5) * 300})
         os.write(1, f"extra {k}\\n".encode())
@@ -355,13 +356,13 @@ def test_what_was_acknowledged_survives_a_kill_and_nothing_half_written_is_seen(
         assert child.stdout is not None
         heard = child.stdout.readline().decode()
         time.sleep(chance.uniform(0, 0.3))
-        said = [line.split() for line in (heard + killed_writers.kill(child)).splitlines()]
+        output_lines = [line.split() for line in (heard + killed_writers.kill(child)).splitlines()]
         found = loaded(lasting_url)
-        told = texts(found.messages)
-        assert len(told) % 2 == 0
-        n = len(told) // 2
-        assert [text.split()[:2] for text in told] == [[each, f"{k}"] for k in range(n) for each in "pq"]
-        last = {verb: int(k) for verb, k in said}
+        stored_texts = texts(found.messages)
+        assert len(stored_texts) % 2 == 0
+        n = len(stored_texts) // 2
+        assert [text.split()[:2] for text in stored_texts] == [[each, f"{k}"] for k in range(n) for each in "pq"]
+        last = {verb: int(k) for verb, k in output_lines}
         assert n in (last["append"] + 1, last["append"] + 2)
         assert found.extra["n"] in (n, n - 1)
         assert found.extra["n"] > last.get("extra", -1)

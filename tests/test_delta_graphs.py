@@ -34,7 +34,7 @@ def build(saver: Any, *, frequency: int = 4) -> Any:
 
     messages = Annotated[list[Any], DeltaChannel(in_turn, snapshot_frequency=frequency)]
     log = Annotated[list[Any], DeltaChannel(appended, snapshot_frequency=1000)]
-    State = TypedDict("State", {"messages": messages, "log": log, "turn": int}, total=False)  # noqa: UP013 - a class body cannot see `frequency`
+    State = TypedDict("State", {"messages": messages, "log": log, "turn": int}, total=False)  # noqa: UP013
 
     def answer(state: Any) -> dict[str, Any]:
         n = len(state["messages"])

@@ -17,7 +17,7 @@ from checkpoint_chains import Chain, config, list_ids, values_of
 from graph_scenarios import SCENARIOS, assert_same, describe_thread
 from sync_async import AsyncCaller, SyncCaller
 from test_conformance import SyncSide, assert_complete, report_on
-from test_postgres import Heard, blocked
+from test_postgres import StatementLog, blocked
 from threadkeep.backends.sql.blocks import read_blocks
 from verbs import every_verb
 
@@ -174,8 +174,8 @@ async def test_a_graph_has_the_history_that_in_memory_saver_has(fresh_url: Calla
 
 
 def test_no_verb_sends_more_than_these_blocks() -> None:
-    heard = Heard()
-    with threadkeep.open(heard.url, group="thread", max_size=1) as keep:
+    log = StatementLog()
+    with threadkeep.open(log.url, group="thread", max_size=1) as keep:
         keep.setup()
 
         def use() -> None:
@@ -188,9 +188,9 @@ def test_no_verb_sends_more_than_these_blocks() -> None:
                     if name != "stats":  # also reads memories, which are spread by partition
                         ask()
 
-        said = heard.during(use)
-    assert len(said) > 100
-    assert {found for each in said if (found := depends_on_a_row(each.partition("\nParameters")[0]))} == set()
+        logged = log.during(use)
+    assert len(logged) > 100
+    assert {found for each in logged if (found := depends_on_a_row(each.partition("\nParameters")[0]))} == set()
 
 
 def use_many_threads(keep: threadkeep.Keep, name: str) -> None:
@@ -224,16 +224,20 @@ def lock_of_others(schema: str) -> psycopg.Connection[Any]:
 
 @pytest.mark.parametrize("group", ["all", "thread"])
 def test_a_statement_concerns_one_thread_with_group_thread(group: str) -> None:
-    heard = Heard()
-    with threadkeep.open(heard.url, group=group) as keep:
+    log = StatementLog()
+    with threadkeep.open(log.url, group=group) as keep:
         for n in range(20):
             Chain(keep.checkpointer, f"t{n}").put({"log": ["a"]})
-        numbers = [str(n) for (n,) in postgres_servers.shared().execute(f"select thread from {heard.name}.tk_threads")]
-        said = heard.during(lambda: use_many_threads(keep, heard.name))
+        numbers = [str(n) for (n,) in postgres_servers.shared().execute(f"select thread from {log.name}.tk_threads")]
+        logged = log.during(lambda: use_many_threads(keep, log.name))
         assert len(numbers) == 20
-        about = [{number for number in numbers if re.search(rf"(?<![\d-]){number}\b", each)} for each in said]
-        assert set().union(*about) == set(numbers)
-        assert max(map(len, about)) == 1 if group == "thread" else max(map(len, about)) > 1
+        threads_of_statements = [
+            {number for number in numbers if re.search(rf"(?<![\d-]){number}\b", each)} for each in logged
+        ]
+        assert set().union(*threads_of_statements) == set(numbers)
+        assert (
+            max(map(len, threads_of_statements)) == 1 if group == "thread" else max(map(len, threads_of_statements)) > 1
+        )
         for n in range(20):
             assert list_ids(keep.checkpointer, f"t{n}") == ["00000001"]
             assert values_of(keep.checkpointer, f"t{n}") == {"log": ["a", "b" * 500]}

@@ -37,7 +37,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
     (ROOT / "docs").rglob("*.md")
 )
 LANGUAGES = {"python", "output", "sh", "sql", "text"}
-PATIENCE = 120
+TIMEOUT = 120
 
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
@@ -109,19 +109,19 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(
     page: Path, start: Callable[[Path], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     outputs = [block for block in blocks(page) if block.language == "output"]
-    told = ""
+    output = ""
     for number in range(TRIES.get(page.name, 1)):
         folder = tmp_path / str(number)
         folder.mkdir()
         file = folder / f"page_{page.stem}.py"
         file.write_text(script(page), "utf-8")
         with start(file) as process:
-            told, complaint = process.communicate(timeout=PATIENCE)
+            output, complaint = process.communicate(timeout=TIMEOUT)
         assert process.returncode == 0, complaint
-        if all(block.text in told for block in outputs):
+        if all(block.text in output for block in outputs):
             return
-    wrong = [f"{page.name}:{block.line}" for block in outputs if block.text not in told]
-    raise AssertionError(f"{', '.join(wrong)} says otherwise:\n{told}")
+    wrong = [f"{page.name}:{block.line}" for block in outputs if block.text not in output]
+    raise AssertionError(f"{', '.join(wrong)} says otherwise:\n{output}")
 
 
 @pytest.mark.parametrize("page", named(PAGES))
@@ -150,9 +150,9 @@ def test_a_command_names_a_make_target_or_a_file_that_exists(page: Path) -> None
     targets = set(TARGET.findall((ROOT / "Makefile").read_text("utf-8")))
     for program, *words in commands(page):
         if program == "make":
-            asked = {word for word in words if "=" not in word}
-            assert asked, words
-            assert asked <= targets, words
+            named_targets = {word for word in words if "=" not in word}
+            assert named_targets, words
+            assert named_targets <= targets, words
         elif program == "threadkeep":
             assert_command(*words)
         elif program != "export":
@@ -241,7 +241,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 API = ROOT / "docs/reference/api.md"
-OWNERS = {held.__name__: held for held in (threadkeep.Keep, threadkeep.KeepSaver, threadkeep.KeepStore, KeepCube)}
+OWNERS = {value.__name__: value for value in (threadkeep.Keep, threadkeep.KeepSaver, threadkeep.KeepStore, KeepCube)}
 
 
 def own_names(owner: type) -> set[str]:
@@ -258,15 +258,15 @@ def first_names(text: str) -> Counter[str]:
 
 @pytest.mark.parametrize("owner", OWNERS)
 def test_every_member_is_in_the_reference_exactly_once(owner: str) -> None:
-    told = first_names(section(API, owner))
-    assert {name: told[name] for name in own_names(OWNERS[owner]) if told[name] != 1} == {}
+    output = first_names(section(API, owner))
+    assert {name: output[name] for name in own_names(OWNERS[owner]) if output[name] != 1} == {}
 
 
 @pytest.mark.parametrize("page", named(PAGES))
 def test_no_table_has_two_rows_for_one_file(page: Path) -> None:
     for table in re.findall(r"(?:^\|.*\n)+", prose(page), re.MULTILINE):
-        told = Counter(file for row in rows(table) for file in TEST.findall(row[0]))
-        assert {file: count for file, count in told.items() if count > 1} == {}
+        output = Counter(file for row in rows(table) for file in TEST.findall(row[0]))
+        assert {file: count for file, count in output.items() if count > 1} == {}
 
 
 URLS = re.findall(r"(\w+)://", urls.ACCEPTED)
@@ -287,18 +287,18 @@ PUBLIC = {
     "threadkeep.open": list(inspect.signature(threadkeep.open).parameters),
     "Keep.threads": [name for name in inspect.signature(threadkeep.Keep.threads).parameters if name != "self"],
     **{
-        name: [field.name for field in dataclasses.fields(held)]
+        name: [field.name for field in dataclasses.fields(value)]
         for name in threadkeep.__all__
-        if dataclasses.is_dataclass(held := getattr(threadkeep, name))
+        if dataclasses.is_dataclass(value := getattr(threadkeep, name))
     },
-    "errors": [name for name, held in vars(threadkeep.errors).items() if inspect.isclass(held)],
+    "errors": [name for name, value in vars(threadkeep.errors).items() if inspect.isclass(value)],
 }
 
 
 @pytest.mark.parametrize("owner", PUBLIC)
 def test_every_public_name_is_in_the_reference(owner: str) -> None:
-    told = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", prose(API)))))
-    assert set(PUBLIC[owner]) - told == set()
+    output = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", prose(API)))))
+    assert set(PUBLIC[owner]) - output == set()
 
 
 SCHEMA = {

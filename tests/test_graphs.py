@@ -226,11 +226,11 @@ async def test_a_failed_task_of_a_hundred_is_the_only_one_that_runs_again(
 
 async def test_an_interrupt_waits_in_the_store_until_it_is_answered(lasting_url: str, call: Caller) -> None:
     async with threadkeep.open(lasting_url) as keep:
-        asked = await call(two_questions(keep.checkpointer), "invoke", {"said": ["go"]}, THREAD)
+        interrupted_state = await call(two_questions(keep.checkpointer), "invoke", {"said": ["go"]}, THREAD)
     async with threadkeep.open(lasting_url) as keep:
         graph = two_questions(keep.checkpointer)
         state = await call(graph, "get_state", THREAD)
-        assert sorted(state.interrupts, key=str) == sorted(asked["__interrupt__"], key=str)
+        assert sorted(state.interrupts, key=str) == sorted(interrupted_state["__interrupt__"], key=str)
         assert all(isinstance(found, Interrupt) for found in state.interrupts)
         answers = {found.id: found.value.upper() for found in state.interrupts}
         done = await call(graph, "invoke", Command(resume=answers), THREAD)
@@ -255,8 +255,8 @@ async def test_an_interrupted_run_is_resumed_in_every_durability(
     saver: threadkeep.KeepSaver, call: Caller, durability: str
 ) -> None:
     graph = two_questions(saver)
-    asked = await call(graph, "invoke", {"said": ["go"]}, THREAD, durability=durability)
-    answers = {found.id: found.value.upper() for found in asked["__interrupt__"]}
+    interrupted_state = await call(graph, "invoke", {"said": ["go"]}, THREAD, durability=durability)
+    answers = {found.id: found.value.upper() for found in interrupted_state["__interrupt__"]}
     done = await call(graph, "invoke", Command(resume=answers), THREAD, durability=durability)
     assert done["said"] == ["go", "left LEFT?", "right RIGHT?", "after"]
 
@@ -278,8 +278,8 @@ async def test_a_workflow_has_what_it_saved_and_does_not_repeat_its_tasks(
         seen = [*(previous or []), answer]
         return entrypoint.final(value=sum(seen), save=seen)
 
-    asked = await call(flow, "invoke", 1, THREAD)
-    assert [found.value for found in asked["__interrupt__"]] == ["2?"]
+    interrupted_state = await call(flow, "invoke", 1, THREAD)
+    assert [found.value for found in interrupted_state["__interrupt__"]] == ["2?"]
     assert await call(flow, "invoke", Command(resume=10), THREAD) == 10
     await call(flow, "invoke", 5, THREAD)
     assert await call(flow, "invoke", Command(resume=20), THREAD) == 30

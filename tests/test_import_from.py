@@ -264,8 +264,8 @@ def test_all_kinds_of_import_count_alike(source: Path, tmp_path: Path, empty: th
     empty.export(tmp_path / "all.tk")
     ways = Ways(source, tmp_path / "all.tk", empty)
     targets = [threadkeep.open("memory://") for _ in range(3)]
-    held = [(each.checkpoints, each.writes) for each in empty.threads()]
-    checkpoints, writes = (sum(each) for each in zip(*held, strict=True))
+    counts = [(each.checkpoints, each.writes) for each in empty.threads()]
+    checkpoints, writes = (sum(each) for each in zip(*counts, strict=True))
     counted = (5, 5, 0, 0, 0, 0, checkpoints, writes, 0, ())
     assert ways.results(targets, dry_run=True) == [(*counted, False)] * 3
     assert [keep.threads() for keep in targets] == [[]] * 3
@@ -465,10 +465,15 @@ def test_forged_rows_run_nothing(source: Path, tmp_path: Path, empty: threadkeep
     }  # fmt: skip
     plain = {**checkpoint, "id": "2", "strange": lc, "channel_values": {"a": [lc]}}
     rows = {
-        "1": ("msgpack", ormsgpack.packb(checkpoint)), "2": ("json", json.dumps(plain).encode()), "3": ("pickle", trap),
-        "4": ("msgpack", b"\xdd\xff\xff\xff\xff"), "5": ("msgpack", b"\x91" * 100_000),
-        "6": ("msgpack+aes", b"secret"), "7": ("msgpack", ormsgpack.packb({"channel_versions": 1})), "8": ("json", b"{"),
-    }  # fmt: skip
+        "1": ("msgpack", ormsgpack.packb(checkpoint)),
+        "2": ("json", json.dumps(plain).encode()),
+        "3": ("pickle", trap),
+        "4": ("msgpack", b"\xdd\xff\xff\xff\xff"),
+        "5": ("msgpack", b"\x91" * 100_000),
+        "6": ("msgpack+aes", b"secret"),
+        "7": ("msgpack", ormsgpack.packb({"channel_versions": 1})),
+        "8": ("json", b"{"),
+    }
     with sqlite3.connect(source) as connection:
         connection.execute("DELETE FROM checkpoints")
         connection.execute("DELETE FROM writes")
@@ -480,8 +485,10 @@ def test_forged_rows_run_nothing(source: Path, tmp_path: Path, empty: threadkeep
     found = empty.import_from(source)
     assert (found.checkpoints, found.writes) == (2, 3)
     assert len(found.differences) == 6
-    said = " ".join(found.differences)
-    assert all(word in said for word in ("pickle", "encrypted", "'3'", "'4'", "'5'", "'6'", "'7'", "'8'", "left out"))
+    message = " ".join(found.differences)
+    assert all(
+        word in message for word in ("pickle", "encrypted", "'3'", "'4'", "'5'", "'6'", "'7'", "'8'", "left out")
+    )
     read = empty.checkpointer.get_tuple({"configurable": {"thread_id": "t", "checkpoint_id": "2"}})
     assert read is not None
     assert read.checkpoint["channel_values"]["a"] == [lc]
@@ -521,11 +528,11 @@ def test_a_difference_is_found_and_named(source: Path, empty: threadkeep.Keep) -
         connection.execute("UPDATE writes SET value = ?, type = 'bytes' WHERE checkpoint_id = ?", (b"other", ids[2]))
     connection.close()
     found = empty.import_from(source)
-    said = "\n".join(found.differences)
-    assert f"thread 'chat': checkpoint {ids[-1]!r}: channel 'count' differs" in said
-    assert f"checkpoint {ids[0]!r}: its metadata differs" in said
-    assert f"checkpoint {ids[1]!r}: its parent is {ids[0]!r}, not 'x'" in said
-    assert f"checkpoint {ids[2]!r}: write 0 of task" in said
+    message = "\n".join(found.differences)
+    assert f"thread 'chat': checkpoint {ids[-1]!r}: channel 'count' differs" in message
+    assert f"checkpoint {ids[0]!r}: its metadata differs" in message
+    assert f"checkpoint {ids[1]!r}: its parent is {ids[0]!r}, not 'x'" in message
+    assert f"checkpoint {ids[2]!r}: write 0 of task" in message
     assert not found.is_equal
     assert empty.import_from(source, verify=False).is_equal
 
@@ -645,9 +652,9 @@ def test_the_command_that_is_interrupted_continues(tmp_path: Path) -> None:
     while child.poll() is None and not _has_threads(ours):
         time.sleep(0.02)
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate()
-    assert child.returncode == 130, said
-    assert "the same command continues" in said
+    _, message = child.communicate()
+    assert child.returncode == 130, message
+    assert "the same command continues" in message
     with threadkeep.open(f"sqlite:///{ours}") as keep:
         assert 0 < len(keep.threads(limit=200)) < 100
         assert keep.import_from(tmp_path / "theirs.db", prefix="t1").differences == ()

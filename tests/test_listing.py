@@ -27,8 +27,8 @@ def put(saver: Any, id: str, metadata: dict[str, Any], *, thread: str = "t", ns:
     saver.put(config(thread, None, ns) | more, empty_checkpoint() | {"id": id}, metadata, {})
 
 
-def places(saver: Any, asked: Any, **options: Any) -> list[tuple[str, str, str]]:
-    found = (each.config["configurable"] for each in saver.list(asked, **options))
+def list_keys(saver: Any, config_given: Any, **options: Any) -> list[tuple[str, str, str]]:
+    found = (each.config["configurable"] for each in saver.list(config_given, **options))
     return [(each["checkpoint_id"], each["thread_id"], each["checkpoint_ns"]) for each in found]
 
 
@@ -48,31 +48,35 @@ def forest(module_keep: Callable[[], threadkeep.Keep]) -> threadkeep.KeepSaver:
 
 def in_order(found: list[tuple[str, str, str]]) -> bool:
     """By id, newest first; then by thread and namespace."""
-    return found == sorted(sorted(found, key=lambda place: place[1:]), key=lambda place: place[0], reverse=True)
+    return found == sorted(
+        sorted(found, key=lambda each_key: each_key[1:]), key=lambda each_key: each_key[0], reverse=True
+    )
 
 
 def test_all_threads_and_namespaces_are_listed_newest_id_first(forest: threadkeep.KeepSaver) -> None:
-    found = places(forest, None)
+    found = list_keys(forest, None)
     assert len(found) == len(set(found)) == 72
     assert in_order(found)
 
 
 def test_a_thread_is_listed_with_all_its_namespaces_unless_one_is_named(forest: threadkeep.KeepSaver) -> None:
-    everything = places(forest, None)
+    everything = list_keys(forest, None)
     for thread in ("a", "b", "a b", "nobody"):
-        asked: dict[str, Any] = {"configurable": {"thread_id": thread}}
-        assert places(forest, asked) == [place for place in everything if place[1] == thread]
+        config_given: dict[str, Any] = {"configurable": {"thread_id": thread}}
+        assert list_keys(forest, config_given) == [each_key for each_key in everything if each_key[1] == thread]
         for ns in ("", "child:1", "child:1|deep:2", "child", "child:"):
-            asked = {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
-            assert places(forest, asked) == [place for place in everything if place[1:] == (thread, ns)]
+            config_given = {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
+            assert list_keys(forest, config_given) == [
+                each_key for each_key in everything if each_key[1:] == (thread, ns)
+            ]
 
 
 def test_a_config_with_a_checkpoint_id_lists_that_one(forest: threadkeep.KeepSaver) -> None:
-    for id, thread, ns in places(forest, None)[::7]:
-        assert places(forest, config(thread, id, ns)) == [(id, thread, ns)]
+    for id, thread, ns in list_keys(forest, None)[::7]:
+        assert list_keys(forest, config(thread, id, ns)) == [(id, thread, ns)]
         without_ns = {"configurable": {"thread_id": thread, "checkpoint_id": id}}
-        assert (id, thread, ns) in places(forest, without_ns)
-        assert {place[:2] for place in places(forest, without_ns)} == {(id, thread)}
+        assert (id, thread, ns) in list_keys(forest, without_ns)
+        assert {each_key[:2] for each_key in list_keys(forest, without_ns)} == {(id, thread)}
 
 
 @pytest.mark.parametrize(
@@ -86,41 +90,45 @@ def test_a_config_with_a_checkpoint_id_lists_that_one(forest: threadkeep.KeepSav
     ids=["config", "lean config", "bare", "checkpoint"],
 )
 def test_before_leaves_out_its_checkpoint_and_later_ones(forest: threadkeep.KeepSaver, shape: Any) -> None:
-    everything = places(forest, None)
-    of_a = [place for place in everything if place[1:] == ("a", "")]
+    everything = list_keys(forest, None)
+    of_a = [each_key for each_key in everything if each_key[1:] == ("a", "")]
     for id in ("000", "007", "0075", "015", "029", "zzz", ""):
-        assert places(forest, None, before=shape(id)) == [place for place in everything if not id or place[0] < id]
-        assert places(forest, config("a"), before=shape(id)) == [place for place in of_a if not id or place[0] < id]
+        assert list_keys(forest, None, before=shape(id)) == [
+            each_key for each_key in everything if not id or each_key[0] < id
+        ]
+        assert list_keys(forest, config("a"), before=shape(id)) == [
+            each_key for each_key in of_a if not id or each_key[0] < id
+        ]
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 15, 16, 17, 33, 71, 72, 73, 100_000, 2**70, None])
 def test_limit_cuts_the_list(forest: threadkeep.KeepSaver, limit: int | None) -> None:
-    everything = places(forest, None)
-    assert places(forest, None, limit=limit) == everything[:limit]
-    assert places(forest, config("a"), limit=limit) == [p for p in everything if p[1:] == ("a", "")][:limit]
-    odd = [place for place in everything if int(place[0]) % 5 == 0]
-    for wanted in {place[0] for place in odd}:
-        expected = [place for place in everything if place[0] == wanted][:limit]
-        assert places(forest, None, filter={"step": int(wanted)}, limit=limit) == expected
+    everything = list_keys(forest, None)
+    assert list_keys(forest, None, limit=limit) == everything[:limit]
+    assert list_keys(forest, config("a"), limit=limit) == [p for p in everything if p[1:] == ("a", "")][:limit]
+    odd = [each_key for each_key in everything if int(each_key[0]) % 5 == 0]
+    for wanted in {each_key[0] for each_key in odd}:
+        expected = [each_key for each_key in everything if each_key[0] == wanted][:limit]
+        assert list_keys(forest, None, filter={"step": int(wanted)}, limit=limit) == expected
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_any_query_gives_what_a_full_scan_gives(forest: threadkeep.KeepSaver, seed: int) -> None:
     chance = random.Random(seed)
-    everything = places(forest, None)
+    everything = list_keys(forest, None)
     for _ in range(40):
         thread, ns = chance.choice(["a", "b", None]), chance.choice(["", "child:1", None])
         before = chance.choice([None, f"{chance.randrange(30):03}"])
         limit = chance.choice([None, 0, 1, 5, 20])
         step = chance.choice([None, chance.randrange(30)])
-        asked = None if thread is None else {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
+        config_given = None if thread is None else {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
         expected = [
             (i, t, n) for i, t, n in everything
             if (thread is None or (t == thread and ns in (None, n)))
             and (before is None or i < before) and (step is None or int(i) == step)
         ][:limit]  # fmt: skip
-        found = places(
-            forest, asked, before=config("x", before) if before else None, limit=limit,
+        found = list_keys(
+            forest, config_given, before=config("x", before) if before else None, limit=limit,
             filter={"step": step} if step is not None else None,
         )  # fmt: skip
         assert found == expected
@@ -329,17 +337,38 @@ def metadata_of(saver: Any, id: str) -> dict[str, Any]:
 def test_scalars_of_the_config_are_added_where_metadata_lacks_them(saver: threadkeep.KeepSaver) -> None:
     given = config("t", "parent", "") | {
         "metadata": {
-            "user": "ada", "step": 99, "count": 3, "ratio": 0.5, "flag": True, "none": None, "list": [1], "dict": {"a": 1},
-            "__private": "x", "thread_id": "x", "checkpoint_ns": "x", "langgraph_step": 1, "langgraph_node": "n",
-            "langgraph_path": "p", "langgraph_triggers": "t", "langgraph_checkpoint_ns": "c", "nul": "a\0b", "both": "metadata",
+            "user": "ada",
+            "step": 99,
+            "count": 3,
+            "ratio": 0.5,
+            "flag": True,
+            "none": None,
+            "list": [1],
+            "dict": {"a": 1},
+            "__private": "x",
+            "thread_id": "x",
+            "checkpoint_ns": "x",
+            "langgraph_step": 1,
+            "langgraph_node": "n",
+            "langgraph_path": "p",
+            "langgraph_triggers": "t",
+            "langgraph_checkpoint_ns": "c",
+            "nul": "a\0b",
+            "both": "metadata",
             "langgraph_request_id": "q",
-        } | AUTH,
-    }  # fmt: skip
+        }
+        | AUTH,
+    }
     given["configurable"] |= {
         "model": "m", "__pregel_x": "y", "both": "configurable", "langgraph_request_id": "q", "checkpoint_map": "z",
         "callable": len, "nul2": "\0",
     } | AUTH  # fmt: skip
-    saver.put(given, empty_checkpoint() | {"id": "1"}, {"source": "loop", "step": 1, "own\0key": "v\0w", "nested": {"a": "b\0c"}}, {})  # fmt: skip
+    saver.put(
+        given,
+        empty_checkpoint() | {"id": "1"},
+        {"source": "loop", "step": 1, "own\0key": "v\0w", "nested": {"a": "b\0c"}},
+        {},
+    )
     assert metadata_of(saver, "1") == {
         "source": "loop", "step": 1, "own\0key": "vw", "nested": {"a": "b\0c"}, "user": "ada", "count": 3, "ratio": 0.5,
         "flag": True, "nul": "ab", "both": "metadata", "model": "m", "nul2": "",
@@ -352,9 +381,15 @@ def test_the_merged_metadata_is_that_of_in_memory_saver_but_for_credentials(save
     official = InMemorySaver()
     given = config("t") | {"metadata": {"user": "ada", "run_id": "r", "n": 1, "x\0": "\0y"}}
     given["configurable"] |= {"assistant_id": "a", "__x": 1, "user": "bob", "f": 2.5}
-    about = {"source": "input", "step": -1, "parents": {}, "deep": {"list": [1, (2, 3)], "none": None}, "t": (1, 2)}
+    given_metadata = {
+        "source": "input",
+        "step": -1,
+        "parents": {},
+        "deep": {"list": [1, (2, 3)], "none": None},
+        "t": (1, 2),
+    }
     for one in (saver, official):
-        one.put(given, empty_checkpoint() | {"id": "1"}, about, {})
+        one.put(given, empty_checkpoint() | {"id": "1"}, given_metadata, {})
     assert metadata_of(saver, "1") == metadata_of(official, "1")
 
 
@@ -364,7 +399,7 @@ def test_credentials_given_in_the_metadata_itself_are_not_stored_either(saver: t
 
 
 def test_nested_metadata_comes_back_as_it_was(saver: threadkeep.KeepSaver) -> None:
-    about = {
+    given_metadata = {
         "dict": {"a": {"b": {"c": [1, 2.5, None, True, "x"]}}, "": {"": ""}},
         "list": [[], [[]], {}, [{"a": []}]],
         "text": "x" * 10_000,
@@ -373,16 +408,16 @@ def test_nested_metadata_comes_back_as_it_was(saver: threadkeep.KeepSaver) -> No
         "bytes": b"\0\xff",
         "many": {f"k{n}": n for n in range(300)},
     }
-    put(saver, "1", about)
-    assert metadata_of(saver, "1") == about
-    assert repr(metadata_of(saver, "1")["numbers"]) == repr(about["numbers"])
+    put(saver, "1", given_metadata)
+    assert metadata_of(saver, "1") == given_metadata
+    assert repr(metadata_of(saver, "1")["numbers"]) == repr(given_metadata["numbers"])
 
 
 def test_the_caller_may_change_what_it_gave_and_what_it_got(saver: threadkeep.KeepSaver) -> None:
-    about: dict[str, Any] = {"tags": ["a"], "deep": {"x": [1]}}
-    put(saver, "1", about)
-    about["tags"].append("b")
-    about["deep"]["x"].append(2)
+    given_metadata: dict[str, Any] = {"tags": ["a"], "deep": {"x": [1]}}
+    put(saver, "1", given_metadata)
+    given_metadata["tags"].append("b")
+    given_metadata["deep"]["x"].append(2)
     assert metadata_of(saver, "1") == {"tags": ["a"], "deep": {"x": [1]}}
     metadata_of(saver, "1")["deep"]["x"].append(3)
     assert metadata_of(saver, "1") == {"tags": ["a"], "deep": {"x": [1]}}

@@ -65,8 +65,26 @@ def test_a_valid_message_comes_back_as_the_official_serializer_gives_it(message:
     assert all_of(loaded(OURS, message)) == all_of(loaded(OFFICIAL, message))
 
 
-@given(valid, st.sampled_from(["content", "id", "name", "additional_kwargs", "response_metadata", "type", "tool_calls",
-                               "invalid_tool_calls", "usage_metadata", "tool_call_id", "status", "unheard_of"]), odd)  # fmt: skip
+@given(
+    valid,
+    st.sampled_from(
+        [
+            "content",
+            "id",
+            "name",
+            "additional_kwargs",
+            "response_metadata",
+            "type",
+            "tool_calls",
+            "invalid_tool_calls",
+            "usage_metadata",
+            "tool_call_id",
+            "status",
+            "unheard_of",
+        ]
+    ),
+    odd,
+)
 @settings(deadline=None, max_examples=600)
 def test_a_message_mutated_to_something_odd_comes_back_as_the_official_serializer_gives_it(
     message: BaseMessage, field: str, value: Any

@@ -590,7 +590,9 @@ async def use():
         break
 asyncio.run(use())
 """,
-    "a generator that is not finished": "[chain.put({'n': n}) for n in range(50)]; kept = saver.list(config('t')); next(kept)",
+    "a generator that is not finished": (
+        "[chain.put({'n': n}) for n in range(50)]; kept = saver.list(config('t')); next(kept)"
+    ),
     "a loop that is closed in the middle": """
 async def use():
     for n in range(20):

@@ -28,6 +28,7 @@ from langgraph.types import Command
 import sample_keep
 import threadkeep
 from checkpoint_trees import Put, PutWrites, put_steps, random_trees
+from concurrent_writers import prune_at_read
 from conftest import BACKENDS, Backend
 from row_invariants import find_problems
 from sample_keep import thread
@@ -64,9 +65,9 @@ def plain(data: bytes) -> bytes:
     return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True).read()
 
 
-def written(said: list[dict[str, Any]]) -> io.BytesIO:
+def written(records: list[dict[str, Any]]) -> io.BytesIO:
     """Return lines without checksums."""
-    rows = [{key: value for key, value in each.items() if key != "crc"} for each in said]
+    rows = [{key: value for key, value in each.items() if key != "crc"} for each in records]
     return io.BytesIO(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
 
 
@@ -110,10 +111,10 @@ def test_a_file_is_as_small_as_what_it_holds() -> None:
         messages = [*messages, {"id": f"m{n}", "text": chance.randbytes(200).hex()}]
         put_steps(keep.checkpointer, "t", [Put(f"c{n:03}", f"c{n - 1:03}" if n else None, {"messages": messages})])
     out = io.BytesIO()
-    told = keep.export(out)
-    assert told.items == 200
+    result = keep.export(out)
+    assert result.items == 200
     assert len(out.getvalue()) < 2 * 200 * 200 + 40_000
-    assert told.bytes < 500_000
+    assert result.bytes < 500_000
 
 
 def test_a_path_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -130,9 +131,9 @@ def test_a_path_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (tmp_path / "a.jsonl").read_bytes() == old
     keep.export(tmp_path / "a.jsonl")
     keep.export(tmp_path / "a.tk")
-    told = (tmp_path / "a.jsonl").read_bytes()
+    result = (tmp_path / "a.jsonl").read_bytes()
     assert re.sub(rb'"made":"[^"]*"|"crc":"\w*"', b"", plain((tmp_path / "a.tk").read_bytes())) == re.sub(
-        rb'"made":"[^"]*"|"crc":"\w*"', b"", told
+        rb'"made":"[^"]*"|"crc":"\w*"', b"", result
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "a.tk"]
     assert new().import_portable(tmp_path / "a.jsonl").created == 1
@@ -151,17 +152,19 @@ def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reading = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
     keep.export(tmp_path / "pipe")
-    told, _ = reading.communicate(timeout=60)
+    result, _ = reading.communicate(timeout=60)
     assert (tmp_path / "pipe").is_fifo()
-    assert threadkeep.open("memory://").import_portable(io.BytesIO(told)).memories == 1
+    assert threadkeep.open("memory://").import_portable(io.BytesIO(result)).memories == 1
 
 
 def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:
     def out(**options: Any) -> tuple[list[str], int]:
         file = io.BytesIO()
         sample().export(file, **options)
-        said = lines(file.getvalue())
-        return [each["id"] for each in said if each["type"] == "thread"], sum(each["type"] == "memory" for each in said)
+        records = lines(file.getvalue())
+        return [each["id"] for each in records if each["type"] == "thread"], sum(
+            each["type"] == "memory" for each in records
+        )
 
     assert out(thread_id="fan") == (["fan"], 0)
     assert out(thread_id=["talk", "fan"], memories=True) == (["talk", "fan"], 72)
@@ -232,21 +235,11 @@ def test_a_thread_that_is_pruned_while_it_is_exported_is_written_again() -> None
     keep = new()
     chance = random.Random(4)
     put_steps(keep.checkpointer, "t", [Put(f"c{n:02}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
-    read, count = keep._session.transport.read, 0
-
-    def prune_meanwhile(request: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == 5:
-            keep._session.transport.read = read
-            keep.checkpointer.prune(["t"])
-        return read(request)
-
-    keep._session.transport.read = prune_meanwhile
+    prune_at_read(keep, "t", number=5)
     file = io.BytesIO()
-    told = keep.export(file)
+    result = keep.export(file)
     kinds = [each["type"] for each in lines(file.getvalue())]
-    assert (told.threads, told.checkpoints, kinds.count("thread-void"), kinds.count("thread")) == (1, 1, 1, 2)
+    assert (result.threads, result.checkpoints, kinds.count("thread-void"), kinds.count("thread")) == (1, 1, 1, 2)
     other = new()
     assert other.import_portable(io.BytesIO(file.getvalue())).created == 1
     assert sample_keep.contents(other) == sample_keep.contents(keep)
@@ -312,11 +305,23 @@ FORGED: dict[str, tuple[str, dict[str, Any]]] = {
     "a number of an item": ("item", {"n": -1}),
     "many elements": ("item", {"elements": 1 << 30}),
     "a large item": ("item", {"data": "x" * 600_000}),
-    "a run that is not there": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["a", 0, 9]}}}),
-    "a lane that is not there": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["z", 0, 1]}}}),
-    "an endless run": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["a", 0, 1 << 40]}}}),
+    "a run that is not there": (
+        "checkpoint",
+        {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["a", 0, 9]}}},
+    ),
+    "a lane that is not there": (
+        "checkpoint",
+        {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["z", 0, 1]}}},
+    ),
+    "an endless run": (
+        "checkpoint",
+        {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["a", 0, 1 << 40]}}},
+    ),
     "half a run": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["a", 0]}}}),
-    "a list that is not there": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "lists": [0]}}}),
+    "a list that is not there": (
+        "checkpoint",
+        {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "lists": [0]}}},
+    ),
     "of what": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "set", "runs": []}}}),
     "no value": ("checkpoint", {"values": {"a": 5}}),
     "no versions": ("checkpoint", {"versions": [1]}),
@@ -334,34 +339,34 @@ FORGED: dict[str, tuple[str, dict[str, Any]]] = {
     "another version": ("header", {"version": 2}),
     "another format": ("header", {"format": "else"}),
     "a kind of line": ("thread-end", {"type": "party"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("forgery", FORGED)
 def test_a_forged_line_is_refused_by_its_number_and_leaves_no_thread(forgery: str) -> None:
     kind, change = FORGED[forgery]
-    said = small()
-    number = next(n for n, each in enumerate(said, 1) if each["type"] == kind)
-    said[number - 1] |= change
+    records = small()
+    number = next(n for n, each in enumerate(records, 1) if each["type"] == kind)
+    records[number - 1] |= change
     keep = new()
     with pytest.raises(ValueError, match=rf"line {number if forgery != 'a status' else 2} of the file"):
-        keep.import_portable(written(said))
+        keep.import_portable(written(records))
     if kind not in ("memory", "end"):
         assert keep.threads() == []
 
 
 def test_lines_in_a_wrong_order_or_twice_are_refused() -> None:
-    said = small()
-    kinds = [each["type"] for each in said]
+    records = small()
+    kinds = [each["type"] for each in records]
     for name in ("item", "checkpoint", "writes"):
         at = kinds.index(name)
         with pytest.raises(ValueError, match=f"line {at + 2}"):
-            new().import_portable(written([*said[: at + 1], *said[at:]]))
+            new().import_portable(written([*records[: at + 1], *records[at:]]))
     first = kinds.index("item")
     with pytest.raises(ValueError, match="line"):
-        new().import_portable(written([*said[:first], *said[first + 1 : -3], said[first], *said[-3:]]))
+        new().import_portable(written([*records[:first], *records[first + 1 : -3], records[first], *records[-3:]]))
     with pytest.raises(ValueError, match="after the end"):
-        new().import_portable(written([*said, said[1]]))
+        new().import_portable(written([*records, records[1]]))
 
 
 def test_a_hostile_file_takes_no_memory_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,13 +383,13 @@ def test_a_hostile_file_takes_no_memory_and_runs_nothing(tmp_path: Path, monkeyp
         bomb = zstandard.ZstdCompressor().compress(head + body)
         with pytest.raises(ValueError, match=why):
             new().import_portable(io.BytesIO(bomb))
-    said = small()
+    records = small()
     evil = ormsgpack.packb(ormsgpack.Ext(1, ormsgpack.packb(["os", "mkdir", [str(tmp_path / "made")]])))
-    at = next(each for each in said if each["type"] == "checkpoint")
+    at = next(each for each in records if each["type"] == "checkpoint")
     at["values"] = {"a": {"tag": "msgpack", "data": evil.decode("latin-1")}}
     at["metadata"] = {"m": {"$msgpack": ormsgpack.packb([ormsgpack.Ext(1, evil[3:])]).decode("latin-1")}}
     keep = new()
-    keep.import_portable(written(said))
+    keep.import_portable(written(records))
     keep.checkpointer.get_tuple(thread("t"))
     assert not (tmp_path / "made").exists()
 
@@ -421,8 +426,8 @@ def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() 
 
 
 def test_names_are_the_same_within_a_redacted_file_and_others_in_the_next() -> None:
-    said = lines(exported(redact=True))
-    runs = {each["run"] for each in said if each["type"] == "checkpoint" and each["run"]}
+    records = lines(exported(redact=True))
+    runs = {each["run"] for each in records if each["type"] == "checkpoint" and each["run"]}
     old = {each["run"] for each in lines(exported()) if each["type"] == "checkpoint" and each["run"]}
     assert len(runs) == len(old)
     assert not runs & old
@@ -433,7 +438,7 @@ def test_names_are_the_same_within_a_redacted_file_and_others_in_the_next() -> N
     assert [message.role for message in data.messages] == ["user", "assistant", "tool_result", "user"]
     ask, run = asyncio.run(keep.cube.load_pending(talk.id))
     assert re.fullmatch(r"[0-9a-f-]{36}", run)
-    assert run in {each["run"] for each in said if each["type"] == "checkpoint"}
+    assert run in {each["run"] for each in records if each["type"] == "checkpoint"}
     assert set(ask.payload.prompt) == {"x"}
     done = next(message.run_id for message in data.messages)
     assert len(asyncio.run(keep.cube.snapshot(talk.id, after_run_id=done))) == 4  # the last one belongs to no run
@@ -492,10 +497,10 @@ def test_the_reader_in_the_documents_reads_every_file(tmp_path: Path) -> None:
     assert len(threads) == 11
     assert len(memories) == 72
     for info in sample().threads(limit=100, kind="graph"):
-        told = threads[("graph", info.id)]
+        result = threads[("graph", info.id)]
         for each in sample().checkpointer.list(thread(info.id)):
             at = (each.config["configurable"]["checkpoint_ns"], each.checkpoint["id"])
-            values = told["checkpoints"][at]["values"]
+            values = result["checkpoints"][at]["values"]
             assert values.keys() == each.checkpoint["channel_values"].keys()
             for name, value in each.checkpoint["channel_values"].items():
                 if isinstance(value, (int, str)) or value is None:
@@ -512,8 +517,8 @@ def test_the_command_exports_to_a_file_and_to_the_standard_output(
     assert run(["export", "--url", url, "--output", str(tmp_path / "all.tk")]) == 0
     assert capsys.readouterr().out.startswith(f"exported 11 threads and 72 memories to {tmp_path / 'all.tk'}\n")
     assert run(["export", "fan", "talk", "--url", url, "-o", str(tmp_path / "two.jsonl"), "--redact", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["threads"], told["memories"], told["redacted"]) == (2, 0, True)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["threads"], result["memories"], result["redacted"]) == (2, 0, True)
     assert b"Kilimanjaro" not in (tmp_path / "two.jsonl").read_bytes()
     assert run(["export", "--url", url, "-o", str(tmp_path / "c.tk"), "--kind", "cube", "--no-memories"]) == 0
     assert "2 threads and 0 memories" in capsys.readouterr().out

@@ -196,9 +196,24 @@ def test_options_of_a_server_are_refused_elsewhere(other: str, option: dict[str,
 
 @pytest.mark.parametrize(
     "name",
-    ["UPPER", "a b", "it's", 'say "hi"', "100%", "%s", "%(x)s", "a%%b", "a:b", "::x", "a;b", "{done}", "{schema}", "tk_items"]
+    [
+        "UPPER",
+        "a b",
+        "it's",
+        'say "hi"',
+        "100%",
+        "%s",
+        "%(x)s",
+        "a%%b",
+        "a:b",
+        "::x",
+        "a;b",
+        "{done}",
+        "{schema}",
+        "tk_items",
+    ]
     + ["select", "$1", "a\\b", "--", "/*", "a.b", "é" * 31, "🦜", "表"],
-)  # fmt: skip
+)
 def test_a_schema_has_exactly_the_name_that_was_given(name: str) -> None:
     def use(where: str, **options: Any) -> None:
         with threadkeep.open(where, **options) as keep:
@@ -212,8 +227,8 @@ def test_a_schema_has_exactly_the_name_that_was_given(name: str) -> None:
 
     use(postgres_servers.shared().url(), schema=name)
     use(postgres_servers.shared().url() + f"?schema={quote(name)}")
-    said = name.replace("'", "''")
-    assert execute(f"select count(*) from pg_tables where schemaname = '{said}' and tablename like 'tk_%'") == [(10,)]
+    quoted = name.replace("'", "''")
+    assert execute(f"select count(*) from pg_tables where schemaname = '{quoted}' and tablename like 'tk_%'") == [(10,)]
 
 
 def test_keeps_in_two_schemas_do_not_see_each_other(url: str) -> None:
@@ -551,9 +566,13 @@ DAMAGE = {
     "a table is gone": "drop table {s}.tk_items cascade",
     "all tables are gone": "drop schema {s} cascade",
     "a column is gone": "alter table {s}.tk_threads drop column rev",
-    "a column has another type": "drop view {s}.tk_v_checkpoints; alter table {s}.tk_checkpoints alter column step type text",
+    "a column has another type": (
+        "drop view {s}.tk_v_checkpoints; alter table {s}.tk_checkpoints alter column step type text"
+    ),
     "a column has a rule of its own": "alter table {s}.tk_writes add check (false) not valid",
-    "a table may not be read": "alter table {s}.tk_threads owner to {role}; set role {role}; revoke all on {s}.tk_threads from {role}",
+    "a table may not be read": (
+        "alter table {s}.tk_threads owner to {role}; set role {role}; revoke all on {s}.tk_threads from {role}"
+    ),
 }
 
 
@@ -725,7 +744,10 @@ async def test_an_id_that_fits_no_index_does_not_fail_others_of_its_group(url: s
 def rows_below(schema: str, bytes: int) -> bool:
     queries = [
         f"select max(octet_length(payload)) from {schema}.tk_items",
-        f"select max(octet_length(body) + 4 * cardinality(refs) + octet_length(id) + octet_length(ns)) from {schema}.tk_checkpoints",
+        (
+            f"select max(octet_length(body) + 4 * cardinality(refs) + "
+            f"octet_length(id) + octet_length(ns)) from {schema}.tk_checkpoints"
+        ),
         f"select max(octet_length(body) + 4 * cardinality(refs) + octet_length(entries)) from {schema}.tk_writes",
         f"select max(octet_length(nexts)) from {schema}.tk_threads",
     ]
@@ -855,7 +877,12 @@ def test_sixteen_threads_and_several_loops_and_two_hundred_tasks_share_a_few_con
             return in_loop(work)
 
         with Counter(name) as counter:
-            in_threads(*(in_a_thread(f"t{n}") for n in range(16)), many_tasks("a", 200), many_tasks("b", 20), many_tasks("c", 20))  # fmt: skip
+            in_threads(
+                *(in_a_thread(f"t{n}") for n in range(16)),
+                many_tasks("a", 200),
+                many_tasks("b", 20),
+                many_tasks("c", 20),
+            )
         assert 1 < counter.most <= 3
         assert len(keep.threads(limit=1000)) == 16 + 240
         assert set(connections(name)) == {"idle"}
@@ -883,7 +910,9 @@ def test_reads_and_writes_of_several_threads_are_under_way_at_once(named: tuple[
 
 def blocked(name: str) -> int:
     """Return how many connections of this name wait for a lock."""
-    return execute(f"select count(*) from pg_stat_activity where application_name = '{name}' and wait_event_type = 'Lock'")[0][0]  # fmt: skip
+    return execute(
+        f"select count(*) from pg_stat_activity where application_name = '{name}' and wait_event_type = 'Lock'"
+    )[0][0]
 
 
 async def test_cancelled_tasks_leave_no_connection_behind(named: tuple[str, str]) -> None:
@@ -912,7 +941,7 @@ async def test_cancelled_tasks_leave_no_connection_behind(named: tuple[str, str]
 # --- round trips
 
 
-class Heard:
+class StatementLog:
     """Reads the statements of one application name from the server's log."""
 
     def __init__(self) -> None:
@@ -937,29 +966,29 @@ class Heard:
 
 def _statements(entries: list[str], pids: set[str]) -> Iterator[str]:
     """Yield the statements of some processes from log entries, each with its details."""
-    said = None
+    quoted = None
     for entry in entries:
         found = re.match(r"\S+ \S+ \S+ \[(\d+)\] (LOG:  (?:statement|execute [^:]+)|DETAIL): +(.*)", entry, re.DOTALL)
         if found is None or found[1] not in pids:
             continue
         if found[2] == "DETAIL":
-            said = f"{said}\n{found[3]}"
+            quoted = f"{quoted}\n{found[3]}"
             continue
-        if said is not None:
-            yield said
-        said = found[3]
-    if said is not None:
-        yield said
+        if quoted is not None:
+            yield quoted
+        quoted = found[3]
+    if quoted is not None:
+        yield quoted
 
 
 @pytest.mark.parametrize("prepare", [True, False])
 def test_the_verbs_of_a_superstep_are_one_statement_each(prepare: bool) -> None:
-    heard = Heard()
+    statements_log = StatementLog()
 
     def count(work: Callable[[], Any]) -> int:
-        return len(heard.during(work))
+        return len(statements_log.during(work))
 
-    with threadkeep.open(heard.url, max_size=1, prepare=prepare) as keep:
+    with threadkeep.open(statements_log.url, max_size=1, prepare=prepare) as keep:
         saver = keep.checkpointer
         keep.setup()
         chain, log = Chain(saver), ["first"]
@@ -973,40 +1002,42 @@ def test_the_verbs_of_a_superstep_are_one_statement_each(prepare: bool) -> None:
         assert count(lambda: asyncio.run(chain.aput({"log": log, "n": 12}))) == 1
         assert count(lambda: list(saver.list(config("t"), limit=2))) <= 2
         assert count(keep.threads) == 1
-    heard.url += "&max_size=1"
-    with threadkeep.open(heard.url, prepare=prepare) as keep:
+    statements_log.url += "&max_size=1"
+    with threadkeep.open(statements_log.url, prepare=prepare) as keep:
         keep.setup()
         assert count(lambda: keep.checkpointer.get_tuple(config("t"))) == 1
         assert count(lambda: keep.checkpointer.get_tuple(config("nobody"))) == 1
-    with threadkeep.open(heard.url, prepare=prepare, cache_bytes=0) as keep:
+    with threadkeep.open(statements_log.url, prepare=prepare, cache_bytes=0) as keep:
         keep.setup()
         for _ in range(3):
             assert count(lambda: keep.checkpointer.get_tuple(config("t"))) == 1
-        said = heard.during(lambda: keep.checkpointer.put_writes(config("t", "00000000"), [("x", 1)], "late"))
-        assert len(said) == 2
-        assert not any(re.match("BEGIN|COMMIT", each) for each in said)
+        quoted = statements_log.during(
+            lambda: keep.checkpointer.put_writes(config("t", "00000000"), [("x", 1)], "late")
+        )
+        assert len(quoted) == 2
+        assert not any(re.match("BEGIN|COMMIT", each) for each in quoted)
 
 
 def test_callers_that_come_together_share_statements() -> None:
-    heard = Heard()
-    with threadkeep.open(heard.url) as keep:
+    statements_log = StatementLog()
+    with threadkeep.open(statements_log.url) as keep:
         chains = [Chain(keep.checkpointer, f"t{n}") for n in range(32)]
         for chain in chains:
             chain.put({"n": 0})
 
         def all_at_once() -> None:
             with psycopg.connect(postgres_servers.shared().url()) as other:
-                other.execute(f"lock table {heard.name}.tk_threads in exclusive mode")
+                other.execute(f"lock table {statements_log.name}.tk_threads in exclusive mode")
                 callers = [threading.Thread(target=chain.put, args=[{"n": 1}]) for chain in chains]
                 for caller in callers:
                     caller.start()
-                assert postgres_servers.wait_until(lambda: blocked(heard.name) >= 2, 10)
+                assert postgres_servers.wait_until(lambda: blocked(statements_log.name) >= 2, 10)
                 threading.Event().wait(0.3)
             for caller in callers:
                 caller.join()
 
-        said = [each for each in heard.during(all_at_once) if "tk_threads" in each]
-        assert 0 < len(said) < 16
+        quoted = [each for each in statements_log.during(all_at_once) if "tk_threads" in each]
+        assert 0 < len(quoted) < 16
         assert [values_of(keep.checkpointer, chain.thread) for chain in chains] == [{"n": 1}] * 32
 
 
@@ -1061,8 +1092,8 @@ def test_strict_commits_are_flushed_and_relaxed_ones_are_not(
 MANY = 20_000
 _MULTIPLY = """
 insert into {s}.tk_threads select thread + n, epoch, rev, created + n * 1000, updated + n * 1000,
-    checkpoints, writes, bytes, step, labels, tenant, kind, convert_to('t' || n, 'UTF8'), nexts, top, run, source, status,
-    early, early_status, lease, (updated + n * 1000) >> 8
+    checkpoints, writes, bytes, step, labels, tenant, kind, convert_to('t' || n, 'UTF8'), nexts, top, run, source,
+    status, early, early_status, lease, (updated + n * 1000) >> 8
 from {s}.tk_threads, generate_series(1, {many}) n;
 insert into {s}.tk_checkpoints select thread + n, time, step, labels, hidden, ns, id, parent, run, source, body, refs
 from {s}.tk_checkpoints, generate_series(1, {many}) n;
@@ -1076,18 +1107,21 @@ analyze {s}.tk_threads, {s}.tk_checkpoints, {s}.tk_items, {s}.tk_tags, {s}.tk_ru
 @pytest.fixture(scope="module")
 def crowd() -> Iterator[tuple[threadkeep.Keep, Callable[[Callable[[], Any]], list[str]]]]:
     """A Keep with very many threads, and a function that returns the query plans of some work."""
-    heard = Heard()
+    statements_log = StatementLog()
     options = "-csession_preload_libraries=auto_explain -cauto_explain.log_min_duration=0 -cauto_explain.log_analyze=on"
-    where = postgres_servers.shared().url(schema=heard.name, application_name=heard.name) + f"&options={quote(options)}"
+    where = (
+        postgres_servers.shared().url(schema=statements_log.name, application_name=statements_log.name)
+        + f"&options={quote(options)}"
+    )
     with threadkeep.open(where, max_size=1) as keep:
         Chain(keep.checkpointer, run="r").put(HELLO, user="ada")
-        execute(_MULTIPLY.format(s=heard.name, many=MANY))
+        execute(_MULTIPLY.format(s=statements_log.name, many=MANY))
 
         def plans(work: Callable[[], Any]) -> list[str]:
             log = postgres_servers.shared().log
             start = log.stat().st_size
             work()
-            ((pid,),) = execute(f"select pid from pg_stat_activity where application_name = '{heard.name}'")
+            ((pid,),) = execute(f"select pid from pg_stat_activity where application_name = '{statements_log.name}'")
             with log.open(errors="replace") as file:
                 file.seek(start)
                 entries = re.split(r"^(?=\d{4}-\d\d-\d\d )", file.read(), flags=re.MULTILINE)

@@ -312,7 +312,7 @@ def test_a_frozen_server_is_unavailable_until_it_answers(server: postgres_server
         try:
             outcomes: list[Any] = []
 
-            def told(ask: Callable[[], Any]) -> Callable[[], None]:
+            def collect(ask: Callable[[], Any]) -> Callable[[], None]:
                 def work() -> None:
                     try:
                         outcomes.append(ask())
@@ -321,7 +321,7 @@ def test_a_frozen_server_is_unavailable_until_it_answers(server: postgres_server
 
                 return work
 
-            in_threads(*map(told, unanswered(keep)))
+            in_threads(*map(collect, unanswered(keep)))
             assert outcomes == [errors.Unavailable] * len(unanswered(keep))
         finally:
             server.resume()
@@ -512,7 +512,8 @@ def test_a_cache_of_what_a_promoted_standby_never_had_is_not_used() -> None:
             postgres_servers.fresh_folder(), postgres_servers.free_port(), "late"
         )  # it starts after the crash
         try:
-            url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres?schema=k&target_session_attrs=read-write"
+            hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+            url = f"postgresql://postgres@{hosts}/postgres?schema=k&target_session_attrs=read-write"
             with threadkeep.open(url) as one, threadkeep.open(url) as other:
                 log, chain = ["first " * 60], Chain(one.checkpointer)
                 chain.number, chain.last = 1, "00000000"

@@ -73,7 +73,7 @@ def build(saver: Any, *, asks: bool = False) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-def talk(graph: Any, turns: int = 3) -> list[Any]:
+def run_turns(graph: Any, turns: int = 3) -> list[Any]:
     """Run some turns and return the states, newest first."""
     for n in range(turns):
         graph.invoke({"messages": [HumanMessage(f"question {n} " * 20, id=f"h{n}")]}, THREAD)
@@ -115,7 +115,7 @@ def test_a_damaged_newest_checkpoint_is_rebuilt_as_it_was_and_the_graph_continue
     rows_of = rows_opener(url)
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
-        talk(graph, 2)
+        run_turns(graph, 2)
         states = list(graph.get_state_history(THREAD))
         steps = states[:4]
         quick = url.startswith(("memory", "sqlite"))
@@ -211,7 +211,7 @@ async def test_what_is_lost_is_omitted_and_reported(url: str, call: Caller) -> N
 def test_what_is_left_of_a_list_is_kept_if_the_checkpoint_after_it_is_damaged_too() -> None:
     with threadkeep.open("memory://") as keep:
         graph = build(keep.checkpointer)
-        states = talk(graph, 2)
+        states = run_turns(graph, 2)
         rows = rows_opener("memory://")(keep, "t")
         at = message_item(rows, id_of(states[1]))
         rows.set_item(at, flip_byte(rows.items()[at]))
@@ -245,9 +245,9 @@ def test_custom_reducers_need_the_graph(tmp_path: Path) -> None:
         keep.repair("t", graph=graph)
         assert graph.get_state(THREAD).values == {"best": 5, "seen": [2]}
         spoil(rows_opener(url)(keep, "t"), id_of(graph.get_state(THREAD)))
-        told = keep.repair("t")
+        result = keep.repair("t")
         assert graph.get_state(THREAD).values == {"best": 3, "seen": [1, 2]}
-        assert any("default rule" in said for said in told.assumptions)
+        assert any("default rule" in said for said in result.assumptions)
 
 
 def test_delta_channels_are_rebuilt(url: str) -> None:
@@ -363,7 +363,7 @@ def test_writes_of_another_branch_are_not_taken_in(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
-        states = talk(graph, 1)
+        states = run_turns(graph, 1)
         ran = graph.get_state(THREAD)
         graph.update_state(states[1].config, {"log": ["by hand"]}, as_node="model")
         updated = graph.get_state(THREAD)
@@ -382,7 +382,7 @@ def test_what_cannot_be_repaired_is_reported(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
-        states = talk(graph, 1)
+        states = run_turns(graph, 1)
         for copy in ("names", "all", "row"):
             keep.copy("t", copy)
         assert keep.repair("t") == threadkeep.RepairResult("t", "graph", "", None)
@@ -498,8 +498,8 @@ def test_show_diff_blame_and_repair_agree_on_every_form_of_overwrite(url: str) -
             chain, counted = Chain(keep.checkpointer, form), {"counters_since_delta_snapshot": {"log": (1, 1)}}
             first = chain.put({"log": ["a", "b"]})
             second, third = [
-                keep.checkpointer.put(parent, {**checkpoint, "channel_values": {}}, about, {})
-                for parent, checkpoint, about, _ in (chain.next({"log": n}, **counted) for n in range(2))
+                keep.checkpointer.put(parent, {**checkpoint, "channel_values": {}}, new_metadata, {})
+                for parent, checkpoint, new_metadata, _ in (chain.next({"log": n}, **counted) for n in range(2))
             ]
             keep.checkpointer.put_writes(first, [("log", overwrite)], "task", "~__pregel_pull, second")
             keep.checkpointer.put_writes(second, [("log", ["y"])], "task", "~__pregel_pull, third")
@@ -527,8 +527,8 @@ def test_show_and_repair_agree_on_a_delta_channel_that_starts_from_a_small_dict(
     with threadkeep.open("memory://", serde=serde) as keep:
         chain, counted = Chain(keep.checkpointer), {"counters_since_delta_snapshot": {"files": (1, 1)}}
         first = chain.put({"files": {"a": 1} if serde else _DeltaSnapshot({"a": 1})})
-        parent, checkpoint, about, _ = chain.next({"files": "changed"}, **counted)
-        second = keep.checkpointer.put(parent, {**checkpoint, "channel_values": {}}, about, {})
+        parent, checkpoint, new_metadata, _ = chain.next({"files": "changed"}, **counted)
+        second = keep.checkpointer.put(parent, {**checkpoint, "channel_values": {}}, new_metadata, {})
         keep.checkpointer.put_writes(first, [("files", {"b": [2]})], "task")
         assert keep.show("t").values["files"] == {"a": 1, "b": [2]}
         spoil(rows_opener("memory://")(keep, "t"), second["configurable"]["checkpoint_id"])
@@ -556,7 +556,11 @@ MERGES: list[tuple[Any, list[Any], Any]] = [
     ("text", [None], None),
     ([1], [None], None),
     ({"a": 1}, [[1]], [1]),
-    ([HUMAN, AI], [[AIMessage("c", id="2"), HumanMessage("d", id="3")]], [HUMAN, AIMessage("c", id="2"), HumanMessage("d", id="3")]),
+    (
+        [HUMAN, AI],
+        [[AIMessage("c", id="2"), HumanMessage("d", id="3")]],
+        [HUMAN, AIMessage("c", id="2"), HumanMessage("d", id="3")],
+    ),
     ([HUMAN, AI], [RemoveMessage(id="1"), HumanMessage("e", id="4")], [AI, HumanMessage("e", id="4")]),
     ([HUMAN, AI], [[RemoveMessage(id="__remove_all__"), HumanMessage("f", id="5")]], [HumanMessage("f", id="5")]),
     ([HUMAN], [Overwrite([AI])], [AI]),
@@ -566,7 +570,7 @@ MERGES: list[tuple[Any, list[Any], Any]] = [
     ([1], [{"__overwrite__": [2], "more": 3}], [1, {"__overwrite__": [2], "more": 3}]),
     ([1], [Overwrite({"__overwrite__": 2})], {"__overwrite__": 2}),
     ({"a": 1}, [Overwrite(None), {"b": 2}], {"b": 2}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("base", "writes", "expected"), MERGES, ids=range(len(MERGES)))
@@ -592,7 +596,7 @@ def test_versions_continue() -> None:
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "keep.db"
     with threadkeep.open(f"sqlite:///{path}") as keep:
-        states = talk(build(keep.checkpointer), 1)
+        states = run_turns(build(keep.checkpointer), 1)
         keep.copy("t", "other\x1b[31m")
         where = ["--url", str(path)]
         assert run(["verify", *where]) == 0
@@ -604,8 +608,8 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert "2 problems" in out
     assert "\x1b[31m" not in out.replace("\x1b[31mchecksum", "")
     assert run(["verify", "t", *where, "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert [(each["problem"], each["thread"], each["checkpoint"]) for each in told["problems"]] == [
+    result = json.loads(capsys.readouterr().out)
+    assert [(each["problem"], each["thread"], each["checkpoint"]) for each in result["problems"]] == [
         ("checksum", "t", id_of(states[0]))
     ]
     assert run(["verify", "nobody", *where]) == 1

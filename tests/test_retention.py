@@ -201,9 +201,13 @@ def test_a_policy_is_for_some_threads_and_namespaces_and_the_first_that_fits_cou
         keep.prune(
             policy=[Policy(ns="inner", keep_last=1), Policy(ns="inner|deep", keep_last=2), Policy(ns="", keep_last=3)]
         )
-        told = [left(keep, "b1", ns) for ns in ("", "inner", "inner:1|deep:2", "other")]
-        assert told == [[1, 2, 3], [3], [2, 3], [0, 1, 2, 3]]
-        nothing = (Policy(tenant="another", keep_last=1), Policy(kind="cube", keep_last=1), Policy(metadata={"user": "eve"}, keep_last=1))  # fmt: skip
+        kept_ids = [left(keep, "b1", ns) for ns in ("", "inner", "inner:1|deep:2", "other")]
+        assert kept_ids == [[1, 2, 3], [3], [2, 3], [0, 1, 2, 3]]
+        nothing = (
+            Policy(tenant="another", keep_last=1),
+            Policy(kind="cube", keep_last=1),
+            Policy(metadata={"user": "eve"}, keep_last=1),
+        )
         for policy in nothing:
             assert not keep.prune(policy=policy).threads
         assert not keep.prune("a2", policy=Policy(prefix="b", keep_last=1)).threads
@@ -363,11 +367,11 @@ def test_threads_that_are_written_while_they_are_pruned_lose_nothing(lasting_url
                 pruned += pruner.prune(policy=Policy(keep_last=3)).checkpoints
         assert not writers.failed
         assert pruned > 20
-        for name, told in writers.acknowledged.items():
+        for name, kept_ids in writers.acknowledged.items():
             found = list(pruner.checkpointer.list(config(name)))[::-1]
-            assert [each.checkpoint["id"] for each in found] == told[-len(found) :]
+            assert [each.checkpoint["id"] for each in found] == kept_ids[-len(found) :]
             assert len(found) >= 3
-            numbers = range(len(told) - len(found), len(told))
+            numbers = range(len(kept_ids) - len(found), len(kept_ids))
             assert [each.checkpoint["channel_values"]["log"] for each in found] == list(map(_log, numbers))
             assert [each.pending_writes for each in found] == [[("task", "log", n + 1)] for n in numbers]
     check(lasting_url)
@@ -468,8 +472,8 @@ def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: P
 
     def spoken(*words: str) -> tuple[int, str]:
         code = run([*words, "--url", lasting_url])
-        told = capsys.readouterr()
-        return code, told.out + told.err
+        kept_ids = capsys.readouterr()
+        return code, kept_ids.out + kept_ids.err
 
     assert command("rollback", "t", "latest~1", "--dry-run")[1]["id"] == "00000006"
     assert command("rollback", "t", "00000004")[1] == {
@@ -496,8 +500,13 @@ def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: P
     ]:
         found = spoken(*words)
         assert (found[0], says in found[1]) == (code, True), (words, found)
-    code, told = spoken("prune", "--keep-last", "2", "--dry-run")
-    assert (code, "would remove" in told, "\x1b" in told, r"odd\x1b[31m[bold]" in told) == (0, True, False, True)
+    code, kept_ids = spoken("prune", "--keep-last", "2", "--dry-run")
+    assert (code, "would remove" in kept_ids, "\x1b" in kept_ids, r"odd\x1b[31m[bold]" in kept_ids) == (
+        0,
+        True,
+        False,
+        True,
+    )
     code, would = command("prune", "--keep-last", "2", "--dry-run", "--metadata", "step=5", "--kind", "graph")
     assert [each["id"] for each in would["threads"]] == ["odd\x1b[31m[bold]"]
     code, done = command("prune", "t", "u", "--keep-last", "2", "--yes")
@@ -520,7 +529,7 @@ def test_sweep_every_continues_until_it_is_interrupted(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "threadkeep", "sweep", "--every", "0.001", "--url", url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        told = [process.stdout.readline() for _ in range(2)]
+        kept_ids = [process.stdout.readline() for _ in range(2)]
         process.send_signal(2)
         assert process.wait(30) == 130
-    assert told == ["removed 0 expired memories\n"] * 2
+    assert kept_ids == ["removed 0 expired memories\n"] * 2

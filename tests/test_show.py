@@ -73,9 +73,9 @@ async def test_a_checkpoint_shows_what_its_graph_reports(name: str) -> None:
             else:
                 empty = [key for key, value in state.values.items() if not value]
                 assert {**dict.fromkeys(empty), **shown.state}.keys() >= state.values.keys()
-                told = {key: value for key, value in state.values.items() if key in shown.state}
-                assert {key: shown.state[key] for key in told} == as_plain(told)
-                assert set(state.values) - set(told) <= set(empty)
+                reported = {key: value for key, value in state.values.items() if key in shown.state}
+                assert {key: shown.state[key] for key in reported} == as_plain(reported)
+                assert set(state.values) - set(reported) <= set(empty)
         newest = await keep.ashow("1")
         assert newest.next == (await graph.aget_state(THREAD)).next
         assert newest.status == (await keep.athread("1")).status  # type: ignore[union-attr]
@@ -163,9 +163,13 @@ async def show_needs_no_class_of_the_application(keep: threadkeep.Keep) -> None:
     assert abs((write.time - datetime.now(UTC)).total_seconds()) < 3600
     sent = await both(keep, "show", "fan", "latest~2")
     assert [(write.node, write.channel, write.value) for write in sent.writes] == [
-        ("work", "done", [4]), ("work", "branch:to:team", None), ("work", "done", [0]), ("work", "branch:to:team", None),
-        ("work", "done", [2]), ("work", "branch:to:team", None),
-    ]  # fmt: skip
+        ("work", "done", [4]),
+        ("work", "branch:to:team", None),
+        ("work", "done", [0]),
+        ("work", "branch:to:team", None),
+        ("work", "done", [2]),
+        ("work", "branch:to:team", None),
+    ]
     assert [send["node"] for send in sent.values["__pregel_tasks"]] == ["work"] * 3
     broken = await both(keep, "show", "broken")
     assert (broken.status, broken.next) == ("error", ("fail",))
@@ -278,8 +282,8 @@ async def talks_are_looked_into(keep: threadkeep.Keep) -> None:
         "messages[2]", "extra.a.b", "extra.large", "pending", "answers.r2", "runs[1]",
     ]  # fmt: skip
     assert (await both(keep, "blame", "talk", "extra.a.b")).introduced_in.run == "r2"
-    told = await both(keep, "blame", "talk", "messages[id=m2].content")
-    assert (told.introduced_in.run, told.write, told.oldest) == ("r1", None, False)
+    reported = await both(keep, "blame", "talk", "messages[id=m2].content")
+    assert (reported.introduced_in.run, reported.write, reported.oldest) == ("r1", None, False)
     assert (await both(keep, "blame", "talk2", "messages[0]")).oldest
     assert (await both(keep, "tree", "talk")).children == {"": {"0000000001": ("0000000002",)}}
 
@@ -330,8 +334,11 @@ async def wrong_arguments_are_refused(keep: threadkeep.Keep) -> None:
         (TypeError, "find", (None,), {}),
         (TypeError, "blame", ("chat", None), {}),
         (TypeError, "threads", (), {"contains": None}),
-        *((ValueError, "blame", ("chat", path), {}) for path in ("", ".", "a..b", "a[", "a[x]", "a[1", '["a', "[0]", "a]", "a[1]b")),
-    ]  # fmt: skip
+        *(
+            (ValueError, "blame", ("chat", path), {})
+            for path in ("", ".", "a..b", "a[", "a[x]", "a[1", '["a', "[0]", "a]", "a[1]b")
+        ),
+    ]
     for error, verb, args, options in calls:
         for call in COLOURS:
             with pytest.raises(error):
@@ -496,12 +503,12 @@ def test_values_that_name_code_are_shown_and_not_run(tmp_path: Path) -> None:
         "pickled": (("pickle", pickle.dumps(made) * 9), {"$opaque": "pickle", "$size": len(pickle.dumps(made)) * 9}),
         "odd": (("odd", b"x" * 120), {"$opaque": "odd", "$size": 120}),
     }
-    for stored, told in forged.values():
+    for stored, reported in forged.values():
         with threadkeep.open("memory://", serde=Forger(*stored)) as keep:  # type: ignore[arg-type]
             at = Chain(keep.checkpointer).put({"x": 1})
             keep.checkpointer.put_writes(at, [("x", 1)], "task")
-            assert (keep.show("t").values["x"], keep.show("t").writes[0].value) == (told, told)
-            assert keep.blame("t", "x").value == told
+            assert (keep.show("t").values["x"], keep.show("t").writes[0].value) == (reported, reported)
+            assert keep.blame("t", "x").value == reported
     assert not made.exists()
 
 
@@ -527,7 +534,7 @@ async def test_a_thread_that_is_pruned_while_it_is_shown_is_read_again(keep: thr
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "reported"),
     [
         (1, 1, []),
         (1, True, [("x", "changed")]),
@@ -547,8 +554,8 @@ async def test_a_thread_that_is_pruned_while_it_is_shown_is_read_again(keep: thr
         ),
     ],
 )
-def test_differences_are_reported_by_path(before: Any, after: Any, told: list[tuple[str, str]]) -> None:
-    assert sorted((each.path, each.change) for each in changes(("x",), before, after)) == sorted(told)
+def test_differences_are_reported_by_path(before: Any, after: Any, reported: list[tuple[str, str]]) -> None:
+    assert sorted((each.path, each.change) for each in changes(("x",), before, after)) == sorted(reported)
 
 
 def test_long_lists_of_equal_elements_are_compared_in_time() -> None:
@@ -557,18 +564,25 @@ def test_long_lists_of_equal_elements_are_compared_in_time() -> None:
 
 
 ELEMENTS = st.lists(
-    st.one_of(st.integers(0, 3), st.builds(lambda id, text: {"role": "user", "content": text, "id": id}, st.sampled_from("abcdef"), st.sampled_from("xy"))),
+    st.one_of(
+        st.integers(0, 3),
+        st.builds(
+            lambda id, text: {"role": "user", "content": text, "id": id},
+            st.sampled_from("abcdef"),
+            st.sampled_from("xy"),
+        ),
+    ),
     max_size=8,
-)  # fmt: skip
+)
 
 
 def applied(before: list[Any], after: list[Any]) -> list[Any]:
     """Apply the changes that `changes` reports to the first list."""
-    told = list(changes(("x",), before, after))
+    reported = list(changes(("x",), before, after))
     pairs = aligned(before, after)
-    gone = {each.path for each in told if each.change == "removed"}
+    gone = {each.path for each in reported if each.change == "removed"}
     assert gone == {f"x[{n}]" for n in set(range(len(before))) - set(pairs.values())}
-    new = {each.path: each.after for each in told if each.change in ("added", "changed")}
+    new = {each.path: each.after for each in reported if each.change in ("added", "changed")}
     made = []
     for n in range(len(after)):
         element = new[f"x[{n}]"] if f"x[{n}]" in new else before[pairs[n]]

@@ -179,7 +179,11 @@ def test_an_unchanged_channel_costs_nothing(keep: threadkeep.Keep) -> None:
 
 def test_a_channel_with_a_new_version_and_the_same_value_costs_nothing(keep: threadkeep.Keep) -> None:
     chain = Chain(keep.checkpointer)
-    given = {"rules": line(1, 20_000), "log": [line(n) for n in range(50)], "table": {line(n, 20): line(n) for n in range(50)}}  # fmt: skip
+    given = {
+        "rules": line(1, 20_000),
+        "log": [line(n) for n in range(50)],
+        "table": {line(n, 20): line(n) for n in range(50)},
+    }
     chain.put(given)
     before, count = stored(keep), 0
     for n in range(2, 30):
@@ -428,13 +432,23 @@ def readings(saver: threadkeep.KeepSaver, thread: str) -> dict[str, Callable[[],
 DAMAGE = {
     "a payload": "UPDATE tk_items SET payload = CAST(substr(payload, 1, 40) || x'00' || substr(payload, 42) AS BLOB)"
     " WHERE length(payload) > 100 AND thread = 1",
-    "a payload cut short": "UPDATE tk_items SET payload = substr(payload, 1, 30) WHERE length(payload) > 100 AND thread = 1",
+    "a payload cut short": (
+        "UPDATE tk_items SET payload = substr(payload, 1, 30) WHERE length(payload) > 100 AND thread = 1"
+    ),
     "an empty payload": "UPDATE tk_items SET payload = x'' WHERE length(payload) > 100 AND thread = 1",
-    "the body of a checkpoint": "UPDATE tk_checkpoints SET body = CAST(substr(body, 1, 9) || x'ff00' || substr(body, 12) AS BLOB) WHERE thread = 1",
+    "the body of a checkpoint": (
+        "UPDATE tk_checkpoints SET body = CAST(substr(body, 1, 9) || x'ff00' "
+        "|| substr(body, 12) AS BLOB) WHERE thread = 1"
+    ),
     "the body of a checkpoint cut short": "UPDATE tk_checkpoints SET body = substr(body, 1, 7) WHERE thread = 1",
     "an empty body": "UPDATE tk_checkpoints SET body = x'' WHERE thread = 1",
-    "the body of writes": "UPDATE tk_writes SET body = CAST(substr(body, 1, 6) || x'ff' || substr(body, 8) AS BLOB) WHERE thread = 1",
-    "an unknown format": "UPDATE tk_items SET payload = CAST(x'07' || substr(payload, 2) AS BLOB) WHERE length(payload) > 100 AND thread = 1",
+    "the body of writes": (
+        "UPDATE tk_writes SET body = CAST(substr(body, 1, 6) || x'ff' || substr(body, 8) AS BLOB) WHERE thread = 1"
+    ),
+    "an unknown format": (
+        "UPDATE tk_items SET payload = CAST(x'07' || substr(payload, 2) AS "
+        "BLOB) WHERE length(payload) > 100 AND thread = 1"
+    ),
     "items that are gone": "DELETE FROM tk_items WHERE length(payload) > 100 AND thread = 1",
     "labels that are gone": "DELETE FROM tk_items WHERE lane = 2 AND thread = 1",
     "names that are gone": "DELETE FROM tk_items WHERE lane = 0 AND thread = 1",
@@ -444,7 +458,7 @@ DAMAGE = {
     "entries of writes that are no list": "UPDATE tk_writes SET entries = '[1,2' WHERE thread = 1",
     "entries of writes that are gone": "UPDATE tk_writes SET entries = '[]' WHERE thread = 1",
     "labels of another number": "UPDATE tk_checkpoints SET labels = 4711 WHERE thread = 1",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", list(DAMAGE))
@@ -507,7 +521,7 @@ COLUMNS = [
 ]
 
 
-def told(saver: threadkeep.KeepSaver) -> list[Any]:
+def read_all(saver: threadkeep.KeepSaver) -> list[Any]:
     return [
         (
             found.config,
@@ -530,7 +544,7 @@ def test_any_flipped_bit_is_harmless_or_reported(path: Path, table: str, column:
         for n in range(3):
             at = chain.put({"log": [line(k, 60) for k in range(n + 2)], "text": line(50 + n, 60), "n": n}, user="ada")
             keep.checkpointer.put_writes(at, [("log", line(60 + n, 60)), ("n", n)], "task")
-        right = told(keep.checkpointer)
+        right = read_all(keep.checkpointer)
     rows = ask(path, f"SELECT {key}, CAST({column} AS BLOB) FROM {table}")
     kind = ask(path, f"SELECT typeof({column}) FROM {table} LIMIT 1")[0][0]
     chance, database = random.Random(4), apsw.Connection(str(path))
@@ -542,7 +556,7 @@ def test_any_flipped_bit_is_harmless_or_reported(path: Path, table: str, column:
             database.execute(f"UPDATE {table} SET {column} = CAST(? AS {kind}) WHERE {key} = ?", (bytes(flipped), at))
             with threadkeep.open(f"sqlite:///{path}") as cold:
                 try:
-                    if told(cold.checkpointer) != right:
+                    if read_all(cold.checkpointer) != right:
                         wrong.append((at, position, "another value"))
                 except errors.Corrupt as error:
                     if "'t'" not in str(error):

@@ -2,8 +2,8 @@
 
 Memory, SQLite and PostgreSQL, each with four Keeps on the same storage: two that find by vectors and by words (on
 PostgreSQL the second lets pgvector rank, because it has no cache), one with vectors only, one with words only. Any of
-them reads and writes, sync or async; the clock stands still unless it is moved. Valkey, in fewer examples, has no words:
-three of its Keeps have vectors, the last has neither.
+them reads and writes, sync or async; the clock stands still unless it is moved. Valkey, in fewer examples, has no
+words: three of its Keeps have vectors, the last has neither.
 
 The reference is LangGraph's InMemoryStore, where it is right. Where it is not, `Peer` corrects it:
 
@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from langgraph.store.base import (
@@ -50,7 +49,7 @@ from langgraph.store.memory import InMemoryStore
 
 import shared_pool
 import stored_memories
-from hypothesis_profiles import PROVING
+from hypothesis_profiles import machine_settings
 from threadkeep import clock
 from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.backends.sqlite.dialect import SqliteDialect
@@ -161,40 +160,44 @@ class Peer:
         self.forget_what_is_over(now)
         found = [None if isinstance(op, PutOp) else self.read(op) for op in ops]
         put = {MemoryKey(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}
-        for place, op in put.items():
-            self.change(place, op, index, now)
-        for place in {place for op, one in zip(ops, found, strict=True) for place in _refreshed(op, one)} - put.keys():
-            self.refresh(place, now)
+        for memory_key, op in put.items():
+            self.change(memory_key, op, index, now)
+        for memory_key in {
+            memory_key for op, one in zip(ops, found, strict=True) for memory_key in _refreshed(op, one)
+        } - put.keys():
+            self.refresh(memory_key, now)
         return found
 
     def forget_what_is_over(self, now: int) -> None:
-        over = [place for place, life in self.lives.items() if life.expires is not None and life.expires <= now]
-        for place in over:
-            self.forget(place)
-            self.unswept.add(place)
+        over = [
+            memory_key for memory_key, life in self.lives.items() if life.expires is not None and life.expires <= now
+        ]
+        for memory_key in over:
+            self.forget(memory_key)
+            self.unswept.add(memory_key)
 
-    def forget(self, place: MemoryKey) -> None:
-        self.store.delete(*place)
-        self.lives.pop(place, None)
+    def forget(self, memory_key: MemoryKey) -> None:
+        self.store.delete(*memory_key)
+        self.lives.pop(memory_key, None)
         for space in [space for space, items in self.store._data.items() if not items]:
             del self.store._data[space]
 
-    def change(self, place: MemoryKey, op: PutOp, index: dict[str, Any], now: int) -> None:
-        life = self.lives.get(place)
-        self.forget(place)
-        self.unswept.discard(place)
+    def change(self, memory_key: MemoryKey, op: PutOp, index: dict[str, Any], now: int) -> None:
+        life = self.lives.get(memory_key)
+        self.forget(memory_key)
+        self.unswept.discard(memory_key)
         if op.value is not None:
             self.store.batch([op if "embed" in index else op._replace(index=False)])
             expires = None if op.ttl is None else now + int(op.ttl * MINUTE)
             words = _words(op) if index["search"] in ("text", "hybrid") else frozenset()
-            self.lives[place] = Life(life.created if life else now, now, expires, op.ttl, words)
+            self.lives[memory_key] = Life(life.created if life else now, now, expires, op.ttl, words)
 
-    def refresh(self, place: MemoryKey, now: int) -> None:
-        life = self.lives[place]
+    def refresh(self, memory_key: MemoryKey, now: int) -> None:
+        life = self.lives[memory_key]
         if life.ttl is not None and life.expires is not None:
             whole = int(life.ttl * MINUTE)
             if now + whole - life.expires >= 0.01 * whole:
-                self.lives[place] = replace(life, expires=now + whole)
+                self.lives[memory_key] = replace(life, expires=now + whole)
 
     def sweep(self, now: int) -> int:
         self.forget_what_is_over(now)
@@ -223,7 +226,7 @@ class Peer:
     def newest_first(self, item: Any) -> Any:
         return (-self.lives[_place(item)].updated, item.namespace, item.key)
 
-    def told(self, item: Any) -> Any:
+    def dump_item(self, item: Any) -> Any:
         life = self.lives[_place(item)]
         return (item.namespace, item.key, json.dumps(item.value), life.created, life.updated)
 
@@ -236,7 +239,7 @@ class Peer:
         """Return all items that match and contain a word of the query."""
         asked = set(str(op.query).split())
         found = map(_place, self.matching(op.namespace_prefix, op.filter))
-        return {place for place in found if self.lives[place].words & asked}
+        return {memory_key for memory_key in found if self.lives[memory_key].words & asked}
 
 
 def _refreshed(op: Any, found: Any) -> Iterable[MemoryKey]:
@@ -256,10 +259,10 @@ def _place(item: Any) -> MemoryKey:
     return MemoryKey(item.namespace, item.key)
 
 
-def told(found: Any) -> Any:
+def dump_item(found: Any) -> Any:
     """Return a batch's results without scores; types and order inside values count."""
     if isinstance(found, list):
-        return [one if isinstance(one, tuple) else told(one) for one in found]
+        return [one if isinstance(one, tuple) else dump_item(one) for one in found]
     if found is None:
         return None
     times = ((time - EPOCH) // timedelta(microseconds=1) for time in (found.created_at, found.updated_at))
@@ -381,7 +384,7 @@ class Agreement(RuleBasedStateMachine):
         self.now += later
         expected = self.peer.batch(ops, self.kinds[which], self.now)
         for storage in self.storages:
-            found = [told(each) for each in storage.batch(which, ops, is_async=is_async)]
+            found = [dump_item(each) for each in storage.batch(which, ops, is_async=is_async)]
             self.agree(found, expected, f"{storage.name} at {which}: {ops}")
         self.touched = True
 
@@ -391,7 +394,7 @@ class Agreement(RuleBasedStateMachine):
             op = op._replace(match_conditions=op.match_conditions[:1])  # the verb takes one of each kind
         (expected,) = self.peer.batch([op], self.kinds[which], self.now)
         for storage in self.storages:
-            found = told(storage.one(which, op, is_async=is_async))
+            found = dump_item(storage.one(which, op, is_async=is_async))
             self.agree(found, expected, f"{storage.name} at {which}: {op}")
         self.touched = True
 
@@ -475,7 +478,7 @@ class Agreement(RuleBasedStateMachine):
             ops = [SearchOp((), limit=ALL, refresh_ttl=False), ListNamespacesOp(limit=ALL)]
             expected = self.peer.batch(ops, self.kinds[NEAREST], self.now)
             for storage in self.storages:
-                found = [told(each) for each in storage.batch(NEAREST, ops)]
+                found = [dump_item(each) for each in storage.batch(NEAREST, ops)]
                 self.agree(found, expected, f"{storage.name}: everything")
 
     def teardown(self) -> None:
@@ -492,12 +495,14 @@ class Agreement(RuleBasedStateMachine):
 
     def nothing_is_left_behind(self) -> None:
         vectors = self.peer.store._vectors
-        expected = {place: len(vectors[place.namespace][place.key]) for place in self.peer.lives}
+        expected = {memory_key: len(vectors[memory_key.namespace][memory_key.key]) for memory_key in self.peer.lives}
         for storage in self.storages:
             there = storage.remains()
             if there is not None:
-                found = {place: len(there.vectors.get(number, {})) for number, place in there.memory_keys.items()}
-                living = {place: count for place, count in found.items() if place in expected}
+                found = {
+                    memory_key: len(there.vectors.get(number, {})) for number, memory_key in there.memory_keys.items()
+                }
+                living = {memory_key: count for memory_key, count in found.items() if memory_key in expected}
                 self.agree(living, expected, f"{storage.name}: vectors")
                 self.agree(set(found) - set(expected), self.peer.unswept, f"{storage.name}: what is over")
             self.agree(storage.left_behind(), [], storage.name)
@@ -509,9 +514,9 @@ def _misplaced(found: Sequence[Any], expected: dict[MemoryKey, float], tenant: s
     page = best[op.offset : op.offset + op.limit]
     if len(found) != len(page):
         yield f"{len(found)} hits instead of {len(page)}"
-    for item, (place, score) in zip(found, page, strict=False):
-        if _place(item) != place or abs(item.score - score) > 1e-5:
-            yield f"{_place(item)} with {item.score} instead of {place} with {score}"
+    for item, (memory_key, score) in zip(found, page, strict=False):
+        if _place(item) != memory_key or abs(item.score - score) > 1e-5:
+            yield f"{_place(item)} with {item.score} instead of {memory_key} with {score}"
 
 
 def _pages(storage: Storage, which: int, op: SearchOp, step: int) -> Iterator[Any]:
@@ -532,12 +537,6 @@ class ValkeyAgreement(Agreement):
 
 
 TestStoreAgreement = Agreement.TestCase
-TestStoreAgreement.settings = settings(
-    max_examples=500 if PROVING else 20,
-    stateful_step_count=50 if PROVING else 25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+TestStoreAgreement.settings = machine_settings(few=20, many=500, few_steps=25, many_steps=50)
 TestValkeyAgreement = ValkeyAgreement.TestCase
-TestValkeyAgreement.settings = settings(TestStoreAgreement.settings, max_examples=150 if PROVING else 6)
+TestValkeyAgreement.settings = machine_settings(few=6, many=150, few_steps=25, many_steps=50)

@@ -24,16 +24,14 @@ import pytest
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 
 import postgres_servers
-import shared_pool
 import stored_memories
 import threadkeep
 from killed_writers import kill, start
 from memory_batches import HOME, INDEX, check_batch, replacing_batch
-from test_crashes import NEVER, Crashing, place_of
+from test_crashes import NEVER, Crashing, location_of, new_transport
 from test_postgres import blocked, execute, fresh_name
 from test_postgres_faults import again_and_again, connections, end_backends
 from threadkeep.backends.in_memory.backend import InMemoryBackend
-from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.drivers.runner import Transport
 from threadkeep.engine.memories import plans as memory_plans
@@ -42,8 +40,6 @@ from threadkeep.errors import Unavailable
 from threadkeep.keep import Keep
 from threadkeep.plan import Failure, Reply, attempt
 from threadkeep.session import Caches, Session
-from threadkeep.transports.direct import Direct
-from threadkeep.transports.sqlite import SqliteFile
 
 MINUTE = 60_000_000
 AWAY = ("away", "b")
@@ -85,11 +81,7 @@ class World:
 
     def reach(self) -> Transport:
         """Return a new transport to the same rows."""
-        if isinstance(self.path, str):
-            return shared_pool.transport(url=self.path)
-        if self.path is None:
-            return Direct(self._memory)
-        return SqliteFile(self.path, SqliteDialect(), durability="relaxed", timeout=5)
+        return new_transport(self.path, self._memory)
 
     @property
     def keep(self) -> Keep:
@@ -97,13 +89,13 @@ class World:
 
     def tale(self) -> Any:
         """Read everything: items, what queries find, expiry; and check for leftovers."""
-        told: list[Any] = []
+        contents: list[Any] = []
         kinds, minutes = (("vector", "text"), (0, 4, 6, 11)) if not self.is_on_valkey else (("vector",), (4, 6))
         for kind in kinds:
             with self.opened(self.reach(), {**INDEX, "search": kind}) as reader:
-                told += [_scored(reader.store, text, kind) for text in ("apple", "rain", "plum")[: len(minutes)]]
-                told += [_living(reader.store, self.clock, later) for later in minutes]
-        return told, self.rows()
+                contents += [_scored(reader.store, text, kind) for text in ("apple", "rain", "plum")[: len(minutes)]]
+                contents += [_living(reader.store, self.clock, later) for later in minutes]
+        return contents, self.rows()
 
     def rows(self) -> dict[MemoryKey, Any]:
         """Return for each memory, expired or not, its vectors, and whether it has words."""
@@ -178,7 +170,7 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path, clock: list[int]) 
     made: list[World] = []
 
     def make() -> World:
-        made.append(World(*place_of(request.param, tmp_path / f"{len(made)}.db"), clock))
+        made.append(World(*location_of(request.param, tmp_path / f"{len(made)}.db"), clock))
         return made[-1]
 
     yield make
@@ -314,15 +306,15 @@ def test_a_process_that_is_killed_leaves_whole_batches(named: str) -> None:
     for _ in range(3):
         child = start(KILLED, named, n)
         assert child.stdout is not None
-        heard = child.stdout.readline().decode()
+        output = child.stdout.readline().decode()
         time.sleep(chance.uniform(0, 0.25))
-        heard += kill(child)
+        output += kill(child)
         if named.startswith("postgres"):
             assert postgres_servers.wait_until(
                 lambda: not connections(postgres_servers.shared(), application(named)), 10
             )
         last = check_batch(named)
-        assert last in (acknowledged := int(heard.split()[-1]), acknowledged + 1)
+        assert last in (acknowledged := int(output.split()[-1]), acknowledged + 1)
         n = last
     if named.startswith("sqlite"):
         check_file(Path(named.removeprefix("sqlite:///")))

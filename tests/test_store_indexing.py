@@ -54,10 +54,10 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
 )
 @pytest.mark.parametrize("wrong", REFUSED)
 def test_a_value_that_is_refused_is_not_embedded_and_says_where(wrong: str, index: Any) -> None:
-    asked: list[Any] = []
+    embedded_texts: list[Any] = []
 
     def asking(texts: Sequence[str]) -> list[list[float]]:
-        asked.extend(texts)
+        embedded_texts.extend(texts)
         return embed(texts)
 
     value, error, said = REFUSED[wrong]
@@ -65,7 +65,7 @@ def test_a_value_that_is_refused_is_not_embedded_and_says_where(wrong: str, inde
     with threadkeep.open("memory://", index=index) as keep:
         with pytest.raises(error, match=said):
             keep.store.batch([PutOp(HOME, "good", {"text": "rain"}), PutOp(HOME, "bad", value)])
-        assert asked == []
+        assert embedded_texts == []
         assert keep.store.search(HOME) == []
 
 

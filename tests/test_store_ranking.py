@@ -133,9 +133,9 @@ def test_answers_are_in_order_whatever_the_planner_does(off: str) -> None:
 def test_a_page_of_any_size_is_answered(url: str, size: int) -> None:
     with threadkeep.open(url, index=index_for(url)) as keep:
         keep.store.batch([PutOp(HOME, f"k{n}", {"text": "apple", "n": n}) for n in range(5)])
-        for asked in ({}, {"query": "apple"}, {"filter": {"n": {"$gte": 0}}}, {"query": "apple", "filter": {"n": 1}}):
-            whole = keys(keep.store.search(HOME, **asked, limit=100))
-            assert keys(keep.store.search(HOME, **asked, limit=size)) == whole
-            assert keep.store.search(HOME, **asked, offset=size) == []
+        for options in ({}, {"query": "apple"}, {"filter": {"n": {"$gte": 0}}}, {"query": "apple", "filter": {"n": 1}}):
+            whole = keys(keep.store.search(HOME, **options, limit=100))
+            assert keys(keep.store.search(HOME, **options, limit=size)) == whole
+            assert keep.store.search(HOME, **options, offset=size) == []
         assert keep.store.list_namespaces(limit=size) == [HOME]
         assert keep.store.list_namespaces(offset=size) == []

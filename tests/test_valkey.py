@@ -100,9 +100,22 @@ def test_two_threads_share_no_key_of_their_own(two: list[tuple[str, str, str]]) 
 
 CONNECTING = {"INFO", "DBSIZE", "CLUSTER", "CLIENT", "COMMAND", "HELLO", "AUTH", "READONLY", "PING"}
 OURS = {
-    "EVAL", "EVALSHA", "WAIT", "ASKING", "EXISTS", "HGET", "HMGET", "ZRANGE", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZRANGEBYSCORE",
-    "ZREVRANGEBYSCORE", "ZMSCORE", "HLEN", "ZCOUNT",
-}  # fmt: skip
+    "EVAL",
+    "EVALSHA",
+    "WAIT",
+    "ASKING",
+    "EXISTS",
+    "HGET",
+    "HMGET",
+    "ZRANGE",
+    "ZRANGEBYLEX",
+    "ZREVRANGEBYLEX",
+    "ZRANGEBYSCORE",
+    "ZREVRANGEBYSCORE",
+    "ZMSCORE",
+    "HLEN",
+    "ZCOUNT",
+}
 IN_SCRIPTS = {
     "EXISTS", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE",
     "RENAME", "UNLINK", "ZADD", "ZRANGE", "ZRANGEBYLEX", "ZREM", "ZREVRANGEBYLEX", "ZRANGEBYSCORE", "ZSCORE", "ZCARD",
@@ -154,12 +167,12 @@ async def _talk(keep: threadkeep.Keep) -> None:
 def test_only_declared_keys_and_commands_of_managed_servers_are_used() -> None:
     server = valkey_servers.shared_one()
     prefix = valkey_servers.fresh_prefix()
-    with valkey_servers.record_commands([server]) as heard:
+    with valkey_servers.record_commands([server]) as commands:
         do_everything(url_of(server, prefix=prefix))
-    assert len(heard) > 1000
+    assert len(commands) > 1000
     declared: set[str] = set()
     scripts = 0
-    for who, name, *words in heard:
+    for who, name, *words in commands:
         if who == "lua":
             assert name.upper() in IN_SCRIPTS, name
             used = words if name.upper() in MANY_KEYS else words[:1]
@@ -491,9 +504,9 @@ def test_five_thousand_messages_are_read_in_slices(url: str) -> None:
         chain = Chain(keep.checkpointer)
         for end in (2500, 5000):
             chain.put({"messages": messages[:end]})
-        with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as heard:
+        with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as commands:
             assert values_of(keep.checkpointer) == {"messages": messages}
-        asked = [len(words) for who, name, *words in heard if name == "EVALSHA" and who != "lua"]
+        asked = [len(words) for who, name, *words in commands if name == "EVALSHA" and who != "lua"]
         assert len(asked) >= 3
         assert max(asked) < 600
         keep.checkpointer.copy_thread("t", "u")
@@ -633,20 +646,20 @@ def test_strict_waits_for_a_replica_where_there_is_one_and_relaxed_does_not() ->
         with threadkeep.open(valkey_servers.shared().url(), durability=durability) as keep:
             Chain(keep.checkpointer).put({"x": 1}, id="1")  # now the servers have the scripts
             keep.store.put(("a",), "k", {"x": 1})
-            with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as heard:
+            with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as commands:
                 Chain(keep.checkpointer).put({"x": 2}, id="2")
                 keep.store.put(("a",), "k", {"x": 2})
-        waited[durability] = sum(name == "WAIT" for _, name, *_ in heard)
+        waited[durability] = sum(name == "WAIT" for _, name, *_ in commands)
     assert waited == {"strict": 2, "relaxed": 0}
 
 
 def test_a_read_waits_for_no_replica() -> None:
     with threadkeep.open(valkey_servers.shared().url(replicas=2)) as keep:
         Chain(keep.checkpointer).put({"x": 1})
-        with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as heard:
+        with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as commands:
             for question in ("get_tuple", "list", "threads", "search", "load"):
                 QUESTIONS[question](keep)
-        assert "WAIT" not in {name for _, name, *_ in heard}
+        assert "WAIT" not in {name for _, name, *_ in commands}
 
 
 def test_a_server_that_is_full_is_unavailable_and_what_was_there_stays(server: valkey_servers.Server) -> None:

@@ -262,14 +262,20 @@ def test_a_copy_is_found_by_every_run_that_left_something_in_its_source(url: str
 RAW = {
     "refs": ("UPDATE tk_checkpoints SET refs = :bad WHERE thread = :number", "undecodable"),
     "a parent": ("UPDATE tk_checkpoints SET parent = :bad WHERE thread = :number", "undecodable"),
-    "a checkpoint's id": ("UPDATE tk_checkpoints SET id = :bad WHERE thread = :number AND id = (SELECT max(id) FROM tk_checkpoints WHERE thread = :number)", "undecodable"),
+    "a checkpoint's id": (
+        (
+            "UPDATE tk_checkpoints SET id = :bad WHERE thread = :number AND id = "
+            "(SELECT max(id) FROM tk_checkpoints WHERE thread = :number)"
+        ),
+        "undecodable",
+    ),
     "entries": ("UPDATE tk_writes SET entries = 'no JSON' WHERE thread = :number", "undecodable"),
     "a task": ("UPDATE tk_writes SET path = :bad WHERE thread = :number", "undecodable"),
     "a thread's id": ("UPDATE tk_threads SET id = :bad WHERE thread = :number", "catalogue"),
     "a thread's kind": ("UPDATE tk_threads SET kind = 'grap' WHERE thread = :number", "catalogue"),
     "counters of lanes": ("UPDATE tk_threads SET nexts = :bad WHERE thread = :number", "catalogue"),
     "the thread's row": ("DELETE FROM tk_threads WHERE thread = :number", "catalogue"),
-}  # fmt: skip
+}
 
 
 def test_invalid_columns_are_reported_and_stop_nothing(tables_url: str) -> None:
@@ -290,12 +296,12 @@ def test_invalid_columns_are_reported_and_stop_nothing(tables_url: str) -> None:
         kinds = {problem.problem for problem in verified.problems}
         assert kinds <= {"undecodable", "catalogue", "missing parent", "counter"}
         for n, (name, (_, kind)) in enumerate(RAW.items()):
-            told = [
+            read_all = [
                 p
                 for p in verified.problems
                 if p.thread == f"damaged {n}" or (name in ("a thread's id", "the thread's row") and p.problem == kind)
             ]
-            assert kind in {problem.problem for problem in told}, name
+            assert kind in {problem.problem for problem in read_all}, name
         assert not any(problem.thread == SEED for problem in verified.problems)
 
 
@@ -334,10 +340,10 @@ def test_damaged_memories_are_reported(tables_url: str) -> None:
         )
         execute("UPDATE tk_memories SET key = :key WHERE memory = :memory", {"memory": numbers[2], "key": b"other"})
         execute("UPDATE tk_vectors SET field = 5 WHERE memory = :memory", {"memory": numbers[3]})
-        said = [problem.message for problem in keep.verify().problems]
+        problem_messages = [problem.message for problem in keep.verify().problems]
         assert all(problem.problem == "memory" for problem in keep.verify().problems)
         for words in ("which is not there", "does not make sense", "another memory's", "vectors are missing"):
-            assert any(words in each for each in said), (words, said)
+            assert any(words in each for each in problem_messages), (words, problem_messages)
 
 
 def test_a_file_with_any_byte_changed_is_verified_and_what_verifies_can_be_read(tmp_path: Path) -> None:
@@ -346,7 +352,7 @@ def test_a_file_with_any_byte_changed_is_verified_and_what_verifies_can_be_read(
     with threadkeep.open(f"sqlite:///{original}", durability="relaxed") as keep:
         seeded(keep)
         keep.store.put(("notes",), "k", {"text": "word"})
-        before = told(keep)
+        before = read_all(keep)
     chance = random.Random(7)
     found = 0
     for n in range(40):
@@ -357,17 +363,22 @@ def test_a_file_with_any_byte_changed_is_verified_and_what_verifies_can_be_read(
             problems = keep.verify().problems
             found += bool(problems)
             if not problems:
-                assert told(keep) == before
+                assert read_all(keep) == before
         damaged.unlink()
     assert found > 15
 
 
-def told(keep: threadkeep.Keep) -> list[Any]:
+def read_all(keep: threadkeep.Keep) -> list[Any]:
     return [(found.checkpoint, found.pending_writes) for found in keep.checkpointer.list(None)]
 
 
 def spoil_column(path: Path, chance: random.Random) -> None:
-    columns = {"tk_items": ["payload"], "tk_checkpoints": ["body", "refs", "parent"], "tk_writes": ["body", "refs", "path"], "tk_threads": ["nexts", "top"]}  # fmt: skip
+    columns = {
+        "tk_items": ["payload"],
+        "tk_checkpoints": ["body", "refs", "parent"],
+        "tk_writes": ["body", "refs", "path"],
+        "tk_threads": ["nexts", "top"],
+    }
     table = chance.choice(list(columns))
     column = chance.choice(columns[table])
     connection = apsw.Connection(str(path))
@@ -414,7 +425,7 @@ async def test_wrong_arguments_and_progress(url: str, call: Caller) -> None:
         graph = graph_scenarios.letters(keep.checkpointer)
         for id in ("a", "b", "c"):
             await call(graph, "invoke", {"foo": ""}, {"configurable": {"thread_id": id}})
-        heard: list[tuple[int, int | None, str]] = []
-        verified = await call(keep, "verify", kind="graph", on_progress=lambda *told: heard.append(told))
+        progress: list[tuple[int, int | None, str]] = []
+        verified = await call(keep, "verify", kind="graph", on_progress=lambda *read_all: progress.append(read_all))
         assert (verified.threads, verified.ok) == (3, True)
-        assert [told for told in heard if told[1] is not None] == [(0, 3, "a"), (1, 3, "b"), (2, 3, "c")]
+        assert [read_all for read_all in progress if read_all[1] is not None] == [(0, 3, "a"), (1, 3, "b"), (2, 3, "c")]

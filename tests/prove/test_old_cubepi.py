@@ -40,7 +40,8 @@ def agent(keep, *answers, thread="t"):
     provider = FauxProvider()
     provider.set_responses(list(answers))
     known = inspect.signature(Agent.__init__).parameters
-    model = {"provider": provider, "model": Model(id="m", provider="faux")} if "provider" in known else {"model": provider.model("m")}
+    old = {"provider": provider, "model": Model(id="m", provider="faux")}
+    model = old if "provider" in known else {"model": provider.model("m")}
     tool = AgentTool(name="look", description="Look somewhere.", parameters=Where, execute=look)
     return Agent(**model, tools=[tool], middleware=[Counting()], checkpointer=keep.cube, thread_id=thread)
 

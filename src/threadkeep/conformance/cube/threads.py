@@ -12,10 +12,36 @@ from threadkeep.conformance.cube.samples import load, load_texts, user
 from threadkeep.conformance.declarations import needs
 
 IDS = [
-    "a", "A", "a b", " a", "a.b", "a/b", "a:b", "a|b", "a%b", "a_b", "axb", "a*b", "a'b", 'a"b', "a\\b", "a\nb", "0", "00",
-    "None", "\u00e9", "e\u0301", "\U0001f99c", "{a}", "$1", "?", "a" * 200,
-    "3c0d9a36-6a51-4f0e-9d0c-6f6c9f6f7a10", "3c0d9a366a514f0e9d0c6f6c9f6f7a10", "3C0D9A36-6A51-4F0E-9D0C-6F6C9F6F7A10",
-]  # fmt: skip
+    "a",
+    "A",
+    "a b",
+    " a",
+    "a.b",
+    "a/b",
+    "a:b",
+    "a|b",
+    "a%b",
+    "a_b",
+    "axb",
+    "a*b",
+    "a'b",
+    'a"b',
+    "a\\b",
+    "a\nb",
+    "0",
+    "00",
+    "None",
+    "\u00e9",
+    "e\u0301",
+    "\U0001f99c",
+    "{a}",
+    "$1",
+    "?",
+    "a" * 200,
+    "3c0d9a36-6a51-4f0e-9d0c-6f6c9f6f7a10",
+    "3c0d9a366a514f0e9d0c6f6c9f6f7a10",
+    "3C0D9A36-6A51-4F0E-9D0C-6F6C9F6F7A10",
+]
 DOUBTFUL_IDS = {"empty": "", "NUL": "a\0b", "lone surrogate": "a\ud800b", "very long": "a" * 10_000}
 
 

@@ -81,9 +81,32 @@ def test_a_tuple_comes_back_as_the_same_elements(my_store: Caller) -> None:
 # --- keys
 
 KEYS = [
-    "a", "A", "a b", " a", "a.b", "a/b", "a:b", "a|b", "a%b", "a_b", "axb", "a*b", "a'b", 'a"b', "a\\b", "a\nb", "$", "0",
-    "00", "None", "\u00e9", "e\u0301", "\U0001f99c", "6f1b2c", "a" * 255,
-]  # fmt: skip
+    "a",
+    "A",
+    "a b",
+    " a",
+    "a.b",
+    "a/b",
+    "a:b",
+    "a|b",
+    "a%b",
+    "a_b",
+    "axb",
+    "a*b",
+    "a'b",
+    'a"b',
+    "a\\b",
+    "a\nb",
+    "$",
+    "0",
+    "00",
+    "None",
+    "\u00e9",
+    "e\u0301",
+    "\U0001f99c",
+    "6f1b2c",
+    "a" * 255,
+]
 DOUBTFUL_KEYS = {"empty": "", "NUL": "a\0b", "lone surrogate": "a\ud800b", "very long": "a" * 10_000}
 
 
