@@ -20,7 +20,7 @@ from checkpoint_chains import Chain, config, list_ids, values_of
 from graph_scenarios import THREAD, chat, nested, replies, two_questions
 from row_invariants import find_problems
 from sync_async import Caller
-from test_crashes import PAST, World, location_of, talk
+from test_crashes import PAST, World, location_of, message_list
 from test_crashes import do as act
 from test_crashes import put as put_args
 from test_delta_graphs import build as delta_graph
@@ -32,7 +32,7 @@ from threadkeep.errors import Conflict, Missing, Unavailable
 from threadkeep.jobs import branches
 from threadkeep.plan import Request
 
-SHORT = put_args("t", "3", "2", messages=talk(3), run="second")
+SHORT = put_args("t", "3", "2", messages=message_list(3), run="second")
 """Replaces a long value, whose handling takes long."""
 SEED = [f"ckpt_{n:03}" for n in range(1, 7)]
 

@@ -238,14 +238,14 @@ async def test_a_subgraphs_checkpoints_are_deleted_with_their_root_and_the_graph
 def test_a_cube_thread_is_pruned_by_policy_too(url: str) -> None:
     import asyncio  # noqa: PLC0415
 
-    async def talk(keep: threadkeep.Keep) -> None:
+    async def write_cube_thread(keep: threadkeep.Keep) -> None:
         for n in range(5):
             await keep.cube.claim_run("talk", f"r{n}")
             await keep.cube.append("talk", [UserMessage(content=[TextContent(text=f"m{n}")], run_id=f"r{n}")])
             await keep.cube.mark_run_complete("talk", f"r{n}")
 
     with threadkeep.open(url) as keep:
-        asyncio.run(talk(keep))
+        asyncio.run(write_cube_thread(keep))
         keep.tag("talk", "0000000001", "first")
         would = keep.prune(policy=Policy(keep_last=2), dry_run=True)
         before = keep.thread("talk")
