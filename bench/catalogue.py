@@ -83,7 +83,8 @@ def statements(columns: Callable[[str], list[str]], series: str) -> Iterator[str
         id = "convert_to('t' || s.k, 'UTF8')" if "generate_series" in series else "CAST('t' || s.k AS BLOB)"
         changed = CHANGED | ({"id": id} if table == "tk_threads" else {})
         rest = ", ".join(changed.get(name, name).format(n="s.k") for name in columns(table)[1:])
-        yield f"INSERT INTO {table} SELECT {selected.format(n='s.k', columns=rest)} FROM {table}, {series}"  # noqa: S608 - names of ours
+        values = selected.format(n="s.k", columns=rest)
+        yield f"INSERT INTO {table} SELECT {values} FROM {table}, {series}"  # noqa: S608 - our own names
 
 
 @contextmanager
@@ -94,7 +95,8 @@ def files() -> Iterator[Callable[[str, int, int], threadkeep.Keep]]:
             url = f"sqlite:///{folder}/{name}.db"
             put_one(url, checkpoints)
             file = apsw.Connection(f"{folder}/{name}.db")
-            series = f"(WITH RECURSIVE s(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM s WHERE k < {threads - 1}) SELECT k FROM s) s"  # noqa: S608 - names of ours
+            numbers = f"SELECT 1 UNION ALL SELECT k + 1 FROM s WHERE k < {threads - 1}"  # noqa: S608 - a number
+            series = f"(WITH RECURSIVE s(k) AS ({numbers}) SELECT k FROM s) s"  # noqa: S608
             with file:
                 for statement in statements(partial(columns_of, file), series):
                     file.execute(statement)
@@ -118,11 +120,9 @@ def schemas() -> Iterator[Callable[[str, int, int], threadkeep.Keep]]:
         series = f"generate_series(1, {threads - 1}) s(k)"
 
         def columns(table: str) -> list[str]:
-            condition = f"table_schema = '{name}' and table_name = '{table}' order by ordinal_position"  # of ours, both
-            return [
-                row[0]
-                for row in server.execute("select column_name from information_schema.columns where " + condition)  # noqa: S608 - as above
-            ]
+            condition = f"table_schema = '{name}' and table_name = '{table}' order by ordinal_position"
+            query = "select column_name from information_schema.columns where " + condition  # noqa: S608
+            return [row[0] for row in server.execute(query)]
 
         inserts = list(statements(columns, series))
         server.execute(f"set search_path to {name}; {'; '.join(inserts)}; analyze")

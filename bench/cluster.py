@@ -90,12 +90,20 @@ async def costs(keep: threadkeep.Keep, cluster: Any, turns: int, threads: range)
     count, each = len(threads), len(threads) * turns
     whole = sum(len(JsonPlusSerializer().dumps_typed(call.rest[0])[1]) for call in calls if call.method == "put")
     return [
-        Row(f"threads of {turns} turns: primaries' CPU time", "ms a turn", {"Valkey": (after.cpu - before.cpu) * 1e3 / each}),
-        Row("commands that primaries execute, in scripts too", "a turn", {"Valkey": (after.commands - before.commands) / each}),
+        Row(
+            f"threads of {turns} turns: primaries' CPU time",
+            "ms a turn",
+            {"Valkey": (after.cpu - before.cpu) * 1e3 / each},
+        ),
+        Row(
+            "commands that primaries execute, in scripts too",
+            "a turn",
+            {"Valkey": (after.commands - before.commands) / each},
+        ),
         Row("received by primaries", "KB a turn", {"Valkey": (after.received - before.received) / 1e3 / each}),
         Row("memory of primaries", "KB a thread", {"Valkey": (after.memory - before.memory) / 1e3 / count}),
         Row("whole checkpoints, as other savers store them", "KB a thread", {"Valkey": whole / 1e3}),
-    ]  # fmt: skip
+    ]
 
 
 async def listing(keep: threadkeep.Keep, cluster: Any) -> list[Row]:

@@ -2,8 +2,8 @@
 
 The official ones are set up as their documentation advises. A sync PostgresSaver or PostgresStore has one connection: a
 pool costs CPU and gains nothing, since calls hold a lock. The async saver has a pool as large as threadkeep's.
-SqliteStore does not set a journal mode; it gets the write-ahead log that SqliteSaver and threadkeep turn on, which costs
-fewer syncs than SQLite's default.
+SqliteStore does not set a journal mode; it gets the write-ahead log that SqliteSaver and threadkeep turn on, which
+costs fewer syncs than SQLite's default.
 """
 
 from __future__ import annotations

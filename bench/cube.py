@@ -9,8 +9,8 @@ All have the same durability: synchronous=FULL on SQLite, synchronous_commit=on 
 rollback journal, which costs more syncs than the write-ahead log that threadkeep turns on. So it runs twice, once with
 the write-ahead log turned on for it; ratios are with that one.
 
-Contenders take turns call by call, and the first one changes, so that a busy machine slows all equally. Read the ratios:
-times of two runs cannot be compared, and no time makes a run fail.
+Contenders take turns call by call, and the first one changes, so that a busy machine slows all equally. Read the
+ratios: times of two runs cannot be compared, and no time makes a run fail.
 """
 
 from __future__ import annotations
@@ -318,8 +318,8 @@ async def changes(benchmark: Benchmark) -> AsyncIterator[Row]:
 async def loads(benchmark: Benchmark) -> AsyncIterator[Row]:
     """Measure loading a short thread, alone and among others.
 
-    Before a load with a new connection, the database is opened and read once, unmeasured, so that what another contender
-    left in the machine's caches, such as a scan of its whole file, does not count.
+    Before a load with a new connection, the database is opened and read once, unmeasured, so that what another
+    contender left in the machine's caches, such as a scan of its whole file, does not count.
     """
     beside = {others: benchmark.installations(f"loads-{others}") for others in (0, benchmark.others)}
     anew: dict[int, Mapping[str, float]] = {}
@@ -389,7 +389,7 @@ async def crowd(benchmark: Benchmark) -> AsyncIterator[Row]:
     async with AsyncExitStack() as stack:
         savers = await open_all(stack, benchmark.installations("crowd"))
         make = lambda: [(f"crowd-{n}", source.run(source.id())) for n in range(CROWD)]  # noqa: E731
-        together = lambda saver, message_batch: asyncio.gather(*(run(saver, each) for each in message_batch))  # noqa: E731
+        together = lambda saver, batches: asyncio.gather(*(run(saver, each) for each in batches))  # noqa: E731
         yield Row(f"{CROWD} threads at once, a run each", "ms", await measure(savers, make, together, FEW_ROUNDS))
 
 

@@ -66,7 +66,10 @@ def rows(thread: str, shape: Shape) -> Iterator[tuple[tuple[Any, ...], tuple[Any
         }  # fmt: skip
         metadata = json.dumps({"source": "loop", "step": n, "parents": {}, "thread_id": thread}).encode()
         write = SERDE.dumps_typed([message])
-        yield (thread, "", id, parent, *SERDE.dumps_typed(checkpoint), metadata), (thread, "", id, "task", "~pull", 0, "messages", *write)  # fmt: skip
+        yield (
+            (thread, "", id, parent, *SERDE.dumps_typed(checkpoint), metadata),
+            (thread, "", id, "task", "~pull", 0, "messages", *write),
+        )
         parent = id
 
 
@@ -130,9 +133,15 @@ def measure(name: str, shape: Shape, sample: int, table: Table) -> bool:
         wrong = count_unequal(source, target, shape, sample) + figures["differences"]
         size = Path(folder, "target.db").stat().st_size
         table.add_row(
-            name, f"{figures['checkpoints']:,}", f"{source.stat().st_size / 1e6:,.1f} MB", f"{size / 1e6:,.1f} MB",
-            f"{figures['seconds']:.1f} s", f"{figures['again']:.1f} s", f"{figures['mb']:.0f} MB", "yes" if not wrong else f"{wrong} differ",
-        )  # fmt: skip
+            name,
+            f"{figures['checkpoints']:,}",
+            f"{source.stat().st_size / 1e6:,.1f} MB",
+            f"{size / 1e6:,.1f} MB",
+            f"{figures['seconds']:.1f} s",
+            f"{figures['again']:.1f} s",
+            f"{figures['mb']:.0f} MB",
+            "yes" if not wrong else f"{wrong} differ",
+        )
     return figures["mb"] < LIMIT_MB and not wrong
 
 

@@ -1,8 +1,8 @@
 """The memories behind our store figures: notes about users, the same in every run.
 
 A note is about 250 bytes of JSON. Ten users have the same number of notes each, in ten namespaces each. The texts are
-docstrings of the standard library. The vectors are clustered, as those of real texts are, and come from a dictionary, so
-no model's time is measured, and the exact nearest notes are known.
+docstrings of the standard library. The vectors are clustered, as those of real texts are, and come from a dictionary,
+so no model's time is measured, and the exact nearest notes are known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Note(NamedTuple):
 
 
 def note(number: int) -> Note:
-    """Return a note. Kind and importance do not depend on the user. Importance has two digits: PostgresStore compares text."""
+    """Return a note. Importance has two digits, because PostgresStore compares text."""
     prose = corpus().prose
     start = number * TEXT % (len(prose) - TEXT)
     user, topic, rest = number % USERS, number // USERS % TOPICS, number // (USERS * TOPICS)

@@ -7,9 +7,9 @@ The texts are docstrings and comments of the standard library, and their sentenc
 them in 256 dimensions before anything is measured; its weights are in its package. Namespaces are modules, in groups:
 one has half of all texts, one a tenth, one a hundredth. Questions are texts that are not stored.
 
-Recall is the share of the ten exact nearest texts, computed by numpy, that a search returns among its ten. PostgreSQL is
-queried twice: by a Keep without a cache, so that pgvector ranks, and by one with the default cache, which ranks itself,
-as on SQLite.
+Recall is the share of the ten exact nearest texts, computed by numpy, that a search returns among its ten. PostgreSQL
+is queried twice: by a Keep without a cache, so that pgvector ranks, and by one with the default cache, which ranks
+itself, as on SQLite.
 """
 
 from __future__ import annotations

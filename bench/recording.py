@@ -1,7 +1,7 @@
 """Records the saver calls of the conversation and replays them, to time savers without the graph.
 
-A turn is recorded, replayed on every contender and dropped: all turns together would be gigabytes of messages.
-Each turn starts from freshly decoded values, as after a real read, so no saver profits from seeing the same objects over
+A turn is recorded, replayed on every contender and dropped: all turns together would be gigabytes of messages. Each
+turn starts from freshly decoded values, as after a real read, so no saver profits from seeing the same objects over
 many turns. A replay cannot show the advantage of a saver that recognizes objects which its own read returned.
 """
 

@@ -113,7 +113,7 @@ def reads(savers: Mapping[str, Saver], label: str) -> Iterator[Row]:
 
 
 def cold_read(installations: Sequence[Installation], label: str) -> Row:
-    """Measure from opening the database to the first result. Caches of the server and the operating system stay warm."""
+    """Measure from opening the database to the first result. Caches of server and operating system stay warm."""
 
     def read(one: Installation) -> None:
         with ExitStack() as stack:

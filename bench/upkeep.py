@@ -2,8 +2,8 @@
 
     python bench/upkeep.py                  # 200 concurrent threads of 4 turns, several times; some minutes
 
-Autovacuum is off, to show what the tables do without it. Counts and bytes hardly differ between two runs; of times, read
-the ratios.
+Autovacuum is off, to show what the tables do without it. Counts and bytes hardly differ between two runs; of times,
+read the ratios.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.table import Table
 
 import threadkeep
 from contenders import THREADKEEP
-from recording import Call, Stopwatch, areplay, record, replay
+from recording import Call, Method, Stopwatch, areplay, record, replay
 from storages import PostgresDatabases
 from workload import Saver
 
@@ -171,7 +171,7 @@ def partition_tables(url: str, count: int) -> None:
 
 def report_partitions(console: Console, storage: PostgresDatabases, turns: Turns) -> None:
     table = Table("partitions of each table")
-    methods = ("put", "put_writes", "get_tuple")
+    methods: tuple[Method, ...] = ("put", "put_writes", "get_tuple")
     for method in methods:
         table.add_column(f"{method}, ms", justify="right")
     watches = {count: Stopwatch() for count in PARTITIONS}
@@ -189,7 +189,8 @@ def report_partitions(console: Console, storage: PostgresDatabases, turns: Turns
                 for count, saver in savers.items():
                     replay(saver, calls, thread=f"r{number}", watch=watches[count])
     for count, watch in watches.items():
-        table.add_row(str(count or "none"), *(f"{watch.median(method) * 1e3:.2f}" for method in methods))  # type: ignore[arg-type]
+        medians = (f"{watch.median(method) * 1e3:.2f}" for method in methods)
+        table.add_row(str(count or "none"), *medians)
     console.print(table)
 
 

@@ -1,4 +1,4 @@
-"""Memories of a user, shared by all threads: found by words, then by meaning, with a tiny embedder instead of a model."""
+"""Memories of a user, shared by all threads: found by words, then by meaning, with a tiny embedder."""
 
 import re
 import tempfile

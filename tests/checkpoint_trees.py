@@ -15,7 +15,7 @@ from checkpoint_chains import config
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """One checkpoint. `delta` names the delta channels that its metadata counts, as LangGraph does between snapshots."""
+    """One checkpoint. `delta` names the delta channels that its metadata counts, as between LangGraph's snapshots."""
 
     id: str
     parent: str | None = None
@@ -103,7 +103,7 @@ VALUE = st.one_of(st.none(), st.integers(0, 9), st.text(max_size=3), st.lists(st
 
 @st.composite
 def random_trees(draw: st.DrawFn) -> list[Step]:
-    """Draw forests with forks, seeds of both kinds, parallel tasks and three runs. Any earlier checkpoint may be a parent."""
+    """Draw forests with forks, seeds of both kinds, parallel tasks and three runs."""
     run = st.sampled_from(["r1", "r2", "r3"])
     steps: list[Step] = []
     for n in range(draw(st.integers(1, 8))):

@@ -109,6 +109,22 @@ class Writers:
                 assert written >= set(self._written[name])
 
 
+def prune_at_read(keep: threadkeep.Keep, thread: str, *, number: int) -> list[Any]:
+    """Prune a thread just before this read of the storage. Return the list of reads up to then."""
+    transport: Any = keep._session.transport
+    read, reads = transport.read, list[Any]()
+
+    def count(request: Any) -> Any:
+        reads.append(request)
+        if len(reads) == number:
+            transport.read = read
+            keep.checkpointer.prune([thread])
+        return read(request)
+
+    transport.read = count
+    return reads
+
+
 def _log(number: int) -> list[str]:
     """Return the last twenty entries of a list that grows by one each time. Some entries are long."""
     return [f"{n} " * (200 if n % 10 == 0 else 5) for n in range(max(0, number - 20), number + 1)]

@@ -48,7 +48,7 @@ BACKENDS = [
     Backend("valkey", lambda folder, n: valkey_servers.shared().url(), lasting=True, words=False, tables=False),
 ]
 
-# The Valkey cluster is slow. `make test` runs only its own tests, the suites and the models on it; `make prove` runs all.
+# The Valkey cluster is slow. `make test` runs only its own tests, the suites and the models; `make prove` runs all.
 ON_THE_CLUSTER = {
     "test_agreement.py", "test_audit.py", "test_cli.py", "test_conformance.py", "test_cube_conformance.py",
     "test_doctor.py", "test_repair.py", "test_store_agreement.py", "test_store_conformance.py", "test_valkey.py",
@@ -162,7 +162,7 @@ def saver(keep: threadkeep.Keep) -> threadkeep.KeepSaver:
 
 @pytest.fixture(params=[SyncCaller(), AsyncCaller()], ids=["sync", "async"])
 def call(request: pytest.FixtureRequest) -> Caller:
-    """`await call(saver, "put", …)` and `await call.every(saver, "list", …)`, sync and async. Works on graphs too."""
+    """`await call(saver, "put", …)` and `await call.every(saver, "list", …)`, sync and async; on graphs too."""
     caller: Caller = request.param
     return caller
 

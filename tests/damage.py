@@ -140,7 +140,8 @@ class SqlRows(StoredRows):
 
     def checkpoints(self) -> list[CheckpointRow]:
         rows = self._rows(
-            "SELECT ns, id, parent, run, step, source, labels, time, hidden, refs, body FROM tk_checkpoints WHERE thread = :number"
+            "SELECT ns, id, parent, run, step, source, labels, time, hidden, "
+            "refs, body FROM tk_checkpoints WHERE thread = :number"
         )
         return [self._dialect.checkpoint_row(row) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Example threads to inspect: a chat with tools, branches and a question; a fan-out with a subgraph; CubeLoop threads."""
+"""Example threads to inspect: a chat with tools, branches and a question; a fan-out with a subgraph; cube threads."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ def failing(saver: Any) -> Any:
 def write_threads(keep: Any) -> Any:
     """Write the threads `chat`, `fan` and `broken`. Return the chat's graph; its classes are no longer importable.
 
-    The chat: a question, a tool call, an answer; then a branch from before the answer by update_state, and an interrupt.
+    The chat: a question, a tool call, an answer; then a branch from before the answer by update_state, and an
+    interrupt.
     """
     app = types.ModuleType("gone_app")
     sys.modules["gone_app"] = app

@@ -19,11 +19,24 @@ from pathlib import Path
 from typing import Any
 
 _IMPORTED = (
-    "apsw", "asyncio", "checkpoint_chains", "cubeloop", "langchain_core.messages", "langgraph.graph", "langgraph.prebuilt",
-    "langgraph.store.memory", "multiprocessing", "numpy", "psycopg_pool", "threadkeep.adapters.cubeloop",
-    "threadkeep.adapters.langgraph_saver", "threadkeep.adapters.langgraph_store", "threadkeep.transports.postgres",
-    "threadkeep.transports.sqlite", "threadkeep.transports.valkey",
-)  # fmt: skip
+    "apsw",
+    "asyncio",
+    "checkpoint_chains",
+    "cubeloop",
+    "langchain_core.messages",
+    "langgraph.graph",
+    "langgraph.prebuilt",
+    "langgraph.store.memory",
+    "multiprocessing",
+    "numpy",
+    "psycopg_pool",
+    "threadkeep.adapters.cubeloop",
+    "threadkeep.adapters.langgraph_saver",
+    "threadkeep.adapters.langgraph_store",
+    "threadkeep.transports.postgres",
+    "threadkeep.transports.sqlite",
+    "threadkeep.transports.valkey",
+)
 _MAX_MESSAGE = 1 << 17
 _SUBREAPER = 36
 _lock = threading.Lock()

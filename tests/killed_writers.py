@@ -76,9 +76,10 @@ while time.monotonic() < end:
     messages = [*messages[-30:], {"id": id, "text": f"{name} {n} " * 60}]
     checkpoint = {"v": 4, "id": id, "ts": "2026-01-01T00:00:00+00:00", "channel_values": {"messages": messages},
                   "channel_versions": {"messages": version}, "versions_seen": {}, "updated_channels": ["messages"]}
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": found and found.checkpoint["id"]}}
+    config = {"configurable": {**latest["configurable"], "checkpoint_id": found and found.checkpoint["id"]}}
     saver.put(config, checkpoint, {"source": "loop", "step": n, "count": len(messages)}, {"messages": version})
-    saver.put_writes({"configurable": {**latest["configurable"], "checkpoint_id": id}}, [("messages", messages[-1])], name)
+    at = {"configurable": {**latest["configurable"], "checkpoint_id": id}}
+    saver.put_writes(at, [("messages", messages[-1])], name)
     n += 1
     if n % 7 == 0:
         saver.prune(["t"])

@@ -59,7 +59,7 @@ def check_vectors(url: str, store: threadkeep.KeepStore) -> None:
 
 
 def mixed_batches(name: str, rounds: int) -> Iterator[list[PutOp]]:
-    """Yield batches on the writer's own keys, which come and go, and on keys that all writers change, in two partitions."""
+    """Yield batches on the writer's own keys, which come and go, and on shared keys, in two partitions."""
     for n in range(rounds):
         text = f"{TEXTS[n % len(TEXTS)]} {name}"
         yield [
@@ -101,7 +101,7 @@ def replacing_batch(n: int, url: str = "") -> list[PutOp]:
 
 
 def check_batch(url: str) -> int:
-    """Return the number of the stored batch, after checking that it is whole, with its vectors and words and no others."""
+    """Return the number of the stored batch, after checking that it is whole, with exactly its vectors and words."""
     with threadkeep.open(url, index=INDEX) as keep:
         found = keep.store.search((), limit=100)
         (n,) = {item.value["n"] for item in found}

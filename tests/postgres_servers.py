@@ -1,7 +1,8 @@
-"""Real PostgreSQL servers: one that a test run shares, and others to restart, crash, pause, replicate or put behind pgbouncer.
+"""Real PostgreSQL servers: one that a test run shares, and others to restart, crash, pause or replicate.
 
 All files of a run are in one temporary folder. Each process that uses it holds a lock. When the last one is gone, even
-by SIGKILL, a cleanup process (this file as a script) stops the servers and removes the folder. Linux only: it reads /proc.
+by SIGKILL, a cleanup process (this file as a script) stops the servers and removes the folder. Linux only: it reads
+/proc.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Server:
             raise ServerError(f"{error}\n{_tail(self.log)}") from None
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop the server: `smart` waits for clients, `fast` rolls them back, `immediate` recovers at the next start."""
+        """Stop the server: `smart` waits for clients, `fast` rolls them back, `immediate` recovers at next start."""
         self._run("pg_ctl", "stop", "-m", mode, "-w", "-t", str(TIMEOUT))
 
     def restart(self, mode: str = "fast") -> None:
@@ -85,7 +86,7 @@ class Server:
             _signal(each, signal.SIGCONT)
 
     def standby(self, folder: Path, port: int, name: str) -> Server:
-        """Create a standby, which follows this server once started. `synchronous_standby_names` may contain its name."""
+        """Create a standby, which follows this server once started. `synchronous_standby_names` may name it."""
         twin = Server(folder, self.bin, port, {"wal_retrieve_retry_interval": "100ms", **self.settings})
         twin.settings.pop("synchronous_standby_names", None)
         _give_to_server_account(folder)

@@ -1,4 +1,4 @@
-"""Consistency checks on the rows of a SQLite file, a PostgreSQL schema or Valkey: no dangling references, right counts."""
+"""Consistency checks on the rows of SQLite, PostgreSQL or Valkey: no dangling references, right counts."""
 
 from __future__ import annotations
 
@@ -81,19 +81,37 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
         assert order >= {b"u" + encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}, key
         _check_indexes(key, row, there, order, checkpoints)
         threads.append(
-            {"thread": number, "id": to_bytes(row.key.id), "nexts": b"".join(map(varint, row.nexts)), "labels": row.labels,
-             "bytes": row.bytes, "checkpoints": row.checkpoints, "writes": row.writes}
-        )  # fmt: skip
+            {
+                "thread": number,
+                "id": to_bytes(row.key.id),
+                "nexts": b"".join(map(varint, row.nexts)),
+                "labels": row.labels,
+                "bytes": row.bytes,
+                "checkpoints": row.checkpoints,
+                "writes": row.writes,
+            }
+        )
         items = [(item_id(field), value) for field, value in fields.items() if field[:1] == b"i"]
         owned["items"][number] = [{"lane": at.lane, "n": at.n, "payload": value} for at, value in items]
         owned["checkpoints"][number] = [
-            {"refs": pack_ranges(each.refs), "labels": each.labels, "body": each.body, "id": to_bytes(each.id), "hidden": each.hidden}
+            {
+                "refs": pack_ranges(each.refs),
+                "labels": each.labels,
+                "body": each.body,
+                "id": to_bytes(each.id),
+                "hidden": each.hidden,
+            }
             for each in checkpoints
-        ]  # fmt: skip
+        ]
         owned["writes"][number] = [
-            {"refs": pack_ranges(each.refs), "body": each.body, "task": b"s" + to_bytes(each.task), "entries": ",".join(map(str, each.index))}
+            {
+                "refs": pack_ranges(each.refs),
+                "body": each.body,
+                "task": b"s" + to_bytes(each.task),
+                "entries": ",".join(map(str, each.index)),
+            }
             for each in writes
-        ]  # fmt: skip
+        ]
     left = {key: value for key, value in there.items() if key[4:6] not in (b"t:", *_OF_MEMORIES) and value}
     assert not left, f"index entries of threads that do not exist: {left}"
     return owned, threads
@@ -108,10 +126,10 @@ def _tenant_of(key: bytes) -> bytes:
     return name.split(b"\0\1")[0].replace(b"\0\xff", b"\0") if what in (b"t", b"o") else name
 
 
-def _check_order(key: bytes, fields: Any, order: set[bytes], places: list[bytes]) -> None:
+def _check_order(key: bytes, fields: Any, order: set[bytes], entries_of_rows: list[bytes]) -> None:
     """Check that the order set of a thread has an entry for each of its rows."""
-    assert {place for place in order if place[:1] != b"u"} == set(places), key
-    rows = {b"c" + place[1:] if place[:1] == b"h" else place for place in places}
+    assert {entry for entry in order if entry[:1] != b"u"} == set(entries_of_rows), key
+    rows = {b"c" + entry[1:] if entry[:1] == b"h" else entry for entry in entries_of_rows}
     assert {field for field in fields if field[:1] in (b"c", b"w")} == rows, key
 
 
@@ -119,9 +137,9 @@ def _check_indexes(key: bytes, row: Any, there: dict[bytes, Any], order: set[byt
     """Check that the partition's index sets agree with the thread's row, and remove the entries that were found."""
     names = ValkeyBackend("").names(row.key)
     sets = [there[key[:4] + what + b":" + to_bytes(row.key.tenant)] for what in (b"u", b"c", b"b", b"n")]
-    told = [each.pop(name, None) for each, name in zip(sets, (*[names.member] * 3, names.id), strict=True)]
-    assert told == [row.updated, row.created, row.bytes, 0], key
-    for run in (place[1:] for place in order if place[:1] == b"u"):
+    entries = [each.pop(name, None) for each, name in zip(sets, (*[names.member] * 3, names.id), strict=True)]
+    assert entries == [row.updated, row.created, row.bytes, 0], key
+    for run in (entry[1:] for entry in order if entry[:1] == b"u"):
         assert there[key[:4] + b"r:" + to_bytes(row.key.tenant)].pop(run + names.last) == 0, key
     greatest = there.get(key[:4] + b"k:" + to_bytes(row.key.tenant), {}).pop(names.member, None)
     if checkpoints:

@@ -92,10 +92,19 @@ def _by_hand(saver: Any) -> None:
     sys.modules["gone_module"] = module
     versions = {"a": "00000000000000000000000000000003.0.5", "b": 7}
     checkpoint = {
-        "v": 4, "id": "9-by-hand", "ts": "2026-01-01T00:00:00+00:00", "updated_channels": ["a"], "pending_sends": [],
-        "channel_values": {"a": gone("secret-user"), "b": {"customer_email": "blue moon " * 60_000, "n": {1: b"bytes", (1, 2): 5.5}}},
-        "channel_versions": versions, "versions_seen": {"node": {"a": versions["a"]}}, "unknown": {"k": ["blue moon"]},
-    }  # fmt: skip
+        "v": 4,
+        "id": "9-by-hand",
+        "ts": "2026-01-01T00:00:00+00:00",
+        "updated_channels": ["a"],
+        "pending_sends": [],
+        "channel_values": {
+            "a": gone("secret-user"),
+            "b": {"customer_email": "blue moon " * 60_000, "n": {1: b"bytes", (1, 2): 5.5}},
+        },
+        "channel_versions": versions,
+        "versions_seen": {"node": {"a": versions["a"]}},
+        "unknown": {"k": ["blue moon"]},
+    }
     config = {"configurable": {"thread_id": "by hand", "checkpoint_ns": ""}}
     metadata = {"source": "update", "step": -1, "odd": b"\x00\xff", "note": "password-1234", "tags": ["a", 1.5, None]}
     saver.put(config, checkpoint, metadata, versions)
@@ -104,8 +113,12 @@ def _by_hand(saver: Any) -> None:
     saver.put_writes(
         early, [("a", "Kilimanjaro"), ("__interrupt__", ["4929-0000-1111"])], "task", "~__pregel_pull, node"
     )
-    tree = [Put("c0", None, {"a": list(range(300))}, run="run-1"), PutWrites("c0", "t", (("b", 1),), run="run-2"),
-            Put("c1", "c0", {"a": [*range(5), *range(100, 300)]}, run="run-2"), Put("c2", "c0", {"b": "z"})]  # fmt: skip
+    tree = [
+        Put("c0", None, {"a": list(range(300))}, run="run-1"),
+        PutWrites("c0", "t", (("b", 1),), run="run-2"),
+        Put("c1", "c0", {"a": [*range(5), *range(100, 300)]}, run="run-2"),
+        Put("c2", "c0", {"b": "z"}),
+    ]
     put_steps(saver, "private-thread", tree)
     messages = [{"id": f"m{n}", "text": f"{n} " * 200} for n in range(120)]
     for n in range(6):  # many ranges, which go into range lists
@@ -129,7 +142,13 @@ async def _write_cube_threads(cube: Any) -> None:
     await cube.append(
         "talk", [UserMessage(content=[TextContent(text="more")], metadata={"lone": "\ud800", "n": 2**70})]
     )
-    ask = HitlRequest(question_id="q1", thread_id="talk", payload=ConfirmRequest(prompt="blue moon?", details={"favourite-colour": 1}), created_at=1_700_000_000.5, timeout_seconds=None)  # fmt: skip
+    ask = HitlRequest(
+        question_id="q1",
+        thread_id="talk",
+        payload=ConfirmRequest(prompt="blue moon?", details={"favourite-colour": 1}),
+        created_at=1_700_000_000.5,
+        timeout_seconds=None,
+    )
     await cube.save_pending_request("talk", ask, run_id="6f1c2d1e-2b7a-4c3d-9e8f-0a1b2c3d4e5f")
     await cube.save_hitl_answer("talk", "q0", {"favourite-colour": "Zanzibar"}, run_id="run-é")
     await cube.fork("talk", "forked", after_run_id="run-é")

@@ -1,4 +1,4 @@
-"""Reads stored memories directly from a SQLite file, a PostgreSQL schema or Valkey, and finds leftovers of deleted ones."""
+"""Reads memories directly from SQLite, PostgreSQL or Valkey, and finds leftovers of deleted ones."""
 
 from __future__ import annotations
 

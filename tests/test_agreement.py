@@ -1,8 +1,8 @@
-"""Every saver gives the same answers: each random operation goes to all of them and to a model, and they must agree.
+"""All savers give the same results: each random operation is applied to all backends and to a model.
 
 Memory, SQLite and PostgreSQL, sync and async, and Valkey in fewer examples, each with two Keeps that write the same
-storage in turn (what one remembers of a thread must not survive what the other does to it) and a third that only reads.
-`THREADKEEP_HYPOTHESIS=prove` looks longer.
+storage in turn (what one caches of a thread must not outlive a change by the other) and a third that only reads.
+`THREADKEEP_HYPOTHESIS=prove` searches longer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -23,7 +22,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 
 import shared_pool
 import threadkeep
-from hypothesis_profiles import PROVING
+from hypothesis_profiles import PROVING, machine_settings
 from model import Model, checkpoint_config
 from row_invariants import find_problems, unused_items
 from threadkeep import Problem, ThreadInfo
@@ -43,13 +42,13 @@ SPECIAL = [ERROR, INTERRUPT, RESUME, SCHEDULED]
 LABELS = [1, 1.0, True, "1", None, {"a": [1, {"b": None}]}, {"a": [1.0, {"b": None}]}]
 SOURCES = ["input", "loop", "update", "fork"]
 CACHES = [1 << 26, 20_000, 1 << 26]
-"""The second Keep of each store has to forget most of what it saw."""
+"""The second Keep of each store has a small cache, and drops most of what it read."""
 
 serde = JsonPlusSerializer()
 
 
-def told(found: Any) -> Any:
-    """All that a tuple says; values as the bytes that a serializer makes of them, so types and order count."""
+def dump_tuple(found: Any) -> Any:
+    """Return everything in a tuple, with values as serialized bytes, so that types and order count."""
     if found is None:
         return None
     inner, parent = found.config["configurable"], found.parent_config
@@ -67,26 +66,26 @@ def told(found: Any) -> Any:
     )
 
 
-def told_history(found: Any) -> Any:
-    """The same for the history of delta channels."""
+def dump_history(found: Any) -> Any:
+    """Return the same for the history of delta channels."""
     return {
         channel: (
-            [(task, name, serde.dumps_typed(value)) for task, name, value in told["writes"]],
-            [serde.dumps_typed(told[key]) for key in ("seed",) if key in told],
+            [(task, name, serde.dumps_typed(value)) for task, name, value in dump_tuple["writes"]],
+            [serde.dumps_typed(dump_tuple[key]) for key in ("seed",) if key in dump_tuple],
         )
-        for channel, told in found.items()
+        for channel, dump_tuple in found.items()
     }
 
 
 TELL: dict[str, Callable[[Any], Any]] = {
-    "get_tuple": told,
-    "list": lambda found: [told(each) for each in found],
-    "get_delta_channel_history": told_history,
+    "get_tuple": dump_tuple,
+    "list": lambda found: [dump_tuple(each) for each in found],
+    "get_delta_channel_history": dump_history,
 }
 
 
 def differences(found: Any, expected: Any, where: str = "") -> Iterator[str]:
-    """Where two answers part, shortened."""
+    """Return where two results differ, shortened."""
     if isinstance(found, list | tuple) and isinstance(expected, list | tuple) and len(found) == len(expected):
         for n, (one, other) in enumerate(zip(found, expected, strict=True)):
             yield from differences(one, other, f"{where}[{n}]")
@@ -98,7 +97,7 @@ def differences(found: Any, expected: Any, where: str = "") -> Iterator[str]:
 
 
 class Store:
-    """One storage and the Keeps on it. Its colour is how it is called unless asked otherwise."""
+    """One storage and the Keeps on it, called sync or async by default."""
 
     def __init__(
         self,
@@ -123,7 +122,7 @@ class Store:
         return find_problems(self._path, self._tenant)
 
     def problems(self) -> list[Problem]:
-        """What verify finds, in `make test` in memory only; parents that were never put are the play's own."""
+        """Return what verify finds (in `make test` in memory only), without parents that were never put."""
         if not self.name.startswith("memory") and not PROVING:
             return []
         return [problem for problem in self._keeps[2].verify().problems if problem.problem != "missing parent"]
@@ -136,7 +135,7 @@ class Store:
         self._keeps[which] = self._open(which)
 
     def do(self, which: int, verb: str, *args: Any, flip: bool = False, **kwargs: Any) -> Any:
-        """Call a verb of one Keep's saver, in this store's colour or (flip) in the other one, on a loop of its own."""
+        """Call a verb of one Keep's saver as this store does by default, or (flip) the other way, on its own loop."""
         saver = self._keeps[which].checkpointer
         if self._is_async == flip:
             found = getattr(saver, verb)(*args, **kwargs)
@@ -145,7 +144,7 @@ class Store:
         return run(self._awaited(getattr(saver, f"a{verb}")(*args, **kwargs), verb))
 
     def do_all(self, which: int, calls: Sequence[tuple[Any, ...]], *, flip: bool) -> None:
-        """Make several calls at the same time."""
+        """Make several calls concurrently."""
         saver = self._keeps[which].checkpointer
         if self._is_async == flip:
             with ThreadPoolExecutor(len(calls)) as pool:
@@ -166,7 +165,7 @@ class Store:
         return self._keeps[2].threads(**chosen)
 
     def catalogue(self) -> dict[str, tuple[Any, ...]]:
-        """What it says of each thread, but for times and bytes. However it is ordered and paged, it says the same."""
+        """Return what the catalogue reports of each thread, but times and bytes. All orders and pages must agree."""
         listed = self.threads(order="id")
         for order in ("id", "updated", "created", "bytes"):
             whole = self.threads(order=order)
@@ -212,12 +211,12 @@ def on_server(name: str, url: str, tenant: str, group: str | None = None, *, is_
 
 
 def on_valkey(folder: Path) -> list[Store]:
-    """Alone, in fewer examples: what asks for all threads asks all partitions."""
+    """Only this one, in fewer examples: a query of all threads queries all partitions."""
     return [on_server("valkey", shared_pool.cluster(), shared_pool.fresh_tenant(), is_async=False)]
 
 
 class Agreement(RuleBasedStateMachine):
-    """Ids grow with the steps, but for those that are put in between or again."""
+    """Ids grow with the steps, except those that are put in between or again."""
 
     stores_in = staticmethod(stores)
 
@@ -226,7 +225,7 @@ class Agreement(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.stores = self.stores_in(self.folder)
         self.model = Model()
-        self.live: dict[tuple[str, str, str], dict[str, Any]] = {}  # the objects as the graph holds them
+        self.live: dict[tuple[str, str, str], dict[str, Any]] = {}  # the same objects that the graph holds
         self.known: dict[tuple[str, str, str], None] = {}
         self.clock = 0
         self.touched: set[str] = set()
@@ -235,7 +234,7 @@ class Agreement(RuleBasedStateMachine):
     # --- helpers
 
     def apply(self, data: Any, verb: str, *args: Any, keep: int | None = None, **kwargs: Any) -> None:
-        """Do the same to all, through one of the two Keeps of each."""
+        """Apply the same change to all, through one of the two Keeps of each."""
         which = data.draw(st.sampled_from([0, 0, 0, 1]), "keep") if keep is None else keep
         flip = data.draw(st.booleans(), "other colour")
         getattr(self.model, verb)(*args, **kwargs)
@@ -245,7 +244,7 @@ class Agreement(RuleBasedStateMachine):
     def agree(
         self, which: int, verb: str, *args: Any, flip: bool = False, stores: Sequence[Store] = (), **kwargs: Any
     ) -> None:
-        """Ask all the same."""
+        """Compare the result of the same call on all."""
         expected = TELL[verb](getattr(self.model, verb)(*args, **kwargs))
         for store in stores or self.stores:
             answer = TELL[verb](store.do(which, verb, *args, flip=flip, **kwargs))
@@ -257,7 +256,7 @@ class Agreement(RuleBasedStateMachine):
         return [p for p in self.model.checkpoint_keys() if thread in (None, p[0]) and ns in (None, p[1])]
 
     def new_id(self, draw: Any) -> str:
-        """Mostly greater than all, sometimes in between, sometimes one that is there, here or in another thread."""
+        """Draw an id: mostly greater than all, sometimes in between, sometimes an existing one of any thread."""
         kind = draw(st.sampled_from(["next"] * 6 + ["between", "again"]))
         if kind == "again" and self.known:
             return draw(st.sampled_from([id for _, _, id in self.known]))
@@ -269,7 +268,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES), steps=st.integers(1, 8))
     def run_a_graph(self, data: Any, thread: str, ns: str, steps: int) -> None:
-        """Checkpoints one after the other, with the writes that lead from each to the next."""
+        """Put a chain of checkpoints, with the writes that lead from each to the next."""
         run, parent = self.run(data.draw), self.parent(data.draw, thread, ns)
         for _ in range(steps):
             self.clock += 10
@@ -286,41 +285,43 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), again=st.booleans(), keep=st.integers(0, 1))
     def change_behind_the_back(self, data: Any, thread: str, again: bool, keep: int) -> None:
-        """A checkpoint of one Keep is put again by the other, or the whole thread anew; the first goes on from there."""
+        """Put a checkpoint of one Keep again, or the whole thread, by the other; the first continues from there."""
         self.clock += 20
-        place, parent = (thread, "", f"{self.clock - 10:08}"), self.parent(data.draw, thread, "")
-        self.apply(data, *self.a_put(data, place, parent, {}), keep=1 - keep)
+        checkpoint_key, parent = (thread, "", f"{self.clock - 10:08}"), self.parent(data.draw, thread, "")
+        self.apply(data, *self.a_put(data, checkpoint_key, parent, {}), keep=1 - keep)
         if not again:
             self.apply(data, "delete_thread", thread, keep=keep)
-        self.apply(data, *self.a_put(data, place, parent, {}), keep=keep)
+        self.apply(data, *self.a_put(data, checkpoint_key, parent, {}), keep=keep)
         self.agree(1 - keep, "get_tuple", checkpoint_config(thread, data.draw(st.sampled_from(["", "elsewhere"])), ""))
-        self.apply(data, *self.a_put(data, (thread, "", f"{self.clock:08}"), place[2], {}), keep=1 - keep)
+        self.apply(data, *self.a_put(data, (thread, "", f"{self.clock:08}"), checkpoint_key[2], {}), keep=1 - keep)
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
     def finish_a_step(self, data: Any, thread: str, ns: str) -> None:
-        """A checkpoint and the writes of many tasks on it arrive at the same time, in whatever order."""
+        """Put a checkpoint and the writes of many tasks on it concurrently."""
         self.clock += 10
-        place, run = (thread, ns, f"{self.clock:08}"), self.run(data.draw)
-        calls = [self.a_put(data, place, self.parent(data.draw, thread, ns), run)]
-        calls += [self.some_writes(data, place, task, run) for task in data.draw(st.permutations(TASKS))]
+        checkpoint_key, run = (thread, ns, f"{self.clock:08}"), self.run(data.draw)
+        calls = [self.a_put(data, checkpoint_key, self.parent(data.draw, thread, ns), run)]
+        calls += [self.some_writes(data, checkpoint_key, task, run) for task in data.draw(st.permutations(TASKS))]
         for verb, *args in calls:
             getattr(self.model, verb)(*args)
         which, flip = data.draw(st.integers(0, 1)), data.draw(st.booleans())
         for store in self.stores:
             store.do_all(which, calls, flip=flip)
 
-    def a_put(self, data: Any, place: tuple[str, str, str], parent: str | None, run: dict[str, Any]) -> tuple[Any, ...]:
-        draw, (thread, ns, id) = data.draw, place
+    def a_put(
+        self, data: Any, checkpoint_key: tuple[str, str, str], parent: str | None, run: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        draw, (thread, ns, id) = data.draw, checkpoint_key
         old = self.live.get((thread, ns, parent or ""), {"values": {}, "versions": {}})
         checkpoint, new_versions = self.step(draw, old["values"], old["versions"])
         if draw(st.integers(0, 9)) == 9:
-            new_versions = {}  # as update_state(..., as_node="__copy__") does it
+            new_versions = {}  # as update_state(..., as_node="__copy__") does
         config = {
             "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": parent, "user": "u"},
             "metadata": run,
         }
-        self.live[place] = {"values": checkpoint["channel_values"], "versions": checkpoint["channel_versions"]}
-        self.known[place] = None
+        self.live[checkpoint_key] = {"values": checkpoint["channel_values"], "versions": checkpoint["channel_versions"]}
+        self.known[checkpoint_key] = None
         self.touched.add(thread)
         left_out = draw(st.sets(st.sampled_from([*CHANNELS]))) if draw(st.integers(0, 4)) == 4 else set()
         given = {name: value for name, value in checkpoint["channel_values"].items() if name not in left_out}
@@ -328,7 +329,7 @@ class Agreement(RuleBasedStateMachine):
         return ("put", config, checkpoint, self.metadata(draw, thread, ns), new_versions)
 
     def parent(self, draw: Any, thread: str, ns: str) -> str | None:
-        """Mostly the latest, sometimes an older one (a fork), one that is gone, or none."""
+        """Draw a parent: mostly the latest, sometimes an older one (a fork), a removed one, or none."""
         there = [id for _, _, id in self.there(thread, ns)]
         kind = draw(st.sampled_from(["latest"] * 5 + ["old", "gone", "none"]))
         if kind == "latest" and there:
@@ -341,7 +342,7 @@ class Agreement(RuleBasedStateMachine):
     def step(
         self, draw: Any, values: dict[str, Any], versions: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A checkpoint after another: some channels change and get the next version, some are consumed."""
+        """Put a checkpoint after another: some channels change and get the next version, some are consumed."""
         after, marked = dict(values), dict(versions)
         version = self.next_version(draw, versions)
         channels = draw(st.lists(st.sampled_from([*CHANNELS]), max_size=3, unique=True))
@@ -376,35 +377,43 @@ class Agreement(RuleBasedStateMachine):
         return {"run_id": run} if run else {}
 
     def metadata(self, draw: Any, thread: str, ns: str) -> dict[str, Any]:
-        about = {"source": draw(st.sampled_from(SOURCES)), "step": draw(st.integers(-1, 3)), "parents": {}}
+        new_metadata = {"source": draw(st.sampled_from(SOURCES)), "step": draw(st.integers(-1, 3)), "parents": {}}
         if draw(st.booleans()):
-            about["label"] = draw(st.sampled_from(LABELS))
+            new_metadata["label"] = draw(st.sampled_from(LABELS))
         if draw(st.booleans()):
-            about["thread_id"] = thread
+            new_metadata["thread_id"] = thread
         roots = [id for _, _, id in self.there(thread, "")]
         if ns and roots:
-            about["parents"] = {"": draw(st.sampled_from(roots[:3]))}
-        return about
+            new_metadata["parents"] = {"": draw(st.sampled_from(roots[:3]))}
+        return new_metadata
 
     @rule(data=st.data(), thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
     def put_writes(self, data: Any, thread: str, ns: str) -> None:
-        """On a checkpoint that is there, on one that may come, again, with other writes."""
+        """Put writes on an existing checkpoint, on a future one, again, or different ones."""
         there = [id for _, _, id in self.there(thread, ns)]
         early = f"{self.clock + data.draw(st.integers(1, 2)) * 10:08}"
         id = data.draw(st.sampled_from(there[:3] * 2 + [early]))
         task, run = data.draw(st.sampled_from(TASKS)), self.run(data.draw)
         self.apply(data, *self.some_writes(data, (thread, ns, id), task, run))
 
-    def some_writes(self, data: Any, place: tuple[str, str, str], task: str, run: dict[str, Any]) -> tuple[Any, ...]:
+    def some_writes(
+        self, data: Any, checkpoint_key: tuple[str, str, str], task: str, run: dict[str, Any]
+    ) -> tuple[Any, ...]:
         draw = data.draw
-        shared = self.live.get(place, {"values": {}})["values"].get("messages", [])
+        shared = self.live.get(checkpoint_key, {"values": {}})["values"].get("messages", [])
         values = st.one_of(elements, st.just(shared[-2:]), st.just(shared))
         channels = st.sampled_from(["messages", "messages", "count", "files", *SPECIAL])
         writes = draw(st.lists(st.tuples(channels, values), max_size=4))
         run = draw(st.sampled_from([run, run, {"run_id": RUNS[0]}]))
-        self.known[place] = None
-        self.touched.add(place[0])
-        return ("put_writes", checkpoint_config(*place) | {"metadata": run}, writes, task, draw(st.sampled_from(PATHS)))
+        self.known[checkpoint_key] = None
+        self.touched.add(checkpoint_key[0])
+        return (
+            "put_writes",
+            checkpoint_config(*checkpoint_key) | {"metadata": run},
+            writes,
+            task,
+            draw(st.sampled_from(PATHS)),
+        )
 
     @rule(data=st.data(), threads=st.lists(st.sampled_from(THREADS), min_size=1, max_size=2, unique=True))
     def clean_up(self, data: Any, threads: list[str]) -> None:
@@ -437,10 +446,10 @@ class Agreement(RuleBasedStateMachine):
         self.touched.add(target)
 
     def go_on_and_copy_again(self, data: Any, source: str, target: str) -> None:
-        """What the target has become since the first copy stays."""
-        for place in self.there(target)[:1]:
+        """What the target became after the first copy stays."""
+        for checkpoint_key in self.there(target)[:1]:
             for task in TASKS:
-                self.apply(data, *self.some_writes(data, place, task, self.run(data.draw)))
+                self.apply(data, *self.some_writes(data, checkpoint_key, task, self.run(data.draw)))
             self.apply(data, "copy_thread", source, target)
 
     @rule(which=st.integers(0, 2))
@@ -448,7 +457,7 @@ class Agreement(RuleBasedStateMachine):
         for store in self.stores:
             store.reopen(which)
 
-    # --- questions, through the Keeps that write: what they then remember must not be wrong later
+    # --- reads, through the Keeps that write: what they then cache must not be wrong later
 
     @rule(data=st.data(), which=st.integers(0, 1), flip=st.booleans())
     def ask_for_one(self, data: Any, which: int, flip: bool) -> None:
@@ -483,7 +492,7 @@ class Agreement(RuleBasedStateMachine):
             before=before and {"configurable": {"checkpoint_id": before[2]}},
         )  # fmt: skip
 
-    # --- always
+    # --- invariants
 
     @invariant()
     def changed_threads_read_the_same(self) -> None:
@@ -503,9 +512,9 @@ class Agreement(RuleBasedStateMachine):
 
     def everything_reads_the_same(self) -> None:
         self.agree(2, "list", None)
-        for place in self.known:
-            self.agree(2, "get_tuple", checkpoint_config(*place), stores=self.stores[::2])
-            self.agree(2, "get_tuple", checkpoint_config(*place[:2], ""), stores=self.stores[::2])
+        for checkpoint_key in self.known:
+            self.agree(2, "get_tuple", checkpoint_config(*checkpoint_key), stores=self.stores[::2])
+            self.agree(2, "get_tuple", checkpoint_config(*checkpoint_key[:2], ""), stores=self.stores[::2])
         for store in self.stores:
             assert store.catalogue() == self.model.threads(), store.name
             assert store.problems() == [], store.name
@@ -520,12 +529,6 @@ class ValkeyAgreement(Agreement):
 
 
 TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(
-    max_examples=600 if PROVING else 10,
-    stateful_step_count=60 if PROVING else 30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+TestAgreement.settings = machine_settings(few=10, many=600)
 TestValkeyAgreement = ValkeyAgreement.TestCase
-TestValkeyAgreement.settings = settings(TestAgreement.settings, max_examples=200 if PROVING else 5)
+TestValkeyAgreement.settings = machine_settings(few=5, many=200)

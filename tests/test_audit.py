@@ -1,4 +1,4 @@
-"""Who wrote what, what nodes do, what threads take: against LangGraph's own words, and against what is stored."""
+"""trace, activity, sizes and stats: compared with LangGraph's own state, and with what is stored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SERDE = JsonPlusSerializer()
 
 @pytest.fixture(scope="module", params=BACKENDS, ids=lambda backend: backend.name)
 def living(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Keep, Any]]:
-    """A Keep that nobody changes: `fan`, `fan 2`, `write_cube_thread`, `other`; and the graph of the first."""
+    """A Keep that no test changes, with the threads `fan`, `fan 2`, `talk` and `other`; and the graph of the first."""
     with threadkeep.open(request.param.fresh(tmp_path_factory.mktemp("audit"), 0)) as keep:
         yield keep, populated(keep)
 
@@ -59,7 +59,7 @@ def tuples(keep: Keep, thread: str) -> list[Any]:
 
 
 def encoded(value: Any) -> int:
-    """The bytes of a write; of a list, those of its elements."""
+    """Return the bytes of a write; of a list, those of its elements."""
     return whole(value) - isinstance(value, list)
 
 
@@ -76,22 +76,22 @@ def test_a_trace_has_every_write_that_langgraph_is_given_with_the_node_that_it_n
     met: Counter[str | None] = Counter()
     for found in tuples(keep, "fan"):
         at = found.config["configurable"]
-        told = keep.trace("fan", at["checkpoint_id"], ns=at["checkpoint_ns"], values=True)
-        assert sorted((each.task, each.channel, each.size) for each in told) == sorted(
+        result = keep.trace("fan", at["checkpoint_id"], ns=at["checkpoint_ns"], values=True)
+        assert sorted((each.task, each.channel, each.size) for each in result) == sorted(
             (task, channel, encoded(value) if value is not None else 0) for task, channel, value in found.pending_writes
         )
-        assert sorted(json.dumps(each.value) for each in told if each.channel == "log") == sorted(
+        assert sorted(json.dumps(each.value) for each in result if each.channel == "log") == sorted(
             json.dumps(jsonable(value)) for _, channel, value in found.pending_writes if channel == "log"
         )
-        assert told == sorted(told, key=lambda each: (each.time, each.path, each.task, each.idx))
+        assert result == sorted(result, key=lambda each: (each.time, each.path, each.task, each.idx))
         assert [each.value for each in keep.trace("fan", at["checkpoint_id"], ns=at["checkpoint_ns"])] == [None] * len(
-            told
+            result
         )
         if at["checkpoint_ns"] == "":
-            assert {each.task: each.node for each in told if each.node} == {
-                each.task: nodes[each.task] for each in told if each.task in nodes
+            assert {each.task: each.node for each in result if each.node} == {
+                each.task: nodes[each.task] for each in result if each.task in nodes
             }
-        met.update(each.node for each in told)
+        met.update(each.node for each in result)
     assert set(met) == {None, "__start__", "left", "right", "one", "two, too", "sub", "inner", "ask"}
     assert met["one"] == 4  # two sends, each with a value and an edge
 
@@ -137,7 +137,7 @@ def test_sends_of_old_checkpoints_name_their_nodes(keep: Keep) -> None:
     assert {one.node for one in keep.activity().by_node} == {"first", "second", None}
 
 
-def test_a_trace_of_a_talk_has_the_messages_of_each_run(seen: Keep) -> None:
+def test_a_trace_of_a_cube_thread_has_the_messages_of_each_run(seen: Keep) -> None:
     second, first = seen.trace("talk", values=True), seen.trace("talk", "latest~1", values=True)
     assert [each.value["content"][0]["text"] for each in [*first, *second]] == [*CUBE_TEXTS["r1"], *CUBE_TEXTS["r2"]]
     assert [(each.run, each.task, each.idx, each.channel, each.node) for each in [*first, *second]] == [
@@ -157,7 +157,7 @@ def test_a_trace_of_a_talk_has_the_messages_of_each_run(seen: Keep) -> None:
         ("", None),
     ],
 )
-def test_a_path_tells_a_node(path: str, node: str | None) -> None:
+def test_the_path_of_a_task_names_its_node(path: str, node: str | None) -> None:
     assert node_of_task(path, [{"node": "first"}, {"node": "second"}]) == node
 
 
@@ -175,14 +175,14 @@ def every_write(keep: Keep, thread: str) -> Iterator[Any]:
 def test_activity_adds_up_every_write(seen: Keep) -> None:
     expected = [each for thread in ("fan", "fan 2") for each in every_write(seen, thread)]
     progress: list[Any] = []
-    told = seen.activity(kind="graph", on_progress=lambda *step: progress.append(step))
-    assert (told.threads, told.checkpoints) == (3, sum(info.checkpoints for info in seen.threads(kind="graph")))
-    assert (told.writes, told.bytes) == (len(expected), sum(each.size for _, each in expected))
+    result = seen.activity(kind="graph", on_progress=lambda *step: progress.append(step))
+    assert (result.threads, result.checkpoints) == (3, sum(info.checkpoints for info in seen.threads(kind="graph")))
+    assert (result.writes, result.bytes) == (len(expected), sum(each.size for _, each in expected))
     assert progress == [(1, None, "fan"), (2, None, "fan 2"), (3, None, "other")]
     for shares, of in (
-        (told.by_node, lambda each: (each.node, None)),
-        (told.by_channel, lambda each: (None, each.channel)),
-        (told.by_node_and_channel, lambda each: (each.node, each.channel)),
+        (result.by_node, lambda each: (each.node, None)),
+        (result.by_channel, lambda each: (None, each.channel)),
+        (result.by_node_and_channel, lambda each: (each.node, each.channel)),
     ):
         writes = Counter(of(each) for _, each in expected)
         size: Counter[Any] = Counter()
@@ -195,7 +195,7 @@ def test_activity_adds_up_every_write(seen: Keep) -> None:
         assert [one.writes for one in shares] == sorted((one.writes for one in shares), reverse=True)
 
 
-def test_activity_is_of_what_was_asked_for(seen: Keep) -> None:
+def test_activity_is_limited_to_the_threads_and_times_given(seen: Keep) -> None:
     written = list(every_write(seen, "fan"))
     root = [each for ns, each in written if ns == ""]
     assert seen.activity(prefix="fan", metadata={"user": "eva"}, ns="").writes == len(root)
@@ -217,13 +217,13 @@ def test_activity_is_of_what_was_asked_for(seen: Keep) -> None:
     assert seen.activity(metadata={"user": "nobody"}) == seen.activity(prefix="zzz")
 
 
-def test_activity_of_talks_counts_messages(seen: Keep) -> None:
-    told = seen.activity(kind="cube")
+def test_activity_of_cube_threads_counts_messages(seen: Keep) -> None:
+    result = seen.activity(kind="cube")
     messages = [each for n in (0, 1) for each in seen.trace("talk", f"latest~{n}")]
-    assert [(one.node, one.writes, one.bytes) for one in told.by_node] == [
+    assert [(one.node, one.writes, one.bytes) for one in result.by_node] == [
         (None, 3, sum(each.size for each in messages))
     ]
-    assert [one.channel for one in told.by_channel] == ["messages"]
+    assert [one.channel for one in result.by_channel] == ["messages"]
     assert seen.activity(kind="cube", ns="sub").writes == seen.activity(kind="cube", until="1d").writes == 0
 
 
@@ -243,13 +243,20 @@ def test_threads_that_did_not_change_since_are_not_read(seen: Keep, monkeypatch:
 
 
 WRONG: list[tuple[type, dict[str, Any]]] = [
-    (ValueError, {"since": "tomorrow"}), (ValueError, {"until": "7 days"}), (ValueError, {"since": datetime(2026, 4, 1)}),  # noqa: DTZ001
-    (ValueError, {"since": "9" * 30 + "w"}), (TypeError, {"since": 7}), (TypeError, {"until": b"7d"}), (TypeError, {"prefix": 1.5}),
-    (TypeError, {"metadata": ["user"]}), (ValueError, {"kind": "other"}), (TypeError, {"ns": 1.5}),
-]  # fmt: skip
+    (ValueError, {"since": "tomorrow"}),
+    (ValueError, {"until": "7 days"}),
+    (ValueError, {"since": datetime(2026, 4, 1)}),  # noqa: DTZ001
+    (ValueError, {"since": "9" * 30 + "w"}),
+    (TypeError, {"since": 7}),
+    (TypeError, {"until": b"7d"}),
+    (TypeError, {"prefix": 1.5}),
+    (TypeError, {"metadata": ["user"]}),
+    (ValueError, {"kind": "other"}),
+    (TypeError, {"ns": 1.5}),
+]
 
 
-def test_what_is_no_question_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with threadkeep.open("memory://") as keep:
         for wrong, options in WRONG:
             with pytest.raises(wrong):
@@ -272,16 +279,16 @@ def test_what_is_no_question_is_refused() -> None:
 
 
 def check_sums(keep: Keep) -> threadkeep.Sizes:
-    told = keep.sizes(limit=100)
+    result = keep.sizes(limit=100)
     infos = {(info.kind, info.id): info.bytes for info in keep.threads()}
-    assert {(each.kind, each.id): each.stored for each in told.by_thread} == infos
-    assert all(sum(each.by_kind.values()) == each.stored for each in told.by_thread)
-    assert told.stored == sum(told.by_kind.values()) == sum(infos.values())
-    held = sum(told.by_kind[kind] for kind in ("state", "writes", "unused"))
-    assert sum(each.stored for each in told.by_channel) == held
-    assert told.logical == told.written + told.state == sum(each.logical for each in told.by_thread)
-    assert told.saved == told.logical - told.stored
-    return told
+    assert {(each.kind, each.id): each.stored for each in result.by_thread} == infos
+    assert all(sum(each.by_kind.values()) == each.stored for each in result.by_thread)
+    assert result.stored == sum(result.by_kind.values()) == sum(infos.values())
+    held = sum(result.by_kind[kind] for kind in ("state", "writes", "unused"))
+    assert sum(each.stored for each in result.by_channel) == held
+    assert result.logical == result.written + result.state == sum(each.logical for each in result.by_thread)
+    assert result.saved == result.logical - result.stored
+    return result
 
 
 def test_sizes_add_up_to_the_byte_whatever_was_done(keep: Keep) -> None:
@@ -311,18 +318,21 @@ def test_sizes_add_up_to_the_byte_whatever_was_done(keep: Keep) -> None:
 
 def test_logical_bytes_are_those_of_every_value_and_write_as_it_was_encoded(seen: Keep) -> None:
     found = tuples(seen, "fan")
-    told = {each.channel: each for each in seen.sizes(thread_id="fan").by_channel}
+    result = {each.channel: each for each in seen.sizes(thread_id="fan").by_channel}
     for channel in ("log", "big"):
         values = [each.checkpoint["channel_values"] for each in found]
-        assert told[channel].state == sum(whole(value[channel]) for value in values if channel in value)
+        assert result[channel].state == sum(whole(value[channel]) for value in values if channel in value)
         written = [value for each in found for _, name, value in each.pending_writes if name == channel]
-        assert (told[channel].writes, told[channel].written) == (len(written), sum(map(encoded, written)))
-        newest = max((each for each in found if not each.config["configurable"]["checkpoint_ns"]), key=lambda e: e.config["configurable"]["checkpoint_id"])  # fmt: skip
-        assert told[channel].latest == whole(newest.checkpoint["channel_values"][channel])
-    assert told["big"].stored < len(LONG) < told["big"].written
+        assert (result[channel].writes, result[channel].written) == (len(written), sum(map(encoded, written)))
+        newest = max(
+            (each for each in found if not each.config["configurable"]["checkpoint_ns"]),
+            key=lambda e: e.config["configurable"]["checkpoint_id"],
+        )
+        assert result[channel].latest == whole(newest.checkpoint["channel_values"][channel])
+    assert result["big"].stored < len(LONG) < result["big"].written
 
 
-def test_a_thread_that_is_pruned_while_it_is_measured_is_weighed_as_it_is_then() -> None:
+def test_a_thread_that_is_pruned_while_it_is_measured_has_its_new_size() -> None:
     bench = Bench()
     bench.write(put("1", values={"messages": ["a" * 300]}))
     bench.write(put("2", "1", values={"messages": ["b" * 300]}))
@@ -331,14 +341,14 @@ def test_a_thread_that_is_pruned_while_it_is_measured_is_weighed_as_it_is_then()
     def interfere(request: Any) -> None:
         if isinstance(request, MeasureItems) and not pruned:
             pruned.append(True)
-            asked = bench.asked
+            made_requests = bench.made_requests
             bench.drive(prune.prune(bench.heads, KEY, prune.KEEP_LATEST, 7))
-            bench.asked = asked
+            bench.made_requests = made_requests
 
-    told = bench.drive(sizes.measure_thread(bench.heads, KEY), before=interfere)
-    assert [each.__name__ for each in bench.asked] == ["LoadThreadRows", "MeasureItems"] * 2
-    assert told == bench.drive(sizes.measure_thread(bench.heads, KEY))
-    assert told.thread.by_kind["unused"] == 0
+    result = bench.drive(sizes.measure_thread(bench.heads, KEY), before=interfere)
+    assert [each.__name__ for each in bench.made_requests] == ["LoadThreadRows", "MeasureItems"] * 2
+    assert result == bench.drive(sizes.measure_thread(bench.heads, KEY))
+    assert result.thread.by_kind["unused"] == 0
 
 
 # --- stats
@@ -353,61 +363,66 @@ def test_stats_count_threads_memories_and_what_the_storage_takes(url: str) -> No
         for n in range(3):
             keep.store.put(("a", str(n % 2)), f"k{n}", {"n": n})
         keep.store.put(("gone",), "k", {"n": 1}, ttl=1e-9)
-        told, infos = keep.stats(), keep.threads()
-        assert (told.threads, told.by_kind) == (2, {"graph": 1, "cube": 1})
-        assert told.by_status == {"idle": 2, "pending": 0, "interrupted": 0, "error": 0}
-        assert told.checkpoints == sum(info.checkpoints for info in infos)
-        assert told.writes == sum(info.writes for info in infos)
-        assert told.bytes == sum(info.bytes for info in infos)
-        assert (told.oldest, told.newest) == (min(i.created for i in infos), max(i.updated for i in infos))
-        assert (told.memories, told.namespaces) == (3, 2)
-        check_storage(url, told.storage)
+        result, infos = keep.stats(), keep.threads()
+        assert (result.threads, result.by_kind) == (2, {"graph": 1, "cube": 1})
+        assert result.by_status == {"idle": 2, "pending": 0, "interrupted": 0, "error": 0}
+        assert result.checkpoints == sum(info.checkpoints for info in infos)
+        assert result.writes == sum(info.writes for info in infos)
+        assert result.bytes == sum(info.bytes for info in infos)
+        assert (result.oldest, result.newest) == (min(i.created for i in infos), max(i.updated for i in infos))
+        assert (result.memories, result.namespaces) == (3, 2)
+        check_storage(url, result.storage)
     if not url.startswith("memory"):
         with threadkeep.open(url, tenant="another") as keep:
-            told = keep.stats()
-            assert (told.threads, told.memories, told.namespaces) == (0, 0, 0)
+            result = keep.stats()
+            assert (result.threads, result.memories, result.namespaces) == (0, 0, 0)
             assert keep.activity().threads == keep.sizes().threads == 0
 
 
-def check_storage(url: str, told: threadkeep.StorageSize | None) -> None:
+def check_storage(url: str, result: threadkeep.StorageSize | None) -> None:
     scheme = url.partition(":")[0]
     if scheme == "memory":
-        assert told is None
+        assert result is None
         return
-    assert told is not None
-    assert (told.kind, told.bytes) == (scheme, sum(told.parts.values()))
+    assert result is not None
+    assert (result.kind, result.bytes) == (scheme, sum(result.parts.values()))
     if scheme == "sqlite":
         path = Path(url.removeprefix("sqlite:///"))
-        assert told.parts == {"file": path.stat().st_size, "wal": Path(f"{path}-wal").stat().st_size}
-        assert told.free == 0
+        assert result.parts == {"file": path.stat().st_size, "wal": Path(f"{path}-wal").stat().st_size}
+        assert result.free == 0
     elif scheme == "postgresql":
-        assert len(told.parts) == 10
-        assert told.parts["tk_items"] > 0
+        assert len(result.parts) == 10
+        assert result.parts["tk_items"] > 0
     else:
-        assert len(told.parts) == 3
-        assert told.keys is not None
-        assert told.keys >= 2
+        assert len(result.parts) == 3
+        assert result.keys is not None
+        assert result.keys >= 2
 
 
-def test_both_colours_tell_the_same(seen: Keep) -> None:
-    async def asked() -> list[Any]:
+def test_sync_and_async_verbs_agree(seen: Keep) -> None:
+    async def run_json() -> list[Any]:
         return [
-            await seen.atrace("fan", "latest~2", values=True), await seen.aactivity(prefix="fan"), await seen.asizes(limit=2),
+            await seen.atrace("fan", "latest~2", values=True),
+            await seen.aactivity(prefix="fan"),
+            await seen.asizes(limit=2),
             (await seen.astats()).bytes,
-        ]  # fmt: skip
+        ]
 
-    assert asyncio.run(asked()) == [
-        seen.trace("fan", "latest~2", values=True), seen.activity(prefix="fan"), seen.sizes(limit=2), seen.stats().bytes,
-    ]  # fmt: skip
+    assert asyncio.run(run_json()) == [
+        seen.trace("fan", "latest~2", values=True),
+        seen.activity(prefix="fan"),
+        seen.sizes(limit=2),
+        seen.stats().bytes,
+    ]
 
 
 @pytest.mark.parametrize("verb", ["activity", "sizes"])
-def test_a_thread_that_goes_away_meanwhile_is_passed_over_and_nothing_is_held(verb: str) -> None:
+def test_a_thread_that_is_deleted_meanwhile_is_skipped_and_no_lock_is_held(verb: str) -> None:
     with threadkeep.open("memory://") as keep:
         for thread in "abc":
             Chain(keep.checkpointer, thread).put({"log": [thread]})
-        told = getattr(keep, verb)(on_progress=lambda done, *_: keep.delete("b") if done == 1 else None)
-        assert told.threads == 2
+        result = getattr(keep, verb)(on_progress=lambda done, *_: keep.delete("b") if done == 1 else None)
+        assert result.threads == 2
 
         def interrupt(done: int, total: int | None, what: str) -> None:
             raise KeyboardInterrupt(done, total, what)
@@ -421,7 +436,7 @@ def test_a_thread_that_goes_away_meanwhile_is_passed_over_and_nothing_is_held(ve
 # --- commands
 
 
-def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     assert run([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -432,18 +447,21 @@ def test_commands_say_what_the_verbs_say(lasting_url: str, capsys: pytest.Captur
         write_cube_thread(keep, "talk")
         url = ("--url", lasting_url)
         traced = keep.trace("fan", "latest~2", values=True)
-        assert asked(capsys, "trace", "fan", "latest~2", "--values", *url) == as_plain(traced)
-        assert "value" not in asked(capsys, "trace", "fan", "latest~2", *url)[0]
-        assert asked(capsys, "activity", "--prefix", "f", "--ns", "", *url) == as_plain(
+        assert run_json(capsys, "trace", "fan", "latest~2", "--values", *url) == as_plain(traced)
+        assert "value" not in run_json(capsys, "trace", "fan", "latest~2", *url)[0]
+        assert run_json(capsys, "activity", "--prefix", "f", "--ns", "", *url) == as_plain(
             keep.activity(prefix="f", ns="")
         )
-        assert asked(capsys, "sizes", "--limit", "1", *url) == as_plain(keep.sizes(limit=1))
-        assert asked(capsys, "sizes", "fan", *url) == as_plain(keep.sizes(thread_id="fan"))
-        assert asked(capsys, "stats", *url)["by_kind"] == {"graph": 1, "cube": 1}
+        assert run_json(capsys, "sizes", "--limit", "1", *url) == as_plain(keep.sizes(limit=1))
+        assert run_json(capsys, "sizes", "fan", *url) == as_plain(keep.sizes(thread_id="fan"))
+        assert run_json(capsys, "stats", *url)["by_kind"] == {"graph": 1, "cube": 1}
         assert [
             run([*words, *url]) for words in (["trace", "fan", "zzz"], ["trace", "nobody"], ["sizes", "nobody"])
         ] == [1, 1, 1]
-        assert [run([*words, *url]) for words in (["activity", "--since", "x"], ["activity", "--by", "x"], ["sizes", "fan", "--prefix", "f"])] == [2, 2, 2]  # fmt: skip
+        assert [
+            run([*words, *url])
+            for words in (["activity", "--since", "x"], ["activity", "--by", "x"], ["sizes", "fan", "--prefix", "f"])
+        ] == [2, 2, 2]
 
 
 def test_tables_show_nodes_channels_and_sums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -472,7 +490,7 @@ def test_tables_show_nodes_channels_and_sums(tmp_path: Path, capsys: pytest.Capt
     assert "storage (sqlite)" in shown("stats")
 
 
-def test_the_executable_asks_a_file(tmp_path: Path) -> None:
+def test_the_program_reads_a_file(tmp_path: Path) -> None:
     with threadkeep.open(f"sqlite:///{tmp_path / 'keep.db'}") as keep:
         write_thread(keep, "fan")
     done = subprocess.run(

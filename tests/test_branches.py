@@ -1,4 +1,4 @@
-"""Going back and forking: one row that holds what its target holds, from which a graph or a talk goes on as from there."""
+"""rollback and fork: one new row with the target's contents, from which a graph or cube thread continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from checkpoint_chains import Chain, config, list_ids, values_of
 from graph_scenarios import THREAD, chat, nested, replies, two_questions
 from row_invariants import find_problems
 from sync_async import Caller
-from test_crashes import PAST, World, place_of, talk
+from test_crashes import PAST, World, location_of, message_list
 from test_crashes import do as act
 from test_crashes import put as put_args
 from test_delta_graphs import build as delta_graph
@@ -32,18 +32,18 @@ from threadkeep.errors import Conflict, Missing, Unavailable
 from threadkeep.jobs import branches
 from threadkeep.plan import Request
 
-SHORT = put_args("t", "3", "2", messages=talk(3), run="second")
-"""In place of a long value, which takes long."""
+SHORT = put_args("t", "3", "2", messages=message_list(3), run="second")
+"""Replaces a long value, whose handling takes long."""
 SEED = [f"ckpt_{n:03}" for n in range(1, 7)]
 
 
-def place(url: str) -> Path | str | None:
+def location(url: str) -> Path | str | None:
     return None if url == "memory://" else Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url
 
 
 def check(url: str) -> None:
-    if place(url) is not None:
-        assert find_problems(place(url)) == []  # type: ignore[arg-type]
+    if location(url) is not None:
+        assert find_problems(location(url)) == []  # type: ignore[arg-type]
 
 
 def at(thread: str) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def id_of(state: Any) -> str:
     return id
 
 
-async def talked(call: Caller, graph: Any, count: int, *, start: int = 0, thread: str = "1") -> None:
+async def run_turns(call: Caller, graph: Any, count: int, *, start: int = 0, thread: str = "1") -> None:
     for n in range(start, start + count):
         await call(graph, "invoke", {"messages": [HumanMessage(f"q{n}", id=f"h{n}")]}, at(thread))
 
@@ -63,7 +63,7 @@ async def talked(call: Caller, graph: Any, count: int, *, start: int = 0, thread
 # --- LangGraph's threads
 
 
-def test_the_rollback_of_seed_003_is_one_row_and_stores_nothing_again(url: str) -> None:
+def test_a_rollback_is_one_row_and_stores_no_value_again(url: str) -> None:
     """ckpt_004 -> 005 -> 006, back to 005: ckpt_007 with 005 as its parent; 006 stays."""
     with threadkeep.open(url) as keep:
         chain = Chain(keep.checkpointer, run="run")
@@ -105,10 +105,10 @@ def test_a_tag_stays_with_the_checkpoint_that_it_was_given_to() -> None:
             assert ("tag" in found.metadata, found.metadata["user"]) == (False, "u")
 
 
-async def test_a_conversation_goes_on_from_where_it_was_rolled_back_to(url: str, call: Caller) -> None:
+async def test_a_conversation_continues_from_where_it_was_rolled_back_to(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)
-        await talked(call, graph, 3)
+        await run_turns(call, graph, 3)
         history = await call.every(graph, "get_state_history", THREAD)
         for target in history:
             branches = await call(keep, "rollback", "1", id_of(target))
@@ -118,7 +118,7 @@ async def test_a_conversation_goes_on_from_where_it_was_rolled_back_to(url: str,
             assert state.parent_config == target.config
         first = next(state for state in reversed(history) if not state.next)
         await call(keep, "rollback", "1", id_of(first))
-        await talked(call, graph, 1, start=7)
+        await run_turns(call, graph, 1, start=7)
         found = (await call(graph, "get_state", THREAD)).values["messages"]
         assert [message.content for message in found] == ["q0", "answer 1 🦜", "q7", "answer 3 🦜"]
         assert (await call(graph, "get_state", history[0].config)) == history[0], "the old branch is still there"
@@ -147,18 +147,18 @@ async def test_a_question_that_waits_can_be_answered_in_a_fork_and_in_its_thread
             await call(graph, "invoke", {"said": ["go"]}, at(name))
             branches = await call(keep, "fork", name, to=f"{name}'s fork")
             assert (await call(keep, "thread", branches.thread)).status == "interrupted"
-            told = {}
+            outcomes = {}
             for thread in (branches.thread, name):
                 asked = (await call(graph, "get_state", at(thread))).interrupts
                 done = await call(graph, "invoke", Command(resume={each.id: "yes" for each in asked}), at(thread))
-                told[thread] = done["said"]
-            assert told[name] == told[branches.thread]
-            assert "__interrupt__" not in told
+                outcomes[thread] = done["said"]
+            assert outcomes[name] == outcomes[branches.thread]
+            assert "__interrupt__" not in outcomes
         check(url)
 
 
 async def test_a_fork_in_the_middle_leaves_out_what_came_after(url: str, call: Caller) -> None:
-    """The answers of the later step stand on the target: they are its child's."""
+    """The later step's answers are writes on the target: they belong to its child."""
     async with threadkeep.open(url) as keep:
         graph = nested()(keep.checkpointer)
         await call(graph, "invoke", {"said": ["go"]}, THREAD)
@@ -201,9 +201,9 @@ def id_of_config(config: Any) -> str:
     return id
 
 
-async def test_string_versions_go_on_as_strings_after_a_rollback(url: str, call: Caller) -> None:
+async def test_string_versions_continue_as_strings_after_a_rollback(url: str, call: Caller) -> None:
     peer = InMemorySaver()
-    await talked(call, chat(replies)(peer), 2)
+    await run_turns(call, chat(replies)(peer), 2)
     async with threadkeep.open(url) as keep:
         for found in reversed(list(peer.list(THREAD))):
             versions = found.checkpoint["channel_versions"]
@@ -226,7 +226,7 @@ async def test_a_fork_is_one_more_branch_each_time_and_a_rollback_the_same_until
 ) -> None:
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)
-        await talked(call, graph, 2)
+        await run_turns(call, graph, 2)
         back = await call(keep, "rollback", "1", "latest~2")
         assert await call(keep, "rollback", "1", back.forked_from) == back
         forks = [await call(keep, "fork", "1", back.forked_from) for _ in range(3)]
@@ -291,12 +291,12 @@ async def test_a_clock_that_went_back_changes_nothing(url: str, call: Caller, mo
     monkeypatch.setattr(branches, "now_us", lambda: 1_000_000)
     async with threadkeep.open(url) as keep:
         graph = chat(replies)(keep.checkpointer)
-        await talked(call, graph, 2)
+        await run_turns(call, graph, 2)
         target = (await call.every(graph, "get_state_history", THREAD))[4]
         await call(keep, "rollback", "1", id_of(target))
         state = await call(graph, "get_state", THREAD)
         assert (state.values, state.metadata["forked_from"]) == (target.values, id_of(target))
-        await talked(call, graph, 1, start=5)
+        await run_turns(call, graph, 1, start=5)
         assert (await call(graph, "get_state", THREAD)).values["messages"][-2].content == "q5"
 
 
@@ -313,7 +313,7 @@ def test_writes_that_wait_for_a_checkpoint_do_not_become_the_branchs(url: str) -
         assert info.status == "idle"
 
 
-def test_what_is_not_there_is_missing_and_what_is_wrong_is_said(url: str) -> None:
+def test_an_unknown_checkpoint_is_missing_and_a_wrong_argument_is_reported(url: str) -> None:
     with threadkeep.open(url) as keep:
         graph = delta_graph(keep.checkpointer)
         for n in range(3):
@@ -334,7 +334,7 @@ def test_what_is_not_there_is_missing_and_what_is_wrong_is_said(url: str) -> Non
         assert [info.id for info in keep.threads()] == ["delta"]
 
 
-def test_a_dry_run_says_what_would_become_and_changes_nothing(lasting_url: str) -> None:
+def test_a_dry_run_reports_the_result_and_changes_nothing(lasting_url: str) -> None:
     with threadkeep.open(lasting_url) as keep:
         chain = Chain(keep.checkpointer)
         for n in range(3):
@@ -358,10 +358,10 @@ def test_a_namespace_is_rolled_back_by_itself(url: str) -> None:
         check(url)
 
 
-# --- others who write meanwhile, and lost replies
+# --- concurrent writers, and lost replies
 
 
-def test_a_rollback_beside_another_writer_is_greater_than_what_that_wrote(warm: Bench) -> None:
+def test_a_rollback_with_a_concurrent_writer_has_the_greatest_id(warm: Bench) -> None:
     others = iter([put("4", "3"), put("5", "4")])
 
     def interfere(request: Request[Any]) -> None:
@@ -369,7 +369,7 @@ def test_a_rollback_beside_another_writer_is_greater_than_what_that_wrote(warm: 
             Bench(warm.backend).write(op)
 
     branches = warm.drive(rollback(warm.heads, KEY, "2", "", BranchStamp(5, 6)), before=interfere)
-    assert warm.asked == [LoadThreadRows, Commit, LoadThreadRows, Commit, Pause, LoadThreadRows, Commit]
+    assert warm.made_requests == [LoadThreadRows, Commit, LoadThreadRows, Commit, Pause, LoadThreadRows, Commit]
     assert (branches.id, branches.parent) == ("6", "2")
     state = warm.get()
     assert state is not None
@@ -408,16 +408,16 @@ def test_a_change_whose_reply_was_lost_is_made_once(warm: Bench, verb: str, othe
                 Bench(warm.backend).write(put("8", "3"))
             raise Conflict
 
-    told = warm.drive(plans[verb](), before=lose)
-    assert len(warm.asked) > 2
+    outcomes = warm.drive(plans[verb](), before=lose)
+    assert len(warm.made_requests) > 2
     left = {id for id in "123456789" if warm.get(id)}
     assert left == {
         "rollback": {"1", "2", "3", "4"}, "fork": {"1", "2", "3", "4"}, "fork to": {"1", "2", "3"}, "prune": {"3"}
     }[verb] | ({"8"} if others else set())  # fmt: skip
     if verb == "prune":
-        assert told.checkpoints == (("", "1"), ("", "2"))
+        assert outcomes.checkpoints == (("", "1"), ("", "2"))
     else:
-        assert told.forked_from == "2"
+        assert outcomes.forked_from == "2"
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -425,7 +425,7 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
     made: list[World] = []
 
     def make() -> World:
-        world = World(*place_of(request.param, tmp_path / f"{len(made)}.db"))
+        world = World(*location_of(request.param, tmp_path / f"{len(made)}.db"))
         made.append(world)
         for step in (*PAST[:4], SHORT, *PAST[5:]):
             act(world, step)
@@ -457,7 +457,7 @@ def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
     monkeypatch.setattr("threadkeep.jobs.prune.now_ms", lambda: 1 << 42)
     undisturbed, crashes = new_world(), 0
     ways = [(False, True), (True, False)]
-    if undisturbed.path is not None:  # the others cost time and show nothing that is a database's own
+    if undisturbed.path is not None:  # the others take long and test nothing that is specific to a database
         ways = [(True, False)] if name in ON_DISK else []
     before = undisturbed.tale()
     VERBS[name](undisturbed.keep)
@@ -489,10 +489,10 @@ def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
     assert crashes >= 3 * len(ways)
 
 
-# --- CubeLoop's threads
+# --- cube threads
 
 
-def said(text: str, id: str, run: str | None = None) -> UserMessage:
+def user_message(text: str, id: str, run: str | None = None) -> UserMessage:
     return UserMessage(content=[TextContent(text=text)], id=id, run_id=run)
 
 
@@ -505,7 +505,7 @@ async def texts(keep: threadkeep.Keep, thread: str = "t") -> list[str]:
 async def three_runs(keep: threadkeep.Keep) -> None:
     for n in (1, 2, 3):
         await keep.cube.claim_run("t", f"r{n}")
-        await keep.cube.append("t", [said(f"m{n}", f"{n}", f"r{n}")])
+        await keep.cube.append("t", [user_message(f"m{n}", f"{n}", f"r{n}")])
         await keep.cube.save_extra("t", {"last": n})
         if n == 2:
             question = HitlRequest(question_id="q", thread_id="t", payload=ConfirmRequest(prompt="?"), created_at=1.5)
@@ -514,7 +514,7 @@ async def three_runs(keep: threadkeep.Keep) -> None:
             await keep.cube.mark_run_complete("t", f"r{n}")
 
 
-async def test_a_talk_goes_on_from_a_checkpoint_with_its_runs_and_its_question(url: str, call: Caller) -> None:
+async def test_a_cube_thread_continues_from_a_checkpoint_with_its_runs_and_its_question(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         await three_runs(keep)
         branches = await call(keep, "rollback", "t", "0000000002")
@@ -526,10 +526,10 @@ async def test_a_talk_goes_on_from_a_checkpoint_with_its_runs_and_its_question(u
         assert (await keep.cube.load("t")).extra == {"last": 2}  # type: ignore[union-attr]
         assert (await keep.cube.load_pending("t"))[1] == "r2"  # type: ignore[index]
         await keep.cube.clear_pending_request_if_matches("t", question_id="q", run_id="r2")
-        await keep.cube.append("t", [said("other m2", "2b", "r2")])
+        await keep.cube.append("t", [user_message("other m2", "2b", "r2")])
         await keep.cube.mark_run_complete("t", "r2")
         await keep.cube.claim_run("t", "r3")
-        await keep.cube.append("t", [said("other m3", "3", "r3")])
+        await keep.cube.append("t", [user_message("other m3", "3", "r3")])
         await keep.cube.mark_run_complete("t", "r3")
         assert await texts(keep) == ["m1", "m2", "other m2", "other m3"]
         assert len(await keep.cube.snapshot("t", after_run_id="r2")) == 3
@@ -537,7 +537,7 @@ async def test_a_talk_goes_on_from_a_checkpoint_with_its_runs_and_its_question(u
         check(url)
 
 
-async def test_a_talk_goes_on_from_a_completed_run_here_or_elsewhere(url: str, call: Caller) -> None:
+async def test_a_cube_thread_continues_from_a_completed_run_here_or_elsewhere(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         await three_runs(keep)
         assert (await call(keep, "fork", "t", "r1", to="new")).thread == "new"
@@ -553,7 +553,7 @@ async def test_a_talk_goes_on_from_a_completed_run_here_or_elsewhere(url: str, c
         assert (await call(keep, "thread", "t")).status == "idle"
         assert (back.forked_from, await texts(keep)) == ("0000000001", ["m1"])
         await keep.cube.claim_run("t", "r2")
-        await keep.cube.append("t", [said("again", "2", "r2")])
+        await keep.cube.append("t", [user_message("again", "2", "r2")])
         await call(keep, "prune", "t")
         assert await texts(keep) == ["m1", "again"]
         for wrong in (("t", "r9"), ("t", "0000000099"), ("nobody", "r1")):
@@ -566,7 +566,7 @@ async def test_a_talk_goes_on_from_a_completed_run_here_or_elsewhere(url: str, c
         check(url)
 
 
-def test_a_keep_that_remembers_a_thread_goes_on_from_anothers_rollback(lasting_url: str) -> None:
+def test_a_keep_with_a_cached_thread_continues_from_anothers_rollback(lasting_url: str) -> None:
     with threadkeep.open(lasting_url) as one, threadkeep.open(lasting_url) as two:
         graph = chat(replies)(one.checkpointer)
         for n in range(2):

@@ -1,4 +1,4 @@
-"""The thread catalogue: what it says of each thread, in every order, page by page, and how it follows every change."""
+"""The thread catalogue: its fields, in every order, page by page, and after every kind of change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def names(found: list[ThreadInfo]) -> list[str]:
 # --- the fields
 
 
-def test_every_field_tells_of_the_thread(keep: threadkeep.Keep) -> None:
+def test_every_field_describes_the_thread(keep: threadkeep.Keep) -> None:
     before = datetime.now(UTC) - timedelta(milliseconds=2)
     chain = Chain(keep.checkpointer)
     chain.put({"x": "y" * 100}, source="input", step=-1)
@@ -76,8 +76,12 @@ def test_step_and_source_are_those_of_the_newest_root_checkpoint(keep: threadkee
 
 @pytest.mark.parametrize(
     ("given", "step", "source"),
-    [({"step": None, "source": None}, None, None), ({"step": "7", "source": 7}, None, None), ({"step": 2**63}, None, "loop")],
-)  # fmt: skip
+    [
+        ({"step": None, "source": None}, None, None),
+        ({"step": "7", "source": 7}, None, None),
+        ({"step": 2**63}, None, "loop"),
+    ],
+)
 def test_step_and_source_of_other_types_are_not_shown(
     keep: threadkeep.Keep, given: Any, step: Any, source: Any
 ) -> None:
@@ -104,7 +108,7 @@ def many(module_keep: Callable[[], threadkeep.Keep]) -> threadkeep.Keep:
 
 
 def filled(keep: threadkeep.Keep) -> threadkeep.Keep:
-    """Threads whose orders all differ, some of them at the same moment."""
+    """Write threads whose orders all differ, some of them at the same time."""
     chains = [Chain(keep.checkpointer, id) for id in ("m", "z", "A", "🦜", "a%", "a_", "b", "é", "aa", "a")]
     for number, chain in enumerate(chains):
         chain.put({"x": "y" * (number * 7919 % 1000)})
@@ -160,7 +164,7 @@ def test_pages_of_a_filter_add_up_to_the_filtered_whole(keep: threadkeep.Keep, o
         assert paged == whole
 
 
-def test_a_page_goes_on_after_a_thread_that_is_gone(keep: threadkeep.Keep) -> None:
+def test_a_page_continues_after_a_thread_that_is_gone(keep: threadkeep.Keep) -> None:
     many = filled(keep)
     whole = many.threads(order="id")
     many.checkpointer.delete_thread(whole[3].id)
@@ -178,7 +182,7 @@ def test_limit_is_fifty_unless_asked_otherwise(keep: threadkeep.Keep) -> None:
     assert keep.threads(limit=0) == []
 
 
-def test_kind_tells_graphs_from_others(keep: threadkeep.Keep) -> None:
+def test_kind_selects_graphs_or_others(keep: threadkeep.Keep) -> None:
     Chain(keep.checkpointer).put({"x": 1})
     assert names(keep.threads(kind="graph")) == ["t"]
     assert keep.threads(kind="cube") == []
@@ -188,16 +192,46 @@ async def test_athreads_gives_what_threads_gives(keep: threadkeep.Keep, call: Ca
     for n in range(5):
         await Chain(keep.checkpointer, f"t{n}").aput({"x": 1}, team=n % 2)
     for options in (
-        {}, {"order": "id"}, {"limit": 2}, {"prefix": "t3"}, {"metadata": {"team": 1}}, {"status": "idle"}, {"kind": "graph"},
+        {},
+        {"order": "id"},
+        {"limit": 2},
+        {"prefix": "t3"},
+        {"metadata": {"team": 1}},
+        {"status": "idle"},
+        {"kind": "graph"},
         {"order": "id", "after": "t2"},
-    ):  # fmt: skip
+    ):
         assert await threads(call, keep, **options) == await threads(AsyncCaller(), keep, **options)
     assert names(await threads(call, keep, order="id", after="t2")) == ["t3", "t4"]
 
 
 # --- filters
 
-IDS = ["a", "a%", "a%b", "a_", "a_b", "axb", "A", "a\0", "a\0b", "a\0c", "a\x01", "🦜", "🦜1", "🦜🦜", "é", "e\u0301", "a*", "a[b]", "a'b", 'a"b', "a\\b", " a", "a\n"]  # fmt: skip
+IDS = [
+    "a",
+    "a%",
+    "a%b",
+    "a_",
+    "a_b",
+    "axb",
+    "A",
+    "a\0",
+    "a\0b",
+    "a\0c",
+    "a\x01",
+    "🦜",
+    "🦜1",
+    "🦜🦜",
+    "é",
+    "e\u0301",
+    "a*",
+    "a[b]",
+    "a'b",
+    'a"b',
+    "a\\b",
+    " a",
+    "a\n",
+]
 
 
 @pytest.fixture(scope="module")
@@ -398,7 +432,7 @@ def test_an_interrupt_of_a_subgraph_shows_at_the_root(keep: threadkeep.Keep) -> 
 
 
 def test_the_status_counts_every_checkpoint_of_a_fork(keep: threadkeep.Keep) -> None:
-    """Going back to an old checkpoint and on from there makes a newer one, whose status counts."""
+    """Continuing from an old checkpoint makes a newer one, whose status counts."""
     run = graph(keep.checkpointer, asks)
     run.invoke({"log": ["hi"]}, THREAD)
     run.invoke(Command(resume="this"), THREAD)
@@ -433,7 +467,11 @@ def test_the_worst_write_on_the_newest_checkpoint_counts(keep: threadkeep.Keep, 
     assert_status(keep, "idle")
     keep.checkpointer.put_writes(newest, [(channel, "value")], "task 1")
     keep.checkpointer.put_writes(newest, [("y", "value")], "task 2")
-    keep.checkpointer.put_writes(newest | {"configurable": newest["configurable"] | {"checkpoint_ns": "child:1"}}, [(ERROR, "in a subgraph")], "task 3")  # fmt: skip
+    keep.checkpointer.put_writes(
+        newest | {"configurable": newest["configurable"] | {"checkpoint_ns": "child:1"}},
+        [(ERROR, "in a subgraph")],
+        "task 3",
+    )
     assert_status(keep, status)
 
 
@@ -470,7 +508,7 @@ def test_the_status_follows_deleted_runs_prunes_and_copies(keep: threadkeep.Keep
 
 
 def assert_counted(keep: threadkeep.Keep, id: str = "t") -> None:
-    """The row says what a scan would count."""
+    """The row has the same counts as a scan."""
     found = list(keep.checkpointer.list({"configurable": {"thread_id": id}}))
     info = one(keep, id)
     assert (info.checkpoints, info.writes) == (len(found), sum(len(each.pending_writes or []) for each in found))
@@ -537,7 +575,7 @@ def test_a_thread_that_is_made_again_starts_anew(keep: threadkeep.Keep) -> None:
 
 
 def noise(n: int, size: int = 400) -> str:
-    """Text that does not compress to nothing."""
+    """Return text that compresses badly."""
     return "".join(chr(33 + (n * 7919 + k * k * 104729 + k * n) % 90) for k in range(size))
 
 
@@ -588,7 +626,9 @@ def test_bytes_are_the_payloads_bodies_and_references_in_the_file(tmp_path: Path
         chain = Chain(saver, run="r0")
         for n in range(30):
             chain.run = f"r{n % 3}"
-            at = chain.put({"log": [noise(k) for k in range(n // 2, n)], "static": noise(0, 5000), "n": n}, user=noise(n % 2, 50))  # fmt: skip
+            at = chain.put(
+                {"log": [noise(k) for k in range(n // 2, n)], "static": noise(0, 5000), "n": n}, user=noise(n % 2, 50)
+            )
             saver.put_writes(at | {"metadata": {"run_id": chain.run}}, [("log", noise(n)), ("n", n)], f"task {n}")
         check("t")
         Chain(saver).put({"log": [noise(500)]}, id="00000010")
@@ -612,7 +652,7 @@ def test_bytes_are_the_payloads_bodies_and_references_in_the_file(tmp_path: Path
 
 
 def test_bytes_stay_right_in_a_copy_whose_metadata_names_it(tmp_path: Path) -> None:
-    """A copy's metadata names the copy as its thread: longer, or shorter, than in its source."""
+    """A copy's metadata names the copy as its thread, which may be longer or shorter than the source's id."""
     path, long = tmp_path / "agent.db", "long name " * 200
     database = apsw.Connection(str(path))
     with threadkeep.open(f"sqlite:///{path}") as keep:

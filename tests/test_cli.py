@@ -1,4 +1,4 @@
-"""The command as a program: every command on every backend, how it ends, and that all of it is documented."""
+"""The program `threadkeep`: every command on every backend, its exit codes, and that all of it is documented."""
 
 from __future__ import annotations
 
@@ -27,20 +27,25 @@ COMMANDS = cli_reference.commands()
 
 
 def program(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The real program, in a process of its own."""
+    """Run the real program in a new process."""
     return subprocess.run(
         [sys.executable, "-m", "threadkeep", *args],
-        env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def forked(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The same by an interpreter that has its imports done, which is most of the time that a command takes."""
+    """Run it through the fork server, because imports are most of the time that a command takes."""
     script = f"import os; os.environ.update({environment!r}); from threadkeep.cli import main; main()"
     pipe = subprocess.PIPE
     with fork_server.Forked([script, *args], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        told, complaint = process.communicate(timeout=120)
-    return subprocess.CompletedProcess(args, process.returncode, told, complaint)
+        result, complaint = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(args, process.returncode, result, complaint)
 
 
 # --- documented
@@ -86,7 +91,7 @@ def at(thread: str) -> dict[str, Any]:
 
 
 def filled(url: str, folder: Path) -> None:
-    """A thread that waits for an answer, memories, and a house to move from."""
+    """Write an interrupted thread, memories, and a SqliteSaver's file to import."""
     with threadkeep.open(url) as keep:
         graph(keep.checkpointer).invoke({"items": ["hello"]}, at("t"))
         keep.store.put(("users", "u7"), "food", {"likes": "pizza"})
@@ -95,54 +100,54 @@ def filled(url: str, folder: Path) -> None:
 
 
 def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
-    """Commands in the order of a working day, each with what its JSON must say."""
+    """Commands in a realistic order, each with what its JSON must contain."""
     there = f"sqlite:///{folder / 'there.db'}"
     return [
-        (("threads",), lambda told: [each["id"] for each in told] == ["t"]),
-        (("show", "t"), lambda told: told["values"]["items"] == ["hello", "greeted"]),
-        (("log", "t"), lambda told: [each["step"] for each in told] == [1, 0, -1]),
-        (("tree", "t"), lambda told: "greet" in json.dumps(told)),
-        (("diff", "t", "latest~1", "latest"), lambda told: "greeted" in json.dumps(told)),
-        (("blame", "t", "user.city"), lambda told: told["write"]["node"] == "greet"),
-        (("memories", "users"), lambda told: "pizza" in json.dumps(told)),
-        (("trace", "t"), lambda told: [each["node"] for each in told] == ["ask"]),
-        (("activity", "--since", "1d"), lambda told: "greet" in json.dumps(told)),
-        (("sizes", "t"), lambda told: "items" in json.dumps(told)),
-        (("stats",), lambda told: "interrupted" in json.dumps(told)),
-        (("rollback", "t", "latest~1"), lambda told: told["parent"] == told["forked_from"]),
-        (("fork", "t", "--to", "f"), lambda told: told["thread"] == "f"),
-        (("copy", "t", "c"), lambda told: told["target"] == "c"),
-        (("tag", "c", "latest", "kept"), lambda told: told["tag"] == "kept"),
-        (("verify",), lambda told: told["problems"] == [] and told["threads"] == 3),
-        (("doctor",), lambda told: any(each["name"] for each in told)),
-        (("repair", "t"), lambda told: told is not None),
-        (("export", "--output", str(folder / "all.tk")), lambda told: told["threads"] == 3),
-        (("convert", "--url", there, "SOURCE", there), lambda told: told["threads"] == 3),
-        (("import", str(folder / "theirs.db")), lambda told: told["threads"] == 1),
-        (("prune", "t", "--yes"), lambda told: told["checkpoints"] == 3),
-        (("sweep", "--yes"), lambda told: "memories" in told),
-        (("compact",), lambda told: told is not None),
-        (("delete", "c", "f", "--yes"), lambda told: told["deleted"] == ["c", "f"]),
+        (("threads",), lambda result: [each["id"] for each in result] == ["t"]),
+        (("show", "t"), lambda result: result["values"]["items"] == ["hello", "greeted"]),
+        (("log", "t"), lambda result: [each["step"] for each in result] == [1, 0, -1]),
+        (("tree", "t"), lambda result: "greet" in json.dumps(result)),
+        (("diff", "t", "latest~1", "latest"), lambda result: "greeted" in json.dumps(result)),
+        (("blame", "t", "user.city"), lambda result: result["write"]["node"] == "greet"),
+        (("memories", "users"), lambda result: "pizza" in json.dumps(result)),
+        (("trace", "t"), lambda result: [each["node"] for each in result] == ["ask"]),
+        (("activity", "--since", "1d"), lambda result: "greet" in json.dumps(result)),
+        (("sizes", "t"), lambda result: "items" in json.dumps(result)),
+        (("stats",), lambda result: "interrupted" in json.dumps(result)),
+        (("rollback", "t", "latest~1"), lambda result: result["parent"] == result["forked_from"]),
+        (("fork", "t", "--to", "f"), lambda result: result["thread"] == "f"),
+        (("copy", "t", "c"), lambda result: result["target"] == "c"),
+        (("tag", "c", "latest", "kept"), lambda result: result["tag"] == "kept"),
+        (("verify",), lambda result: result["problems"] == [] and result["threads"] == 3),
+        (("doctor",), lambda result: any(each["name"] for each in result)),
+        (("repair", "t"), lambda result: result is not None),
+        (("export", "--output", str(folder / "all.tk")), lambda result: result["threads"] == 3),
+        (("convert", "--url", there, "SOURCE", there), lambda result: result["threads"] == 3),
+        (("import", str(folder / "theirs.db")), lambda result: result["threads"] == 1),
+        (("prune", "t", "--yes"), lambda result: result["checkpoints"] == 3),
+        (("sweep", "--yes"), lambda result: "memories" in result),
+        (("compact",), lambda result: result is not None),
+        (("delete", "c", "f", "--yes"), lambda result: result["deleted"] == ["c", "f"]),
     ]
 
 
 def test_every_command_works_as_a_program(lasting_url: str, tmp_path: Path) -> None:
     filled(lasting_url, tmp_path)
-    asked = steps(tmp_path)
-    assert {args[0] for args, _ in asked} == set(COMMANDS)
-    for number, (args, is_told) in enumerate(asked):
+    all_steps = steps(tmp_path)
+    assert {args[0] for args, _ in all_steps} == set(COMMANDS)
+    for number, (args, is_expected) in enumerate(all_steps):
         start = program if lasting_url.startswith("sqlite") and number % 5 == 0 else forked
         given = [lasting_url if arg == "SOURCE" else arg for arg in args]
         ended = start(*given, "--json", THREADKEEP_URL=lasting_url)
         wrong = args[0] == "doctor" and "postgresql:" in lasting_url  # the tests' server has no fsync
         assert ended.returncode == int(wrong), (args, ended.stderr)
-        assert is_told(json.loads(ended.stdout)), (args, ended.stdout)
+        assert is_expected(json.loads(ended.stdout)), (args, ended.stdout)
     with threadkeep.open(lasting_url) as keep:
         answered = graph(keep.checkpointer).invoke(Command(resume="yes"), at("moved"))
         assert answered["items"] == ["from elsewhere", "greeted", "yes"]
 
 
-# --- how it ends
+# --- exit codes
 
 
 def test_the_installed_program_is_the_module() -> None:
@@ -168,7 +173,7 @@ def test_the_installed_program_is_the_module() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(
+def test_an_error_is_one_line_and_an_exit_code(
     args: tuple[str, ...], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -177,9 +182,9 @@ def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(
     with threadkeep.open("sqlite:///here.db") as keep:
         graph(keep.checkpointer).invoke({"items": ["hello"]}, at("t"))
     assert run(args) == code
-    told = capsys.readouterr()
-    assert says in told.err + (told.out if not args else "")
-    assert "Traceback" not in told.err
+    result = capsys.readouterr()
+    assert says in result.err + (result.out if not args else "")
+    assert "Traceback" not in result.err
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".db") == ["here.db"]
 
 
@@ -199,7 +204,7 @@ def test_an_interrupted_program_says_so() -> None:
     assert ended.stderr == "interrupted; finished work stays\n"
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     with threadkeep.open(url) as keep:
         graph(keep.checkpointer).invoke({"items": [secrets.token_hex(1_000_000)]}, at("t"))

@@ -1,4 +1,4 @@
-"""The command with input that people get wrong, or that is strange: nothing is lost, nothing is misunderstood."""
+"""The program with wrong or strange input: nothing is lost, nothing is misunderstood."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from threadkeep.cli.app import run
 
 
 def chat(keep: threadkeep.Keep, *ids: str) -> None:
-    """A thread of three checkpoints for each id."""
+    """Write a thread of three checkpoints for each id."""
     builder = StateGraph(MessagesState).add_node("reply", lambda _: {"messages": [("ai", "hello")]})
     graph = builder.add_edge(START, "reply").compile(checkpointer=keep.checkpointer)
     for id in ids:
         graph.invoke({"messages": [("user", "hi")]}, {"configurable": {"thread_id": id}})
 
 
-def talk(keep: threadkeep.Keep, id: str) -> None:
+def write_cube_thread(keep: threadkeep.Keep, id: str) -> None:
     asyncio.run(keep.cube.save_extra(id, {"mood": "good"}))
 
 
@@ -46,15 +46,15 @@ def test_a_thread_that_is_named_twice_is_deleted_once_and_ids_stay_on_their_line
 
 def test_pages_lose_no_thread_where_both_kinds_have_one_id(keep: Any, capsys: Any) -> None:
     chat(keep, "a b", "-c", "twin")
-    talk(keep, "twin")
+    write_cube_thread(keep, "twin")
     seen, more = [], ""
     while len(seen) < 9:
         assert run(["threads", "--sort", "updated", "--limit", "1", *shlex.split(more)]) == 0
-        told = capsys.readouterr().out.splitlines()
-        if told == ["no threads"]:
+        output = capsys.readouterr().out.splitlines()
+        if output == ["no threads"]:
             break
-        seen.append(told[-2].split("  ")[0])
-        more = told[-1].removeprefix("next page: ")
+        seen.append(output[-2].split("  ")[0])
+        more = output[-1].removeprefix("next page: ")
     assert sorted(seen) == ["-c", "a b", "twin", "twin"]
     assert run(["threads", "--after", "twin"]) == 2
     assert run(["threads", "--after", "nobody"]) == 1
@@ -64,7 +64,7 @@ def test_pages_lose_no_thread_where_both_kinds_have_one_id(keep: Any, capsys: An
 
 
 @pytest.mark.parametrize("command", ["compact", "copy a b", "delete a --yes", "rollback a latest", "sweep", "threads"])
-def test_tables_are_not_made_in_a_file_that_somebody_did_not_mean(keep: Any, capsys: Any, command: str) -> None:
+def test_no_tables_are_created_in_a_mistyped_file(keep: Any, capsys: Any, command: str) -> None:
     with sqlite3.connect("other.db") as other:
         other.execute("CREATE TABLE mine (a)")
     other.close()
@@ -100,7 +100,7 @@ def test_nothing_is_pruned_if_one_of_the_threads_is_not_there(keep: Any, capsys:
     assert "removed 2 checkpoints of 1 thread" in capsys.readouterr().out
 
 
-def test_a_chat_that_is_only_on_one_side_is_told_as_a_chat(keep: Any, capsys: Any) -> None:
+def test_a_chat_that_is_only_on_one_side_of_a_diff_is_shown_as_a_chat(keep: Any, capsys: Any) -> None:
     chat(keep, "t")
     assert run(["diff", "t", "latest~2", "latest"]) == 0
     assert "  + messages: \n    human: hi\n    ai: hello\n" in capsys.readouterr().out
@@ -140,7 +140,7 @@ def test_a_damaged_thread_does_not_keep_the_others_from_being_pruned_and_counted
 
 
 class Terminal(io.StringIO):
-    """Somebody who types."""
+    """A user who types."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""The commands that look: threads, show, tree, log, diff, blame, memories. Each says what the verbs say, and nothing that a user wrote steers the terminal."""
+"""The commands threads, show, tree, log, diff, blame and memories: they print what the verbs return, safely."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandOutput:
     """What a command printed, and its exit code."""
 
     code: int
@@ -42,21 +42,21 @@ class Said:
         return json.loads(self.out)
 
 
-Command = Callable[..., Said]
+Command = Callable[..., CommandOutput]
 
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs the command in this process, on the URL that was last said."""
+    """Runs commands in this process, on the last URL given."""
     monkeypatch.setenv("COLUMNS", "100")
 
-    def said(*args: str, url: str | None = None) -> Said:
+    def run_command(*args: str, url: str | None = None) -> CommandOutput:
         if url is not None:
             monkeypatch.setenv("THREADKEEP_URL", url)
         code = run(list(args))
-        return Said(code, *capsys.readouterr())
+        return CommandOutput(code, *capsys.readouterr())
 
-    return said
+    return run_command
 
 
 def populate(url: str) -> None:
@@ -94,24 +94,28 @@ def test_commands_say_what_the_verbs_say(lasting_url: str, command: Command) -> 
             ("tree", "chat"): keep.tree("chat"),
             ("tree", "talk", "--kind", "cube"): keep.tree("talk"),
             ("blame", "chat", "messages[-1].content"): keep.blame("chat", "messages[-1].content"),
-            ("blame", "chat", "user.name", "--checkpoint", log[4].id): keep.blame("chat", "user.name", checkpoint_id=log[4].id),
-        }  # fmt: skip
+            ("blame", "chat", "user.name", "--checkpoint", log[4].id): keep.blame(
+                "chat", "user.name", checkpoint_id=log[4].id
+            ),
+        }
         for args, value in expected.items():
-            said = command(*args, "--json")
-            assert (said.code, said.err) == (0, ""), args
-            assert said.json == json.loads(json.dumps(as_plain(value))), args
+            run_command = command(*args, "--json")
+            assert (run_command.code, run_command.err) == (0, ""), args
+            assert run_command.json == json.loads(json.dumps(as_plain(value))), args
         deep = json.loads(json.dumps(as_plain(keep.diff("chat", log[4].id, log[2].id))))
     for args in (
         ("chat", log[4].id, log[2].id), (f"chat@{log[4].id[-8:]}", "chat@latest~2"), (log[4].id, log[2].id),
         (log[4].id, "chat@latest~2"), ("chat", "latest~3", "latest~2"),
     ):  # fmt: skip
-        said = command("diff", *args, "--json")
-        assert (said.code, said.json) == (0, deep), args
+        run_command = command("diff", *args, "--json")
+        assert (run_command.code, run_command.json) == (0, deep), args
     inner = [step for step in command("log", "fan", "--json").json if step["ns"]]
     for args, code in (
-        (("show", "fan", inner[1]["id"][-8:]), 0), (("blame", "fan", "done[0]", "--checkpoint", inner[1]["id"][-8:]), 0),
-        (("diff", "fan", inner[1]["id"], inner[0]["id"]), 0), (("diff", f"fan@{inner[1]['id'][-8:]}", inner[0]["id"]), 0),
-    ):  # fmt: skip
+        (("show", "fan", inner[1]["id"][-8:]), 0),
+        (("blame", "fan", "done[0]", "--checkpoint", inner[1]["id"][-8:]), 0),
+        (("diff", "fan", inner[1]["id"], inner[0]["id"]), 0),
+        (("diff", f"fan@{inner[1]['id'][-8:]}", inner[0]["id"]), 0),
+    ):
         assert command(*args).code == code, args
     same = command("diff", "chat", "chat")
     assert (same.code, "no differences" in same.out) == (0, True)
@@ -123,12 +127,12 @@ def test_commands_say_what_the_verbs_say(lasting_url: str, command: Command) -> 
 
 
 def memories_are_listed(command: Command, *, has_words: bool) -> None:
-    asked = command("memories", "users", "--query", "pizza", "--json")
+    shown_out = command("memories", "users", "--query", "pizza", "--json")
     if has_words:
-        assert [(each["value"]["n"], each["score"] > 0) for each in asked.json] == [(1, True)]
+        assert [(each["value"]["n"], each["score"] > 0) for each in shown_out.json] == [(1, True)]
         assert "score" in command("memories", "--query", "pizza").out
     else:
-        assert asked.code == 2 and "--query" in asked.err
+        assert shown_out.code == 2 and "--query" in shown_out.err
     spaces = command("memories", "--json").json
     assert spaces == [
         {"namespace": ["a/b", "c\\d"], "memories": 1}, {"namespace": ["users", "ann"], "memories": 1},
@@ -153,20 +157,40 @@ def memories_are_listed(command: Command, *, has_words: bool) -> None:
 
 def wrong_input_is_said(command: Command, log: list[threadkeep.CheckpointInfo]) -> None:
     for code, *args in (
-        (1, "show", "nobody"), (1, "log", "nobody"), (1, "tree", "nobody"), (1, "blame", "nobody", "x"),
-        (1, "show", "chat", "nothing"), (1, "show", "chat", "--channel", "nothing"), (1, "diff", "chat", "nobody"),
-        (1, "blame", "chat", "user.age"), (1, "diff", "chat", "latest~1", "nothing"), (1, "log", "chat", "--kind", "cube"),
-        (2, "blame", "chat", "user..age"), (2, "show", "chat", log[0].id[:4]), (2, "show", "chat", "--state", "--writes"),
-        (2, "threads", "--sort", "colour"), (2, "threads", "--status", "happy"), (2, "threads", "--metadata", "step"),
-        (2, "threads", "--metadata", "=1"), (2, "threads", "--limit", "-1"), (1, "threads", "--after", "nobody"),
-        (2, "threads", "--kind", "tree"), (2, "log", "chat", "--limit", "x"), (2, "diff", "chat"), (2, "show"),
-        (2, "diff", "chat", "fan", "--ns", "x"), (2, "memories", "a//b"), (2, "memories", "a\\"),
-        (2, "memories", "a", "--filter", "{x"), (2, "memories", "a", "--filter", "x"), (2, "nonsense"),
-    ):  # fmt: skip
-        said = command(*args)
-        assert (said.code, said.out) == (code, ""), args
-        assert said.err, args
-        assert "Traceback" not in said.err
+        (1, "show", "nobody"),
+        (1, "log", "nobody"),
+        (1, "tree", "nobody"),
+        (1, "blame", "nobody", "x"),
+        (1, "show", "chat", "nothing"),
+        (1, "show", "chat", "--channel", "nothing"),
+        (1, "diff", "chat", "nobody"),
+        (1, "blame", "chat", "user.age"),
+        (1, "diff", "chat", "latest~1", "nothing"),
+        (1, "log", "chat", "--kind", "cube"),
+        (2, "blame", "chat", "user..age"),
+        (2, "show", "chat", log[0].id[:4]),
+        (2, "show", "chat", "--state", "--writes"),
+        (2, "threads", "--sort", "colour"),
+        (2, "threads", "--status", "happy"),
+        (2, "threads", "--metadata", "step"),
+        (2, "threads", "--metadata", "=1"),
+        (2, "threads", "--limit", "-1"),
+        (1, "threads", "--after", "nobody"),
+        (2, "threads", "--kind", "tree"),
+        (2, "log", "chat", "--limit", "x"),
+        (2, "diff", "chat"),
+        (2, "show"),
+        (2, "diff", "chat", "fan", "--ns", "x"),
+        (2, "memories", "a//b"),
+        (2, "memories", "a\\"),
+        (2, "memories", "a", "--filter", "{x"),
+        (2, "memories", "a", "--filter", "x"),
+        (2, "nonsense"),
+    ):
+        run_command = command(*args)
+        assert (run_command.code, run_command.out) == (code, ""), args
+        assert run_command.err, args
+        assert "Traceback" not in run_command.err
 
 
 def what_is_said_to_people(command: Command, log: list[threadkeep.CheckpointInfo]) -> None:
@@ -175,8 +199,8 @@ def what_is_said_to_people(command: Command, log: list[threadkeep.CheckpointInfo
     assert chat[2:5] == ["ai: Edited.", "tool weather: 21 degrees", "human: please approve"]
     assert 'note: {"$type": "gone_app.Note", "text": "hi", "pages": [3]}' in chat
     assert chat[-1] == 'interrupt in agent: {"question": "really?"}'
-    asked = command("show", "chat", "latest~3").out
-    assert 'ai: Let me look.\n  calls weather {"city": "Oslo"}\ntool weather: 21 degrees' in asked
+    shown_out = command("show", "chat", "latest~3").out
+    assert 'ai: Let me look.\n  calls weather {"city": "Oslo"}\ntool weather: 21 degrees' in shown_out
     assert "no such city" in command("show", "broken").out
     tree = command("tree", "chat").out.splitlines()
     short = [step.id[-8:] for step in log]
@@ -196,21 +220,37 @@ def what_is_said_to_people(command: Command, log: list[threadkeep.CheckpointInfo
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "lines"),
     [
         ({"role": "user", "content": "hi"}, ["user: hi"]),
-        ({"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "b"}]}, ["assistant: a\nb"]),
-        ({"role": "assistant", "content": [{"type": "tool_call", "name": "f", "arguments": {"x": 1}}]}, ["assistant:", '  calls f {"x": 1}']),
+        (
+            {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "b"}]},
+            ["assistant: a\nb"],
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "tool_call", "name": "f", "arguments": {"x": 1}}]},
+            ["assistant:", '  calls f {"x": 1}'],
+        ),
         ({"role": "tool_result", "tool_name": "f", "content": [], "is_error": True}, ["tool_result f failed:"]),
-        ({"$type": "x.AIMessage", "content": [{"type": "tool_use", "name": "f", "input": {}}], "tool_calls": [{"name": "f", "args": {"y": 2}}]}, ["ai:", '  calls f {"y": 2}']),
-        ({"$type": "x.ToolMessage", "type": "tool", "name": "f", "status": "error", "content": "no"}, ["tool f failed: no"]),
+        (
+            {
+                "$type": "x.AIMessage",
+                "content": [{"type": "tool_use", "name": "f", "input": {}}],
+                "tool_calls": [{"name": "f", "args": {"y": 2}}],
+            },
+            ["ai:", '  calls f {"y": 2}'],
+        ),
+        (
+            {"$type": "x.ToolMessage", "type": "tool", "name": "f", "status": "error", "content": "no"},
+            ["tool f failed: no"],
+        ),
         ({"$type": "x.HumanMessageChunk", "content": {"odd": 1}}, ['human: {"odd": 1}']),
         ({"$type": "x.AIMessage", "content": None, "tool_calls": "odd"}, ["ai:"]),
         ({"role": 5, "content": 5}, ["?: 5"]),
     ],
-)  # fmt: skip
-def test_messages_of_all_kinds_are_told(message: dict[str, Any], told: list[str]) -> None:
-    assert [text.plain for text in chat.message_lines(message)] == told
+)
+def test_messages_of_all_kinds_are_shown(message: dict[str, Any], lines: list[str]) -> None:
+    assert [text.plain for text in chat.message_lines(message)] == lines
 
 
 # --- trees
@@ -252,10 +292,10 @@ def test_branches_are_lanes(memory: threadkeep.Keep) -> None:
     assert drawn(memory, ASCII)[5:] == ["| | |-'", "| | * 2", "|-'-'", "* 1"]
 
 
-def test_lanes_are_crossed_and_roots_stand_apart(memory: threadkeep.Keep) -> None:
+def test_lanes_cross_and_roots_are_separate(memory: threadkeep.Keep) -> None:
     for id, parent in (("1", None), ("2", None), ("3", "2"), ("4", "1"), ("5", "2"), ("6", None), ("7", "gone")):
         put(memory, id, parent)
-    put(memory, "8", "9")  # a parent that comes later is no parent to be drawn
+    put(memory, "8", "9")  # a parent with a greater id is not drawn as a parent
     put(memory, "9", None)
     apart = ["● 9", "", "● 8", "", "● 7", "", "● 6", ""]
     assert drawn(memory) == [*apart, "● 5", "│ ● 4", "│ │ ● 3", "├─│─╯", "● │ 2", "  ● 1"]
@@ -272,7 +312,7 @@ def test_subgraphs_hang_on_the_checkpoint_that_called_them(memory: threadkeep.Ke
     assert drawn(memory) == ["● 7", "", "● 6", "│ ● 5", "│ │ ● 4", "│ │ ● 3", "│ ├─╯", "│ ● 2", "├─╯", "● 1"]
 
 
-# --- text of users
+# --- users' text
 
 
 HOSTILE = {
@@ -289,45 +329,57 @@ HOSTILE = {
 }
 
 
-def test_text_of_users_does_not_steer_the_terminal(tmp_path: Path, command: Command) -> None:
+def test_users_text_cannot_control_the_terminal(tmp_path: Path, command: Command) -> None:
     file = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(file) as keep:
         for id in HOSTILE.values():
-            text = id.encode("utf-8", "replace").decode()  # nobody can store a value with a lone surrogate
+            text = id.encode("utf-8", "replace").decode()  # a value with a lone surrogate cannot be stored
             calls = [{"name": text, "args": {text: text}, "id": "1"}]
-            said = [
+            run_command = [
                 HumanMessage(text, id="1"),
                 AIMessage([{"type": "text", "text": text}, {"type": text}], tool_calls=calls, name=text),
             ]
             chain = Chain(keep.checkpointer, id)
-            chain.put({"messages": said, text or "none": {text: [text]}}, id=text or "none", source="loop", who=text)
+            chain.put(
+                {"messages": run_command, text or "none": {text: [text]}}, id=text or "none", source="loop", who=text
+            )
             at = chain.put(
-                {"messages": said[1:], text or "none": {text: text + "!"}}, id=f"{text or 'none'}!", forked_from=text
+                {"messages": run_command[1:], text or "none": {text: text + "!"}},
+                id=f"{text or 'none'}!",
+                forked_from=text,
             )
             keep.checkpointer.put_writes(at, [(text, text), ("__error__", text)], text, f"~__pregel_pull, {text}")
         keep.store.put(("users", "\x1b[31m"), "\x1b]0;x\x07", {"\x1b": "\x9b31m[red]"})
     command("--version", url=file)
     for text in HOSTILE.values():
-        words = [("show", "--", text), ("show", "--writes", "--", text), ("log", "--metadata", "--", text), ("tree", "--", text),
-                 ("diff", "--", text, "latest~1", "latest"), ("blame", "--", text, f"[{json.dumps(text or 'none')}]"),
-                 ("threads", "--search", text), ("show", "--", f"{text}nobody"), ("blame", "--", text, text)]  # fmt: skip
-        if "\ud83d" in text or "\x00" in text:  # no such argument can be given to a process
+        words = [
+            ("show", "--", text),
+            ("show", "--writes", "--", text),
+            ("log", "--metadata", "--", text),
+            ("tree", "--", text),
+            ("diff", "--", text, "latest~1", "latest"),
+            ("blame", "--", text, f"[{json.dumps(text or 'none')}]"),
+            ("threads", "--search", text),
+            ("show", "--", f"{text}nobody"),
+            ("blame", "--", text, text),
+        ]
+        if "\ud83d" in text or "\x00" in text:  # such an argument cannot be passed to a process
             words = [("threads",), ("threads", "--json"), ("log", "--json", "--", text)]
         for args in words:
-            said = command(*args)
-            assert said.code in (0, 1, 2), args
-            assert not UNSAFE.search(said.out), args
-            assert not UNSAFE.search(said.err), args
+            run_command = command(*args)
+            assert run_command.code in (0, 1, 2), args
+            assert not UNSAFE.search(run_command.out), args
+            assert not UNSAFE.search(run_command.err), args
         if "\ud83d" not in text and "\x00" not in text:
-            told = command("show", "--json", "--", text)
-            assert not UNSAFE.search(told.out)
-            assert told.json["checkpoint"]["thread"] == text
-            assert told.json["values"]["messages"][0]["content"][0]["text"] == text
+            lines = command("show", "--json", "--", text)
+            assert not UNSAFE.search(lines.out)
+            assert lines.json["checkpoint"]["thread"] == text
+            assert lines.json["values"]["messages"][0]["content"][0]["text"] == text
     assert "[red]not red[/red] [link=x]y[/] :smile:" in command("show", "--", HOSTILE["markup"]).out
     assert "red \\x1b[31m and \\x9b31m \\x07" in command("show", "--", HOSTILE["escape"]).out
     for args in (("threads",), ("memories",), ("memories", "users"), ("memories", "--json")):
-        said = command(*args)
-        assert said.code == 0 and not UNSAFE.search(said.out)
+        run_command = command(*args)
+        assert run_command.code == 0 and not UNSAFE.search(run_command.out)
 
 
 @pytest.mark.parametrize(
@@ -346,13 +398,13 @@ def test_namespaces_are_segments(text: str, parts: tuple[str, ...]) -> None:
     assert parse_namespace(format_namespace(parts)) == parts
 
 
-# --- the executable
+# --- the program
 
 
 def test_the_command_is_a_program(tmp_path: Path) -> None:
     file = tmp_path / "keep.db"
     populate(f"sqlite:///{file}")
-    # pages of this many lines would be wrapped in a terminal of 80 columns; a pipe gets whole lines
+    # lines of this page would be wrapped in a terminal of 80 columns; a pipe gets whole lines
     clean = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "THREADKEEP_URL")}
 
     def program(*args: str) -> subprocess.CompletedProcess[str]:

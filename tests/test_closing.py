@@ -1,4 +1,4 @@
-"""Closing lets go at once when nothing is under way."""
+"""Closing returns at once if nothing is running."""
 
 from __future__ import annotations
 

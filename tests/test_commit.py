@@ -1,4 +1,4 @@
-"""Optimistic commits: when a verb tries again, and that it recognises a commit of its own whose answer was lost."""
+"""Optimistic commits: when a verb retries, and that it recognizes its own commit if the reply was lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bench() -> Bench:
 
 
 def made(*, damaged: bool = False) -> Bench:
-    """A graph thread of three checkpoints, with an item that nothing uses; and a cube thread of one completed run."""
+    """Write a graph thread of three checkpoints with an unused item, and a cube thread of one completed run."""
     bench = Bench()
     for n in (1, 2, 3):
         bench.write(put(str(n), str(n - 1) if n > 1 else None, run_id=f"run {n}"))
@@ -65,7 +65,7 @@ def test_the_first_retry_comes_at_once_and_each_later_one_after_a_longer_pause(b
 
     with pytest.raises(Conflict, match="thread 't' was changed by others at each of 40 tries"):
         bench.drive(prune.prune(bench.heads, KEY, prune.KEEP_LATEST, 5), before=fail)
-    assert bench.asked.count(LoadThreadRows) == TRIES
+    assert bench.made_requests.count(LoadThreadRows) == TRIES
     assert pauses == list(range(1, TRIES - 1))
 
 
@@ -75,16 +75,16 @@ def test_a_read_that_is_always_interrupted_by_a_prune_ends_as_conflict(bench: Be
 
     with pytest.raises(Conflict, match="thread 't' was pruned by others at each of 3 tries"):
         bench.drive(read_consistently(KEY, read, tries=3), before=keeps_conflicting)
-    assert bench.asked == [LoadThreadRows, LoadThreadRows, Pause, LoadThreadRows]
+    assert bench.made_requests == [LoadThreadRows, LoadThreadRows, Pause, LoadThreadRows]
 
 
 def test_items_of_a_thread_that_was_pruned_meanwhile_are_a_conflict(bench: Bench) -> None:
     thread = bench.backend._threads[KEY]
     head = bench.heads.head_from(KEY, bench.backend.answer(LoadThreadRows(KEY)), None)
     wanted = thread.checkpoints[("", "3")].refs
-    for asked in ([LoadItems], []):
+    for requests in ([LoadItems], []):
         bench.drive(fill_cache(bench.heads, head, wanted))
-        assert bench.asked == asked
+        assert bench.made_requests == requests
     assert not head.cache.lacking(wanted)
     head = bench.heads.head_from(KEY, bench.backend.answer(LoadThreadRows(KEY)), None)
     thread.row = thread.row._replace(epoch=thread.row.epoch + 1)
@@ -116,7 +116,7 @@ def test_a_copy_takes_the_place_of_a_thread_that_is_as_expected(bench: Bench, is
     assert bench.backend._threads[NEW].checkpoints == bench.backend._threads[KEY].checkpoints
 
 
-def test_a_verb_that_has_nothing_to_do_leaves_the_remembered_head(bench: Bench) -> None:
+def test_a_verb_that_has_nothing_to_do_keeps_the_cached_head(bench: Bench) -> None:
     async def read() -> Seen[None]:
         return Seen(None, None)
 
@@ -161,6 +161,6 @@ def test_a_change_whose_answer_was_lost_is_made_once_and_has_its_result(verb: st
     undisturbed = made(damaged=verb == "repair")
     expected = undisturbed.drive(VERBS[verb](undisturbed))
     found = bench.drive(VERBS[verb](bench), before=lose)
-    assert sum(issubclass(asked, (Commit, ForkThread, CopyThread)) for asked in bench.asked) == len(lost) == 1
+    assert sum(issubclass(asked, (Commit, ForkThread, CopyThread)) for asked in bench.made_requests) == len(lost) == 1
     assert found == (expected._replace(after=found.after) if verb == "free" else expected)
     assert not isinstance(found, prune.Freed) or found.items == 1

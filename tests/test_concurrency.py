@@ -1,4 +1,4 @@
-"""One Keep, many users at once: threads, event loops, processes, forks; callers that are cancelled, interrupted or gone."""
+"""One Keep with many users: threads, event loops, processes, forks; callers that are cancelled, interrupted or gone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ PATIENCE = 60
 
 
 def in_threads(*works: Callable[[], Any]) -> None:
-    """Run all of them at once; raises what the first of them raised."""
+    """Run functions concurrently in threads. Raise the first error."""
     failed: list[BaseException] = []
     start = threading.Barrier(len(works))
 
@@ -52,7 +53,7 @@ def in_loop(work: Callable[[], Awaitable[Any]]) -> Callable[[], Any]:
 
 
 class Counted:
-    """Counts the transactions of a Keep, and makes each of them slow enough for company to arrive."""
+    """Counts the transactions of a Keep, and slows each down so that other commits can join."""
 
     def __init__(self, keep: threadkeep.Keep) -> None:
         self.transactions = self.commits = 0
@@ -194,9 +195,8 @@ def test_a_hundred_threads_that_write_on_one_thread_are_a_few_commits(keep: thre
     saver = keep.checkpointer
     Chain(saver).put({"x": 0})
     counted = Counted(keep)
-    in_threads(
-        *(lambda n=n: saver.put_writes(config("t", "00000000"), [("x", n)], f"task {n:03}") for n in range(100))  # type: ignore[misc]
-    )
+    at = config("t", "00000000")
+    in_threads(*(partial(saver.put_writes, at, [("x", n)], f"task {n:03}") for n in range(100)))
     assert counted.commits <= 20
     found = saver.get_tuple(config("t"))
     assert found is not None
@@ -228,8 +228,8 @@ async def test_a_bad_value_among_many_fails_alone(keep: threadkeep.Keep) -> None
 
 
 async def test_cancelled_calls_leave_whole_checkpoints_and_a_working_saver(saver: threadkeep.KeepSaver) -> None:
-    told: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    errors_of_loop: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors_of_loop.append(context))
     chance = random.Random(7)
     first = Chain(saver)
     await first.aput({"log": ["start"], "padding": "x" * 1000})
@@ -257,7 +257,7 @@ async def test_cancelled_calls_leave_whole_checkpoints_and_a_working_saver(saver
         gc.collect()
     await asyncio.wait_for(first.aput({"log": ["end"]}, id="2"), PATIENCE)
     assert [str(warning.message) for warning in warned] == []
-    assert told == []
+    assert errors_of_loop == []
     assert len(asyncio.all_tasks()) == 1
     stored = {found.checkpoint["id"]: found async for found in saver.alist(config("t"))}
     assert done <= set(stored)
@@ -268,7 +268,7 @@ async def test_cancelled_calls_leave_whole_checkpoints_and_a_working_saver(saver
 
 
 async def test_a_cancelled_put_is_finished_by_the_worker(keep: threadkeep.Keep) -> None:
-    """The caller is gone, but what it had begun is whole, soon, and does not stand in the next one's way."""
+    """The caller is gone, but its change completes as a whole, soon, and does not block the next one."""
     Counted(keep)
     task = asyncio.create_task(Chain(keep.checkpointer).aput({"x": 1}))
     await asyncio.sleep(0)
@@ -327,8 +327,8 @@ def test_a_loop_may_be_closed_while_its_calls_are_under_way(keep: threadkeep.Kee
 
     transport.write = slow  # type: ignore[method-assign]
     loop = asyncio.new_event_loop()
-    told: list[Any] = []
-    loop.set_exception_handler(lambda _, context: told.append(context))
+    errors_of_loop: list[Any] = []
+    loop.set_exception_handler(lambda _, context: errors_of_loop.append(context))
     tasks = [
         loop.create_task(Chain(saver).aput({"x": 1})),
         loop.create_task(saver.aput_writes(config("t", "00000000"), [("x", 1)], "task")),
@@ -347,11 +347,11 @@ def test_a_loop_may_be_closed_while_its_calls_are_under_way(keep: threadkeep.Kee
     keep.close()
     del tasks
     gc.collect()
-    assert {context["message"] for context in told} <= {"Task was destroyed but it is pending!"}
+    assert {context["message"] for context in errors_of_loop} <= {"Task was destroyed but it is pending!"}
 
 
 def test_a_loop_may_be_closed_while_the_keep_is_being_closed(keep: threadkeep.Keep) -> None:
-    """The thread that closes must not fail because nobody is there to be told."""
+    """The thread that closes must not fail because no caller is left to notify."""
     saver = keep.checkpointer
     Chain(saver).put({"x": 1})
     inside, go_on = threading.Event(), threading.Event()
@@ -469,7 +469,7 @@ keep.close()
 
 
 def test_an_interrupted_main_thread_does_not_stop_the_others(url: str) -> None:
-    """Ctrl-C may come at any moment; work of others that the main thread has in its hands must not be lost."""
+    """Ctrl-C may come at any moment; other callers' work that the main thread is doing must not be lost."""
     run_forked(INTERRUPTED, url)
 
 
@@ -523,8 +523,8 @@ def test_prune_and_delete_inside_a_listing_end_it_early_and_cleanly(saver: threa
 
 
 async def test_abandoned_async_listings_leak_nothing(saver: threadkeep.KeepSaver) -> None:
-    told: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    errors_of_loop: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors_of_loop.append(context))
     chain = Chain(saver)
     for n in range(40):
         await chain.aput({"n": n})
@@ -539,17 +539,17 @@ async def test_abandoned_async_listings_leak_nothing(saver: threadkeep.KeepSaver
                 saver.alist(config("t"))
             del listing
         gc.collect()
-        for _ in range(5):  # asyncio closes forgotten generators in tasks of its own
+        for _ in range(5):  # asyncio closes abandoned generators in its own tasks
             await asyncio.sleep(0)
     assert [str(warning.message) for warning in warned] == []
-    assert told == []
+    assert errors_of_loop == []
     assert len(asyncio.all_tasks()) == 1
-    assert len([one for one in threading.enumerate() if one.name == "threadkeep"]) <= 2 * 6  # ours, and another test's
+    assert len([one for one in threading.enumerate() if one.name == "threadkeep"]) <= 2 * 6  # also of another test
     assert len(await every(saver.alist(config("t")))) == 40
 
 
 async def test_no_async_verb_blocks_the_event_loop(keep: threadkeep.Keep) -> None:
-    """Every async test runs under blockbuster; here is every verb, on an empty Keep and on a used one."""
+    """Every async test runs under blockbuster; this one runs every verb, on an empty Keep and on a used one."""
     for _ in range(2):
         for verb in every_async_verb(keep).values():
             await verb()
@@ -1029,7 +1029,14 @@ def test_spawned_workers_open_keeps_of_their_own(lasting_url: str, tmp_path: Any
         "        return values_of(keep.checkpointer, 't', f'spawned-{n}')['x']\n"
     )
     (tmp_path / "program.py").write_text(SPAWNED)
-    run("import runpy, sys; sys.path.insert(0, sys.argv.pop()); runpy.run_path(sys.path[0] + '/program.py', run_name='__main__')", lasting_url, tmp_path)  # fmt: skip
+    run(
+        (
+            "import runpy, sys; sys.path.insert(0, sys.argv.pop()); "
+            "runpy.run_path(sys.path[0] + '/program.py', run_name='__main__')"
+        ),
+        lasting_url,
+        tmp_path,
+    )
 
 
 async def test_errors_of_a_change_reach_every_caller_that_shared_it(keep: threadkeep.Keep) -> None:

@@ -1,4 +1,4 @@
-"""LangGraph's own conformance suite, on every backend: the async side as it is, the sync side behind a shim."""
+"""LangGraph's own conformance suite on every backend: async directly, sync through an adapter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def called_sync(verb: str) -> Callable[..., Any]:
 
 
 class SyncSide(BaseCheckpointSaver[Any]):
-    """Shows a saver's sync methods to a suite that calls async ones."""
+    """Presents a saver's sync methods to a suite that calls async ones."""
 
     def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
         super().__init__(serde=saver.serde)
@@ -76,7 +76,7 @@ async def test_from_conn_string_gives_a_saver_that_passes_the_official_suite(fre
     assert_complete(await validate(fresh_saver))
 
 
-def test_every_verb_of_the_base_class_is_overridden_in_both_colours() -> None:
+def test_every_verb_of_the_base_class_is_overridden_sync_and_async() -> None:
     verbs = [
         "get_tuple",
         "list",
@@ -97,8 +97,8 @@ def test_every_verb_of_the_base_class_is_overridden_in_both_colours() -> None:
     assert inherited == []
 
 
-def test_a_checkpoint_whose_runs_are_known_but_not_its_items_is_read_whole(lasting_url: str) -> None:
-    """A write on a checkpoint reads how it is held, not what it holds; the read after it must bring the rest."""
+def test_a_checkpoint_whose_row_is_cached_but_not_its_items_is_read_whole(lasting_url: str) -> None:
+    """A write on a checkpoint reads its row, not its state; the read after it must load the rest."""
     config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
     elements = [f"element {n} " * 40 for n in range(100)]
     scattered = [element for n, element in enumerate(elements) if n % 2]

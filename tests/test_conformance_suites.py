@@ -203,7 +203,7 @@ OF_SQLITE_STORE = {
     "test_an_error_names_the_path_of_the_refused_value": "it only names the type",
     "test_a_batch_with_a_wrong_op_changes_nothing[op]": "objects that are not ops are ignored",
 }
-SQLITE_LACKS = "text=False, vectors=False, more_operators=False, dotted_paths=False"  # many Pythons cannot load its vector extension
+SQLITE_LACKS = "text=False, vectors=False, more_operators=False, dotted_paths=False"  # few Pythons load sqlite-vec
 
 
 @pytest.mark.long

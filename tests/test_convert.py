@@ -1,4 +1,4 @@
-"""Converting: what one Keep holds, another holds afterwards, on every pair of backends; interrupted, killed, repeated."""
+"""convert: the target has everything that the source has, for every pair of backends; interrupted, killed, repeated."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from langgraph.types import Command
 import sample_keep
 import threadkeep
 from checkpoint_trees import Put, PutWrites, put_steps
+from concurrent_writers import prune_at_read
 from conftest import BACKENDS, Backend
 from processes import finish, start
 from row_invariants import find_problems
@@ -34,7 +35,7 @@ from threadkeep.transfer.convert import _read_vectors
 
 @cache
 def sample() -> threadkeep.Keep:
-    """A Keep with one of everything, to be looked at only."""
+    """A Keep with one of everything, which tests only read."""
     keep = threadkeep.open("memory://")
     sample_keep.fill(keep)
     return keep
@@ -64,7 +65,7 @@ def new() -> threadkeep.Keep:
 
 @pytest.mark.parametrize("target", BACKENDS, ids=lambda backend: f"to-{backend.name}")
 @pytest.mark.parametrize("source", BACKENDS, ids=lambda backend: backend.name)
-def test_all_is_the_same_on_another_backend_and_goes_on_there(
+def test_everything_is_the_same_on_another_backend_and_continues_there(
     source: Backend, target: Backend, open_on: Callable[[Backend], threadkeep.Keep]
 ) -> None:
     one, other = open_on(source), open_on(target)
@@ -94,7 +95,7 @@ def test_rows_items_and_index_are_sound_after_a_conversion(backend: Backend, tmp
     with threadkeep.open(url) as keep:
         found = keep.threads(metadata={"customer_email": "ana@example.org"})
         assert [info.id for info in found] == ["chat"]
-        keep.checkpointer.delete_for_runs(["run-2"])  # runs are known
+        keep.checkpointer.delete_for_runs(["run-2"])  # run ids are known
         assert [each.checkpoint["id"] for each in keep.checkpointer.list(sample_keep.thread("private-thread"))] == [
             "c2",
             "c0",
@@ -102,10 +103,10 @@ def test_rows_items_and_index_are_sound_after_a_conversion(backend: Backend, tmp
 
 
 def test_a_thread_of_another_source_is_never_taken_for_a_newer_one() -> None:
-    """Two sources may each have a thread `1`: what came from the first stays."""
+    """Two sources may each have a thread `1`: the one that came first stays."""
     sources, by_conversion, by_file = [new(), new()], new(), new()
     for n, one in enumerate(sources):
-        time.sleep(0.005)  # made at another moment
+        time.sleep(0.005)  # created at another time
         put_steps(one.checkpointer, "1", [Put(f"c{n}", None, {"a": [n]})])
         asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text=f"{n}")])]))
         converted = threadkeep.convert(one, by_conversion)
@@ -205,7 +206,7 @@ def test_some_threads_are_converted_with_memories_or_without() -> None:
         threadkeep.convert(other, other)
 
 
-def test_tenants_stay_apart(tmp_path: Path) -> None:
+def test_tenants_stay_separate(tmp_path: Path) -> None:
     url, target = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
     for tenant in ("", "x"):
         with threadkeep.open(url, tenant=tenant) as keep:
@@ -217,13 +218,13 @@ def test_tenants_stay_apart(tmp_path: Path) -> None:
         assert (moved.created, [info.id for info in ours.threads()]) == (1, ["of x"])
 
 
-def test_vectors_go_along_where_the_target_has_no_model_and_are_made_anew_where_it_has(
+def test_vectors_are_copied_if_the_target_has_no_embedder_and_recomputed_if_it_has(
     tmp_path: Path, lasting_url: str
 ) -> None:
-    asked: list[str] = []
+    embedded_texts: list[str] = []
 
     def embed(texts: list[str]) -> list[list[float]]:
-        asked.extend(texts)
+        embedded_texts.extend(texts)
         return [[float(len(text)), 1.0] for text in texts]
 
     index = {"dims": 2, "embed": embed, "fields": ["text"]}
@@ -231,15 +232,15 @@ def test_vectors_go_along_where_the_target_has_no_model_and_are_made_anew_where_
     with threadkeep.open(source, index=index) as keep:
         keep.store.put(("n",), "long", {"text": "x" * 50})
         keep.store.put(("n",), "short", {"text": "x"})
-    asked.clear()
+    embedded_texts.clear()
     assert threadkeep.convert(source, lasting_url).memories == 2
-    assert asked == []
+    assert embedded_texts == []
     with threadkeep.open(lasting_url, index=index) as keep:
         assert [item.key for item in keep.store.search(("n",), query="x" * 50)] == ["long", "short"]
-    asked.clear()
+    embedded_texts.clear()
     with threadkeep.open("memory://", index=index) as keep:
         threadkeep.convert(lasting_url, keep)
-        assert sorted(asked) == ["x", "x" * 50]
+        assert sorted(embedded_texts) == ["x", "x" * 50]
         assert [item.key for item in keep.store.search(("n",), query="x" * 50)] == ["long", "short"]
     with threadkeep.open("memory://") as bare, threadkeep.open("memory://", index=index) as keep:
         threadkeep.convert(lasting_url, bare)
@@ -267,13 +268,13 @@ def test_the_source_is_only_read_and_a_read_only_target_is_refused(tmp_path: Pat
         threadkeep.convert(sample(), keep, thread_id="chat")
 
 
-# -- interrupted
+# --- interrupted
 
 _LARGE = 5_000_000
 
 
 def _fill(path: Path) -> None:
-    """Many threads, and one that takes several commits."""
+    """Write many threads, and one that takes several commits."""
     chance = random.Random(1)
     with threadkeep.open(f"sqlite:///{path}", durability="relaxed") as keep:
         put_steps(
@@ -298,7 +299,7 @@ def test_a_conversion_that_is_killed_or_interrupted_is_ended_by_the_same_command
         child.send_signal(sign)
         _, err = child.communicate()
         assert find_problems(target) == []
-        if child.returncode:  # a process that is at its end when Ctrl-C comes is ended by the signal itself
+        if child.returncode:  # if Ctrl-C comes while the process is exiting, the signal itself ends it
             assert child.returncode in ((-sign,) if sign == signal.SIGKILL else (130, -sign)), err
         if child.returncode == 130:
             assert b"the same command continues" in err
@@ -310,7 +311,7 @@ def test_a_conversion_that_is_killed_or_interrupted_is_ended_by_the_same_command
 
 
 def _count(path: Path) -> int:
-    """How many threads a file has by now."""
+    """Return how many threads a file has now."""
     try:
         found = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY).execute("SELECT count(*) FROM tk_threads")
         return int(found.get)
@@ -344,7 +345,7 @@ def test_a_partly_copied_thread_is_not_visible_to_a_graph_and_is_copied_again() 
     assert [(info.id, info.checkpoints) for info in other.threads()] == [("t", 0)]
     assert other.checkpointer.get_tuple(sample_keep.thread("t")) is None
     third, file = new(), io.BytesIO()
-    assert threadkeep.convert(other, third).created == other.export(file).threads == 0  # it is no thread yet
+    assert threadkeep.convert(other, third).created == other.export(file).threads == 0  # not a thread yet
     assert threadkeep.convert(one, other).created == 1
     assert sample_keep.contents(other) == sample_keep.contents(one)
     assert seen[0] == (0, 1, "t")
@@ -354,23 +355,13 @@ def test_a_source_that_changes_while_it_is_read_is_read_again() -> None:
     one, other = new(), new()
     chance = random.Random(4)
     put_steps(one.checkpointer, "t", [Put(f"c{n}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
-    read, count = one._session.transport.read, 0
-
-    def prune_meanwhile(request: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == 6:
-            one._session.transport.read = read
-            one.checkpointer.prune(["t"])
-        return read(request)
-
-    one._session.transport.read = prune_meanwhile
+    reads = prune_at_read(one, "t", number=6)
     done = threadkeep.convert(one, other)
-    assert (count, done.created + done.updated, done.differences) == (6, 1, ())
+    assert (len(reads), done.created + done.updated, done.differences) == (6, 1, ())
     assert sample_keep.contents(other) == sample_keep.contents(one)
 
 
-# -- the command
+# --- the command
 
 
 def test_the_command_converts_and_reports_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -382,8 +373,8 @@ def test_the_command_converts_and_reports_differences(tmp_path: Path, capsys: py
     assert run(["convert", str(one), str(other), "--prefix", "p", "--no-verify"]) == 0
     assert capsys.readouterr().out.startswith("converted 2 threads from threadkeep: 2 created\n")
     assert run(["convert", str(other), "--url", str(one), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["threads"], told["created"], told["unchanged"], told["memories"], told["verified"]) == (
+    result = json.loads(capsys.readouterr().out)
+    assert (result["threads"], result["created"], result["unchanged"], result["memories"], result["verified"]) == (
         11,
         9,
         2,
@@ -399,7 +390,7 @@ def test_the_command_converts_and_reports_differences(tmp_path: Path, capsys: py
     assert "thread 'none' not found" in capsys.readouterr().err
 
 
-# -- large
+# --- large
 
 _HEAVY = r"""
 import io, re, sys
@@ -439,8 +430,8 @@ def test_a_large_thread_takes_little_memory(tmp_path: Path) -> None:
     script = _HEAVY.format(tests=str(Path(__file__).parent))
     steps = [("convert", source, "b.db"), ("export", source, "c.tk"), ("import", tmp_path / "c.tk", "d.db")]
     for verb, where, target in steps:
-        *told, grown = finish(start(script, verb, where, tmp_path / target)).splitlines()
-        assert set(told) <= {"()"}
+        *result, grown = finish(start(script, verb, where, tmp_path / target)).splitlines()
+        assert set(result) <= {"()"}
         assert 0 < int(grown) < 100, verb
     with threadkeep.open(f"sqlite:///{tmp_path / 'd.db'}") as keep, threadkeep.open(f"sqlite:///{source}") as first:
         assert len(list(keep.checkpointer.list(None))) == 50

@@ -1,7 +1,7 @@
-"""A crash at any request of any verb, before it is executed or after (its reply got lost): nothing half-done is seen.
+"""Crashes at every request of every verb, before or after its execution (the reply got lost): no partial change.
 
-Each verb is done again and again, crashing one request later each time, until it gets through. After each crash every
-thread is as it was before the verb or as it is after it, and doing the verb again ends where an undisturbed one ends.
+Each verb is repeated, crashing one request later each time, until it succeeds. After each crash, every thread is as it
+was before the verb or as it is after it, and repeating the verb ends in the same state as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ serde = JsonPlusSerializer()
 
 
 class Crashing:
-    """A transport that fails at its k-th request, once."""
+    """A transport that fails once, at its k-th request."""
 
     writers = 1
 
@@ -73,8 +73,17 @@ class Crashing:
         self._inner.abandon()
 
 
+def new_transport(path: Path | str | None, memory: InMemoryBackend) -> Transport:
+    """Return a new transport to a file, to a shared URL, or to rows in memory."""
+    if isinstance(path, str):
+        return shared_pool.transport(url=path)
+    if path is None:
+        return Direct(memory)
+    return SqliteFile(path, SqliteDialect(), durability="relaxed", timeout=5)
+
+
 class World:
-    """A storage, and how to come back to it after a crash."""
+    """A storage, and how to reopen it after a crash."""
 
     def __init__(self, path: Path | str | None, tenant: str = "") -> None:
         self.path = path
@@ -84,17 +93,13 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """As a new process would: nothing is remembered."""
+        """Open a Keep without caches, as a new process would."""
         self.transport = Crashing(self.reach())
         self._keeps.append(Keep(Session(self.transport, tenant=self.tenant, caches=Caches(1 << 26)), None))
 
     def reach(self) -> Transport:
-        """A new transport to the same rows."""
-        if isinstance(self.path, str):
-            return shared_pool.transport(url=self.path)
-        if self.path is None:
-            return Direct(self._memory)
-        return SqliteFile(self.path, SqliteDialect(), durability="relaxed", timeout=5)
+        """Return a new transport to the same rows."""
+        return new_transport(self.path, self._memory)
 
     @property
     def keep(self) -> Keep:
@@ -104,14 +109,14 @@ class World:
         getattr(self.keep.checkpointer, verb)(*args, **kwargs)
 
     def tale(self) -> dict[str, Any]:
-        """All that each thread holds, read from the beginning; checked for loose ends where that can be seen."""
+        """Read everything in every thread with a new Keep; check row invariants where possible."""
         self.check()
         reader = Keep(Session(self.reach(), tenant=self.tenant, caches=Caches(0)), None)
         tale = {info.id: [(info.checkpoints, info.writes, info.status)] for info in reader.threads()}
         for found in reader.checkpointer.list(None):
             by_id = reader.checkpointer.get_tuple(found.config)
             assert by_id == found
-            tale[found.config["configurable"]["thread_id"]].append(told(found))
+            tale[found.config["configurable"]["thread_id"]].append(dump_tuple(found))
         reader.close()
         return tale
 
@@ -124,15 +129,15 @@ class World:
             keep.close()
 
 
-def place_of(backend: str, file: Path) -> tuple[Path | str | None, str]:
-    """Where a world is, and its tenant: those on servers share a schema or prefix."""
+def location_of(backend: str, file: Path) -> tuple[Path | str | None, str]:
+    """Where a world is, and its tenant. Worlds on servers share a schema or prefix."""
     shared = {"postgres": shared_pool.schema, "valkey": shared_pool.cluster}
     if backend in shared:
         return shared[backend](), shared_pool.fresh_tenant()
     return file if backend == "sqlite" else None, ""
 
 
-def told(found: Any) -> Any:
+def dump_tuple(found: Any) -> Any:
     parent = found.parent_config and found.parent_config["configurable"]["checkpoint_id"]
     return (
         found.config["configurable"], parent, found.metadata, serde.dumps_typed(found.checkpoint),
@@ -142,13 +147,21 @@ def told(found: Any) -> Any:
 
 def put(thread: str, id: str, parent: str | None, *, ns: str = "", run: str = "run", **values: Any) -> tuple[Any, ...]:
     versions = {channel: int(id) for channel in values}
-    checkpoint = {"v": 4, "ts": "2026-01-01T00:00:00+00:00", "id": id, "channel_values": values, "channel_versions": versions, "versions_seen": {"node": versions}, "updated_channels": None}  # fmt: skip
+    checkpoint = {
+        "v": 4,
+        "ts": "2026-01-01T00:00:00+00:00",
+        "id": id,
+        "channel_values": values,
+        "channel_versions": versions,
+        "versions_seen": {"node": versions},
+        "updated_channels": None,
+    }
     config = {
         "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": parent},
         "metadata": {"run_id": run},
     }
-    about = {"source": "loop", "step": int(id), "parents": {"": "4"} if ns else {}, "thread_id": thread}
-    return ("put", config, checkpoint, about, versions)
+    new_metadata = {"source": "loop", "step": int(id), "parents": {"": "4"} if ns else {}, "thread_id": thread}
+    return ("put", config, checkpoint, new_metadata, versions)
 
 
 def write(thread: str, id: str, *writes: Any, task: str = "task", run: str = "run") -> tuple[Any, ...]:
@@ -156,18 +169,18 @@ def write(thread: str, id: str, *writes: Any, task: str = "task", run: str = "ru
     return ("put_writes", config, list(writes), task, "~path")
 
 
-def talk(length: int) -> list[str]:
+def message_list(length: int) -> list[str]:
     return [f"message {n} " * 10 for n in range(length)]
 
 
 PAST = [
-    put("t", "1", None, messages=talk(1), run="first"),
-    write("t", "1", ("messages", talk(2)[-1]), run="first"),
-    put("t", "2", "1", messages=talk(2), files={f"f{n}": "content " * 40 for n in range(5)}, run="first"),
+    put("t", "1", None, messages=message_list(1), run="first"),
+    write("t", "1", ("messages", message_list(2)[-1]), run="first"),
+    put("t", "2", "1", messages=message_list(2), files={f"f{n}": "content " * 40 for n in range(5)}, run="first"),
     write("t", "2", ("messages", "left by the second run"), task="other", run="second"),
-    put("t", "3", "2", messages=[*talk(2), LONG], run="second"),
+    put("t", "3", "2", messages=[*message_list(2), LONG], run="second"),
     write("t", "3", ("messages", "b"), (INTERRUPT, "really?"), run="second"),
-    put("t", "4", "3", messages=talk(3), run="third"),
+    put("t", "4", "3", messages=message_list(3), run="third"),
     put("t", "1", None, ns="child:1", messages=["inner"] * 50, run="third"),
     put("t", "2", "1", ns="child:1", messages=["inner"] * 60, run="third"),
     write("t", "4", ("messages", "c"), (ERROR, "first error"), run="third"),
@@ -176,13 +189,13 @@ PAST = [
     put("u", "5", "2", messages=["of u", "again"], run="second"),
 ]
 VERBS: dict[str, tuple[Any, ...]] = {
-    "put": put("t", "5", "4", messages=talk(6), note="x" * 600),
-    "put a long value": put("t", "5", "4", messages=[*talk(3), LONG + "!"]),
-    "put a first checkpoint": put("new", "1", None, messages=talk(2)),
+    "put": put("t", "5", "4", messages=message_list(6), note="x" * 600),
+    "put a long value": put("t", "5", "4", messages=[*message_list(3), LONG + "!"]),
+    "put a first checkpoint": put("new", "1", None, messages=message_list(2)),
     "put again": put("t", "3", "2", messages=["another"], note="y" * 400),
-    "put the latest again": put("t", "4", "3", messages=talk(7)),
-    "put a fork": put("t", "5", "2", messages=[*talk(2), "another way"]),
-    "put_writes": write("t", "4", ("messages", talk(9)[-1]), ("note", LONG), task="new"),
+    "put the latest again": put("t", "4", "3", messages=message_list(7)),
+    "put a fork": put("t", "5", "2", messages=[*message_list(2), "another way"]),
+    "put_writes": write("t", "4", ("messages", message_list(9)[-1]), ("note", LONG), task="new"),
     "put_writes again": write("t", "3", ("messages", "other"), (INTERRUPT, "really?")),
     "put_writes again and more": write("t", "3", ("messages", "other"), ("messages", "more"), ("note", "z" * 900)),
     "put_writes with special channels": write("t", "4", (ERROR, "second error"), (RESUME, ["yes"]), ("note", "n")),
@@ -210,7 +223,7 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     made: list[World] = []
 
     def make() -> World:
-        world = World(*place_of(request.param, tmp_path / f"{len(made)}.db"))
+        world = World(*location_of(request.param, tmp_path / f"{len(made)}.db"))
         made.append(world)
         for step in PAST:
             do(world, step)
@@ -225,7 +238,7 @@ WAYS = {
     "warm before, cold after": [(True, False), (False, True)],
     "warm after, cold before": [(True, True), (False, False)],
 }
-"""Whether the Keep remembers the thread, and whether the request that crashes was executed."""
+"""Whether the Keep has the thread cached, and whether the crashing request was executed."""
 
 
 @pytest.mark.sampled(4)
@@ -243,7 +256,7 @@ def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
 
 
 def crashes(new_world: Callable[[], World], name: str, before: Any, final: Any, *, after: bool, remembers: bool) -> int:
-    """How often the verb crashed, one request later each time, before it got through."""
+    """Return how often the verb crashed, one request later each time, before it succeeded."""
     for k in range(1, 50):
         world = new_world()
         if not remembers:
@@ -270,7 +283,5 @@ def crashes(new_world: Callable[[], World], name: str, before: Any, final: Any, 
 
 @pytest.mark.parametrize("new_world", ["valkey"], indirect=True)
 @pytest.mark.parametrize("name", VERBS)
-def test_the_same_on_valkey_where_nothing_is_remembered_and_replies_are_lost(
-    new_world: Callable[[], World], name: str
-) -> None:
+def test_the_same_on_valkey_without_a_cache_and_with_lost_replies(new_world: Callable[[], World], name: str) -> None:
     test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(new_world, name, [(False, True)])

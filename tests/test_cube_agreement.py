@@ -1,12 +1,12 @@
-"""Every talk gives the same answers: each random operation goes to all backends and to a model, and they must agree.
+"""All backends agree on cube threads: each random operation is applied to all of them and to a model.
 
-Memory, SQLite and PostgreSQL, and Valkey in fewer examples, each with two Keeps that write the same storage in turn (the second has to forget most of
-what it saw, and claims runs again that did nothing for ten seconds) and a third that only reads. The clock stands still
-unless it is moved. `THREADKEEP_HYPOTHESIS=prove` looks longer.
+Memory, SQLite and PostgreSQL, and Valkey in fewer examples, each with two Keeps that write the same storage in turn
+(the second has a small cache, and claims runs again that were idle for ten seconds) and a third that only reads. The
+clock stands still unless it is moved. `THREADKEEP_HYPOTHESIS=prove` searches longer.
 
-Then each verb crashes at each of its requests, before it is executed or after it: the talk is as it was before the verb
-or as it is after it, and doing the verb again ends where an undisturbed one ends. A transport may also take a change
-that was made for a Conflict, when its reply got lost: it is made once.
+Then each verb crashes at each of its requests, before or after its execution: the thread is as it was before the verb
+or as it is after it, and repeating the verb ends in the same state as an undisturbed one. A transport may also report a
+Conflict for a change that was made but whose reply was lost: it is made once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from unittest.mock import patch
 import pytest
 from cubeloop.hitl.types import ApproveRequest, ConfirmRequest, HitlRequest
 from cubeloop.providers.base import AssistantMessage, Message, TextContent, ToolCall, ToolResultMessage, UserMessage
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import shared_pool
-from hypothesis_profiles import PROVING
+from hypothesis_profiles import PROVING, machine_settings
 from row_invariants import find_problems, unused_items
-from test_crashes import NEVER, WAYS, Crashing, place_of
+from test_crashes import NEVER, WAYS, Crashing, location_of
 from test_crashes import World as CrashingWorld
 from threadkeep.adapters import cubeloop as adapter
 from threadkeep.backends.in_memory.backend import InMemoryBackend
@@ -106,7 +105,7 @@ questions = st.builds(
 
 
 class Refused(Exception):
-    """What must be raised: one of these, by name."""
+    """What must be raised: one of these errors, by name."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -114,7 +113,7 @@ class Refused(Exception):
 
 @dataclass
 class Talk:
-    """What a thread holds. `claimed` and `completed` are in order; `touched` is when a run last did something."""
+    """The contents of a thread. `claimed` and `completed` are in order; `touched` is when a run was last active."""
 
     messages: list[Message] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
@@ -132,39 +131,39 @@ class Talk:
         return "pending" if set(self.claimed) - set(self.completed) else "idle"
 
     def until(self, run: str) -> list[Message]:
-        """The messages of no run and of the runs that were completed up to this one."""
+        """Return the messages of no run and of the runs that were completed up to this one."""
         done = self.completed[: self.completed.index(run) + 1]
         return [each for each in self.messages if each.run_id is None or each.run_id in done]
 
 
 class Model:
-    """Talks as dicts and lists. Each verb is one of KeepCube's, or of Keep's."""
+    """Cube threads as dicts and lists. Each verb is one of KeepCube's, or of Keep's."""
 
     def __init__(self) -> None:
-        self.talks: dict[str, Talk] = {}
+        self.threads_by_id: dict[str, Talk] = {}
         self.now = 1_800_000_000_000
 
     def _new(self, thread: str) -> Talk:
-        return self.talks.setdefault(thread, Talk())
+        return self.threads_by_id.setdefault(thread, Talk())
 
     def _there(self, thread: str) -> Talk:
-        return self.talks.get(thread, Talk())
+        return self.threads_by_id.get(thread, Talk())
 
     def load(self, thread: str) -> Any:
-        talk = self.talks.get(thread)
-        return (talk.messages, talk.extra, talk.parent) if talk else None
+        cube_thread = self.threads_by_id.get(thread)
+        return (cube_thread.messages, cube_thread.extra, cube_thread.parent) if cube_thread else None
 
     def append(self, thread: str, given: list[Message]) -> None:
-        talk = self._there(thread)
+        cube_thread = self._there(thread)
         fresh: list[Message] = []
         for each in given:
-            if not each.id or each.id not in {known.id for known in (*talk.messages, *fresh)}:
+            if not each.id or each.id not in {known.id for known in (*cube_thread.messages, *fresh)}:
                 fresh.append(each)
-        if any(each.run_id in talk.completed for each in fresh):
+        if any(each.run_id in cube_thread.completed for each in fresh):
             raise Refused("RunAlreadyCompletedError")
         if fresh:
             self._new(thread).messages += fresh
-            self.talks[thread].touched |= {each.run_id: self.now for each in fresh if each.run_id is not None}
+            self.threads_by_id[thread].touched |= {each.run_id: self.now for each in fresh if each.run_id is not None}
 
     def save_extra(self, thread: str, extra: dict[str, Any]) -> None:
         self._new(thread).extra.update(extra)
@@ -172,8 +171,8 @@ class Model:
     def save_pending_request(self, thread: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
         if request is not None:
             self._new(thread).pending = (request, run_id)
-        elif thread in self.talks:
-            self.talks[thread].pending = None
+        elif thread in self.threads_by_id:
+            self.threads_by_id[thread].pending = None
 
     def load_pending(self, thread: str) -> Any:
         return self._there(thread).pending
@@ -186,7 +185,7 @@ class Model:
         pending = self._there(thread).pending
         if pending is None or (pending[0].question_id, pending[1]) != (question_id, run_id):
             return False
-        self.talks[thread].pending = None
+        self.threads_by_id[thread].pending = None
         return True
 
     def save_hitl_answer(self, thread: str, question: str, answer: Any, *, run_id: str | None = None) -> None:
@@ -198,64 +197,69 @@ class Model:
     def clear_hitl_answers(self, thread: str, questions: Any = None, *, run_id: str | None = None) -> None:
         for run, question in list(self._there(thread).answers):
             if run == run_id and (questions is None or question in questions):
-                del self.talks[thread].answers[run, question]
+                del self.threads_by_id[thread].answers[run, question]
 
     def claim_run(self, thread: str, run: str, *, timeout: float | None) -> None:
-        talk = self._there(thread)
-        if run in talk.completed:
+        cube_thread = self._there(thread)
+        if run in cube_thread.completed:
             raise Refused("RunAlreadyCompletedError")
-        if run in talk.claimed and (timeout is None or self.now - talk.touched[run] < timeout * 1000):
+        if run in cube_thread.claimed and (timeout is None or self.now - cube_thread.touched[run] < timeout * 1000):
             raise Refused("RunAlreadyClaimedError")
-        talk = self._new(thread)
-        talk.claimed.append(run)
-        talk.touched[run] = self.now
+        cube_thread = self._new(thread)
+        cube_thread.claimed.append(run)
+        cube_thread.touched[run] = self.now
 
     def mark_run_complete(self, thread: str, run: str) -> None:
-        talk = self._there(thread)
-        if run in talk.completed:
+        cube_thread = self._there(thread)
+        if run in cube_thread.completed:
             return
-        if run not in talk.claimed:
+        if run not in cube_thread.claimed:
             raise Refused("RunNotClaimedError")
-        talk.completed.append(run)
+        cube_thread.completed.append(run)
 
     def snapshot(self, thread: str, *, after_run_id: str) -> list[Message]:
         self._check(after_run_id, thread)
-        return self.talks[thread].until(after_run_id)
+        return self.threads_by_id[thread].until(after_run_id)
 
     def fork(self, source: str, target: str, *, after_run_id: str, metadata: Any = None) -> None:
-        self._check(after_run_id, source, *(["ThreadAlreadyExistsError"] if target in self.talks else []))
-        talk = self.talks[source]
-        done = talk.completed[: talk.completed.index(after_run_id) + 1]
-        extra = deepcopy(talk.extra) | ({"fork": metadata} if metadata is not None else {})
-        self.talks[target] = Talk(talk.until(after_run_id), extra, source, claimed=list(done), completed=list(done))
+        self._check(after_run_id, source, *(["ThreadAlreadyExistsError"] if target in self.threads_by_id else []))
+        cube_thread = self.threads_by_id[source]
+        done = cube_thread.completed[: cube_thread.completed.index(after_run_id) + 1]
+        extra = deepcopy(cube_thread.extra) | ({"fork": metadata} if metadata is not None else {})
+        self.threads_by_id[target] = Talk(
+            cube_thread.until(after_run_id), extra, source, claimed=list(done), completed=list(done)
+        )
 
     def _check(self, run: str, source: str, *wrong: str) -> None:
-        """Raise if something is wrong; if several things are, any may be said."""
-        if source not in self.talks:
+        """Raise if something is wrong; if several things are, any of them may be raised."""
+        if source not in self.threads_by_id:
             wrong += ("ThreadNotFoundError",)
-        elif run not in self.talks[source].completed:
+        elif run not in self.threads_by_id[source].completed:
             wrong += ("RunNotCompletedError",)
         if wrong:
             raise Refused(*wrong)
 
     def adelete(self, thread: str) -> bool:
-        return self.talks.pop(thread, None) is not None
+        return self.threads_by_id.pop(thread, None) is not None
 
     def aprune(self, thread: str) -> int:
-        return int(thread in self.talks)
+        return int(thread in self.threads_by_id)
 
     def acopy(self, source: str, target: str) -> bool:
-        if source in self.talks and target in self.talks and source != target:
+        if source in self.threads_by_id and target in self.threads_by_id and source != target:
             raise Refused("ValueError")
-        if source in self.talks and source != target:
-            self.talks[target] = deepcopy(self.talks[source])
-        return source in self.talks
+        if source in self.threads_by_id and source != target:
+            self.threads_by_id[target] = deepcopy(self.threads_by_id[source])
+        return source in self.threads_by_id
 
     def catalogue(self) -> dict[str, Any]:
-        return {thread: (talk.status, len(talk.messages)) for thread, talk in self.talks.items()}
+        return {
+            thread: (cube_thread.status, len(cube_thread.messages))
+            for thread, cube_thread in self.threads_by_id.items()
+        }
 
 
-# --- what is compared
+# --- stores to compare
 
 
 @dataclass
@@ -264,7 +268,7 @@ class Store:
 
     name: str
     open: Callable[[int], Keep]
-    place: Path | str | None
+    location: Path | str | None
     tenant: str = ""
 
     def __post_init__(self) -> None:
@@ -275,7 +279,7 @@ class Store:
         self.keeps[which] = self.open(which)
 
     async def do(self, which: int, verb: str, *args: Any, **kwargs: Any) -> Any:
-        """What a verb gives, as the model tells it, or the name of its error."""
+        """Return a verb's result in the model's form, or the name of its error."""
         keep = self.keeps[which]
         face: Any = keep.cube if hasattr(keep.cube, verb) else keep
         try:
@@ -294,7 +298,7 @@ class Store:
             keep.close()
 
     def check_rows(self, pruned: str | None = None) -> None:
-        """No loose ends; nothing unused in a thread that was just pruned."""
+        """Check for dangling references, and for unused items in a thread that was just pruned."""
         if self.place is None or (isinstance(self.place, Path) and not self.place.exists()):
             return
         assert find_problems(self.place, self.tenant) == [], self.name
@@ -338,7 +342,7 @@ threads = st.sampled_from(THREADS)
 
 
 class Agreement(RuleBasedStateMachine):
-    """All that can be done to talks, in any order."""
+    """All operations on cube threads, in any order."""
 
     stores_in = staticmethod(stores)
 
@@ -354,13 +358,13 @@ class Agreement(RuleBasedStateMachine):
         self.failed = False
 
     def do(self, which: int, verb: str, *args: Any, model: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Do the same to all and compare what they say."""
+        """Apply the same change to all, and compare the results."""
         expected = self.expected(verb, *args, **kwargs, **(model or {}))
         for store in self.stores:
             self.compare(store, (verb, args, kwargs), self.runner.run(store.do(which, verb, *args, **kwargs)), expected)
 
     def expected(self, verb: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """What the model says; any of these will do."""
+        """Return the model's result; any of these is allowed."""
         try:
             return [getattr(self.model, verb)(*deepcopy(args), **deepcopy(kwargs))]
         except Refused as refused:
@@ -372,14 +376,14 @@ class Agreement(RuleBasedStateMachine):
             raise AssertionError(f"{store.name}: {call} gives {found!r:.2000}, not {expected!r:.2000}")
 
     def ask_at_once(self, which: int, calls: Sequence[tuple[Any, ...]]) -> None:
-        """Ask all several things at the same time."""
+        """Apply several changes to all concurrently."""
         expected = [self.expected(verb, *args, **kwargs) for verb, args, kwargs in calls]
 
-        async def asked(store: Store) -> list[Any]:
+        async def question_ids(store: Store) -> list[Any]:
             return await asyncio.gather(*(store.do(which, verb, *args, **kwargs) for verb, args, kwargs in calls))
 
         for store in self.stores:
-            for call, found, wanted in zip(calls, self.runner.run(asked(store)), expected, strict=True):
+            for call, found, wanted in zip(calls, self.runner.run(question_ids(store)), expected, strict=True):
                 self.compare(store, call, found, wanted)
 
     def change(self, which: int, verb: str, thread: str, *args: Any, **kwargs: Any) -> None:
@@ -416,9 +420,11 @@ class Agreement(RuleBasedStateMachine):
     def save_hitl_answer(self, which: int, thread: str, question: str, answer: Any, run: str | None) -> None:
         self.change(which, "save_hitl_answer", thread, question, answer, run_id=run)
 
-    @rule(which=keeps, thread=threads, asked=st.one_of(st.none(), st.lists(st.sampled_from(QUESTIONS))), run=runs)
-    def clear_hitl_answers(self, which: int, thread: str, asked: Any, run: str | None) -> None:
-        self.change(which, "clear_hitl_answers", thread, asked, run_id=run)
+    @rule(
+        which=keeps, thread=threads, question_ids=st.one_of(st.none(), st.lists(st.sampled_from(QUESTIONS))), run=runs
+    )
+    def clear_hitl_answers(self, which: int, thread: str, question_ids: Any, run: str | None) -> None:
+        self.change(which, "clear_hitl_answers", thread, question_ids, run_id=run)
 
     @rule(which=keeps, thread=threads, run=st.sampled_from(RUNS))
     def claim_run(self, which: int, thread: str, run: str) -> None:
@@ -439,12 +445,14 @@ class Agreement(RuleBasedStateMachine):
         source=threads,
         onto=threads,
         run=st.sampled_from(RUNS),
-        about=st.sampled_from([None, {}, {"a": 1}]),
+        fork_metadata=st.sampled_from([None, {}, {"a": 1}]),
     )
-    def fork(self, which: int, source: str, onto: str, run: str, about: Any) -> None:
+    def fork(self, which: int, source: str, onto: str, run: str, fork_metadata: Any) -> None:
         done = self.model._there(source).completed
         self.touched.add(onto)
-        self.change(which, "fork", source, onto, after_run_id=done[0] if done and run == "r0" else run, metadata=about)
+        self.change(
+            which, "fork", source, onto, after_run_id=done[0] if done and run == "r0" else run, metadata=fork_metadata
+        )
 
     @rule(which=keeps, source=threads, onto=threads)
     def copy(self, which: int, source: str, onto: str) -> None:
@@ -463,7 +471,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(which=keeps, thread=threads, count=st.integers(2, 8))
     def many_at_once(self, which: int, thread: str, count: int) -> None:
-        """Whatever their order is, it is the same in the end."""
+        """The final state is the same for every order."""
         given = [UserMessage(content=[TextContent(text="one of many")])] * count
         for n, each in enumerate(given):
             self.model.append(thread, [each])
@@ -487,7 +495,7 @@ class Agreement(RuleBasedStateMachine):
     def let_time_pass(self, seconds: int) -> None:
         self.model.now += seconds * 1000
 
-    # --- questions
+    # --- reads
 
     @rule(which=st.integers(0, 2), thread=threads, run=st.sampled_from(RUNS))
     def snapshot(self, which: int, thread: str, run: str) -> None:
@@ -539,15 +547,9 @@ class ValkeyAgreement(Agreement):
 
 
 TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(
-    max_examples=400 if PROVING else 15,
-    stateful_step_count=60 if PROVING else 30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+TestAgreement.settings = machine_settings(few=15, many=400)
 TestValkeyAgreement = ValkeyAgreement.TestCase
-TestValkeyAgreement.settings = settings(TestAgreement.settings, max_examples=150 if PROVING else 8)
+TestValkeyAgreement.settings = machine_settings(few=8, many=150)
 
 
 # --- crashes
@@ -555,26 +557,26 @@ TestValkeyAgreement.settings = settings(TestAgreement.settings, max_examples=150
 ASKED = HitlRequest(question_id="q", thread_id="t", payload=ConfirmRequest(prompt="sure?"), created_at=2.5)
 
 
-def said(text: str, id: str = "", run: str | None = None) -> UserMessage:
+def user_message(text: str, id: str = "", run: str | None = None) -> UserMessage:
     return UserMessage(content=[TextContent(text=text)], id=id, run_id=run)
 
 
 async def past(keep: Keep) -> None:
     cube = keep.cube
-    await cube.append("t", [said("before", "1"), *(said(f"{n} " * 50, f"n{n}") for n in range(40))])
+    await cube.append("t", [user_message("before", "1"), *(user_message(f"{n} " * 50, f"n{n}") for n in range(40))])
     await cube.claim_run("t", "r1")
-    await cube.append("t", [said("first", "2", "r1"), said("without an id", run="r1")])
+    await cube.append("t", [user_message("first", "2", "r1"), user_message("without an id", run="r1")])
     await cube.mark_run_complete("t", "r1")
     await cube.save_extra("t", {"a": "x" * 2000, "b": [1]})
     await cube.claim_run("t", "r2")
-    await cube.append("t", [said("second", "3", "r2")])
+    await cube.append("t", [user_message("second", "3", "r2")])
     await cube.save_hitl_answer("t", "q", {"k": "v"}, run_id="r2")
     await cube.save_pending_request("t", ASKED, run_id="r2")
 
 
 VERBS: dict[str, Callable[[Keep], Awaitable[Any]]] = {
-    "append": lambda keep: keep.cube.append("t", [said("new", "4", "r2"), said("long " * 60_000, "5")]),
-    "append to a new thread": lambda keep: keep.cube.append("new", [said("new", "4")]),
+    "append": lambda keep: keep.cube.append("t", [user_message("new", "4", "r2"), user_message("long " * 60_000, "5")]),
+    "append to a new thread": lambda keep: keep.cube.append("new", [user_message("new", "4")]),
     "save_extra": lambda keep: keep.cube.save_extra("t", {"b": [2], "c": "y" * 3000}),
     "save_pending_request": lambda keep: keep.cube.save_pending_request("t", None),
     "settle": lambda keep: keep.cube.clear_pending_request_if_matches("t", question_id="q", run_id="r2"),
@@ -594,14 +596,14 @@ ONCE = {
     "claim_run": "RunAlreadyClaimedError", "fork": "ThreadAlreadyExistsError", "copy": "ValueError",
     "fork from a checkpoint": "ValueError",
 }  # fmt: skip
-"""What these say to somebody who does them again because the reply got lost."""
+"""What these raise if a caller repeats them because the reply was lost."""
 
 REPEATED = {"prune", "delete"}
-"""These may be done again."""
+"""These may be repeated."""
 
 
 class World(CrashingWorld):
-    """A storage with a talk, and how to come back to it after a crash."""
+    """A storage with a cube thread, and how to reopen it after a crash."""
 
     def do(self, verb: Callable[[Keep], Awaitable[Any]]) -> Any:
         async def work() -> Any:
@@ -610,14 +612,14 @@ class World(CrashingWorld):
         return asyncio.run(work())
 
     def tale(self) -> dict[str, Any]:
-        """All that each talk tells, read from the beginning; checked for loose ends where that can be seen."""
+        """Read everything in every cube thread with a new Keep; check row invariants where possible."""
         self.check()
         with Keep(Session(self.reach(), tenant=self.tenant, caches=Caches(0)), None) as reader:
             return asyncio.run(_tale(reader))
 
 
 async def _tale(keep: Keep) -> dict[str, Any]:
-    told = {}
+    all_contents = {}
     for info in await keep.athreads():
         answers = [await keep.cube.load_hitl_answer(info.id, each, run_id="r2") for each in ("q", "q2")]
         snapshots = []
@@ -626,15 +628,15 @@ async def _tale(keep: Keep) -> dict[str, Any]:
                 snapshots.append(len(await keep.cube.snapshot(info.id, after_run_id=run)))
             except adapter.framework().errors["not completed"]:
                 snapshots.append(-1)
-        about = (info.status, info.step, info.checkpoints)
-        told[info.id] = (
-            about,
+        fork_metadata = (info.status, info.step, info.checkpoints)
+        all_contents[info.id] = (
+            fork_metadata,
             await keep.cube.load(info.id),
             await keep.cube.load_pending(info.id),
             answers,
             snapshots,
         )
-    return told
+    return all_contents
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "valkey"])
@@ -642,7 +644,7 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
     made: list[World] = []
 
     def make() -> World:
-        made.append(World(*place_of(request.param, tmp_path / f"{len(made)}.db")))
+        made.append(World(*location_of(request.param, tmp_path / f"{len(made)}.db")))
         made[-1].do(past)
         return made[-1]
 
@@ -655,12 +657,12 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("name", VERBS)
-def test_a_crash_at_any_request_leaves_a_talk_as_before_or_as_after(
+def test_a_crash_at_any_request_leaves_a_cube_thread_as_before_or_as_after(
     new_world: Callable[[], World], name: str, ways: list[tuple[bool, bool]]
 ) -> None:
     verb, undisturbed, crashes = VERBS[name], new_world(), 0
     if undisturbed.path == shared_pool.cluster():
-        ways = ways[-1:]  # the others cost time and show nothing that is Valkey's own
+        ways = ways[-1:]  # the others take long and test nothing that is specific to Valkey
     before = undisturbed.tale()
     undisturbed.do(verb)
     final = undisturbed.tale()
@@ -694,7 +696,7 @@ def test_a_crash_at_any_request_leaves_a_talk_as_before_or_as_after(
 
 
 class Losing(Crashing):
-    """A transport that loses the reply to its k-th change, after others may have changed something too."""
+    """A transport that loses the reply to its k-th change, after which others may change something too."""
 
     def __init__(self, inner: Transport, meanwhile: Callable[[], None]) -> None:
         super().__init__(inner)
@@ -714,17 +716,19 @@ class Losing(Crashing):
 @pytest.mark.parametrize("name", [*(name for name in VERBS if name not in REPEATED), "append without ids"])
 def test_a_change_whose_reply_was_lost_is_made_once(new_world: Callable[[], World], name: str, others: bool) -> None:
     world, expected = new_world(), new_world()
-    verb = VERBS.get(name, lambda keep: keep.cube.append("t", [said("no id"), said("of a run", run="r2")]))
+    verb = VERBS.get(
+        name, lambda keep: keep.cube.append("t", [user_message("no id"), user_message("of a run", run="r2")])
+    )
 
     def meanwhile() -> None:
         if others:
             rival = Keep(Session(world.reach(), tenant=world.tenant, caches=Caches(0)), None)
-            asyncio.run(rival.cube.append("t", [said("of another", "other")]))
+            asyncio.run(rival.cube.append("t", [user_message("of another", "other")]))
             rival.close()
 
     answer = expected.do(verb)
     if others:
-        expected.do(lambda keep: keep.cube.append("t", [said("of another", "other")]))
+        expected.do(lambda keep: keep.cube.append("t", [user_message("of another", "other")]))
     losing = Losing(world.reach(), meanwhile)
     with Keep(Session(losing, tenant=world.tenant, caches=Caches(1 << 26)), None) as keep:
         asyncio.run(_loaded(keep))

@@ -1,4 +1,4 @@
-"""Many processes, threads and tasks on one talk, calls that are cancelled and processes that are killed: nothing is lost or doubled."""
+"""Concurrent processes, threads and tasks on one cube thread, cancelled and killed: nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def message(text: str, id: str = "", run: str | None = None) -> Message:
 
 
 async def write(keep: Keep, name: str, count: int, *, first: int = 0, thread: str = "t") -> None:
-    """Add messages, half of them without an id, and after each tell in extra how many there are."""
+    """Append messages, half of them without an id, and after each save their number in extra."""
     for n in range(first, first + count):
         await keep.cube.append(thread, [message(f"{name} {n}", f"{name}-{n}" if n % 2 else "")])
         await keep.cube.save_extra(thread, {name: n + 1, f"{name}-{n}": {"n": n}})
@@ -46,7 +46,7 @@ def texts(messages: Any) -> list[str]:
 
 
 def by_writer(messages: Any) -> dict[str, list[int]]:
-    """The numbers of each writer's messages, in order."""
+    """Return the numbers of each writer's messages, in order."""
     found: dict[str, list[int]] = {}
     for text in texts(messages):
         name, number = text.split(" ")
@@ -55,24 +55,24 @@ def by_writer(messages: Any) -> dict[str, list[int]]:
 
 
 def wrong_with(url: str) -> list[str]:
-    """What is wrong with the rows, where they can be seen."""
+    """Return problems of the stored rows, where they can be read."""
     if url.startswith("sqlite"):
         return find_problems(Path(url.removeprefix("sqlite:///")))
     return find_problems(url) if url.startswith("postgres") else []
 
 
 def loaded(url: str, thread: str = "t") -> Any:
-    """A talk as another process would find it; the storage must be sound."""
+    """Load a cube thread as another process would; the storage must be consistent."""
     assert wrong_with(url) == []
     with threadkeep.open(url) as keep:
         return asyncio.run(keep.cube.load(thread))
 
 
 def check_all_there(found: Any, counts: dict[str, int]) -> None:
-    """Of each writer all messages, once and in order, and all that it told in extra."""
+    """Check that all messages of each writer are there once and in order, and all that it saved in extra."""
     assert by_writer(found.messages) == {name: list(range(count)) for name, count in counts.items()}
-    told = {f"{name}-{n}": {"n": n} for name, count in counts.items() for n in range(count)}
-    assert found.extra == counts | told
+    stored_texts = {f"{name}-{n}": {"n": n} for name, count in counts.items() for n in range(count)}
+    assert found.extra == counts | stored_texts
 
 
 # --- processes
@@ -97,13 +97,13 @@ asyncio.run(main())
 """
 
 
-def test_processes_that_write_one_talk_lose_and_double_nothing(lasting_url: str) -> None:
+def test_processes_that_write_one_cube_thread_lose_and_duplicate_nothing(lasting_url: str) -> None:
     counts = {f"p{n}": 30 for n in range(3)}
     processes.run_concurrently(SCRIPT + WRITER, [(lasting_url, name, count) for name, count in counts.items()])
     check_all_there(loaded(lasting_url), counts)
 
 
-def test_processes_that_write_a_talk_which_others_prune_and_copy_lose_and_double_nothing(lasting_url: str) -> None:
+def test_processes_that_write_a_pruned_and_copied_cube_thread_lose_and_duplicate_nothing(lasting_url: str) -> None:
     counts = {f"p{n}": 30 for n in range(2)}
     script = SCRIPT + f"exec({WRITER!r} if name != 'pruner' else {PRUNER!r})"
     processes.run_concurrently(
@@ -141,13 +141,13 @@ asyncio.run(main())
 """
 
 
-def test_of_processes_that_claim_the_same_runs_one_wins_each(lasting_url: str) -> None:
+def test_one_of_several_processes_that_claim_a_run_wins(lasting_url: str) -> None:
     won = processes.run_concurrently(SCRIPT + CLAIMER, [(lasting_url, f"p{n}", 40) for n in range(3)])
     winners = {run: f"p{n}" for n, heard in enumerate(won) for run in json.loads(heard)}
     assert sum(len(json.loads(heard)) for heard in won) == len(winners) == 40
-    said = [text.split(" ") for text in texts(loaded(lasting_url).messages)]
-    assert {run: name for name, run in said} == winners
-    assert len(said) == 40
+    output_lines = [text.split(" ") for text in texts(loaded(lasting_url).messages)]
+    assert {run: name for name, run in output_lines} == winners
+    assert len(output_lines) == 40
 
 
 # --- threads and tasks
@@ -175,7 +175,7 @@ def test_threads_with_loops_of_their_own_share_a_keep(url: str) -> None:
         check_all_there(loaded(url), counts)
 
 
-async def test_of_tasks_that_claim_the_same_run_one_wins(url: str) -> None:
+async def test_one_of_several_tasks_that_claim_a_run_wins(url: str) -> None:
     async with threadkeep.open(url) as keep:
         for n in range(20):
             claims = [keep.cube.claim_run("t", f"r{n}") for _ in range(8)]
@@ -183,7 +183,7 @@ async def test_of_tasks_that_claim_the_same_run_one_wins(url: str) -> None:
             assert sorted(type(each).__name__ for each in outcomes) == ["NoneType", *["RunAlreadyClaimedError"] * 7]
 
 
-async def test_of_tasks_that_fork_onto_the_same_thread_one_wins(lasting_url: str) -> None:
+async def test_one_of_several_tasks_that_fork_onto_a_thread_wins(lasting_url: str) -> None:
     async with threadkeep.open(lasting_url) as keep, threadkeep.open(lasting_url) as other:
         await keep.cube.claim_run("t", "r")
         await keep.cube.append("t", [message("hi", run="r")])
@@ -200,7 +200,7 @@ async def test_of_tasks_that_fork_onto_the_same_thread_one_wins(lasting_url: str
 
 
 @pytest.mark.parametrize("keeps", [1, 2])
-async def test_what_is_loaded_while_others_write_is_of_one_moment(lasting_url: str, keeps: int) -> None:
+async def test_a_load_while_others_write_is_a_consistent_snapshot(lasting_url: str, keeps: int) -> None:
     opened = [threadkeep.open(lasting_url) for _ in range(keeps)]
     counts = {f"task{n}": 25 for n in range(4)}
     writing = asyncio.gather(*(write(opened[n % keeps], name, 25) for n, name in enumerate(counts)))
@@ -220,7 +220,7 @@ async def test_what_is_loaded_while_others_write_is_of_one_moment(lasting_url: s
         await keep.aclose()
 
 
-async def test_the_loop_goes_on_while_many_messages_are_loaded(url: str) -> None:
+async def test_the_loop_is_not_blocked_while_many_messages_are_loaded(url: str) -> None:
     count, shares = 10_000, []
     async with threadkeep.open(url) as keep:
         many = [AssistantMessage(content=[TextContent(text=f"message {n} " * 8)], id=f"{n}") for n in range(count)]
@@ -235,7 +235,7 @@ async def test_the_loop_goes_on_while_many_messages_are_loaded(url: str) -> None
 
 
 async def _longest_gap(keep: Keep, count: int) -> float:
-    """For which share of the time that a load takes a loop stands still at most."""
+    """Return the largest share of a load's time during which the loop was blocked."""
     loading, gaps = asyncio.ensure_future(keep.cube.load("t")), []
     begun = last = time.perf_counter()
     while not loading.done():
@@ -247,11 +247,11 @@ async def _longest_gap(keep: Keep, count: int) -> float:
     return max(gaps) / (last - begun)
 
 
-# --- calls that are cancelled
+# --- cancelled calls
 
 
 async def _storm(keep: Keep, chance: random.Random, first: int, count: int) -> set[int]:
-    """Begin calls and cancel most of them at random moments; which were acknowledged."""
+    """Start calls and cancel most of them at random moments. Return which were acknowledged."""
     acknowledged = set()
 
     async def change(n: int) -> None:
@@ -326,7 +326,7 @@ async def test_claims_that_are_cancelled_at_any_moment_are_made_or_not(url: str)
     assert len(claimed) >= 20
 
 
-# --- processes that are killed
+# --- killed processes
 
 KILLED = """
 import asyncio, os, sys, threadkeep
@@ -335,7 +335,8 @@ url, n = sys.argv[1], int(sys.argv[2])
 async def main():
     cube = threadkeep.open(url).cube
     for k in range(n, n + 100_000):
-        await cube.append("t", [message(f"p {k}", f"{k}" if k % 2 else ""), message(f"q {k} " + "long " * (k % 7) * 200)])
+        long = message(f"q {k} " + "long " * (k % 7) * 200)
+        await cube.append("t", [message(f"p {k}", f"{k}" if k % 2 else ""), long])
         os.write(1, f"append {k}\\n".encode())
         await cube.save_extra("t", {"n": k + 1, f"{k % 10}": "x" * (k % 5) * 300})
         os.write(1, f"extra {k}\\n".encode())
@@ -355,13 +356,13 @@ def test_what_was_acknowledged_survives_a_kill_and_nothing_half_written_is_seen(
         assert child.stdout is not None
         heard = child.stdout.readline().decode()
         time.sleep(chance.uniform(0, 0.3))
-        said = [line.split() for line in (heard + killed_writers.kill(child)).splitlines()]
+        output_lines = [line.split() for line in (heard + killed_writers.kill(child)).splitlines()]
         found = loaded(lasting_url)
-        told = texts(found.messages)
-        assert len(told) % 2 == 0
-        n = len(told) // 2
-        assert [text.split()[:2] for text in told] == [[each, f"{k}"] for k in range(n) for each in "pq"]
-        last = {verb: int(k) for verb, k in said}
+        stored_texts = texts(found.messages)
+        assert len(stored_texts) % 2 == 0
+        n = len(stored_texts) // 2
+        assert [text.split()[:2] for text in stored_texts] == [[each, f"{k}"] for k in range(n) for each in "pq"]
+        last = {verb: int(k) for verb, k in output_lines}
         assert n in (last["append"] + 1, last["append"] + 2)
         assert found.extra["n"] in (n, n - 1)
         assert found.extra["n"] > last.get("extra", -1)
@@ -385,7 +386,7 @@ def test_a_process_that_is_killed_does_not_keep_others_from_writing(lasting_url:
 
 
 class Dumped(UserMessage):
-    """A message that notes which threads dump it."""
+    """A message that records which threads dump it."""
 
     def model_dump(self, **options: Any) -> dict[str, Any]:
         DUMPED_BY.append(threading.get_ident())

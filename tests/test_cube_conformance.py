@@ -1,4 +1,4 @@
-"""threadkeep's CubeLoop checkpointer against its own public suite, on every backend."""
+"""threadkeep's CubeLoop checkpointer passes its own public suite, on every backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threadkeep.conformance.cube_suite import Capabilities
 
 @pytest.fixture
 def opening(url: str) -> Callable[[], threadkeep.Keep]:
-    """Opens a Keep on the data of the test."""
+    """Return a function that opens a Keep on the test's data."""
     tenant = shared_pool.fresh_tenant()
     return lambda: shared_pool.open_keep(url, tenant=tenant)
 
@@ -34,4 +34,4 @@ def other_cube(opening: Callable[[], threadkeep.Keep]) -> Iterator[KeepCube]:
 
 @pytest.fixture
 def capabilities(url: str) -> Capabilities:
-    return Capabilities(other_handles=url != "memory://")  # each Keep in memory has data of its own
+    return Capabilities(other_handles=url != "memory://")  # each Keep in memory has its own data

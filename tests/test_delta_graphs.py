@@ -1,4 +1,4 @@
-"""Graphs whose messages live in a DeltaChannel: their values survive other savers, forks, prunes, deleted runs and copies."""
+"""Graphs with messages in a DeltaChannel: values survive other savers, forks, prunes, deleted runs and copies."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def appended(state: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
 
 
 def build(saver: Any, *, frequency: int = 4) -> Any:
-    """`messages` and `log` are delta channels, `turn` is not; `work` runs in parallel, three at a time."""
+    """Build a graph: `messages` and `log` are delta channels, `turn` is not; three `work` tasks run in parallel."""
 
     messages = Annotated[list[Any], DeltaChannel(in_turn, snapshot_frequency=frequency)]
     log = Annotated[list[Any], DeltaChannel(appended, snapshot_frequency=1000)]
-    State = TypedDict("State", {"messages": messages, "log": log, "turn": int}, total=False)  # noqa: UP013 - a class body cannot see `frequency`
+    State = TypedDict("State", {"messages": messages, "log": log, "turn": int}, total=False)  # noqa: UP013
 
     def answer(state: Any) -> dict[str, Any]:
         n = len(state["messages"])
@@ -66,7 +66,7 @@ async def values(call: Caller, graph: Any, config: dict[str, Any] = THREAD) -> A
 
 
 async def history(call: Caller, graph: Any) -> list[Any]:
-    """Values, next, and the metadata that has no ids: the counters of the delta channels among it."""
+    """Return values, next, and metadata without ids, including the counters of delta channels."""
     return [
         (state.values, state.next, state.metadata) for state in await call.every(graph, "get_state_history", THREAD)
     ]
@@ -91,7 +91,7 @@ async def test_a_delta_graph_has_the_history_that_in_memory_saver_gives_it(
     assert (await values(call, graph))["log"] == ["answer", "work 2", "work 0", "work 1"] * 5
 
 
-async def test_a_delta_graph_goes_on_in_another_keep(lasting_url: str, call: Caller) -> None:
+async def test_a_delta_graph_continues_in_another_keep(lasting_url: str, call: Caller) -> None:
     for n in range(6):
         async with threadkeep.open(lasting_url) as keep:
             await turns(call, build(keep.checkpointer), 1, start=n)
@@ -145,7 +145,7 @@ async def test_edits_removals_and_overwrites_reach_a_delta_channel(saver: thread
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("frequency", [1, 4, 1000])
-async def test_a_pruned_delta_graph_keeps_its_value_and_goes_on(
+async def test_a_pruned_delta_graph_keeps_its_value_and_continues(
     saver: threadkeep.KeepSaver, call: Caller, frequency: int
 ) -> None:
     graph = build(saver, frequency=frequency)
@@ -164,7 +164,7 @@ class Asked(TypedDict, total=False):
 
 
 def asking(saver: Any) -> Any:
-    """`left` asks while `right` goes on."""
+    """`left` interrupts while `right` continues."""
     builder = StateGraph(Asked)
     builder.add_node("before", lambda state: {"log": ["before"]})
     builder.add_node("left", lambda state: {"log": ["left " + interrupt("left?")]})
@@ -188,7 +188,7 @@ async def test_a_prune_between_question_and_answer_keeps_the_question(
 
 
 def by(run: str) -> dict[str, Any]:
-    """The config of a run: in exit mode, and when it resumes, it leaves writes on the checkpoint of the run before it."""
+    """Return the config of a run. In exit mode, and on resume, it leaves writes on the previous run's checkpoint."""
     return {"configurable": {"thread_id": "1"}, "metadata": {"run_id": run}}
 
 
@@ -258,7 +258,7 @@ async def test_deleting_the_run_that_answered_a_question_brings_the_question_bac
     assert done["log"] == ["in", "before", "left no", "right"]
 
 
-async def test_a_copy_of_a_delta_graph_goes_on_alone(saver: threadkeep.KeepSaver, call: Caller) -> None:
+async def test_a_copy_of_a_delta_graph_continues_alone(saver: threadkeep.KeepSaver, call: Caller) -> None:
     graph = build(saver)
     copy: dict[str, Any] = {"configurable": {"thread_id": "copy"}}
     await turns(call, graph, 3)

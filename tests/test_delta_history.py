@@ -1,6 +1,6 @@
-"""The contract of delta channels: a value that is spread over ancestors' writes is rebuilt in full, whatever was pruned, deleted or copied.
+"""The contract of delta channels: a value that is spread over ancestors' writes is rebuilt in full after any upkeep.
 
-The base class's walk over `get_tuple` is the definition; InMemorySaver, fed with the same puts, is the second witness.
+The base class's walk over `get_tuple` is the definition; InMemorySaver, with the same puts, is the second reference.
 """
 
 from __future__ import annotations

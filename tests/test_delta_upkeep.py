@@ -1,4 +1,4 @@
-"""What prune, delete_for_runs and copy_thread leave standing: the values of the delta channels of every survivor."""
+"""prune, delete_for_runs and copy_thread keep the delta channel values of every remaining checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DELTA: list[Step] = [
 
 
 def rebuilt(saver: BaseCheckpointSaver[Any], thread: str, id: str | None = None, *, ns: str = "") -> list[Any]:
-    """The value of `a` at a checkpoint, as LangGraph rebuilds it: what is stored there, or the seed and the replayed writes."""
+    """Return the value of `a` as LangGraph rebuilds it: the stored one, or the seed and the replayed writes."""
     at = config(thread, id, ns=ns)
     found = saver.get_tuple(at)
     assert found is not None
@@ -141,7 +141,7 @@ def test_prune_finds_a_delta_channel_by_the_snapshot_on_its_walk(saver: threadke
     assert list_ids(saver, "t") == ["c3"]
 
 
-def test_a_pruned_delta_thread_goes_on_and_is_pruned_again(saver: threadkeep.KeepSaver) -> None:
+def test_a_pruned_delta_thread_continues_and_is_pruned_again(saver: threadkeep.KeepSaver) -> None:
     put_steps(saver, "t", DELTA)
     saver.prune(["t"])
     put_steps(
@@ -324,7 +324,7 @@ def test_a_copy_of_a_pruned_delta_thread_has_its_values_and_hides_the_same_ances
 
 
 def needed_histories(saver: BaseCheckpointSaver[Any], thread: str) -> dict[str, Any]:
-    """Of every listed checkpoint, the history of the delta channels that it does not hold itself."""
+    """Return, for every listed checkpoint, the history of the delta channels that it does not hold itself."""
     found: dict[str, Any] = {}
     for each in saver.list({"configurable": {"thread_id": thread}}):
         channels = [name for name in ("a", "b") if name not in each.checkpoint["channel_values"]]

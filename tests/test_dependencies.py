@@ -14,7 +14,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 
 def packages(requirement: str) -> set[str]:
-    """The packages that a distribution installs; if it is not installed, the name that they usually have."""
+    """Return the packages that a distribution installs; if it is not installed, their usual name."""
     name = re.match(r"[\w.-]+", requirement)[0]
     try:
         return {file.parts[0] for file in files(name) or () if file.suffix == ".py"}
@@ -23,7 +23,7 @@ def packages(requirement: str) -> set[str]:
 
 
 def imported(folder: str) -> set[str]:
-    """The first segments of every import in a folder, in functions too."""
+    """Return the top-level names of every import in a folder, also inside functions."""
     nodes = [node for file in (ROOT / folder).rglob("*.py") for node in ast.walk(ast.parse(file.read_text("utf-8")))]
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     origins = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}

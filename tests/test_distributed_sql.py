@@ -1,4 +1,4 @@
-"""Every SQL block of PostgreSQL is read: nothing that databases which spread tables over machines lack. And group="thread" at work."""
+"""PostgreSQL's SQL avoids what distributed databases lack, checked in every block; and group="thread" works."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from checkpoint_chains import Chain, config, list_ids, values_of
 from graph_scenarios import SCENARIOS, assert_same, describe_thread
 from sync_async import AsyncCaller, SyncCaller
 from test_conformance import SyncSide, assert_complete, report_on
-from test_postgres import Heard, blocked
+from test_postgres import StatementLog, blocked
 from threadkeep.backends.sql.blocks import read_blocks
 from verbs import every_verb
 
 BLOCKS = read_blocks("sql/common.sql", "postgres/blocks.sql")
 ONE_STATEMENT = ("load-", "commit")
-"""How the blocks begin that make a whole request one statement elsewhere; a test below sees to it that group="thread" sends none."""
+"""How blocks start that put a whole request into one statement. A test checks that group="thread" sends none."""
 BY_THREAD = {name: sql for name, sql in BLOCKS.items() if not name.startswith(ONE_STATEMENT)}
 
-# What Citus, CockroachDB, YugabyteDB or Aurora DSQL lack, one or the other.
+# Constructs that Citus, CockroachDB, YugabyteDB or Aurora DSQL lacks.
 LACKING = {
     "foreign keys": r"\bREFERENCES\b|\bFOREIGN\s+KEY\b",
     "sequences": r"\bSEQUENCE\b|\b(SMALL|BIG)?SERIAL\b|\bIDENTITY\b|\bnextval\b|\bcurrval\b",
@@ -74,7 +74,7 @@ def test_no_block_has(what: str) -> None:
         ("indexes of expressions, or not of trees", "CREATE INDEX x ON tk_runs (lower(run))"),
     ],
 )
-def test_these_would_be_found(what: str, wrong: str) -> None:
+def test_the_forbidden_constructs_would_be_found(what: str, wrong: str) -> None:
     assert re.search(LACKING[what], wrong, re.IGNORECASE)
 
 
@@ -108,7 +108,7 @@ def test_every_join_is_by_thread_first() -> None:
 
 
 def test_every_subselect_is_joined_by_thread_first() -> None:
-    # The page of the catalogue is a subselect with a limit: it is planned by itself, and its few rows are what is joined.
+    # The page of the catalogue is a subselect with a limit: it is planned separately, and only its few rows are joined.
     whole = " ".join(sql for name, sql in BY_THREAD.items() if name != "list-threads")
     inner = re.findall(r"\(SELECT 1 FROM tk_\w+ (\w+) WHERE (\w+)\.(\w+) = [\w{}]+\.(\w+)", whole)
     assert len(inner) == len(re.findall(r"\(\s*SELECT\b", whole)) > 0
@@ -116,7 +116,7 @@ def test_every_subselect_is_joined_by_thread_first() -> None:
 
 
 def depends_on_a_row(sql: str) -> str | None:
-    """A set-returning function of columns, or what calls one for each row."""
+    """A set-returning function over columns, or what calls one for each row."""
     found = re.search(r"\bLATERAL\b|\bgenerate_series\b|\brange_agg\b|\bregexp_\w+|\bCROSS JOIN\b", sql, re.IGNORECASE)
     found = found or re.search(r"\bunnest\([^)]*\b[a-z]\.\w+", sql)
     return found[0] if found else None
@@ -128,7 +128,7 @@ def test_no_set_returning_function_depends_on_a_row() -> None:
 
 
 def test_every_change_names_its_thread_first() -> None:
-    alone = {name: sql for name, sql in BY_THREAD.items() if not name.startswith("schema-")}  # a migration changes all
+    alone = {name: sql for name, sql in BY_THREAD.items() if not name.startswith("schema-")}  # migrations change all
     changes = [statement for statement in statements(alone) if re.match(r"(UPDATE|DELETE) ", statement)]
     assert len(changes) > 10
     for statement in changes:
@@ -144,7 +144,7 @@ def test_every_table_of_a_deletion_is_of_one_thread() -> None:
     )
 
 
-# --- group="thread" at work
+# --- group="thread" in use
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_the_sync_side_passes_the_official_suite(fresh_url: Callable[[], str]) -
 
 
 @pytest.mark.parametrize("name", ["messages edited and removed", "large dict", "fan-out", "subgraphs", "functional"])
-async def test_a_graph_tells_the_story_that_in_memory_saver_tells(fresh_url: Callable[[], str], name: str) -> None:
+async def test_a_graph_has_the_history_that_in_memory_saver_has(fresh_url: Callable[[], str], name: str) -> None:
     play = SCENARIOS[name]
     for call in (SyncCaller(), AsyncCaller()):
         async with threadkeep.open(fresh_url()) as keep:
@@ -172,8 +172,8 @@ async def test_a_graph_tells_the_story_that_in_memory_saver_tells(fresh_url: Cal
 
 
 def test_no_verb_sends_more_than_these_blocks() -> None:
-    heard = Heard()
-    with threadkeep.open(heard.url, group="thread", max_size=1) as keep:
+    log = StatementLog()
+    with threadkeep.open(log.url, group="thread", max_size=1) as keep:
         keep.setup()
 
         def use() -> None:
@@ -183,16 +183,16 @@ def test_no_verb_sends_more_than_these_blocks() -> None:
                 keep.checkpointer.put_writes(at, [("log", n)], "task")
             for _ in range(2):
                 for name, ask in every_verb(keep).items():
-                    if name != "stats":  # asks for memories too, which are spread by partition
+                    if name != "stats":  # also reads memories, which are spread by partition
                         ask()
 
-        said = heard.during(use)
-    assert len(said) > 100
-    assert {found for each in said if (found := depends_on_a_row(each.partition("\nParameters")[0]))} == set()
+        logged = log.during(use)
+    assert len(logged) > 100
+    assert {found for each in logged if (found := depends_on_a_row(each.partition("\nParameters")[0]))} == set()
 
 
 def use_many_threads(keep: threadkeep.Keep, name: str) -> None:
-    """Twenty threads that are all changed and read at once; a lock makes them wait for company."""
+    """Change and read twenty threads concurrently; a lock makes their commits wait for each other."""
     saver = keep.checkpointer
 
     async def use(thread: str) -> None:
@@ -214,24 +214,28 @@ def use_many_threads(keep: threadkeep.Keep, name: str) -> None:
 
 
 def lock_of_others(schema: str) -> psycopg.Connection[Any]:
-    """Nobody changes a thread until this connection is closed."""
+    """Block all changes of threads until this connection is closed."""
     connection = psycopg.connect(postgres_servers.shared().url())
     connection.execute(f"lock table {schema}.tk_threads in exclusive mode")
     return connection
 
 
 @pytest.mark.parametrize("group", ["all", "thread"])
-def test_a_statement_is_about_one_thread_if_that_was_asked_for(group: str) -> None:
-    heard = Heard()
-    with threadkeep.open(heard.url, group=group) as keep:
+def test_a_statement_concerns_one_thread_with_group_thread(group: str) -> None:
+    log = StatementLog()
+    with threadkeep.open(log.url, group=group) as keep:
         for n in range(20):
             Chain(keep.checkpointer, f"t{n}").put({"log": ["a"]})
-        numbers = [str(n) for (n,) in postgres_servers.shared().execute(f"select thread from {heard.name}.tk_threads")]
-        said = heard.during(lambda: use_many_threads(keep, heard.name))
+        numbers = [str(n) for (n,) in postgres_servers.shared().execute(f"select thread from {log.name}.tk_threads")]
+        logged = log.during(lambda: use_many_threads(keep, log.name))
         assert len(numbers) == 20
-        about = [{number for number in numbers if re.search(rf"(?<![\d-]){number}\b", each)} for each in said]
-        assert set().union(*about) == set(numbers)
-        assert max(map(len, about)) == 1 if group == "thread" else max(map(len, about)) > 1
+        threads_of_statements = [
+            {number for number in numbers if re.search(rf"(?<![\d-]){number}\b", each)} for each in logged
+        ]
+        assert set().union(*threads_of_statements) == set(numbers)
+        assert (
+            max(map(len, threads_of_statements)) == 1 if group == "thread" else max(map(len, threads_of_statements)) > 1
+        )
         for n in range(20):
             assert list_ids(keep.checkpointer, f"t{n}") == ["00000001"]
             assert values_of(keep.checkpointer, f"t{n}") == {"log": ["a", "b" * 500]}

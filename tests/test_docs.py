@@ -1,7 +1,7 @@
-"""The documentation is true: its code runs, its commands, links and tests exist, and it leaves out no public name.
+"""The documentation is true: its code runs, its commands, links and tests exist, and no public name is missing.
 
-All ```python blocks of a page are one script, run in a process and a folder of its own; its line numbers are the
-page's. What stands in an ```output block must have been printed by it. Code that must not run stands in a ```text block.
+All ```python blocks of a page form one script, run in a separate process and folder; its line numbers are the page's.
+An ```output block must have been printed by it. Code that must not run is in a ```text block.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
     (ROOT / "docs").rglob("*.md")
 )
 LANGUAGES = {"python", "output", "sh", "sql", "text"}
-PATIENCE = 120
+TIMEOUT = 120
 
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
@@ -74,7 +74,7 @@ def having(*languages: str) -> list[pytest.param]:
 
 
 def script(page: Path) -> str:
-    """The page's python blocks, each on the lines where it stands in the page."""
+    """Return the page's python blocks as one script, each on its lines in the page."""
     lines: list[str] = []
     for block in blocks(page):
         if block.language == "python":
@@ -88,19 +88,19 @@ AS_A_FILE = (
 
 
 def forked(file: Path) -> subprocess.Popen[str]:
-    """Run a file in its folder, by an interpreter that has its imports done."""
+    """Run a file in its folder, through the fork server."""
     pipe = subprocess.PIPE
     return fork_server.Forked([AS_A_FILE, file.name], cwd=file.parent, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def started(file: Path) -> subprocess.Popen[str]:
-    """Run a file in its folder, by an interpreter of its own."""
+    """Run a file in its folder, in a new interpreter."""
     pipe, env = subprocess.PIPE, os.environ | {"PYTHONPATH": str(SOURCE)}
     return subprocess.Popen([sys.executable, file.name], cwd=file.parent, env=env, stdout=pipe, stderr=pipe, text=True)
 
 
 TRIES = {"stored-form.md": 4}
-"""LangGraph puts a checkpoint and the writes on it side by side; the page shows the usual order, a busy machine may not."""
+"""LangGraph puts a checkpoint and its writes concurrently; a busy machine may change the order that a page shows."""
 
 
 @pytest.mark.parametrize("start", [forked, pytest.param(started, marks=pytest.mark.long)])
@@ -109,19 +109,19 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(
     page: Path, start: Callable[[Path], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     outputs = [block for block in blocks(page) if block.language == "output"]
-    told = ""
+    output = ""
     for number in range(TRIES.get(page.name, 1)):
         folder = tmp_path / str(number)
         folder.mkdir()
         file = folder / f"page_{page.stem}.py"
         file.write_text(script(page), "utf-8")
         with start(file) as process:
-            told, complaint = process.communicate(timeout=PATIENCE)
+            output, complaint = process.communicate(timeout=TIMEOUT)
         assert process.returncode == 0, complaint
-        if all(block.text in told for block in outputs):
+        if all(block.text in output for block in outputs):
             return
-    wrong = [f"{page.name}:{block.line}" for block in outputs if block.text not in told]
-    raise AssertionError(f"{', '.join(wrong)} says otherwise:\n{told}")
+    wrong = [f"{page.name}:{block.line}" for block in outputs if block.text not in output]
+    raise AssertionError(f"{', '.join(wrong)} says otherwise:\n{output}")
 
 
 @pytest.mark.parametrize("page", named(PAGES))
@@ -140,7 +140,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 def assert_command(name: str, *words: str) -> None:
-    """There is such a command of threadkeep, with these options."""
+    """Assert that a command of threadkeep with these options exists."""
     options = {opt for param in cli_reference.commands()[name].params for opt in (*param.opts, *param.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= options, (name, *words)
 
@@ -150,9 +150,9 @@ def test_a_command_names_a_make_target_or_a_file_that_exists(page: Path) -> None
     targets = set(TARGET.findall((ROOT / "Makefile").read_text("utf-8")))
     for program, *words in commands(page):
         if program == "make":
-            asked = {word for word in words if "=" not in word}
-            assert asked, words
-            assert asked <= targets, words
+            named_targets = {word for word in words if "=" not in word}
+            assert named_targets, words
+            assert named_targets <= targets, words
         elif program == "threadkeep":
             assert_command(*words)
         elif program != "export":
@@ -166,7 +166,7 @@ def test_make_targets_named_in_the_text_exist(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -225,7 +225,7 @@ def test_the_tables_of_plans_name_only_requests_that_exist(heading: str) -> None
 
 
 def section(page: Path, heading: str, level: int = 2) -> str:
-    """The text below a heading, up to the next one of the same level."""
+    """Return the text under a heading, up to the next one of the same level."""
     mark = "#" * level
     found = re.search(rf"^{mark} {re.escape(heading)}\n(.*?)(?=^{mark} |\Z)", prose(page), re.MULTILINE | re.DOTALL)
     assert found, f"{page.name} has no heading {heading}"
@@ -233,7 +233,7 @@ def section(page: Path, heading: str, level: int = 2) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of all table rows, without those of headers."""
+    """Yield the cells of all table rows, without headers."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     headers = {number for number, line in enumerate(lines[1:]) if line.startswith("|---")}
     cells = [re.split(r"(?<!\\) ?\| ?", line.strip("| ")) for line in lines]
@@ -241,32 +241,32 @@ def rows(text: str) -> list[list[str]]:
 
 
 API = ROOT / "docs/reference/api.md"
-OWNERS = {held.__name__: held for held in (threadkeep.Keep, threadkeep.KeepSaver, threadkeep.KeepStore, KeepCube)}
+OWNERS = {value.__name__: value for value in (threadkeep.Keep, threadkeep.KeepSaver, threadkeep.KeepStore, KeepCube)}
 
 
 def own_names(owner: type) -> set[str]:
-    """The public names that our own classes define, not those that they inherit from LangGraph."""
+    """Return the public names that our classes define, not those inherited from LangGraph."""
     ours = [base for base in owner.__mro__ if base.__module__.startswith("threadkeep")]
     return {name for base in ours for name in vars(base) if not name.startswith("_")}
 
 
 def first_names(text: str) -> Counter[str]:
-    """The names that the first cells of a text's tables begin with, each `name(arguments)` or `name`."""
+    """Return the names at the start of tables' first cells, each `name(arguments)` or `name`."""
     spans = [span for row in rows(text) for span in re.findall(r"`([^`]+)`", row[0])]
     return Counter(found[1] for span in spans if (found := re.match(r"(?:threadkeep\.)?(\w+)", span)))
 
 
 @pytest.mark.parametrize("owner", OWNERS)
 def test_every_member_is_in_the_reference_exactly_once(owner: str) -> None:
-    told = first_names(section(API, owner))
-    assert {name: told[name] for name in own_names(OWNERS[owner]) if told[name] != 1} == {}
+    output = first_names(section(API, owner))
+    assert {name: output[name] for name in own_names(OWNERS[owner]) if output[name] != 1} == {}
 
 
 @pytest.mark.parametrize("page", named(PAGES))
 def test_no_table_has_two_rows_for_one_file(page: Path) -> None:
     for table in re.findall(r"(?:^\|.*\n)+", prose(page), re.MULTILINE):
-        told = Counter(file for row in rows(table) for file in TEST.findall(row[0]))
-        assert {file: count for file, count in told.items() if count > 1} == {}
+        output = Counter(file for row in rows(table) for file in TEST.findall(row[0]))
+        assert {file: count for file, count in output.items() if count > 1} == {}
 
 
 URLS = re.findall(r"(\w+)://", urls.ACCEPTED)
@@ -287,18 +287,18 @@ PUBLIC = {
     "threadkeep.open": list(inspect.signature(threadkeep.open).parameters),
     "Keep.threads": [name for name in inspect.signature(threadkeep.Keep.threads).parameters if name != "self"],
     **{
-        name: [field.name for field in dataclasses.fields(held)]
+        name: [field.name for field in dataclasses.fields(value)]
         for name in threadkeep.__all__
-        if dataclasses.is_dataclass(held := getattr(threadkeep, name))
+        if dataclasses.is_dataclass(value := getattr(threadkeep, name))
     },
-    "errors": [name for name, held in vars(threadkeep.errors).items() if inspect.isclass(held)],
+    "errors": [name for name, value in vars(threadkeep.errors).items() if inspect.isclass(value)],
 }
 
 
 @pytest.mark.parametrize("owner", PUBLIC)
 def test_every_public_name_is_in_the_reference(owner: str) -> None:
-    told = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", prose(API)))))
-    assert set(PUBLIC[owner]) - told == set()
+    output = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", prose(API)))))
+    assert set(PUBLIC[owner]) - output == set()
 
 
 SCHEMA = {
@@ -319,7 +319,7 @@ def test_every_table_and_column_is_in_the_reference(table: str) -> None:
 
 
 def own_files() -> list[Path]:
-    """What git has or would have; without git, the source."""
+    """Return the files that git has or would add; without git, the source files."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
     named = [ROOT / name for name in listed] or [*(ROOT / "src").rglob("*"), *(ROOT / "docs").rglob("*")]

@@ -1,4 +1,4 @@
-"""doctor tells facts of the real storage and judges them; compact gives space back and leaves everything readable."""
+"""doctor reports facts about the storage and recommends changes; compact frees space and keeps everything readable."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from threadkeep.errors import ReadOnly, Unavailable
 from threadkeep.jobs import doctor
 
 
-def told(findings: list[threadkeep.Finding]) -> dict[str, threadkeep.Finding]:
+def by_name(findings: list[threadkeep.Finding]) -> dict[str, threadkeep.Finding]:
     return {finding.name: finding for finding in findings}
 
 
-async def test_every_backend_tells_of_itself(url: str, call: Caller) -> None:
+async def test_every_backend_reports_its_facts(url: str, call: Caller) -> None:
     async with threadkeep.open(url) as keep:
         await call(graph_scenarios.letters(keep.checkpointer), "invoke", {"foo": ""}, graph_scenarios.THREAD)
-        findings = told(await call(keep, "doctor"))
+        findings = by_name(await call(keep, "doctor"))
     assert findings["threadkeep"].value == threadkeep.__version__
     assert findings["backend"].value == url.partition(":")[0].replace("postgresql", "postgres")
     assert {finding.verdict for finding in findings.values()} <= {"ok", "note", "warning", "problem"}
@@ -37,11 +37,11 @@ async def test_every_backend_tells_of_itself(url: str, call: Caller) -> None:
     assert "durability" in findings
 
 
-def test_a_well_kept_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_healthy_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "keep.db"
     with threadkeep.open(f"sqlite:///{path}", durability="relaxed") as keep:
         graph_scenarios.letters(keep.checkpointer).invoke({"foo": ""}, graph_scenarios.THREAD)
-        findings = told(keep.doctor())
+        findings = by_name(keep.doctor())
         assert findings["durability"].value == "relaxed: synchronous = normal"
         assert findings["durability"].verdict == "note"
         assert findings["journal mode"] == threadkeep.Finding("journal mode", "wal")
@@ -50,7 +50,7 @@ def test_a_well_kept_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsy
     assert run(["doctor", "--url", str(path)]) == 0
     for name in ("keep.db-wal", "keep.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)
-        (tmp_path / name).mkdir()  # as in a folder that cannot be written
+        (tmp_path / name).mkdir()  # as in a read-only folder
     assert run(["doctor", "--url", str(path)]) == 0
     capsys.readouterr()
     for name in ("keep.db-wal", "keep.db-shm"):
@@ -64,11 +64,11 @@ def test_a_well_kept_file_has_no_problem_and_a_bad_one_has(tmp_path: Path, capsy
     assert findings["permissions"] == {"name": "permissions", "value": "600", "verdict": "ok", "advice": ""}
 
 
-def test_settings_of_a_postgresql_server_are_judged() -> None:
-    """The tests' server runs without fsync, which nobody should."""
+def test_bad_settings_of_a_postgresql_server_are_reported() -> None:
+    """The tests' server runs without fsync, which doctor must report."""
     with threadkeep.open(postgres_servers.fresh_schema(postgres_servers.shared())) as keep:
         keep.setup()
-        findings = told(keep.doctor())
+        findings = by_name(keep.doctor())
     assert findings["fsync"].verdict == "problem"
     assert findings["full_page_writes"].verdict == "problem"
     assert findings["schema"].value.endswith("(current)")
@@ -78,24 +78,24 @@ def test_settings_of_a_postgresql_server_are_judged() -> None:
     assert findings["server's clock"].verdict == "ok"
 
 
-def test_a_server_that_evicts_and_has_no_replica_is_told() -> None:
+def test_a_server_that_evicts_and_has_no_replica_is_reported() -> None:
     server = valkey_servers.start(**{"maxmemory": "50mb", "maxmemory-policy": "allkeys-lru"})
     try:
         with threadkeep.open(f"valkey://127.0.0.1:{server.port}/") as keep:
-            findings = told(keep.doctor())
+            findings = by_name(keep.doctor())
         name = f"127.0.0.1:{server.port}"
         assert findings[f"{name} eviction"].verdict == "problem"
         assert findings["replicas"].verdict == "warning"
         assert findings["topology"].value == "one server"
         with threadkeep.open(f"valkey://127.0.0.1:{server.port}/?replicas=2") as keep:
-            assert told(keep.doctor())["durability"].verdict == "problem"
+            assert by_name(keep.doctor())["durability"].verdict == "problem"
     finally:
         server.stop()
 
 
-def test_a_cluster_is_told_with_its_slots_and_replicas() -> None:
+def test_a_cluster_is_reported_with_its_slots_and_replicas() -> None:
     with threadkeep.open(valkey_servers.shared().url()) as keep:
-        findings = told(keep.doctor())
+        findings = by_name(keep.doctor())
     assert findings["slots"].value.startswith("16384 of 16384")
     assert findings["replicas"].value == "2 per primary"
     assert findings["durability"].value == "commits wait for 1 replicas (WAIT)"
@@ -116,15 +116,31 @@ def test_a_cluster_is_told_with_its_slots_and_replicas() -> None:
     ],
     ids=str,
 )
-def test_facts_that_should_be_otherwise(change: dict[str, Any], name: str, verdict: str) -> None:
+def test_facts_that_are_problems(change: dict[str, Any], name: str, verdict: str) -> None:
     good = {
-        "backend": "sqlite", "driver": "apsw", "server": "SQLite", "schema": 2, "schema_known": 2, "durability": "strict",
-        "path": "keep.db", "journal_mode": "wal", "synchronous": "full", "page_size": 4096, "pages": 10, "free_pages": 0,
-        "auto_vacuum": 2, "wal_bytes": 0, "mode": 0o600, "writable": True, "disk_free": 10**12, "file_system": "ext4",
-        "threads": 1, "memories": 0,
-    }  # fmt: skip
+        "backend": "sqlite",
+        "driver": "apsw",
+        "server": "SQLite",
+        "schema": 2,
+        "schema_known": 2,
+        "durability": "strict",
+        "path": "keep.db",
+        "journal_mode": "wal",
+        "synchronous": "full",
+        "page_size": 4096,
+        "pages": 10,
+        "free_pages": 0,
+        "auto_vacuum": 2,
+        "wal_bytes": 0,
+        "mode": 0o600,
+        "writable": True,
+        "disk_free": 10**12,
+        "file_system": "ext4",
+        "threads": 1,
+        "memories": 0,
+    }
     assert {finding.verdict for finding in doctor.findings(good, tenant="")} == {"ok"}
-    assert told(doctor.findings({**good, **change}, tenant=""))[name].verdict == verdict
+    assert by_name(doctor.findings({**good, **change}, tenant=""))[name].verdict == verdict
 
 
 # --- compact
@@ -139,7 +155,7 @@ async def test_compact_frees_what_nothing_needs_and_changes_nothing_that_is_read
         saver = keep.checkpointer
         latest = (await call(graph, "get_state", config)).config
         checkpoint = (await call(saver, "get_tuple", latest)).checkpoint
-        for text in ("one " * 300, "two " * 300):  # put twice: what the first held is needed by nothing any more
+        for text in ("one " * 300, "two " * 300):  # put twice: nothing needs the items of the first any more
             again = {
                 **checkpoint,
                 "id": checkpoint["id"][:-1] + "f",
@@ -147,12 +163,12 @@ async def test_compact_frees_what_nothing_needs_and_changes_nothing_that_is_read
             }
             await call(saver, "put", latest, again, {"source": "loop", "step": 99}, {"messages": 99})
         before = [(found.checkpoint, found.metadata) for found in await call.every(saver, "list", None)]
-        heard: list[Any] = []
-        compacted = await call(keep, "compact", on_progress=lambda *said: heard.append(said))
+        progress: list[Any] = []
+        compacted = await call(keep, "compact", on_progress=lambda *args: progress.append(args))
         assert compacted.threads == 1
         assert compacted.items >= 1
         assert compacted.skipped == []
-        assert heard[0] == (0, 1, "t")
+        assert progress[0] == (0, 1, "t")
         assert [(found.checkpoint, found.metadata) for found in await call.every(saver, "list", None)] == before
         assert (await call(keep, "verify")).problems == []
         assert (await call(keep, "compact")).items == 0
@@ -179,7 +195,7 @@ def test_a_file_shrinks_and_one_that_others_hold_is_unavailable_and_stays_whole(
         keep.compact()
 
 
-def test_threads_that_expired_are_forgotten_by_compact() -> None:
+def test_expired_threads_are_removed_by_compact() -> None:
     url = valkey_servers.shared().url(thread_ttl=1)
     with threadkeep.open(url) as keep:
         graph_scenarios.letters(keep.checkpointer).invoke({"foo": ""}, graph_scenarios.THREAD)
@@ -187,12 +203,12 @@ def test_threads_that_expired_are_forgotten_by_compact() -> None:
             lambda: keep.checkpointer.get_tuple(graph_scenarios.THREAD) is None, "the end of a thread"
         )
         assert keep.verify().problems == []
-        assert any(key[4:6] == b"n:" and held for key, held in valkey_servers.read_all(url).items())
+        assert any(key[4:6] == b"n:" and members for key, members in valkey_servers.read_all(url).items())
         keep.compact()
-        assert not any(key[4:6] == b"n:" and held for key, held in valkey_servers.read_all(url).items())
+        assert not any(key[4:6] == b"n:" and members for key, members in valkey_servers.read_all(url).items())
 
 
-def test_the_program_tells_by_its_exit_code(tmp_path: Path) -> None:
+def test_the_exit_code_says_whether_there_are_problems(tmp_path: Path) -> None:
     path = tmp_path / "keep.db"
     with threadkeep.open(f"sqlite:///{path}") as keep:
         graph_scenarios.letters(keep.checkpointer).invoke({"foo": ""}, graph_scenarios.THREAD)

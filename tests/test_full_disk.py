@@ -1,4 +1,4 @@
-"""When the disk is full a call fails as a whole, the rest stays readable, and room that is made can be used."""
+"""On a full disk a call fails as a whole, everything stays readable, and freed space can be used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = 80
 
 @pytest.fixture
 def small_disk() -> Iterator[None]:
-    """SQLite files that may not grow beyond so many pages."""
+    """Limit SQLite files to this many pages."""
 
     def limit(connection: apsw.Connection) -> None:
         connection.execute(f"PRAGMA max_page_count = {PAGES}")
@@ -31,7 +31,7 @@ def small_disk() -> Iterator[None]:
 
 
 def put(saver: Any, thread: str, n: int) -> None:
-    """A checkpoint with 20 KB that cannot be compressed."""
+    """Put a checkpoint with 20 KB of incompressible data."""
     values = {"noise": secrets.token_bytes(20_000), "n": n}
     versions = dict.fromkeys(values, n)
     checkpoint = {"v": 4, "id": f"{n:04}", "channel_values": values, "channel_versions": versions, "versions_seen": {}}

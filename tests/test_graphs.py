@@ -1,4 +1,4 @@
-"""Real graphs on every backend, in both colours. InMemorySaver runs the same play beside us: values, next, tasks and metadata of every checkpoint must agree."""
+"""Real graphs on every backend, sync and async: every checkpoint agrees with InMemorySaver's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sync_async import Caller
 
 @pytest.mark.sampled(2)
 @each_scenario
-async def test_a_graph_tells_the_story_that_in_memory_saver_tells(
+async def test_a_graph_has_the_history_that_in_memory_saver_has(
     saver: threadkeep.KeepSaver, call: Caller, play: Scenario
 ) -> None:
     graph, peer = play.build(saver), play.build(InMemorySaver())
@@ -50,7 +50,7 @@ async def test_a_graph_tells_the_story_that_in_memory_saver_tells(
 
 @pytest.mark.sampled(2)
 @each_scenario
-async def test_another_keep_on_the_same_url_tells_the_same_story(
+async def test_another_keep_on_the_same_url_has_the_same_history(
     lasting_url: str, call: Caller, play: Scenario
 ) -> None:
     async with threadkeep.open(lasting_url) as keep:
@@ -124,7 +124,7 @@ async def test_replay_from_a_checkpoint_runs_only_what_came_after_it(saver: thre
     assert sorted(state.values["bar"] for state in kept if not state.next) == [["a1", "b1"], ["a1", "b2"]]
 
 
-async def test_update_state_goes_through_the_reducers_and_forks_from_where_it_is_told(
+async def test_update_state_applies_the_reducers_and_forks_from_the_given_checkpoint(
     saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     graph = letters(saver)
@@ -226,11 +226,11 @@ async def test_a_failed_task_of_a_hundred_is_the_only_one_that_runs_again(
 
 async def test_an_interrupt_waits_in_the_store_until_it_is_answered(lasting_url: str, call: Caller) -> None:
     async with threadkeep.open(lasting_url) as keep:
-        asked = await call(two_questions(keep.checkpointer), "invoke", {"said": ["go"]}, THREAD)
+        interrupted_state = await call(two_questions(keep.checkpointer), "invoke", {"said": ["go"]}, THREAD)
     async with threadkeep.open(lasting_url) as keep:
         graph = two_questions(keep.checkpointer)
         state = await call(graph, "get_state", THREAD)
-        assert sorted(state.interrupts, key=str) == sorted(asked["__interrupt__"], key=str)
+        assert sorted(state.interrupts, key=str) == sorted(interrupted_state["__interrupt__"], key=str)
         assert all(isinstance(found, Interrupt) for found in state.interrupts)
         answers = {found.id: found.value.upper() for found in state.interrupts}
         done = await call(graph, "invoke", Command(resume=answers), THREAD)
@@ -255,13 +255,13 @@ async def test_an_interrupted_run_is_resumed_in_every_durability(
     saver: threadkeep.KeepSaver, call: Caller, durability: str
 ) -> None:
     graph = two_questions(saver)
-    asked = await call(graph, "invoke", {"said": ["go"]}, THREAD, durability=durability)
-    answers = {found.id: found.value.upper() for found in asked["__interrupt__"]}
+    interrupted_state = await call(graph, "invoke", {"said": ["go"]}, THREAD, durability=durability)
+    answers = {found.id: found.value.upper() for found in interrupted_state["__interrupt__"]}
     done = await call(graph, "invoke", Command(resume=answers), THREAD, durability=durability)
     assert done["said"] == ["go", "left LEFT?", "right RIGHT?", "after"]
 
 
-async def test_a_workflow_remembers_what_it_saved_and_does_not_repeat_its_tasks(
+async def test_a_workflow_has_what_it_saved_and_does_not_repeat_its_tasks(
     saver: threadkeep.KeepSaver, call: Caller
 ) -> None:
     ran: Counter[int] = Counter()
@@ -278,8 +278,8 @@ async def test_a_workflow_remembers_what_it_saved_and_does_not_repeat_its_tasks(
         seen = [*(previous or []), answer]
         return entrypoint.final(value=sum(seen), save=seen)
 
-    asked = await call(flow, "invoke", 1, THREAD)
-    assert [found.value for found in asked["__interrupt__"]] == ["2?"]
+    interrupted_state = await call(flow, "invoke", 1, THREAD)
+    assert [found.value for found in interrupted_state["__interrupt__"]] == ["2?"]
     assert await call(flow, "invoke", Command(resume=10), THREAD) == 10
     await call(flow, "invoke", 5, THREAD)
     assert await call(flow, "invoke", Command(resume=20), THREAD) == 30

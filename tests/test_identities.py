@@ -1,4 +1,4 @@
-"""Ids, names and metadata come back to the last character, and no two of them are ever taken for one."""
+"""Ids, names and metadata come back exactly, and no two different ones are confused."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_odd_thread_ids_are_all_different_threads(saver: threadkeep.KeepSaver) -
         assert len(list_ids(saver, None)) == len(names) - n - 1
 
 
-def test_odd_thread_ids_are_copied_and_pruned_apart(saver: threadkeep.KeepSaver) -> None:
+def test_odd_thread_ids_are_copied_and_pruned_separately(saver: threadkeep.KeepSaver) -> None:
     put(saver, {"n": "source"}, thread="source")
     for name in [*ODD, *SURROGATES]:
         saver.copy_thread("source", name)

@@ -1,4 +1,4 @@
-"""Imports of LangGraph's threads: everything is here afterwards, as the official savers read it, and graphs go on."""
+"""Imports of LangGraph threads: everything arrives as the official savers read it, and graphs continue."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def saver_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def source(saver_file: Path, tmp_path: Path) -> Path:
-    """A copy of that, to change."""
+    """A copy of that file, to change."""
     return Path(shutil.copy(saver_file, tmp_path / "source.db"))
 
 
@@ -82,7 +82,7 @@ def empty() -> Any:
 
 
 def check_import(keep: threadkeep.Keep, path: Path) -> None:
-    """Import a file, compare by what both savers say, and let its threads go on."""
+    """Import a file, compare what both savers return, and continue its threads."""
     before = path.read_bytes()
     found = keep.import_from(path)
     assert (found.threads, found.differences, found.kinds) == (5, (), ("langgraph-sqlite",))
@@ -97,19 +97,19 @@ def check_import(keep: threadkeep.Keep, path: Path) -> None:
                 assert finish_thread(keep.checkpointer, thread) == finish_thread(theirs, thread)
 
 
-def test_what_a_sqlite_saver_kept_is_here_and_goes_on(url: str, source: Path) -> None:
+def test_threads_of_a_sqlite_saver_are_imported_and_continue(url: str, source: Path) -> None:
     with threadkeep.open(url) as keep:
         check_import(keep, source)
     if not url.startswith(("memory", "valkey")):
         assert find_problems(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
 
-def test_the_same_goes_for_a_cluster(source: Path) -> None:
+def test_threads_of_a_sqlite_saver_are_imported_into_a_cluster(source: Path) -> None:
     with threadkeep.open(valkey_servers.shared().url()) as keep:
         check_import(keep, source)
 
 
-def test_what_a_postgres_saver_kept_is_here_and_goes_on(empty: threadkeep.Keep) -> None:
+def test_threads_of_a_postgres_saver_are_imported_and_continue(empty: threadkeep.Keep) -> None:
     database = Database()
     with PostgresSaver.from_conn_string(database.libpq) as theirs:
         theirs.setup()
@@ -143,7 +143,7 @@ def test_large_values_of_a_postgres_saver_come_a_few_at_a_time(
         assert_same(empty.checkpointer, theirs, THREADS)
 
 
-def test_what_a_shallow_saver_kept_is_here(empty: threadkeep.Keep) -> None:
+def test_threads_of_a_shallow_saver_are_imported(empty: threadkeep.Keep) -> None:
     database = Database()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -155,7 +155,7 @@ def test_what_a_shallow_saver_kept_is_here(empty: threadkeep.Keep) -> None:
     assert finish_thread(empty.checkpointer, "asked")[1] == ()
 
 
-def test_what_a_saver_in_memory_kept_is_here_and_goes_on(empty: threadkeep.Keep) -> None:
+def test_threads_of_an_in_memory_saver_are_imported_and_continue(empty: threadkeep.Keep) -> None:
     theirs = InMemorySaver()
     fill_saver(theirs)
     assert empty.import_from(theirs).differences == ()
@@ -170,7 +170,7 @@ def test_files_of_old_releases_are_read_as_today(release: str, tmp_path: Path, e
     assert empty.import_from(path).differences == ()
     threads = ["talk", "sends", "nested", "atalk", "asends", "anested"]
     with SqliteSaver.from_conn_string(str(path)) as theirs:
-        if release == "a":  # today's saver has lost the way to these datetimes and sends; ours has not
+        if release == "a":  # the current SqliteSaver can no longer read these datetimes and sends; ours can
             assert [each.metadata for each in read_thread(empty.checkpointer, "talk")] == [
                 each.metadata for each in read_thread(theirs, "talk")
             ]
@@ -191,7 +191,7 @@ def test_databases_of_old_releases_are_read_as_today(release: str, empty: thread
 
 
 def _go_on(saver: Any, release: str) -> None:
-    """Threads of old graphs go on in the same graphs of today."""
+    """Threads of old graphs continue in the same graphs today."""
     found = {}
     for thread, (builder, options, inputs) in make_old_databases.graphs().items():
         graph = builder.compile(checkpointer=saver, **options)
@@ -199,11 +199,11 @@ def _go_on(saver: Any, release: str) -> None:
     assert len(found["talk"]["messages"]) == 7
     assert found["talk"]["table"]["when"].year == 2024
     assert found["sends"]["done"] == [10, 20]
-    if release in ("c", "d"):  # what triggers a node had another name before
+    if release in ("c", "d"):  # the channel that triggers a node had another name then
         assert len(found["nested"]["messages"]) == 3
 
 
-def test_an_import_again_brings_only_what_is_new(source: Path, empty: threadkeep.Keep) -> None:
+def test_repeating_an_import_adds_only_what_is_new(source: Path, empty: threadkeep.Keep) -> None:
     first = empty.import_from(source)
     again = empty.import_from(source)
     assert (again.checkpoints, again.writes, again.already_there) == (0, 0, first.checkpoints)
@@ -241,7 +241,7 @@ def test_some_threads_may_be_chosen_and_counted_before(source: Path, empty: thre
 
 @dataclass(frozen=True)
 class Ways:
-    """The same threads on their three ways into an empty Keep."""
+    """Import the same threads in three ways into an empty Keep."""
 
     source: Path
     file: Path
@@ -259,13 +259,13 @@ class Ways:
         return [tuple(getattr(each, name) for name in names.split()) for each in done]
 
 
-def test_all_ways_into_a_keep_count_alike(source: Path, tmp_path: Path, empty: threadkeep.Keep) -> None:
+def test_all_kinds_of_import_count_alike(source: Path, tmp_path: Path, empty: threadkeep.Keep) -> None:
     empty.import_from(source)
     empty.export(tmp_path / "all.tk")
     ways = Ways(source, tmp_path / "all.tk", empty)
     targets = [threadkeep.open("memory://") for _ in range(3)]
-    held = [(each.checkpoints, each.writes) for each in empty.threads()]
-    checkpoints, writes = (sum(each) for each in zip(*held, strict=True))
+    counts = [(each.checkpoints, each.writes) for each in empty.threads()]
+    checkpoints, writes = (sum(each) for each in zip(*counts, strict=True))
     counted = (5, 5, 0, 0, 0, 0, checkpoints, writes, 0, ())
     assert ways.results(targets, dry_run=True) == [(*counted, False)] * 3
     assert [keep.threads() for keep in targets] == [[]] * 3
@@ -276,7 +276,9 @@ def test_all_ways_into_a_keep_count_alike(source: Path, tmp_path: Path, empty: t
     assert ways.results(targets) == [(*repeated, True)] * 3
 
 
-def test_a_thread_that_grew_is_counted_alike_on_all_ways(source: Path, tmp_path: Path, empty: threadkeep.Keep) -> None:
+def test_a_thread_that_grew_is_counted_alike_by_all_kinds_of_import(
+    source: Path, tmp_path: Path, empty: threadkeep.Keep
+) -> None:
     targets = [threadkeep.open("memory://") for _ in range(3)]
     ways = Ways(source, tmp_path / "all.tk", empty)
     for grows in (False, True):
@@ -291,7 +293,7 @@ def test_a_thread_that_grew_is_counted_alike_on_all_ways(source: Path, tmp_path:
     assert (grown.unchanged, grown.updated) == (4, 1)
 
 
-def test_progress_is_told_and_ends_at_the_total(source: Path, empty: threadkeep.Keep) -> None:
+def test_progress_is_reported_and_ends_at_the_total(source: Path, empty: threadkeep.Keep) -> None:
     steps: list[tuple[int, int | None, str]] = []
     found = empty.import_from(source, on_progress=lambda *step: steps.append(step))
     assert steps[0][0] == 0
@@ -307,7 +309,7 @@ async def test_an_async_import_leaves_the_loop_free(source: Path) -> None:
         assert (await keep.aimport_from(source, thread_id="chat")).checkpoints == 0
 
 
-async def test_an_async_import_may_be_cancelled_and_goes_on(source: Path) -> None:
+async def test_an_async_import_may_be_cancelled_and_continues(source: Path) -> None:
     async with threadkeep.open("memory://") as keep:
         steps = 0
 
@@ -324,7 +326,7 @@ async def test_an_async_import_may_be_cancelled_and_goes_on(source: Path) -> Non
         assert len(await keep.athreads()) == 5
 
 
-def test_it_takes_as_little_room_as_if_the_graph_had_run_here(tmp_path: Path) -> None:
+def test_an_imported_thread_takes_no_more_bytes_than_one_written_by_the_graph(tmp_path: Path) -> None:
     sizes = {}
     for name in ("run", "imported"):
         with threadkeep.open(f"sqlite:///{tmp_path / name}.db") as keep:
@@ -352,14 +354,14 @@ def test_bytes_are_split_as_values_are(value: Any) -> None:
     assert Splitter().split("place", tag, data) == Codec(serde).encode(value)
 
 
-def test_a_list_that_grew_shrank_or_changed_is_split_the_same_with_a_memory() -> None:
+def test_a_list_that_changed_is_split_the_same_with_a_cache() -> None:
     splitter, serde = Splitter(), KeepSerializer()
     lists = [[1], [1, "two"], [1, "two", [3]], ["two", [3]], [1, "two", [4], 5], [1, "two"], [], [1]]
     for value in lists:
         assert splitter.split("place", *serde.dumps_typed(value)) == Codec(serde).encode(value)
 
 
-# --- breaking off
+# --- interrupted imports
 
 _IMPORT = """
 import sys, threadkeep
@@ -398,7 +400,7 @@ def write_long_file(path: Path, *, threads: int, each: int = 60) -> None:
 
 
 @pytest.mark.parametrize(("backend", "kills"), [("sqlite", ("5", "12")), ("postgres", ("12",))])
-def test_an_import_that_was_killed_goes_on(backend: str, kills: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_import_that_was_killed_continues(backend: str, kills: tuple[str, ...], tmp_path: Path) -> None:
     write_long_file(tmp_path / "theirs.db", threads=10)
     url = f"sqlite:///{tmp_path / 'ours.db'}" if backend == "sqlite" else Database().url
     for steps in kills:
@@ -421,7 +423,7 @@ def test_an_import_that_was_killed_goes_on(backend: str, kills: tuple[str, ...],
     assert find_problems(Path(url.removeprefix("sqlite:///")) if backend == "sqlite" else url) == []
 
 
-def test_a_file_that_others_write_to_is_read_as_of_one_moment(source: Path, empty: threadkeep.Keep) -> None:
+def test_a_file_that_others_write_to_is_read_as_one_snapshot(source: Path, empty: threadkeep.Keep) -> None:
     writer = sqlite3.connect(source)
     writer.execute("PRAGMA wal_autocheckpoint = 0")
     before = empty.import_from(source, dry_run=True).checkpoints
@@ -436,11 +438,11 @@ def test_a_file_that_others_write_to_is_read_as_of_one_moment(source: Path, empt
     writer.close()
 
 
-# --- rows that are not what they should be
+# --- malformed rows
 
 
 class Trap:
-    """What a pickle may do."""
+    """An object that does something when unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -463,10 +465,15 @@ def test_forged_rows_run_nothing(source: Path, tmp_path: Path, empty: threadkeep
     }  # fmt: skip
     plain = {**checkpoint, "id": "2", "strange": lc, "channel_values": {"a": [lc]}}
     rows = {
-        "1": ("msgpack", ormsgpack.packb(checkpoint)), "2": ("json", json.dumps(plain).encode()), "3": ("pickle", trap),
-        "4": ("msgpack", b"\xdd\xff\xff\xff\xff"), "5": ("msgpack", b"\x91" * 100_000),
-        "6": ("msgpack+aes", b"secret"), "7": ("msgpack", ormsgpack.packb({"channel_versions": 1})), "8": ("json", b"{"),
-    }  # fmt: skip
+        "1": ("msgpack", ormsgpack.packb(checkpoint)),
+        "2": ("json", json.dumps(plain).encode()),
+        "3": ("pickle", trap),
+        "4": ("msgpack", b"\xdd\xff\xff\xff\xff"),
+        "5": ("msgpack", b"\x91" * 100_000),
+        "6": ("msgpack+aes", b"secret"),
+        "7": ("msgpack", ormsgpack.packb({"channel_versions": 1})),
+        "8": ("json", b"{"),
+    }
     with sqlite3.connect(source) as connection:
         connection.execute("DELETE FROM checkpoints")
         connection.execute("DELETE FROM writes")
@@ -478,8 +485,10 @@ def test_forged_rows_run_nothing(source: Path, tmp_path: Path, empty: threadkeep
     found = empty.import_from(source)
     assert (found.checkpoints, found.writes) == (2, 3)
     assert len(found.differences) == 6
-    said = " ".join(found.differences)
-    assert all(word in said for word in ("pickle", "encrypted", "'3'", "'4'", "'5'", "'6'", "'7'", "'8'", "left out"))
+    message = " ".join(found.differences)
+    assert all(
+        word in message for word in ("pickle", "encrypted", "'3'", "'4'", "'5'", "'6'", "'7'", "'8'", "left out")
+    )
     read = empty.checkpointer.get_tuple({"configurable": {"thread_id": "t", "checkpoint_id": "2"}})
     assert read is not None
     assert read.checkpoint["channel_values"]["a"] == [lc]
@@ -519,19 +528,19 @@ def test_a_difference_is_found_and_named(source: Path, empty: threadkeep.Keep) -
         connection.execute("UPDATE writes SET value = ?, type = 'bytes' WHERE checkpoint_id = ?", (b"other", ids[2]))
     connection.close()
     found = empty.import_from(source)
-    said = "\n".join(found.differences)
-    assert f"thread 'chat': checkpoint {ids[-1]!r}: channel 'count' differs" in said
-    assert f"checkpoint {ids[0]!r}: its metadata differs" in said
-    assert f"checkpoint {ids[1]!r}: its parent is {ids[0]!r}, not 'x'" in said
-    assert f"checkpoint {ids[2]!r}: write 0 of task" in said
+    message = "\n".join(found.differences)
+    assert f"thread 'chat': checkpoint {ids[-1]!r}: channel 'count' differs" in message
+    assert f"checkpoint {ids[0]!r}: its metadata differs" in message
+    assert f"checkpoint {ids[1]!r}: its parent is {ids[0]!r}, not 'x'" in message
+    assert f"checkpoint {ids[2]!r}: write 0 of task" in message
     assert not found.is_equal
     assert empty.import_from(source, verify=False).is_equal
 
 
-# --- what is no source
+# --- invalid sources
 
 
-def test_what_is_no_source_is_refused(tmp_path: Path, source: Path, empty: threadkeep.Keep) -> None:
+def test_an_invalid_source_is_refused(tmp_path: Path, source: Path, empty: threadkeep.Keep) -> None:
     text = tmp_path / "text.db"
     text.write_text("hello, this is text")
     nothing = tmp_path / "nothing.db"
@@ -577,7 +586,7 @@ def test_what_is_no_source_is_refused(tmp_path: Path, source: Path, empty: threa
         keep.import_from(source)
 
 
-def test_a_password_is_not_told(empty: threadkeep.Keep) -> None:
+def test_a_password_is_not_shown(empty: threadkeep.Keep) -> None:
     with pytest.raises(Unavailable) as caught:
         empty.import_from("postgresql://user:secret@127.0.0.1:1/db")
     assert "secret" not in str(caught.value)
@@ -594,7 +603,7 @@ def test_the_command_imports_and_says_what_it_did(source: Path, tmp_path: Path) 
     assert "both sides are equal" in ended_well.stdout
 
 
-def test_the_command_counts_chooses_and_tells_in_json(
+def test_the_command_counts_selects_and_prints_json(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = ["--url", str(tmp_path / "ours.db")]
@@ -635,7 +644,7 @@ def test_the_command_imports_what_was_exported(
         keep.import_from(tmp_path / "all.jsonl")
 
 
-def test_the_command_that_is_interrupted_goes_on(tmp_path: Path) -> None:
+def test_the_command_that_is_interrupted_continues(tmp_path: Path) -> None:
     write_long_file(tmp_path / "theirs.db", threads=100)
     ours = tmp_path / "ours.db"
     words = [sys.executable, "-m", "threadkeep", "import", str(tmp_path / "theirs.db"), "--url", str(ours)]
@@ -643,9 +652,9 @@ def test_the_command_that_is_interrupted_goes_on(tmp_path: Path) -> None:
     while child.poll() is None and not _has_threads(ours):
         time.sleep(0.02)
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate()
-    assert child.returncode == 130, said
-    assert "the same command continues" in said
+    _, message = child.communicate()
+    assert child.returncode == 130, message
+    assert "the same command continues" in message
     with threadkeep.open(f"sqlite:///{ours}") as keep:
         assert 0 < len(keep.threads(limit=200)) < 100
         assert keep.import_from(tmp_path / "theirs.db", prefix="t1").differences == ()
@@ -658,7 +667,7 @@ def _has_threads(path: Path) -> bool:
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
         return bool(connection.execute("SELECT 1 FROM tk_threads LIMIT 1").fetchall())
-    except sqlite3.OperationalError:  # it is still being made
+    except sqlite3.OperationalError:  # it is still being written
         return False
     finally:
         connection.close()

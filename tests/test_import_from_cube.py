@@ -1,4 +1,4 @@
-"""Imports of CubeLoop's threads and of LangGraph's memories: all of it is here afterwards, and agents go on."""
+"""Imports of CubeLoop threads and of LangGraph memories: everything arrives, and agents continue."""
 
 from __future__ import annotations
 
@@ -38,27 +38,28 @@ from threadkeep.adapters.cubeloop import KeepCube
 THREADS = ["talk", "fork", "extra only", "no runs", "claimed"]
 
 
-def said(role: str, text: str, **about: Any) -> Any:
+def make_message(role: str, text: str, **fields: Any) -> Any:
     content = [TextContent(text=text)]
     if role == "user":
-        return UserMessage(content=content, **about)
+        return UserMessage(content=content, **fields)
     if role == "tool":
-        return ToolResultMessage(tool_call_id="c1", tool_name="look", content=content, **about)
-    return AssistantMessage(content=content, **about)
+        return ToolResultMessage(tool_call_id="c1", tool_name="look", content=content, **fields)
+    return AssistantMessage(content=content, **fields)
 
 
-async def talked(saver: Any) -> None:
-    """Threads with runs that were completed out of order, broke off, forked; a question, answers, the same id twice."""
+async def write_threads(saver: Any) -> None:
+    """Write threads with runs completed out of order, aborted, forked; a question, answers, the same id twice."""
     for run in ("one", "two", "three"):
         await saver.claim_run("talk", run)
-        await saver.append("talk", [said("user", f"question {run}", id=f"u-{run}", run_id=run)])
+        await saver.append("talk", [make_message("user", f"question {run}", id=f"u-{run}", run_id=run)])
     for run in ("two", "one", "three"):
         await saver.append(
-            "talk", [said("assistant", f"answer {run} " * 50, run_id=run), said("tool", "42", run_id=run)]
+            "talk",
+            [make_message("assistant", f"answer {run} " * 50, run_id=run), make_message("tool", "42", run_id=run)],
         )
         if run != "three":
             await saver.mark_run_complete("talk", run)
-    await saver.append("talk", [said("user", "again", id="u-one"), said("user", "no id")])
+    await saver.append("talk", [make_message("user", "again", id="u-one"), make_message("user", "no id")])
     await saver.save_extra("talk", {"mood": "good", "nested": {"list": [1, 2.5, None]}, "long": "x" * 3000})
     request = HitlRequest(question_id="q1", thread_id="talk", created_at=1.5e9, payload=ConfirmRequest(prompt="sure?"))
     await saver.save_pending_request("talk", request, run_id="three")
@@ -67,7 +68,7 @@ async def talked(saver: Any) -> None:
     await saver.fork("talk", "fork", after_run_id="two", metadata={"why": "test"})
     await saver.save_extra("extra only", {})
     for n in range(3):
-        await saver.append("no runs", [said("user", f"turn {n}"), said("assistant", f"reply {n}")])
+        await saver.append("no runs", [make_message("user", f"turn {n}"), make_message("assistant", f"reply {n}")])
     await saver.claim_run("claimed", "alone")
 
 
@@ -88,13 +89,13 @@ async def assert_same(ours: KeepCube, theirs: Any, threads: list[str] = THREADS)
 
 
 async def goes_on(ours: KeepCube) -> None:
-    """What was done stays done, what was under way may end."""
+    """Completed runs stay completed, open runs can be completed."""
     with pytest.raises(RunAlreadyCompletedError):
         await ours.claim_run("talk", "one")
     with pytest.raises(RunAlreadyClaimedError):
         await ours.claim_run("talk", "three")
     assert await ours.clear_pending_request_if_matches("talk", question_id="q1", run_id="three")
-    await ours.append("talk", [said("assistant", "the end", run_id="three")])
+    await ours.append("talk", [make_message("assistant", "the end", run_id="three")])
     await ours.mark_run_complete("talk", "three")
     await ours.fork("talk", "another", after_run_id="three")
     found = await ours.load("another")
@@ -103,19 +104,21 @@ async def goes_on(ours: KeepCube) -> None:
 
 
 @pytest.fixture(scope="module")
-def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("talks") / "talks.db"
 
     async def write() -> None:
         async with SQLiteCheckpointer(str(path)) as saver:
-            await talked(saver)
+            await write_threads(saver)
 
     asyncio.run(write())
     return path
 
 
-async def test_what_cubeloop_kept_in_sqlite_is_here_and_goes_on(url: str, talks: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copy(talks, tmp_path / "talks.db"))
+async def test_cubeloop_threads_in_sqlite_are_imported_and_continue(
+    url: str, source_file: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(source_file, tmp_path / "talks.db"))
     before = path.read_bytes()
     async with threadkeep.open(url) as keep, SQLiteCheckpointer(str(path)) as theirs:
         found = await keep.aimport_from(path)
@@ -128,25 +131,25 @@ async def test_what_cubeloop_kept_in_sqlite_is_here_and_goes_on(url: str, talks:
         }  # fmt: skip
         again = await keep.aimport_from(path)
         assert (again.messages, again.already_there, again.differences) == (0, found.messages, ())
-        await theirs.append("no runs", [said("user", "more")])
+        await theirs.append("no runs", [make_message("user", "more")])
         await theirs.save_pending_request("talk", None)
         await theirs.clear_hitl_answers("talk", run_id="three")
         await theirs.mark_run_complete("talk", "three")
         grown = await keep.aimport_from(path)
         assert (grown.messages, grown.differences) == (1, ())
         await assert_same(keep.cube, theirs)
-        await keep.cube.append("no runs", [said("user", "only here")])
+        await keep.cube.append("no runs", [make_message("user", "only here")])
         assert (await keep.aimport_from(path)).differences == ()
 
 
-def test_messages_are_counted_alike_on_all_ways(talks: Path, tmp_path: Path) -> None:
+def test_messages_are_counted_alike_by_all_kinds_of_import(source_file: Path, tmp_path: Path) -> None:
     with (
         threadkeep.open("memory://") as keep,
         threadkeep.open("memory://") as by_file,
         threadkeep.open("memory://") as by_url,
     ):
         for name in ("created", "unchanged"):
-            done = [keep.import_from(talks)]
+            done = [keep.import_from(source_file)]
             keep.export(tmp_path / "all.tk")
             done += [by_file.import_portable(tmp_path / "all.tk"), threadkeep.convert(keep, by_url)]
             counts = {(each.messages, each.already_there, each.checkpoints, getattr(each, name)) for each in done}
@@ -154,17 +157,17 @@ def test_messages_are_counted_alike_on_all_ways(talks: Path, tmp_path: Path) -> 
             assert counts == {(messages, 0, 0, 5) if name == "created" else (0, messages, 0, 5)}
 
 
-async def test_agents_go_on_where_they_were(talks: Path) -> None:
+async def test_agents_continue_imported_threads(source_file: Path) -> None:
     async with threadkeep.open("memory://") as keep:
-        await keep.aimport_from(talks)
+        await keep.aimport_from(source_file)
         await goes_on(keep.cube)
 
 
-async def test_what_cubeloop_kept_in_postgres_is_here_and_goes_on() -> None:
+async def test_cubeloop_threads_in_postgres_are_imported_and_continue() -> None:
     database = Database()
     await asyncio.to_thread(_cubeloop_schema, database)
     async with PostgresCheckpointer(_for_asyncpg(database)) as theirs, threadkeep.open("memory://") as keep:
-        await talked(theirs)
+        await write_threads(theirs)
         found = await keep.aimport_from(database.url)
         assert (found.kinds, found.threads, found.differences) == (("cubeloop-postgres",), 5, ())
         await assert_same(keep.cube, theirs)
@@ -188,7 +191,7 @@ async def test_the_first_tables_of_cubepi_in_postgres_have_less_and_are_read() -
     database = Database()
     await asyncio.to_thread(_cubeloop_schema, database)
     async with PostgresCheckpointer(_for_asyncpg(database)) as theirs, threadkeep.open("memory://") as keep:
-        await theirs.append("talk", [said("user", "hello", metadata={"a": 1}), said("assistant", "hi")])
+        await theirs.append("talk", [make_message("user", "hello", metadata={"a": 1}), make_message("assistant", "hi")])
         expected = await theirs.load("talk")
         for table, column in (
             ("cubepi_threads", "pending_request"),
@@ -206,7 +209,7 @@ async def test_files_of_old_cubepi_are_read(release: str, tmp_path: Path) -> Non
     path = old_file(release, tmp_path)
     async with threadkeep.open("memory://") as keep:
         assert (await keep.aimport_from(path)).differences == ()
-        async with SQLiteCheckpointer(str(path)) as theirs:  # adds what is missing to the tables
+        async with SQLiteCheckpointer(str(path)) as theirs:  # adds what the tables lack
             for thread in ("talk", "empty") if release == "p5" else ("talk", "empty", "fork"):
                 assert await keep.cube.load(thread) == await theirs.load(thread)
             if release == "p13":
@@ -216,14 +219,16 @@ async def test_files_of_old_cubepi_are_read(release: str, tmp_path: Path) -> Non
                 )
 
 
-async def test_an_import_of_a_long_talk_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_import_of_a_long_cube_thread_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("threadkeep.transfer.cube_threads._OPS", 5)
     async with SQLiteCheckpointer(str(tmp_path / "long.db")) as theirs, threadkeep.open("memory://") as keep:
         for n in range(20):
             await theirs.claim_run("talk", f"run {n}")
-            await theirs.append("talk", [said("user", f"question {n}", run_id=f"run {n}")])
+            await theirs.append("talk", [make_message("user", f"question {n}", run_id=f"run {n}")])
             await theirs.append(
-                "talk", [said("assistant", f"answer {n}", run_id=f"run {n}"), said("user", "meanwhile")]
+                "talk", [make_message("assistant", f"answer {n}", run_id=f"run {n}"), make_message("user", "meanwhile")]
             )
             await theirs.mark_run_complete("talk", f"run {n}")
         for steps in (2, 4):
@@ -236,16 +241,16 @@ async def test_an_import_of_a_long_talk_that_broke_off_goes_on(tmp_path: Path, m
 
             with pytest.raises(KeyboardInterrupt):
                 await keep.aimport_from(tmp_path / "long.db", on_progress=stop)
-            held = await keep.cube.load("talk")
-            assert held is not None and 0 < len(held.messages) < 60
+            loaded = await keep.cube.load("talk")
+            assert loaded is not None and 0 < len(loaded.messages) < 60
         assert (await keep.aimport_from(tmp_path / "long.db")).differences == ()
         assert await keep.cube.load("talk") == await theirs.load("talk")
         for run in ("run 0", "run 11"):
             assert await keep.cube.snapshot("talk", after_run_id=run) == await theirs.snapshot("talk", after_run_id=run)
 
 
-async def test_a_message_that_cannot_be_read_is_told(talks: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copy(talks, tmp_path / "talks.db"))
+async def test_an_unreadable_message_is_reported(source_file: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(source_file, tmp_path / "talks.db"))
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE messages SET message_json = '{' WHERE thread_id = 'no runs' AND id % 2 = 1")
     connection.close()
@@ -280,10 +285,10 @@ def assert_same_memories(ours: Any, theirs: Any) -> None:
     expected = {(item.namespace, item.key): item for item in theirs.search((), limit=100) if item.key != "gone"}
     found = {(item.namespace, item.key): item for item in ours.search((), limit=100)}
     assert found.keys() == expected.keys()
-    for place, item in expected.items():
-        assert found[place].value == item.value
-        assert found[place].updated_at == _in_utc(item.updated_at)
-        assert found[place].created_at == _in_utc(item.created_at)
+    for memory_key, item in expected.items():
+        assert found[memory_key].value == item.value
+        assert found[memory_key].updated_at == _in_utc(item.updated_at)
+        assert found[memory_key].created_at == _in_utc(item.created_at)
 
 
 def _in_utc(time: datetime) -> datetime:
@@ -302,7 +307,7 @@ def assert_same_ranking(ours: Any, theirs: Any) -> None:
 
 
 def with_vectors(store: SqliteStore) -> None:
-    """What an index would have stored: Pythons without extensions cannot have one."""
+    """Write what an index would have stored, because some Pythons cannot load SQLite extensions."""
     store.conn.executescript(VECTOR_MIGRATIONS[0])
     for item in store.search((), limit=100):
         if item.key == "likes":
@@ -360,7 +365,7 @@ def test_memories_in_postgres_come_with_their_times_and_vectors() -> None:
             assert_same_ranking(keep.store, theirs)
 
 
-def test_memories_of_a_store_in_memory_are_here() -> None:
+def test_memories_of_an_in_memory_store_are_imported() -> None:
     theirs = InMemoryStore(index=INDEX)
     remembered(theirs, ttl=False)
     with threadkeep.open("memory://", index=INDEX) as keep:

@@ -1,4 +1,4 @@
-"""A few kills, and a short fight over one thread; `tests/prove` has many of them."""
+"""A few kills, and a short contention over one thread. `tests/prove` has many more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which module may import which: the layers of threadkeep, as one table, and no cycles."""
+"""The layers of threadkeep: which module may import which, as one table, and no import cycles."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ GUARDED = frozenset(
         "time",
     ]
 )
-"""Modules of the standard library that only some layers may use. Every library from outside is guarded as well."""
+"""Standard-library modules that only some layers may use. Every third-party library is guarded as well."""
 
 
 class Layer(NamedTuple):
-    """What a package, or a module beside the packages, may import: modules of ours, and guarded ones.
+    """What a package or a top-level module may import: our own modules, and guarded ones.
 
-    `threadkeep` is the package itself: what users see.
+    `threadkeep` is the package itself, as users see it.
     """
 
     ours: str
@@ -46,14 +46,14 @@ class Layer(NamedTuple):
 
 
 LAYERS = {
-    # requests and values; pure: no clock, no randomness, no system
+    # pure: no clock, no randomness, no system calls
     "plan": Layer(""),
     "errors": Layer(""),
     "version": Layer(""),
     "engine": Layer("engine plan errors", "langchain_core langgraph numpy ormsgpack zstandard"),
     "backends": Layer("backends engine plan errors", "ormsgpack"),
     "work": Layer("engine errors plan"),
-    # threads and event loops, databases
+    # threads, event loops, databases
     "clock": Layer("", "secrets time"),
     "drivers": Layer("drivers engine plan errors", "asyncio atexit concurrent os queue random threading time"),
     "transports": Layer(
@@ -71,14 +71,14 @@ LAYERS = {
     "verb": Layer("drivers plan session work"),
     "keep": Layer("adapters clock engine jobs transfer session urls verb work", "langgraph psycopg_pool secrets"),
     "__init__": Layer("adapters engine errors jobs keep transfer version"),
-    # programs, and the suites for other implementations, which start threads and event loops on purpose
+    # programs, and the conformance suites, which start threads and event loops on purpose
     "cli": Layer("cli engine errors jobs transfer threadkeep transports work", "os rich time typer"),
     "__main__": Layer("cli"),
     "conformance": Layer(
         "conformance", "asyncio concurrent cubeloop langchain_core langgraph pydantic pytest threading time"
     ),
 }
-"""The longest path that a file's path starts with is its layer."""
+"""The layer of a file is the longest key that its path starts with."""
 
 ON_USE = {
     (
@@ -87,11 +87,11 @@ ON_USE = {
     ): "a Keep makes its adapters on use; from_conn_string opens a Keep",
     ("threadkeep.keep", "threadkeep.adapters.langgraph_store"): "the same",
 }
-"""Imports inside functions that would be cycles at the top of a module, and why they are needed."""
+"""Imports inside functions that would be cycles at module level, and why they are needed."""
 
 
 class Imported(NamedTuple):
-    """A module that is imported; `only_types` says that no program runs this import."""
+    """An imported module. `only_types` means that the import never runs."""
 
     module: str
     only_types: bool
@@ -141,7 +141,7 @@ def is_guarded(module: str) -> bool:
 
 
 def forbidden(path: str) -> set[str]:
-    """What a module imports and its layer may not."""
+    """Return the imports of a module that its layer does not allow."""
     layer = LAYERS[layer_of(path)]
     tops = [(*each.module.split("."), "threadkeep")[:2] for each in imported(path)]
     ours = {below for top, below in tops if top == "threadkeep"}
@@ -153,7 +153,7 @@ def test_a_module_imports_only_what_its_layer_may() -> None:
     assert {path: found for path in paths() if (found := forbidden(path))} == {}
 
 
-def test_every_layer_is_there() -> None:
+def test_every_layer_has_modules() -> None:
     assert [name for name in LAYERS if not ((SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file())] == []
 
 
@@ -163,14 +163,14 @@ def test_threads_and_event_loops_are_used_by_drivers_and_transports_only() -> No
 
 
 def imports() -> dict[str, set[str]]:
-    """The modules of ours that each of them imports, inside functions too, when it is run."""
+    """Return our modules that each module imports at run time, also inside functions."""
     return {
         name: {each.module for each in imported(path) if each.module in MODULES and not each.only_types} - {name}
         for name, path in MODULES.items()
     }
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_there_are_no_import_cycles() -> None:
     graph = imports()
     for importer, module in ON_USE:
         graph[importer].remove(module)

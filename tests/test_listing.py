@@ -1,4 +1,4 @@
-"""What `list` gives: which checkpoints, in which order, by which filters; and the metadata that filters look at."""
+"""`list`: which checkpoints, in which order, with which filters; and the metadata that filters compare."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ AUTH = {"langgraph_auth_user": "secret", "langgraph_auth_user_id": "u", "langgra
 
 
 def put(saver: Any, id: str, metadata: dict[str, Any], *, thread: str = "t", ns: str = "", **more: Any) -> None:
-    """A checkpoint without state, and with exactly this metadata."""
+    """Put a checkpoint without state and with exactly this metadata."""
     saver.put(config(thread, None, ns) | more, empty_checkpoint() | {"id": id}, metadata, {})
 
 
-def places(saver: Any, asked: Any, **options: Any) -> list[tuple[str, str, str]]:
-    found = (each.config["configurable"] for each in saver.list(asked, **options))
+def list_keys(saver: Any, config_given: Any, **options: Any) -> list[tuple[str, str, str]]:
+    found = (each.config["configurable"] for each in saver.list(config_given, **options))
     return [(each["checkpoint_id"], each["thread_id"], each["checkpoint_ns"]) for each in found]
 
 
-# --- which, and in which order
+# --- selection and order
 
 
 @pytest.fixture(scope="module")
 def forest(module_keep: Callable[[], threadkeep.Keep]) -> threadkeep.KeepSaver:
-    """Three threads of three namespaces; some ids stand in several of them."""
+    """Write three threads of three namespaces; some ids occur in several of them."""
     saver, chance = module_keep().checkpointer, random.Random(5)
     for thread in ("a", "b", "a b"):
         for ns in ("", "child:1", "child:1|deep:2"):
@@ -48,31 +48,35 @@ def forest(module_keep: Callable[[], threadkeep.Keep]) -> threadkeep.KeepSaver:
 
 def in_order(found: list[tuple[str, str, str]]) -> bool:
     """By id, newest first; then by thread and namespace."""
-    return found == sorted(sorted(found, key=lambda place: place[1:]), key=lambda place: place[0], reverse=True)
+    return found == sorted(
+        sorted(found, key=lambda each_key: each_key[1:]), key=lambda each_key: each_key[0], reverse=True
+    )
 
 
 def test_all_threads_and_namespaces_are_listed_newest_id_first(forest: threadkeep.KeepSaver) -> None:
-    found = places(forest, None)
+    found = list_keys(forest, None)
     assert len(found) == len(set(found)) == 72
     assert in_order(found)
 
 
 def test_a_thread_is_listed_with_all_its_namespaces_unless_one_is_named(forest: threadkeep.KeepSaver) -> None:
-    everything = places(forest, None)
+    everything = list_keys(forest, None)
     for thread in ("a", "b", "a b", "nobody"):
-        asked: dict[str, Any] = {"configurable": {"thread_id": thread}}
-        assert places(forest, asked) == [place for place in everything if place[1] == thread]
+        config_given: dict[str, Any] = {"configurable": {"thread_id": thread}}
+        assert list_keys(forest, config_given) == [each_key for each_key in everything if each_key[1] == thread]
         for ns in ("", "child:1", "child:1|deep:2", "child", "child:"):
-            asked = {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
-            assert places(forest, asked) == [place for place in everything if place[1:] == (thread, ns)]
+            config_given = {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
+            assert list_keys(forest, config_given) == [
+                each_key for each_key in everything if each_key[1:] == (thread, ns)
+            ]
 
 
 def test_a_config_with_a_checkpoint_id_lists_that_one(forest: threadkeep.KeepSaver) -> None:
-    for id, thread, ns in places(forest, None)[::7]:
-        assert places(forest, config(thread, id, ns)) == [(id, thread, ns)]
+    for id, thread, ns in list_keys(forest, None)[::7]:
+        assert list_keys(forest, config(thread, id, ns)) == [(id, thread, ns)]
         without_ns = {"configurable": {"thread_id": thread, "checkpoint_id": id}}
-        assert (id, thread, ns) in places(forest, without_ns)
-        assert {place[:2] for place in places(forest, without_ns)} == {(id, thread)}
+        assert (id, thread, ns) in list_keys(forest, without_ns)
+        assert {each_key[:2] for each_key in list_keys(forest, without_ns)} == {(id, thread)}
 
 
 @pytest.mark.parametrize(
@@ -86,41 +90,45 @@ def test_a_config_with_a_checkpoint_id_lists_that_one(forest: threadkeep.KeepSav
     ids=["config", "lean config", "bare", "checkpoint"],
 )
 def test_before_leaves_out_its_checkpoint_and_later_ones(forest: threadkeep.KeepSaver, shape: Any) -> None:
-    everything = places(forest, None)
-    of_a = [place for place in everything if place[1:] == ("a", "")]
+    everything = list_keys(forest, None)
+    of_a = [each_key for each_key in everything if each_key[1:] == ("a", "")]
     for id in ("000", "007", "0075", "015", "029", "zzz", ""):
-        assert places(forest, None, before=shape(id)) == [place for place in everything if not id or place[0] < id]
-        assert places(forest, config("a"), before=shape(id)) == [place for place in of_a if not id or place[0] < id]
+        assert list_keys(forest, None, before=shape(id)) == [
+            each_key for each_key in everything if not id or each_key[0] < id
+        ]
+        assert list_keys(forest, config("a"), before=shape(id)) == [
+            each_key for each_key in of_a if not id or each_key[0] < id
+        ]
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 15, 16, 17, 33, 71, 72, 73, 100_000, 2**70, None])
-def test_limit_gives_the_first_so_many(forest: threadkeep.KeepSaver, limit: int | None) -> None:
-    everything = places(forest, None)
-    assert places(forest, None, limit=limit) == everything[:limit]
-    assert places(forest, config("a"), limit=limit) == [p for p in everything if p[1:] == ("a", "")][:limit]
-    odd = [place for place in everything if int(place[0]) % 5 == 0]
-    for wanted in {place[0] for place in odd}:
-        expected = [place for place in everything if place[0] == wanted][:limit]
-        assert places(forest, None, filter={"step": int(wanted)}, limit=limit) == expected
+def test_limit_cuts_the_list(forest: threadkeep.KeepSaver, limit: int | None) -> None:
+    everything = list_keys(forest, None)
+    assert list_keys(forest, None, limit=limit) == everything[:limit]
+    assert list_keys(forest, config("a"), limit=limit) == [p for p in everything if p[1:] == ("a", "")][:limit]
+    odd = [each_key for each_key in everything if int(each_key[0]) % 5 == 0]
+    for wanted in {each_key[0] for each_key in odd}:
+        expected = [each_key for each_key in everything if each_key[0] == wanted][:limit]
+        assert list_keys(forest, None, filter={"step": int(wanted)}, limit=limit) == expected
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_question_is_answered_as_a_scan_would(forest: threadkeep.KeepSaver, seed: int) -> None:
+def test_any_query_gives_what_a_full_scan_gives(forest: threadkeep.KeepSaver, seed: int) -> None:
     chance = random.Random(seed)
-    everything = places(forest, None)
+    everything = list_keys(forest, None)
     for _ in range(40):
         thread, ns = chance.choice(["a", "b", None]), chance.choice(["", "child:1", None])
         before = chance.choice([None, f"{chance.randrange(30):03}"])
         limit = chance.choice([None, 0, 1, 5, 20])
         step = chance.choice([None, chance.randrange(30)])
-        asked = None if thread is None else {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
+        config_given = None if thread is None else {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
         expected = [
             (i, t, n) for i, t, n in everything
             if (thread is None or (t == thread and ns in (None, n)))
             and (before is None or i < before) and (step is None or int(i) == step)
         ][:limit]  # fmt: skip
-        found = places(
-            forest, asked, before=config("x", before) if before else None, limit=limit,
+        found = list_keys(
+            forest, config_given, before=config("x", before) if before else None, limit=limit,
             filter={"step": step} if step is not None else None,
         )  # fmt: skip
         assert found == expected
@@ -165,7 +173,7 @@ async def test_an_argument_of_another_type_is_a_type_error(
 async def test_a_config_without_a_thread_is_a_value_error(
     saver: threadkeep.KeepSaver, call: Caller, wrong: dict[str, Any]
 ) -> None:
-    """It must not list the threads of everybody."""
+    """It must not list the threads of all users."""
     with pytest.raises(ValueError, match="thread_id"):
         await call.every(saver, "list", wrong)
 
@@ -293,7 +301,7 @@ def json_equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def test_values_that_json_lacks_are_found_too(saver: threadkeep.KeepSaver) -> None:
+def test_values_that_are_not_json_are_found_too(saver: threadkeep.KeepSaver) -> None:
     odd = {"uuid": uuid.UUID(int=5), "decimal": Decimal("1.50"), "bytes": b"abc", "inf": math.inf, "set": {1}}
     for name, value in odd.items():
         put(saver, name, {"key": value})
@@ -329,17 +337,38 @@ def metadata_of(saver: Any, id: str) -> dict[str, Any]:
 def test_scalars_of_the_config_are_added_where_metadata_lacks_them(saver: threadkeep.KeepSaver) -> None:
     given = config("t", "parent", "") | {
         "metadata": {
-            "user": "ada", "step": 99, "count": 3, "ratio": 0.5, "flag": True, "none": None, "list": [1], "dict": {"a": 1},
-            "__private": "x", "thread_id": "x", "checkpoint_ns": "x", "langgraph_step": 1, "langgraph_node": "n",
-            "langgraph_path": "p", "langgraph_triggers": "t", "langgraph_checkpoint_ns": "c", "nul": "a\0b", "both": "metadata",
+            "user": "ada",
+            "step": 99,
+            "count": 3,
+            "ratio": 0.5,
+            "flag": True,
+            "none": None,
+            "list": [1],
+            "dict": {"a": 1},
+            "__private": "x",
+            "thread_id": "x",
+            "checkpoint_ns": "x",
+            "langgraph_step": 1,
+            "langgraph_node": "n",
+            "langgraph_path": "p",
+            "langgraph_triggers": "t",
+            "langgraph_checkpoint_ns": "c",
+            "nul": "a\0b",
+            "both": "metadata",
             "langgraph_request_id": "q",
-        } | AUTH,
-    }  # fmt: skip
+        }
+        | AUTH,
+    }
     given["configurable"] |= {
         "model": "m", "__pregel_x": "y", "both": "configurable", "langgraph_request_id": "q", "checkpoint_map": "z",
         "callable": len, "nul2": "\0",
     } | AUTH  # fmt: skip
-    saver.put(given, empty_checkpoint() | {"id": "1"}, {"source": "loop", "step": 1, "own\0key": "v\0w", "nested": {"a": "b\0c"}}, {})  # fmt: skip
+    saver.put(
+        given,
+        empty_checkpoint() | {"id": "1"},
+        {"source": "loop", "step": 1, "own\0key": "v\0w", "nested": {"a": "b\0c"}},
+        {},
+    )
     assert metadata_of(saver, "1") == {
         "source": "loop", "step": 1, "own\0key": "vw", "nested": {"a": "b\0c"}, "user": "ada", "count": 3, "ratio": 0.5,
         "flag": True, "nul": "ab", "both": "metadata", "model": "m", "nul2": "",
@@ -352,9 +381,15 @@ def test_the_merged_metadata_is_that_of_in_memory_saver_but_for_credentials(save
     official = InMemorySaver()
     given = config("t") | {"metadata": {"user": "ada", "run_id": "r", "n": 1, "x\0": "\0y"}}
     given["configurable"] |= {"assistant_id": "a", "__x": 1, "user": "bob", "f": 2.5}
-    about = {"source": "input", "step": -1, "parents": {}, "deep": {"list": [1, (2, 3)], "none": None}, "t": (1, 2)}
+    given_metadata = {
+        "source": "input",
+        "step": -1,
+        "parents": {},
+        "deep": {"list": [1, (2, 3)], "none": None},
+        "t": (1, 2),
+    }
     for one in (saver, official):
-        one.put(given, empty_checkpoint() | {"id": "1"}, about, {})
+        one.put(given, empty_checkpoint() | {"id": "1"}, given_metadata, {})
     assert metadata_of(saver, "1") == metadata_of(official, "1")
 
 
@@ -364,7 +399,7 @@ def test_credentials_given_in_the_metadata_itself_are_not_stored_either(saver: t
 
 
 def test_nested_metadata_comes_back_as_it_was(saver: threadkeep.KeepSaver) -> None:
-    about = {
+    given_metadata = {
         "dict": {"a": {"b": {"c": [1, 2.5, None, True, "x"]}}, "": {"": ""}},
         "list": [[], [[]], {}, [{"a": []}]],
         "text": "x" * 10_000,
@@ -373,16 +408,16 @@ def test_nested_metadata_comes_back_as_it_was(saver: threadkeep.KeepSaver) -> No
         "bytes": b"\0\xff",
         "many": {f"k{n}": n for n in range(300)},
     }
-    put(saver, "1", about)
-    assert metadata_of(saver, "1") == about
-    assert repr(metadata_of(saver, "1")["numbers"]) == repr(about["numbers"])
+    put(saver, "1", given_metadata)
+    assert metadata_of(saver, "1") == given_metadata
+    assert repr(metadata_of(saver, "1")["numbers"]) == repr(given_metadata["numbers"])
 
 
 def test_the_caller_may_change_what_it_gave_and_what_it_got(saver: threadkeep.KeepSaver) -> None:
-    about: dict[str, Any] = {"tags": ["a"], "deep": {"x": [1]}}
-    put(saver, "1", about)
-    about["tags"].append("b")
-    about["deep"]["x"].append(2)
+    given_metadata: dict[str, Any] = {"tags": ["a"], "deep": {"x": [1]}}
+    put(saver, "1", given_metadata)
+    given_metadata["tags"].append("b")
+    given_metadata["deep"]["x"].append(2)
     assert metadata_of(saver, "1") == {"tags": ["a"], "deep": {"x": [1]}}
     metadata_of(saver, "1")["deep"]["x"].append(3)
     assert metadata_of(saver, "1") == {"tags": ["a"], "deep": {"x": [1]}}
@@ -402,7 +437,7 @@ LONG = 2000
 
 @pytest.fixture
 def long(url: str) -> Iterator[threadkeep.KeepSaver]:
-    """2,000 checkpoints on two threads; every tenth of them belongs to a run that can be deleted."""
+    """Write 2,000 checkpoints on two threads; every tenth belongs to a run that can be deleted."""
     with threadkeep.open(url, durability="relaxed") as keep:
         chains = [Chain(keep.checkpointer, thread) for thread in "ab"]
         for n in range(LONG):
@@ -419,8 +454,8 @@ def test_a_long_listing_is_complete_and_in_order(long: threadkeep.KeepSaver) -> 
     assert list_ids(long, None, filter={"step": 3}, limit=10) == ["5-00007", "5-00006"]
 
 
-def test_a_long_listing_goes_on_while_checkpoints_come_and_go(long: threadkeep.KeepSaver) -> None:
-    """What was there all the time is met once; what came or went in between is met at most once."""
+def test_a_long_listing_continues_while_checkpoints_come_and_go(long: threadkeep.KeepSaver) -> None:
+    """What existed all the time is listed once; what was added or deleted in between at most once."""
     seen = []
     for number, found in enumerate(long.list(None)):
         seen.append(found.checkpoint["id"])
@@ -439,7 +474,7 @@ def test_a_long_listing_goes_on_while_checkpoints_come_and_go(long: threadkeep.K
     assert not [id for id in seen if int(id[2:]) < LONG - 1700 and id.startswith("5-") and int(id[2:]) % 10 == 0]
 
 
-async def test_a_long_async_listing_goes_on_while_others_write(long: threadkeep.KeepSaver) -> None:
+async def test_a_long_async_listing_continues_while_others_write(long: threadkeep.KeepSaver) -> None:
     over = asyncio.Event()
 
     async def disturb() -> None:

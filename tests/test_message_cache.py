@@ -1,4 +1,4 @@
-"""Messages are encoded once; but one that was changed in place, however little, is encoded again."""
+"""Messages are encoded once, but one that was changed in place, however little, is encoded again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from threadkeep.engine.log.message_cache import MessageCache
 from threadkeep.engine.log.type_gate import KeepSerializer
 
 
-def talk() -> list[BaseMessage]:
+def conversation() -> list[BaseMessage]:
     call = {"name": "look", "args": {"deep": {"n": 1, "list": [1, 2]}}, "id": "c1", "type": "tool_call"}
     return [
         HumanMessage("hello", id="1", extra_field={"a": 1}),
@@ -51,7 +51,7 @@ CHANGES: dict[str, Callable[[list[Any]], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_message_that_changed_is_encoded_again(change: str) -> None:
-    codec, messages = Codec(KeepSerializer()), talk()
+    codec, messages = Codec(KeepSerializer()), conversation()
     first = codec.encode(messages)
     assert codec.encode(messages) == first
     CHANGES[change](messages)
@@ -61,10 +61,10 @@ def test_a_message_that_changed_is_encoded_again(change: str) -> None:
 
 @pytest.mark.parametrize("change", [change for change in CHANGES if change != "a field that is gone"])
 def test_a_change_is_seen_by_the_next_put(saver: threadkeep.KeepSaver, change: str) -> None:
-    chain, messages = Chain(saver), talk()
+    chain, messages = Chain(saver), conversation()
     chain.put({"messages": messages})
     CHANGES[change](messages)
-    chain._values.clear()  # the channel has a new version, though it is the same list
+    chain._values.clear()  # the channel has a new version, but it is the same list
     chain.put({"messages": messages})
     found = saver.get_tuple(config("t"))
     assert found is not None
@@ -72,7 +72,7 @@ def test_a_change_is_seen_by_the_next_put(saver: threadkeep.KeepSaver, change: s
 
 
 class Counted:
-    """A codec, and how often its serializer encodes and decodes."""
+    """A codec that counts how often its serializer encodes and decodes."""
 
     def __init__(self) -> None:
         self.codec = Codec(KeepSerializer())
@@ -92,7 +92,7 @@ class Counted:
 
 
 def test_a_message_that_did_not_change_is_not_encoded_again() -> None:
-    counted, messages = Counted(), talk()[1:]
+    counted, messages = Counted(), conversation()[1:]
     for _ in range(5):
         counted.codec.encode(messages)
         messages = copy.deepcopy(messages)
@@ -100,7 +100,7 @@ def test_a_message_that_did_not_change_is_not_encoded_again() -> None:
 
 
 def test_a_message_that_was_read_is_not_encoded_again() -> None:
-    counted, messages = Counted(), talk()[1:]
+    counted, messages = Counted(), conversation()[1:]
     parts = Codec(KeepSerializer()).encode(messages).parts
     found = counted.codec.decode_list(parts, "it")
     assert found == messages
@@ -109,7 +109,7 @@ def test_a_message_that_was_read_is_not_encoded_again() -> None:
 
 
 def test_messages_that_are_read_often_are_copied() -> None:
-    counted, messages = Counted(), talk()
+    counted, messages = Counted(), conversation()
     parts = Codec(KeepSerializer()).encode(messages).parts
     for _ in range(5):
         found = counted.codec.decode_list(parts, "it")
@@ -123,7 +123,7 @@ def test_messages_that_are_read_often_are_copied() -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_was_read_may_be_changed_and_the_next_reader_does_not_see_it(change: str) -> None:
-    codec, messages = Codec(KeepSerializer()), talk()
+    codec, messages = Codec(KeepSerializer()), conversation()
     parts = codec.encode(messages).parts
     for _ in range(5):
         found = codec.decode_list(parts, "it")
@@ -132,8 +132,8 @@ def test_what_was_read_may_be_changed_and_the_next_reader_does_not_see_it(change
 
 
 def test_messages_are_copied_over_reads_of_a_saver(saver: threadkeep.KeepSaver) -> None:
-    """Ids that are missing, short messages that are stored together, and one that is stored in pieces."""
-    chain, messages = Chain(saver), [HumanMessage("no id"), *talk(), HumanMessage("y" * 1_200_000, id="long")]
+    """Messages without ids, short messages that are stored together, and one that is stored in several items."""
+    chain, messages = Chain(saver), [HumanMessage("no id"), *conversation(), HumanMessage("y" * 1_200_000, id="long")]
     saver.put_writes(chain.put({}), [("messages", messages[:1])], "task")
     for count in (2, 4, 6):
         chain.put({"messages": messages[:count]})
@@ -164,7 +164,7 @@ def test_a_subclass_is_encoded_each_time() -> None:
     assert counted.dumps == 3
 
 
-def test_two_messages_of_one_id_are_told_apart() -> None:
+def test_two_messages_with_one_id_are_distinguished() -> None:
     codec = Codec(KeepSerializer())
     one, other = HumanMessage("one", id="1"), AIMessage("one", id="1")
     for _ in range(3):
@@ -172,7 +172,7 @@ def test_two_messages_of_one_id_are_told_apart() -> None:
         assert b"".join(parts) == JsonPlusSerializer().dumps_typed([one, other])[1][1:]
 
 
-def test_the_memo_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_drops_old_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_cache, "_GENERATION", 10_000)
     codec = Codec(KeepSerializer())
     messages = [HumanMessage(f"{n}" * 100, id=f"{n}") for n in range(200)]

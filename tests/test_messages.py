@@ -1,4 +1,4 @@
-"""Messages are rebuilt quickly, and exactly as LangGraph's own serializer rebuilds them, odd ones too."""
+"""Messages are rebuilt quickly, and exactly as LangGraph's serializer rebuilds them, unusual ones too."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def loaded(serde: JsonPlusSerializer, message: BaseMessage) -> Any:
 
 
 def all_of(message: Any) -> Any:
-    """Everything a pydantic object holds, with types and order."""
+    """Return everything in a pydantic object, with types and order."""
     if not isinstance(message, BaseMessage):
         return repr(message)
     inner = (message.__pydantic_extra__, message.__pydantic_private__, sorted(message.__pydantic_fields_set__))
@@ -65,8 +65,26 @@ def test_a_valid_message_comes_back_as_the_official_serializer_gives_it(message:
     assert all_of(loaded(OURS, message)) == all_of(loaded(OFFICIAL, message))
 
 
-@given(valid, st.sampled_from(["content", "id", "name", "additional_kwargs", "response_metadata", "type", "tool_calls",
-                               "invalid_tool_calls", "usage_metadata", "tool_call_id", "status", "unheard_of"]), odd)  # fmt: skip
+@given(
+    valid,
+    st.sampled_from(
+        [
+            "content",
+            "id",
+            "name",
+            "additional_kwargs",
+            "response_metadata",
+            "type",
+            "tool_calls",
+            "invalid_tool_calls",
+            "usage_metadata",
+            "tool_call_id",
+            "status",
+            "unheard_of",
+        ]
+    ),
+    odd,
+)
 @settings(deadline=None, max_examples=600)
 def test_a_message_mutated_to_something_odd_comes_back_as_the_official_serializer_gives_it(
     message: BaseMessage, field: str, value: Any
@@ -77,15 +95,15 @@ def test_a_message_mutated_to_something_odd_comes_back_as_the_official_serialize
 
 @given(calls)
 @settings(deadline=None, max_examples=50)
-def test_tool_calls_in_the_way_of_old_apis_are_parsed_as_ever(called: list[dict[str, Any]]) -> None:
+def test_tool_calls_in_the_form_of_old_apis_are_still_parsed(called: list[dict[str, Any]]) -> None:
     raw = [{"function": {"name": c["name"], "arguments": "{}"}, "id": c["id"], "type": "function"} for c in called]
     message = AIMessage("x", tool_calls=[])
     message.additional_kwargs["tool_calls"] = raw
     assert all_of(loaded(OURS, message)) == all_of(loaded(OFFICIAL, message))
 
 
-def test_the_quick_way_is_taken_for_ordinary_messages() -> None:
-    """If LangChain changes its fields the quick way closes by itself; this test then says so."""
+def test_the_fast_path_is_used_for_ordinary_messages() -> None:
+    """If LangChain changes its fields, the fast path turns itself off; this test then reports it."""
     for message in (HumanMessage("x"), SystemMessage("x"), AIMessage("x"), ToolMessage("x", tool_call_id="1")):
         slow: list[Any] = []
         build = messages.quick_builder(type(message), lambda fields, slow=slow: slow.append(fields))

@@ -1,4 +1,4 @@
-"""Opening and closing: what is accepted, what is made when, what goes wrong and how it is told, and that nothing is left behind."""
+"""Opening and closing: valid URLs and options, set-up, errors and their messages, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_what_setup_gave_without_a_loop_may_be_awaited_later(keep: threadkeep.Ke
     asyncio.run(wait())
 
 
-def test_setup_tells_what_is_wrong(tmp_path: Path) -> None:
+def test_setup_reports_what_is_wrong(tmp_path: Path) -> None:
     url = url_of(tmp_path / "missing" / "agent.db")
     with threadkeep.open(url) as keep:
         with pytest.raises(errors.Unavailable):
@@ -316,7 +316,7 @@ async def test_from_conn_string_serves_async_with(url: str) -> None:
         await saver.aget_tuple(config("t"))
 
 
-async def test_an_error_inside_with_closes_and_comes_out(url: str) -> None:
+async def test_an_error_inside_with_closes_and_is_raised(url: str) -> None:
     class Ours(Exception):
         pass
 
@@ -353,7 +353,7 @@ async def test_an_async_verb_after_close_is_closed(url: str, verb: str, used: bo
         await every_async_verb(keep)[verb]()
 
 
-def test_closing_is_closing_for_every_face_and_clone(url: str) -> None:
+def test_closing_closes_every_adapter_and_clone(url: str) -> None:
     keep = threadkeep.open(url)
     clone = keep.checkpointer.with_allowlist([("decimal", "Decimal")])
     keep.close()
@@ -391,7 +391,7 @@ def test_a_listing_that_is_under_way_ends_with_closed(url: str) -> None:
 
 
 def test_close_waits_for_what_is_under_way_and_loses_nothing(lasting_url: str) -> None:
-    """Callers see either their put done or Closed, whatever they are in the middle of."""
+    """Callers see either their put done or Closed, at whatever point they are."""
     for _ in range(5):
         keep = threadkeep.open(lasting_url)
         keep.setup()
@@ -472,7 +472,7 @@ def test_close_finishes_changes_that_wait_for_their_turn(url: str) -> None:
     assert not closing.is_alive()
 
 
-def test_a_face_keeps_its_keep_alive(url: str) -> None:
+def test_an_adapter_keeps_its_keep_alive(url: str) -> None:
     saver = threadkeep.open(url).checkpointer
     gc.collect()
     Chain(saver).put(HELLO)
@@ -492,7 +492,7 @@ BEFORE: set[threading.Thread] = set()
 
 @pytest.fixture(autouse=True)
 def threads_before() -> None:
-    """Other tests of this process may have left a pool to those after them."""
+    """Other tests of this process may have left a shared pool."""
     BEFORE.clear()
     BEFORE.update(threading.enumerate())
 
@@ -502,7 +502,7 @@ def ours() -> list[threading.Thread]:
 
 
 def left_after(moment: float) -> list[threading.Thread]:
-    """Our threads that do not end within so many seconds."""
+    """Return our threads that do not end within this many seconds."""
     for thread in ours():
         thread.join(moment)
     return ours()
@@ -534,7 +534,7 @@ async def test_no_thread_is_left_after_aclose(url: str) -> None:
     "backends", [BACKENDS[:3], pytest.param(BACKENDS[3:], marks=pytest.mark.long)], ids=["", "more"]
 )
 def test_a_forgotten_keep_leaves_no_thread(backends: list[Backend], tmp_path: Path) -> None:
-    """Of all backends at once: workers wait some seconds before they end."""
+    """All backends at once, because workers wait some seconds before they end."""
     for number, backend in enumerate(backends):
         asyncio.run(Chain(threadkeep.open(backend.fresh(tmp_path, number)).checkpointer).aput(HELLO))
     gc.collect()
@@ -590,7 +590,9 @@ async def use():
         break
 asyncio.run(use())
 """,
-    "a generator that is not finished": "[chain.put({'n': n}) for n in range(50)]; kept = saver.list(config('t')); next(kept)",
+    "a generator that is not finished": (
+        "[chain.put({'n': n}) for n in range(50)]; kept = saver.list(config('t')); next(kept)"
+    ),
     "a loop that is closed in the middle": """
 async def use():
     for n in range(20):
@@ -655,7 +657,7 @@ def test_the_interpreter_ends_cleanly_without_close(url: str, end: str) -> None:
     run(PREPARED + ENDS[end], url, flags=("-W", "always::ResourceWarning", "-W", "always::RuntimeWarning"))
 
 
-# --- what can be wrong with the file
+# --- unusable files
 
 
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -739,7 +741,7 @@ def test_a_folder_in_place_of_the_file_is_unavailable(tmp_path: Path) -> None:
     assert str(tmp_path) in str(raised.value)
 
 
-def test_a_name_that_no_file_can_have_is_unavailable(tmp_path: Path) -> None:
+def test_an_impossible_file_name_is_unavailable(tmp_path: Path) -> None:
     with threadkeep.open(url_of(tmp_path / ("x" * 300))) as keep:
         for ask in every_verb(keep).values():
             with pytest.raises(errors.Unavailable) as raised:
@@ -771,7 +773,7 @@ except threadkeep.errors.Unavailable:
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """A folder that other users may enter: pytest's own is private, and root may write everywhere."""
+    """A folder that other users may enter. pytest's own is private, and root may write everywhere."""
     import tempfile
 
     folder = Path(tempfile.mkdtemp())
@@ -782,7 +784,7 @@ def public_folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "nothing there yet", "a folder that may not be entered"])
-def test_what_may_not_be_written_is_unavailable(public_folder: Path, what: str) -> None:
+def test_a_file_without_write_permission_is_unavailable(public_folder: Path, what: str) -> None:
     path = public_folder / "agent.db"
     if what != "nothing there yet":
         with threadkeep.open(url_of(path)) as keep:
@@ -825,7 +827,7 @@ def test_a_full_disk_is_unavailable_and_what_was_put_stays(tmp_path: Path) -> No
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Somebody else is writing."""
+    """Another process is writing."""
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     yield
@@ -896,7 +898,7 @@ def test_a_lock_that_is_released_in_time_is_only_waited_for(tmp_path: Path) -> N
         assert values_of(keep.checkpointer) == {"x": 1}
 
 
-# --- a database that is not only ours
+# --- a database that other programs use too
 
 
 def test_tables_of_the_user_stay_as_they_are(tmp_path: Path) -> None:
@@ -934,7 +936,7 @@ def test_the_official_saver_may_live_in_the_same_file(tmp_path: Path) -> None:
         assert values_of(official) == {"whose": "theirs again"}
 
 
-def test_in_memory_saver_and_a_memory_keep_tell_the_same(url: str) -> None:
+def test_in_memory_saver_and_a_memory_keep_agree(url: str) -> None:
     with threadkeep.open(url) as keep:
         ours, theirs = Chain(keep.checkpointer), Chain(InMemorySaver())
         for n in range(5):

@@ -1,4 +1,4 @@
-"""What each verb asks of its backend, request by request: plans driven by hand, no transport, no thread, no loop."""
+"""The requests of each verb, one by one: plans driven by hand, without transport, thread or event loop."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ CODEC = Codec(KeepSerializer())
 
 
 class Bench:
-    """A backend, what one process remembers, and the requests that were made."""
+    """A backend, the caches of one process, and the requests that were made."""
 
     def __init__(self, backend: InMemoryBackend | None = None) -> None:
         self.backend = backend or InMemoryBackend()
         self.heads = Heads(1 << 26)
-        self.asked: list[type] = []
+        self.made_requests: list[type] = []
 
     def drive(self, plan: Plan[Any], *, before: Callable[[Request[Any]], None] = lambda request: None) -> Any:
-        """Step a plan to its end; `before` each request something else may happen, or fail."""
-        self.asked = []
+        """Step a plan to its end. `before` is called before each request, and may change something or fail."""
+        self.made_requests = []
         step = resume(plan, Reply())
         while isinstance(step, Request):
             request = step
-            self.asked.append(type(request))
+            self.made_requests.append(type(request))
             step = resume(plan, try_execute(lambda r: self._execute(r, before), request))
         return result(step)
 
@@ -74,11 +74,11 @@ class Bench:
         self.heads.clear()
 
 
-def put(id: str, parent: str | None = None, values: dict[str, Any] | None = None, **about: Any) -> Put:
-    held = {"messages": ["message " * 10 + id]} if values is None else values
-    versions = dict.fromkeys(held, int(id))
-    checkpoint = {"v": 4, "id": id, "channel_values": held, "channel_versions": versions, "versions_seen": {}}
-    return Put(CODEC, "", parent, checkpoint, {"source": "loop", "step": int(id), **about}, versions, 1000, 77)
+def put(id: str, parent: str | None = None, values: dict[str, Any] | None = None, **metadata: Any) -> Put:
+    channel_values = {"messages": ["message " * 10 + id]} if values is None else values
+    versions = dict.fromkeys(channel_values, int(id))
+    checkpoint = {"v": 4, "id": id, "channel_values": channel_values, "channel_versions": versions, "versions_seen": {}}
+    return Put(CODEC, "", parent, checkpoint, {"source": "loop", "step": int(id), **metadata}, versions, 1000, 77)
 
 
 def writes(checkpoint: str, task: str = "task", *values: Any, run: str | None = None) -> PutWrites:
@@ -93,63 +93,63 @@ def bench() -> Bench:
 
 @pytest.fixture
 def warm(bench: Bench) -> Bench:
-    """Three checkpoints, each with a write, as the process that made them knows them."""
+    """Write three checkpoints, each with a write; this process has them cached."""
     for n in (1, 2, 3):
         bench.write(put(str(n), str(n - 1) if n > 1 else None, run_id=f"run-{n}"))
         bench.write(writes(str(n), run=f"run-{n}"))
     return bench
 
 
-# --- putting
+# --- put
 
 
 def test_the_first_put_of_a_thread_takes_two_requests(bench: Bench) -> None:
     bench.write(put("1"))
-    assert bench.asked == [LoadCheckpoints, Commit]
+    assert bench.made_requests == [LoadCheckpoints, Commit]
 
 
 def test_a_warm_put_takes_one_request(warm: Bench) -> None:
     warm.write(put("4", "3"))
-    assert warm.asked == [Commit]
+    assert warm.made_requests == [Commit]
 
 
 def test_a_cold_put_takes_two_requests(warm: Bench) -> None:
     warm.forget()
     warm.write(put("4", "3"))
-    assert warm.asked == [LoadCheckpoints, Commit]
+    assert warm.made_requests == [LoadCheckpoints, Commit]
 
 
 def test_a_put_after_a_get_takes_one_request(warm: Bench) -> None:
     warm.forget()
     warm.get()
     warm.write(put("4", "3"))
-    assert warm.asked == [Commit]
+    assert warm.made_requests == [Commit]
 
 
-def test_a_fork_from_a_checkpoint_that_is_not_remembered_takes_two_requests(warm: Bench) -> None:
+def test_a_fork_from_a_checkpoint_that_is_not_cached_takes_two_requests(warm: Bench) -> None:
     for n in range(4, 60):
         warm.write(put(str(n), str(n - 1)))
     warm.write(put("60", "2"))
-    assert warm.asked == [LoadCheckpoints, Commit]
+    assert warm.made_requests == [LoadCheckpoints, Commit]
 
 
 def test_warm_put_writes_take_one_request_before_and_after_their_checkpoint(warm: Bench) -> None:
     warm.write(writes("3", "another task"))
-    assert warm.asked == [Commit]
+    assert warm.made_requests == [Commit]
     warm.write(writes("4", "early"))
-    assert warm.asked == [Commit]
+    assert warm.made_requests == [Commit]
 
 
 def test_cold_put_writes_take_two_requests(warm: Bench) -> None:
     warm.forget()
     warm.write(writes("3", "another task"))
-    assert warm.asked == [LoadCheckpoints, Commit]
+    assert warm.made_requests == [LoadCheckpoints, Commit]
 
 
-def test_a_write_that_is_there_is_not_committed_again(warm: Bench) -> None:
+def test_a_stored_write_is_not_committed_again(warm: Bench) -> None:
     warm.forget()
     warm.write(writes("3", "task", "another value"))
-    assert warm.asked == [LoadCheckpoints]
+    assert warm.made_requests == [LoadCheckpoints]
     found = warm.get("3")
     assert found is not None
     assert found.writes == [("task", "messages", "a value")]
@@ -160,7 +160,7 @@ def test_many_ops_of_one_thread_take_one_commit(warm: Bench, count: int) -> None
     ops: list[Put | PutWrites] = [put(str(n), str(n - 1)) for n in range(4, 4 + count)]
     ops += [writes("3", f"task {n}") for n in range(count)]
     warm.write(*ops)
-    assert warm.asked == [Commit]
+    assert warm.made_requests == [Commit]
     found = warm.get("3")
     assert found is not None
     assert len(found.writes) == 1 + count
@@ -171,7 +171,7 @@ def test_an_op_that_cannot_be_encoded_fails_alone(warm: Bench) -> None:
     bad.values, bad.encoded = {"messages": object.__new__(_Unserializable)}, {}
     outcomes = warm.drive(checkpoints.write(warm.heads, KEY, [put("5", "3"), bad, writes("3", "x")]))
     assert [type(outcome) for outcome in outcomes] == [Reply, Failure, Reply]
-    assert warm.asked == [Commit]
+    assert warm.made_requests == [Commit]
     assert warm.get("5") is not None
     assert warm.get("4") is None
 
@@ -194,7 +194,7 @@ class _Unserializable:
     ],
     ids=ascii,
 )
-def test_an_odd_checkpoint_is_refused_before_it_meets_others_or_leaves_them_alone(warm: Bench, odd: Any) -> None:
+def test_an_odd_checkpoint_is_refused_alone_or_does_not_affect_others(warm: Bench, odd: Any) -> None:
     checkpoint = {"v": 4, "id": "4", "channel_values": {}, "channel_versions": {}, "versions_seen": {}, **odd}
     try:
         op = Put(CODEC, "", "3", checkpoint, {}, {}, 1000, 77)
@@ -219,13 +219,13 @@ def test_the_status_counts_writes_that_came_just_before_their_checkpoint_was_put
     assert warm.status() == "interrupted"
 
 
-# --- others write too
+# --- concurrent writers
 
 
 def test_a_conflict_is_one_more_load_and_commit(warm: Bench) -> None:
     Bench(warm.backend).write(put("4", "3"))
     warm.write(put("5", "3"))
-    assert warm.asked == [Commit, LoadCheckpoints, Commit]
+    assert warm.made_requests == [Commit, LoadCheckpoints, Commit]
     assert [id for id in ("4", "5") if warm.get(id) is None] == []
 
 
@@ -238,7 +238,7 @@ def test_another_writer_between_load_and_commit_costs_one_more_round(warm: Bench
             Bench(warm.backend).write(op)
 
     warm.write(put("6", "3"), before=interfere)
-    assert warm.asked == [LoadCheckpoints, Commit, LoadCheckpoints, Commit, Pause, LoadCheckpoints, Commit]
+    assert warm.made_requests == [LoadCheckpoints, Commit, LoadCheckpoints, Commit, Pause, LoadCheckpoints, Commit]
     assert [id for id in ("4", "5", "6") if warm.get(id) is None] == []
 
 
@@ -249,7 +249,7 @@ def test_endless_conflicts_end_as_conflict_and_leave_nothing(warm: Bench) -> Non
 
     with pytest.raises(Conflict, match="'t'"):
         warm.write(put("4", "3"), before=refuse)
-    assert warm.asked.count(Commit) == commit.TRIES
+    assert warm.made_requests.count(Commit) == commit.TRIES
     assert warm.get("4") is None
 
 
@@ -261,27 +261,27 @@ def test_after_a_commit_of_unknown_outcome_the_thread_is_read_again(warm: Bench)
     with pytest.raises(Unavailable):
         warm.write(put("4", "3"), before=lose)
     warm.write(put("4", "3"))
-    assert warm.asked == [LoadCheckpoints, Commit]
+    assert warm.made_requests == [LoadCheckpoints, Commit]
 
 
 def test_a_thread_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(warm: Bench) -> None:
     other = Bench(warm.backend)
     other.drive(prune.delete(other.heads, KEY))
-    assert other.asked == [DropThread]
+    assert other.made_requests == [DropThread]
     remade = [put(str(n), str(n - 1) if n > 1 else None, {"messages": ["other"] * n}) for n in (1, 2, 3)]
     for op in remade:
         op.nonce = 78
         other.write(op)
         other.write(writes(op.id))
     warm.write(put("4", "3", {"messages": ["other"] * 3 + ["new"]}))
-    assert warm.asked == [Commit, LoadCheckpoints, Commit]
+    assert warm.made_requests == [Commit, LoadCheckpoints, Commit]
     for n in (1, 2, 3):
         found = warm.get(str(n))
         assert found is not None
         assert found.checkpoint["channel_values"] == {"messages": ["other"] * n}
 
 
-# --- reading
+# --- get
 
 
 @pytest.mark.parametrize("id", [None, "1", "3", "unknown"])
@@ -290,14 +290,14 @@ def test_a_get_takes_one_request(warm: Bench, id: str | None, cold: bool) -> Non
     if cold:
         warm.forget()
     warm.get(id)
-    assert warm.asked == [LoadCheckpoints]
+    assert warm.made_requests == [LoadCheckpoints]
 
 
 def test_a_page_of_a_thread_takes_two_requests(warm: Bench) -> None:
     warm.forget()
     query = listing.query("", GRAPH, thread="t", ns=None, id=None, before=None, filter={}, limit=None)
     page = warm.drive(listing.page(warm.heads, CODEC, query))
-    assert warm.asked == [ScanCheckpoints, LoadCheckpoints]
+    assert warm.made_requests == [ScanCheckpoints, LoadCheckpoints]
     assert [state.id for state in page.states] == ["3", "2", "1"]
     assert page.rest is None
 
@@ -306,7 +306,7 @@ def test_an_empty_page_takes_one_request_and_a_limit_of_none_takes_none(warm: Be
     for limit, asked in ((None, [ScanCheckpoints]), (0, [])):
         query = listing.query("", GRAPH, thread="t", ns="nowhere", id=None, before=None, filter={}, limit=limit)
         warm.drive(listing.page(warm.heads, CODEC, query))
-        assert warm.asked == asked
+        assert warm.made_requests == asked
 
 
 def test_what_is_removed_between_the_scan_and_the_load_of_a_page_is_left_out(warm: Bench) -> None:
@@ -325,7 +325,7 @@ def test_a_long_list_takes_two_requests_a_page_and_pages_grow(bench: Bench) -> N
         page = bench.drive(listing.page(bench.heads, CODEC, query))
         query = page.rest
         sizes.append(len(page.states))
-        asked += bench.asked
+        asked += bench.made_requests
     assert sum(sizes) == 300
     assert sizes[:-1] == sorted(sizes[:-1])
     assert len(asked) <= 2 * len(sizes)
@@ -340,8 +340,8 @@ def test_the_history_of_a_delta_channel_takes_at_most_three_requests_however_lon
     bench.write(*(writes(id, "task", f"value {id} " * 20) for id in ids))
     bench.forget()
     found = bench.drive(delta_history(bench.heads, CODEC, KEY, "", ids[-1], ["messages"]))
-    assert len(bench.asked) <= 3
-    assert set(bench.asked) <= {LoadAncestors, LoadItems}
+    assert len(bench.made_requests) <= 3
+    assert set(bench.made_requests) <= {LoadAncestors, LoadItems}
     assert [value for _, _, value in found["messages"].writes] == [f"value {id} " * 20 for id in ids[:-1]]
     assert found["messages"].seeds == [["seed " * 20]]
 
@@ -360,7 +360,7 @@ def test_a_prune_while_the_history_of_a_delta_channel_is_read_makes_it_read_agai
             pruned.append(other.drive(prune.prune(other.heads, KEY, "keep_latest", 99)))
 
     found = bench.drive(delta_history(bench.heads, CODEC, KEY, "", "4", ["messages"]), before=interfere)
-    assert bench.asked == [LoadAncestors, LoadItems, LoadAncestors, LoadItems]
+    assert bench.made_requests == [LoadAncestors, LoadItems, LoadAncestors, LoadItems]
     assert len(found["messages"].writes) == 3
     assert found["messages"].seeds == [["seed " * 20]]
 
@@ -370,20 +370,20 @@ def test_a_prune_while_the_history_of_a_delta_channel_is_read_makes_it_read_agai
 
 def test_prune_takes_a_survey_and_a_commit(warm: Bench) -> None:
     warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 78))
-    assert warm.asked == [LoadThreadRows, Commit]
+    assert warm.made_requests == [LoadThreadRows, Commit]
     assert [id for id in "123" if warm.get(id)] == ["3"]
 
 
 def test_a_prune_that_changes_nothing_commits_nothing(warm: Bench) -> None:
     warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 78))
     warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 79))
-    assert warm.asked == [LoadThreadRows]
+    assert warm.made_requests == [LoadThreadRows]
 
 
 @pytest.mark.parametrize("strategy", ["delete", "delete_all"])
 def test_pruning_all_takes_one_request(warm: Bench, strategy: str) -> None:
     warm.drive(prune.prune(warm.heads, KEY, strategy, 78))
-    assert warm.asked == [DropThread]
+    assert warm.made_requests == [DropThread]
     assert warm.get() is None
 
 
@@ -395,37 +395,37 @@ def test_a_prune_that_another_writer_interrupts_reads_again(warm: Bench) -> None
             Bench(warm.backend).write(op)
 
     warm.drive(prune.prune(warm.heads, KEY, "keep_latest", 78), before=interfere)
-    assert warm.asked == [LoadThreadRows, Commit, LoadThreadRows, Commit]
+    assert warm.made_requests == [LoadThreadRows, Commit, LoadThreadRows, Commit]
     assert [id for id in "1234" if warm.get(id)] == ["4"]
 
 
 def test_deleting_a_run_takes_a_survey_and_a_commit_in_its_threads_only(warm: Bench) -> None:
     warm.write(put("1"), key=OTHER)
     assert warm.drive(prune.threads_of_runs("", GRAPH, ["run-2"])) == (KEY,)
-    assert warm.asked == [FindThreadsOfRuns]
+    assert warm.made_requests == [FindThreadsOfRuns]
     warm.drive(prune.delete_runs(warm.heads, KEY, frozenset(["run-2"]), 78))
-    assert warm.asked == [LoadThreadRows, Commit]
+    assert warm.made_requests == [LoadThreadRows, Commit]
     assert [id for id in "123" if warm.get(id)] == ["1", "3"]
     assert warm.drive(prune.threads_of_runs("", GRAPH, ["run-2"])) == ()
 
 
 def test_a_copy_onto_a_new_thread_takes_three_requests(warm: Bench) -> None:
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78))
-    assert warm.asked == [LoadThreadRows, LoadThreadRows, CopyThread]
+    assert warm.made_requests == [LoadThreadRows, LoadThreadRows, CopyThread]
     assert [id for id in "123" if warm.get(id, OTHER)] == ["1", "2", "3"]
 
 
 def test_a_copy_onto_a_thread_that_exists_adds_its_items_in_one_commit(warm: Bench) -> None:
     warm.write(put("0"), key=OTHER)
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78))
-    assert warm.asked[:3] == [LoadThreadRows, LoadThreadRows, LoadItems]
-    assert warm.asked.count(Commit) == 1
-    assert len(warm.asked) <= 5
+    assert warm.made_requests[:3] == [LoadThreadRows, LoadThreadRows, LoadItems]
+    assert warm.made_requests.count(Commit) == 1
+    assert len(warm.made_requests) <= 5
     assert [id for id in "0123" if warm.get(id, OTHER)] == ["0", "1", "2", "3"]
 
 
 def once(kind: type, act: Callable[[], Any]) -> Callable[[Request[Any]], None]:
-    """Something that happens before the first request of a kind."""
+    """Do something before the first request of a kind."""
     left = [act]
     return lambda request: left.pop()() if isinstance(request, kind) and left else None
 
@@ -433,7 +433,14 @@ def once(kind: type, act: Callable[[], Any]) -> Callable[[Request[Any]], None]:
 def test_a_copy_whose_source_changes_under_way_is_made_of_what_the_source_has_then(warm: Bench) -> None:
     change = once(CopyThread, lambda: Bench(warm.backend).write(put("4", "3")))
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78), before=change)
-    assert warm.asked == [LoadThreadRows, LoadThreadRows, CopyThread, LoadThreadRows, LoadThreadRows, CopyThread]
+    assert warm.made_requests == [
+        LoadThreadRows,
+        LoadThreadRows,
+        CopyThread,
+        LoadThreadRows,
+        LoadThreadRows,
+        CopyThread,
+    ]
     assert [id for id in "1234" if warm.get(id, OTHER)] == ["1", "2", "3", "4"]
 
 
@@ -465,7 +472,7 @@ def test_a_source_that_is_deleted_while_it_is_copied_leaves_the_target_alone(war
 
 def test_a_copy_of_nothing_asks_and_changes_nothing(bench: Bench) -> None:
     bench.drive(copy.copy(bench.heads, KEY, KEY, 2000, 78))
-    assert bench.asked == []
+    assert bench.made_requests == []
     bench.drive(copy.copy(bench.heads, KEY, OTHER, 2000, 78))
-    assert set(bench.asked) == {LoadThreadRows}
+    assert set(bench.made_requests) == {LoadThreadRows}
     assert bench.get(key=OTHER) is None

@@ -1,4 +1,4 @@
-"""The portable file: what a Keep exports, any other imports; cut, forged and redacted files; a reader of its own."""
+"""The portable file: export and import; truncated, forged and redacted files; the reader in the documentation."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from langgraph.types import Command
 import sample_keep
 import threadkeep
 from checkpoint_trees import Put, PutWrites, put_steps, random_trees
+from concurrent_writers import prune_at_read
 from conftest import BACKENDS, Backend
 from row_invariants import find_problems
 from sample_keep import thread
@@ -49,7 +50,7 @@ def sample() -> threadkeep.Keep:
 
 @cache
 def exported(*, redact: bool = False) -> bytes:
-    """The file of the sample."""
+    """The portable file of the sample Keep."""
     out = io.BytesIO()
     sample().export(out, redact=redact)
     return out.getvalue()
@@ -73,15 +74,15 @@ def plain(data: bytes) -> bytes:
     return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True).read()
 
 
-def written(said: list[dict[str, Any]]) -> io.BytesIO:
-    """Lines without checksums."""
-    rows = [{key: value for key, value in each.items() if key != "crc"} for each in said]
+def written(records: list[dict[str, Any]]) -> io.BytesIO:
+    """Return lines without checksums."""
+    rows = [{key: value for key, value in each.items() if key != "crc"} for each in records]
     return io.BytesIO(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
 
 
 @pytest.mark.parametrize("target", BACKENDS, ids=lambda backend: f"to-{backend.name}")
 @pytest.mark.parametrize("source", BACKENDS, ids=lambda backend: backend.name)
-def test_a_file_of_one_backend_is_the_same_on_another_and_goes_on_there(
+def test_a_file_of_one_backend_is_the_same_on_another_and_continues_there(
     source: Backend, target: Backend, tmp_path: Path
 ) -> None:
     url = target.fresh(tmp_path, 1)
@@ -119,10 +120,10 @@ def test_a_file_is_as_small_as_what_it_holds() -> None:
         messages = [*messages, {"id": f"m{n}", "text": chance.randbytes(200).hex()}]
         put_steps(keep.checkpointer, "t", [Put(f"c{n:03}", f"c{n - 1:03}" if n else None, {"messages": messages})])
     out = io.BytesIO()
-    told = keep.export(out)
-    assert told.items == 200
+    result = keep.export(out)
+    assert result.items == 200
     assert len(out.getvalue()) < 2 * 200 * 200 + 40_000
-    assert told.bytes < 500_000
+    assert result.bytes < 500_000
 
 
 def test_a_path_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -139,9 +140,9 @@ def test_a_path_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (tmp_path / "a.jsonl").read_bytes() == old
     keep.export(tmp_path / "a.jsonl")
     keep.export(tmp_path / "a.tk")
-    told = (tmp_path / "a.jsonl").read_bytes()
+    result = (tmp_path / "a.jsonl").read_bytes()
     assert re.sub(rb'"made":"[^"]*"|"crc":"\w*"', b"", plain((tmp_path / "a.tk").read_bytes())) == re.sub(
-        rb'"made":"[^"]*"|"crc":"\w*"', b"", told
+        rb'"made":"[^"]*"|"crc":"\w*"', b"", result
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "a.tk"]
     assert new().import_portable(tmp_path / "a.jsonl").created == 1
@@ -160,17 +161,19 @@ def test_a_link_stays_a_link_and_a_pipe_is_written_to(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reading = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
     keep.export(tmp_path / "pipe")
-    told, _ = reading.communicate(timeout=60)
+    result, _ = reading.communicate(timeout=60)
     assert (tmp_path / "pipe").is_fifo()
-    assert threadkeep.open("memory://").import_portable(io.BytesIO(told)).memories == 1
+    assert threadkeep.open("memory://").import_portable(io.BytesIO(result)).memories == 1
 
 
 def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:
     def out(**options: Any) -> tuple[list[str], int]:
         file = io.BytesIO()
         sample().export(file, **options)
-        said = lines(file.getvalue())
-        return [each["id"] for each in said if each["type"] == "thread"], sum(each["type"] == "memory" for each in said)
+        records = lines(file.getvalue())
+        return [each["id"] for each in records if each["type"] == "thread"], sum(
+            each["type"] == "memory" for each in records
+        )
 
     assert out(thread_id="fan") == (["fan"], 0)
     assert out(thread_id=["talk", "fan"], memories=True) == (["talk", "fan"], 72)
@@ -188,7 +191,7 @@ def test_some_threads_only_out_of_a_keep_or_out_of_a_file() -> None:
         sample().export(io.BytesIO(), thread_id=1.5)
 
 
-def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
+def test_an_existing_thread_stays_and_gets_what_it_lacks() -> None:
     one, other = new(), new()
     put_steps(one.checkpointer, "t", [Put("c0", None, {"a": ["x"]}), PutWrites("c0", "task", (("a", "w"),))])
     asyncio.run(one.cube.append("talk", [UserMessage(content=[TextContent(text="a")])]))
@@ -213,7 +216,7 @@ def test_what_is_there_stays_and_gets_what_it_lacks() -> None:
     one.export(newer)
     assert third.import_portable(io.BytesIO(newer.getvalue())).updated == 1
     assert len(asyncio.run(third.cube.load("talk")).messages) == 2
-    older = third.import_portable(io.BytesIO(file.getvalue()))  # a talk does not go back
+    older = third.import_portable(io.BytesIO(file.getvalue()))  # a cube thread cannot go back
     assert (older.updated, len(older.differences)) == (0, 1)
     assert len(asyncio.run(third.cube.load("talk")).messages) == 2
 
@@ -241,30 +244,20 @@ def test_a_thread_that_is_pruned_while_it_is_exported_is_written_again() -> None
     keep = new()
     chance = random.Random(4)
     put_steps(keep.checkpointer, "t", [Put(f"c{n:02}", None, {"a": [chance.randbytes(300_000)]}) for n in range(40)])
-    read, count = keep._session.transport.read, 0
-
-    def prune_meanwhile(request: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == 5:
-            keep._session.transport.read = read
-            keep.checkpointer.prune(["t"])
-        return read(request)
-
-    keep._session.transport.read = prune_meanwhile
+    prune_at_read(keep, "t", number=5)
     file = io.BytesIO()
-    told = keep.export(file)
+    result = keep.export(file)
     kinds = [each["type"] for each in lines(file.getvalue())]
-    assert (told.threads, told.checkpoints, kinds.count("thread-void"), kinds.count("thread")) == (1, 1, 1, 2)
+    assert (result.threads, result.checkpoints, kinds.count("thread-void"), kinds.count("thread")) == (1, 1, 1, 2)
     other = new()
     assert other.import_portable(io.BytesIO(file.getvalue())).created == 1
     assert sample_keep.contents(other) == sample_keep.contents(keep)
 
 
-# -- cut and forged
+# --- truncated and forged files
 
 
-def test_a_file_that_is_cut_off_is_noticed_and_what_is_whole_of_it_is_there() -> None:
+def test_a_truncated_file_is_detected_and_its_whole_threads_are_imported() -> None:
     data = plain(exported())
     ends = [found.end() for found in re.finditer(rb"\n", data)]
     chance = random.Random(3)
@@ -318,7 +311,7 @@ def test_a_file_that_is_cut_off_leaves_the_older_state_of_the_thread_that_it_upd
         assert find_problems(Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url) == []
 
 
-def test_a_byte_that_was_changed_is_noticed() -> None:
+def test_a_changed_byte_is_detected() -> None:
     data = bytearray(plain(exported()))
     chance = random.Random(5)
     for _ in range(25):
@@ -356,11 +349,23 @@ FORGED: dict[str, tuple[str, dict[str, Any]]] = {
     "a number of an item": ("item", {"n": -1}),
     "many elements": ("item", {"elements": 1 << 30}),
     "a large item": ("item", {"data": "x" * 600_000}),
-    "a run that is not there": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["a", 0, 9]}}}),
-    "a lane that is not there": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["z", 0, 1]}}}),
-    "an endless run": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["a", 0, 1 << 40]}}}),
+    "a run that is not there": (
+        "checkpoint",
+        {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["a", 0, 9]}}},
+    ),
+    "a lane that is not there": (
+        "checkpoint",
+        {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["z", 0, 1]}}},
+    ),
+    "an endless run": (
+        "checkpoint",
+        {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["a", 0, 1 << 40]}}},
+    ),
     "half a run": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "runs": ["a", 0]}}}),
-    "a list that is not there": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "lists": [0]}}}),
+    "a list that is not there": (
+        "checkpoint",
+        {"values": {"a": {"tag": "msgpack", "of": "list", "elements": 1, "lists": [0]}}},
+    ),
     "of what": ("checkpoint", {"values": {"a": {"tag": "msgpack", "of": "set", "runs": []}}}),
     "no value": ("checkpoint", {"values": {"a": 5}}),
     "no versions": ("checkpoint", {"versions": [1]}),
@@ -378,34 +383,34 @@ FORGED: dict[str, tuple[str, dict[str, Any]]] = {
     "another version": ("header", {"version": 2}),
     "another format": ("header", {"format": "else"}),
     "a kind of line": ("thread-end", {"type": "party"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("forgery", FORGED)
 def test_a_forged_line_is_refused_by_its_number_and_leaves_no_thread(forgery: str) -> None:
     kind, change = FORGED[forgery]
-    said = small()
-    number = next(n for n, each in enumerate(said, 1) if each["type"] == kind)
-    said[number - 1] |= change
+    records = small()
+    number = next(n for n, each in enumerate(records, 1) if each["type"] == kind)
+    records[number - 1] |= change
     keep = new()
     with pytest.raises(ValueError, match=rf"line {number if forgery != 'a status' else 2} of the file"):
-        keep.import_portable(written(said))
+        keep.import_portable(written(records))
     if kind not in ("memory", "end"):
         assert keep.threads() == []
 
 
 def test_lines_in_a_wrong_order_or_twice_are_refused() -> None:
-    said = small()
-    kinds = [each["type"] for each in said]
+    records = small()
+    kinds = [each["type"] for each in records]
     for name in ("item", "checkpoint", "writes"):
         at = kinds.index(name)
         with pytest.raises(ValueError, match=f"line {at + 2}"):
-            new().import_portable(written([*said[: at + 1], *said[at:]]))
+            new().import_portable(written([*records[: at + 1], *records[at:]]))
     first = kinds.index("item")
     with pytest.raises(ValueError, match="line"):
-        new().import_portable(written([*said[:first], *said[first + 1 : -3], said[first], *said[-3:]]))
+        new().import_portable(written([*records[:first], *records[first + 1 : -3], records[first], *records[-3:]]))
     with pytest.raises(ValueError, match="after the end"):
-        new().import_portable(written([*said, said[1]]))
+        new().import_portable(written([*records, records[1]]))
 
 
 def test_a_hostile_file_takes_no_memory_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,18 +427,18 @@ def test_a_hostile_file_takes_no_memory_and_runs_nothing(tmp_path: Path, monkeyp
         bomb = zstandard.ZstdCompressor().compress(head + body)
         with pytest.raises(ValueError, match=why):
             new().import_portable(io.BytesIO(bomb))
-    said = small()
+    records = small()
     evil = ormsgpack.packb(ormsgpack.Ext(1, ormsgpack.packb(["os", "mkdir", [str(tmp_path / "made")]])))
-    at = next(each for each in said if each["type"] == "checkpoint")
+    at = next(each for each in records if each["type"] == "checkpoint")
     at["values"] = {"a": {"tag": "msgpack", "data": evil.decode("latin-1")}}
     at["metadata"] = {"m": {"$msgpack": ormsgpack.packb([ormsgpack.Ext(1, evil[3:])]).decode("latin-1")}}
     keep = new()
-    keep.import_portable(written(said))
+    keep.import_portable(written(records))
     keep.checkpointer.get_tuple(thread("t"))
     assert not (tmp_path / "made").exists()
 
 
-# -- redacted
+# --- redacted files
 
 
 def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() -> None:
@@ -465,8 +470,8 @@ def test_nothing_that_people_wrote_is_in_a_redacted_file_and_it_can_be_loaded() 
 
 
 def test_names_are_the_same_within_a_redacted_file_and_others_in_the_next() -> None:
-    said = lines(exported(redact=True))
-    runs = {each["run"] for each in said if each["type"] == "checkpoint" and each["run"]}
+    records = lines(exported(redact=True))
+    runs = {each["run"] for each in records if each["type"] == "checkpoint" and each["run"]}
     old = {each["run"] for each in lines(exported()) if each["type"] == "checkpoint" and each["run"]}
     assert len(runs) == len(old)
     assert not runs & old
@@ -477,10 +482,10 @@ def test_names_are_the_same_within_a_redacted_file_and_others_in_the_next() -> N
     assert [message.role for message in data.messages] == ["user", "assistant", "tool_result", "user"]
     ask, run = asyncio.run(keep.cube.load_pending(talk.id))
     assert re.fullmatch(r"[0-9a-f-]{36}", run)
-    assert run in {each["run"] for each in said if each["type"] == "checkpoint"}
+    assert run in {each["run"] for each in records if each["type"] == "checkpoint"}
     assert set(ask.payload.prompt) == {"x"}
     done = next(message.run_id for message in data.messages)
-    assert len(asyncio.run(keep.cube.snapshot(talk.id, after_run_id=done))) == 4  # the last one is of no run
+    assert len(asyncio.run(keep.cube.snapshot(talk.id, after_run_id=done))) == 4  # the last one belongs to no run
     again = io.BytesIO()
     sample().export(again, redact=True)
     names = [
@@ -521,7 +526,7 @@ def test_special_values_stay_what_they_are_when_redacted() -> None:
     assert not set(got["keys"]) & set(values["keys"])
 
 
-# -- the documents, the command
+# --- the documentation, the command
 
 
 def test_the_reader_in_the_documents_reads_every_file(tmp_path: Path) -> None:
@@ -536,10 +541,10 @@ def test_the_reader_in_the_documents_reads_every_file(tmp_path: Path) -> None:
     assert len(threads) == 11
     assert len(memories) == 72
     for info in sample().threads(limit=100, kind="graph"):
-        told = threads[("graph", info.id)]
+        result = threads[("graph", info.id)]
         for each in sample().checkpointer.list(thread(info.id)):
             at = (each.config["configurable"]["checkpoint_ns"], each.checkpoint["id"])
-            values = told["checkpoints"][at]["values"]
+            values = result["checkpoints"][at]["values"]
             assert values.keys() == each.checkpoint["channel_values"].keys()
             for name, value in each.checkpoint["channel_values"].items():
                 if isinstance(value, (int, str)) or value is None:
@@ -556,8 +561,8 @@ def test_the_command_exports_to_a_file_and_to_the_standard_output(
     assert run(["export", "--url", url, "--output", str(tmp_path / "all.tk")]) == 0
     assert capsys.readouterr().out.startswith(f"exported 11 threads and 72 memories to {tmp_path / 'all.tk'}\n")
     assert run(["export", "fan", "talk", "--url", url, "-o", str(tmp_path / "two.jsonl"), "--redact", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["threads"], told["memories"], told["redacted"]) == (2, 0, True)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["threads"], result["memories"], result["redacted"]) == (2, 0, True)
     assert b"Kilimanjaro" not in (tmp_path / "two.jsonl").read_bytes()
     assert run(["export", "--url", url, "-o", str(tmp_path / "c.tk"), "--kind", "cube", "--no-memories"]) == 0
     assert "2 threads and 0 memories" in capsys.readouterr().out
@@ -574,7 +579,7 @@ def test_the_command_exports_to_a_file_and_to_the_standard_output(
     assert piped.stderr == b""
 
 
-def test_checksums_are_those_that_the_documents_tell() -> None:
+def test_checksums_are_those_of_the_documentation() -> None:
     for line in plain(exported()).splitlines()[:200]:
         body, crc = line.rsplit(b',"crc":"', 1)
         assert crc == b'%08x"}' % zlib.crc32(body)

@@ -1,4 +1,4 @@
-"""PostgreSQL as its own: URLs, pools, roles, what it cannot hold, connections, round trips, durability and plans."""
+"""PostgreSQL only: URLs, schemas, pools, roles, values, connections, round trips, durability and query plans."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOISE = random.Random(7)
 
 @pytest.fixture
 def url() -> str:
-    """Here a URL is always one of PostgreSQL."""
+    """In this file, a URL is always one of PostgreSQL."""
     return postgres_servers.fresh_schema(postgres_servers.shared())
 
 
@@ -48,7 +48,7 @@ def schema_of(url: str) -> str:
 
 
 def noise(length: int) -> str:
-    """Characters that no compression makes fewer."""
+    """Return incompressible text."""
     return "".join(chr(NOISE.randrange(0x4E00, 0x9F00)) for _ in range(length))
 
 
@@ -75,7 +75,7 @@ def test_both_spellings_of_the_scheme_are_accepted(url: str, scheme: str) -> Non
     assert put_and_read(url.replace("postgresql", scheme, 1)) == HELLO
 
 
-def test_a_unix_socket_may_stand_in_the_query() -> None:
+def test_a_unix_socket_may_be_in_the_query() -> None:
     server, schema = postgres_servers.shared(), fresh_name()
     if server.execute("show unix_socket_directories") == [("",)]:
         pytest.skip(f"{server.folder} is too long a name for a socket")
@@ -89,7 +89,7 @@ def test_a_unix_socket_may_stand_in_the_query() -> None:
 
 
 @pytest.mark.parametrize("attributes", ["", "&target_session_attrs=read-write", "&target_session_attrs=primary"])
-def test_of_several_hosts_one_that_answers_is_enough(attributes: str) -> None:
+def test_one_of_several_hosts_that_answers_is_enough(attributes: str) -> None:
     hosts = f"127.0.0.1:{postgres_servers.free_port()},127.0.0.1:{postgres_servers.shared().port}"
     assert put_and_read(f"postgresql://postgres@{hosts}/postgres?schema={fresh_name()}{attributes}") == HELLO
 
@@ -151,7 +151,7 @@ def test_administrators_see_the_application_name(asked: dict[str, str], seen: st
         ("", {"schema": "\ud800"}, "schema"),
         ("", {"application_name": "a\0b"}, "application_name"),
         ("", {"application_name": "\ud800"}, "application_name"),
-        # said twice
+        # given twice
         ("?schema=a", {"schema": "b"}, "schema"),
         ("?schema=a&schema=b", {}, "schema"),
         ("?max_size=3", {"max_size": 4}, "max_size"),
@@ -174,7 +174,7 @@ def test_an_option_of_another_type_is_refused(options: dict[str, Any]) -> None:
         threadkeep.open(postgres_servers.shared().url(), **options)
 
 
-def test_an_option_may_be_said_twice_if_it_is_the_same(url: str) -> None:
+def test_an_option_may_be_given_twice_with_the_same_value(url: str) -> None:
     assert put_and_read(url + "&max_size=2&max_size=2", schema=schema_of(url), max_size=2) == HELLO
 
 
@@ -186,7 +186,7 @@ def test_a_url_that_libpq_does_not_take_is_a_value_error(wrong: str) -> None:
 
 @pytest.mark.parametrize("option", [{"schema": "s"}, {"max_size": 3}, {"prepare": False}, {"group": "thread"}], ids=str)
 @pytest.mark.parametrize("other", ["memory://", "sqlite:///a.db"])
-def test_what_is_said_of_a_server_is_refused_elsewhere(other: str, option: dict[str, Any]) -> None:
+def test_options_of_a_server_are_refused_elsewhere(other: str, option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(option))):
         threadkeep.open(other, **option)
 
@@ -196,10 +196,25 @@ def test_what_is_said_of_a_server_is_refused_elsewhere(other: str, option: dict[
 
 @pytest.mark.parametrize(
     "name",
-    ["UPPER", "a b", "it's", 'say "hi"', "100%", "%s", "%(x)s", "a%%b", "a:b", "::x", "a;b", "{done}", "{schema}", "tk_items"]
+    [
+        "UPPER",
+        "a b",
+        "it's",
+        'say "hi"',
+        "100%",
+        "%s",
+        "%(x)s",
+        "a%%b",
+        "a:b",
+        "::x",
+        "a;b",
+        "{done}",
+        "{schema}",
+        "tk_items",
+    ]
     + ["select", "$1", "a\\b", "--", "/*", "a.b", "é" * 31, "🦜", "表"],
-)  # fmt: skip
-def test_a_schema_has_exactly_the_name_that_was_said(name: str) -> None:
+)
+def test_a_schema_has_exactly_the_name_that_was_given(name: str) -> None:
     def use(where: str, **options: Any) -> None:
         with threadkeep.open(where, **options) as keep:
             saver = keep.checkpointer
@@ -212,8 +227,8 @@ def test_a_schema_has_exactly_the_name_that_was_said(name: str) -> None:
 
     use(postgres_servers.shared().url(), schema=name)
     use(postgres_servers.shared().url() + f"?schema={quote(name)}")
-    said = name.replace("'", "''")
-    assert execute(f"select count(*) from pg_tables where schemaname = '{said}' and tablename like 'tk_%'") == [(10,)]
+    quoted = name.replace("'", "''")
+    assert execute(f"select count(*) from pg_tables where schemaname = '{quoted}' and tablename like 'tk_%'") == [(10,)]
 
 
 def test_keeps_in_two_schemas_do_not_see_each_other(url: str) -> None:
@@ -314,7 +329,7 @@ def pool_of(kind: Any = psycopg_pool.ConnectionPool, **kwargs: Any) -> Iterator[
 
 
 def use_every_verb(pool: Any, **options: Any) -> None:
-    """All verbs in both colours, and a change that fails."""
+    """Call all verbs, sync and async, and a change that fails."""
     with threadkeep.open(pool, schema=fresh_name(), timeout=10, **options) as keep:
         for ask in every_verb(keep).values():
             ask()
@@ -402,7 +417,7 @@ def test_an_async_pool_is_a_type_error_that_names_the_other() -> None:
 
 
 @pytest.mark.parametrize("option", [{"min_size": 1}, {"max_size": 1}, {"application_name": "x"}], ids=str)
-def test_what_is_the_pools_own_business_is_a_value_error(option: dict[str, Any]) -> None:
+def test_options_of_the_pool_itself_are_a_value_error(option: dict[str, Any]) -> None:
     with pool_of() as pool, pytest.raises(ValueError, match=next(iter(option))):
         threadkeep.open(pool, **option)
 
@@ -438,7 +453,7 @@ threadkeep.open("memory://").setup()
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg_pool"])
-def test_a_missing_driver_is_told_with_the_pip_line(driver: str) -> None:
+def test_a_missing_driver_is_an_error_with_the_pip_command(driver: str) -> None:
     run(WITHOUT, driver)
 
 
@@ -450,7 +465,7 @@ def test_the_driver_is_imported_only_by_those_who_need_it() -> None:
 
 
 def new_role(*rights: str) -> str:
-    """A role that may log in and do nothing else, but for these rights; {role} is its name."""
+    """Create a role that may log in and nothing else, except these rights; {role} is its name."""
     role = fresh_name()
     execute(f"create role {role} login nosuperuser nocreatedb nocreaterole")
     for right in rights:
@@ -472,7 +487,7 @@ def test_an_ordinary_role_works_in_a_schema_of_its_own(url: str) -> None:
         assert values_of(keep.checkpointer) == HELLO
 
 
-def test_a_role_that_may_not_make_the_schema_is_told_so(url: str) -> None:
+def test_a_role_that_may_not_create_the_schema_gets_an_error(url: str) -> None:
     with (
         threadkeep.open(as_role(new_role(), url)) as keep,
         pytest.raises(errors.Unavailable, match="permission denied"),
@@ -481,7 +496,7 @@ def test_a_role_that_may_not_make_the_schema_is_told_so(url: str) -> None:
     assert execute(f"select 1 from pg_namespace where nspname = '{schema_of(url)}'") == []
 
 
-def test_a_role_that_may_only_read_is_told_so_when_it_writes(url: str) -> None:
+def test_a_role_that_may_only_read_gets_an_error_when_it_writes(url: str) -> None:
     put_and_read(url)
     schema = schema_of(url)
     role = new_role(
@@ -496,7 +511,7 @@ def test_a_role_that_may_only_read_is_told_so_when_it_writes(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[postgres_servers.Server]:
-    """A server that asks ordinary roles for their passwords."""
+    """A server that requires passwords of ordinary roles."""
     with postgres_servers.fresh_server() as server:
         server.execute("create role ada login password 'right'")
         server.execute("create schema ada authorization ada")
@@ -510,7 +525,7 @@ def guarded() -> Iterator[postgres_servers.Server]:
         yield server
 
 
-def test_a_password_may_stand_in_the_url(guarded: postgres_servers.Server) -> None:
+def test_a_password_may_be_in_the_url(guarded: postgres_servers.Server) -> None:
     assert put_and_read(f"postgresql://ada:right@127.0.0.1:{guarded.port}/postgres?schema=ada") == HELLO
 
 
@@ -524,7 +539,7 @@ def test_a_password_may_stand_in_the_url(guarded: postgres_servers.Server) -> No
         ("nobody", "missing", "pg_hba.conf"),
     ],
 )
-def test_who_is_refused_for_good_is_told_why_at_once(
+def test_a_permanent_refusal_is_reported_at_once(
     guarded: postgres_servers.Server, who: str, database: str, says: str
 ) -> None:
     where = f"postgresql://{who}@127.0.0.1:{guarded.port}/{database}"
@@ -551,14 +566,18 @@ DAMAGE = {
     "a table is gone": "drop table {s}.tk_items cascade",
     "all tables are gone": "drop schema {s} cascade",
     "a column is gone": "alter table {s}.tk_threads drop column rev",
-    "a column has another type": "drop view {s}.tk_v_checkpoints; alter table {s}.tk_checkpoints alter column step type text",
+    "a column has another type": (
+        "drop view {s}.tk_v_checkpoints; alter table {s}.tk_checkpoints alter column step type text"
+    ),
     "a column has a rule of its own": "alter table {s}.tk_writes add check (false) not valid",
-    "a table may not be read": "alter table {s}.tk_threads owner to {role}; set role {role}; revoke all on {s}.tk_threads from {role}",
+    "a table may not be read": (
+        "alter table {s}.tk_threads owner to {role}; set role {role}; revoke all on {s}.tk_threads from {role}"
+    ),
 }
 
 
 @pytest.mark.parametrize("damage", list(DAMAGE))
-def test_no_exception_of_the_driver_comes_out(url: str, damage: str) -> None:
+def test_no_driver_exception_is_raised(url: str, damage: str) -> None:
     schema = schema_of(url)
     role = new_role(f"create schema {schema} authorization {{role}}")
     with threadkeep.open(as_role(role, url)) as keep:
@@ -585,7 +604,7 @@ def test_no_exception_of_the_driver_comes_out(url: str, damage: str) -> None:
 
 
 def test_two_threads_that_had_one_number_would_not_be_mixed_up(url: str) -> None:
-    """Threads are numbered by a hash of 64 bits. Here another thread has the number of ours."""
+    """Threads are numbered by a 64-bit hash. Here another thread has the same number."""
     with threadkeep.open(url) as keep:
         Chain(keep.checkpointer).put({"secret": 1})
         execute(f"update {schema_of(url)}.tk_threads set id = 'another'")
@@ -624,7 +643,7 @@ def test_a_lent_pool_is_not_used_in_a_forked_child() -> None:
     run_forked(FORKED, postgres_servers.shared().url(), fresh_name())
 
 
-# --- what PostgreSQL cannot hold, and what it can
+# --- values that PostgreSQL cannot store, and values that it can
 
 
 def test_ids_of_a_thousand_characters_and_odd_ones_come_back(url: str) -> None:
@@ -652,7 +671,7 @@ def test_ids_of_a_thousand_characters_and_odd_ones_come_back(url: str) -> None:
             for n, id in enumerate(plain):
                 assert values_of(saver, f"plain {n}") == {id: id}
                 assert list_ids(saver, f"plain {n}", filter={id: n}) == ["00000000"]
-            saver.delete_for_runs([id.replace("\0", "") for id in plain])  # as LangGraph's metadata has them
+            saver.delete_for_runs([id.replace("\0", "") for id in plain])  # as they are in LangGraph's metadata
             assert {info.id for info in keep.threads()} == {*odd, "by id", "by namespace"}
 
 
@@ -709,7 +728,7 @@ def test_an_id_that_fits_no_index_is_a_value_error_and_nothing_else_happens(url:
         assert list_ids(saver) == ["00000001", "00000000"]
 
 
-async def test_an_id_that_fits_no_index_does_not_hurt_those_who_went_with_it(url: str) -> None:
+async def test_an_id_that_fits_no_index_does_not_fail_others_of_its_group(url: str) -> None:
     async with threadkeep.open(url) as keep:
         await keep.setup()
         for n in range(3):
@@ -725,7 +744,10 @@ async def test_an_id_that_fits_no_index_does_not_hurt_those_who_went_with_it(url
 def rows_below(schema: str, bytes: int) -> bool:
     queries = [
         f"select max(octet_length(payload)) from {schema}.tk_items",
-        f"select max(octet_length(body) + 4 * cardinality(refs) + octet_length(id) + octet_length(ns)) from {schema}.tk_checkpoints",
+        (
+            f"select max(octet_length(body) + 4 * cardinality(refs) + "
+            f"octet_length(id) + octet_length(ns)) from {schema}.tk_checkpoints"
+        ),
         f"select max(octet_length(body) + 4 * cardinality(refs) + octet_length(entries)) from {schema}.tk_writes",
         f"select max(octet_length(nexts)) from {schema}.tk_threads",
     ]
@@ -785,12 +807,12 @@ def test_what_is_compressed_already_is_not_compressed_again(url: str) -> None:
 
 
 def connections(name: str) -> list[str]:
-    """What each connection of that application name is doing."""
+    """Return the state of each connection with this application name."""
     return [state for (state,) in execute(f"select state from pg_stat_activity where application_name = '{name}'")]
 
 
 class Counter:
-    """The most connections that an application name ever has, asked for again and again."""
+    """Polls for the maximum number of connections of an application name."""
 
     def __init__(self, name: str) -> None:
         self.most, self._name, self._stop = 0, name, threading.Event()
@@ -813,13 +835,13 @@ class Counter:
 
 @pytest.fixture
 def named() -> tuple[str, str]:
-    """An application name, and a URL that has it."""
+    """Return an application name, and a URL with it."""
     name = fresh_name()
     return name, postgres_servers.shared().url(schema=name, application_name=name)
 
 
 def settled(keep: threadkeep.Keep, name: str, size: int) -> None:
-    """Set up, and the connection that did it gone."""
+    """Wait until the Keep is set up and the connection for set-up is closed."""
     keep.setup()
     assert postgres_servers.wait_until(lambda: len(connections(name)) <= size, 10)
 
@@ -855,7 +877,12 @@ def test_sixteen_threads_and_several_loops_and_two_hundred_tasks_share_a_few_con
             return in_loop(work)
 
         with Counter(name) as counter:
-            in_threads(*(in_a_thread(f"t{n}") for n in range(16)), many_tasks("a", 200), many_tasks("b", 20), many_tasks("c", 20))  # fmt: skip
+            in_threads(
+                *(in_a_thread(f"t{n}") for n in range(16)),
+                many_tasks("a", 200),
+                many_tasks("b", 20),
+                many_tasks("c", 20),
+            )
         assert 1 < counter.most <= 3
         assert len(keep.threads(limit=1000)) == 16 + 240
         assert set(connections(name)) == {"idle"}
@@ -863,7 +890,7 @@ def test_sixteen_threads_and_several_loops_and_two_hundred_tasks_share_a_few_con
 
 
 def test_reads_and_writes_of_several_threads_are_under_way_at_once(named: tuple[str, str]) -> None:
-    """While a writer waits for a lock of the server, others read and write."""
+    """While a writer waits for a server lock, others read and write."""
     name, url = named
     with threadkeep.open(url) as keep:
         for thread in "ab":
@@ -882,8 +909,10 @@ def test_reads_and_writes_of_several_threads_are_under_way_at_once(named: tuple[
 
 
 def blocked(name: str) -> int:
-    """How many connections of that name wait for a lock."""
-    return execute(f"select count(*) from pg_stat_activity where application_name = '{name}' and wait_event_type = 'Lock'")[0][0]  # fmt: skip
+    """Return how many connections of this name wait for a lock."""
+    return execute(
+        f"select count(*) from pg_stat_activity where application_name = '{name}' and wait_event_type = 'Lock'"
+    )[0][0]
 
 
 async def test_cancelled_tasks_leave_no_connection_behind(named: tuple[str, str]) -> None:
@@ -912,8 +941,8 @@ async def test_cancelled_tasks_leave_no_connection_behind(named: tuple[str, str]
 # --- round trips
 
 
-class Heard:
-    """What the server is told on the connections of one application name, read from the server's own log."""
+class StatementLog:
+    """Reads the statements of one application name from the server's log."""
 
     def __init__(self) -> None:
         self.name = fresh_name()
@@ -922,7 +951,7 @@ class Heard:
         )
 
     def during(self, work: Callable[[], Any]) -> list[str]:
-        """The statements that some work sends, each with its parameters."""
+        """Return the statements that a function sends, each with its parameters."""
         log = postgres_servers.shared().log
         start = log.stat().st_size
         work()
@@ -936,34 +965,34 @@ class Heard:
 
 
 def _statements(entries: list[str], pids: set[str]) -> Iterator[str]:
-    """Of the entries of a log, the statements of some processes; what details each of them is joined to it."""
-    said = None
+    """Yield the statements of some processes from log entries, each with its details."""
+    quoted = None
     for entry in entries:
         found = re.match(r"\S+ \S+ \S+ \[(\d+)\] (LOG:  (?:statement|execute [^:]+)|DETAIL): +(.*)", entry, re.DOTALL)
         if found is None or found[1] not in pids:
             continue
         if found[2] == "DETAIL":
-            said = f"{said}\n{found[3]}"
+            quoted = f"{quoted}\n{found[3]}"
             continue
-        if said is not None:
-            yield said
-        said = found[3]
-    if said is not None:
-        yield said
+        if quoted is not None:
+            yield quoted
+        quoted = found[3]
+    if quoted is not None:
+        yield quoted
 
 
 @pytest.mark.parametrize("prepare", [True, False])
 def test_the_verbs_of_a_superstep_are_one_statement_each(prepare: bool) -> None:
-    heard = Heard()
+    statements_log = StatementLog()
 
     def count(work: Callable[[], Any]) -> int:
-        return len(heard.during(work))
+        return len(statements_log.during(work))
 
-    with threadkeep.open(heard.url, max_size=1, prepare=prepare) as keep:
+    with threadkeep.open(statements_log.url, max_size=1, prepare=prepare) as keep:
         saver = keep.checkpointer
         keep.setup()
         chain, log = Chain(saver), ["first"]
-        assert count(lambda: chain.put({"log": log, "n": 0})) == 2  # a thread that is not known yet is looked for
+        assert count(lambda: chain.put({"log": log, "n": 0})) == 2  # a thread that is not cached is loaded first
         for n in range(1, 12):
             log = [*log, f"message {n} " * 50]
             assert count(lambda: chain.put({"log": log, "n": n}, user="ada")) == 1
@@ -973,40 +1002,42 @@ def test_the_verbs_of_a_superstep_are_one_statement_each(prepare: bool) -> None:
         assert count(lambda: asyncio.run(chain.aput({"log": log, "n": 12}))) == 1
         assert count(lambda: list(saver.list(config("t"), limit=2))) <= 2
         assert count(keep.threads) == 1
-    heard.url += "&max_size=1"
-    with threadkeep.open(heard.url, prepare=prepare) as keep:
+    statements_log.url += "&max_size=1"
+    with threadkeep.open(statements_log.url, prepare=prepare) as keep:
         keep.setup()
         assert count(lambda: keep.checkpointer.get_tuple(config("t"))) == 1
         assert count(lambda: keep.checkpointer.get_tuple(config("nobody"))) == 1
-    with threadkeep.open(heard.url, prepare=prepare, cache_bytes=0) as keep:
+    with threadkeep.open(statements_log.url, prepare=prepare, cache_bytes=0) as keep:
         keep.setup()
         for _ in range(3):
             assert count(lambda: keep.checkpointer.get_tuple(config("t"))) == 1
-        said = heard.during(lambda: keep.checkpointer.put_writes(config("t", "00000000"), [("x", 1)], "late"))
-        assert len(said) == 2
-        assert not any(re.match("BEGIN|COMMIT", each) for each in said)
+        quoted = statements_log.during(
+            lambda: keep.checkpointer.put_writes(config("t", "00000000"), [("x", 1)], "late")
+        )
+        assert len(quoted) == 2
+        assert not any(re.match("BEGIN|COMMIT", each) for each in quoted)
 
 
 def test_callers_that_come_together_share_statements() -> None:
-    heard = Heard()
-    with threadkeep.open(heard.url) as keep:
+    statements_log = StatementLog()
+    with threadkeep.open(statements_log.url) as keep:
         chains = [Chain(keep.checkpointer, f"t{n}") for n in range(32)]
         for chain in chains:
             chain.put({"n": 0})
 
         def all_at_once() -> None:
             with psycopg.connect(postgres_servers.shared().url()) as other:
-                other.execute(f"lock table {heard.name}.tk_threads in exclusive mode")
+                other.execute(f"lock table {statements_log.name}.tk_threads in exclusive mode")
                 callers = [threading.Thread(target=chain.put, args=[{"n": 1}]) for chain in chains]
                 for caller in callers:
                     caller.start()
-                assert postgres_servers.wait_until(lambda: blocked(heard.name) >= 2, 10)
+                assert postgres_servers.wait_until(lambda: blocked(statements_log.name) >= 2, 10)
                 threading.Event().wait(0.3)
             for caller in callers:
                 caller.join()
 
-        said = [each for each in heard.during(all_at_once) if "tk_threads" in each]
-        assert 0 < len(said) < 16
+        quoted = [each for each in statements_log.during(all_at_once) if "tk_threads" in each]
+        assert 0 < len(quoted) < 16
         assert [values_of(keep.checkpointer, chain.thread) for chain in chains] == [{"n": 1}] * 32
 
 
@@ -1015,7 +1046,7 @@ def test_callers_that_come_together_share_statements() -> None:
 
 @pytest.fixture(scope="module")
 def lazy() -> Iterator[postgres_servers.Server]:
-    """A server that flushes its log only when a commit asks for it: nobody does it in the background."""
+    """A server that flushes its WAL only when a commit requests it, not in the background."""
     with postgres_servers.fresh_server(
         {**postgres_servers.QUICK, "autovacuum": "off", "checkpoint_timeout": "1h"}
     ) as server:
@@ -1037,7 +1068,7 @@ def test_strict_commits_are_flushed_and_relaxed_ones_are_not(
         keep.setup()
 
         def flushed(work: Callable[[], Any]) -> bool:
-            """Whether what some work logged was flushed when it was done."""
+            """Return whether the WAL of a function's changes was flushed when it returned."""
             before = other.execute("select pg_current_wal_insert_lsn()").fetchone()
             work()
             return other.execute("select pg_current_wal_flush_lsn() > %s::pg_lsn", before).fetchone() == (True,)
@@ -1055,14 +1086,14 @@ def test_strict_commits_are_flushed_and_relaxed_ones_are_not(
         assert done == [durability == "strict"] * 7
 
 
-# --- plans
+# --- query plans
 
 
 MANY = 20_000
 _MULTIPLY = """
 insert into {s}.tk_threads select thread + n, epoch, rev, created + n * 1000, updated + n * 1000,
-    checkpoints, writes, bytes, step, labels, tenant, kind, convert_to('t' || n, 'UTF8'), nexts, top, run, source, status,
-    early, early_status, lease, (updated + n * 1000) >> 8
+    checkpoints, writes, bytes, step, labels, tenant, kind, convert_to('t' || n, 'UTF8'), nexts, top, run, source,
+    status, early, early_status, lease, (updated + n * 1000) >> 8
 from {s}.tk_threads, generate_series(1, {many}) n;
 insert into {s}.tk_checkpoints select thread + n, time, step, labels, hidden, ns, id, parent, run, source, body, refs
 from {s}.tk_checkpoints, generate_series(1, {many}) n;
@@ -1075,19 +1106,22 @@ analyze {s}.tk_threads, {s}.tk_checkpoints, {s}.tk_items, {s}.tk_tags, {s}.tk_ru
 
 @pytest.fixture(scope="module")
 def crowd() -> Iterator[tuple[threadkeep.Keep, Callable[[Callable[[], Any]], list[str]]]]:
-    """A Keep with very many threads, and what gives the plans that the server makes for some work."""
-    heard = Heard()
+    """A Keep with very many threads, and a function that returns the query plans of some work."""
+    statements_log = StatementLog()
     options = "-csession_preload_libraries=auto_explain -cauto_explain.log_min_duration=0 -cauto_explain.log_analyze=on"
-    where = postgres_servers.shared().url(schema=heard.name, application_name=heard.name) + f"&options={quote(options)}"
+    where = (
+        postgres_servers.shared().url(schema=statements_log.name, application_name=statements_log.name)
+        + f"&options={quote(options)}"
+    )
     with threadkeep.open(where, max_size=1) as keep:
         Chain(keep.checkpointer, run="r").put(HELLO, user="ada")
-        execute(_MULTIPLY.format(s=heard.name, many=MANY))
+        execute(_MULTIPLY.format(s=statements_log.name, many=MANY))
 
         def plans(work: Callable[[], Any]) -> list[str]:
             log = postgres_servers.shared().log
             start = log.stat().st_size
             work()
-            ((pid,),) = execute(f"select pid from pg_stat_activity where application_name = '{heard.name}'")
+            ((pid,),) = execute(f"select pid from pg_stat_activity where application_name = '{statements_log.name}'")
             with log.open(errors="replace") as file:
                 file.seek(start)
                 entries = re.split(r"^(?=\d{4}-\d\d-\d\d )", file.read(), flags=re.MULTILINE)

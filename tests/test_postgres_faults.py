@@ -1,4 +1,4 @@
-"""What may happen to a PostgreSQL server, and to connections to it: what was acknowledged is there, once, and calls go on."""
+"""Faults of a PostgreSQL server and its connections: acknowledged changes are stored once, and calls continue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HELLO = {"greeting": "hello " * 20}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[postgres_servers.Server]:
-    """A server that may be stopped, crashed and frozen; it runs again when a test ends."""
+    """A server that tests may stop, crash and freeze; it runs again when a test ends."""
     with postgres_servers.fresh_server() as made:
         yield made
 
@@ -43,14 +43,14 @@ def schema() -> str:
 
 
 def end_backends(server: postgres_servers.Server, schema: str) -> int:
-    """End all server processes of that application name; how many there were."""
+    """Terminate all server processes of an application name. Return how many there were."""
     sql = f"select pg_terminate_backend(pid) from pg_stat_activity where application_name = '{schema}'"
     return len(server.execute(sql))
 
 
 @contextmanager
 def again_and_again(work: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Some work is done in another thread, over and over; what it gave."""
+    """Call a function repeatedly in another thread, and collect its results."""
     stop, done = threading.Event(), list[Any]()
 
     def repeat() -> None:
@@ -70,7 +70,7 @@ def again_and_again(work: Callable[[], Any]) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("group", ["all", "thread"])
-def test_connections_that_are_ended_all_the_time_cost_nobody_anything(group: str, schema: str) -> None:
+def test_connections_that_are_ended_all_the_time_fail_no_call(group: str, schema: str) -> None:
     server = postgres_servers.shared()
     url = server.url(schema=schema, application_name=schema)
     with threadkeep.open(url, group=group) as keep:
@@ -115,7 +115,7 @@ def connections(server: postgres_servers.Server, name: str) -> list[Any]:
 
 @pytest.fixture
 def database() -> Iterator[Callable[[str], str]]:
-    """Gives the URL of a new database of the shared server with a setting of its own."""
+    """Return a function that creates a database on the shared server with a setting."""
     name = f"d_{uuid.uuid4().hex}"
 
     def make(setting: str) -> str:
@@ -142,7 +142,7 @@ def test_idle_connections_that_the_server_drops_are_not_noticed(database: Callab
 
 
 def test_a_statement_that_is_cancelled_is_unavailable_and_the_next_works(schema: str) -> None:
-    """As statement_timeout and lock_timeout do it."""
+    """As statement_timeout and lock_timeout do."""
     server = postgres_servers.shared()
     url = server.url(schema=schema, application_name=schema, options="-clock_timeout=100ms")
     with threadkeep.open(url, timeout=1) as keep:
@@ -234,7 +234,7 @@ def test_a_server_that_is_gone_is_unavailable_until_it_is_back(server: postgres_
 
 
 def unanswered(keep: threadkeep.Keep) -> list[Callable[[], Any]]:
-    """What must not be answered with "there is nothing"."""
+    """A failure must not be reported as "empty"."""
     saver = keep.checkpointer
     return [
         lambda: saver.get_tuple(config("t")),
@@ -265,7 +265,7 @@ def test_a_stop_that_is_shorter_than_the_timeout_is_only_waited_for(
         assert values_of(keep.checkpointer) == {"n": 1}
 
 
-def test_a_keep_may_be_opened_before_its_server_runs(server: postgres_servers.Server, schema: str) -> None:
+def test_a_keep_may_be_opened_before_its_server_is_started(server: postgres_servers.Server, schema: str) -> None:
     server.stop()
     try:
         keep = threadkeep.open(server.url(schema=schema))
@@ -312,7 +312,7 @@ def test_a_frozen_server_is_unavailable_until_it_answers(server: postgres_server
         try:
             outcomes: list[Any] = []
 
-            def told(ask: Callable[[], Any]) -> Callable[[], None]:
+            def collect(ask: Callable[[], Any]) -> Callable[[], None]:
                 def work() -> None:
                     try:
                         outcomes.append(ask())
@@ -321,7 +321,7 @@ def test_a_frozen_server_is_unavailable_until_it_answers(server: postgres_server
 
                 return work
 
-            in_threads(*map(told, unanswered(keep)))
+            in_threads(*map(collect, unanswered(keep)))
             assert outcomes == [errors.Unavailable] * len(unanswered(keep))
         finally:
             server.resume()
@@ -351,7 +351,7 @@ def test_a_short_freeze_is_only_waited_for(server: postgres_servers.Server, sche
 def test_a_primary_that_takes_no_changes_for_a_while_is_only_waited_for(
     server: postgres_servers.Server, schema: str
 ) -> None:
-    """As one that was demoted, or whose disk is nearly full."""
+    """Like a server that was demoted, or whose disk is nearly full."""
     url = server.url(schema=schema)
     with threadkeep.open(url) as keep, Writers(keep, threads=4, tasks=20) as writers:
         writers.wait_for(60)
@@ -451,7 +451,7 @@ def test_graphs_run_through_pgbouncer(group: str) -> None:
 
 
 async def tell(name: str, url: str, **options: Any) -> None:
-    """A graph tells the story that InMemorySaver tells."""
+    """A graph has the same history as with InMemorySaver."""
     play, call = SCENARIOS[name], AsyncCaller()
     async with threadkeep.open(url, **options) as keep:
         graph, peer = play.build(keep.checkpointer), play.build(InMemorySaver())
@@ -477,7 +477,7 @@ def test_the_oldest_server_passes_the_official_suite(oldest: postgres_servers.Se
 
 
 @pytest.mark.parametrize("name", ["messages edited and removed", "subgraphs with memory"])
-def test_a_graph_on_the_oldest_server_tells_the_story_that_in_memory_saver_tells(
+def test_a_graph_on_the_oldest_server_has_the_history_that_in_memory_saver_has(
     oldest: postgres_servers.Server, name: str
 ) -> None:
     asyncio.run(tell(name, postgres_servers.fresh_schema(oldest)))
@@ -503,8 +503,8 @@ def test_the_oldest_server_prunes_copies_and_lists(oldest: postgres_servers.Serv
         assert list_ids(saver, "c") == []
 
 
-def test_what_a_promoted_standby_never_had_is_not_believed() -> None:
-    """A standby that lags is promoted, and another process writes the thread on: what the first one remembers is of another past."""
+def test_a_cache_of_what_a_promoted_standby_never_had_is_not_used() -> None:
+    """A lagging standby is promoted, and another process continues the thread: the first one's cache is outdated."""
     with postgres_servers.fresh_server() as primary:
         with threadkeep.open(primary.url(schema="k")) as keep:
             Chain(keep.checkpointer).put({"log": ["first " * 60]})
@@ -512,7 +512,8 @@ def test_what_a_promoted_standby_never_had_is_not_believed() -> None:
             postgres_servers.fresh_folder(), postgres_servers.free_port(), "late"
         )  # it starts after the crash
         try:
-            url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres?schema=k&target_session_attrs=read-write"
+            hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+            url = f"postgresql://postgres@{hosts}/postgres?schema=k&target_session_attrs=read-write"
             with threadkeep.open(url) as one, threadkeep.open(url) as other:
                 log, chain = ["first " * 60], Chain(one.checkpointer)
                 chain.number, chain.last = 1, "00000000"

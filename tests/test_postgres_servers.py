@@ -1,4 +1,4 @@
-"""The PostgreSQL servers that other tests stand on: they start, keep, crash, recover, follow, and do not outlive the run."""
+"""The PostgreSQL servers of the tests: they start, store, crash, recover, replicate, and do not outlive the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ sys.stdin.readline()
 
 _ELSEWHERE = """
 import sys, pathlib, postgres_servers
-server = postgres_servers.Server(pathlib.Path(sys.argv[1]), postgres_servers.binaries(), postgres_servers.free_port(), postgres_servers.QUICK)
+port, folder = postgres_servers.free_port(), pathlib.Path(sys.argv[1])
+server = postgres_servers.Server(folder, postgres_servers.binaries(), port, postgres_servers.QUICK)
 server.create()
 server.start()
 assert server.execute("show unix_socket_directories") == [("",)]
@@ -49,7 +50,7 @@ def _comes(wanted: list[int], server: postgres_servers.Server) -> bool:
 
 
 def _another_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that are started from now on do not belong to our run."""
+    """Processes started from now on do not belong to this run."""
     monkeypatch.delenv("PYTEST_XDIST_TESTRUNUID", raising=False)
     monkeypatch.setenv("THREADKEEP_RUN", uuid.uuid4().hex)
 
@@ -61,8 +62,8 @@ def _is_removed(folder: Path) -> None:
 def test_all_processes_share_one_server():
     ours = postgres_servers.shared()
     users = [start(_USER) for _ in range(2)]
-    said = [user.stdout.readline().split() for user in users if user.stdout]
-    assert said == [[str(ours.pid), str(ours.port), str(postgres_servers.run_folder())]] * 2
+    lines = [user.stdout.readline().split() for user in users if user.stdout]
+    assert lines == [[str(ours.pid), str(ours.port), str(postgres_servers.run_folder())]] * 2
     assert [finish(user) for user in users] == ["", ""]
     assert ours.execute("select 1") == [(1,)]
 
@@ -70,9 +71,9 @@ def test_all_processes_share_one_server():
 def test_a_shared_server_ends_with_the_last_process_even_if_that_is_killed(monkeypatch: pytest.MonkeyPatch):
     _another_run(monkeypatch)
     users = [start(_USER) for _ in range(2)]
-    said = [user.stdout.readline().split() for user in users if user.stdout]
-    assert said[0] == said[1]
-    pid, folder = int(said[0][0]), Path(said[0][2])
+    lines = [user.stdout.readline().split() for user in users if user.stdout]
+    assert lines[0] == lines[1]
+    pid, folder = int(lines[0][0]), Path(lines[0][2])
     finish(users[0])
     time.sleep(0.3)
     assert postgres_servers._stat(pid)[0]

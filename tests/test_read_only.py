@@ -1,4 +1,4 @@
-"""read_only=True: everything can be read, nothing is changed, nothing is made; on every backend, in both colours."""
+"""read_only=True: everything can be read, nothing is changed or created; on every backend, sync and async."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
 
 @pytest.fixture
 def written(lasting_url: str) -> str:
-    """A URL of a thread with two checkpoints and a write."""
+    """A URL with a thread of two checkpoints and a write."""
     with threadkeep.open(lasting_url) as keep:
         chain = Chain(keep.checkpointer, run="r")
         chain.put({"x": "y" * 100})
@@ -39,7 +39,7 @@ def written(lasting_url: str) -> str:
     return lasting_url
 
 
-def told(keep: threadkeep.Keep) -> list[Any]:
+def read_all(keep: threadkeep.Keep) -> list[Any]:
     saver = keep.checkpointer
     latest = saver.get_tuple(config("t"))
     history = saver.get_delta_channel_history(config=AT, channels=["x"])
@@ -57,10 +57,10 @@ def told(keep: threadkeep.Keep) -> list[Any]:
 
 def test_everything_can_be_read(written: str) -> None:
     with threadkeep.open(written) as keep:
-        expected = told(keep)
+        expected = read_all(keep)
     with threadkeep.open(written, read_only=True) as keep:
         keep.setup()
-        assert told(keep) == expected
+        assert read_all(keep) == expected
         assert values_of(keep.checkpointer) == {"x": "z" * 100}
 
 
@@ -163,7 +163,7 @@ def test_no_file_is_made_or_changed(tmp_path: Path, there: str) -> None:
 
 
 def test_a_file_is_the_same_after_it_was_read(tmp_path: Path) -> None:
-    """SQLite may leave its -wal and -shm beside it: a reader is not allowed to remove them."""
+    """SQLite may leave -wal and -shm files: a reader is not allowed to remove them."""
     path = tmp_path / "agent.db"
     with threadkeep.open(f"sqlite:///{path}") as keep:
         Chain(keep.checkpointer).put({"x": 1})
@@ -212,12 +212,12 @@ def test_a_role_that_may_only_read_is_enough() -> None:
     with threadkeep.open(url) as keep:
         Chain(keep.checkpointer, run="r").put({"x": "y" * 100})
         Chain(keep.checkpointer, run="r").put({"x": "z" * 100}, id="00000001")
-        expected = told(keep)
+        expected = read_all(keep)
     server.execute(f"create role {role} login nosuperuser; grant usage on schema {schema} to {role}")
     server.execute(f"grant select on all tables in schema {schema} to {role}")
     with threadkeep.open(url.replace("postgres@", f"{role}@", 1), read_only=True) as keep:
         keep.setup()
-        assert told(keep) == expected
+        assert read_all(keep) == expected
         for verb, arguments in CHANGES.items():
             with pytest.raises(errors.ReadOnly):
                 getattr(keep.checkpointer, verb)(*arguments)

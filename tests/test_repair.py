@@ -1,4 +1,4 @@
-"""repair rebuilds what was damaged as a new branch, on which a real graph goes on, and says what it assumed."""
+"""repair rebuilds damaged checkpoints as a new branch, on which a real graph continues, and reports its assumptions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class State(TypedDict, total=False):
 
 
 def build(saver: Any, *, asks: bool = False) -> Any:
-    """`model`, then three `work` side by side, then `rest`, which waits for two branches that join."""
+    """Build a graph: `model`, then three parallel `work`, then `rest`, which waits for two branches to join."""
 
     def model(state: State) -> dict[str, Any]:
         n = len(state["messages"])
@@ -73,8 +73,8 @@ def build(saver: Any, *, asks: bool = False) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-def talk(graph: Any, turns: int = 3) -> list[Any]:
-    """Some turns; the states, newest first."""
+def run_turns(graph: Any, turns: int = 3) -> list[Any]:
+    """Run some turns and return the states, newest first."""
     for n in range(turns):
         graph.invoke({"messages": [HumanMessage(f"question {n} " * 20, id=f"h{n}")]}, THREAD)
     return list(graph.get_state_history(THREAD))
@@ -110,12 +110,12 @@ WAYS: dict[str, tuple[Callable[..., None], int]] = {
 }
 
 
-def test_a_damaged_newest_checkpoint_is_rebuilt_as_it_was_and_the_graph_goes_on(url: str) -> None:
-    """At each step of a run, with the graph's channels and without; in each way that a checkpoint can be damaged."""
+def test_a_damaged_newest_checkpoint_is_rebuilt_as_it_was_and_the_graph_continues(url: str) -> None:
+    """At each step of a run, with the graph's channels and without; for each kind of damage to a checkpoint."""
     rows_of = rows_opener(url)
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
-        talk(graph, 2)
+        run_turns(graph, 2)
         states = list(graph.get_state_history(THREAD))
         steps = states[:4]
         quick = url.startswith(("memory", "sqlite"))
@@ -148,7 +148,7 @@ def test_a_damaged_newest_checkpoint_is_rebuilt_as_it_was_and_the_graph_goes_on(
 
 
 def cut(keep: threadkeep.Keep, rows_of: Any, states: list[Any], last: Any, name: str) -> None:
-    """A copy of the thread that ends at a checkpoint; later ones are removed with their writes."""
+    """Copy the thread up to a checkpoint; later ones are removed with their writes."""
     keep.copy("t", name)
     rows = rows_of(keep, name)
     later = {id_of(state) for state in states[: states.index(last)]} | {id_of(last)}
@@ -162,7 +162,7 @@ def cut(keep: threadkeep.Keep, rows_of: Any, states: list[Any], last: Any, name:
 
 
 def expectation(keep: threadkeep.Keep, rows_of: Any, states: list[Any], before: Any) -> Any:
-    """What an undamaged copy of that checkpoint goes on to."""
+    """Return the final state when an undamaged copy of that checkpoint continues."""
     name = f"expected {id_of(before)}"
     graph = build(keep.checkpointer)
     config = {"configurable": {"thread_id": name}}
@@ -175,7 +175,7 @@ def expectation(keep: threadkeep.Keep, rows_of: Any, states: list[Any], before: 
 
 
 def message_item(rows: StoredRows, id: str) -> ItemId:
-    """The item that stands last in a checkpoint's messages."""
+    """Return the last item of a checkpoint's messages."""
     row, items = next(row for row in rows.root() if row.id == id), rows.items()
     names = {at.n: unseal_item(at, stored, "").data for at, stored in items.items() if at.lane == NAMES}
     lane = next(FIRST_CHANNEL + n for n, name in names.items() if name == b"messages")
@@ -183,8 +183,8 @@ def message_item(rows: StoredRows, id: str) -> ItemId:
     return ItemId(lane, run.start + run.length - 1)
 
 
-async def test_what_is_lost_is_left_out_and_said(url: str, call: Caller) -> None:
-    """An item that the write and the channel share is gone for both; the rest of the list is kept."""
+async def test_what_is_lost_is_omitted_and_reported(url: str, call: Caller) -> None:
+    """An item that the write and the channel share is lost for both; the rest of the list is kept."""
     with_graph = isinstance(call, AsyncCaller)
     async with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
@@ -211,7 +211,7 @@ async def test_what_is_lost_is_left_out_and_said(url: str, call: Caller) -> None
 def test_what_is_left_of_a_list_is_kept_if_the_checkpoint_after_it_is_damaged_too() -> None:
     with threadkeep.open("memory://") as keep:
         graph = build(keep.checkpointer)
-        states = talk(graph, 2)
+        states = run_turns(graph, 2)
         rows = rows_opener("memory://")(keep, "t")
         at = message_item(rows, id_of(states[1]))
         rows.set_item(at, flip_byte(rows.items()[at]))
@@ -224,7 +224,7 @@ def test_what_is_left_of_a_list_is_kept_if_the_checkpoint_after_it_is_damaged_to
         assert found.values == {**before, "messages": before["messages"][:-1]}
 
 
-def test_reducers_of_ones_own_need_the_graph(tmp_path: Path) -> None:
+def test_custom_reducers_need_the_graph(tmp_path: Path) -> None:
     class Scores(TypedDict, total=False):
         best: Annotated[int, lambda old, new: max(old, new)]
         seen: list[int]
@@ -245,9 +245,9 @@ def test_reducers_of_ones_own_need_the_graph(tmp_path: Path) -> None:
         keep.repair("t", graph=graph)
         assert graph.get_state(THREAD).values == {"best": 5, "seen": [2]}
         spoil(rows_opener(url)(keep, "t"), id_of(graph.get_state(THREAD)))
-        told = keep.repair("t")
+        result = keep.repair("t")
         assert graph.get_state(THREAD).values == {"best": 3, "seen": [1, 2]}
-        assert any("default rule" in said for said in told.assumptions)
+        assert any("default rule" in said for said in result.assumptions)
 
 
 def test_delta_channels_are_rebuilt(url: str) -> None:
@@ -311,7 +311,7 @@ def test_what_delta_channels_are_rebuilt_through_is_damage_of_the_checkpoints_af
             assert graph.get_state({"configurable": {"thread_id": f"item {n}"}}).values["turn"] == 3, "it can be read"
 
 
-def test_an_interrupted_thread_asks_again(url: str) -> None:
+def test_an_interrupted_thread_waits_again(url: str) -> None:
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer, asks=True)
         graph.invoke({"messages": [HumanMessage("question", id="h0")]}, THREAD)
@@ -326,7 +326,7 @@ def test_an_interrupted_thread_asks_again(url: str) -> None:
 
 
 @pytest.mark.parametrize("lost", ["row", "item"])
-def test_a_thread_whose_waiting_writes_are_damaged_asks_again(lost: str) -> None:
+def test_a_thread_whose_pending_writes_are_damaged_waits_again(lost: str) -> None:
     with threadkeep.open("memory://") as keep:
         graph = build(keep.checkpointer, asks=True)
         graph.invoke({"messages": [HumanMessage("question", id="h0")]}, THREAD)
@@ -363,7 +363,7 @@ def test_writes_of_another_branch_are_not_taken_in(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
-        states = talk(graph, 1)
+        states = run_turns(graph, 1)
         ran = graph.get_state(THREAD)
         graph.update_state(states[1].config, {"log": ["by hand"]}, as_node="model")
         updated = graph.get_state(THREAD)
@@ -378,11 +378,11 @@ def test_writes_of_another_branch_are_not_taken_in(tmp_path: Path) -> None:
         assert any("children" in said for said in repaired.assumptions)
 
 
-def test_what_cannot_be_repaired_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_repaired_is_reported(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(url, durability="relaxed") as keep:
         graph = build(keep.checkpointer)
-        states = talk(graph, 1)
+        states = run_turns(graph, 1)
         for copy in ("names", "all", "row"):
             keep.copy("t", copy)
         assert keep.repair("t") == threadkeep.RepairResult("t", "graph", "", None)
@@ -450,7 +450,7 @@ def test_a_subgraphs_checkpoint_is_repaired_in_its_namespace(tmp_path: Path) -> 
         assert found.checkpoint["channel_values"]["log"] == ["in", "a"]
 
 
-async def test_a_talk_is_mended_with_the_messages_that_can_be_read(url: str) -> None:
+async def test_a_cube_thread_is_repaired_with_the_messages_that_can_be_read(url: str) -> None:
     def said(n: int) -> UserMessage:
         return UserMessage(content=[TextContent(text=f"message {n} " * 40)], metadata={"id": f"m{n}"})
 
@@ -492,14 +492,14 @@ OVERWRITES: dict[str, Any] = {
 
 
 def test_show_diff_blame_and_repair_agree_on_every_form_of_overwrite(url: str) -> None:
-    """On a delta channel that is rebuilt from its writes, as LangGraph's own channel does."""
+    """A delta channel is rebuilt from its writes, as LangGraph's channel does."""
     with threadkeep.open(url, durability="relaxed") as keep:
         for form, overwrite in OVERWRITES.items():
             chain, counted = Chain(keep.checkpointer, form), {"counters_since_delta_snapshot": {"log": (1, 1)}}
             first = chain.put({"log": ["a", "b"]})
             second, third = [
-                keep.checkpointer.put(parent, {**checkpoint, "channel_values": {}}, about, {})
-                for parent, checkpoint, about, _ in (chain.next({"log": n}, **counted) for n in range(2))
+                keep.checkpointer.put(parent, {**checkpoint, "channel_values": {}}, new_metadata, {})
+                for parent, checkpoint, new_metadata, _ in (chain.next({"log": n}, **counted) for n in range(2))
             ]
             keep.checkpointer.put_writes(first, [("log", overwrite)], "task", "~__pregel_pull, second")
             keep.checkpointer.put_writes(second, [("log", ["y"])], "task", "~__pregel_pull, third")
@@ -527,8 +527,8 @@ def test_show_and_repair_agree_on_a_delta_channel_that_starts_from_a_small_dict(
     with threadkeep.open("memory://", serde=serde) as keep:
         chain, counted = Chain(keep.checkpointer), {"counters_since_delta_snapshot": {"files": (1, 1)}}
         first = chain.put({"files": {"a": 1} if serde else _DeltaSnapshot({"a": 1})})
-        parent, checkpoint, about, _ = chain.next({"files": "changed"}, **counted)
-        second = keep.checkpointer.put(parent, {**checkpoint, "channel_values": {}}, about, {})
+        parent, checkpoint, new_metadata, _ = chain.next({"files": "changed"}, **counted)
+        second = keep.checkpointer.put(parent, {**checkpoint, "channel_values": {}}, new_metadata, {})
         keep.checkpointer.put_writes(first, [("files", {"b": [2]})], "task")
         assert keep.show("t").values["files"] == {"a": 1, "b": [2]}
         spoil(rows_opener("memory://")(keep, "t"), second["configurable"]["checkpoint_id"])
@@ -556,7 +556,11 @@ MERGES: list[tuple[Any, list[Any], Any]] = [
     ("text", [None], None),
     ([1], [None], None),
     ({"a": 1}, [[1]], [1]),
-    ([HUMAN, AI], [[AIMessage("c", id="2"), HumanMessage("d", id="3")]], [HUMAN, AIMessage("c", id="2"), HumanMessage("d", id="3")]),
+    (
+        [HUMAN, AI],
+        [[AIMessage("c", id="2"), HumanMessage("d", id="3")]],
+        [HUMAN, AIMessage("c", id="2"), HumanMessage("d", id="3")],
+    ),
     ([HUMAN, AI], [RemoveMessage(id="1"), HumanMessage("e", id="4")], [AI, HumanMessage("e", id="4")]),
     ([HUMAN, AI], [[RemoveMessage(id="__remove_all__"), HumanMessage("f", id="5")]], [HumanMessage("f", id="5")]),
     ([HUMAN], [Overwrite([AI])], [AI]),
@@ -566,7 +570,7 @@ MERGES: list[tuple[Any, list[Any], Any]] = [
     ([1], [{"__overwrite__": [2], "more": 3}], [1, {"__overwrite__": [2], "more": 3}]),
     ([1], [Overwrite({"__overwrite__": 2})], {"__overwrite__": 2}),
     ({"a": 1}, [Overwrite(None), {"b": 2}], {"b": 2}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("base", "writes", "expected"), MERGES, ids=range(len(MERGES)))
@@ -582,7 +586,7 @@ def test_the_default_merge_overwrites_where_langgraph_does(form: str) -> None:
     assert value(merge_writes(CODEC.encode(["a"]), [CODEC.encode(OVERWRITES[form])])) == channel.get() == ["z"]
 
 
-def test_versions_go_on() -> None:
+def test_versions_continue() -> None:
     assert next_version([]) == 1
     assert next_version([1, 7, 3]) == 8
     after = next_version([f"{3:032}.0123", f"{12:032}.0001"])
@@ -592,7 +596,7 @@ def test_versions_go_on() -> None:
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "keep.db"
     with threadkeep.open(f"sqlite:///{path}") as keep:
-        states = talk(build(keep.checkpointer), 1)
+        states = run_turns(build(keep.checkpointer), 1)
         keep.copy("t", "other\x1b[31m")
         where = ["--url", str(path)]
         assert run(["verify", *where]) == 0
@@ -604,8 +608,8 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert "2 problems" in out
     assert "\x1b[31m" not in out.replace("\x1b[31mchecksum", "")
     assert run(["verify", "t", *where, "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert [(each["problem"], each["thread"], each["checkpoint"]) for each in told["problems"]] == [
+    result = json.loads(capsys.readouterr().out)
+    assert [(each["problem"], each["thread"], each["checkpoint"]) for each in result["problems"]] == [
         ("checksum", "t", id_of(states[0]))
     ]
     assert run(["verify", "nobody", *where]) == 1
@@ -622,7 +626,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
 
 
 @pytest.mark.parametrize("delta", [False, True])
-def test_whatever_is_damaged_a_thread_is_repaired_or_refused_and_a_repaired_one_goes_on(delta: bool) -> None:
+def test_whatever_is_damaged_a_thread_is_repaired_or_refused_and_a_repaired_one_continues(delta: bool) -> None:
     rows_of, chance = rows_opener("memory://"), random.Random(5)
     with threadkeep.open("memory://") as keep:
         graph = delta_graph(keep.checkpointer, frequency=3) if delta else build(keep.checkpointer)

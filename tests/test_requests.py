@@ -1,4 +1,4 @@
-"""What requests declare: whether they write, are one statement in SQL, and may be repeated."""
+"""What requests declare: whether they write, are one SQL statement, and may be repeated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ONE_STATEMENT: Sequence[Request[Any]] = (
 
 
 def kinds() -> set[type[Request[Any]]]:
-    """Every kind of request that threadkeep has."""
+    """Return every request class of threadkeep."""
     for module in pkgutil.walk_packages(threadkeep.__path__, "threadkeep."):
         if module.name.startswith(("threadkeep.engine", "threadkeep.backends")):
             importlib.import_module(module.name)

@@ -1,4 +1,4 @@
-"""Retention: what policies keep and let go of, that a dry run says it exactly, and that nobody who writes meanwhile loses anything."""
+"""Retention: what policies keep and delete, exact dry runs, and that concurrent writers lose nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DAY = 24 * 60 * 60 * 1000
 
 
 def wrote(keep: threadkeep.Keep, count: int, thread: str = "t", **metadata: Any) -> Chain:
-    """A chain of checkpoints with a write on each."""
+    """Write a chain of checkpoints with a write on each."""
     chain = Chain(keep.checkpointer, thread)
     for n in range(count):
         stored = chain.put({"log": [f"line {m} " * 30 for m in range(max(0, n - 3), n + 1)]}, **metadata)
@@ -48,7 +48,7 @@ def left(keep: threadkeep.Keep, thread: str = "t", ns: str = "") -> list[int]:
     return sorted(int(found.checkpoint["id"]) for found in keep.checkpointer.list(config(thread, ns=ns)))
 
 
-# --- what a policy is
+# --- policies
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def left(keep: threadkeep.Keep, thread: str = "t", ns: str = "") -> list[int]:
         ({"keep_tagged": None}, TypeError, "keep_tagged"),
     ],
 )
-def test_what_is_wrong_with_a_policy_is_said(wrong: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_an_invalid_policy_is_refused(wrong: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         Policy(**wrong)
 
@@ -91,7 +91,7 @@ FILES = {
 }
 
 
-def test_what_is_wrong_with_a_file_is_said_when_it_is_read(tmp_path: Path) -> None:
+def test_an_invalid_policy_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / "threadkeep.toml"
     for text, says in FILES.items():
         file.write_text(text)
@@ -104,10 +104,10 @@ def test_what_is_wrong_with_a_file_is_said_when_it_is_read(tmp_path: Path) -> No
         threadkeep.open("memory://", retention=tmp_path / "none.toml")
 
 
-# --- what it keeps
+# --- what a policy keeps
 
 
-def test_the_last_ones_stay_and_so_does_what_is_always_kept(url: str) -> None:
+def test_the_last_checkpoints_stay_and_so_do_those_that_are_always_kept(url: str) -> None:
     with threadkeep.open(url) as keep:
         saver = keep.checkpointer
         chain = wrote(keep, 4)
@@ -140,7 +140,7 @@ def test_the_last_ones_stay_and_so_does_what_is_always_kept(url: str) -> None:
 
 
 def test_a_branch_point_is_one_at_every_prune() -> None:
-    """Also if of one branch only the end is left: what it began with has to stay, too."""
+    """Also if only the end of a branch is left: the values it started with must stay."""
     with threadkeep.open("memory://") as keep:
         chain = wrote(keep, 3)
         chain.last = keep.rollback("t", "00000001").id
@@ -154,7 +154,7 @@ def test_a_branch_point_is_one_at_every_prune() -> None:
         assert kept == [[1, 2, 3, 7]] * 3
 
 
-def test_the_young_ones_stay_and_idle_threads_go(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_young_checkpoints_stay_and_idle_threads_are_deleted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     start = int(time.time() * 1000)
     with threadkeep.open(url) as keep:
         for days in range(4):
@@ -201,9 +201,13 @@ def test_a_policy_is_for_some_threads_and_namespaces_and_the_first_that_fits_cou
         keep.prune(
             policy=[Policy(ns="inner", keep_last=1), Policy(ns="inner|deep", keep_last=2), Policy(ns="", keep_last=3)]
         )
-        told = [left(keep, "b1", ns) for ns in ("", "inner", "inner:1|deep:2", "other")]
-        assert told == [[1, 2, 3], [3], [2, 3], [0, 1, 2, 3]]
-        nothing = (Policy(tenant="another", keep_last=1), Policy(kind="cube", keep_last=1), Policy(metadata={"user": "eve"}, keep_last=1))  # fmt: skip
+        kept_ids = [left(keep, "b1", ns) for ns in ("", "inner", "inner:1|deep:2", "other")]
+        assert kept_ids == [[1, 2, 3], [3], [2, 3], [0, 1, 2, 3]]
+        nothing = (
+            Policy(tenant="another", keep_last=1),
+            Policy(kind="cube", keep_last=1),
+            Policy(metadata={"user": "eve"}, keep_last=1),
+        )
         for policy in nothing:
             assert not keep.prune(policy=policy).threads
         assert not keep.prune("a2", policy=Policy(prefix="b", keep_last=1)).threads
@@ -211,7 +215,9 @@ def test_a_policy_is_for_some_threads_and_namespaces_and_the_first_that_fits_cou
         check(url)
 
 
-async def test_what_a_subgraph_left_goes_with_its_root_and_a_graph_goes_on(url: str, call: Caller) -> None:
+async def test_a_subgraphs_checkpoints_are_deleted_with_their_root_and_the_graph_continues(
+    url: str, call: Caller
+) -> None:
     async with threadkeep.open(url) as keep:
         graph = nested()(keep.checkpointer)
         for n in range(3):
@@ -229,17 +235,17 @@ async def test_what_a_subgraph_left_goes_with_its_root_and_a_graph_goes_on(url: 
         check(url)
 
 
-def test_a_talk_is_pruned_by_policy_too(url: str) -> None:
+def test_a_cube_thread_is_pruned_by_policy_too(url: str) -> None:
     import asyncio  # noqa: PLC0415
 
-    async def talk(keep: threadkeep.Keep) -> None:
+    async def write_cube_thread(keep: threadkeep.Keep) -> None:
         for n in range(5):
             await keep.cube.claim_run("talk", f"r{n}")
             await keep.cube.append("talk", [UserMessage(content=[TextContent(text=f"m{n}")], run_id=f"r{n}")])
             await keep.cube.mark_run_complete("talk", f"r{n}")
 
     with threadkeep.open(url) as keep:
-        asyncio.run(talk(keep))
+        asyncio.run(write_cube_thread(keep))
         keep.tag("talk", "0000000001", "first")
         would = keep.prune(policy=Policy(keep_last=2), dry_run=True)
         before = keep.thread("talk")
@@ -254,10 +260,10 @@ def test_a_talk_is_pruned_by_policy_too(url: str) -> None:
         check(url)
 
 
-# --- exactly
+# --- exact counts
 
 
-def test_a_dry_run_says_exactly_what_goes_and_how_many_bytes_come_back(url: str) -> None:
+def test_a_dry_run_reports_exactly_what_is_deleted_and_how_many_bytes_are_freed(url: str) -> None:
     with threadkeep.open(url) as keep:
         graphs = {"delta": delta_graph(keep.checkpointer, frequency=3), "chat": chat(replies)(keep.checkpointer)}
         for name, graph in graphs.items():
@@ -336,11 +342,11 @@ def test_a_tag_is_found_moved_and_taken_away(url: str) -> None:
         check(url)
 
 
-# --- beside agents
+# --- with concurrent agents
 
 
 def test_a_subgraph_whose_root_checkpoint_is_still_on_its_way_is_not_pruned(url: str) -> None:
-    """In LangGraph's async mode a subgraph's checkpoint may be stored before that of its root."""
+    """In LangGraph's async mode, a subgraph's checkpoint may be stored before its root's."""
     with threadkeep.open(url) as keep:
         wrote(keep, 3)
         for root in ("00000001", "00000003"):
@@ -361,17 +367,17 @@ def test_threads_that_are_written_while_they_are_pruned_lose_nothing(lasting_url
                 pruned += pruner.prune(policy=Policy(keep_last=3)).checkpoints
         assert not writers.failed
         assert pruned > 20
-        for name, told in writers.acknowledged.items():
+        for name, kept_ids in writers.acknowledged.items():
             found = list(pruner.checkpointer.list(config(name)))[::-1]
-            assert [each.checkpoint["id"] for each in found] == told[-len(found) :]
+            assert [each.checkpoint["id"] for each in found] == kept_ids[-len(found) :]
             assert len(found) >= 3
-            numbers = range(len(told) - len(found), len(told))
+            numbers = range(len(kept_ids) - len(found), len(kept_ids))
             assert [each.checkpoint["channel_values"]["log"] for each in found] == list(map(_log, numbers))
             assert [each.pending_writes for each in found] == [[("task", "log", n + 1)] for n in numbers]
     check(lasting_url)
 
 
-# --- sweeping
+# --- sweep
 
 
 def test_a_sweep_does_both_and_a_keep_sweeps_in_the_background_until_it_is_closed(
@@ -466,8 +472,8 @@ def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: P
 
     def spoken(*words: str) -> tuple[int, str]:
         code = run([*words, "--url", lasting_url])
-        told = capsys.readouterr()
-        return code, told.out + told.err
+        kept_ids = capsys.readouterr()
+        return code, kept_ids.out + kept_ids.err
 
     assert command("rollback", "t", "latest~1", "--dry-run")[1]["id"] == "00000006"
     assert command("rollback", "t", "00000004")[1] == {
@@ -494,8 +500,13 @@ def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: P
     ]:
         found = spoken(*words)
         assert (found[0], says in found[1]) == (code, True), (words, found)
-    code, told = spoken("prune", "--keep-last", "2", "--dry-run")
-    assert (code, "would remove" in told, "\x1b" in told, r"odd\x1b[31m[bold]" in told) == (0, True, False, True)
+    code, kept_ids = spoken("prune", "--keep-last", "2", "--dry-run")
+    assert (code, "would remove" in kept_ids, "\x1b" in kept_ids, r"odd\x1b[31m[bold]" in kept_ids) == (
+        0,
+        True,
+        False,
+        True,
+    )
     code, would = command("prune", "--keep-last", "2", "--dry-run", "--metadata", "step=5", "--kind", "graph")
     assert [each["id"] for each in would["threads"]] == ["odd\x1b[31m[bold]"]
     code, done = command("prune", "t", "u", "--keep-last", "2", "--yes")
@@ -511,14 +522,14 @@ def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: P
     check(lasting_url)
 
 
-def test_sweep_every_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_sweep_every_continues_until_it_is_interrupted(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(url) as keep:
         wrote(keep, 3)
     command = [sys.executable, "-m", "threadkeep", "sweep", "--every", "0.001", "--url", url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        told = [process.stdout.readline() for _ in range(2)]
+        kept_ids = [process.stdout.readline() for _ in range(2)]
         process.send_signal(2)
         assert process.wait(30) == 130
-    assert told == ["removed 0 expired memories\n"] * 2
+    assert kept_ids == ["removed 0 expired memories\n"] * 2

@@ -1,4 +1,4 @@
-"""A serializer of the user is honoured: given when the Keep is opened, assigned later, or derived by `with_allowlist`."""
+"""A user's serializer is used: passed to `open`, assigned later, or derived by `with_allowlist`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sync_async import Caller
 
 
 class Typed:
-    """A serializer of the user's own, with LangGraph's typed methods; it counts what it is given."""
+    """A user's serializer with LangGraph's typed methods; it counts its calls."""
 
     def __init__(self) -> None:
         self.dumped = 0
@@ -40,7 +40,7 @@ class Typed:
 
 
 class Untyped:
-    """The old protocol: dumps and loads alone."""
+    """The old protocol: only dumps and loads."""
 
     def dumps(self, value: Any) -> bytes:
         return b"old" + pickle.dumps(value)
@@ -51,7 +51,7 @@ class Untyped:
 
 
 class JsonTyped:
-    """Bytes of a kind that nothing of ours could split."""
+    """Bytes that our codec cannot split."""
 
     def dumps_typed(self, value: Any) -> tuple[str, bytes]:
         return "json", json.dumps(value).encode()
@@ -106,7 +106,7 @@ async def test_a_graph_has_the_history_of_in_memory_saver_under_any_serializer(
 
 
 @pytest.mark.parametrize("make", SERDES.values(), ids=SERDES.keys())
-def test_another_keep_with_the_same_serializer_reads_the_thread_and_goes_on(lasting_url: str, make: Any) -> None:
+def test_another_keep_with_the_same_serializer_reads_the_thread_and_continues(lasting_url: str, make: Any) -> None:
     for n in range(3):
         with threadkeep.open(lasting_url, serde=make()) as keep:
             logging_graph(keep.checkpointer).invoke({"log": [n]}, config("t"))
@@ -127,7 +127,7 @@ def test_another_keep_with_the_same_serializer_reads_the_thread_and_goes_on(last
         assert found.pending_writes == [("task 2", "w", [2]), ("task 2", "none", None)]
 
 
-def test_a_serializer_of_the_user_is_asked_for_every_value(url: str) -> None:
+def test_a_users_serializer_is_called_for_every_value(url: str) -> None:
     serde = Typed()
     with threadkeep.open(url, serde=serde) as keep:
         at = put(keep.checkpointer, {"a": {1: {2}}, "b": (1, 2)})
@@ -194,7 +194,7 @@ class Line:
 
 @pytest.fixture
 def typed(saver: threadkeep.KeepSaver) -> Iterator[Typed]:
-    """The saver's serializer, exchanged after the Keep was opened."""
+    """The saver's serializer, replaced after the Keep was opened."""
     serde, before = Typed(), saver.serde
     saver.serde = serde
     yield serde
@@ -231,7 +231,7 @@ def test_a_clone_has_its_own_serializer(saver: threadkeep.KeepSaver) -> None:
     assert values_at(clone, at) == {"a": complex(1, 2)}
 
 
-def test_a_graph_compiled_with_a_clone_goes_on_after_the_first_saver_is_gone(url: str) -> None:
+def test_a_graph_compiled_with_a_clone_continues_after_the_first_saver_is_gone(url: str) -> None:
     keep = threadkeep.open(url)
     clone = keep.checkpointer.with_allowlist([("some.module", "Name")])
     logging_graph(keep.checkpointer).invoke({"log": [1]}, config("t"))

@@ -1,4 +1,4 @@
-"""One saver, many users: both colours, several event loops, and callers that use it while they list."""
+"""One saver with many users: sync and async, several event loops, and callers that use it while they list."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from graph_scenarios import THREAD, letters
 from sync_async import AsyncCaller
 
 
-async def test_a_sync_call_on_the_event_loop_is_seen_by_the_guard_of_these_tests(lasting_url: str) -> None:
-    """Or else the other async tests would prove nothing about blocking."""
+async def test_a_sync_call_on_the_event_loop_is_detected_by_blockbuster(lasting_url: str) -> None:
+    """Otherwise the async tests would prove nothing about blocking."""
     keep = threadkeep.open(lasting_url)
     with pytest.raises(BlockingError):
         keep.checkpointer.get_tuple(THREAD)
@@ -46,13 +46,13 @@ async def test_an_async_run_is_read_by_sync_calls_and_back(saver: threadkeep.Kee
 
 
 def in_own_loops(*actors: Callable[[], Awaitable[None]]) -> None:
-    """Runs each actor in a thread with an event loop of its own; raises what any of them raised."""
+    """Run each function in a thread with its own event loop. Raise any error."""
     failed: list[BaseException] = []
 
     def run(actor: Callable[[], Awaitable[None]]) -> None:
         try:
             asyncio.run(asyncio.wait_for(actor(), timeout=60))  # type: ignore[arg-type]
-        except BaseException as error:  # it is raised below, in the test's thread
+        except BaseException as error:  # raised again below, in the test's thread
             failed.append(error)
 
     threads = [threading.Thread(target=run, args=[actor]) for actor in actors]
@@ -125,7 +125,7 @@ def test_threads_of_two_event_loops_do_not_mix(saver: threadkeep.KeepSaver) -> N
 
 @pytest.fixture
 def eager_garbage_collection() -> Iterator[None]:
-    """Other threads get their turn wherever Python may collect garbage: inside `list(d.items())`, for one (until 3.12)."""
+    """Let other threads run wherever Python may collect garbage, such as inside `list(d.items())` (until 3.12)."""
     thresholds = gc.get_threshold()
 
     def step_aside(phase: str, info: dict[str, int]) -> None:
@@ -210,7 +210,7 @@ async def test_an_abandoned_alist_holds_nothing(saver: threadkeep.KeepSaver) -> 
     assert await saver.aget_tuple(THREAD) is None
 
 
-async def test_a_hundred_threads_run_at_once_and_stay_apart(saver: threadkeep.KeepSaver) -> None:
+async def test_a_hundred_threads_run_at_once_and_do_not_mix(saver: threadkeep.KeepSaver) -> None:
     graph = letters(saver)
     configs = [{"configurable": {"thread_id": f"t{n}"}} for n in range(100)]
     await asyncio.gather(*(graph.ainvoke({"foo": "", "bar": [str(n)]}, at) for n, at in enumerate(configs)))

@@ -1,4 +1,4 @@
-"""Looking into threads: log, show, tree, find, diff and blame agree with what the graphs themselves tell, on every backend."""
+"""log, show, tree, find, diff and blame agree with what graphs report themselves, on every backend."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ SERDE = JsonPlusSerializer()
 
 
 def as_plain(value: Any) -> Any:
-    """What the serializer stores of a value, as plain data."""
+    """Return what the serializer stores of a value, as plain data."""
     return plain(*SERDE.dumps_typed(value))
 
 
 async def both(keep: threadkeep.Keep, verb: str, *args: Any, **options: Any) -> Any:
-    """A verb's answer, which is the same in both colours."""
+    """Return a verb's result, after checking that sync and async are the same."""
     one, other = [await call(keep, verb, *args, **options) for call in COLOURS]
     assert one == other
     return one
 
 
-# --- against the graphs
+# --- compared with graphs
 
 
 @pytest.mark.parametrize("name", [*SCENARIOS, "delta", "delta, snapshots"])
-async def test_a_checkpoint_shows_what_its_graph_tells(name: str) -> None:
+async def test_a_checkpoint_shows_what_its_graph_reports(name: str) -> None:
     async with threadkeep.open("memory://") as keep:
         if name in SCENARIOS:
             graph = SCENARIOS[name].build(keep.checkpointer)
@@ -73,16 +73,16 @@ async def test_a_checkpoint_shows_what_its_graph_tells(name: str) -> None:
             else:
                 empty = [key for key, value in state.values.items() if not value]
                 assert {**dict.fromkeys(empty), **shown.state}.keys() >= state.values.keys()
-                told = {key: value for key, value in state.values.items() if key in shown.state}
-                assert {key: shown.state[key] for key in told} == as_plain(told)
-                assert set(state.values) - set(told) <= set(empty)
+                reported = {key: value for key, value in state.values.items() if key in shown.state}
+                assert {key: shown.state[key] for key in reported} == as_plain(reported)
+                assert set(state.values) - set(reported) <= set(empty)
         newest = await keep.ashow("1")
         assert newest.next == (await graph.aget_state(THREAD)).next
         assert newest.status == (await keep.athread("1")).status  # type: ignore[union-attr]
         assert bool(newest.delta) == name.startswith("delta")
 
 
-async def test_every_value_of_every_play_has_somebody_to_blame() -> None:
+async def test_every_value_of_every_scenario_has_a_write_to_blame() -> None:
     async with threadkeep.open("memory://") as keep:
         graph = SCENARIOS["messages edited and removed"].build(keep.checkpointer)
         await SCENARIOS["messages edited and removed"].run(AsyncCaller(), graph)
@@ -107,8 +107,8 @@ async def looked(keep: threadkeep.Keep) -> threadkeep.Keep:
     return keep
 
 
-async def test_threads_are_looked_into(looked: threadkeep.Keep) -> None:
-    """One set of threads serves many claims: making it costs the most."""
+async def test_the_verbs_show_threads(looked: threadkeep.Keep) -> None:
+    """One set of threads for many tests, because writing it takes the most time."""
     await log_tells_of_every_checkpoint(looked)
     await show_needs_no_class_of_the_application(looked)
     await trees_have_branches_and_subgraphs(looked)
@@ -163,9 +163,13 @@ async def show_needs_no_class_of_the_application(keep: threadkeep.Keep) -> None:
     assert abs((write.time - datetime.now(UTC)).total_seconds()) < 3600
     sent = await both(keep, "show", "fan", "latest~2")
     assert [(write.node, write.channel, write.value) for write in sent.writes] == [
-        ("work", "done", [4]), ("work", "branch:to:team", None), ("work", "done", [0]), ("work", "branch:to:team", None),
-        ("work", "done", [2]), ("work", "branch:to:team", None),
-    ]  # fmt: skip
+        ("work", "done", [4]),
+        ("work", "branch:to:team", None),
+        ("work", "done", [0]),
+        ("work", "branch:to:team", None),
+        ("work", "done", [2]),
+        ("work", "branch:to:team", None),
+    ]
     assert [send["node"] for send in sent.values["__pregel_tasks"]] == ["work"] * 3
     broken = await both(keep, "show", "broken")
     assert (broken.status, broken.next) == ("error", ("fail",))
@@ -278,8 +282,8 @@ async def talks_are_looked_into(keep: threadkeep.Keep) -> None:
         "messages[2]", "extra.a.b", "extra.large", "pending", "answers.r2", "runs[1]",
     ]  # fmt: skip
     assert (await both(keep, "blame", "talk", "extra.a.b")).introduced_in.run == "r2"
-    told = await both(keep, "blame", "talk", "messages[id=m2].content")
-    assert (told.introduced_in.run, told.write, told.oldest) == ("r1", None, False)
+    reported = await both(keep, "blame", "talk", "messages[id=m2].content")
+    assert (reported.introduced_in.run, reported.write, reported.oldest) == ("r1", None, False)
     assert (await both(keep, "blame", "talk2", "messages[0]")).oldest
     assert (await both(keep, "tree", "talk")).children == {"": {"0000000001": ("0000000002",)}}
 
@@ -330,8 +334,11 @@ async def wrong_arguments_are_refused(keep: threadkeep.Keep) -> None:
         (TypeError, "find", (None,), {}),
         (TypeError, "blame", ("chat", None), {}),
         (TypeError, "threads", (), {"contains": None}),
-        *((ValueError, "blame", ("chat", path), {}) for path in ("", ".", "a..b", "a[", "a[x]", "a[1", '["a', "[0]", "a]", "a[1]b")),
-    ]  # fmt: skip
+        *(
+            (ValueError, "blame", ("chat", path), {})
+            for path in ("", ".", "a..b", "a[", "a[x]", "a[1", '["a', "[0]", "a]", "a[1]b")
+        ),
+    ]
     for error, verb, args, options in calls:
         for call in COLOURS:
             with pytest.raises(error):
@@ -366,7 +373,7 @@ async def test_a_thread_of_both_kinds_is_asked_for_by_its_kind(keep: threadkeep.
     assert (await both(keep, "find", "talk", kind="graph")).kind == "graph"
 
 
-# --- what is hard to see
+# --- special cases
 
 
 async def test_a_fork_hangs_on_what_it_was_forked_from(keep: threadkeep.Keep) -> None:
@@ -394,7 +401,7 @@ async def test_delta_channels_are_blamed(keep: threadkeep.Keep) -> None:
     assert found["log[1]"].write.value == ["work 2"]
 
 
-async def test_hidden_checkpoints_are_left_out_but_serve(keep: threadkeep.Keep) -> None:
+async def test_hidden_checkpoints_are_not_shown_but_used(keep: threadkeep.Keep) -> None:
     graph = delta_graph(keep.checkpointer, frequency=1000)
     await turns(AsyncCaller(), graph, 2)
     await keep.aprune("1")
@@ -474,7 +481,7 @@ def test_deep_values_are_shown_and_compared() -> None:
 
 
 class Forger:
-    """A serializer that stores what it was told to."""
+    """A serializer that stores given bytes."""
 
     def __init__(self, tag: str, data: bytes) -> None:
         self.stored = (tag, data)
@@ -486,7 +493,7 @@ class Forger:
         raise AssertionError("nobody who looks asks a serializer")
 
 
-def test_values_that_name_code_are_told_and_nothing_is_run(tmp_path: Path) -> None:
+def test_values_that_name_code_are_shown_and_not_run(tmp_path: Path) -> None:
     made = tmp_path / "made"
     calls = ormsgpack.Ext(0, ormsgpack.packb(["os", "mkdir", str(made)]))
     imports = ormsgpack.Ext(2, ormsgpack.packb(["this_module_is_nowhere", "Thing", {"a": 1}]))
@@ -496,16 +503,16 @@ def test_values_that_name_code_are_told_and_nothing_is_run(tmp_path: Path) -> No
         "pickled": (("pickle", pickle.dumps(made) * 9), {"$opaque": "pickle", "$size": len(pickle.dumps(made)) * 9}),
         "odd": (("odd", b"x" * 120), {"$opaque": "odd", "$size": 120}),
     }
-    for stored, told in forged.values():
+    for stored, reported in forged.values():
         with threadkeep.open("memory://", serde=Forger(*stored)) as keep:  # type: ignore[arg-type]
             at = Chain(keep.checkpointer).put({"x": 1})
             keep.checkpointer.put_writes(at, [("x", 1)], "task")
-            assert (keep.show("t").values["x"], keep.show("t").writes[0].value) == (told, told)
-            assert keep.blame("t", "x").value == told
+            assert (keep.show("t").values["x"], keep.show("t").writes[0].value) == (reported, reported)
+            assert keep.blame("t", "x").value == reported
     assert not made.exists()
 
 
-async def test_a_thread_that_is_pruned_while_it_is_looked_at_is_read_again(keep: threadkeep.Keep) -> None:
+async def test_a_thread_that_is_pruned_while_it_is_shown_is_read_again(keep: threadkeep.Keep) -> None:
     chain = Chain(keep.checkpointer)
     for n in range(20):
         await chain.aput({"x": [f"text {n} {m}" * 20 for m in range(n)]})
@@ -527,7 +534,7 @@ async def test_a_thread_that_is_pruned_while_it_is_looked_at_is_read_again(keep:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "reported"),
     [
         (1, 1, []),
         (1, True, [("x", "changed")]),
@@ -547,8 +554,8 @@ async def test_a_thread_that_is_pruned_while_it_is_looked_at_is_read_again(keep:
         ),
     ],
 )
-def test_differences_are_told_by_path(before: Any, after: Any, told: list[tuple[str, str]]) -> None:
-    assert sorted((each.path, each.change) for each in changes(("x",), before, after)) == sorted(told)
+def test_differences_are_reported_by_path(before: Any, after: Any, reported: list[tuple[str, str]]) -> None:
+    assert sorted((each.path, each.change) for each in changes(("x",), before, after)) == sorted(reported)
 
 
 def test_long_lists_of_equal_elements_are_compared_in_time() -> None:
@@ -557,18 +564,25 @@ def test_long_lists_of_equal_elements_are_compared_in_time() -> None:
 
 
 ELEMENTS = st.lists(
-    st.one_of(st.integers(0, 3), st.builds(lambda id, text: {"role": "user", "content": text, "id": id}, st.sampled_from("abcdef"), st.sampled_from("xy"))),
+    st.one_of(
+        st.integers(0, 3),
+        st.builds(
+            lambda id, text: {"role": "user", "content": text, "id": id},
+            st.sampled_from("abcdef"),
+            st.sampled_from("xy"),
+        ),
+    ),
     max_size=8,
-)  # fmt: skip
+)
 
 
 def applied(before: list[Any], after: list[Any]) -> list[Any]:
-    """What `changes` tells of two lists, done to the first."""
-    told = list(changes(("x",), before, after))
+    """Apply the changes that `changes` reports to the first list."""
+    reported = list(changes(("x",), before, after))
     pairs = pair_elements(before, after)
-    gone = {each.path for each in told if each.change == "removed"}
+    gone = {each.path for each in reported if each.change == "removed"}
     assert gone == {f"x[{n}]" for n in set(range(len(before))) - set(pairs.values())}
-    new = {each.path: each.after for each in told if each.change in ("added", "changed")}
+    new = {each.path: each.after for each in reported if each.change in ("added", "changed")}
     made = []
     for n in range(len(after)):
         element = new[f"x[{n}]"] if f"x[{n}]" in new else before[pairs[n]]

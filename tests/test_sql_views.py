@@ -1,4 +1,4 @@
-"""The SQL views: the queries of their page run, and give the numbers that the verbs give, in SQLite and in PostgreSQL."""
+"""The SQL views: the queries of their documentation run, and agree with the verbs, in SQLite and in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ ODD = [
     "\U0001f99c",
     "\xed\xa0",
 ]
-"""Ids that a database may stumble over; the last three only look like those that no text can hold."""
+"""Ids that a database may handle wrongly; the last three only look like the encoding of invalid text."""
 Query = Callable[[str], list[tuple[Any, ...]]]
 
 
 def query(url: str, sql: str) -> list[tuple[Any, ...]]:
-    """Rows, as anybody gets them: with Python's own SQLite, which is strict about text, or with psycopg."""
+    """Query as a user would: with Python's sqlite3, which is strict about text, or with psycopg."""
     if url.startswith("sqlite"):
         with sqlite3.connect(location(url)) as connection:
             return connection.execute(sql).fetchall()
@@ -59,7 +59,7 @@ def at(time: Any) -> datetime:
 
 
 def text(id: str) -> str:
-    """How a view shows an id."""
+    """Return how a view shows an id."""
     lone = any("\ud800" <= letter <= "\udfff" for letter in id)
     return "\\x" + to_bytes(id).hex() if lone or "\0" in id else id
 
@@ -87,31 +87,31 @@ def keep(used: tuple[str, threadkeep.Keep]) -> threadkeep.Keep:
 
 
 def test_who_wrote_what_is_what_trace_says(url: str, keep: threadkeep.Keep) -> None:
-    told = keep.trace("thread_001", "latest~1")
+    reported = keep.trace("thread_001", "latest~1")
     rows = query(url, WHO)
-    assert [row[:1] + row[2:6] for row in rows] == [(e.task, e.idx, e.channel, e.path, e.size) for e in told] != []
-    assert [row[1] for row in rows] == [each.node if "pull" in each.path else None for each in told]
-    assert [at(row[6]) for row in rows] == [each.time for each in told]
+    assert [row[:1] + row[2:6] for row in rows] == [(e.task, e.idx, e.channel, e.path, e.size) for e in reported] != []
+    assert [row[1] for row in rows] == [each.node if "pull" in each.path else None for each in reported]
+    assert [at(row[6]) for row in rows] == [each.time for each in reported]
 
 
-def test_every_write_of_the_view_is_one_that_trace_tells(url: str, keep: threadkeep.Keep) -> None:
+def test_every_write_of_the_view_is_one_that_trace_reports(url: str, keep: threadkeep.Keep) -> None:
     rows = query(url, "SELECT thread, ns, checkpoint, task, idx, channel, bytes, path, kind FROM tk_v_writes")
-    told = [
+    reported = [
         (thread, ns, id, each.task, each.idx, each.channel, each.size, each.path, "graph")
         for thread in ("thread_001", "thread_002")
         for found in keep.checkpointer.list(config(thread))
         for ns, id in [(found.config["configurable"]["checkpoint_ns"], found.config["configurable"]["checkpoint_id"])]
         for each in keep.trace(thread, id, ns=ns)
     ]
-    assert sorted(rows) == sorted(told)
+    assert sorted(rows) == sorted(reported)
     assert len(rows) == sum(info.writes for info in keep.threads())
 
 
 def test_activity_by_node_and_by_channel_is_what_activity_says(url: str, keep: threadkeep.Keep) -> None:
-    told = keep.activity(prefix="thread_", ns="", since=SINCE)
+    reported = keep.activity(prefix="thread_", ns="", since=SINCE)
     nodes: Counter[str | None] = Counter()
     size: Counter[str | None] = Counter()
-    for share in told.by_node:
+    for share in reported.by_node:
         node = None if share.node in ("one", "two, too") else share.node  # those were sent
         nodes[node] += share.writes
         size[node] += share.bytes
@@ -125,38 +125,45 @@ def test_activity_by_node_and_by_channel_is_what_activity_says(url: str, keep: t
 
 
 def test_sizes_are_what_sizes_says(url: str, keep: threadkeep.Keep) -> None:
-    told = {
+    reported = {
         each.channel: (each.channel, each.writes, each.written, each.items, each.stored)
         for each in keep.sizes(thread_id="thread_001").by_channel
     }
-    held = [each for each in told.values() if each[1] or each[3]]
+    held = [each for each in reported.values() if each[1] or each[3]]
     assert sorted(query(url, AGAINST)) == sorted(held) != []
     largest = [(each.kind, each.id, each.stored) for each in keep.sizes().by_thread]
     rows = query(url, LARGEST)
     assert [row[:3] for row in rows] == largest
-    weighed = {each.id: each.by_kind for each in keep.sizes().by_thread}
+    sizes_by_id = {each.id: each.by_kind for each in keep.sizes().by_thread}
     assert {row[1]: row[3] for row in rows} == {
-        id: kinds["checkpoint_rows"] + kinds["write_rows"] for id, kinds in weighed.items()
+        id: kinds["checkpoint_rows"] + kinds["write_rows"] for id, kinds in sizes_by_id.items()
     }
     shared = query(url, "SELECT thread, stored FROM tk_v_sizes WHERE part = 'shared'")
-    assert dict(shared) == {id: kinds["shared"] for id, kinds in weighed.items()}
+    assert dict(shared) == {id: kinds["shared"] for id, kinds in sizes_by_id.items()}
 
 
-def test_threads_and_checkpoints_are_those_that_there_are(url: str, keep: threadkeep.Keep) -> None:
+def test_the_views_have_all_threads_and_checkpoints(url: str, keep: threadkeep.Keep) -> None:
     columns = "kind, thread, status, checkpoints, writes, bytes, step, source, created, updated"
     infos = [
-        (i.kind, i.id, i.status, i.checkpoints, i.writes, i.bytes, i.step, i.source, i.created, i.updated) for i in keep.threads()
-    ]  # fmt: skip
+        (i.kind, i.id, i.status, i.checkpoints, i.writes, i.bytes, i.step, i.source, i.created, i.updated)
+        for i in keep.threads()
+    ]
     rows = query(url, f"SELECT {columns} FROM tk_v_threads WHERE tenant = ''")
     assert sorted((*row[:8], at(row[8]), at(row[9])) for row in rows) == sorted(infos)
-    told = [
+    reported = [
         (found.config["configurable"]["checkpoint_ns"], found.config["configurable"]["checkpoint_id"],
          found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else None,
          found.metadata["step"], found.metadata["source"])
         for found in keep.checkpointer.list(config("thread_001"))
     ]  # fmt: skip
-    rows = query(url, "SELECT ns, checkpoint, parent, step, source FROM tk_v_checkpoints WHERE thread = 'thread_001' AND NOT (hidden <> hidden)")  # fmt: skip
-    assert sorted(rows, key=repr) == sorted(told, key=repr)
+    rows = query(
+        url,
+        (
+            "SELECT ns, checkpoint, parent, step, source FROM tk_v_checkpoints "
+            "WHERE thread = 'thread_001' AND NOT (hidden <> hidden)"
+        ),
+    )
+    assert sorted(rows, key=repr) == sorted(reported, key=repr)
     assert query(url, BRANCHES) == []
 
 
@@ -197,17 +204,17 @@ def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
         with threadkeep.open(tables_url) as keep:
             write_thread(keep, "thread_001")
     with threadkeep.open(tables_url, read_only=True) as keep:
-        told = keep.sizes(thread_id="thread_001")
+        reported = keep.sizes(thread_id="thread_001")
         assert keep.stats().threads == 1
     assert version(tables_url) == readable
     with threadkeep.open(tables_url) as keep:
         keep.setup()
-        assert keep.sizes(thread_id="thread_001") == told
+        assert keep.sizes(thread_id="thread_001") == reported
     assert version(tables_url) == SCHEMA_VERSION
-    assert sum(row[4] for row in query(tables_url, AGAINST)) == sum(each.stored for each in told.by_channel)
+    assert sum(row[4] for row in query(tables_url, AGAINST)) == sum(each.stored for each in reported.by_channel)
 
 
-def test_the_views_of_postgresql_keep_to_what_spread_databases_have() -> None:
+def test_the_views_of_postgresql_use_only_what_distributed_databases_have() -> None:
     own = read_blocks("postgres/views.sql")
     sql = own["schema-4"]
     assert re.findall(r"CREATE VIEW (\w+)", sql) == [

@@ -1,4 +1,4 @@
-"""What the SQLite file holds: only what is new, only what is needed; and that damage to it is noticed."""
+"""The contents of the SQLite file: only what is new, only what is needed; and damage to it is detected."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from threadkeep import errors
 from threadkeep.engine.log.itemlog import FIRST_CHANNEL
 
 ROW = 290
-"""A checkpoint's row and all that is not state, in bytes: the room that a test leaves for it."""
+"""Bytes that a test allows for a checkpoint's row and everything that is not state."""
 
 
 def line(n: int, size: int = 300) -> str:
-    """Text that does not compress to much less than its size."""
+    """Return text that compresses badly."""
     return random.Random(n).randbytes(size // 2).hex()
 
 
 LINE = 220
-"""More than a stored line of 300 hexadecimal digits takes."""
+"""More bytes than a stored line of 300 hexadecimal digits takes."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def ask(path: Path, sql: str, *values_of: Any) -> list[tuple[Any, ...]]:
 
 
 def items(path: Path) -> int:
-    """How many items of state there are."""
+    """Return the number of state items."""
     return int(ask(path, "SELECT count(*) FROM tk_items WHERE lane >= ?", FIRST_CHANNEL)[0][0])
 
 
@@ -130,7 +130,7 @@ def test_an_edited_list_costs_what_the_edit_brings(keep: threadkeep.Keep, long: 
 
 
 @pytest.mark.parametrize("edit", list(EDITS))
-def test_an_edited_list_costs_no_more_when_nothing_is_remembered(path: Path, long: Chain, edit: str) -> None:
+def test_an_edited_list_costs_no_more_without_a_cache(path: Path, long: Chain, edit: str) -> None:
     after, new = EDITS[edit]
     with threadkeep.open(f"sqlite:///{path}") as cold:
         long.saver = cold.checkpointer
@@ -179,7 +179,11 @@ def test_an_unchanged_channel_costs_nothing(keep: threadkeep.Keep) -> None:
 
 def test_a_channel_with_a_new_version_and_the_same_value_costs_nothing(keep: threadkeep.Keep) -> None:
     chain = Chain(keep.checkpointer)
-    given = {"rules": line(1, 20_000), "log": [line(n) for n in range(50)], "table": {line(n, 20): line(n) for n in range(50)}}  # fmt: skip
+    given = {
+        "rules": line(1, 20_000),
+        "log": [line(n) for n in range(50)],
+        "table": {line(n, 20): line(n) for n in range(50)},
+    }
     chain.put(given)
     before, count = stored(keep), 0
     for n in range(2, 30):
@@ -244,7 +248,7 @@ class Chat(TypedDict):
 
 
 def conversation(keep: threadkeep.Keep) -> None:
-    """Ten turns of a chat; every message has an id of its own from the start."""
+    """Write ten turns of a chat in which every message has an id from the start."""
 
     def answer(state: Chat) -> dict[str, Any]:
         return {"messages": [AIMessage(line(1000 + len(state["messages"]), 600), id=f"a{len(state['messages'])}")]}
@@ -259,7 +263,7 @@ def conversation(keep: threadkeep.Keep) -> None:
 
 
 def test_a_graph_stores_every_message_once(keep: threadkeep.Keep, path: Path) -> None:
-    """Those that come from outside stand in the input channel too, which is another channel."""
+    """Messages from outside are also in the input channel, which is another channel."""
     conversation(keep)
     large = ask(path, "SELECT count(*) FROM tk_items WHERE length(payload) > 300 GROUP BY lane")
     assert sorted(large) == [(10,), (20,)]
@@ -271,7 +275,7 @@ def test_a_checkpoint_row_of_a_conversation_is_small(keep: threadkeep.Keep, path
 
 
 def row_size(path: Path) -> float:
-    """Mean bytes of a checkpoint's columns; numbers count four each."""
+    """Return the mean bytes of a checkpoint's columns; integers count as four."""
     columns = " + ".join(f"coalesce(length({column}), 0)" for column in ("id", "parent", "run", "refs", "body"))
     ((size,),) = ask(path, f"SELECT avg({columns} + 16) FROM tk_checkpoints")
     return float(size)
@@ -300,18 +304,18 @@ def test_a_checkpoint_row_of_ten_channels_is_small(keep: threadkeep.Keep, path: 
     assert row_size(path) < 190
 
 
-# --- space comes back
+# --- space is freed
 
 
 def fresh_size(given: dict[str, Any]) -> int:
-    """What a thread with this one checkpoint takes."""
+    """Return the bytes of a thread with only this checkpoint."""
     with threadkeep.open("memory://") as other:
         Chain(other.checkpointer).put(given)
         return stored(other)
 
 
 def assert_only_what_is_needed(keep: threadkeep.Keep, given: dict[str, Any]) -> None:
-    """Names are kept for ever, everything else only while something refers to it."""
+    """Names are kept forever, everything else only while something refers to it."""
     assert values_of(keep.checkpointer) == given
     assert stored(keep) < fresh_size(given) * 1.1 + ROW
 
@@ -395,7 +399,7 @@ def test_freed_space_is_given_back_or_used_again(keep: threadkeep.Keep, path: Pa
     assert size_after_checkpoint(path) < sizes[0] * 0.6
 
 
-# --- damage is noticed
+# --- damage is detected
 
 
 def damaged(path: Path, sql: str, *given: Any) -> None:
@@ -407,7 +411,7 @@ THREADS = ("first thread", "second thread")
 
 @pytest.fixture
 def stored_file(path: Path) -> Path:
-    """A closed file with two threads, writes, and values that stand in items."""
+    """A closed file with two threads, writes, and values that are stored in items."""
     with threadkeep.open(f"sqlite:///{path}") as keep:
         for thread in THREADS:
             chain = Chain(keep.checkpointer, thread)
@@ -428,13 +432,23 @@ def readings(saver: threadkeep.KeepSaver, thread: str) -> dict[str, Callable[[],
 DAMAGE = {
     "a payload": "UPDATE tk_items SET payload = CAST(substr(payload, 1, 40) || x'00' || substr(payload, 42) AS BLOB)"
     " WHERE length(payload) > 100 AND thread = 1",
-    "a payload cut short": "UPDATE tk_items SET payload = substr(payload, 1, 30) WHERE length(payload) > 100 AND thread = 1",
+    "a payload cut short": (
+        "UPDATE tk_items SET payload = substr(payload, 1, 30) WHERE length(payload) > 100 AND thread = 1"
+    ),
     "an empty payload": "UPDATE tk_items SET payload = x'' WHERE length(payload) > 100 AND thread = 1",
-    "the body of a checkpoint": "UPDATE tk_checkpoints SET body = CAST(substr(body, 1, 9) || x'ff00' || substr(body, 12) AS BLOB) WHERE thread = 1",
+    "the body of a checkpoint": (
+        "UPDATE tk_checkpoints SET body = CAST(substr(body, 1, 9) || x'ff00' "
+        "|| substr(body, 12) AS BLOB) WHERE thread = 1"
+    ),
     "the body of a checkpoint cut short": "UPDATE tk_checkpoints SET body = substr(body, 1, 7) WHERE thread = 1",
     "an empty body": "UPDATE tk_checkpoints SET body = x'' WHERE thread = 1",
-    "the body of writes": "UPDATE tk_writes SET body = CAST(substr(body, 1, 6) || x'ff' || substr(body, 8) AS BLOB) WHERE thread = 1",
-    "an unknown format": "UPDATE tk_items SET payload = CAST(x'07' || substr(payload, 2) AS BLOB) WHERE length(payload) > 100 AND thread = 1",
+    "the body of writes": (
+        "UPDATE tk_writes SET body = CAST(substr(body, 1, 6) || x'ff' || substr(body, 8) AS BLOB) WHERE thread = 1"
+    ),
+    "an unknown format": (
+        "UPDATE tk_items SET payload = CAST(x'07' || substr(payload, 2) AS "
+        "BLOB) WHERE length(payload) > 100 AND thread = 1"
+    ),
     "items that are gone": "DELETE FROM tk_items WHERE length(payload) > 100 AND thread = 1",
     "labels that are gone": "DELETE FROM tk_items WHERE lane = 2 AND thread = 1",
     "names that are gone": "DELETE FROM tk_items WHERE lane = 0 AND thread = 1",
@@ -444,11 +458,11 @@ DAMAGE = {
     "entries of writes that are no list": "UPDATE tk_writes SET entries = '[1,2' WHERE thread = 1",
     "entries of writes that are gone": "UPDATE tk_writes SET entries = '[]' WHERE thread = 1",
     "labels of another number": "UPDATE tk_checkpoints SET labels = 4711 WHERE thread = 1",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", list(DAMAGE))
-def test_damage_is_told_and_names_the_thread(stored_file: Path, what: str) -> None:
+def test_damage_is_reported_with_the_thread(stored_file: Path, what: str) -> None:
     damaged(stored_file, DAMAGE[what])
     with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         for read in readings(keep.checkpointer, THREADS[0]).values():
@@ -459,7 +473,7 @@ def test_damage_is_told_and_names_the_thread(stored_file: Path, what: str) -> No
 
 
 @pytest.mark.parametrize("what", ["labels that are gone", "a payload", "the body of a checkpoint"])
-def test_damage_is_told_by_listings_of_all_threads_and_by_filters(stored_file: Path, what: str) -> None:
+def test_damage_is_reported_by_listings_of_all_threads_and_by_filters(stored_file: Path, what: str) -> None:
     damaged(stored_file, DAMAGE[what])
     with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         with pytest.raises(errors.Corrupt, match=THREADS[0]):
@@ -468,7 +482,7 @@ def test_damage_is_told_by_listings_of_all_threads_and_by_filters(stored_file: P
             list(keep.checkpointer.list(None, filter={"user": "ada"}))
 
 
-def test_labels_that_are_gone_are_told_by_the_catalogue(stored_file: Path) -> None:
+def test_missing_labels_are_reported_by_the_catalogue(stored_file: Path) -> None:
     damaged(stored_file, DAMAGE["labels that are gone"])
     with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         assert len(keep.threads()) == 2
@@ -476,7 +490,7 @@ def test_labels_that_are_gone_are_told_by_the_catalogue(stored_file: Path) -> No
             keep.threads(metadata={"user": "ada"})
 
 
-def test_two_items_that_changed_places_are_noticed(stored_file: Path) -> None:
+def test_two_swapped_items_are_detected(stored_file: Path) -> None:
     rows = ask(
         stored_file,
         "SELECT rowid, payload FROM tk_items WHERE length(payload) > 100 AND thread = 1 ORDER BY rowid LIMIT 2",
@@ -487,7 +501,7 @@ def test_two_items_that_changed_places_are_noticed(stored_file: Path) -> None:
         list(keep.checkpointer.list(config(THREADS[0])))
 
 
-def test_two_bodies_that_changed_places_are_noticed(stored_file: Path) -> None:
+def test_two_swapped_bodies_are_detected(stored_file: Path) -> None:
     bodies = [row[0] for row in ask(stored_file, "SELECT body FROM tk_checkpoints WHERE thread = 1 ORDER BY id")]
     damaged(
         stored_file, "UPDATE tk_checkpoints SET body = ? WHERE thread = 1 AND id = CAST('00000002' AS BLOB)", bodies[3]
@@ -507,7 +521,7 @@ COLUMNS = [
 ]
 
 
-def told(saver: threadkeep.KeepSaver) -> list[Any]:
+def read_all(saver: threadkeep.KeepSaver) -> list[Any]:
     return [
         (
             found.config,
@@ -523,14 +537,14 @@ def told(saver: threadkeep.KeepSaver) -> list[Any]:
 
 
 @pytest.mark.parametrize(("table", "column", "key"), COLUMNS, ids=lambda part: str(part))
-def test_any_flipped_bit_is_harmless_or_told(path: Path, table: str, column: str, key: str) -> None:
+def test_any_flipped_bit_is_harmless_or_reported(path: Path, table: str, column: str, key: str) -> None:
     """Never a wrong value, and never an error that is not ours."""
     with threadkeep.open(f"sqlite:///{path}") as keep:
         chain = Chain(keep.checkpointer)
         for n in range(3):
             at = chain.put({"log": [line(k, 60) for k in range(n + 2)], "text": line(50 + n, 60), "n": n}, user="ada")
             keep.checkpointer.put_writes(at, [("log", line(60 + n, 60)), ("n", n)], "task")
-        right = told(keep.checkpointer)
+        right = read_all(keep.checkpointer)
     rows = ask(path, f"SELECT {key}, CAST({column} AS BLOB) FROM {table}")
     kind = ask(path, f"SELECT typeof({column}) FROM {table} LIMIT 1")[0][0]
     chance, database = random.Random(4), apsw.Connection(str(path))
@@ -542,7 +556,7 @@ def test_any_flipped_bit_is_harmless_or_told(path: Path, table: str, column: str
             database.execute(f"UPDATE {table} SET {column} = CAST(? AS {kind}) WHERE {key} = ?", (bytes(flipped), at))
             with threadkeep.open(f"sqlite:///{path}") as cold:
                 try:
-                    if told(cold.checkpointer) != right:
+                    if read_all(cold.checkpointer) != right:
                         wrong.append((at, position, "another value"))
                 except errors.Corrupt as error:
                     if "'t'" not in str(error):

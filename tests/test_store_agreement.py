@@ -1,24 +1,24 @@
-"""Every store gives the same answers: each random batch goes to all of them and to a peer, and they must agree.
+"""All stores give the same results: each random batch is applied to all backends and to a reference.
 
 Memory, SQLite and PostgreSQL, each with four Keeps on the same storage: two that find by vectors and by words (on
-PostgreSQL the second lets pgvector rank, since it may hold nothing), one that knows vectors only, one that knows words
-only. Any of them reads and writes, in either colour; the clock stands still unless it is moved. Valkey, in fewer
-examples, has no words: three of its Keeps know vectors, the last knows nothing.
+PostgreSQL the second lets pgvector rank, because it has no cache), one with vectors only, one with words only. Any of
+them reads and writes, sync or async; the clock stands still unless it is moved. Valkey, in fewer examples, has no
+words: three of its Keeps have vectors, the last has neither.
 
-The peer is LangGraph's InMemoryStore, where it is right. Where it is not, `Peer` does it; these are the exceptions:
+The reference is LangGraph's InMemoryStore, where it is right. Where it is not, `Peer` corrects it:
 
-    order without a query    newest first, then namespace and key; InMemoryStore has the order of insertion
+    order without a query    newest first, then namespace and key; InMemoryStore has insertion order
     created_at               an overwrite keeps it; InMemoryStore moves it
-    ttl                      InMemoryStore has none; what is over is deleted from it
+    ttl                      InMemoryStore has none; expired items are deleted from it
     empty namespaces         are not listed; InMemoryStore lists them, and those that were only read
     filters                  those of `LACKING`: InMemoryStore has fewer operators, no paths, and True == 1
-    vectors                  an overwrite replaces all; InMemoryStore keeps those of fields that are gone
-    the same text twice      is embedded once; InMemoryStore raises if a batch has a text twice, so it gets puts one by one
+    vectors                  an overwrite replaces all; InMemoryStore keeps those of removed fields
+    the same text twice      is embedded once; InMemoryStore raises on duplicates in a batch, so it gets single puts
     items without vectors    are not found by a query; InMemoryStore fills pages with them
-    words                    InMemoryStore has no full text
+    words                    InMemoryStore has no full text search
 
-Scores of vectors agree to 1e-5. Those of words are each database's own: hits are compared as sets, and pages with the
-whole. `THREADKEEP_HYPOTHESIS=prove` looks longer.
+Vector scores agree to 1e-5. Word scores depend on the database: hits are compared as sets, and pages with the whole
+result. `THREADKEEP_HYPOTHESIS=prove` searches longer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from langgraph.store.base import (
@@ -50,7 +49,7 @@ from langgraph.store.memory import InMemoryStore
 
 import shared_pool
 import stored_memories
-from hypothesis_profiles import PROVING
+from hypothesis_profiles import machine_settings
 from threadkeep import clock
 from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.backends.sqlite.dialect import SqliteDialect
@@ -66,7 +65,7 @@ from threadkeep.transports.sqlite import SqliteFile
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = 60_000_000
 ALL = 1000
-"""More than there ever is."""
+"""More items than there ever are."""
 
 SPACES = [("a",), ("a",), ("a", "b"), ("a", "b", "c"), ("ab", "*"), ("A", "b"), ("é\x01", "\ud83d")]
 KEYS = ["k", "k", "K", "", "ключ.\x00"]
@@ -81,7 +80,7 @@ RIGHT: list[dict[str, Any]] = [
     {}, {"kind": "x"}, {"kind": {"$ne": "x"}}, {"size": {"$gt": 1}}, {"size": {"$gte": 1, "$lt": 3}}, {"size": 2},
     {"size": {"$lte": 2}, "kind": {"$eq": "y"}}, {"about": {"title": "APPLE"}}, {"tags": ["u", "v"]}, {"tags": []},
 ]  # fmt: skip
-"""Filters that InMemoryStore answers right, as the values below are."""
+"""Filters that InMemoryStore answers correctly for the values below."""
 LACKING: list[dict[str, Any]] = [
     {"odd": True}, {"odd": 1}, {"odd": None}, {"odd": {"$ne": 1}}, {"odd": {"$gt": 0}}, {"odd": {"$lt": "b"}},
     {"kind": {"$in": ["x", "z"]}}, {"size": {"$nin": [1, 2, None]}}, {"odd": {"$exists": True}},
@@ -100,7 +99,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 WITHOUT_WORDS: list[dict[str, Any]] = [{**NEAR, "search": "vector"}] * 3 + [{"search": "off"}]
 FIRST, RANKED, NEAREST, WORDED = range(4)
-"""The Keeps of each storage; the second may hold no vectors."""
+"""The Keeps of each storage; the second has no cache for vectors."""
 BUDGETS = [1 << 26, 0, 1 << 26, 1 << 26]
 
 notes = st.lists(st.sampled_from([f"{text} !" for text in TEXTS]), max_size=3, unique=True)
@@ -139,7 +138,7 @@ batches = st.lists(st.one_of(changes, changes, reads), min_size=2, max_size=8)
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What InMemoryStore does not keep of an item; `words` are those that it can be found by."""
+    """What InMemoryStore does not store of an item; `words` are those that find it."""
 
     created: int
     updated: int
@@ -150,51 +149,55 @@ class Life:
 
 @dataclass(slots=True)
 class Peer:
-    """InMemoryStore, and beside it what it lacks."""
+    """InMemoryStore, and what it lacks."""
 
     store: InMemoryStore = field(default_factory=lambda: InMemoryStore(index=NEAR))
     lives: dict[MemoryKey, Life] = field(default_factory=dict)
     unswept: set[MemoryKey] = field(default_factory=set)
 
     def batch(self, ops: Sequence[Any], index: dict[str, Any], now: int) -> list[Any]:
-        """Reads, then puts, then what lives longer because it was read."""
+        """Apply reads, then puts, then restart the TTL of what was read."""
         self.forget_what_is_over(now)
         found = [None if isinstance(op, PutOp) else self.read(op) for op in ops]
         put = {MemoryKey(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}
-        for place, op in put.items():
-            self.change(place, op, index, now)
-        for place in {place for op, one in zip(ops, found, strict=True) for place in _refreshed(op, one)} - put.keys():
-            self.refresh(place, now)
+        for memory_key, op in put.items():
+            self.change(memory_key, op, index, now)
+        for memory_key in {
+            memory_key for op, one in zip(ops, found, strict=True) for memory_key in _refreshed(op, one)
+        } - put.keys():
+            self.refresh(memory_key, now)
         return found
 
     def forget_what_is_over(self, now: int) -> None:
-        over = [place for place, life in self.lives.items() if life.expires is not None and life.expires <= now]
-        for place in over:
-            self.forget(place)
-            self.unswept.add(place)
+        over = [
+            memory_key for memory_key, life in self.lives.items() if life.expires is not None and life.expires <= now
+        ]
+        for memory_key in over:
+            self.forget(memory_key)
+            self.unswept.add(memory_key)
 
-    def forget(self, place: MemoryKey) -> None:
-        self.store.delete(*place)
-        self.lives.pop(place, None)
+    def forget(self, memory_key: MemoryKey) -> None:
+        self.store.delete(*memory_key)
+        self.lives.pop(memory_key, None)
         for space in [space for space, items in self.store._data.items() if not items]:
             del self.store._data[space]
 
-    def change(self, place: MemoryKey, op: PutOp, index: dict[str, Any], now: int) -> None:
-        life = self.lives.get(place)
-        self.forget(place)
-        self.unswept.discard(place)
+    def change(self, memory_key: MemoryKey, op: PutOp, index: dict[str, Any], now: int) -> None:
+        life = self.lives.get(memory_key)
+        self.forget(memory_key)
+        self.unswept.discard(memory_key)
         if op.value is not None:
             self.store.batch([op if "embed" in index else op._replace(index=False)])
             expires = None if op.ttl is None else now + int(op.ttl * MINUTE)
             words = _words(op) if index["search"] in ("text", "hybrid") else frozenset()
-            self.lives[place] = Life(life.created if life else now, now, expires, op.ttl, words)
+            self.lives[memory_key] = Life(life.created if life else now, now, expires, op.ttl, words)
 
-    def refresh(self, place: MemoryKey, now: int) -> None:
-        life = self.lives[place]
+    def refresh(self, memory_key: MemoryKey, now: int) -> None:
+        life = self.lives[memory_key]
         if life.ttl is not None and life.expires is not None:
             whole = int(life.ttl * MINUTE)
             if now + whole - life.expires >= 0.01 * whole:
-                self.lives[place] = replace(life, expires=now + whole)
+                self.lives[memory_key] = replace(life, expires=now + whole)
 
     def sweep(self, now: int) -> int:
         self.forget_what_is_over(now)
@@ -215,7 +218,7 @@ class Peer:
         return [self.told(item) for item in found[op.offset : op.offset + op.limit]]
 
     def matching(self, prefix: tuple[str, ...], filter: Any, query: str | None = None) -> list[Any]:
-        """All that match; by InMemoryStore's own filter where it is right."""
+        """Return all items that match, by InMemoryStore's filter where it is right."""
         own = filter is None or filter in RIGHT
         found = self.store.search(prefix, query=query, filter=filter if own else None, limit=ALL)
         return found if own else [item for item in found if matches(parse(filter), item.value)]
@@ -223,24 +226,24 @@ class Peer:
     def newest_first(self, item: Any) -> Any:
         return (-self.lives[_place(item)].updated, item.namespace, item.key)
 
-    def told(self, item: Any) -> Any:
+    def dump_item(self, item: Any) -> Any:
         life = self.lives[_place(item)]
         return (item.namespace, item.key, json.dumps(item.value), life.created, life.updated)
 
     def near(self, op: SearchOp) -> dict[MemoryKey, float]:
-        """All that match and have vectors, with their scores."""
+        """Return all items that match and have vectors, with their scores."""
         found = self.matching(op.namespace_prefix, op.filter, op.query)
         return {_place(item): item.score for item in found if item.score is not None}
 
     def worded(self, op: SearchOp) -> set[MemoryKey]:
-        """All that match and have a word of the query."""
+        """Return all items that match and contain a word of the query."""
         asked = set(str(op.query).split())
         found = map(_place, self.matching(op.namespace_prefix, op.filter))
-        return {place for place in found if self.lives[place].words & asked}
+        return {memory_key for memory_key in found if self.lives[memory_key].words & asked}
 
 
 def _refreshed(op: Any, found: Any) -> Iterable[MemoryKey]:
-    """What a read found and lets live longer."""
+    """Restart the TTL of what a read found."""
     if isinstance(op, (GetOp, SearchOp)) and op.refresh_ttl and found:
         return [MemoryKey(one[0], one[1]) for one in (found if isinstance(found, list) else [found])]
     return []
@@ -256,10 +259,10 @@ def _place(item: Any) -> MemoryKey:
     return MemoryKey(item.namespace, item.key)
 
 
-def told(found: Any) -> Any:
-    """What an answer of a batch says, but for scores; the types and the order inside of values count."""
+def dump_item(found: Any) -> Any:
+    """Return a batch's results without scores; types and order inside values count."""
     if isinstance(found, list):
-        return [one if isinstance(one, tuple) else told(one) for one in found]
+        return [one if isinstance(one, tuple) else dump_item(one) for one in found]
     if found is None:
         return None
     times = ((time - EPOCH) // timedelta(microseconds=1) for time in (found.created_at, found.updated_at))
@@ -267,7 +270,7 @@ def told(found: Any) -> Any:
 
 
 def spelled(op: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """An op as a call of a verb."""
+    """Return an op as a call of a verb."""
     if isinstance(op, GetOp):
         return "get", op[:2], {"refresh_ttl": op.refresh_ttl}
     if isinstance(op, SearchOp):
@@ -310,7 +313,7 @@ class Storage:
         return self._runner.run(store.abatch(ops)) if is_async else store.batch(ops)
 
     def one(self, which: int, op: Any, *, is_async: bool) -> Any:
-        """The same by the verb that the op has."""
+        """Call the verb of the op instead of `batch`."""
         verb, args, kwargs = spelled(op)
         store = self._keeps[which].store
         if is_async:
@@ -353,7 +356,7 @@ def on_valkey(folder: Path) -> list[Storage]:
 
 
 class Agreement(RuleBasedStateMachine):
-    """Time is what the machine says."""
+    """The time is set by the state machine."""
 
     storages_in = staticmethod(storages)
     kinds = KINDS
@@ -374,14 +377,14 @@ class Agreement(RuleBasedStateMachine):
             self.failed = True
             raise AssertionError(f"{about}: {answer!r} instead of {expected!r}")
 
-    # --- changes, and reads beside them
+    # --- changes, and reads in the same batch
 
     @rule(ops=batches, which=st.integers(0, 3), is_async=st.booleans(), later=st.sampled_from([0, 0, 1, 1000]))
     def batch(self, ops: list[Any], which: int, is_async: bool, later: int) -> None:
         self.now += later
         expected = self.peer.batch(ops, self.kinds[which], self.now)
         for storage in self.storages:
-            found = [told(each) for each in storage.batch(which, ops, is_async=is_async)]
+            found = [dump_item(each) for each in storage.batch(which, ops, is_async=is_async)]
             self.agree(found, expected, f"{storage.name} at {which}: {ops}")
         self.touched = True
 
@@ -391,13 +394,13 @@ class Agreement(RuleBasedStateMachine):
             op = op._replace(match_conditions=op.match_conditions[:1])  # the verb takes one of each kind
         (expected,) = self.peer.batch([op], self.kinds[which], self.now)
         for storage in self.storages:
-            found = told(storage.one(which, op, is_async=is_async))
+            found = dump_item(storage.one(which, op, is_async=is_async))
             self.agree(found, expected, f"{storage.name} at {which}: {op}")
         self.touched = True
 
     @rule(ops=batches, which=st.integers(0, 2), at=st.integers(0, 6), wrong=st.integers(0, 3), is_async=st.booleans())
     def fail(self, ops: list[Any], which: int, at: int, wrong: int, is_async: bool) -> None:
-        """A batch with something wrong in it does nothing, wherever that stands."""
+        """A batch with an error in any position does nothing."""
         bad = [
             PutOp(("a",), "bad", {"text": UNEMBEDDABLE}),
             PutOp(("a",), "bad", {"kind": {"y": object()}}),
@@ -442,7 +445,7 @@ class Agreement(RuleBasedStateMachine):
         limit=st.sampled_from([1, 2, 5, ALL]), offset=st.sampled_from([0, 0, 1, 3]),
     )  # fmt: skip
     def find_the_nearest(self, prefix: Any, filter: Any, query: str, limit: int, offset: int, is_async: bool) -> None:
-        """A page is a part of the whole; its order is that of the scores, then of the memories' numbers."""
+        """A page is a part of the whole result, ordered by score, then by memory number."""
         self.peer.forget_what_is_over(self.now)
         op = SearchOp(prefix, filter, limit, offset, query, refresh_ttl=False)
         expected = self.peer.near(op)
@@ -455,7 +458,7 @@ class Agreement(RuleBasedStateMachine):
         which=st.sampled_from([FIRST, RANKED, WORDED]), step=st.integers(1, 5),
     )  # fmt: skip
     def find_by_words(self, prefix: Any, filter: Any, query: str, which: int, step: int, is_async: bool) -> None:
-        """Hits are the same; pages are those of the whole."""
+        """Hits are the same; pages are parts of the whole result."""
         self.peer.forget_what_is_over(self.now)
         op = SearchOp(prefix, filter, ALL, 0, query, refresh_ttl=False)
         expected = self.peer.worded(op) | (set() if which == WORDED else self.peer.near(op).keys())
@@ -466,7 +469,7 @@ class Agreement(RuleBasedStateMachine):
             self.agree(scores, sorted(scores, reverse=True), f"{storage.name} at {which}: scores of {op}")
             self.agree(list(_pages(storage, which, op, step)), whole, f"{storage.name} at {which}: pages of {op}")
 
-    # --- always
+    # --- invariants
 
     @invariant()
     def everything_reads_the_same(self) -> None:
@@ -475,7 +478,7 @@ class Agreement(RuleBasedStateMachine):
             ops = [SearchOp((), limit=ALL, refresh_ttl=False), ListNamespacesOp(limit=ALL)]
             expected = self.peer.batch(ops, self.kinds[NEAREST], self.now)
             for storage in self.storages:
-                found = [told(each) for each in storage.batch(NEAREST, ops)]
+                found = [dump_item(each) for each in storage.batch(NEAREST, ops)]
                 self.agree(found, expected, f"{storage.name}: everything")
 
     def teardown(self) -> None:
@@ -492,30 +495,32 @@ class Agreement(RuleBasedStateMachine):
 
     def nothing_is_left_behind(self) -> None:
         vectors = self.peer.store._vectors
-        expected = {place: len(vectors[place.namespace][place.key]) for place in self.peer.lives}
+        expected = {memory_key: len(vectors[memory_key.namespace][memory_key.key]) for memory_key in self.peer.lives}
         for storage in self.storages:
             there = storage.remains()
             if there is not None:
-                found = {place: len(there.vectors.get(number, {})) for number, place in there.memory_keys.items()}
-                living = {place: count for place, count in found.items() if place in expected}
+                found = {
+                    memory_key: len(there.vectors.get(number, {})) for number, memory_key in there.memory_keys.items()
+                }
+                living = {memory_key: count for memory_key, count in found.items() if memory_key in expected}
                 self.agree(living, expected, f"{storage.name}: vectors")
                 self.agree(set(found) - set(expected), self.peer.unswept, f"{storage.name}: what is over")
             self.agree(storage.left_behind(), [], storage.name)
 
 
 def _misplaced(found: Sequence[Any], expected: dict[MemoryKey, float], tenant: str, op: SearchOp) -> Iterator[str]:
-    """What is wrong with a page of a ranking."""
+    """Return what is wrong with a page of a ranking."""
     best = sorted(expected.items(), key=lambda one: (-round(one[1], 6), memory_number(tenant, one[0])))
     page = best[op.offset : op.offset + op.limit]
     if len(found) != len(page):
         yield f"{len(found)} hits instead of {len(page)}"
-    for item, (place, score) in zip(found, page, strict=False):
-        if _place(item) != place or abs(item.score - score) > 1e-5:
-            yield f"{_place(item)} with {item.score} instead of {place} with {score}"
+    for item, (memory_key, score) in zip(found, page, strict=False):
+        if _place(item) != memory_key or abs(item.score - score) > 1e-5:
+            yield f"{_place(item)} with {item.score} instead of {memory_key} with {score}"
 
 
 def _pages(storage: Storage, which: int, op: SearchOp, step: int) -> Iterator[Any]:
-    """The same by pages, until one is not full."""
+    """Return the same by pages, until one is not full."""
     for offset in range(0, ALL, step):
         page = storage.search(which, op._replace(limit=step, offset=offset))
         yield from page
@@ -524,7 +529,7 @@ def _pages(storage: Storage, which: int, op: SearchOp, step: int) -> Iterator[An
 
 
 class ValkeyAgreement(Agreement):
-    """The same on Valkey, but for words."""
+    """The same on Valkey, except words."""
 
     storages_in = staticmethod(on_valkey)
     kinds = WITHOUT_WORDS
@@ -532,12 +537,6 @@ class ValkeyAgreement(Agreement):
 
 
 TestStoreAgreement = Agreement.TestCase
-TestStoreAgreement.settings = settings(
-    max_examples=500 if PROVING else 20,
-    stateful_step_count=50 if PROVING else 25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+TestStoreAgreement.settings = machine_settings(few=20, many=500, few_steps=25, many_steps=50)
 TestValkeyAgreement = ValkeyAgreement.TestCase
-TestValkeyAgreement.settings = settings(TestStoreAgreement.settings, max_examples=150 if PROVING else 6)
+TestValkeyAgreement.settings = machine_settings(few=6, many=150, few_steps=25, many_steps=50)

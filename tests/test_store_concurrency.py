@@ -1,7 +1,7 @@
-"""One store, many users at once: tasks, threads, event loops, processes, forks; callers that are cancelled.
+"""One store with many users: tasks, threads, event loops, processes, forks; cancelled callers.
 
-Nothing is lost, batches are never seen half done, and a memory has the vectors of the value that it has: those of other
-values, or of memories that are gone, are nowhere. Who searches sees at once what others stored and deleted.
+Nothing is lost, batches are never seen half done, and a memory has exactly the vectors of its current value: there are
+none of other values or of deleted memories. A search sees at once what others stored and deleted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def store(url: str) -> Iterator[threadkeep.KeepStore]:
         yield keep.store
 
 
-# --- many callers, on keys of their own and on the same ones
+# --- many callers, on their own keys and on shared ones
 
 
 def test_threads_and_loops_lose_nothing_and_leave_nothing_behind(url: str, store: threadkeep.KeepStore) -> None:
@@ -97,9 +97,7 @@ def test_processes_lose_nothing_and_leave_nothing_behind(lasting_url: str) -> No
         check_mixed_batches(lasting_url, keep.store, names, rounds)
 
 
-async def test_tasks_that_fight_for_one_key_leave_one_value_and_its_vectors(
-    url: str, store: threadkeep.KeepStore
-) -> None:
+async def test_tasks_that_write_one_key_leave_one_value_and_its_vectors(url: str, store: threadkeep.KeepStore) -> None:
     values = [{"text": f"{text} {n}", **more} for text in TEXTS for n in range(3) for more in ({}, {"more": text})]
     calls = [store.adelete(HOME, "k") for _ in range(5)] + [store.aput(HOME, "k", value) for value in values]
     await asyncio.gather(*calls[::2], *calls[1::2])
@@ -108,7 +106,7 @@ async def test_tasks_that_fight_for_one_key_leave_one_value_and_its_vectors(
     await asyncio.to_thread(check_vectors, url, store)
 
 
-def test_keeps_that_index_otherwise_leave_the_last_ones_vectors_and_words(lasting_url: str) -> None:
+def test_keeps_with_different_indexes_leave_the_last_ones_vectors_and_words(lasting_url: str) -> None:
     if lasting_url.startswith("valkey:"):
         _leave_the_last_ones_vectors(lasting_url)
         return
@@ -129,7 +127,7 @@ def test_keeps_that_index_otherwise_leave_the_last_ones_vectors_and_words(lastin
 
 
 def _leave_the_last_ones_vectors(url: str) -> None:
-    """The same where there are no words."""
+    """The same without words."""
     with threadkeep.open(url, index=NEAR) as keep, threadkeep.open(url, index={"search": "off"}) as off:
         for one, other in itertools.product((keep, off), (keep, off)):
             one.store.put(HOME, "k", {"text": "apple pie", "more": "plum"})
@@ -140,11 +138,11 @@ def _leave_the_last_ones_vectors(url: str) -> None:
             assert keys(keep.store.search(HOME, query="plum", limit=3)) == (["k"] if other is keep else [])
 
 
-# --- PostgreSQL: writers that wait for each other, exactly where it matters
+# --- PostgreSQL: writers that block each other at critical points
 
 
 class Rivals:
-    """Two stores on one schema. While `tk_parts` is locked, writers wait who changed memories, and not yet their vectors."""
+    """Two stores on one schema. While `tk_parts` is locked, writers wait between memories and vectors."""
 
     def __init__(self) -> None:
         self.name = f"t_{uuid.uuid4().hex}"
@@ -157,7 +155,7 @@ class Rivals:
         self._failed: list[BaseException] = []
 
     def go(self, work: Callable[[], Any]) -> None:
-        """Start some work, and let it come as far as the lock or to its end."""
+        """Start a function in a thread, and wait until it reaches the lock or ends."""
         new = threading.Thread(target=self._work, args=[work])
         self._threads.append(new)
         new.start()
@@ -230,7 +228,7 @@ def remaining(rivals: Rivals) -> bool:
 
 
 @pytest.mark.parametrize("saved", ["by a read", "by a put"])
-def test_a_sweep_leaves_what_came_to_life_while_it_waited(rivals: Rivals, saved: str) -> None:
+def test_a_sweep_leaves_what_was_renewed_while_it_waited(rivals: Rivals, saved: str) -> None:
     rivals.one.put(HOME, "k", {"text": "apple"}, ttl=0.0001)
     time.sleep(0.01)
     holder = psycopg.connect(rivals.url.partition("?")[0])
@@ -246,7 +244,7 @@ def test_a_sweep_leaves_what_came_to_life_while_it_waited(rivals: Rivals, saved:
     check_vectors(rivals.url, rivals.one)
 
 
-def test_batches_that_lock_in_each_others_way_all_get_through(rivals: Rivals) -> None:
+def test_batches_that_lock_in_opposite_orders_all_succeed(rivals: Rivals) -> None:
     """Two batches with the same keys and partitions in opposite orders."""
     places = [((f"part {n}",), f"k{n}") for n in range(6)]
 
@@ -267,7 +265,7 @@ def test_batches_that_lock_in_each_others_way_all_get_through(rivals: Rivals) ->
     check_vectors(rivals.url, rivals.one)
 
 
-# --- who searches sees at once what others did
+# --- a search sees changes by others at once
 
 SERVANT = """
 import sys, threadkeep
@@ -290,13 +288,13 @@ with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
 
 
 class Servant:
-    """Another process that does to the storage what it is told."""
+    """Another process that executes commands on the storage."""
 
     def __init__(self, url: str) -> None:
         self._process = fork(SERVANT, url)
 
     def __call__(self, verb: str, key: str, text: str) -> str:
-        """Do something, then search for the text; what was found first."""
+        """Do something, then search for the text. Return the first hit."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(verb, key, text, sep="|", file=self._process.stdin, flush=True)
@@ -347,7 +345,7 @@ def test_another_process_sees_at_once_what_this_one_did(lasting_url: str) -> Non
 
 
 def test_searches_while_others_write_find_only_what_is_there(url: str, store: threadkeep.KeepStore) -> None:
-    """A hit is a memory as it is or just was, and one that stays is always found."""
+    """A hit is a current or a just replaced memory, and one that stays is always found."""
     store.put(HOME, "stays", {"text": "apple", "n": -1})
     stop = threading.Event()
 
@@ -388,7 +386,7 @@ def test_a_reader_never_sees_half_a_batch_of_another_process(lasting_url: str) -
         with threadkeep.open(lasting_url, index=NEAR) as keep:
             seen = [_seen(keep.store, lasting_url) for _ in range(100)]
             end = time.monotonic() + PATIENCE
-            while len(set(seen)) <= 3 and time.monotonic() < end:  # a writer that had no turn yet gets one
+            while len(set(seen)) <= 3 and time.monotonic() < end:  # let a writer that had no turn yet go
                 seen.append(_seen(keep.store, lasting_url))
         assert seen == sorted(seen)
         assert len(set(seen)) > 3
@@ -402,7 +400,7 @@ def _gets(url: str) -> list[GetOp]:
 
 
 def _seen(store: threadkeep.KeepStore, url: str) -> int:
-    """Which batch is there; the gets are one read, the search is another. On Valkey a search is not one moment."""
+    """Return which batch is stored. The gets are one read, the search another; on Valkey it is no snapshot."""
     (n,) = {item.value["n"] for item in store.batch(_gets(url))}
     if url.startswith("valkey:"):
         return int(n)
@@ -428,7 +426,7 @@ def test_a_reader_never_sees_half_a_batch_of_another_thread(url: str, store: thr
     in_threads(write, read, read)
 
 
-# --- callers that are cancelled
+# --- cancelled callers
 
 
 async def test_a_batch_that_is_cancelled_happens_wholly_or_not_at_all(url: str, store: threadkeep.KeepStore) -> None:
@@ -483,7 +481,7 @@ async def test_cancelled_searches_leave_the_store_usable(store: threadkeep.KeepS
 
 
 async def test_no_call_blocks_the_event_loop(url: str) -> None:
-    """The fixture `unblocked_loop` raises where one would."""
+    """The fixture `unblocked_loop` raises if a loop is blocked."""
     keep = threadkeep.open(url, index=index_for(url), ttl={"default_ttl": 1, "sweep_interval_minutes": 1})
     store = keep.store
     await store.setup()
@@ -593,7 +591,7 @@ def test_a_store_may_be_forked(url: str) -> None:
 
 
 def test_a_search_and_its_batch_are_answered_from_one_call(store: threadkeep.KeepStore) -> None:
-    """Reads of a batch see what was there before its puts, whoever else writes."""
+    """Reads of a batch see the state before its puts, whoever else writes."""
     store.put(HOME, "k", {"text": "apple", "n": 0})
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""threadkeep's store against its own public suite, on every backend and in both colours."""
+"""threadkeep's store passes its own public suite, on every backend, sync and async."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A crash at any request of any verb of the store, a kill of the process, connections that are ended: no batch is half done.
+"""Crashes at every request of every store verb, killed processes, terminated connections: no batch is half done.
 
-Each verb is done again and again, crashing one request later each time, before the request is executed or after it (its
-reply got lost), until it gets through. After each crash everything is as it was before the verb or as it is after it:
-memories, vectors and words. Doing the verb again ends where an undisturbed one ends. An embedding that fails changes
-nothing at all.
+Each verb is repeated, crashing one request later each time, before or after the request is executed (its reply got
+lost), until it succeeds. After each crash everything is as it was before the verb or as it is after it: memories,
+vectors and words. Repeating the verb ends in the same state as an undisturbed one. An embedding that fails changes
+nothing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ import pytest
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 
 import postgres_servers
-import shared_pool
 import stored_memories
 import threadkeep
 from killed_writers import kill, start
 from memory_batches import HOME, INDEX, check_batch, replacing_batch
-from test_crashes import NEVER, Crashing, place_of
+from test_crashes import NEVER, Crashing, location_of, new_transport
 from test_postgres import blocked, execute, fresh_name
 from test_postgres_faults import again_and_again, connections, end_backends
 from threadkeep.backends.in_memory.backend import InMemoryBackend
-from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.drivers.runner import Transport
 from threadkeep.engine.memories import plans as memory_plans
@@ -42,8 +40,6 @@ from threadkeep.errors import Unavailable
 from threadkeep.keep import Keep
 from threadkeep.plan import Failure, Reply, try_call
 from threadkeep.session import Caches, Session
-from threadkeep.transports.direct import Direct
-from threadkeep.transports.sqlite import SqliteFile
 
 MINUTE = 60_000_000
 AWAY = ("away", "b")
@@ -51,14 +47,14 @@ AWAY = ("away", "b")
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Its only number is the time."""
+    """A clock whose only number is the time."""
     now = [1_800_000_000_000_000]
     monkeypatch.setattr("threadkeep.clock.now_us", lambda: now[0])
     return now
 
 
 class World:
-    """A storage with some memories, and how to come back to it after a crash."""
+    """A storage with some memories, and how to reopen it after a crash."""
 
     def __init__(self, path: Path | str | None, tenant: str, clock: list[int]) -> None:
         self.path, self.tenant, self.clock = path, tenant, clock
@@ -71,11 +67,11 @@ class World:
 
     @property
     def is_on_valkey(self) -> bool:
-        """There are no words there, and fewer looks at it: what concerns all namespaces asks all partitions."""
+        """Valkey has no words, and is read less often: reading all namespaces queries all partitions."""
         return isinstance(self.path, str) and self.path.startswith("valkey:")
 
     def start(self) -> None:
-        """As a new process would: nothing is remembered."""
+        """Open a Keep without caches, as a new process would."""
         self.transport = Crashing(self.reach())
         self._keeps.append(self.opened(self.transport))
 
@@ -84,29 +80,25 @@ class World:
         return Keep(Session(transport, tenant=self.tenant, caches=Caches(1 << 26)), None, index=chosen)
 
     def reach(self) -> Transport:
-        """A new transport to the same rows."""
-        if isinstance(self.path, str):
-            return shared_pool.transport(url=self.path)
-        if self.path is None:
-            return Direct(self._memory)
-        return SqliteFile(self.path, SqliteDialect(), durability="relaxed", timeout=5)
+        """Return a new transport to the same rows."""
+        return new_transport(self.path, self._memory)
 
     @property
     def keep(self) -> Keep:
         return self._keeps[-1]
 
     def tale(self) -> Any:
-        """All that there is: items, what queries find, what expires when; checked for what was left behind."""
-        told: list[Any] = []
+        """Read everything: items, what queries find, expiry; and check for leftovers."""
+        contents: list[Any] = []
         kinds, minutes = (("vector", "text"), (0, 4, 6, 11)) if not self.is_on_valkey else (("vector",), (4, 6))
         for kind in kinds:
             with self.opened(self.reach(), {**INDEX, "search": kind}) as reader:
-                told += [_scored(reader.store, text, kind) for text in ("apple", "rain", "plum")[: len(minutes)]]
-                told += [_living(reader.store, self.clock, later) for later in minutes]
-        return told, self.rows()
+                contents += [_scored(reader.store, text, kind) for text in ("apple", "rain", "plum")[: len(minutes)]]
+                contents += [_living(reader.store, self.clock, later) for later in minutes]
+        return contents, self.rows()
 
     def rows(self) -> dict[MemoryKey, Any]:
-        """Of each memory, over or not: its vectors, and whether it has words."""
+        """Return for each memory, expired or not, its vectors, and whether it has words."""
         if self.path is None:
             return {}
         assert stored_memories.find_leftovers(self.path, self.tenant) == []
@@ -119,13 +111,13 @@ class World:
 
 
 def _scored(store: threadkeep.KeepStore, text: str, kind: str) -> Any:
-    """What a query finds. Tenants have memories of other numbers, so those that are equally good are in another order."""
+    """Return what a query finds. Memory numbers differ between tenants, and so does the order of equal hits."""
     found = store.search((), query=text, refresh_ttl=False)
     return {(item.namespace, item.key): round(item.score or 0, 6) if kind == "vector" else None for item in found}
 
 
 def _living(store: threadkeep.KeepStore, clock: list[int], minutes: int) -> list[Any]:
-    """What will be there then, unless somebody reads it."""
+    """Return what will exist at that time, unless somebody reads it."""
     clock[0] += minutes * MINUTE
     found = store.search((), limit=100, refresh_ttl=False)
     clock[0] -= minutes * MINUTE
@@ -170,7 +162,7 @@ FIRST_COMMIT = {
         SearchOp((), refresh_ttl=False), PutOp(HOME, "new", {"text": "rain"}), PutOp(HOME, "b", None)
     )
 }
-"""Of verbs with two commits what the first does: what was read lives longer only after what was asked for is stored."""
+"""The state after the first commit of verbs with two: reads restart a TTL only after the requested change is stored."""
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -178,7 +170,7 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path, clock: list[int]) 
     made: list[World] = []
 
     def make() -> World:
-        made.append(World(*place_of(request.param, tmp_path / f"{len(made)}.db"), clock))
+        made.append(World(*location_of(request.param, tmp_path / f"{len(made)}.db"), clock))
         return made[-1]
 
     yield make
@@ -222,7 +214,7 @@ def test_a_crash_at_any_request_leaves_everything_as_before_or_as_after(
 @pytest.mark.parametrize("new_world", ["valkey"], indirect=True)
 @pytest.mark.parametrize("name", ["put with fewer vectors", "many", "sweep"])
 def test_the_same_on_valkey_for_some_verbs(new_world: Callable[[], World], name: str) -> None:
-    """To look at all that is there takes long, since all partitions are asked."""
+    """Reading everything takes long, because all partitions are queried."""
     test_a_crash_at_any_request_leaves_everything_as_before_or_as_after(new_world, name)
 
 
@@ -243,7 +235,7 @@ def test_a_crash_between_the_commits_of_a_sweep_leaves_whole_memories(
         assert {place.key for place in world.rows()} <= {"a", "b", "c", "d"}
 
 
-# --- embeddings that fail
+# --- failing embeddings
 
 WRONG: dict[str, Callable[[Sequence[str]], Any]] = {
     "raises": lambda texts: 1 / 0,
@@ -276,7 +268,7 @@ def test_an_embedding_that_fails_changes_nothing(new_world: Callable[[], World],
     assert world.tale() == before
 
 
-# --- processes that are killed
+# --- killed processes
 
 KILLED = """
 import sys, threadkeep
@@ -304,7 +296,7 @@ def named(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 def application(url: str) -> str:
-    """The name of the schema, and of the connections."""
+    """Return the name of the schema, and of the connections."""
     return url.partition("application_name=")[2]
 
 
@@ -314,21 +306,21 @@ def test_a_process_that_is_killed_leaves_whole_batches(named: str) -> None:
     for _ in range(3):
         child = start(KILLED, named, n)
         assert child.stdout is not None
-        heard = child.stdout.readline().decode()
+        output = child.stdout.readline().decode()
         time.sleep(chance.uniform(0, 0.25))
-        heard += kill(child)
+        output += kill(child)
         if named.startswith("postgres"):
             assert postgres_servers.wait_until(
                 lambda: not connections(postgres_servers.shared(), application(named)), 10
             )
         last = check_batch(named)
-        assert last in (acknowledged := int(heard.split()[-1]), acknowledged + 1)
+        assert last in (acknowledged := int(output.split()[-1]), acknowledged + 1)
         n = last
     if named.startswith("sqlite"):
         check_file(Path(named.removeprefix("sqlite:///")))
 
 
-# --- PostgreSQL: connections that are ended, statements that are cancelled
+# --- PostgreSQL: terminated connections, cancelled statements
 
 
 @pytest.mark.parametrize("named", ["postgres"], indirect=True)
@@ -362,7 +354,7 @@ class Waiting:
         self.outcome = try_call(lambda: self.keep.store.batch(replacing_batch(2)))
 
     def go_on(self) -> Any:
-        """Let it go on; how it ends."""
+        """Let the writer continue, and return how it ends."""
         self._holder.close()
         self._thread.join(30)
         return self.outcome

@@ -1,4 +1,4 @@
-"""What filters over memories mean: rule by rule, beside LangGraph's own store, and where we differ from it."""
+"""The meaning of store filters: rule by rule, compared with LangGraph's InMemoryStore, and where we differ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def found(filter: Any, value: dict[str, Any]) -> bool:
 
 
 def upstream(filter: Any, value: dict[str, Any]) -> bool:
-    """What LangGraph's InMemoryStore says."""
+    """Return what LangGraph's InMemoryStore finds."""
     store = InMemoryStore()
     store.put(("n",), "k", value)
     return bool(store.search(("n",), filter=filter))
@@ -40,11 +40,32 @@ EQUAL = [
     ("\x00\ud800", "\x00\ud800"), ([], []), ([1, [2]], [1.0, [2]]), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({}, {}),
 ]  # fmt: skip
 DIFFERENT = [
-    (1, True), (0, False), (1.0, True), (1, "1"), ("", None), (0, None), (False, None), ([], None), ({}, None), ({}, []),
-    (2**53 + 1, float(2**53)), (10**23, 1e23), (10**400, 1e308), ([1, 2], [2, 1]), ([1], [1, 1]), ([1], [True]),
-    ({"a": 1}, {"a": True}), ({"a": 1}, {"a": 1, "b": None}), ({"a": None}, {}), ({"a": None}, {"b": None}),
-    ("a", "A"), ("é", "e\u0301"), ([], ""), (1, [1]), ("a", ["a"]),
-]  # fmt: skip
+    (1, True),
+    (0, False),
+    (1.0, True),
+    (1, "1"),
+    ("", None),
+    (0, None),
+    (False, None),
+    ([], None),
+    ({}, None),
+    ({}, []),
+    (2**53 + 1, float(2**53)),
+    (10**23, 1e23),
+    (10**400, 1e308),
+    ([1, 2], [2, 1]),
+    ([1], [1, 1]),
+    ([1], [True]),
+    ({"a": 1}, {"a": True}),
+    ({"a": 1}, {"a": 1, "b": None}),
+    ({"a": None}, {}),
+    ({"a": None}, {"b": None}),
+    ("a", "A"),
+    ("é", "e\u0301"),
+    ([], ""),
+    (1, [1]),
+    ("a", ["a"]),
+]
 
 
 @pytest.mark.parametrize(("one", "other"), EQUAL)
@@ -93,7 +114,7 @@ def test_a_tree_does_not_change_with_the_operand_it_was_made_of() -> None:
     assert matches(node, {"k": ["a"]})
 
 
-# --- what is missing
+# --- missing values
 
 
 @pytest.mark.parametrize(
@@ -169,7 +190,7 @@ def test_an_infinite_operand_is_beyond_all_numbers() -> None:
     assert not found({"k": {"$lt": INF}}, {"k": "a"})
 
 
-# --- what is inside
+# --- nested values
 
 
 def test_contains_asks_for_an_element_or_for_a_part_of_a_str() -> None:
@@ -235,7 +256,7 @@ def test_the_longest_beginning_of_a_key_that_is_there_decides(key: str, value: d
 # --- logic
 
 
-def test_logic_takes_filters_beside_keys() -> None:
+def test_logic_takes_filters_next_to_keys() -> None:
     filter = {"a": 1, "$or": [{"b": 1}, {"c": {"$gt": 1}, "d": 1}], "$not": {"e": 1}}
     assert found(filter, {"a": 1, "b": 1})
     assert found(filter, {"a": 1, "c": 2, "d": 1})
@@ -257,7 +278,7 @@ def test_logic_takes_conditions_under_a_key() -> None:
     assert found({"k": {"$not": {"$or": [{"$lt": 1}, [1]]}}}, {"k": [2]})
 
 
-# --- what is refused
+# --- refused filters
 
 
 @pytest.mark.parametrize(
@@ -290,7 +311,7 @@ def test_what_an_operator_cannot_take_is_a_value_error(filter: Any, says: str) -
 @pytest.mark.parametrize(
     "filter", [5, "a", [], [{"a": 1}], {1: 2}, {"a": {1: 2}}, {"a": {None: 2, "$eq": 1}}, {"$not": 5}, {"$and": [None]}]
 )
-def test_what_is_no_filter_is_a_type_error(filter: Any) -> None:
+def test_an_invalid_filter_is_a_type_error(filter: Any) -> None:
     with pytest.raises(TypeError):
         parse(filter)
 
@@ -298,7 +319,7 @@ def test_what_is_no_filter_is_a_type_error(filter: Any) -> None:
 @pytest.mark.parametrize(
     "around", [lambda f: {"k": f}, lambda f: {"$not": f}, lambda f: {"$or": [f]}, lambda f: {"k": [f]}]
 )
-def test_a_filter_has_at_most_so_many_levels(around: Any) -> None:
+def test_a_filter_has_a_maximum_depth(around: Any) -> None:
     filter: Any = {"k": 1}
     while True:
         deeper = around(filter)
@@ -318,7 +339,7 @@ def test_a_filter_that_contains_itself_is_refused() -> None:
         parse(filter)
 
 
-# --- beside InMemoryStore
+# --- compared with InMemoryStore
 
 KEYS = st.sampled_from(["a", "b", "c"])
 SCALARS = st.one_of(st.none(), st.sampled_from(["", "x", "y"]), st.integers(2, 4), st.sampled_from([2.0, 2.5]))
@@ -342,7 +363,7 @@ def test_what_both_understand_has_the_same_answer_as_in_memory_store(
     try:
         expected = upstream(filter, value)
     except (TypeError, ValueError):
-        assume(False)  # a range over what is no number: ours does not match, see below
+        assume(False)  # a range over a value that is not a number: ours does not match, see below
         raise
     assert found(filter, value) is expected
 

@@ -1,4 +1,4 @@
-"""What is indexed of a value: it is checked and copied first, and its words are the same in every database."""
+"""Indexing a value: it is checked and copied first, and its words are the same in every database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from threadkeep.engine.memories.words import words
 LETTERS = [chr(code) for code in range(0x80, 0x30000) if chr(code).isalnum()]
 
 
-# --- values are looked at before their texts
+# --- values are checked before their texts
 
 
 def itself() -> dict[str, Any]:
@@ -54,10 +54,10 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
 )
 @pytest.mark.parametrize("wrong", REFUSED)
 def test_a_value_that_is_refused_is_not_embedded_and_says_where(wrong: str, index: Any) -> None:
-    asked: list[Any] = []
+    embedded_texts: list[Any] = []
 
     def asking(texts: Sequence[str]) -> list[list[float]]:
-        asked.extend(texts)
+        embedded_texts.extend(texts)
         return embed(texts)
 
     value, error, said = REFUSED[wrong]
@@ -65,11 +65,11 @@ def test_a_value_that_is_refused_is_not_embedded_and_says_where(wrong: str, inde
     with threadkeep.open("memory://", index=index) as keep:
         with pytest.raises(error, match=said):
             keep.store.batch([PutOp(HOME, "good", {"text": "rain"}), PutOp(HOME, "bad", value)])
-        assert asked == []
+        assert embedded_texts == []
         assert keep.store.search(HOME) == []
 
 
-async def test_what_is_done_to_a_value_while_it_is_embedded_is_not_kept(url: str) -> None:
+async def test_changing_a_value_while_it_is_embedded_changes_nothing(url: str) -> None:
     embedding, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(texts: Sequence[str]) -> list[list[float]]:
@@ -89,7 +89,7 @@ async def test_what_is_done_to_a_value_while_it_is_embedded_is_not_kept(url: str
         assert [item.value for item in found] == [{"text": "apple", "list": [1]}]
 
 
-# --- words at their limits
+# --- limits of words
 
 
 def test_a_value_of_very_many_different_words_is_stored_and_found(word_search_url: str) -> None:
@@ -106,7 +106,7 @@ def test_a_value_of_very_many_different_words_is_stored_and_found(word_search_ur
 
 
 def test_many_texts_that_together_have_very_many_words_are_stored_and_found(word_search_url: str) -> None:
-    """No text alone is more than a database takes; all of them are."""
+    """No single text exceeds a database's limit; all of them together do."""
     value = {
         f"leaf {n}": " ".join(hashlib.sha256(f"{n}.{m}".encode()).hexdigest() for m in range(800)) for n in range(40)
     }
@@ -141,7 +141,7 @@ DATABASES = {
 
 @pytest.fixture(params=["memory", "sqlite", *DATABASES])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[str]:
-    """Every backend, and PostgreSQL with other ideas of what a letter is."""
+    """Every backend, and PostgreSQL with other locales' idea of a letter."""
     if request.param not in DATABASES:
         yield "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'keep.db'}"
         return

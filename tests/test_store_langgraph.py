@@ -1,6 +1,6 @@
-"""The store inside LangGraph: nodes, tools, agents and entrypoints that remember, on every backend and in both colours.
+"""The store inside LangGraph: nodes, tools, agents and entrypoints, on every backend, sync and async.
 
-Each graph is compiled with both faces of one Keep: its checkpointer and its store.
+Each graph is compiled with the checkpointer and the store of one Keep.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def config(thread: str, user: str = "1") -> Any:
     return {"configurable": {"thread_id": thread, "user_id": user}}
 
 
-def said(text: str) -> dict[str, Any]:
+def user_input(text: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}]}
 
 
@@ -48,10 +48,10 @@ def last(state: Any) -> str:
     return str(state["messages"][-1].content)
 
 
-# --- seed 001, "Memory Store": the whole example, with a Keep in place of InMemoryStore and InMemorySaver
+# --- the whole example "Memory Store" of LangGraph's documentation, with a Keep
 
 FOODS = ["like eat pizza food cuisine", "user 2024 updated", "dinner plans"]
-"""Texts are near that share words of the same line; so a question about food finds food."""
+"""Texts are similar if they share words of the same line, so a question about food finds food."""
 
 
 def embed_foods(texts: Sequence[str]) -> list[list[float]]:
@@ -72,14 +72,14 @@ async def test_memories_are_put_and_read_as_the_guide_does_it(keep: threadkeep.K
     memory_id = str(uuid.uuid4())
     await call(keep.store, "put", namespace_for_memory, memory_id, {"food_preference": "I like pizza"})
     memories = await call(keep.store, "search", namespace_for_memory)
-    told = memories[-1].dict()
-    assert told["value"] == {"food_preference": "I like pizza"}
-    assert (told["key"], told["namespace"]) == (memory_id, ["1", "memories"])
-    assert told["created_at"] == told["updated_at"]
+    item_dict = memories[-1].dict()
+    assert item_dict["value"] == {"food_preference": "I like pizza"}
+    assert (item_dict["key"], item_dict["namespace"]) == (memory_id, ["1", "memories"])
+    assert item_dict["created_at"] == item_dict["updated_at"]
     peer = InMemoryStore()
     peer.put(namespace_for_memory, memory_id, {"food_preference": "I like pizza"})
     theirs = peer.search(namespace_for_memory)[-1].dict()
-    assert {key: type(value) for key, value in told.items()} == {key: type(value) for key, value in theirs.items()}
+    assert {key: type(value) for key, value in item_dict.items()} == {key: type(value) for key, value in theirs.items()}
 
 
 async def test_memories_are_found_by_meaning_as_the_guide_does_it(keep: threadkeep.Keep, call: Caller) -> None:
@@ -131,7 +131,7 @@ async def test_threads_of_one_user_share_memories_as_the_guide_does_it(keep: thr
     assert [list(update) for update in updates] == [["call_model"], ["update_memory"]]
     await call(keep.store, "put", ("1", "memories"), "food", {"memory": "I like pizza"})
     await call(keep.store, "put", ("2", "memories"), "food", {"memory": "I like soup"})
-    answered = await call(graph, "invoke", said("what do I like to eat?"), config("2"))
+    answered = await call(graph, "invoke", user_input("what do I like to eat?"), config("2"))
     assert answered["messages"][-1].content.splitlines()[0] == "I like pizza"
     assert "soup" not in answered["messages"][-1].content
     state = await call(graph, "get_state", config("2"))
@@ -140,7 +140,7 @@ async def test_threads_of_one_user_share_memories_as_the_guide_does_it(keep: thr
     assert await call(keep.store, "list_namespaces") == [("1", "memories"), ("2", "memories")]
 
 
-# --- where nodes get the store from
+# --- how nodes get the store
 
 
 class Counted(TypedDict):
@@ -157,7 +157,7 @@ class User:
 
 
 def counted(store: BaseStore, name: str) -> dict[str, int]:
-    """One more than the last time; sync."""
+    """Return one more than the last time (sync)."""
     item = store.get(("counts", name), "count")
     count = item.value["n"] + 1 if item else 1
     store.put(("counts", name), "count", {"n": count})
@@ -296,18 +296,18 @@ async def anote(text: str, store: Annotated[Any, InjectedStore()], config: Runna
 
 
 @tool
-def look(about: str, runtime: ToolRuntime) -> str:
+def look(topic: str, runtime: ToolRuntime) -> str:
     """Look for something about the user."""
     assert runtime.store is not None
-    found = runtime.store.search((runtime.config["configurable"]["user_id"], "notes"), query=about, limit=1)
+    found = runtime.store.search((runtime.config["configurable"]["user_id"], "notes"), query=topic, limit=1)
     return found[0].value["text"] if found else "nothing"
 
 
 @tool
-async def alook(about: str, runtime: ToolRuntime) -> str:
+async def alook(topic: str, runtime: ToolRuntime) -> str:
     """Look for something about the user."""
     assert runtime.store is not None
-    found = await runtime.store.asearch((runtime.config["configurable"]["user_id"], "notes"), query=about, limit=1)
+    found = await runtime.store.asearch((runtime.config["configurable"]["user_id"], "notes"), query=topic, limit=1)
     return found[0].value["text"] if found else "nothing"
 
 
@@ -327,15 +327,15 @@ async def test_a_tool_node_gives_the_store_to_its_tools(word_keep: threadkeep.Ke
     node = ToolNode([anote, alook] if a else [note, look])
     builder = StateGraph(MessagesState).add_node("tools", node).add_edge(START, "tools")
     graph = builder.compile(checkpointer=word_keep.checkpointer, store=word_keep.store)
-    told = await call(graph, "invoke", {"messages": [wanted(f"{a}note", text="likes green tea")]}, config("1"))
-    assert last(told) == "noted likes green tea"
-    asked = {"messages": [wanted(f"{a}look", about="tea")]}
+    item_dict = await call(graph, "invoke", {"messages": [wanted(f"{a}note", text="likes green tea")]}, config("1"))
+    assert last(item_dict) == "noted likes green tea"
+    asked = {"messages": [wanted(f"{a}look", topic="tea")]}
     assert last(await call(graph, "invoke", asked, config("2"))) == "likes green tea"
     assert last(await call(graph, "invoke", asked, config("3", user="2"))) == "nothing"
 
 
 class Actor(BaseChatModel):
-    """Says its lines, one after the other."""
+    """A model that returns its lines in order."""
 
     lines: list[AIMessage]
 
@@ -359,7 +359,7 @@ def langgraph_agent(model: Any, tools: list[BaseTool], keep: threadkeep.Keep) ->
     from langgraph.prebuilt import create_react_agent
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # LangGraph has moved it, and many still have it
+        warnings.simplefilter("ignore")  # LangGraph has moved it, but many still use it
         return create_react_agent(model, tools, checkpointer=keep.checkpointer, store=keep.store)
 
 
@@ -370,14 +370,14 @@ async def test_an_agent_notes_in_one_thread_and_knows_in_another(
     a = "a" if isinstance(call, AsyncCaller) else ""
     tools: Any = [anote, alook] if a else [note, look]
     lines = [wanted(f"{a}note", text="likes green tea"), AIMessage("I will remember.")]
-    talk = await call(make(Actor(lines=lines), tools, word_keep), "invoke", said("I like green tea"), config("1"))
+    talk = await call(make(Actor(lines=lines), tools, word_keep), "invoke", user_input("I like green tea"), config("1"))
     assert last(talk) == "I will remember."
-    lines = [wanted(f"{a}look", about="what tea?"), AIMessage("Green tea.")]
-    talk = await call(make(Actor(lines=lines), tools, word_keep), "invoke", said("Which tea?"), config("2"))
+    lines = [wanted(f"{a}look", topic="what tea?"), AIMessage("Green tea.")]
+    talk = await call(make(Actor(lines=lines), tools, word_keep), "invoke", user_input("Which tea?"), config("2"))
     assert [m.content for m in talk["messages"] if isinstance(m, ToolMessage)] == ["likes green tea"]
 
 
-# --- langmem, where it is installed
+# --- langmem, if it is installed
 
 
 @pytest.fixture
@@ -387,7 +387,7 @@ def langmem_tools() -> Any:
     return langmem.create_manage_memory_tool(namespace), langmem.create_search_memory_tool(namespace)
 
 
-async def test_the_tools_of_langmem_remember_change_forget_and_find(url: str, call: Caller, langmem_tools: Any) -> None:
+async def test_the_tools_of_langmem_add_change_delete_and_find(url: str, call: Caller, langmem_tools: Any) -> None:
     index: Any = {"dims": DIMS, "embed": embed}
     async with threadkeep.open(url, index=index) as keep:
         builder = StateGraph(MessagesState).add_node("tools", ToolNode(list(langmem_tools))).add_edge(START, "tools")
@@ -397,11 +397,11 @@ async def test_the_tools_of_langmem_remember_change_forget_and_find(url: str, ca
             message = wanted(name, **args)
             return last(await call(graph, "invoke", {"messages": [message]}, config(uuid.uuid4().hex, user)))
 
-        told = await use("manage_memory", content="likes apple pie", action="create")
+        item_dict = await use("manage_memory", content="likes apple pie", action="create")
         await use("manage_memory", content="hates rain", action="create")
         found = await use("search_memory", query="apple", limit=1)
         assert "likes apple pie" in found
-        id = re.findall(r"[0-9a-f-]{36}", told)[0]
+        id = re.findall(r"[0-9a-f-]{36}", item_dict)[0]
         await use("manage_memory", content="likes plum cake", action="update", id=id)
         assert "plum cake" in await use("search_memory", query="plum", limit=1)
         assert "apple" not in await use("search_memory", query="apple")

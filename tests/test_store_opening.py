@@ -1,4 +1,4 @@
-"""How a store is opened, set up, swept, read only, closed; what is wrong with options; tenants; files of an older schema."""
+"""Opening, setting up, sweeping and closing a store; read-only; wrong options; tenants; files of an older schema."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SOON = 0.0005
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Its only number is the time."""
+    """A clock whose only number is the time."""
     now = [1_800_000_000_000_000]
     monkeypatch.setattr("threadkeep.clock.now_us", lambda: now[0])
     return now
@@ -72,7 +72,7 @@ async def test_from_conn_string_serves_async_with(lasting_url: str) -> None:
         assert keys(await store.asearch(HOME)) == ["k"]
 
 
-def test_an_error_inside_with_closes_and_comes_out(url: str) -> None:
+def test_an_error_inside_with_closes_and_is_raised(url: str) -> None:
     with pytest.raises(ZeroDivisionError), KeepStore.from_conn_string(url) as store:
         store.put(HOME, "k", {})
         1 / 0
@@ -80,7 +80,7 @@ def test_an_error_inside_with_closes_and_comes_out(url: str) -> None:
         store.get(HOME, "k")
 
 
-def test_an_option_that_there_is_not_is_a_type_error(url: str) -> None:
+def test_an_unknown_option_is_a_type_error(url: str) -> None:
     with pytest.raises(TypeError, match="pool_config"):
         KeepStore.from_conn_string(url, pool_config={})  # type: ignore[call-arg]
 
@@ -140,7 +140,7 @@ WRONG_OPTIONS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_OPTIONS)
-def test_a_wrong_option_is_told_when_the_keep_is_opened(wrong: str) -> None:
+def test_a_wrong_option_is_an_error_when_the_keep_is_opened(wrong: str) -> None:
     options, error, name = WRONG_OPTIONS[wrong]
     with pytest.raises(error, match=name):
         threadkeep.open("memory://", **options)
@@ -154,7 +154,7 @@ def test_the_options_of_the_official_stores_are_accepted(url: str) -> None:
 
 
 @pytest.mark.parametrize("measure", ["cosine", "inner_product", "l2"])
-def test_every_measure_puts_the_nearest_first(url: str, measure: str) -> None:
+def test_every_distance_type_puts_the_nearest_first(url: str, measure: str) -> None:
     with threadkeep.open(url, index={**NEAR, "distance_type": measure}) as keep:
         for text in ("apple", "rain", "apple rain"):
             keep.store.put(HOME, text, {"text": text})
@@ -184,7 +184,7 @@ WRONG_VECTORS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.parametrize("wrong", WRONG_VECTORS)
-async def test_an_embedder_that_gives_something_wrong_is_told_so(call: Caller, wrong: str) -> None:
+async def test_a_wrong_result_of_an_embedder_is_an_error(call: Caller, wrong: str) -> None:
     given, said = WRONG_VECTORS[wrong]
     async with threadkeep.open("memory://", index={**NEAR, "embed": lambda texts: given}) as keep:
         with pytest.raises(ValueError, match=said):
@@ -193,7 +193,7 @@ async def test_an_embedder_that_gives_something_wrong_is_told_so(call: Caller, w
 
 
 @pytest.mark.parametrize("given", [None, [], 5])
-async def test_an_embedder_that_gives_nothing_for_a_query_is_told_so(call: Caller, given: Any) -> None:
+async def test_no_vector_for_a_query_is_an_error(call: Caller, given: Any) -> None:
     async with threadkeep.open("memory://", index={**NEAR, "embed": lambda texts: given}) as keep:
         with pytest.raises(ValueError, match="embedding function"):
             await call(keep.store, "search", HOME, query="apple")
@@ -337,12 +337,12 @@ def test_no_sweeper_starts_on_a_closed_keep(url: str) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "error"), [(-1, ValueError), ("5", TypeError), (float("nan"), ValueError)])
-def test_a_wrong_interval_is_told_at_once(wrong: Any, error: type[Exception]) -> None:
+def test_a_wrong_interval_is_an_error_at_once(wrong: Any, error: type[Exception]) -> None:
     with threadkeep.open("memory://") as keep, pytest.raises(error, match="sweep_interval_minutes"):
         keep.store.start_ttl_sweeper(wrong)
 
 
-def test_reading_lets_live_by_default_and_not_if_the_store_is_told_so(url: str, clock: list[int]) -> None:
+def test_reading_restarts_the_ttl_unless_the_store_is_set_otherwise(url: str, clock: list[int]) -> None:
     for refresh in (True, False):
         with threadkeep.open(url, ttl={"refresh_on_read": refresh}) as keep:
             store = keep.store
@@ -421,12 +421,12 @@ def test_tenants_do_not_see_each_other(lasting_url: str, clock: list[int]) -> No
         keeps[tenant].close()
 
 
-# --- databases of the schema before there were memories
+# --- databases of the schema version before memories
 
 
 @contextmanager
 def hours_for_ticks(url: str) -> Iterator[None]:
-    """The column that was called otherwise, for the code of today."""
+    """Rename the column that has a new name today."""
     if not url.startswith("postgres"):
         yield
         return
@@ -438,7 +438,7 @@ def hours_for_ticks(url: str) -> Iterator[None]:
 
 @pytest.fixture
 def old_url(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Made with the first block of the schema only, and used."""
+    """A database made with the first block of the schema only, and used."""
     with monkeypatch.context() as patch:
         patch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", 1)
         with threadkeep.open(tables_url) as keep:

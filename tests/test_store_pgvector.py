@@ -1,6 +1,6 @@
-"""Vectors on PostgreSQL with pgvector: who ranks them, that the index finds what is nearest, and what happens without it.
+"""Vectors on PostgreSQL with pgvector: who ranks them, that the index finds the nearest, and what happens without it.
 
-The thresholds are low, so that some thousand vectors are many: `FEW` are compared one by one, a client holds `MOST`.
+The thresholds are low, so that some thousand vectors are many: `FEW` are compared one by one, a client caches `MOST`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def filled(vector_store: VectorStore, documents: list[Document]) -> VectorStore:
 
 
 def indexed(vector_store: VectorStore, documents: list[Document]) -> VectorStore:
-    """Filled, and met by somebody who finds it large."""
+    """Fill a store, and let a Keep find that it is large."""
     filled(vector_store, documents)
     with vector_store.open(1) as keep:
         search(keep, documents[0].namespace[:1], 0)
@@ -75,13 +75,13 @@ def singles(
 def recall(
     keep: threadkeep.Keep, vector_store: VectorStore, prefix: tuple[str, ...], documents: list[Document], **options: Any
 ) -> float:
-    """The share of the ten nearest, over all questions, that is found among ten."""
+    """Return the recall of the ten nearest, over all questions."""
     questions = range(len(vector_store.rows) - QUERIES, len(vector_store.rows))
     hits = [vector_store.nearest(n, documents).keys() & search(keep, prefix, n, **options).keys() for n in questions]
     return sum(map(len, hits)) / (10 * QUERIES)
 
 
-# Who ranks
+# --- who ranks
 
 
 def test_a_small_partition_is_ranked_by_the_client_and_has_no_index(watched: QueryPlans) -> None:
@@ -133,7 +133,7 @@ def test_the_index_is_used_with_and_without_statistics(watched: QueryPlans) -> N
             vector_store.execute("ANALYZE {schema}.tk_vectors")
 
 
-# What is found
+# --- what is found
 
 
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES.keys())
@@ -154,7 +154,7 @@ def test_what_few_match_is_compared_one_by_one(
     assert not watched.by_index(library.index)
 
 
-def test_a_small_partition_beside_a_large_one_stays_with_the_client(
+def test_a_small_partition_next_to_a_large_one_is_ranked_by_the_client(
     library: VectorStore, keep: threadkeep.Keep, watched: QueryPlans
 ) -> None:
     search(keep, ("notes",), COUNT)
@@ -164,7 +164,7 @@ def test_a_small_partition_beside_a_large_one_stays_with_the_client(
 
 
 @pytest.mark.parametrize("filter", [None, KIND], ids=["all", "a filter"])
-def test_pages_have_no_doubles_and_no_holes(library: VectorStore, keep: threadkeep.Keep, filter: Any) -> None:
+def test_pages_have_no_duplicates_and_no_gaps(library: VectorStore, keep: threadkeep.Keep, filter: Any) -> None:
     documents = [document for document in NOTES if filter is None or document.kind == 1]
     pages = [search(keep, ("notes",), COUNT, limit=20, offset=20 * n, filter=filter) for n in range(15)]
     keys = [key for page in pages for key in page]
@@ -181,7 +181,7 @@ def test_the_last_page_ends_with_the_last_memory(library: VectorStore, keep: thr
     assert search(keep, ("notes",), COUNT, limit=100, offset=len(NOTES)) == {}
 
 
-def test_of_several_vectors_of_a_memory_the_best_counts() -> None:
+def test_the_best_of_several_vectors_of_a_memory_counts() -> None:
     rows = clustered(1800 + QUERIES)
     documents = [Document(("a",), f"k{n}", tuple(range(3 * n, 3 * n + 3))) for n in range(600)]
     vector_store = indexed(VectorStore(rows), documents)
@@ -196,7 +196,7 @@ LENGTHS = [*((measure, 48, 1000) for measure in MEASURES), ("cosine", 2100, 300)
 
 
 @pytest.mark.parametrize(("measure", "dims", "count"), LENGTHS)
-def test_each_measure_has_its_index(watched: QueryPlans, measure: str, dims: int, count: int) -> None:
+def test_each_distance_type_has_its_index(watched: QueryPlans, measure: str, dims: int, count: int) -> None:
     documents = singles(count)
     vector_store = indexed(VectorStore(clustered(count + QUERIES, dims), measure), documents)
     with vector_store.open(1) as keep:
@@ -208,7 +208,7 @@ def test_each_measure_has_its_index(watched: QueryPlans, measure: str, dims: int
     assert_same({key: scores[key] for key in near}, near)
 
 
-# The same as elsewhere
+# --- the same results as elsewhere
 
 
 @pytest.mark.parametrize(("measure", "dims"), [*((each, 32) for each in MEASURES), ("inner_product", 2100)])
@@ -237,7 +237,7 @@ def assert_same(one: dict[str, float], other: dict[str, float]) -> None:
     assert other == pytest.approx(one, abs=1e-5 * max(1, *map(abs, one.values())))
 
 
-# Without pgvector, or with it elsewhere
+# --- without pgvector, or with it in another schema
 
 
 def works_in_the_client(vector_store: VectorStore, watched: QueryPlans) -> None:
@@ -261,24 +261,24 @@ def works_by_an_index(vector_store: VectorStore, watched: QueryPlans, documents:
 
 @pytest.fixture
 def bare() -> Iterator[VectorStore]:
-    """A shelf in a database without pgvector."""
+    """A store in a database without pgvector."""
     vector_store = VectorStore(clustered(700))
     vector_store.fresh_database()
     yield vector_store
     vector_store.server.execute(f"DROP DATABASE {vector_store.database} WITH (FORCE)")
 
 
-def test_who_may_not_make_extensions_compares_in_the_client(bare: VectorStore, watched: QueryPlans) -> None:
+def test_without_the_right_to_create_extensions_the_client_ranks(bare: VectorStore, watched: QueryPlans) -> None:
     bare.ordinary_role()
     works_in_the_client(bare, watched)
 
 
 @pytest.mark.skipif(postgres_servers.oldest() is None, reason="no PostgreSQL 15")
-def test_a_server_that_has_no_pgvector_compares_in_the_client(watched: QueryPlans) -> None:
+def test_without_pgvector_the_client_ranks(watched: QueryPlans) -> None:
     works_in_the_client(VectorStore(clustered(700), server=postgres_servers.shared(postgres_servers.oldest())), watched)
 
 
-def test_who_may_make_extensions_makes_it(bare: VectorStore, watched: QueryPlans) -> None:
+def test_with_the_right_to_create_extensions_pgvector_is_installed(bare: VectorStore, watched: QueryPlans) -> None:
     works_by_an_index(filled(bare, singles(500)), watched, singles(500))
 
 
@@ -317,7 +317,7 @@ def test_pgvector_may_come_after_the_vectors(bare: VectorStore, watched: QueryPl
     works_by_an_index(bare, watched, singles(500))
 
 
-def test_a_read_only_keep_asks_the_database_and_makes_nothing(
+def test_a_read_only_keep_lets_the_database_rank_and_creates_nothing(
     watched: QueryPlans, caplog: pytest.LogCaptureFixture
 ) -> None:
     vector_store, documents = VectorStore(clustered(700)), singles(500)
@@ -329,7 +329,7 @@ def test_a_read_only_keep_asks_the_database_and_makes_nothing(
     assert caplog.records == []
 
 
-# One index
+# --- one index
 
 
 MEETING = """
@@ -343,7 +343,7 @@ with vector_store.open(300) as keep:
 """
 
 
-def test_processes_that_meet_a_large_partition_together_make_one_index() -> None:
+def test_concurrent_processes_create_one_index_of_a_large_partition() -> None:
     vector_store = filled(VectorStore(clustered(2000)), singles(1900))
     assert processes.run_concurrently(MEETING, [(vector_store.schema,)] * 8) == ["10\n"] * 8
     assert vector_store.indexes() == [True]
@@ -359,10 +359,10 @@ def test_what_is_left_of_an_index_that_was_not_finished_is_replaced() -> None:
         vector_store.wait_for_index()
 
 
-# What changes
+# --- changes
 
 
-def test_what_is_overwritten_or_gone_does_not_come_back() -> None:
+def test_overwritten_or_deleted_memories_are_not_found() -> None:
     rows = clustered(1200)
     vector_store = indexed(VectorStore(rows), singles(1000))
     with vector_store.open(MOST) as keep:
@@ -389,7 +389,7 @@ def test_a_memory_that_is_stored_is_found_at_once() -> None:
         assert next(iter(search(keep, ("a",), 1100))) == "new"
 
 
-# Where an index alone would find too little
+# --- cases in which an index alone would find too little
 
 
 ONES = np.ones(32)
@@ -423,14 +423,14 @@ def test_a_filter_that_the_database_cannot_answer_is_answered(with_index: bool) 
 
 @pytest.mark.parametrize("options", [{}, {"options": "-chnsw.max_scan_tuples=300"}], ids=["as it is", "a short scan"])
 def test_what_is_far_from_the_query_is_found_if_it_is_all_there_is(options: dict[str, str]) -> None:
-    """An index is searched outward from the query, and not to the end: 300 stand for the 20,000 that are looked at."""
+    """An index is searched outward from the query, but not to the end: 300 stand for the 20,000 rows it looks at."""
     vector_store = crowd(True, {"kind": 0}, {"kind": 1}, **options)
     with vector_store.open(MOST) as keep:
         assert len(search(keep, ("a",), 1200, filter=KIND)) == 10
         assert len(search(keep, ("a", "far"), 1200)) == 10
 
 
-# Numbers
+# --- precision
 
 
 @pytest.mark.parametrize("measure", MEASURES)

@@ -1,4 +1,4 @@
-"""Filters as SQL, against a real SQLite and a real PostgreSQL: no row that matches is left out, and few others come."""
+"""Filters as SQL, on a real SQLite and a real PostgreSQL: no matching row is excluded, and few others are returned."""
 
 from __future__ import annotations
 
@@ -22,22 +22,122 @@ from threadkeep.engine.memories.json_text import dump
 INF, NAN = float("inf"), float("nan")
 
 NUMBERS = [
-    0, 1, 1.0, -0.0, 0.5, -1, 5, 4.999999999999999, 5e-324, 2**53 - 1, 2**53, 2**53 + 1, float(2**53), 2.0**53 + 2, 2**63 - 1, 2**63,
-    2**63 + 1, -(2**63), -(2**63) - 1, -(2.0**63), 2**64, 10**22, 1e22, 10**23, 1e23, 10**23 - 1, 99999999999999991611392, 123456789012345678,
-    1.2345678901234568e17, 1e308, -1e308, 1.7976931348623157e308, 10**308, 10**389, 10**391, 10**400, -(10**400), 10**4000,
-]  # fmt: skip
+    0,
+    1,
+    1.0,
+    -0.0,
+    0.5,
+    -1,
+    5,
+    4.999999999999999,
+    5e-324,
+    2**53 - 1,
+    2**53,
+    2**53 + 1,
+    float(2**53),
+    2.0**53 + 2,
+    2**63 - 1,
+    2**63,
+    2**63 + 1,
+    -(2**63),
+    -(2**63) - 1,
+    -(2.0**63),
+    2**64,
+    10**22,
+    1e22,
+    10**23,
+    1e23,
+    10**23 - 1,
+    99999999999999991611392,
+    123456789012345678,
+    1.2345678901234568e17,
+    1e308,
+    -1e308,
+    1.7976931348623157e308,
+    10**308,
+    10**389,
+    10**391,
+    10**400,
+    -(10**400),
+    10**4000,
+]
 TEXTS = [
-    "", "a", "ab", "b", "B", "true", "null", "1", "0", "5", "\x00", "\x01", "\x010", "\x011", "\x02", "a\x00", "a\x01b", "\ud800", "\ud83d\ude00",
-    "😀", "é", "\uffff", "\ue000", "d800", '"', "'", "\\", "%", "%s", "?", "x" * 5000, "[]", "{}",
-]  # fmt: skip
+    "",
+    "a",
+    "ab",
+    "b",
+    "B",
+    "true",
+    "null",
+    "1",
+    "0",
+    "5",
+    "\x00",
+    "\x01",
+    "\x010",
+    "\x011",
+    "\x02",
+    "a\x00",
+    "a\x01b",
+    "\ud800",
+    "\ud83d\ude00",
+    "😀",
+    "é",
+    "\uffff",
+    "\ue000",
+    "d800",
+    '"',
+    "'",
+    "\\",
+    "%",
+    "%s",
+    "?",
+    "x" * 5000,
+    "[]",
+    "{}",
+]
 KEYS = [
-    "a", "b", "a.b", "b.a", "a.b.a", "a.b.a.b", "a.b.a.b.a", "", ".", "..", "a.", '"', 'a"b', "\\", 'a\\"', "\\u0061", "'", "é", "😀", "\x00",
-    "\x01", "\x011", "\ud800", "0", "[0]", "a[0]", "#", "%s", "?", "{}", "\n", "k" * 10_000, "key", "value", "type", "a$",
-]  # fmt: skip
+    "a",
+    "b",
+    "a.b",
+    "b.a",
+    "a.b.a",
+    "a.b.a.b",
+    "a.b.a.b.a",
+    "",
+    ".",
+    "..",
+    "a.",
+    '"',
+    'a"b',
+    "\\",
+    'a\\"',
+    "\\u0061",
+    "'",
+    "é",
+    "😀",
+    "\x00",
+    "\x01",
+    "\x011",
+    "\ud800",
+    "0",
+    "[0]",
+    "a[0]",
+    "#",
+    "%s",
+    "?",
+    "{}",
+    "\n",
+    "k" * 10_000,
+    "key",
+    "value",
+    "type",
+    "a$",
+]
 
 
 Rows = list[dict[str, Any]]
-ASKED = "SELECT id, told FROM (SELECT id, {} AS told FROM memories m) x WHERE told OR told IS NULL ORDER BY id"
+SELECT = "SELECT id, told FROM (SELECT id, {} AS told FROM memories m) x WHERE told OR told IS NULL ORDER BY id"
 
 
 class Sqlite:
@@ -81,12 +181,12 @@ class Postgres:
 Database = Sqlite | Postgres
 
 
-def asked(database: Database, filter: Any) -> set[int]:
-    """The rows that the database gives."""
+def select_ids(database: Database, filter: Any) -> set[int]:
+    """Return the rows that the database selects."""
     where, params = database.compile(parse(filter), "m.value")
-    told = database.execute(ASKED.format(where), params)
-    assert all(answer is not None for _, answer in told)
-    return {id for id, _ in told}
+    selected = database.execute(SELECT.format(where), params)
+    assert all(answer is not None for _, answer in selected)
+    return {id for id, _ in selected}
 
 
 def matching(filter: Any, rows: Rows) -> set[int]:
@@ -103,7 +203,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
             yield Postgres(connection)
 
 
-# --- no row that matches is left out
+# --- no matching row is excluded
 
 KEY = st.sampled_from(KEYS[:3]) | st.sampled_from([key for key in KEYS if len(key) < 99])
 NUMBER = st.one_of(
@@ -149,7 +249,7 @@ FILTER = st.recursive(st.dictionaries(KEY, CONDITION, min_size=1, max_size=2), l
 
 @st.composite
 def rows_and_filters(draw: Any) -> tuple[list[dict[str, Any]], Any]:
-    """Often with a filter that asks for what is there."""
+    """Often draw a filter for a value that exists."""
     rows, filter = draw(ROWS), draw(FILTER)
     row = draw(st.sampled_from(rows))
     usable = [key for key in row if not key.startswith("$")]
@@ -166,7 +266,7 @@ def rows_and_filters(draw: Any) -> tuple[list[dict[str, Any]], Any]:
 def test_no_row_that_matches_is_left_out(database: Database, given: tuple[list[dict[str, Any]], Any]) -> None:
     rows, filter = given
     database.fill(rows)
-    assert matching(filter, rows) <= asked(database, filter)
+    assert matching(filter, rows) <= select_ids(database, filter)
 
 
 CONTAINERS: list[Any] = [
@@ -192,53 +292,141 @@ def test_no_row_is_left_out_for_any_pair_of_odd_values(database: Database, opera
     database.fill(rows)
     for operand in [*odd, INF, -INF, NAN]:
         filter = {"k": {"$not": {operator: operand}} if negated else {operator: operand}}
-        assert matching(filter, rows) <= asked(database, filter)
+        assert matching(filter, rows) <= select_ids(database, filter)
 
 
-# --- what is exact
+# --- exact filters
 
 PLAIN_ROWS: list[dict[str, Any]] = [
     {"k": scalar, "other": number}
     for number, scalar in enumerate(
-        [None, True, False, 0, 1, 1.0, 2, 3, -4, 2.5, 2**53 - 1, "", "a", "ab", "b", "true", "1", "é", "😀", 'q"\\', "\x00", "\x01", "\ud800",
-         [], ["a"], ["a", "b"], ["b", "a"], [1], [None], [True], [["a"]], {}, {"a": 1}, {"a": {"b": "x"}}, {"a.b": "x", "b": 2}]
+        [
+            None,
+            True,
+            False,
+            0,
+            1,
+            1.0,
+            2,
+            3,
+            -4,
+            2.5,
+            2**53 - 1,
+            "",
+            "a",
+            "ab",
+            "b",
+            "true",
+            "1",
+            "é",
+            "😀",
+            'q"\\',
+            "\x00",
+            "\x01",
+            "\ud800",
+            [],
+            ["a"],
+            ["a", "b"],
+            ["b", "a"],
+            [1],
+            [None],
+            [True],
+            [["a"]],
+            {},
+            {"a": 1},
+            {"a": {"b": "x"}},
+            {"a.b": "x", "b": 2},
+        ]
     )
-] + [{}, {"k.a": 1}, {"other": 0, "k.a.b": "x"}]  # fmt: skip
+] + [{}, {"k.a": 1}, {"other": 0, "k.a.b": "x"}]
 EXACT = [
-    {"k": None}, {"k": True}, {"k": False}, {"k": "a"}, {"k": ""}, {"k": "true"}, {"k": "é"}, {"k": "😀"}, {"k": 'q"\\'}, {"k": "\x00"},
-    {"k": "\x01"}, {"k": "\ud800"}, {"k": 0}, {"k": 1}, {"k": 2**53 - 1}, {"k": -4}, {"missing": None}, {"missing": "a"}, {"k": "nowhere"},
-    {"k": {"$ne": "a"}}, {"k": {"$ne": True}}, {"k": {"$ne": None}}, {"k": {"$gt": "a"}, "other": {"$lt": 19}}, {"other": {"$lte": 7}},
-    {"other": {"$gt": 3, "$lt": 9}}, {"other": {"$not": {"$gte": 5}}}, {"other": {"$gt": 2.5}}, {"other": 3.0}, {"other": {"$ne": 3}},
-    {"k": {"$in": ["a", "é", "\x00", None, True]}}, {"k": {"$nin": ["a", "b"]}}, {"k": {"$in": []}}, {"k": {"$nin": []}},
-    {"other": {"$in": [1, 2, 99]}}, {"other": {"$nin": [1, 2, "a"]}}, {"k": {"$exists": True}}, {"k": {"$exists": False}},
-    {"k": {"$contains": "a"}, "other": {"$lt": 19}}, {"k": {"$contains": None}}, {"k": {"$contains": 1}}, {"k": {"$not": {"$contains": True}}},
-    {"k": ["a"]}, {"k": []}, {"k": {"$ne": ["a", "b"]}}, {"k": ["a", {"$ne": "a"}]}, {"k": {}}, {"k": {"a": 1}}, {"k": {"a": {"b": "x"}}},
-    {"k.a": 1}, {"k.a.b": "x"}, {"k.a": {"$exists": True}}, {"k.a": {"$exists": False}}, {"k.b": {"$ne": 2}}, {"k.a.b": {"$in": ["x", "y"]}},
-    {"$or": [{"k": "a"}, {"other": 3}]}, {"$not": {"k": "a"}}, {"$not": {"$or": [{"k": "a"}, {"other": {"$lt": 5}}]}},
-    {"$and": [{"k": {"$ne": None}}, {"$not": {"k": {"$in": ["a", 1]}}}], "other": {"$gt": 4}}, {"k": {"$not": {"a": 1}}},
-    {"k": {"$or": ["a", {"$exists": False}]}}, {"k": {"$eq": {"a": 1}}}, {}, None, {"$not": {}}, {"k": NAN},
-]  # fmt: skip
+    {"k": None},
+    {"k": True},
+    {"k": False},
+    {"k": "a"},
+    {"k": ""},
+    {"k": "true"},
+    {"k": "é"},
+    {"k": "😀"},
+    {"k": 'q"\\'},
+    {"k": "\x00"},
+    {"k": "\x01"},
+    {"k": "\ud800"},
+    {"k": 0},
+    {"k": 1},
+    {"k": 2**53 - 1},
+    {"k": -4},
+    {"missing": None},
+    {"missing": "a"},
+    {"k": "nowhere"},
+    {"k": {"$ne": "a"}},
+    {"k": {"$ne": True}},
+    {"k": {"$ne": None}},
+    {"k": {"$gt": "a"}, "other": {"$lt": 19}},
+    {"other": {"$lte": 7}},
+    {"other": {"$gt": 3, "$lt": 9}},
+    {"other": {"$not": {"$gte": 5}}},
+    {"other": {"$gt": 2.5}},
+    {"other": 3.0},
+    {"other": {"$ne": 3}},
+    {"k": {"$in": ["a", "é", "\x00", None, True]}},
+    {"k": {"$nin": ["a", "b"]}},
+    {"k": {"$in": []}},
+    {"k": {"$nin": []}},
+    {"other": {"$in": [1, 2, 99]}},
+    {"other": {"$nin": [1, 2, "a"]}},
+    {"k": {"$exists": True}},
+    {"k": {"$exists": False}},
+    {"k": {"$contains": "a"}, "other": {"$lt": 19}},
+    {"k": {"$contains": None}},
+    {"k": {"$contains": 1}},
+    {"k": {"$not": {"$contains": True}}},
+    {"k": ["a"]},
+    {"k": []},
+    {"k": {"$ne": ["a", "b"]}},
+    {"k": ["a", {"$ne": "a"}]},
+    {"k": {}},
+    {"k": {"a": 1}},
+    {"k": {"a": {"b": "x"}}},
+    {"k.a": 1},
+    {"k.a.b": "x"},
+    {"k.a": {"$exists": True}},
+    {"k.a": {"$exists": False}},
+    {"k.b": {"$ne": 2}},
+    {"k.a.b": {"$in": ["x", "y"]}},
+    {"$or": [{"k": "a"}, {"other": 3}]},
+    {"$not": {"k": "a"}},
+    {"$not": {"$or": [{"k": "a"}, {"other": {"$lt": 5}}]}},
+    {"$and": [{"k": {"$ne": None}}, {"$not": {"k": {"$in": ["a", 1]}}}], "other": {"$gt": 4}},
+    {"k": {"$not": {"a": 1}}},
+    {"k": {"$or": ["a", {"$exists": False}]}},
+    {"k": {"$eq": {"a": 1}}},
+    {},
+    None,
+    {"$not": {}},
+    {"k": NAN},
+]
 
 
 @pytest.mark.parametrize("filter", EXACT, ids=ascii)
 def test_the_database_alone_answers_common_filters(database: Database, filter: Any) -> None:
-    """SQLite is not asked about rows with a float, which it may read a little wrong."""
+    """SQLite is not tested on rows with a float, which it may read slightly wrong."""
     database.fill(PLAIN_ROWS)
     floats = {id for id, row in enumerate(PLAIN_ROWS) if isinstance(row.get("k"), float)}
     exempt = floats if isinstance(database, Sqlite) else set()
-    assert asked(database, filter) - exempt == matching(filter, PLAIN_ROWS) - exempt
+    assert select_ids(database, filter) - exempt == matching(filter, PLAIN_ROWS) - exempt
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_numbers_are_compared_by_the_database_alone(database: Database, operator: str) -> None:
-    """But for what is closer than a float can tell: SQLite's floats, and in PostgreSQL an int with a float beyond 2**53."""
+    """Except for what floats cannot represent: in SQLite, and in PostgreSQL an int and a float beyond 2**53."""
     numbers = [0, 1, -1, 7, 0.25, -2.5, 1e10, 123456789, 2**53 - 1, 2**60 + 1, 2**60 + 2, -(2**60), 1e300]
     rows = [{"k": number} for number in [*numbers, 3.5, True, "7"]]
     database.fill(rows)
     for operand in numbers:
         filter = {"k": {operator: operand}}
         doubtful = {id for id, row in enumerate(rows) if isinstance(row["k"], float) and row["k"] == operand}
-        assert asked(database, filter) - doubtful == matching(filter, rows) - doubtful
+        assert select_ids(database, filter) - doubtful == matching(filter, rows) - doubtful
 
 
 @pytest.mark.parametrize("key", ["a.b", "a.b.c", "a.b.c.d", ".", "a."])
@@ -251,10 +439,10 @@ def test_keys_with_dots_are_read_by_the_database_alone(database: Database, key: 
     ]
     database.fill(rows)
     for condition in (5, None, {"$exists": True}, {"$exists": False}, {"$ne": 5}, {}, {"c": 5}, {"$contains": 5}):
-        assert asked(database, {key: condition}) == matching({key: condition}, rows)
+        assert select_ids(database, {key: condition}) == matching({key: condition}, rows)
 
 
-# --- nothing makes the database fail
+# --- no filter makes the database fail
 
 
 def nested(levels: int, wrap: Callable[[Any], Any]) -> Any:
@@ -294,14 +482,20 @@ ODD = {
 @pytest.mark.parametrize("what", list(ODD))
 def test_no_filter_makes_the_database_fail(database: Database, what: str) -> None:
     rows: list[dict[str, Any]] = [
-        {"a": 1}, {"a": "text 7", "key 5": 5, "c": [1]}, {"a": [1], "b": {"c": 1}}, {"a": list(range(5000))},
-        {"a.b": {"c.d": "xyz"}, "b": DEEP}, {str(n): n for n in range(100)}, {"a": {str(n): n for n in range(5000)}}, {},
-    ]  # fmt: skip
+        {"a": 1},
+        {"a": "text 7", "key 5": 5, "c": [1]},
+        {"a": [1], "b": {"c": 1}},
+        {"a": list(range(5000))},
+        {"a.b": {"c.d": "xyz"}, "b": DEEP},
+        {str(n): n for n in range(100)},
+        {"a": {str(n): n for n in range(5000)}},
+        {},
+    ]
     database.fill(rows)
-    assert matching(ODD[what], rows) <= asked(database, ODD[what])
+    assert matching(ODD[what], rows) <= select_ids(database, ODD[what])
 
 
-def test_an_int_that_no_database_can_hold_is_not_asked_about(database: Database) -> None:
+def test_an_int_that_no_database_can_hold_is_not_sent_to_it(database: Database) -> None:
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:
@@ -310,7 +504,7 @@ def test_an_int_that_no_database_can_hold_is_not_asked_about(database: Database)
         sys.set_int_max_str_digits(before)
     for operator in OPERATORS:
         for operand in (5, 2**60, 1e300, 10**200_000):
-            assert asked(database, {"k": {operator: operand}}) >= matching(
+            assert select_ids(database, {"k": {operator: operand}}) >= matching(
                 {"k": {operator: operand}}, [{"k": 10**140_000}]
             )
 
@@ -320,8 +514,8 @@ def test_any_key_is_found(database: Database, key: str) -> None:
     rows = [{key: "here"}, {"a": {key: "here"}}, {}, {"x" + key: "here"}, {key + "x": "here"}]
     database.fill(rows)
     few = key.count(".") <= 3
-    assert asked(database, {key: "here"}) == ({0} if few else {0, 1, 2, 3, 4})
-    assert asked(database, {"a": {key: "here"}}) == ({1} if few else asked(database, {"a": {}}))
+    assert select_ids(database, {key: "here"}) == ({0} if few else {0, 1, 2, 3, 4})
+    assert select_ids(database, {"a": {key: "here"}}) == ({1} if few else select_ids(database, {"a": {}}))
 
 
 def test_a_condition_has_no_text_of_the_filter() -> None:

@@ -1,4 +1,4 @@
-"""The order of answers: equal ones by number in every process, the same before and after a sweep, whatever the planner does."""
+"""The order of search results: equal ones by number in every process, before and after a sweep, for any query plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def embed_rows(texts: Sequence[str]) -> list[list[float]]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Its only number is the time."""
+    """A clock whose only number is the time."""
     now = [1_800_000_000_000_000]
     monkeypatch.setattr("threadkeep.clock.now_us", lambda: now[0])
     return now
@@ -49,7 +49,7 @@ def pages(search: Callable[..., Any], step: int) -> list[str]:
 
 
 def test_equal_vectors_are_in_the_order_of_their_numbers_in_every_keep(lasting_url: str) -> None:
-    """A Keep that saw vectors come one by one has them in other blocks than one that found all of them there."""
+    """A Keep that cached vectors one by one has them in other blocks than one that loaded all of them at once."""
     index: Any = {"dims": DIMS, "embed": embed_rows, "fields": ["row"]}
     with threadkeep.open(lasting_url, index=index) as keep:
         for n in range(40):
@@ -85,7 +85,7 @@ def test_a_vector_of_zeros_has_a_score_that_is_a_number(url: str, measure: str, 
 # --- hybrid
 
 
-def test_what_is_over_takes_no_rank_whether_or_not_it_was_swept(url: str, clock: list[int]) -> None:
+def test_expired_memories_take_no_rank_swept_or_not(url: str, clock: list[int]) -> None:
     with threadkeep.open(url, index=index_for(url)) as keep:
         keep.store.batch([PutOp(HOME, f"over {n}", {"text": "apple"}, ttl=1) for n in range(3)])
         keep.store.batch([PutOp(HOME, f"k{n}", {"text": "apple pear " * n}) for n in range(1, 4)])
@@ -104,7 +104,7 @@ def test_what_a_filter_leaves_out_takes_no_rank(word_search_url: str) -> None:
         assert found[0].score == pytest.approx(2 / 61), "the first of both rankings"
 
 
-# --- PostgreSQL: the planner is free to choose, the answer is not
+# --- PostgreSQL: the result does not depend on the query plan
 
 
 PLANS = ["nestloop mergejoin", "nestloop hashjoin", "indexscan bitmapscan indexonlyscan", "seqscan sort"]
@@ -133,9 +133,9 @@ def test_answers_are_in_order_whatever_the_planner_does(off: str) -> None:
 def test_a_page_of_any_size_is_answered(url: str, size: int) -> None:
     with threadkeep.open(url, index=index_for(url)) as keep:
         keep.store.batch([PutOp(HOME, f"k{n}", {"text": "apple", "n": n}) for n in range(5)])
-        for asked in ({}, {"query": "apple"}, {"filter": {"n": {"$gte": 0}}}, {"query": "apple", "filter": {"n": 1}}):
-            whole = keys(keep.store.search(HOME, **asked, limit=100))
-            assert keys(keep.store.search(HOME, **asked, limit=size)) == whole
-            assert keep.store.search(HOME, **asked, offset=size) == []
+        for options in ({}, {"query": "apple"}, {"filter": {"n": {"$gte": 0}}}, {"query": "apple", "filter": {"n": 1}}):
+            whole = keys(keep.store.search(HOME, **options, limit=100))
+            assert keys(keep.store.search(HOME, **options, limit=size)) == whole
+            assert keep.store.search(HOME, **options, offset=size) == []
         assert keep.store.list_namespaces(limit=size) == [HOME]
         assert keep.store.list_namespaces(offset=size) == []

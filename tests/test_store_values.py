@@ -1,4 +1,4 @@
-"""Memories' values as JSON text: what goes in comes back, in types too, and what is not JSON says where."""
+"""Values of memories as JSON text: they come back exactly, and what is not JSON is reported with its path."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Forged payloads: whoever can write a row can name any callable in it, and reading it must neither import nor call what it names.
+"""Forged payloads: whoever can write a row can name any callable, and reading must neither import nor call it.
 
-Each payload is spelled as LangGraph's serializer would read it. They reach the store through serializers and objects that lie about themselves.
+Each payload is encoded as LangGraph's serializer would read it. Forged ones are stored through serializers and objects
+that lie about themselves.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ enum_member_method = Suit.HEARTS.__reduce_ex__
 
 
 class Amount:
-    """What `allowed_types` is for: no data carrier, stored by a method that LangGraph looks for."""
+    """What `allowed_types` is for: not a data carrier, stored by a method that LangGraph looks for."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -123,7 +124,7 @@ class Amount:
 
 
 class Price(Amount):
-    """Of the same module, and not the same name."""
+    """In the same module, with another name."""
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +136,7 @@ def _nothing_was_called() -> Iterator[None]:
 
 @pytest.fixture
 def mark(tmp_path: Path) -> Iterator[Path]:
-    """A file that every payload tries to make."""
+    """A file that every payload tries to create."""
     path = tmp_path / "touched"
     yield path
     assert not path.exists()
@@ -143,7 +144,7 @@ def mark(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def trap(tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module that can be imported, is not, and leaves the mark when it is."""
+    """The name of a module that can be imported, is not, and creates the mark when it is."""
     folder = tmp_path / "importable"
     folder.mkdir()
     (folder / "trap_of_the_gate.py").write_text(
@@ -166,7 +167,7 @@ def packed(value: Any) -> bytes:
 
 SINGLE, POSITIONAL, KEYWORDS, METHOD, PYDANTIC_1, PYDANTIC_2, NUMPY, SNAPSHOT = range(8)
 
-# (code, parts after `module, name`): how an argument is spelled under each extension code
+# (code, parts after `module, name`): how an argument is encoded under each extension code
 Payload = tuple[int, tuple[Any, ...]]
 FORGED: dict[str, Callable[[str, str], Payload]] = {
     "os.system, one argument": lambda mark, trap: (SINGLE, ("os", "system", f"touch {mark}")),
@@ -223,7 +224,7 @@ each_forged = pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys(
 
 
 class Bomb:
-    """Leaves the mark when it is unpickled."""
+    """Creates the mark when it is unpickled."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -233,7 +234,7 @@ class Bomb:
 
 
 class Forger:
-    """A serializer that stores a `Forged` as the bytes it holds, and everything else as LangGraph does."""
+    """A serializer that stores a `Forged` as its bytes, and everything else as LangGraph does."""
 
     def __init__(self) -> None:
         self.honest = JsonPlusSerializer()
@@ -270,7 +271,7 @@ def store_forged(saver: threadkeep.KeepSaver, forged: Forged) -> dict[str, Any]:
 
 
 def read(saver: threadkeep.KeepSaver, at: dict[str, Any]) -> list[Any]:
-    """A stored value, by every way of reading it."""
+    """Read a stored value in every way."""
     found = [saver.get_tuple(at), *saver.list(config("t"))]
     assert len(found) == 2
     pending = [value for each in found if each is not None for _, _, value in each.pending_writes or ()]
@@ -310,7 +311,7 @@ def test_a_forged_object_is_harmless_to_another_keep(
 
 
 def test_encryption_around_the_serializer_does_not_open_the_gate(lasting_url: str, mark: Path) -> None:
-    """EncryptedSerializer hands rows that are not encrypted to the serializer inside it."""
+    """EncryptedSerializer passes rows that are not encrypted to the serializer inside it."""
     with threadkeep.open(lasting_url, serde=Forger()) as keep:
         at = store(keep.checkpointer, Forged("msgpack", packed(ext(SINGLE, "os", "system", f"touch {mark}"))))
     with threadkeep.open(lasting_url, serde=EncryptedSerializer.from_pycryptodome_aes(key=b"0" * 32)) as keep:
@@ -386,7 +387,7 @@ def test_metadata_that_lies_about_its_class_is_not_believed(saver: threadkeep.Ke
     ] * 2
 
 
-async def test_reading_a_forged_row_in_either_colour_calls_nothing(
+async def test_reading_a_forged_row_sync_or_async_calls_nothing(
     saver: threadkeep.KeepSaver, call: Caller, mark: Path, trap: str
 ) -> None:
     honest, before = saver.serde, set(sys.modules)
@@ -412,7 +413,7 @@ async def test_reading_a_forged_row_in_either_colour_calls_nothing(
     assert not {name for name in set(sys.modules) - before if name.split(".")[0] in {trap, "no"}}
 
 
-def test_a_lazy_attribute_of_a_module_is_not_asked_for(
+def test_a_lazy_attribute_of_a_module_is_not_accessed(
     saver: threadkeep.KeepSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lazy = ModuleType("lazy_of_the_gate")
@@ -435,7 +436,7 @@ def test_a_class_is_not_found_under_the_name_of_a_module_that_only_imports_it(
 
 
 def test_a_blocked_module_is_not_imported(saver: threadkeep.KeepSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`sys.modules[name] = None` is how Python spells "must not be imported"."""
+    """`sys.modules[name] = None` is how Python marks a module that must not be imported."""
     monkeypatch.setitem(sys.modules, "blocked_of_the_gate", None)  # type: ignore[arg-type]
     assert saver.serde.loads_typed(("msgpack", packed(ext(KEYWORDS, "blocked_of_the_gate", "Name", {"n": 1})))) == {
         "n": 1
@@ -453,7 +454,7 @@ def test_a_blocked_module_is_not_imported(saver: threadkeep.KeepSaver, monkeypat
 def test_a_type_that_is_not_rebuilt_is_reported_once_as_blocked(
     saver: threadkeep.KeepSaver, caplog: pytest.LogCaptureFixture, stored: tuple[str, bytes]
 ) -> None:
-    """With the word that LangGraph's warning has, by which people search their logs."""
+    """The warning contains the word of LangGraph's warning, which people search for in their logs."""
     for _ in range(2):
         saver.serde.loads_typed(stored)
     assert len(caplog.messages) == 1
@@ -564,7 +565,7 @@ def test_an_unknown_type_of_bytes_is_an_error_and_not_an_empty_value(saver: thre
         saver.get_tuple(at)
 
 
-# --- what the gate lets in
+# --- what the gate allows
 
 
 def test_data_carriers_of_imported_modules_are_rebuilt(saver: threadkeep.KeepSaver) -> None:

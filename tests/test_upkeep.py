@@ -1,4 +1,4 @@
-"""Copying, pruning and deleting runs, in what the agreement with the model does not show at once."""
+"""copy_thread, prune and delete_for_runs: cases that the agreement with the model does not show directly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def put(saver: Any, thread: str, id: str, parent: str = "", **values: Any) -> No
 
 
 def test_a_copy_leaves_the_special_writes_that_the_target_has(saver: threadkeep.KeepSaver) -> None:
-    """Or a copy that is done again would put an answered interrupt back."""
+    """Otherwise repeating a copy would put an answered interrupt back."""
     for thread in ("source", "target"):
         put(saver, thread, "1")
         saver.put_writes(checkpoint_config(thread, "", "1"), [(ERROR, f"of {thread}"), ("m", f"of {thread}")], "task")

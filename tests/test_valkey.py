@@ -1,4 +1,4 @@
-"""Valkey as its own: slots, what is sent, URLs, one server and clusters, slots that move, expiry, large values, servers that fail."""
+"""Valkey only: slots, commands, URLs, one server and clusters, moving slots, expiry, large values, failing servers."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ PATIENCE = 30
 
 @pytest.fixture
 def url() -> str:
-    """Here a URL is always one of Valkey."""
+    """In this file, a URL is always one of Valkey."""
     return valkey_servers.shared().url()
 
 
 @pytest.fixture
 def server() -> Iterator[valkey_servers.Server]:
-    """A server that may be frozen and killed."""
+    """A server that tests may freeze and kill."""
     made = valkey_servers.start()
     yield made
     made.stop()
@@ -59,7 +59,7 @@ def url_of(server: valkey_servers.Server, **options: Any) -> str:
 
 
 def reached(url: str, **options: Any) -> ValkeyServer:
-    """The transport of a URL; nothing is connected."""
+    """Return the transport of a URL, not connected."""
     chosen: Any = {"durability": "strict", "timeout": 30, "read_only": False} | options
     transport = transport_for(url, Settings(**chosen), ServerOptions())
     assert isinstance(transport, ValkeyServer)
@@ -97,13 +97,26 @@ def test_two_threads_share_no_key_of_their_own(two: list[tuple[str, str, str]]) 
     assert not one & other
 
 
-# --- what is sent
+# --- commands that are sent
 
 CONNECTING = {"INFO", "DBSIZE", "CLUSTER", "CLIENT", "COMMAND", "HELLO", "AUTH", "READONLY", "PING"}
 OURS = {
-    "EVAL", "EVALSHA", "WAIT", "ASKING", "EXISTS", "HGET", "HMGET", "ZRANGE", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZRANGEBYSCORE",
-    "ZREVRANGEBYSCORE", "ZMSCORE", "HLEN", "ZCOUNT",
-}  # fmt: skip
+    "EVAL",
+    "EVALSHA",
+    "WAIT",
+    "ASKING",
+    "EXISTS",
+    "HGET",
+    "HMGET",
+    "ZRANGE",
+    "ZRANGEBYLEX",
+    "ZREVRANGEBYLEX",
+    "ZRANGEBYSCORE",
+    "ZREVRANGEBYSCORE",
+    "ZMSCORE",
+    "HLEN",
+    "ZCOUNT",
+}
 IN_SCRIPTS = {
     "EXISTS", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE",
     "RENAME", "UNLINK", "ZADD", "ZRANGE", "ZRANGEBYLEX", "ZREM", "ZREVRANGEBYLEX", "ZRANGEBYSCORE", "ZSCORE", "ZCARD",
@@ -113,7 +126,7 @@ MANY_KEYS = {"UNLINK", "RENAME", "EXISTS"}
 
 
 def do_everything(url: str) -> None:
-    """Every verb of every face."""
+    """Call every verb of every adapter."""
     with threadkeep.open(url, index=NEAR) as keep:
         Chain(keep.checkpointer, "runs", run="r").put({"x": 1})
         for verb in every_verb(keep).values():
@@ -152,15 +165,15 @@ async def _talk(keep: threadkeep.Keep) -> None:
     await keep.adelete("other")
 
 
-def test_only_declared_keys_are_used_and_nothing_is_asked_that_managed_servers_refuse() -> None:
+def test_only_declared_keys_and_commands_of_managed_servers_are_used() -> None:
     server = valkey_servers.shared_one()
     prefix = valkey_servers.fresh_prefix()
-    with valkey_servers.record_commands([server]) as heard:
+    with valkey_servers.record_commands([server]) as commands:
         do_everything(url_of(server, prefix=prefix))
-    assert len(heard) > 1000
+    assert len(commands) > 1000
     declared: set[str] = set()
     scripts = 0
-    for who, name, *words in heard:
+    for who, name, *words in commands:
         if who == "lua":
             assert name.upper() in IN_SCRIPTS, name
             used = words if name.upper() in MANY_KEYS else words[:1]
@@ -176,7 +189,7 @@ def test_only_declared_keys_are_used_and_nothing_is_asked_that_managed_servers_r
 
 
 def test_scripts_name_no_key_but_those_that_they_are_given() -> None:
-    """What the test above sees of each script, it says for every branch of it."""
+    """The test above sees one branch of each script; this one reads all of them."""
     for path in files("threadkeep.backends.valkey").joinpath("lua").iterdir():
         text = re.sub(r"--.*", "", path.read_text())
         given = {
@@ -216,7 +229,7 @@ def test_a_url_says_hosts_user_password_and_options() -> None:
     ("durability", "query", "replicas"),
     [("strict", "", None), ("relaxed", "", 0), ("relaxed", "?replicas=2", 2), ("strict", "?replicas=0", 0)],
 )
-def test_relaxed_waits_for_no_replica_unless_it_is_said(durability: str, query: str, replicas: int | None) -> None:
+def test_relaxed_waits_for_no_replica_unless_configured(durability: str, query: str, replicas: int | None) -> None:
     assert reached(f"valkey://localhost/{query}", durability=durability)._options.replicas == replicas
 
 
@@ -258,7 +271,7 @@ def test_options_of_postgres_are_refused() -> None:
         threadkeep.open("valkey://localhost/", schema="a")
 
 
-def test_a_missing_driver_is_told_with_the_pip_line() -> None:
+def test_a_missing_driver_is_an_error_with_the_pip_command() -> None:
     script = """
 import sys
 sys.modules["redis"] = sys.modules["redis.connection"] = None
@@ -314,7 +327,7 @@ def test_one_host_of_a_cluster_is_enough() -> None:
         assert len(keep.threads()) == 20
 
 
-def test_scripts_that_a_server_has_forgotten_are_sent_again() -> None:
+def test_scripts_that_a_server_has_lost_are_sent_again() -> None:
     server = valkey_servers.shared_one()
     with threadkeep.open(url_of(server)) as keep:
         chain = Chain(keep.checkpointer)
@@ -327,7 +340,7 @@ def test_scripts_that_a_server_has_forgotten_are_sent_again() -> None:
             assert list_ids(keep.checkpointer) == [f"{each:08}" for each in range(n, -1, -1)]
 
 
-def test_what_others_keep_in_the_server_stays() -> None:
+def test_data_of_others_on_the_server_stays() -> None:
     server = valkey_servers.shared_one()
     prefix = valkey_servers.fresh_prefix()
     theirs = {f"{prefix}:own", f"{prefix}{{000}}", "plain"}
@@ -346,12 +359,12 @@ def test_redis_7_works() -> None:
         server.stop()
 
 
-# --- slots that move
+# --- moving slots
 
 
 @pytest.fixture(scope="module")
 def moving() -> Iterator[valkey_servers.Cluster]:
-    """Two primaries that slots are moved between."""
+    """Two primaries between which slots are moved."""
     made = valkey_servers.fresh_cluster(primaries=2, replicas=0)
     yield made
     made.stop()
@@ -374,8 +387,8 @@ async def test_a_slot_may_move_between_two_calls(moving: valkey_servers.Cluster,
             assert [info.id for info in await call(reader, "threads")] == ["t"]
 
 
-def test_writers_and_readers_go_on_while_their_slots_move(moving: valkey_servers.Cluster) -> None:
-    """Keys go one by one, slowly: scripts meet MOVED, ASK and TRYAGAIN."""
+def test_writers_and_readers_continue_while_their_slots_move(moving: valkey_servers.Cluster) -> None:
+    """Keys move slowly, one by one: scripts get MOVED, ASK and TRYAGAIN."""
     url = moving.url()
     with threadkeep.open(url) as keep, threadkeep.open(url) as reader:
         with Writers(keep, threads=2, tasks=2) as writers:
@@ -391,7 +404,7 @@ def test_writers_and_readers_go_on_while_their_slots_move(moving: valkey_servers
 
 @contextlib.contextmanager
 def reading(keep: threadkeep.Keep, names: list[str], writers: Writers) -> Iterator[dict[str, int]]:
-    """Somebody reads meanwhile: what was acknowledged before is there, whole."""
+    """Meanwhile, a reader finds everything that was acknowledged before, whole."""
     stop, seen, failed = threading.Event(), dict.fromkeys(names, 0), list[BaseException]()
 
     def read() -> None:
@@ -417,10 +430,10 @@ def reading(keep: threadkeep.Keep, names: list[str], writers: Writers) -> Iterat
         raise failed[0]
 
 
-# --- threads that are kept for a while only
+# --- threads that expire
 
 
-def test_an_idle_thread_is_gone_after_its_time_and_a_busy_one_is_not() -> None:
+def test_an_idle_thread_expires_and_a_busy_one_does_not() -> None:
     url = url_of(valkey_servers.shared_one(), thread_ttl=2)
     with threadkeep.open(url) as keep, threadkeep.open(url) as other:
         busy = Chain(keep.checkpointer, "busy", run="r")
@@ -445,7 +458,7 @@ def test_an_idle_thread_is_gone_after_its_time_and_a_busy_one_is_not() -> None:
         assert list_ids(keep.checkpointer, None) == []
 
 
-def test_a_thread_that_expired_begins_anew() -> None:
+def test_an_expired_thread_starts_again() -> None:
     url = url_of(valkey_servers.shared_one(), thread_ttl=1)
     with threadkeep.open(url) as keep:
         chain = Chain(keep.checkpointer, run="r")
@@ -492,9 +505,9 @@ def test_five_thousand_messages_are_read_in_slices(url: str) -> None:
         chain = Chain(keep.checkpointer)
         for end in (2500, 5000):
             chain.put({"messages": messages[:end]})
-        with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as heard:
+        with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as commands:
             assert values_of(keep.checkpointer) == {"messages": messages}
-        asked = [len(words) for who, name, *words in heard if name == "EVALSHA" and who != "lua"]
+        asked = [len(words) for who, name, *words in commands if name == "EVALSHA" and who != "lua"]
         assert len(asked) >= 3
         assert max(asked) < 600
         keep.checkpointer.copy_thread("t", "u")
@@ -537,7 +550,7 @@ def guarded_url(who: str) -> str:
     return f"valkey://{who}127.0.0.1:{port}/?prefix={valkey_servers.fresh_prefix()}"
 
 
-def test_a_user_and_a_password_may_stand_in_the_url() -> None:
+def test_a_user_and_a_password_may_be_in_the_url() -> None:
     with threadkeep.open(guarded_url("app:s3%3Ac%2Fr%40t@")) as keep:
         Chain(keep.checkpointer).put({"x": 1})
         assert values_of(keep.checkpointer) == {"x": 1}
@@ -565,7 +578,7 @@ def test_a_user_with_few_permissions_is_enough() -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("who", ["app:wrong@", "", "nobody:x@"])
-def test_who_is_refused_is_told_so_at_once(who: str, question: str) -> None:
+def test_a_refused_login_is_reported_at_once(who: str, question: str) -> None:
     began = time.monotonic()
     with threadkeep.open(guarded_url(who), timeout=20) as keep:
         with pytest.raises(errors.Unavailable, match="(?i)password|auth|user") as told:
@@ -574,7 +587,7 @@ def test_who_is_refused_is_told_so_at_once(who: str, question: str) -> None:
     assert time.monotonic() - began < PATIENCE
 
 
-def test_a_user_who_may_not_write_is_told_so() -> None:
+def test_a_user_who_may_not_write_gets_an_error() -> None:
     with threadkeep.open(guarded_url("viewer:see@")) as keep:
         with pytest.raises(errors.Unavailable, match="(?i)permission"):
             Chain(keep.checkpointer).put({"x": 1})
@@ -617,7 +630,7 @@ def test_a_server_that_is_gone_is_never_an_empty_thread(server: valkey_servers.S
                 question(keep)
 
 
-def test_too_few_replicas_are_told_loudly_and_in_time() -> None:
+def test_too_few_replicas_are_an_error_in_time() -> None:
     url = url_of(valkey_servers.shared_one(), replicas=1)
     began = time.monotonic()
     with threadkeep.open(url, timeout=1) as keep:
@@ -632,12 +645,12 @@ def test_strict_waits_for_a_replica_where_there_is_one_and_relaxed_does_not() ->
     waited = {}
     for durability in ("strict", "relaxed"):
         with threadkeep.open(valkey_servers.shared().url(), durability=durability) as keep:
-            Chain(keep.checkpointer).put({"x": 1}, id="1")  # now the servers know the scripts
+            Chain(keep.checkpointer).put({"x": 1}, id="1")  # now the servers have the scripts
             keep.store.put(("a",), "k", {"x": 1})
-            with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as heard:
+            with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as commands:
                 Chain(keep.checkpointer).put({"x": 2}, id="2")
                 keep.store.put(("a",), "k", {"x": 2})
-        waited[durability] = sum(name == "WAIT" for _, name, *_ in heard)
+        waited[durability] = sum(name == "WAIT" for _, name, *_ in commands)
     assert waited == {"strict": 2, "relaxed": 0}
 
 
@@ -683,14 +696,14 @@ def test_strict_waits_for_the_replica_of_a_slot_that_has_moved() -> None:
 def test_a_read_waits_for_no_replica() -> None:
     with threadkeep.open(valkey_servers.shared().url(replicas=2)) as keep:
         Chain(keep.checkpointer).put({"x": 1})
-        with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as heard:
+        with valkey_servers.record_commands(valkey_servers.shared().living_primaries()) as commands:
             for question in ("get_tuple", "list", "threads", "search", "load"):
                 QUESTIONS[question](keep)
-        assert "WAIT" not in {name for _, name, *_ in heard}
+        assert "WAIT" not in {name for _, name, *_ in commands}
 
 
 def test_a_server_that_is_full_is_unavailable_and_what_was_there_stays(server: valkey_servers.Server) -> None:
-    """A script that would need more memory is refused before it begins."""
+    """A script that would need more memory is refused before it starts."""
     with threadkeep.open(url_of(server), timeout=2) as keep:
         Chain(keep.checkpointer).put({"x": 1})
         server.client.config_set("maxmemory", "1")

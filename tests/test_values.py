@@ -1,4 +1,4 @@
-"""What goes in comes out: values as LangGraph's own serializer would give them back, in channels and in writes."""
+"""Values come back as LangGraph's own serializer would return them, in channels and in writes."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ each_value = pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys()
 
 
 def as_official(value: Any) -> Any:
-    """What LangGraph's own serializer makes of a value."""
+    """Return what LangGraph's serializer makes of a value."""
     serde = JsonPlusSerializer()
     return serde.loads_typed(serde.dumps_typed(value))
 
@@ -219,7 +219,7 @@ def test_a_write_comes_back_as_the_official_serializer_gives_it(saver: threadkee
         assert same(back, as_official(given)), name
 
 
-async def test_every_value_comes_back_in_both_colours_and_from_list(saver: threadkeep.KeepSaver, call: Caller) -> None:
+async def test_every_value_comes_back_sync_and_async_and_from_list(saver: threadkeep.KeepSaver, call: Caller) -> None:
     checkpoint = empty_checkpoint() | {"channel_values": VALUES, "channel_versions": dict.fromkeys(VALUES, 1)}
     at = await call(saver, "put", config("t"), checkpoint, {"step": 1}, checkpoint["channel_versions"])
     await call(saver, "put_writes", at, list(VALUES.items()), "task")

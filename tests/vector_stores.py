@@ -119,7 +119,8 @@ class VectorStore:
         return [
             row[0]
             for row in self.execute(
-                "SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam"
+                "SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+                " JOIN pg_am a ON a.oid = c.relam"
                 " WHERE a.amname = 'hnsw' AND i.indrelid = '{schema}.tk_vectors'::regclass"
             )
         ]

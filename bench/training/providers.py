@@ -1,4 +1,4 @@
-"""Fields that model providers send with a message: ids, usage and metadata, as their LangChain integrations return them."""
+"""Fields that model providers send with a message: ids, usage and metadata, as LangChain integrations return them."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Texts:
 
 
 def standard_library_lines() -> frozenset[int]:
-    """Return hashes of the standard library's long lines, to find sources that copy it (backports, vendored modules)."""
+    """Return hashes of the standard library's long lines, to find sources that copy it (backports, for one)."""
     root = pathlib.Path(sysconfig.get_paths()["stdlib"])
     paths = (path for path in root.rglob("*.py") if "site-packages" not in path.parts)
     return frozenset(hash(line) for path in paths for line in _long_lines(path.read_text("utf-8", "replace")))

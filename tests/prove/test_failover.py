@@ -1,4 +1,4 @@
-"""A primary with two standbys, of which one must have each commit: it crashes, the standby that is ahead takes over, writers go on."""
+"""A primary with two standbys, one of which has each commit: it crashes, a standby takes over, writers continue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def url_of(cluster: list[postgres_servers.Server], schema: str) -> str:
 
 
 def fail_over(cluster: list[postgres_servers.Server]) -> postgres_servers.Server:
-    """Crash the primary; the standby that has received most is the new one."""
+    """Crash the primary, and promote the standby that has received most."""
     primary, *standbys = cluster
     primary.kill()
     streaming = "select count(*) from pg_stat_wal_receiver where status = 'streaming'"
@@ -54,7 +54,7 @@ def fail_over(cluster: list[postgres_servers.Server]) -> postgres_servers.Server
 
 
 @pytest.mark.parametrize(("group", "round"), [("all", 1), ("all", 2), ("all", 3), ("thread", 1)])
-def test_writers_go_on_with_the_new_primary(cluster: list[postgres_servers.Server], group: str, round: int) -> None:
+def test_writers_continue_with_the_new_primary(cluster: list[postgres_servers.Server], group: str, round: int) -> None:
     schema = f"t_{uuid.uuid4().hex}"
     url = url_of(cluster, schema)
     with threadkeep.open(url, group=group) as keep, Writers(keep, threads=4, tasks=20) as writers:
@@ -67,7 +67,7 @@ def test_writers_go_on_with_the_new_primary(cluster: list[postgres_servers.Serve
     assert new.execute("select pg_is_in_recovery()") == [(False,)]
 
 
-async def test_fifty_running_graphs_go_on_with_the_new_primary(cluster: list[postgres_servers.Server]) -> None:
+async def test_fifty_running_graphs_continue_with_the_new_primary(cluster: list[postgres_servers.Server]) -> None:
     url = url_of(cluster, "graphs")
     threads = [{"configurable": {"thread_id": f"g{n}"}} for n in range(50)]
     async with threadkeep.open(url) as keep:

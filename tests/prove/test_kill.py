@@ -1,4 +1,4 @@
-"""Kill -9 at many random moments, and several processes that fight over one thread for a while."""
+"""SIGKILL at many random moments, and several processes that contend for one thread."""
 
 from __future__ import annotations
 

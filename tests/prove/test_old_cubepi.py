@@ -1,4 +1,4 @@
-"""CubePi, as CubeLoop was called before: its own agents on `Keep.cube`, each release in an environment without CubeLoop.
+"""CubePi, CubeLoop's former name: its own agents on `Keep.cube`, each release in an environment without CubeLoop.
 
 Needs a package index.
 """
@@ -40,7 +40,8 @@ def agent(keep, *answers, thread="t"):
     provider = FauxProvider()
     provider.set_responses(list(answers))
     known = inspect.signature(Agent.__init__).parameters
-    model = {"provider": provider, "model": Model(id="m", provider="faux")} if "provider" in known else {"model": provider.model("m")}
+    old = {"provider": provider, "model": Model(id="m", provider="faux")}
+    model = old if "provider" in known else {"model": provider.model("m")}
     tool = AgentTool(name="look", description="Look somewhere.", parameters=Where, execute=look)
     return Agent(**model, tools=[tool], middleware=[Counting()], checkpointer=keep.cube, thread_id=thread)
 
@@ -114,7 +115,7 @@ except ImportError as error:
 
 
 class Environment:
-    """A virtual environment with threadkeep and one release of CubePi."""
+    """Create a virtual environment with threadkeep and one release of CubePi."""
 
     def __init__(self, folder: Path, release: str) -> None:
         venv.create(folder, with_pip=True)
@@ -133,7 +134,7 @@ class Environment:
 
 
 @pytest.mark.parametrize("release", ["0.13.6", "0.5.0"])
-def test_agents_of_an_old_cubepi_go_on_after_a_restart(tmp_path: Path, release: str) -> None:
+def test_agents_of_an_old_cubepi_continue_after_a_restart(tmp_path: Path, release: str) -> None:
     old = Environment(tmp_path / "venv", release)
     assert old.run(AGENTS, "memory://", "once") == f"fine {release}\n"
     file = f"sqlite:///{tmp_path / 'keep.db'}"

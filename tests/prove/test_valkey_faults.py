@@ -1,9 +1,9 @@
-"""A cluster of three primaries with two replicas each, whose servers are killed, frozen and left behind, and whose slots move.
+"""A cluster of three primaries with two replicas each, whose servers are killed and frozen, and whose slots move.
 
-Writers of checkpoints, talks and memories go on all the time, with `replicas=1`. Whatever was acknowledged must be there
-afterwards, once and whole, and every writer must get on. `THREADKEEP_FAULT_RUNS` is how often each fault happens;
-`THREADKEEP_FAULT_REPORT` names a file that each run adds a line of JSON to; `THREADKEEP_FAULT_REPLICAS=0` is the control:
-nobody waits for a replica, and runs are expected to fail.
+Writers of checkpoints, cube threads and memories run all the time, with `replicas=1`. Everything acknowledged must be
+stored afterwards, once and whole, and every writer must make progress. `THREADKEEP_FAULT_RUNS` is how often each fault
+happens; `THREADKEEP_FAULT_REPORT` names a file to which each run adds a line of JSON; `THREADKEEP_FAULT_REPLICAS=0` is
+the control: no write waits for a replica, and runs are expected to fail.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def log(n: int) -> list[str]:
 
 
 class Writer(threading.Thread):
-    """Writes one thing after the other; what fails is not tried again. Knows what was tried, and what was acknowledged when."""
+    """Writes continuously, without retries. Records what was tried, and when it was acknowledged."""
 
     def __init__(self, name: str, write: Callable[[int], None]) -> None:
         super().__init__(daemon=True, name=name)
         self.tried = 0
-        self.told: dict[int, float] = {}
+        self.acknowledged_at: dict[int, float] = {}
         self.failed: list[str] = []
         self.broke: BaseException | None = None
         self._write = write
@@ -60,7 +60,7 @@ class Writer(threading.Thread):
             n, self.tried = self.tried, self.tried + 1
             try:
                 self._write(n)
-                self.told[n] = time.monotonic()
+                self.acknowledged_at[n] = time.monotonic()
             except Unavailable as error:
                 self.failed.append(str(error))
             except BaseException as error:
@@ -73,8 +73,8 @@ class Writer(threading.Thread):
         assert not self.is_alive(), f"{self.name} hangs"
 
     def outage(self) -> float:
-        """The longest time between two acknowledgements."""
-        times = list(self.told.values())
+        """Return the longest time between two acknowledgements."""
+        times = list(self.acknowledged_at.values())
         return max((later - time for time, later in zip(times, times[1:], strict=False)), default=0.0)
 
 
@@ -93,8 +93,8 @@ class Writers:
 
     def _talk(self, keep: threadkeep.Keep, name: str) -> Callable[[int], None]:
         loop = asyncio.new_event_loop()
-        said = lambda n: UserMessage(content=[TextContent(text=text(n))], id=f"{n}")
-        return lambda n: loop.run_until_complete(keep.cube.append(name, [said(n)]))
+        stored = lambda n: UserMessage(content=[TextContent(text=text(n))], id=f"{n}")
+        return lambda n: loop.run_until_complete(keep.cube.append(name, [stored(n)]))
 
     def _shelf(self, keep: threadkeep.Keep, name: str) -> Callable[[int], None]:
         return lambda n: keep.store.put((name,), f"{n}", {"text": text(n)})
@@ -109,15 +109,17 @@ class Writers:
             writer.stop()
 
     def go_on(self, more: int) -> None:
-        """Until each of them got so many more acknowledged."""
-        wanted = {writer: len(writer.told) + more for writer in self.all}
+        """Wait until each of them got this many more acknowledged."""
+        wanted = {writer: len(writer.acknowledged_at) + more for writer in self.all}
         deadline = time.monotonic() + PATIENCE
-        while behind := [each.name for each in self.all if len(each.told) < wanted[each] and each.broke is None]:
+        while behind := [
+            each.name for each in self.all if len(each.acknowledged_at) < wanted[each] and each.broke is None
+        ]:
             assert time.monotonic() < deadline, f"{behind} do not get on"
             time.sleep(0.02)
 
     def check(self, url: str) -> None:
-        """Nothing that was acknowledged is lost, nothing is there twice, and all that is there is whole."""
+        """Check that nothing acknowledged is lost, nothing is duplicated, and everything is whole."""
         for writer in self.all:
             if writer.broke is not None:
                 raise writer.broke
@@ -129,18 +131,18 @@ class Writers:
                 ]
                 self._compare(writer, {int(id): held == log(int(id)) for id, held in found}, len(found))
             for writer in self.talks:
-                talk: Any = asyncio.run(keep.cube.load(writer.name))
-                said = {int(each.id): each.content[0].text == text(int(each.id)) for each in talk.messages}
-                self._compare(writer, said, len(talk.messages))
-                assert list(said) == sorted(said)
+                thread: Any = asyncio.run(keep.cube.load(writer.name))
+                stored = {int(each.id): each.content[0].text == text(int(each.id)) for each in thread.messages}
+                self._compare(writer, stored, len(thread.messages))
+                assert list(stored) == sorted(stored)
             for writer in self.shelves:
                 items = keep.store.search((writer.name,), limit=1_000_000)
                 kept = {int(each.key): each.value == {"text": text(int(each.key))} for each in items}
                 self._compare(writer, kept, len(items))
 
     def _compare(self, writer: Writer, found: dict[int, bool], count: int) -> None:
-        lost = sorted(writer.told.keys() - found.keys())
-        assert not lost, f"{writer.name} lost {len(lost)} of {len(writer.told)}: {lost[:10]}"
+        lost = sorted(writer.acknowledged_at.keys() - found.keys())
+        assert not lost, f"{writer.name} lost {len(lost)} of {len(writer.acknowledged_at)}: {lost[:10]}"
         assert count == len(found), f"{writer.name} has something twice"
         assert all(found.values()), f"{writer.name} has something that was never written"
         assert found.keys() <= set(range(writer.tried))
@@ -169,7 +171,7 @@ def freeze(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, write
 
 
 def lag(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
-    """One replica is behind when the primary dies, and wakes up in time for the election, or a little later."""
+    """One replica lags when the primary dies, and wakes up in time for the election, or a little later."""
     behind = next(each for each in cluster.servers if each is not victim and primary_port(each) == victim.port)
     behind.freeze()
     time.sleep(1)
@@ -179,9 +181,9 @@ def lag(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers:
 
 
 def cut_off(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
-    """Both replicas lose the primary, which lives on for a second and dies: what it took meanwhile, nobody else has.
+    """Both replicas lose the primary, which lives for another second and dies: what it stored then is lost.
 
-    In every second run nothing but `WAIT` tells the writers.
+    In every second run, only `WAIT` tells the writers.
     """
     if run % 2:
         victim.client.config_set("min-replicas-to-write", 0)
@@ -201,7 +203,7 @@ def primary_port(server: valkey_servers.Server) -> int | None:
 
 
 def reshard(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
-    """The slots of all writers of checkpoints go to another primary, key by key."""
+    """Move the slots of all checkpoint writers to another primary, key by key."""
     for writer in writers.savers:
         cluster.migrate(slot_of("p", writer.name), pause=0.01)
 
@@ -217,14 +219,14 @@ FAULTS = {
 
 @pytest.mark.parametrize("run", range(RUNS))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_nothing_acknowledged_is_lost_and_all_writers_go_on(
+def test_nothing_acknowledged_is_lost_and_all_writers_continue(
     cluster: valkey_servers.Cluster, fault: str, run: int
 ) -> None:
     url = cluster.url("p", replicas=REPLICAS)
     victim = cluster.primary_of(slot_of("p", f"s{run % SAVERS}"))
     with threadkeep.open(url) as keep, Writers(keep) as writers:
         writers.go_on(10)
-        before = {writer: len(writer.told) for writer in writers.all}
+        before = {writer: len(writer.acknowledged_at) for writer in writers.all}
         FAULTS[fault](cluster, victim, writers, run)
         writers.go_on(10)
         time.sleep(0.5)
@@ -232,7 +234,7 @@ def test_nothing_acknowledged_is_lost_and_all_writers_go_on(
     for server in cluster.servers:
         server.thaw()
     report(fault, run, writers)
-    assert all(len(writer.told) > before[writer] for writer in writers.all)
+    assert all(len(writer.acknowledged_at) > before[writer] for writer in writers.all)
     writers.check(url)
 
 
@@ -261,15 +263,15 @@ def test_nothing_is_acknowledged_while_no_replica_has_it(cluster: valkey_servers
 
 def report(fault: str, run: int, writers: Writers) -> None:
     failed = [error for writer in writers.all for error in writer.failed]
-    told = {
+    acknowledged_at = {
         "fault": fault,
         "run": run,
-        "acknowledged": sum(len(writer.told) for writer in writers.all),
+        "acknowledged": sum(len(writer.acknowledged_at) for writer in writers.all),
         "failed": len(failed),
         "outage": round(max(writer.outage() for writer in writers.all), 2),
         "errors": sorted(set(failed))[:3],
     }
-    print(told)
+    print(acknowledged_at)
     if REPORT:
         with Path(REPORT).open("a") as file:
-            file.write(json.dumps(told) + "\n")
+            file.write(json.dumps(acknowledged_at) + "\n")

@@ -14,6 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import Any
 
+Function = Callable[[Any], Any]
+
 CALL_TIMEOUT = 60.0
 """Seconds after which an async call counts as hanging."""
 
@@ -126,7 +128,7 @@ class SyncCaller:
         with ThreadPoolExecutor(THREADS) as threads:
             return list(threads.map(lambda args: getattr(self, verb)(*args), calls))
 
-    def run_on_target(self, function: Callable[[Any], Any], async_function: Callable[[Any], Any]) -> Any:  # noqa: ARG002
+    def run_on_target(self, function: Function, async_function: Function) -> Any:  # noqa: ARG002 - one for each caller
         """Call the first function with the target, in a thread that is left behind if it hangs."""
         future: Future[Any] = Future()
         threading.Thread(target=_set_outcome, args=(future, lambda: function(self.target)), daemon=True).start()
@@ -162,7 +164,7 @@ class AsyncCaller:
         results: list[Any] = self._loop.wait(gather())
         return results
 
-    def run_on_target(self, function: Callable[[Any], Any], async_function: Callable[[Any], Any]) -> Any:  # noqa: ARG002
+    def run_on_target(self, function: Function, async_function: Function) -> Any:  # noqa: ARG002 - one for each caller
         """Await the second function with the target."""
         return self._loop.wait(async_function(self.target), DEADLOCK_TIMEOUT)
 
