@@ -519,7 +519,7 @@ class Agreement(RuleBasedStateMachine):
             assert store.catalogue() == self.model.threads(), store.name
             assert store.problems() == [], store.name
             store.close()
-            assert store.loose_ends() == [], store.name
+            assert store.find_problems() == [], store.name
 
 
 class ValkeyAgreement(Agreement):

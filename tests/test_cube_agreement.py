@@ -112,7 +112,7 @@ class Refused(Exception):
 
 
 @dataclass
-class Talk:
+class CubeThread:
     """The contents of a thread. `claimed` and `completed` are in order; `touched` is when a run was last active."""
 
     messages: list[Message] = field(default_factory=list)
@@ -140,14 +140,14 @@ class Model:
     """Cube threads as dicts and lists. Each verb is one of KeepCube's, or of Keep's."""
 
     def __init__(self) -> None:
-        self.threads_by_id: dict[str, Talk] = {}
+        self.threads_by_id: dict[str, CubeThread] = {}
         self.now = 1_800_000_000_000
 
-    def _new(self, thread: str) -> Talk:
-        return self.threads_by_id.setdefault(thread, Talk())
+    def _new(self, thread: str) -> CubeThread:
+        return self.threads_by_id.setdefault(thread, CubeThread())
 
-    def _there(self, thread: str) -> Talk:
-        return self.threads_by_id.get(thread, Talk())
+    def _there(self, thread: str) -> CubeThread:
+        return self.threads_by_id.get(thread, CubeThread())
 
     def load(self, thread: str) -> Any:
         cube_thread = self.threads_by_id.get(thread)
@@ -226,7 +226,7 @@ class Model:
         cube_thread = self.threads_by_id[source]
         done = cube_thread.completed[: cube_thread.completed.index(after_run_id) + 1]
         extra = deepcopy(cube_thread.extra) | ({"fork": metadata} if metadata is not None else {})
-        self.threads_by_id[target] = Talk(
+        self.threads_by_id[target] = CubeThread(
             cube_thread.until(after_run_id), extra, source, claimed=list(done), completed=list(done)
         )
 
@@ -299,11 +299,11 @@ class Store:
 
     def check_rows(self, pruned: str | None = None) -> None:
         """Check for dangling references, and for unused items in a thread that was just pruned."""
-        if self.place is None or (isinstance(self.place, Path) and not self.place.exists()):
+        if self.location is None or (isinstance(self.location, Path) and not self.location.exists()):
             return
-        assert find_problems(self.place, self.tenant) == [], self.name
+        assert find_problems(self.location, self.tenant) == [], self.name
         if pruned is not None:
-            assert unused_items(self.place, pruned, self.tenant) == set(), self.name
+            assert unused_items(self.location, pruned, self.tenant) == set(), self.name
 
 
 def stores(folder: Path) -> list[Store]:
