@@ -233,7 +233,7 @@ class Model(InMemorySaver):
             copied = (target_thread_id, checkpoint_key[1], checkpoint_key[2])
             if checkpoint_key[0] == source_thread_id and copied not in self.values:
                 self.values[copied] = dict(self.values[checkpoint_key])
-                self.storage[copied[0]][copied[1]][copied[2]] = self._repointed(checkpoint_key, target_thread_id)
+                self.storage[copied[0]][copied[1]][copied[2]] = self._copy_row(checkpoint_key, target_thread_id)
         for checkpoint_key, kept_values in list(self.writes.items()):
             copied = (target_thread_id, checkpoint_key[1], checkpoint_key[2])
             for key in [

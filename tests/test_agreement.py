@@ -236,7 +236,7 @@ class Agreement(RuleBasedStateMachine):
     def apply(self, data: Any, verb: str, *args: Any, keep: int | None = None, **kwargs: Any) -> None:
         """Apply the same change to all, through one of the two Keeps of each."""
         which = data.draw(st.sampled_from([0, 0, 0, 1]), "keep") if keep is None else keep
-        flip = data.draw(st.booleans(), "other colour")
+        flip = data.draw(st.booleans(), "sync or async")
         getattr(self.model, verb)(*args, **kwargs)
         for store in self.stores:
             store.do(which, verb, *args, flip=flip, **kwargs)

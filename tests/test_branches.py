@@ -20,7 +20,7 @@ from checkpoint_chains import Chain, config, list_ids, values_of
 from graph_scenarios import THREAD, chat, nested, replies, two_questions
 from row_invariants import find_problems
 from sync_async import Caller
-from test_crashes import PAST, World, location_of, message_list
+from test_crashes import PAST, CrashingStorage, location_of, message_list
 from test_crashes import do as act
 from test_crashes import put as put_args
 from test_delta_graphs import build as delta_graph
@@ -421,19 +421,19 @@ def test_a_change_whose_reply_was_lost_is_made_once(warm: Bench, verb: str, othe
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], World]]:
-    made: list[World] = []
+def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], CrashingStorage]]:
+    made: list[CrashingStorage] = []
 
-    def make() -> World:
-        world = World(*location_of(request.param, tmp_path / f"{len(made)}.db"))
-        made.append(world)
+    def make() -> CrashingStorage:
+        crashing = CrashingStorage(*location_of(request.param, tmp_path / f"{len(made)}.db"))
+        made.append(crashing)
         for step in (*PAST[:4], SHORT, *PAST[5:]):
-            act(world, step)
-        return world
+            act(crashing, step)
+        return crashing
 
     yield make
-    for world in made:
-        world.close()
+    for crashing in made:
+        crashing.close()
 
 
 VERBS: dict[str, Callable[[threadkeep.Keep], Any]] = {
@@ -451,7 +451,7 @@ ONCE = {"fork to": ValueError, "fork of an earlier one": ValueError}
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
-    new_world: Callable[[], World], name: str, monkeypatch: pytest.MonkeyPatch
+    new_world: Callable[[], CrashingStorage], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(branches, "now_us", lambda: 1_000_000)
     monkeypatch.setattr("threadkeep.jobs.prune.now_ms", lambda: 1 << 42)
@@ -459,33 +459,33 @@ def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
     ways = [(False, True), (True, False)]
     if undisturbed.path is not None:  # the others take long and test nothing that is specific to a database
         ways = [(True, False)] if name in ON_DISK else []
-    before = undisturbed.tale()
+    before = undisturbed.read_contents()
     VERBS[name](undisturbed.keep)
-    final = undisturbed.tale()
+    final = undisturbed.read_contents()
     assert final != before
     for after, remembers in ways:
         for k in range(1, 20):
-            world = new_world()
+            crashing = new_world()
             if not remembers:
-                world.start()
-            world.transport.crash_at(k, after=after)
+                crashing.start()
+            crashing.transport.crash_at(k, after=after)
             try:
-                VERBS[name](world.keep)
+                VERBS[name](crashing.keep)
             except Unavailable:
                 crashes += 1
             else:
-                assert not world.transport.crashed, "a crash was taken for a success"
-                assert world.tale() == final
+                assert not crashing.transport.crashed, "a crash was taken for a success"
+                assert crashing.read_contents() == final
                 break
-            seen = world.tale()
+            seen = crashing.read_contents()
             for thread in before | final:
                 assert seen.get(thread) in (before.get(thread), final.get(thread))
             if seen == final and name in ONCE:
                 with pytest.raises(ONCE[name]):
-                    VERBS[name](world.keep)
+                    VERBS[name](crashing.keep)
             else:
-                VERBS[name](world.keep)
-            assert world.tale() == final
+                VERBS[name](crashing.keep)
+            assert crashing.read_contents() == final
     assert crashes >= 3 * len(ways)
 
 

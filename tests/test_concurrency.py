@@ -23,7 +23,7 @@ from threadkeep import errors
 from threadkeep.engine.requests import LoadItems
 from verbs import every, every_async_verb
 
-PATIENCE = 60
+TIMEOUT = 60
 
 
 def in_threads(*works: Callable[[], Any]) -> None:
@@ -42,14 +42,14 @@ def in_threads(*works: Callable[[], Any]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert not thread.is_alive(), "it hangs"
     if failed:
         raise failed[0]
 
 
 def in_loop(work: Callable[[], Awaitable[Any]]) -> Callable[[], Any]:
-    return lambda: asyncio.run(asyncio.wait_for(work(), PATIENCE))
+    return lambda: asyncio.run(asyncio.wait_for(work(), TIMEOUT))
 
 
 class Counted:
@@ -255,7 +255,7 @@ async def test_cancelled_calls_leave_whole_checkpoints_and_a_working_saver(saver
             assert {type(outcome) for outcome in outcomes} <= {asyncio.CancelledError, type(None)}
         del tasks, outcomes
         gc.collect()
-    await asyncio.wait_for(first.aput({"log": ["end"]}, id="2"), PATIENCE)
+    await asyncio.wait_for(first.aput({"log": ["end"]}, id="2"), TIMEOUT)
     assert [str(warning.message) for warning in warned] == []
     assert errors_of_loop == []
     assert len(asyncio.all_tasks()) == 1
@@ -276,7 +276,7 @@ async def test_a_cancelled_put_is_finished_by_the_worker(keep: threadkeep.Keep) 
     with pytest.raises(asyncio.CancelledError):
         await task
     await Chain(keep.checkpointer).aput({"x": 2}, id="later")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while len([found async for found in keep.checkpointer.alist(config("t"))]) < 2:
             await asyncio.sleep(0.01)
     assert [found.checkpoint["id"] async for found in keep.checkpointer.alist(config("t"))] == ["later", "00000000"]
@@ -322,7 +322,7 @@ def test_a_loop_may_be_closed_while_its_calls_are_under_way(keep: threadkeep.Kee
 
     def slow(requests: Any) -> Any:
         writing.set()
-        go_on.wait(PATIENCE)
+        go_on.wait(TIMEOUT)
         return write(requests)
 
     transport.write = slow  # type: ignore[method-assign]
@@ -335,7 +335,7 @@ def test_a_loop_may_be_closed_while_its_calls_are_under_way(keep: threadkeep.Kee
         loop.create_task(saver.aget_tuple(config("t"))),
     ]
     loop.run_until_complete(asyncio.sleep(0.01))
-    assert writing.wait(PATIENCE)
+    assert writing.wait(TIMEOUT)
     loop.close()
     go_on.set()
     Chain(saver, "another").put({"x": 2})
@@ -359,7 +359,7 @@ def test_a_loop_may_be_closed_while_the_keep_is_being_closed(keep: threadkeep.Ke
 
     def slow() -> None:
         inside.set()
-        go_on.wait(PATIENCE)
+        go_on.wait(TIMEOUT)
         close()
 
     saver._session.transport.close = slow  # type: ignore[method-assign]
@@ -367,13 +367,13 @@ def test_a_loop_may_be_closed_while_the_keep_is_being_closed(keep: threadkeep.Ke
     loop.set_exception_handler(lambda _, context: None)
     task = loop.create_task(keep.aclose())
     loop.run_until_complete(asyncio.sleep(0.01))
-    assert inside.wait(PATIENCE)
+    assert inside.wait(TIMEOUT)
     loop.close()
     del task
     go_on.set()
     for thread in threading.enumerate():
         if thread.name == "threadkeep-close":
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
             assert not thread.is_alive()
 
 
@@ -399,7 +399,7 @@ async def test_reads_do_not_wait_for_a_write_that_waits(keep: threadkeep.Keep) -
     write, go_on = transport.write, threading.Event()
 
     def slow(requests: Any) -> Any:
-        go_on.wait(PATIENCE)
+        go_on.wait(TIMEOUT)
         return write(requests)
 
     transport.write = slow  # type: ignore[method-assign]
@@ -407,7 +407,7 @@ async def test_reads_do_not_wait_for_a_write_that_waits(keep: threadkeep.Keep) -
     await asyncio.sleep(0.05)
     try:
         for _ in range(10):
-            found = await asyncio.wait_for(saver.aget_tuple(config("t")), PATIENCE / 2)
+            found = await asyncio.wait_for(saver.aget_tuple(config("t")), TIMEOUT / 2)
             assert found is not None
         assert not any(task.done() for task in writers)
     finally:

@@ -82,7 +82,7 @@ def new_transport(path: Path | str | None, memory: InMemoryBackend) -> Transport
     return SqliteFile(path, SqliteDialect(), durability="relaxed", timeout=5)
 
 
-class World:
+class CrashingStorage:
     """A storage, and how to reopen it after a crash."""
 
     def __init__(self, path: Path | str | None, tenant: str = "") -> None:
@@ -108,17 +108,17 @@ class World:
     def do(self, verb: str, *args: Any, **kwargs: Any) -> None:
         getattr(self.keep.checkpointer, verb)(*args, **kwargs)
 
-    def tale(self) -> dict[str, Any]:
+    def read_contents(self) -> dict[str, Any]:
         """Read everything in every thread with a new Keep; check row invariants where possible."""
         self.check()
         reader = Keep(Session(self.reach(), tenant=self.tenant, caches=Caches(0)), None)
-        tale = {info.id: [(info.checkpoints, info.writes, info.status)] for info in reader.threads()}
+        read_contents = {info.id: [(info.checkpoints, info.writes, info.status)] for info in reader.threads()}
         for found in reader.checkpointer.list(None):
             by_id = reader.checkpointer.get_tuple(found.config)
             assert by_id == found
-            tale[found.config["configurable"]["thread_id"]].append(dump_tuple(found))
+            read_contents[found.config["configurable"]["thread_id"]].append(dump_tuple(found))
         reader.close()
-        return tale
+        return read_contents
 
     def check(self) -> None:
         if self.path is not None:
@@ -213,25 +213,25 @@ VERBS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def do(world: World, verb: tuple[Any, ...]) -> None:
+def do(crashing: CrashingStorage, verb: tuple[Any, ...]) -> None:
     options = verb[-1] if verb[0] == "prune" and isinstance(verb[-1], dict) else {}
-    world.do(verb[0], *(verb[1:-1] if options else verb[1:]), **options)
+    crashing.do(verb[0], *(verb[1:-1] if options else verb[1:]), **options)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    made: list[World] = []
+    made: list[CrashingStorage] = []
 
-    def make() -> World:
-        world = World(*location_of(request.param, tmp_path / f"{len(made)}.db"))
-        made.append(world)
+    def make() -> CrashingStorage:
+        crashing = CrashingStorage(*location_of(request.param, tmp_path / f"{len(made)}.db"))
+        made.append(crashing)
         for step in PAST:
-            do(world, step)
-        return world
+            do(crashing, step)
+        return crashing
 
     yield make
-    for world in made:
-        world.close()
+    for crashing in made:
+        crashing.close()
 
 
 WAYS = {
@@ -245,43 +245,47 @@ WAYS = {
 @pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("name", VERBS)
 def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
-    new_world: Callable[[], World], name: str, ways: list[tuple[bool, bool]]
+    new_world: Callable[[], CrashingStorage], name: str, ways: list[tuple[bool, bool]]
 ) -> None:
     undisturbed = new_world()
-    before = undisturbed.tale()
+    before = undisturbed.read_contents()
     do(undisturbed, VERBS[name])
-    final = undisturbed.tale()
+    final = undisturbed.read_contents()
     for remembers, after in ways:
         assert 0 < crashes(new_world, name, before, final, after=after, remembers=remembers) < 20
 
 
-def crashes(new_world: Callable[[], World], name: str, before: Any, final: Any, *, after: bool, remembers: bool) -> int:
+def crashes(
+    new_world: Callable[[], CrashingStorage], name: str, before: Any, final: Any, *, after: bool, remembers: bool
+) -> int:
     """Return how often the verb crashed, one request later each time, before it succeeded."""
     for k in range(1, 50):
-        world = new_world()
+        crashing = new_world()
         if not remembers:
-            world.start()
-        world.transport.crash_at(k, after=after)
+            crashing.start()
+        crashing.transport.crash_at(k, after=after)
         try:
-            do(world, VERBS[name])
+            do(crashing, VERBS[name])
         except Unavailable:
             pass
         else:
-            assert not world.transport.crashed, "a crash was taken for a success"
-            assert world.tale() == final
+            assert not crashing.transport.crashed, "a crash was taken for a success"
+            assert crashing.read_contents() == final
             return k - 1
-        seen = world.tale()
+        seen = crashing.read_contents()
         assert {
             thread: seen.get(thread) in (before.get(thread), final.get(thread)) for thread in before | final
         } == dict.fromkeys(before | final, True)
         if k % 2:
-            world.start()
-        do(world, VERBS[name])
-        assert world.tale() == final
+            crashing.start()
+        do(crashing, VERBS[name])
+        assert crashing.read_contents() == final
     raise AssertionError("it never gets through")
 
 
 @pytest.mark.parametrize("new_world", ["valkey"], indirect=True)
 @pytest.mark.parametrize("name", VERBS)
-def test_the_same_on_valkey_without_a_cache_and_with_lost_replies(new_world: Callable[[], World], name: str) -> None:
+def test_the_same_on_valkey_without_a_cache_and_with_lost_replies(
+    new_world: Callable[[], CrashingStorage], name: str
+) -> None:
     test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(new_world, name, [(False, True)])

@@ -32,7 +32,7 @@ import shared_pool
 from hypothesis_profiles import PROVING, machine_settings
 from row_invariants import find_problems, unused_items
 from test_crashes import NEVER, WAYS, Crashing, location_of
-from test_crashes import World as CrashingWorld
+from test_crashes import CrashingStorage as BaseCrashingStorage
 from threadkeep.adapters import cubeloop as adapter
 from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.backends.sqlite.dialect import SqliteDialect
@@ -112,7 +112,7 @@ class Refused(Exception):
 
 
 @dataclass
-class Talk:
+class CubeThread:
     """The contents of a thread. `claimed` and `completed` are in order; `touched` is when a run was last active."""
 
     messages: list[Message] = field(default_factory=list)
@@ -140,14 +140,14 @@ class Model:
     """Cube threads as dicts and lists. Each verb is one of KeepCube's, or of Keep's."""
 
     def __init__(self) -> None:
-        self.threads_by_id: dict[str, Talk] = {}
+        self.threads_by_id: dict[str, CubeThread] = {}
         self.now = 1_800_000_000_000
 
-    def _new(self, thread: str) -> Talk:
-        return self.threads_by_id.setdefault(thread, Talk())
+    def _new(self, thread: str) -> CubeThread:
+        return self.threads_by_id.setdefault(thread, CubeThread())
 
-    def _there(self, thread: str) -> Talk:
-        return self.threads_by_id.get(thread, Talk())
+    def _there(self, thread: str) -> CubeThread:
+        return self.threads_by_id.get(thread, CubeThread())
 
     def load(self, thread: str) -> Any:
         cube_thread = self.threads_by_id.get(thread)
@@ -226,7 +226,7 @@ class Model:
         cube_thread = self.threads_by_id[source]
         done = cube_thread.completed[: cube_thread.completed.index(after_run_id) + 1]
         extra = deepcopy(cube_thread.extra) | ({"fork": metadata} if metadata is not None else {})
-        self.threads_by_id[target] = Talk(
+        self.threads_by_id[target] = CubeThread(
             cube_thread.until(after_run_id), extra, source, claimed=list(done), completed=list(done)
         )
 
@@ -299,11 +299,11 @@ class Store:
 
     def check_rows(self, pruned: str | None = None) -> None:
         """Check for dangling references, and for unused items in a thread that was just pruned."""
-        if self.place is None or (isinstance(self.place, Path) and not self.place.exists()):
+        if self.location is None or (isinstance(self.location, Path) and not self.location.exists()):
             return
-        assert find_problems(self.place, self.tenant) == [], self.name
+        assert find_problems(self.location, self.tenant) == [], self.name
         if pruned is not None:
-            assert unused_items(self.place, pruned, self.tenant) == set(), self.name
+            assert unused_items(self.location, pruned, self.tenant) == set(), self.name
 
 
 def stores(folder: Path) -> list[Store]:
@@ -602,7 +602,7 @@ REPEATED = {"prune", "delete"}
 """These may be repeated."""
 
 
-class World(CrashingWorld):
+class CrashingStorage(BaseCrashingStorage):
     """A storage with a cube thread, and how to reopen it after a crash."""
 
     def do(self, verb: Callable[[Keep], Awaitable[Any]]) -> Any:
@@ -611,7 +611,7 @@ class World(CrashingWorld):
 
         return asyncio.run(work())
 
-    def tale(self) -> dict[str, Any]:
+    def read_contents(self) -> dict[str, Any]:
         """Read everything in every cube thread with a new Keep; check row invariants where possible."""
         self.check()
         with Keep(Session(self.reach(), tenant=self.tenant, caches=Caches(0)), None) as reader:
@@ -640,56 +640,56 @@ async def _tale(keep: Keep) -> dict[str, Any]:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "valkey"])
-def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], World]]:
-    made: list[World] = []
+def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], CrashingStorage]]:
+    made: list[CrashingStorage] = []
 
-    def make() -> World:
-        made.append(World(*location_of(request.param, tmp_path / f"{len(made)}.db")))
+    def make() -> CrashingStorage:
+        made.append(CrashingStorage(*location_of(request.param, tmp_path / f"{len(made)}.db")))
         made[-1].do(past)
         return made[-1]
 
     yield make
-    for world in made:
-        world.transport.crash_at(NEVER, after=False)
-        world.close()
+    for crashing in made:
+        crashing.transport.crash_at(NEVER, after=False)
+        crashing.close()
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("name", VERBS)
 def test_a_crash_at_any_request_leaves_a_cube_thread_as_before_or_as_after(
-    new_world: Callable[[], World], name: str, ways: list[tuple[bool, bool]]
+    new_world: Callable[[], CrashingStorage], name: str, ways: list[tuple[bool, bool]]
 ) -> None:
     verb, undisturbed, crashes = VERBS[name], new_world(), 0
     if undisturbed.path == shared_pool.cluster():
         ways = ways[-1:]  # the others take long and test nothing that is specific to Valkey
-    before = undisturbed.tale()
+    before = undisturbed.read_contents()
     undisturbed.do(verb)
-    final = undisturbed.tale()
+    final = undisturbed.read_contents()
     for remembers, after in ways:
         for k in range(1, 20):
-            world = new_world()
+            crashing = new_world()
             if not remembers:
-                world.start()
-            world.transport.crash_at(k, after=after)
+                crashing.start()
+            crashing.transport.crash_at(k, after=after)
             try:
-                world.do(verb)
+                crashing.do(verb)
             except Unavailable:
                 crashes += 1
             else:
-                assert not world.transport.crashed, "a crash was taken for a success"
-                assert world.tale() == final
+                assert not crashing.transport.crashed, "a crash was taken for a success"
+                assert crashing.read_contents() == final
                 break
-            seen = world.tale()
+            seen = crashing.read_contents()
             assert seen in (before, final)
             if k % 2:
-                world.start()
+                crashing.start()
             try:
-                world.do(verb)
+                crashing.do(verb)
             except Exception as error:
                 if seen != final or type(error).__name__ != ONCE.get(name):
                     raise
-            assert world.tale() == final
+            assert crashing.read_contents() == final
         else:
             raise AssertionError("it never gets through")
     assert crashes >= len(ways)
@@ -714,28 +714,30 @@ class Losing(Crashing):
 
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "beside others"])
 @pytest.mark.parametrize("name", [*(name for name in VERBS if name not in REPEATED), "append without ids"])
-def test_a_change_whose_reply_was_lost_is_made_once(new_world: Callable[[], World], name: str, others: bool) -> None:
-    world, expected = new_world(), new_world()
+def test_a_change_whose_reply_was_lost_is_made_once(
+    new_world: Callable[[], CrashingStorage], name: str, others: bool
+) -> None:
+    crashing, expected = new_world(), new_world()
     verb = VERBS.get(
         name, lambda keep: keep.cube.append("t", [user_message("no id"), user_message("of a run", run="r2")])
     )
 
     def meanwhile() -> None:
         if others:
-            rival = Keep(Session(world.reach(), tenant=world.tenant, caches=Caches(0)), None)
+            rival = Keep(Session(crashing.reach(), tenant=crashing.tenant, caches=Caches(0)), None)
             asyncio.run(rival.cube.append("t", [user_message("of another", "other")]))
             rival.close()
 
     answer = expected.do(verb)
     if others:
         expected.do(lambda keep: keep.cube.append("t", [user_message("of another", "other")]))
-    losing = Losing(world.reach(), meanwhile)
-    with Keep(Session(losing, tenant=world.tenant, caches=Caches(1 << 26)), None) as keep:
+    losing = Losing(crashing.reach(), meanwhile)
+    with Keep(Session(losing, tenant=crashing.tenant, caches=Caches(1 << 26)), None) as keep:
         asyncio.run(_loaded(keep))
         losing.left = 1
         assert asyncio.run(_done(verb, keep)) == answer
         assert losing.left < 1
-    assert world.tale() == expected.tale()
+    assert crashing.read_contents() == expected.read_contents()
 
 
 async def _loaded(keep: Keep) -> None:

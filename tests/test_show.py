@@ -32,7 +32,7 @@ from threadkeep.engine.history.value_diff import changes, pair_elements
 from threadkeep.engine.log.plain import plain
 from threadkeep.errors import Corrupt, Missing
 
-COLOURS = (SyncCaller(), AsyncCaller())
+CALLERS = (SyncCaller(), AsyncCaller())
 SERDE = JsonPlusSerializer()
 
 
@@ -43,7 +43,7 @@ def as_plain(value: Any) -> Any:
 
 async def both(keep: threadkeep.Keep, verb: str, *args: Any, **options: Any) -> Any:
     """Return a verb's result, after checking that sync and async are the same."""
-    one, other = [await call(keep, verb, *args, **options) for call in COLOURS]
+    one, other = [await call(keep, verb, *args, **options) for call in CALLERS]
     assert one == other
     return one
 
@@ -340,7 +340,7 @@ async def wrong_arguments_are_refused(keep: threadkeep.Keep) -> None:
         ),
     ]
     for error, verb, args, options in calls:
-        for call in COLOURS:
+        for call in CALLERS:
             with pytest.raises(error):
                 await call(keep, verb, *args, **options)
 

@@ -208,14 +208,14 @@ class Peer:
     def read(self, op: Any) -> Any:
         if isinstance(op, GetOp):
             there = MemoryKey(op.namespace, op.key) in self.lives
-            return self.told(self.store.get(op.namespace, op.key)) if there else None
+            return self.dump_item(self.store.get(op.namespace, op.key)) if there else None
         if isinstance(op, SearchOp):
             return self.browse(op)
         return self.store.batch([op])[0]
 
     def browse(self, op: SearchOp) -> list[Any]:
         found = sorted(self.matching(op.namespace_prefix, op.filter), key=self.newest_first)
-        return [self.told(item) for item in found[op.offset : op.offset + op.limit]]
+        return [self.dump_item(item) for item in found[op.offset : op.offset + op.limit]]
 
     def matching(self, prefix: tuple[str, ...], filter: Any, query: str | None = None) -> list[Any]:
         """Return all items that match, by InMemoryStore's filter where it is right."""

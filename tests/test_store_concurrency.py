@@ -44,7 +44,7 @@ from test_postgres import blocked
 from threadkeep.conformance.store.embedder import embed
 from threadkeep.engine.memories.namespaces import MemoryKey
 
-PATIENCE = 30
+TIMEOUT = 30
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ class Rivals:
         self._threads.append(new)
         new.start()
         waiting = len(self._threads)
-        assert postgres_servers.wait_until(lambda: blocked(self.name) == waiting or not new.is_alive(), PATIENCE), (
+        assert postgres_servers.wait_until(lambda: blocked(self.name) == waiting or not new.is_alive(), TIMEOUT), (
             "it hangs"
         )
 
@@ -172,7 +172,7 @@ class Rivals:
 
     def finish(self) -> None:
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         assert not any(thread.is_alive() for thread in self._threads), "they hang"
         self._threads.clear()
         if self._failed:
@@ -258,7 +258,7 @@ def test_batches_that_lock_in_opposite_orders_all_succeed(rivals: Rivals) -> Non
 
     started = time.monotonic()
     in_threads(work(rivals.one, "one", 1), work(rivals.other, "other", -1))
-    assert time.monotonic() - started < PATIENCE
+    assert time.monotonic() - started < TIMEOUT
     found = rivals.one.search((), filter={"n": 14}, limit=100)
     assert len({item.value["text"] for item in found}) == 1
     assert len(found) == 3
@@ -385,7 +385,7 @@ def test_a_reader_never_sees_half_a_batch_of_another_process(lasting_url: str) -
         assert writer.stdout.readline() == "1\n"
         with threadkeep.open(lasting_url, index=NEAR) as keep:
             seen = [_seen(keep.store, lasting_url) for _ in range(100)]
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + TIMEOUT
             while len(set(seen)) <= 3 and time.monotonic() < end:  # let a writer that had no turn yet go
                 seen.append(_seen(keep.store, lasting_url))
         assert seen == sorted(seen)
@@ -452,7 +452,7 @@ async def test_a_call_that_is_cancelled_while_it_embeds_stores_nothing(url: str)
     async def slow(texts: Sequence[str]) -> list[list[float]]:
         if "slow" in texts:
             embedding.set()
-            await asyncio.sleep(PATIENCE)
+            await asyncio.sleep(TIMEOUT)
         return embed(texts)
 
     async with threadkeep.open(url, index={**NEAR, "embed": slow}) as keep:
@@ -499,8 +499,8 @@ async def test_no_call_blocks_the_event_loop(url: str) -> None:
     await keep.aclose()
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-async def test_an_embedder_that_takes_its_time_does_not_stop_the_loop(url: str, colour: str) -> None:
+@pytest.mark.parametrize("sync_or_async", ["sync", "async"])
+async def test_an_embedder_that_takes_its_time_does_not_stop_the_loop(url: str, sync_or_async: str) -> None:
     def slow(texts: Sequence[str]) -> list[list[float]]:
         time.sleep(0.2)
         return embed(texts)
@@ -509,7 +509,7 @@ async def test_an_embedder_that_takes_its_time_does_not_stop_the_loop(url: str, 
         await asyncio.sleep(0.2)
         return embed(texts)
 
-    async with threadkeep.open(url, index={**NEAR, "embed": slow if colour == "sync" else aslow}) as keep:
+    async with threadkeep.open(url, index={**NEAR, "embed": slow if sync_or_async == "sync" else aslow}) as keep:
         await keep.setup()
         put = asyncio.ensure_future(keep.store.aput(HOME, "k", {"text": "apple"}))
         ticks = 0

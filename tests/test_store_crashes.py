@@ -53,7 +53,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return now
 
 
-class World:
+class CrashingStorage:
     """A storage with some memories, and how to reopen it after a crash."""
 
     def __init__(self, path: Path | str | None, tenant: str, clock: list[int]) -> None:
@@ -87,7 +87,7 @@ class World:
     def keep(self) -> Keep:
         return self._keeps[-1]
 
-    def tale(self) -> Any:
+    def read_contents(self) -> Any:
         """Read everything: items, what queries find, expiry; and check for leftovers."""
         contents: list[Any] = []
         kinds, minutes = (("vector", "text"), (0, 4, 6, 11)) if not self.is_on_valkey else (("vector",), (4, 6))
@@ -166,73 +166,75 @@ FIRST_COMMIT = {
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def new_world(request: pytest.FixtureRequest, tmp_path: Path, clock: list[int]) -> Iterator[Callable[[], World]]:
-    made: list[World] = []
+def new_world(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: list[int]
+) -> Iterator[Callable[[], CrashingStorage]]:
+    made: list[CrashingStorage] = []
 
-    def make() -> World:
-        made.append(World(*location_of(request.param, tmp_path / f"{len(made)}.db"), clock))
+    def make() -> CrashingStorage:
+        made.append(CrashingStorage(*location_of(request.param, tmp_path / f"{len(made)}.db"), clock))
         return made[-1]
 
     yield make
     clock[0] += 1000 * MINUTE
-    for world in made:
-        world.transport.crash_at(NEVER, after=False)
-        world.keep.sweep()  # the schema is shared
-        world.close()
+    for crashing in made:
+        crashing.transport.crash_at(NEVER, after=False)
+        crashing.keep.sweep()  # the schema is shared
+        crashing.close()
 
 
-def tale_after(world: World, verb: Callable[[Keep], Any] | None) -> Any:
+def tale_after(crashing: CrashingStorage, verb: Callable[[Keep], Any] | None) -> Any:
     if verb is not None:
-        verb(world.keep)
-    return world.tale()
+        verb(crashing.keep)
+    return crashing.read_contents()
 
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_crash_at_any_request_leaves_everything_as_before_or_as_after(
-    new_world: Callable[[], World], name: str
+    new_world: Callable[[], CrashingStorage], name: str
 ) -> None:
     verb, crashes = VERBS[name], 0
-    tales = [tale_after(new_world(), each) for each in (None, FIRST_COMMIT.get(name), verb)]
+    expected_contents = [tale_after(new_world(), each) for each in (None, FIRST_COMMIT.get(name), verb)]
     for k, after in itertools.product(range(1, 20), (False, True)):
-        world = new_world()
-        world.transport.crash_at(k, after=after)
+        crashing = new_world()
+        crashing.transport.crash_at(k, after=after)
         try:
-            verb(world.keep)
+            verb(crashing.keep)
         except Unavailable:
             crashes += 1
         else:
-            assert not world.transport.crashed, "a crash was taken for a success"
-            assert world.tale() == tales[-1]
+            assert not crashing.transport.crashed, "a crash was taken for a success"
+            assert crashing.read_contents() == expected_contents[-1]
             break
-        assert world.tale() in tales
+        assert crashing.read_contents() in expected_contents
         if k % 2:
-            world.start()
-        assert tale_after(world, verb) == tales[-1]
+            crashing.start()
+        assert tale_after(crashing, verb) == expected_contents[-1]
     assert 0 < crashes < 20
 
 
 @pytest.mark.parametrize("new_world", ["valkey"], indirect=True)
 @pytest.mark.parametrize("name", ["put with fewer vectors", "many", "sweep"])
-def test_the_same_on_valkey_for_some_verbs(new_world: Callable[[], World], name: str) -> None:
+def test_the_same_on_valkey_for_some_verbs(new_world: Callable[[], CrashingStorage], name: str) -> None:
     """Reading everything takes long, because all partitions are queried."""
     test_a_crash_at_any_request_leaves_everything_as_before_or_as_after(new_world, name)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_between_the_commits_of_a_sweep_leaves_whole_memories(
-    new_world: Callable[[], World], after: bool, monkeypatch: pytest.MonkeyPatch
+    new_world: Callable[[], CrashingStorage], after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_plans, "_SWEEP_BATCH", 1)
     for k in range(1, 4):
-        world = new_world()
-        before = world.tale()
-        world.transport.crash_at(k, after=after)
+        crashing = new_world()
+        before = crashing.read_contents()
+        crashing.transport.crash_at(k, after=after)
         with pytest.raises(Unavailable):
-            world.keep.sweep()
-        assert world.tale()[0] == before[0]
-        world.keep.sweep()
-        assert world.tale()[0] == before[0]
-        assert {place.key for place in world.rows()} <= {"a", "b", "c", "d"}
+            crashing.keep.sweep()
+        assert crashing.read_contents()[0] == before[0]
+        crashing.keep.sweep()
+        assert crashing.read_contents()[0] == before[0]
+        assert {place.key for place in crashing.rows()} <= {"a", "b", "c", "d"}
 
 
 # --- failing embeddings
@@ -257,15 +259,17 @@ CHANGES = [
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("wrong", WRONG)
-def test_an_embedding_that_fails_changes_nothing(new_world: Callable[[], World], wrong: str, is_async: bool) -> None:
-    world = new_world()
-    before = world.tale()
-    with world.opened(world.reach(), {**INDEX, "embed": WRONG[wrong]}) as keep:
+def test_an_embedding_that_fails_changes_nothing(
+    new_world: Callable[[], CrashingStorage], wrong: str, is_async: bool
+) -> None:
+    crashing = new_world()
+    before = crashing.read_contents()
+    with crashing.opened(crashing.reach(), {**INDEX, "embed": WRONG[wrong]}) as keep:
         with pytest.raises((ValueError, ZeroDivisionError)):
             asyncio.run(keep.store.abatch(CHANGES)) if is_async else keep.store.batch(CHANGES)
         with pytest.raises((ValueError, ZeroDivisionError)):
             keep.store.search(HOME, query="apple") if wrong not in ("too many", "too few") else 1 / 0
-    assert world.tale() == before
+    assert crashing.read_contents() == before
 
 
 # --- killed processes

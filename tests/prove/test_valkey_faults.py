@@ -31,7 +31,7 @@ from threadkeep.errors import Unavailable
 RUNS = int(os.environ.get("THREADKEEP_FAULT_RUNS", "20"))
 REPLICAS = os.environ.get("THREADKEEP_FAULT_REPLICAS", "1")
 REPORT = os.environ.get("THREADKEEP_FAULT_REPORT")
-PATIENCE = 90
+TIMEOUT = 90
 SAVERS, TALKS, SHELVES = 6, 3, 3
 
 
@@ -69,7 +69,7 @@ class Writer(threading.Thread):
 
     def stop(self) -> None:
         self._stop_it.set()
-        self.join(PATIENCE)
+        self.join(TIMEOUT)
         assert not self.is_alive(), f"{self.name} hangs"
 
     def outage(self) -> float:
@@ -84,8 +84,8 @@ class Writers:
     def __init__(self, keep: threadkeep.Keep) -> None:
         self.savers = [Writer(f"s{n}", self._saver(keep, f"s{n}")) for n in range(SAVERS)]
         self.talks = [Writer(f"c{n}", self._talk(keep, f"c{n}")) for n in range(TALKS)]
-        self.shelves = [Writer(f"m{n}", self._shelf(keep, f"m{n}")) for n in range(SHELVES)]
-        self.all = [*self.savers, *self.talks, *self.shelves]
+        self.memory_writers = [Writer(f"m{n}", self._memory_writer(keep, f"m{n}")) for n in range(SHELVES)]
+        self.all = [*self.savers, *self.talks, *self.memory_writers]
 
     def _saver(self, keep: threadkeep.Keep, name: str) -> Callable[[int], None]:
         chain = Chain(keep.checkpointer, name)
@@ -96,7 +96,7 @@ class Writers:
         stored = lambda n: UserMessage(content=[TextContent(text=text(n))], id=f"{n}")
         return lambda n: loop.run_until_complete(keep.cube.append(name, [stored(n)]))
 
-    def _shelf(self, keep: threadkeep.Keep, name: str) -> Callable[[int], None]:
+    def _memory_writer(self, keep: threadkeep.Keep, name: str) -> Callable[[int], None]:
         return lambda n: keep.store.put((name,), f"{n}", {"text": text(n)})
 
     def __enter__(self) -> Self:
@@ -111,7 +111,7 @@ class Writers:
     def go_on(self, more: int) -> None:
         """Wait until each of them got this many more acknowledged."""
         wanted = {writer: len(writer.acknowledged_at) + more for writer in self.all}
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while behind := [
             each.name for each in self.all if len(each.acknowledged_at) < wanted[each] and each.broke is None
         ]:
@@ -135,7 +135,7 @@ class Writers:
                 stored = {int(each.id): each.content[0].text == text(int(each.id)) for each in thread.messages}
                 self._compare(writer, stored, len(thread.messages))
                 assert list(stored) == sorted(stored)
-            for writer in self.shelves:
+            for writer in self.memory_writers:
                 items = keep.store.search((writer.name,), limit=1_000_000)
                 kept = {int(each.key): each.value == {"text": text(int(each.key))} for each in items}
                 self._compare(writer, kept, len(items))
@@ -250,7 +250,7 @@ def test_nothing_is_acknowledged_while_no_replica_has_it(cluster: valkey_servers
                 Chain(keep.checkpointer).put({"x": 2}, id="2")
         for replica in behind:
             replica.thaw()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             try:
                 Chain(keep.checkpointer).put({"x": 2}, id="2")
