@@ -206,7 +206,7 @@ class ValkeyRows(StoredRows):
 
     def __init__(self, client: RedisCluster, prefix: str, id: str, kind: str = GRAPH) -> None:
         self.client = client
-        self.names = ValkeyBackend(prefix).names(ThreadKey("", kind, id))
+        self.names = ValkeyBackend(prefix).thread_keys(ThreadKey("", kind, id))
         self.hash, self.order = self.names.keys[:2]
 
     def _fields(self) -> dict[bytes, bytes]:

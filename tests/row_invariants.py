@@ -135,7 +135,7 @@ def _check_order(key: bytes, fields: Any, order: set[bytes], entries_of_rows: li
 
 def _check_indexes(key: bytes, row: Any, there: dict[bytes, Any], order: set[bytes], checkpoints: list[Any]) -> None:
     """Check that the partition's index sets agree with the thread's row, and remove the entries that were found."""
-    names = ValkeyBackend("").names(row.key)
+    names = ValkeyBackend("").thread_keys(row.key)
     sets = [there[key[:4] + what + b":" + to_bytes(row.key.tenant)] for what in (b"u", b"c", b"b", b"n")]
     entries = [each.pop(name, None) for each, name in zip(sets, (*[names.member] * 3, names.id), strict=True)]
     assert entries == [row.updated, row.created, row.bytes, 0], key

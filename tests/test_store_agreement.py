@@ -333,7 +333,7 @@ class Storage:
             keep.close()
         self._runner.close()
 
-    def remains(self) -> remains.Held | None:
+    def remains(self) -> stored_memories.StoredMemories | None:
         return None if self._where is None else stored_memories.read_memories(self._where, self.tenant)
 
     def left_behind(self) -> list[str]:

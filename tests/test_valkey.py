@@ -77,7 +77,7 @@ def test_all_keys_of_a_thread_and_of_its_partitions_indexes_are_in_one_slot(
     tenant: str, kind: str, id: str, prefix: str
 ) -> None:
     backend = ValkeyBackend(prefix.replace("{", "").replace("}", "") or "tk")
-    names = backend.names(ThreadKey(tenant, kind, id))
+    names = backend.thread_keys(ThreadKey(tenant, kind, id))
     assert len(set(names.keys)) == len(names.keys)
     assert len(set(map(key_slot, names.keys))) == 1
 
@@ -93,7 +93,7 @@ def test_all_keys_of_a_partition_of_memories_are_in_one_slot(tenant: str, first:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(texts, st.sampled_from(["graph", "cube"]), texts), min_size=2, max_size=2, unique=True))
 def test_two_threads_share_no_key_of_their_own(two: list[tuple[str, str, str]]) -> None:
-    one, other = (set(ValkeyBackend("tk").names(ThreadKey(*each)).keys[:2]) for each in two)
+    one, other = (set(ValkeyBackend("tk").thread_keys(ThreadKey(*each)).keys[:2]) for each in two)
     assert not one & other
 
 
@@ -371,7 +371,7 @@ def moving() -> Iterator[valkey_servers.Cluster]:
 
 
 def slot_of(url: str, thread: str) -> int:
-    return key_slot(reached(url)._backend.names(ThreadKey("", "graph", thread)).keys[0])
+    return key_slot(reached(url)._backend.thread_keys(ThreadKey("", "graph", thread)).keys[0])
 
 
 async def test_a_slot_may_move_between_two_calls(moving: valkey_servers.Cluster, call: Caller) -> None:
@@ -656,7 +656,7 @@ def test_strict_waits_for_a_replica_where_there_is_one_and_relaxed_does_not() ->
 
 def waits(servers: list[valkey_servers.Server], change: Callable[[], object]) -> int:
     """How often the servers are told to WAIT during a change."""
-    with valkey_servers.listening(servers) as heard:
+    with valkey_servers.record_commands(servers) as heard:
         change()
     return sum(name == "WAIT" for _, name, *_ in heard)
 
@@ -669,7 +669,7 @@ def test_strict_waits_for_a_replica_that_comes_later(server: valkey_servers.Serv
             assert waits([server], lambda: chain.put({"x": 1})) == 0
             replica.client.replicaof("127.0.0.1", str(server.port))  # type: ignore[no-untyped-call]
             info: Callable[[], Any] = lambda: server.client.info("replication")
-            valkey_servers.until(lambda: "online" in str(info().get("slave0")), "a replica")
+            valkey_servers.wait_for(lambda: "online" in str(info().get("slave0")), "a replica")
             time.sleep(valkey._REPLICA_CHECK_SECONDS)
             assert waits([server], lambda: chain.put({"x": 2})) == 1
             assert waits([server], lambda: chain.put({"x": 3})) == 1

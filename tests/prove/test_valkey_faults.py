@@ -156,7 +156,7 @@ def cluster() -> Iterator[valkey_servers.Cluster]:
 
 
 def slot_of(prefix: str, thread: str) -> int:
-    return key_slot(ValkeyBackend(prefix).names(ThreadKey("", "graph", thread)).keys[0])
+    return key_slot(ValkeyBackend(prefix).thread_keys(ThreadKey("", "graph", thread)).keys[0])
 
 
 def kill(cluster: valkey_servers.Cluster, victim: valkey_servers.Server, writers: Writers, run: int) -> None:
