@@ -421,7 +421,7 @@ def test_a_change_whose_reply_was_lost_is_made_once(warm: Bench, verb: str, othe
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], CrashingStorage]]:
+def new_crashing_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], CrashingStorage]]:
     made: list[CrashingStorage] = []
 
     def make() -> CrashingStorage:
@@ -451,11 +451,11 @@ ONCE = {"fork to": ValueError, "fork of an earlier one": ValueError}
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
-    new_world: Callable[[], CrashingStorage], name: str, monkeypatch: pytest.MonkeyPatch
+    new_crashing_storage: Callable[[], CrashingStorage], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(branches, "now_us", lambda: 1_000_000)
     monkeypatch.setattr("threadkeep.jobs.prune.now_ms", lambda: 1 << 42)
-    undisturbed, crashes = new_world(), 0
+    undisturbed, crashes = new_crashing_storage(), 0
     ways = [(False, True), (True, False)]
     if undisturbed.path is not None:  # the others take long and test nothing that is specific to a database
         ways = [(True, False)] if name in ON_DISK else []
@@ -465,7 +465,7 @@ def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
     assert final != before
     for after, remembers in ways:
         for k in range(1, 20):
-            crashing = new_world()
+            crashing = new_crashing_storage()
             if not remembers:
                 crashing.start()
             crashing.transport.crash_at(k, after=after)

@@ -130,7 +130,7 @@ class CrashingStorage:
 
 
 def location_of(backend: str, file: Path) -> tuple[Path | str | None, str]:
-    """Where a world is, and its tenant. Worlds on servers share a schema or prefix."""
+    """Return where a storage is, and its tenant. Storages on servers share a schema or prefix."""
     shared = {"postgres": shared_pool.schema, "valkey": shared_pool.cluster}
     if backend in shared:
         return shared[backend](), shared_pool.fresh_tenant()
@@ -219,7 +219,7 @@ def do(crashing: CrashingStorage, verb: tuple[Any, ...]) -> None:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+def new_crashing_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     made: list[CrashingStorage] = []
 
     def make() -> CrashingStorage:
@@ -245,22 +245,28 @@ WAYS = {
 @pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("name", VERBS)
 def test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(
-    new_world: Callable[[], CrashingStorage], name: str, ways: list[tuple[bool, bool]]
+    new_crashing_storage: Callable[[], CrashingStorage], name: str, ways: list[tuple[bool, bool]]
 ) -> None:
-    undisturbed = new_world()
+    undisturbed = new_crashing_storage()
     before = undisturbed.read_contents()
     do(undisturbed, VERBS[name])
     final = undisturbed.read_contents()
     for remembers, after in ways:
-        assert 0 < crashes(new_world, name, before, final, after=after, remembers=remembers) < 20
+        assert 0 < crashes(new_crashing_storage, name, before, final, after=after, remembers=remembers) < 20
 
 
 def crashes(
-    new_world: Callable[[], CrashingStorage], name: str, before: Any, final: Any, *, after: bool, remembers: bool
+    new_crashing_storage: Callable[[], CrashingStorage],
+    name: str,
+    before: Any,
+    final: Any,
+    *,
+    after: bool,
+    remembers: bool,
 ) -> int:
     """Return how often the verb crashed, one request later each time, before it succeeded."""
     for k in range(1, 50):
-        crashing = new_world()
+        crashing = new_crashing_storage()
         if not remembers:
             crashing.start()
         crashing.transport.crash_at(k, after=after)
@@ -283,9 +289,9 @@ def crashes(
     raise AssertionError("it never gets through")
 
 
-@pytest.mark.parametrize("new_world", ["valkey"], indirect=True)
+@pytest.mark.parametrize("new_crashing_storage", ["valkey"], indirect=True)
 @pytest.mark.parametrize("name", VERBS)
 def test_the_same_on_valkey_without_a_cache_and_with_lost_replies(
-    new_world: Callable[[], CrashingStorage], name: str
+    new_crashing_storage: Callable[[], CrashingStorage], name: str
 ) -> None:
-    test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(new_world, name, [(False, True)])
+    test_a_crash_at_any_request_leaves_each_thread_as_before_or_as_after(new_crashing_storage, name, [(False, True)])

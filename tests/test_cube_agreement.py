@@ -640,7 +640,7 @@ async def _tale(keep: Keep) -> dict[str, Any]:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "valkey"])
-def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], CrashingStorage]]:
+def new_crashing_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], CrashingStorage]]:
     made: list[CrashingStorage] = []
 
     def make() -> CrashingStorage:
@@ -658,9 +658,9 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
 @pytest.mark.parametrize("ways", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("name", VERBS)
 def test_a_crash_at_any_request_leaves_a_cube_thread_as_before_or_as_after(
-    new_world: Callable[[], CrashingStorage], name: str, ways: list[tuple[bool, bool]]
+    new_crashing_storage: Callable[[], CrashingStorage], name: str, ways: list[tuple[bool, bool]]
 ) -> None:
-    verb, undisturbed, crashes = VERBS[name], new_world(), 0
+    verb, undisturbed, crashes = VERBS[name], new_crashing_storage(), 0
     if undisturbed.path == shared_pool.cluster():
         ways = ways[-1:]  # the others take long and test nothing that is specific to Valkey
     before = undisturbed.read_contents()
@@ -668,7 +668,7 @@ def test_a_crash_at_any_request_leaves_a_cube_thread_as_before_or_as_after(
     final = undisturbed.read_contents()
     for remembers, after in ways:
         for k in range(1, 20):
-            crashing = new_world()
+            crashing = new_crashing_storage()
             if not remembers:
                 crashing.start()
             crashing.transport.crash_at(k, after=after)
@@ -715,9 +715,9 @@ class Losing(Crashing):
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "beside others"])
 @pytest.mark.parametrize("name", [*(name for name in VERBS if name not in REPEATED), "append without ids"])
 def test_a_change_whose_reply_was_lost_is_made_once(
-    new_world: Callable[[], CrashingStorage], name: str, others: bool
+    new_crashing_storage: Callable[[], CrashingStorage], name: str, others: bool
 ) -> None:
-    crashing, expected = new_world(), new_world()
+    crashing, expected = new_crashing_storage(), new_crashing_storage()
     verb = VERBS.get(
         name, lambda keep: keep.cube.append("t", [user_message("no id"), user_message("of a run", run="r2")])
     )

@@ -166,7 +166,7 @@ FIRST_COMMIT = {
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def new_world(
+def new_crashing_storage(
     request: pytest.FixtureRequest, tmp_path: Path, clock: list[int]
 ) -> Iterator[Callable[[], CrashingStorage]]:
     made: list[CrashingStorage] = []
@@ -191,12 +191,12 @@ def tale_after(crashing: CrashingStorage, verb: Callable[[Keep], Any] | None) ->
 
 @pytest.mark.parametrize("name", VERBS)
 def test_a_crash_at_any_request_leaves_everything_as_before_or_as_after(
-    new_world: Callable[[], CrashingStorage], name: str
+    new_crashing_storage: Callable[[], CrashingStorage], name: str
 ) -> None:
     verb, crashes = VERBS[name], 0
-    expected_contents = [tale_after(new_world(), each) for each in (None, FIRST_COMMIT.get(name), verb)]
+    expected_contents = [tale_after(new_crashing_storage(), each) for each in (None, FIRST_COMMIT.get(name), verb)]
     for k, after in itertools.product(range(1, 20), (False, True)):
-        crashing = new_world()
+        crashing = new_crashing_storage()
         crashing.transport.crash_at(k, after=after)
         try:
             verb(crashing.keep)
@@ -213,20 +213,20 @@ def test_a_crash_at_any_request_leaves_everything_as_before_or_as_after(
     assert 0 < crashes < 20
 
 
-@pytest.mark.parametrize("new_world", ["valkey"], indirect=True)
+@pytest.mark.parametrize("new_crashing_storage", ["valkey"], indirect=True)
 @pytest.mark.parametrize("name", ["put with fewer vectors", "many", "sweep"])
-def test_the_same_on_valkey_for_some_verbs(new_world: Callable[[], CrashingStorage], name: str) -> None:
+def test_the_same_on_valkey_for_some_verbs(new_crashing_storage: Callable[[], CrashingStorage], name: str) -> None:
     """Reading everything takes long, because all partitions are queried."""
-    test_a_crash_at_any_request_leaves_everything_as_before_or_as_after(new_world, name)
+    test_a_crash_at_any_request_leaves_everything_as_before_or_as_after(new_crashing_storage, name)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_between_the_commits_of_a_sweep_leaves_whole_memories(
-    new_world: Callable[[], CrashingStorage], after: bool, monkeypatch: pytest.MonkeyPatch
+    new_crashing_storage: Callable[[], CrashingStorage], after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_plans, "_SWEEP_BATCH", 1)
     for k in range(1, 4):
-        crashing = new_world()
+        crashing = new_crashing_storage()
         before = crashing.read_contents()
         crashing.transport.crash_at(k, after=after)
         with pytest.raises(Unavailable):
@@ -260,9 +260,9 @@ CHANGES = [
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_embedding_that_fails_changes_nothing(
-    new_world: Callable[[], CrashingStorage], wrong: str, is_async: bool
+    new_crashing_storage: Callable[[], CrashingStorage], wrong: str, is_async: bool
 ) -> None:
-    crashing = new_world()
+    crashing = new_crashing_storage()
     before = crashing.read_contents()
     with crashing.opened(crashing.reach(), {**INDEX, "embed": WRONG[wrong]}) as keep:
         with pytest.raises((ValueError, ZeroDivisionError)):
