@@ -145,7 +145,7 @@ class _RunningPlan:
             change.deliver(own)
 
 
-class _State:
+class _RunnerState:
     """Everything that a forked child must have anew."""
 
     def __init__(self, runner: Runner, writers: int) -> None:
@@ -174,7 +174,7 @@ class Runner:
         self._transport = transport
         self._on_fork = on_fork
         self._on_close = on_close
-        self._state = _State(self, self._transport.writers)
+        self._state = _RunnerState(self, self._transport.writers)
         self._closed = False
         forks.watch(self)
 
@@ -236,10 +236,10 @@ class Runner:
     def after_fork(self, *, child: bool) -> None:
         """In the child, start anew: it has no workers and nothing under way."""
         if child:
-            self._state = _State(self, self._transport.writers)
+            self._state = _RunnerState(self, self._transport.writers)
             self._on_fork()
 
-    def _open_state(self) -> _State:
+    def _open_state(self) -> _RunnerState:
         if self._closed:
             raise Closed
         return self._state
@@ -263,7 +263,7 @@ class Runner:
         assert caller.outcome is not None
         return result(caller.outcome)
 
-    def _drive(self, state: _State, start: Callable[[], None], caller: _WaitingCaller) -> None:
+    def _drive(self, state: _RunnerState, start: Callable[[], None], caller: _WaitingCaller) -> None:
         """Do a worker's work in the caller's thread."""
         with state.workers.visited():
             start()
@@ -284,7 +284,7 @@ class Runner:
         state.inbox.append((key, plan_of_ops, change))
         state.workers.submit(partial(self._empty_inbox, state))
 
-    def _empty_inbox(self, state: _State) -> None:
+    def _empty_inbox(self, state: _RunnerState) -> None:
         """Move all changes from the inbox to their queues. Drive one new queue; let other workers drive the others."""
         with state.lock:
             started = []
@@ -297,7 +297,7 @@ class Runner:
             self._start_next(state, queues[0])
 
     def _enqueue(
-        self, state: _State, key: Hashable, plan_of_ops: PlanOfOps, change: _PendingChange, caller: _WaitingCaller
+        self, state: _RunnerState, key: Hashable, plan_of_ops: PlanOfOps, change: _PendingChange, caller: _WaitingCaller
     ) -> None:
         """Put a change into the queue of its thread. If there was no queue, drive it as far as possible."""
         with state.lock:
@@ -306,7 +306,9 @@ class Runner:
             self._start_next(state, queue, caller)
 
     @staticmethod
-    def _append(state: _State, key: Hashable, plan_of_ops: PlanOfOps, change: _PendingChange) -> _ThreadQueue | None:
+    def _append(
+        state: _RunnerState, key: Hashable, plan_of_ops: PlanOfOps, change: _PendingChange
+    ) -> _ThreadQueue | None:
         """Append a change to its thread's queue, under the lock. Return the queue if it is new: nobody drives it."""
         queue = state.queues.get(key)
         if queue is not None:
@@ -316,7 +318,7 @@ class Runner:
         queue.waiting.append(change)
         return queue
 
-    def _start_next(self, state: _State, queue: _ThreadQueue, caller: _WaitingCaller | None = None) -> None:
+    def _start_next(self, state: _RunnerState, queue: _ThreadQueue, caller: _WaitingCaller | None = None) -> None:
         """Run plans of a queue until one waits for its commit, none is left, or the caller has its outcome."""
         while caller is None or caller.outcome is None:
             with state.lock:
@@ -332,7 +334,7 @@ class Runner:
                 return
         self._hand_over(state, queue)
 
-    def _hand_over(self, state: _State, queue: _ThreadQueue) -> None:
+    def _hand_over(self, state: _RunnerState, queue: _ThreadQueue) -> None:
         """Let somebody else drive a queue: the first caller that waits in it, or a worker."""
         with state.lock:
             if not queue.waiting:
@@ -344,7 +346,7 @@ class Runner:
         else:
             state.workers.submit(partial(self._start_next, state, queue))
 
-    def _continue(self, state: _State, running: _RunningPlan, outcome: Outcome) -> bool:
+    def _continue(self, state: _RunnerState, running: _RunningPlan, outcome: Outcome) -> bool:
         """Run a plan until it requests a commit (return False) or ends (return True)."""
         step = resume(running.plan, outcome)
         while isinstance(step, Request):
@@ -359,7 +361,7 @@ class Runner:
         """Commit what is set aside, if it is time to. Workers call this after each job."""
         self._commit_all(self._state)
 
-    def _commit_all(self, state: _State, caller: _WaitingCaller | None = None) -> None:
+    def _commit_all(self, state: _RunnerState, caller: _WaitingCaller | None = None) -> None:
         """Commit what is set aside, unless more is coming or enough others commit, who will look again when done."""
         while self._is_due(state):
             if caller is not None and caller.outcome is not None:
@@ -375,11 +377,11 @@ class Runner:
                 if self._continue(state, running, outcome):
                     self._start_next(state, running.queue, caller)
 
-    def _is_due(self, state: _State) -> bool:
+    def _is_due(self, state: _RunnerState) -> bool:
         waiting = len(state.commits)
         return waiting >= _ENOUGH_COMMITS or (waiting > 0 and not state.workers.have_more())
 
-    def _commit_waiting(self, state: _State) -> list[tuple[_RunningPlan, Outcome]]:
+    def _commit_waiting(self, state: _RunnerState) -> list[tuple[_RunningPlan, Outcome]]:
         waiting = list(_pop_all(state.commits))
         if not waiting:
             return []

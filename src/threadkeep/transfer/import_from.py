@@ -26,7 +26,7 @@ _MEMORIES = 200
 """Memories that are read at a time."""
 
 
-class _Found(NamedTuple):
+class _SourceContents(NamedTuple):
     """The ids of the selected threads of a source."""
 
     source: Source
@@ -40,7 +40,7 @@ def import_from(into: Transfer, given: Any, kind: str | None, selection: Selecti
     with ExitStack() as stack:
         for source in sources:
             stack.callback(source.close)
-        found: list[_Found] = yield Blocking(lambda: [_find(source, selection) for source in sources])
+        found: list[_SourceContents] = yield Blocking(lambda: [_find(source, selection) for source in sources])
         for id in selection.ids or ():
             if not any(id in (*each.graph, *each.cube) for each in found):
                 raise Missing(f"there is no thread {id!r} in the source")
@@ -55,17 +55,17 @@ def import_from(into: Transfer, given: Any, kind: str | None, selection: Selecti
         return into.result(*(source.kind for source in sources))
 
 
-def _find(source: Source, selection: Selection) -> _Found:
+def _find(source: Source, selection: Selection) -> _SourceContents:
     graph = source.graph.threads() if source.graph is not None else ()
     cube = source.cube.threads() if source.cube is not None else ()
-    return _Found(
+    return _SourceContents(
         source,
         [id for id in graph if selection.includes(GRAPH, id)],
         [id for id in cube if selection.includes(CUBE, id)],
     )
 
 
-def _size(found: _Found, selection: Selection) -> int:
+def _size(found: _SourceContents, selection: Selection) -> int:
     """How much is selected, for the progress. Memories are included only with all threads."""
     source, total = found.source, 0
     for each, ids in ((source.graph, found.graph), (source.cube, found.cube)):
@@ -74,7 +74,7 @@ def _size(found: _Found, selection: Selection) -> int:
     return total + (source.memories.count() if source.memories is not None and selection.memories else 0)
 
 
-def _threads(into: Transfer, found: _Found) -> Iterator[IncomingThread]:
+def _threads(into: Transfer, found: _SourceContents) -> Iterator[IncomingThread]:
     for id in found.graph:
         assert found.source.graph is not None
         yield GraphThread(into, found.source.graph, into.session.key(GRAPH, id))

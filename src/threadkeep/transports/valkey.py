@@ -63,7 +63,7 @@ class ValkeyServer:
             return self._measure()
         if isinstance(request, LoadStorageFacts):
             return self._facts()
-        return self._backend.answer(_CallExecutor(self, durable=False), request)
+        return self._backend.answer(_ServerCalls(self, durable=False), request)
 
     def _facts(self) -> Mapping[str, Any]:
         self.setup()
@@ -81,7 +81,7 @@ class ValkeyServer:
         """Execute changes: commits side by side, others one after the other."""
         if self.read_only:
             raise ReadOnly
-        executor = _CallExecutor(self, durable=True)
+        executor = _ServerCalls(self, durable=True)
         if not all(isinstance(request, Commit) for request in requests):
             return [try_execute(lambda each: self._backend.answer(executor, each), request) for request in requests]
         calls = [self._backend.commit_call(request.batch) for request in requests if isinstance(request, Commit)]
@@ -90,7 +90,7 @@ class ValkeyServer:
 
     def setup(self) -> None:
         """Connect now instead of at first use."""
-        _CallExecutor(self, durable=False).call(self._backend.probe())
+        _ServerCalls(self, durable=False).call(self._backend.probe())
 
     def close(self) -> None:
         """Wait for what is under way, at most `timeout` seconds, then close all connections."""
@@ -240,7 +240,7 @@ class _ReplicaChecks:
         self._next_check.clear()
 
 
-class _CallExecutor:
+class _ServerCalls:
     """Executes calls for the backend."""
 
     def __init__(self, server: ValkeyServer, *, durable: bool) -> None:
