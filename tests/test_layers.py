@@ -153,6 +153,35 @@ def test_a_module_imports_only_what_its_layer_may() -> None:
     assert {path: found for path in paths() if (found := forbidden(path))} == {}
 
 
+PARTS_OF_ENGINE = {
+    "identity": "",
+    "when": "",
+    "log": "identity",
+    "requests": "identity log",
+    "commit": "identity log requests threads",
+    "threads": "commit cube identity log requests when",  # tags.py serves cube threads too
+    "cube": "commit health identity log requests threads",  # repair.py is a part of health's repair
+    "memories": "identity",
+    "history": "commit cube identity log requests threads",
+    "health": "commit cube history identity log memories requests threads",
+}
+"""What each package and module of the engine may import of the others, as their docstrings say."""
+
+
+@pytest.mark.parametrize("part", PARTS_OF_ENGINE)
+def test_a_part_of_the_engine_imports_only_what_it_may(part: str) -> None:
+    inside = [path for path in paths() if path.split("/")[:2] in (["engine", part], ["engine", f"{part}.py"])]
+    found = [each.module.split(".") for path in inside for each in imported(path) if not each.only_types]
+    others = {module[2] for module in found if module[:2] == ["threadkeep", "engine"] and len(module) > 2} - {part}
+    assert inside
+    assert others <= set(PARTS_OF_ENGINE[part].split())
+
+
+def test_every_part_of_the_engine_is_in_the_table() -> None:
+    parts = {path.split("/")[1].removesuffix(".py") for path in paths() if path.startswith("engine/")}
+    assert parts - {"__init__"} == PARTS_OF_ENGINE.keys()
+
+
 def test_every_layer_has_modules() -> None:
     assert [name for name in LAYERS if not ((SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file())] == []
 

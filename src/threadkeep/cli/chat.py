@@ -9,9 +9,8 @@ from rich.text import Text
 
 from threadkeep.cli.output import STATUS_STYLES, as_json_text, escape, format_time, one_line, shorten
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo
-from threadkeep.engine.history.paths import is_message
 from threadkeep.engine.history.show import CheckpointView
-from threadkeep.engine.log.plain import type_of
+from threadkeep.engine.log.plain import is_message, type_of
 
 _ROLE_STYLES = {
     "human": "green",

@@ -1,5 +1,4 @@
 """Integrity of what is stored: verify checks every stored byte, repair rebuilds a damaged checkpoint as a new branch.
 
-Both start from `thread_scan`, which reads a thread as far as it can be read. May import `engine.threads`,
-`engine.history`, `engine.cube`, `engine.memories` and `engine.log`.
+Both start from `thread_scan`, which reads a thread as far as it can be read. May import all other parts of the engine.
 """

@@ -13,10 +13,11 @@ from typing import Any
 
 from threadkeep.engine.cube.channels import next_checkpoint_id
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, WriteInfo, read_thread
-from threadkeep.engine.history.paths import Path, Token, format_path, is_message, message_id, resolve
+from threadkeep.engine.history.paths import Path, Token, format_path, resolve
 from threadkeep.engine.history.value_diff import pair_elements, same
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.msgpack import LIST
+from threadkeep.engine.log.plain import is_message, message_id
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import find_checkpoint, lineage

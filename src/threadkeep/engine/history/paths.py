@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep.engine.log.plain import type_of
 from threadkeep.errors import Missing
 
 
@@ -114,19 +113,6 @@ def _describe(value: Any, path: Path) -> str:
         keys = ", ".join(map(str, list(value)[:_SHOWN_KEYS])) + (", …" if len(value) > _SHOWN_KEYS else "")
         return f"{name} has {keys}" if keys else f"{name} is empty"
     return f"{name} is neither a list nor a dict"
-
-
-def is_message(value: Any) -> bool:
-    """Whether a plain value is a message: one of LangChain's, or a dict with a role and content."""
-    if not isinstance(value, Mapping):
-        return False
-    return type_of(value).endswith(("Message", "MessageChunk")) or ("role" in value and "content" in value)
-
-
-def message_id(value: Any) -> str | None:
-    """The id of a message; None if it does not have one, or is not a message."""
-    found = value.get("id") if is_message(value) else None
-    return found if isinstance(found, str) and found else None
 
 
 def element_id(value: Any) -> str | None:

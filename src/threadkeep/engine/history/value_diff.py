@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, TypeAlias
 
-from threadkeep.engine.history.paths import Path, format_path, message_id
-from threadkeep.engine.log.plain import TYPE
+from threadkeep.engine.history.paths import Path, format_path
+from threadkeep.engine.log.plain import TYPE, message_id
 
 ADDED, REMOVED, CHANGED, MOVED = "added", "removed", "changed", "moved"
 _MAX_PAIRS = 4_000_000

@@ -147,3 +147,16 @@ def _jsonable(value: Any) -> Any:
 
 def _bytes(data: bytes) -> dict[str, str]:
     return {"$bytes": b64encode(data).decode()}
+
+
+def is_message(value: Any) -> bool:
+    """Whether a plain value is a message: one of LangChain's, or a dict with a role and content."""
+    if not isinstance(value, Mapping):
+        return False
+    return type_of(value).endswith(("Message", "MessageChunk")) or ("role" in value and "content" in value)
+
+
+def message_id(value: Any) -> str | None:
+    """The id of a message; None if it does not have one, or is not a message."""
+    found = value.get("id") if is_message(value) else None
+    return found if isinstance(found, str) and found else None

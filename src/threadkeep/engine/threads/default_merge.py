@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 
 import ormsgpack
 
-from threadkeep.engine.history.paths import is_message, message_id
 from threadkeep.engine.log.codec import MSGPACK, Parts
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, read_extension, read_header, split_parts
-from threadkeep.engine.log.plain import plain, type_of
+from threadkeep.engine.log.plain import is_message, message_id, plain, type_of
 from threadkeep.errors import Corrupt
 
 _JSON = "json"
