@@ -131,9 +131,9 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def register() -> None:
-    """Import all command modules, which adds their commands to the application."""
-    for name in _COMMAND_MODULES:
-        import_module(f"threadkeep.cli.{name}")
+    """Import all command modules, which adds their commands to the application; list them in this order."""
+    place = {import_module(f"threadkeep.cli.{name}").__name__: n for n, name in enumerate(_COMMAND_MODULES)}
+    app.registered_commands.sort(key=lambda command: place.get(getattr(command.callback, "__module__", ""), len(place)))
 
 
 def run(args: Sequence[str] | None = None) -> int:
