@@ -29,7 +29,7 @@ import threadkeep
 from threadkeep import urls
 from threadkeep.adapters.cubeloop import KeepCube
 from threadkeep.backends.sql.blocks import read_blocks
-from threadkeep.backends.sql.setup import SCHEMA_VERSION
+from threadkeep.engine.schema_versions import SCHEMA_VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(threadkeep.__file__).resolve().parents[1]

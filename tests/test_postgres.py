@@ -26,7 +26,7 @@ from checkpoint_chains import Chain, config, list_ids, values_of
 from processes import run, run_concurrently, run_forked
 from test_concurrency import in_loop, in_threads
 from threadkeep import errors
-from threadkeep.backends.sql.setup import SCHEMA_VERSION
+from threadkeep.engine.schema_versions import SCHEMA_VERSION
 from verbs import every_async_verb, every_verb
 
 HELLO = {"greeting": "hello " * 20}
@@ -286,7 +286,7 @@ def test_a_migration_is_recorded_once(url: str) -> None:
 
 def test_a_database_from_before_ticks_is_listed_in_order(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", 2)
+        patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", 2)
         with threadkeep.open(url) as keep:
             keep.setup()
     row = "epoch, rev, created, updated, hour, checkpoints, writes, bytes, tenant, kind, id, nexts, status"

@@ -11,7 +11,6 @@ import apsw
 import pytest
 
 import threadkeep
-from threadkeep.backends.sql.setup import SCHEMA_VERSION
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.engine.memories import filters
 from threadkeep.engine.memories.namespaces import MemoryKey
@@ -26,6 +25,7 @@ from threadkeep.engine.memories.requests import (
     SearchFullText,
 )
 from threadkeep.engine.requests import ListThreads, MeasureStorage, ScanCheckpoints
+from threadkeep.engine.schema_versions import SCHEMA_VERSION
 from threadkeep.plan import Access, Request
 
 PREFIX = ("users", "1")

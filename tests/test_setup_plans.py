@@ -9,14 +9,13 @@ import pytest
 
 from threadkeep.backends.postgres import setup as postgres_setup
 from threadkeep.backends.postgres.dialect import PostgresDialect
-from threadkeep.backends.sql.setup import SCHEMA_VERSION, SetupStatement, needs_migration
+from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
 from threadkeep.backends.sqlite.dialect import SqliteDialect
-from threadkeep.errors import SchemaTooNew, Unavailable
+from threadkeep.engine.schema_versions import SCHEMA_VERSION
 from threadkeep.plan import Plan, Request, drive
 
 POSTGRES, SQLITE = PostgresDialect().sql, SqliteDialect().sql
-READABLE = 2
 
 
 class Database:
@@ -40,39 +39,20 @@ class Database:
         return rows.pop(0) if rows and isinstance(rows[0], list) else rows
 
 
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_later_schema_is_refused(read_only: bool) -> None:
-    with pytest.raises(SchemaTooNew, match="x.db has schema version 99"):
-        needs_migration(99, readable=READABLE, read_only=read_only, database="x.db")
-
-
-@pytest.mark.parametrize(("found", "tables"), [(0, "no threadkeep tables"), (1, "the old schema version 1")])
-def test_a_schema_that_cannot_be_read_as_it_is_is_unavailable_to_readers(found: int, tables: str) -> None:
-    with pytest.raises(Unavailable, match=f"x.db has {tables}: .* read_only"):
-        needs_migration(found, readable=READABLE, read_only=True, database="x.db")
-    assert needs_migration(found, readable=READABLE, read_only=False, database="x.db")
-
-
-@pytest.mark.parametrize("found", range(READABLE, SCHEMA_VERSION + 1))
-def test_readers_migrate_nothing_and_writers_what_is_old(found: int) -> None:
-    assert not needs_migration(found, readable=READABLE, read_only=True, database="x.db")
-    assert needs_migration(found, readable=READABLE, read_only=False, database="x.db") == (found < SCHEMA_VERSION)
-
-
 @pytest.mark.parametrize("found", range(SCHEMA_VERSION))
 def test_a_sqlite_file_is_migrated_step_by_step(found: int) -> None:
-    file = Database(SQLITE, {"has-schema": [(1,)] if found else [], "version": [(found,)]})
+    file = Database(SQLITE, {"has-schema": [(1,)] if found else [], "versions": [(found,)]})
     file.run(sqlite_setup.migrate(SQLITE, database="x.db"))
     steps = [f"schema-{step}" for step in range(found + 1, SCHEMA_VERSION + 1)]
-    executed = ["has-schema", "version"] if found else ["has-schema", "schema-table"]
+    executed = ["has-schema", "versions"] if found else ["has-schema", "schema-table"]
     assert file.executed == [*executed, *steps, "set-version"]
     assert file.values == [SCHEMA_VERSION]
 
 
 def test_a_sqlite_file_that_others_have_migrated_is_left_alone() -> None:
-    file = Database(SQLITE, {"has-schema": [(1,)], "version": [(SCHEMA_VERSION,)]})
+    file = Database(SQLITE, {"has-schema": [(1,)], "versions": [(SCHEMA_VERSION,)]})
     file.run(sqlite_setup.migrate(SQLITE, database="x.db"))
-    assert file.executed == ["has-schema", "version"]
+    assert file.executed == ["has-schema", "versions"]
 
 
 @pytest.mark.parametrize("tables", [[], [(1,)]], ids=["empty", "with tables"])
@@ -84,17 +64,17 @@ def test_only_an_empty_sqlite_file_gets_settings_of_a_new_one(tables: list[tuple
 
 @pytest.mark.parametrize(("schema", "there"), [(None, []), ("ours", []), ("ours", [(1,)])], ids=str)
 def test_postgresql_gets_the_schema_that_is_named_if_it_is_missing(schema: str | None, there: list[Any]) -> None:
-    server = Database(POSTGRES, {"schema-exists": there, "version": [(SCHEMA_VERSION,)]})
+    server = Database(POSTGRES, {"schema-exists": there, "versions": [(SCHEMA_VERSION,)]})
     server.run(postgres_setup.migrate(POSTGRES, schema))
     assert ("create-schema" in server.executed) == (schema is not None and not there)
 
 
 @pytest.mark.parametrize("found", range(SCHEMA_VERSION))
 def test_postgresql_records_every_migration_before_it_is_made(found: int) -> None:
-    server = Database(POSTGRES, {"version": [(found,)]})
+    server = Database(POSTGRES, {"versions": [(found,)]})
     server.run(postgres_setup.migrate(POSTGRES, None))
     assert server.values == list(range(found + 1, SCHEMA_VERSION + 1))
-    assert server.executed[:3] == ["schema-0", "version", "set-version"]
+    assert server.executed[:3] == ["schema-0", "versions", "set-version"]
 
 
 @pytest.mark.parametrize("wanted", [False, True])

@@ -23,9 +23,9 @@ from test_postgres import schema_of
 from test_store_opening import version
 from threadkeep.backends.postgres import setup as postgres_setup
 from threadkeep.backends.sql.blocks import read_blocks
-from threadkeep.backends.sql.setup import SCHEMA_VERSION
 from threadkeep.backends.sqlite import setup as sqlite_setup
 from threadkeep.engine.identity import to_bytes
+from threadkeep.engine.schema_versions import SCHEMA_VERSION
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reference/sql-views.md"
 WHO, NODES, CHANNELS, AGAINST, LARGEST, BRANCHES = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
@@ -200,7 +200,7 @@ def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
 ) -> None:
     readable = (sqlite_setup if tables_url.startswith("sqlite") else postgres_setup).READABLE
     with monkeypatch.context() as patch:
-        patch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", readable)
+        patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", readable)
         with threadkeep.open(tables_url) as keep:
             write_thread(keep, "thread_001")
     with threadkeep.open(tables_url, read_only=True) as keep:

@@ -24,8 +24,8 @@ from processes import run, run_concurrently
 from sync_async import AsyncCaller, Caller
 from test_postgres import execute, schema_of
 from threadkeep import KeepStore
-from threadkeep.backends.sql.setup import SCHEMA_VERSION
 from threadkeep.conformance.store.embedder import DIMS, embed
+from threadkeep.engine.schema_versions import SCHEMA_VERSION
 from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, Unavailable
 
 MINUTE = 60_000_000
@@ -440,7 +440,7 @@ def hours_for_ticks(url: str) -> Iterator[None]:
 def old_url(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A database made with the first block of the schema only, and used."""
     with monkeypatch.context() as patch:
-        patch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", 1)
+        patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", 1)
         with threadkeep.open(tables_url) as keep:
             keep.setup()
             with hours_for_ticks(tables_url):
@@ -506,6 +506,6 @@ def test_a_database_that_was_upgraded_is_refused_by_the_code_before(
 ) -> None:
     with threadkeep.open(old_url) as keep:
         keep.setup()
-    monkeypatch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", 1)
+    monkeypatch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", 1)
     with threadkeep.open(old_url) as keep, pytest.raises(SchemaTooNew):
         values_of(keep.checkpointer)

@@ -26,7 +26,9 @@ from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResult, SweepResult
 from threadkeep.jobs.compact import CompactResult
 from threadkeep.jobs.doctor import Finding
+from threadkeep.jobs.migrate import MigrateResult
 from threadkeep.keep import Keep, open  # noqa: A004 - users write threadkeep.open
+from threadkeep.transfer.backup import BackupResult, abackup, arestore, backup, restore
 from threadkeep.transfer.convert import aconvert, convert
 from threadkeep.transfer.portable.export import ExportResult
 from threadkeep.transfer.result import TransferResult
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Activity",
     "ActivityRow",
+    "BackupResult",
     "Blame",
     "Branch",
     "ChannelDiff",
@@ -52,6 +55,7 @@ __all__ = [
     "Keep",
     "KeepSaver",
     "KeepStore",
+    "MigrateResult",
     "Policy",
     "Problem",
     "PruneResult",
@@ -69,10 +73,14 @@ __all__ = [
     "ValueChange",
     "VerifyResult",
     "WriteInfo",
+    "abackup",
     "aconvert",
+    "arestore",
+    "backup",
     "convert",
     "errors",
     "open",
+    "restore",
 ]
 __version__ = VERSION
 

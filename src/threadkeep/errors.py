@@ -8,6 +8,7 @@
     ├── ReadOnly        the Keep was opened with read_only=True, and the call would change something
     ├── SchemaTooNew    a newer threadkeep wrote this storage: upgrade threadkeep
     └── Unavailable     the storage could not be reached, locked or written in time: try again later
+        └── SchemaTooOld    an older threadkeep wrote this storage, and it may not be migrated now
 
 `except ThreadkeepError` catches all of them. Errors of the database drivers never reach the caller: each is translated
 into one of these, with the original as its `__cause__`. A wrong argument raises TypeError or ValueError.
@@ -52,3 +53,7 @@ class SchemaTooNew(ThreadkeepError):
 
 class Unavailable(ThreadkeepError):
     """The storage could not be reached, locked or written in time."""
+
+
+class SchemaTooOld(Unavailable):
+    """An older version of threadkeep wrote this storage; run `threadkeep migrate` to use it with this one."""

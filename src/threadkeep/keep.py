@@ -63,6 +63,7 @@ def open(
     timeout: float = 30.0,
     cache_bytes: int = 128 * 1024 * 1024,
     read_only: bool = False,
+    migrate: bool = True,
     schema: str | None = None,
     min_size: int | None = None,
     max_size: int | None = None,
@@ -82,6 +83,8 @@ def open(
       the machine, not just the process, dies.
     - `timeout`: how many seconds to wait for a database that is locked, unreachable or silent.
     - `read_only`: refuse every change with ReadOnly, and create or migrate nothing.
+    - `migrate`: False creates and migrates no tables. A storage of an older version is then used as it is if that is
+      possible; otherwise the first call raises SchemaTooOld.
     - `tenant`: separates threads and memories; a Keep sees those of its tenant only.
     - `cache_bytes`: how much of recently used threads to keep in memory.
     - `serde`: replaces LangGraph's serializer. `allowed_types`: classes, or their exact names, that stored values may
@@ -112,6 +115,7 @@ def open(
         durability=durability,
         timeout=timeout,
         read_only=read_only,
+        migrate=migrate,
         wants_vectors=_wants_vectors(index),
         on_loss=caches.clear,
     )
@@ -154,6 +158,7 @@ class OpenOptions(TypedDict, total=False):
     timeout: float
     cache_bytes: int
     read_only: bool
+    migrate: bool
     schema: str | None
     min_size: int | None
     max_size: int | None
@@ -303,6 +308,7 @@ class Keep:
     verify, averify = verb(jobs.verify.verify)
     doctor, adoctor = verb(jobs.doctor.doctor)
     compact, acompact = verb(jobs.compact.compact)
+    migrate, amigrate = verb(jobs.migrate.migrate)
 
     def _repair(
         self,

@@ -58,6 +58,7 @@ class Settings:
     durability: str = "strict"
     timeout: float = 30.0
     read_only: bool = False
+    migrate: bool = True
     wants_vectors: bool = False
     on_loss: Callable[[], None] = _ignore_loss
 
@@ -92,8 +93,9 @@ def _check_settings(settings: Settings) -> None:
         raise ValueError(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}")
     if type(timeout) not in (int, float) or not 0 < timeout < 1e6:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
-    if not isinstance(read_only, bool):
-        raise TypeError(f"read_only must be True or False, not {read_only!r}")
+    for name, flag in (("read_only", read_only), ("migrate", settings.migrate)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} must be True or False, not {flag!r}")
 
 
 def _without_password(url: str) -> str:
@@ -133,6 +135,7 @@ def _sqlite(rest: str, settings: Settings) -> Transport:
         durability=settings.durability,
         timeout=settings.timeout,
         read_only=settings.read_only,
+        migrate=settings.migrate,
     )
 
 
@@ -169,6 +172,7 @@ def _postgres(target: Any, settings: Settings, server: ServerOptions) -> Transpo
         durability=settings.durability,
         wants_vectors=settings.wants_vectors,
         application_name=server.application_name,
+        migrate=settings.migrate,
     )
     return PostgresServer(target, PostgresDialect(server.schema), options, on_loss=settings.on_loss)
 

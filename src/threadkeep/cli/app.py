@@ -20,7 +20,7 @@ from threadkeep.engine.threads.thread_rows import matches_short_id
 from threadkeep.errors import Missing, ThreadkeepError
 from threadkeep.transports.sqlite import is_foreign_database
 
-_COMMAND_MODULES = ("show", "memories", "audit", "branches", "retention", "health", "transfer")
+_COMMAND_MODULES = ("show", "memories", "audit", "branches", "retention", "health", "transfer", "backup")
 """The modules that hold commands, in the order of --help."""
 _SQLITE = "sqlite:///"
 _DESCRIPTION = "Inspect, roll back, prune, check and move the threads and memories of AI agents."
@@ -52,6 +52,7 @@ def open_keep(
     *,
     read_only: bool = False,
     create: bool = False,
+    migrate: bool = True,
     retention: Sequence[threadkeep.Policy] = (),
 ) -> Iterator[threadkeep.Keep]:
     """Open the storage of a command; commands that change nothing pass `read_only`.
@@ -61,7 +62,7 @@ def open_keep(
     url = as_url(url)
     if url.startswith(_SQLITE):
         _check_file(url.removeprefix(_SQLITE), needs_tables=not create and not read_only, create=create)
-    with threadkeep.open(url, tenant=tenant, read_only=read_only, retention=retention) as keep:
+    with threadkeep.open(url, tenant=tenant, read_only=read_only, migrate=migrate, retention=retention) as keep:
         yield keep
 
 

@@ -50,7 +50,7 @@ def import_(
     is overwritten. Repeat the command to continue after an interruption. Exit code 1 if both sides differ in the end.
     """
     with (
-        open_keep(_target_url(url, dry_run=dry_run), tenant, read_only=dry_run, create=True) as keep,
+        open_keep(target_url(url, dry_run=dry_run), tenant, read_only=dry_run, create=True) as keep,
         interruption_message("imported threads stay; the same command continues"),
         progress_bar("importing", hidden=json) as on_progress,
     ):
@@ -74,7 +74,7 @@ def import_(
                 dry_run=dry_run,
                 on_progress=on_progress,
             )
-    print_result(result, map(one_line, _result_lines(result, "import")), as_json=json)
+    print_result(result, map(one_line, result_lines(result, "import")), as_json=json)
     return 0 if result.is_equal else NEGATIVE
 
 
@@ -156,7 +156,7 @@ def convert(
     from_url, to_url = (source, target) if target is not None else (url, source)
     with (
         open_keep(from_url, tenant, read_only=True) as from_keep,
-        open_keep(_target_url(to_url, dry_run=dry_run), tenant, read_only=dry_run, create=not dry_run) as to_keep,
+        open_keep(target_url(to_url, dry_run=dry_run), tenant, read_only=dry_run, create=not dry_run) as to_keep,
         interruption_message("copied threads stay; the same command continues"),
         progress_bar("converting") as on_progress,
     ):
@@ -171,17 +171,18 @@ def convert(
             dry_run=dry_run,
             on_progress=on_progress,
         )
-    print_result(result, map(one_line, _result_lines(result, "convert")), as_json=json)
+    print_result(result, map(one_line, result_lines(result, "convert")), as_json=json)
     return 0 if result.is_equal else NEGATIVE
 
 
-def _target_url(url: str | None, *, dry_run: bool) -> str:
+def target_url(url: str | None, *, dry_run: bool) -> str:
     """Return the URL of the target. A dry run creates no file: it compares with an empty storage instead."""
     url = as_url(url)
     return "memory://" if dry_run and sqlite_file_is_missing(url) else url
 
 
-def _result_lines(result: threadkeep.TransferResult, verb: str) -> Iterator[str]:
+def result_lines(result: threadkeep.TransferResult, verb: str) -> Iterator[str]:
+    """Yield what was transferred, and what differs."""
     verb = f"would {verb}" if result.dry_run else f"{verb}ed"
     outcomes = [f"{count:,} {name}" for name in _OUTCOMES if (count := getattr(result, name))]
     threads = f"{verb} {plural(result.threads, 'thread')} from {', '.join(result.kinds)}"

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from random import random
 from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
@@ -28,6 +29,7 @@ from weakref import WeakKeyDictionary, ref
 from threadkeep.drivers import forks
 from threadkeep.drivers.workers import Workers
 from threadkeep.engine.requests import Pause
+from threadkeep.engine.schema_versions import SchemaVersions
 from threadkeep.errors import Closed
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, drive, result, resume, try_call, try_execute
 
@@ -59,6 +61,18 @@ class Transport(Protocol):
 
     def setup(self) -> None:
         """Make the storage ready now instead of at first use."""
+
+    def schema(self) -> SchemaVersions:
+        """Return the schema versions that the storage states. Change nothing."""
+
+    def migrate(self) -> None:
+        """Create or migrate the schema, even if the Keep was opened with migrate=False."""
+
+    def copy_to_file(self, path: Path, on_progress: Callable[[int, int], object]) -> bool:
+        """Copy the whole storage into a new SQLite file. Return False if only SQLite's own online backup can do that.
+
+        `on_progress` is called with (pages copied, pages in all).
+        """
 
     def close(self) -> None:
         """Let what is under way finish, then close all connections."""

@@ -66,7 +66,7 @@ def _convert(
     called too.
     """
     selection = select(thread_id, prefix, kind, memories=memories)
-    with _opened(source, tenant, read_only=True) as one, _opened(target, tenant, read_only=dry_run) as other:
+    with opened(source, tenant, read_only=True) as one, opened(target, tenant, read_only=dry_run) as other:
         if one is other:
             raise ValueError("source and target are the same Keep")
         session, index = other._session, other._indexing  # noqa: SLF001 - the same package
@@ -78,7 +78,8 @@ convert, aconvert = blocking_verb(_convert)
 
 
 @contextmanager
-def _opened(where: str | Keep, tenant: str, *, read_only: bool) -> Iterator[Keep]:
+def opened(where: str | Keep, tenant: str, *, read_only: bool) -> Iterator[Keep]:
+    """Open a URL for as long as the block runs. A Keep stays open."""
     if isinstance(where, Keep):
         yield where
         return

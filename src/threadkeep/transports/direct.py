@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from threadkeep.drivers import forks
 from threadkeep.engine.health.requests import LoadStorageFacts
+from threadkeep.engine.schema_versions import SCHEMA_VERSION, SchemaVersions
 from threadkeep.errors import ReadOnly
 from threadkeep.plan import Outcome, Request, try_execute
 
@@ -47,6 +49,17 @@ class Direct:
 
     def setup(self) -> None:
         """Do nothing."""
+
+    def schema(self) -> SchemaVersions:
+        """Return the current version: there is nothing older in memory."""
+        return SchemaVersions.of_row(SCHEMA_VERSION)
+
+    def migrate(self) -> None:
+        """Do nothing."""
+
+    def copy_to_file(self, path: Path, on_progress: Callable[[int, int], object]) -> bool:  # noqa: ARG002
+        """Return False: a portable file can hold what is in memory."""
+        return False
 
     def close(self) -> None:
         """Do nothing."""

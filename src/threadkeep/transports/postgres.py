@@ -13,7 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from random import random
 from typing import Any, TypeVar
 
@@ -30,9 +32,11 @@ from threadkeep.drivers import forks
 from threadkeep.engine.health.requests import CompactStorage, IntegrityCheck, LoadStorageFacts
 from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
 from threadkeep.engine.requests import Commit, LoadCheckpoints, LoadThreadRows
+from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, try_execute
 from threadkeep.transports import postgres_health
+from threadkeep.transports.migrations import log_migration
 from threadkeep.transports.postgres_cursor import BEGIN_READ, BEGIN_WRITE, PostgresCursor
 from threadkeep.transports.postgres_errors import (
     CONCURRENT_SETUP,
@@ -87,6 +91,23 @@ class PostgresServer:
     def setup(self) -> None:
         """Create or migrate the schema now instead of at first use."""
         self._ready()
+
+    def schema(self) -> SchemaVersions:
+        """Return the schema versions that the database states. Change nothing."""
+        deadline = time.monotonic() + self._options.timeout
+        with self._translated(), self._connections.dedicated_cursor(deadline) as cursor:
+            return drive(postgres_setup.versions(self._backend.sql), partial(_execute_setup, cursor))
+
+    def migrate(self) -> None:
+        """Create or migrate the schema, even if this Keep was opened with migrate=False."""
+        if self.read_only:
+            raise ReadOnly
+        self._options = replace(self._options, migrate=True)
+        self._ready()
+
+    def copy_to_file(self, path: Path, on_progress: Callable[[int, int], object]) -> bool:  # noqa: ARG002
+        """Return False: a portable file can hold what a server stores."""
+        return False
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request, in one statement or in a transaction with one snapshot."""
@@ -305,12 +326,14 @@ class PostgresServer:
 
     def _prepare_schema(self, cursor: PostgresCursor) -> None:
         blocks, options, execute = self._backend.sql, self._options, partial(_execute_setup, cursor)
-        if drive(postgres_setup.needs_migration(blocks, read_only=options.read_only), execute):
+        use = SchemaUse(options.read_only, options.migrate)
+        if drive(postgres_setup.needs_migration(blocks, use), execute):
             migrate = partial(postgres_setup.migrate, blocks, self._backend.schema)
             try:
-                cursor.transaction(BEGIN_WRITE, lambda: drive(migrate(), execute))
+                found = cursor.transaction(BEGIN_WRITE, lambda: drive(migrate(), execute))
             except CONCURRENT_SETUP as error:
                 raise TransientError("another process was setting up the schema at the same time") from error
+            log_migration(postgres_setup.DATABASE, found)
         wanted = options.wants_vectors and not options.read_only
         self._backend.pgvector = drive(postgres_setup.find_pgvector(blocks, wanted=wanted), execute)
         synchronous = postgres_setup.synchronous_commit(blocks, durability=options.durability)

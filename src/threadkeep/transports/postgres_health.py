@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import psycopg
 
 from threadkeep.backends.postgres.dialect import PostgresDialect
-from threadkeep.backends.sql.setup import SCHEMA_VERSION
 from threadkeep.engine.health.requests import DATABASE, IntegrityProblem
+from threadkeep.engine.schema_versions import SCHEMA_VERSION
 
 _TABLES = (
     "tk_schema",
@@ -66,7 +66,7 @@ def facts(
         "backend": "postgres",
         "driver": f"psycopg {psycopg.__version__}, libpq {psycopg.pq.version()}",
         "server": f"PostgreSQL {settings['server_version']}",
-        "schema": cursor.rows(backend.sql["version"])[0][0],
+        "schema": cursor.rows(backend.sql["versions"])[0][0],
         "schema_known": SCHEMA_VERSION,
         "schema_name": schema,
         "settings": settings | {"synchronous_in_force": synchronous or settings["synchronous_commit"]},

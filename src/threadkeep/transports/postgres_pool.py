@@ -38,6 +38,7 @@ class PostgresOptions:
     wants_vectors: bool
     """Whether vectors will be stored, so that pgvector is worth having."""
     application_name: str | None = None
+    migrate: bool = True
 
 
 class Connections:

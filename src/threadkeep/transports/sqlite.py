@@ -25,9 +25,11 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
 from threadkeep.engine.health.requests import CompactStorage, IntegrityCheck, IntegrityProblem, LoadStorageFacts
 from threadkeep.engine.requests import Commit, DropThread, MeasureStorage
+from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
 from threadkeep.transports import sqlite_health
+from threadkeep.transports.migrations import log_migration
 from threadkeep.transports.sqlite_health import query_number
 
 T = TypeVar("T")
@@ -65,13 +67,21 @@ class SqliteFile:
     has_words = True
 
     def __init__(
-        self, path: Path, backend: SqliteDialect, *, durability: str, timeout: float, read_only: bool = False
+        self,
+        path: Path,
+        backend: SqliteDialect,
+        *,
+        durability: str,
+        timeout: float,
+        read_only: bool = False,
+        migrate: bool = True,
     ) -> None:
         self._path = _absolute(path)
         self._backend = backend
         self._durability = durability
         self._timeout = timeout
         self.read_only = read_only
+        self._schema_use = SchemaUse(read_only, migrate)
         self._closed = False
         self._start()
         forks.watch(self)
@@ -91,6 +101,34 @@ class SqliteFile:
                 self._open_writer()
             elif not self._readers:
                 self._readers.append(_SqliteCursor(self._new_reader()))
+
+    def schema(self) -> SchemaVersions:
+        """Return the schema versions that the file states. Change nothing."""
+        with self._busy():
+            if not _exists(self._path):
+                return NO_SCHEMA
+            connection = self._connect_read_only()
+            try:
+                return drive(sqlite_setup.versions(self._backend.sql), partial(_execute_setup, connection))
+            finally:
+                connection.close()
+
+    def migrate(self) -> None:
+        """Create or migrate the schema, even if this Keep was opened with migrate=False."""
+        if self.read_only:
+            raise ReadOnly
+        self._schema_use = SchemaUse()
+        self.setup()
+
+    def copy_to_file(self, path: Path, on_progress: Callable[[int, int], object]) -> bool:
+        """Copy the whole file as of one moment, with SQLite's online backup. Others may read and write meanwhile."""
+        with self._busy():
+            source = self._connect_read_only()
+            try:
+                sqlite_health.copy_database(source, path, on_progress)
+            finally:
+                source.close()
+        return True
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request in a read transaction of its own."""
@@ -254,7 +292,7 @@ class SqliteFile:
         return connection
 
     def _needs_migration(self, connection: apsw.Connection) -> bool:
-        plan = sqlite_setup.needs_migration(self._backend.sql, read_only=self.read_only, database=str(self._path))
+        plan = sqlite_setup.needs_migration(self._backend.sql, self._schema_use, database=str(self._path))
         return drive(plan, partial(_execute_setup, connection))
 
     def _open_writer(self) -> apsw.Connection:
@@ -299,7 +337,8 @@ class SqliteFile:
         )
         if self._needs_migration(connection):
             migrate = partial(sqlite_setup.migrate, self._backend.sql, database=str(self._path))
-            _in_transaction(connection, "BEGIN IMMEDIATE", lambda: drive(migrate(), execute))
+            found = _in_transaction(connection, "BEGIN IMMEDIATE", lambda: drive(migrate(), execute))
+            log_migration(str(self._path), found)
 
     def _retry_while_busy(self, work: Callable[[], T]) -> T:
         """Retry for `timeout` seconds: turning WAL on does not wait for locks by itself."""
@@ -372,7 +411,8 @@ def is_foreign_database(path: str) -> bool:
     try:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            return drive(sqlite_setup.version(SqliteDialect().sql), partial(_execute_setup, connection)) == 0
+            versions = sqlite_setup.versions(SqliteDialect().sql)
+            return drive(versions, partial(_execute_setup, connection)) == NO_SCHEMA
         finally:
             connection.close()
     except apsw.Error:

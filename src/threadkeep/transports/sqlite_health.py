@@ -10,11 +10,12 @@ from typing import Any
 
 import apsw
 
-from threadkeep.backends.sql.setup import SCHEMA_VERSION
 from threadkeep.engine.health.requests import DATABASE, IntegrityProblem
 from threadkeep.engine.requests import StorageSize
+from threadkeep.engine.schema_versions import SCHEMA_VERSION
 
 _MAX_PROBLEMS = 100
+_PAGES_PER_STEP = 1000
 _TABLES = (
     "tk_threads",
     "tk_items",
@@ -107,6 +108,25 @@ def compact(connection: apsw.Connection, path: Path) -> tuple[int, int]:
     connection.execute("VACUUM")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     return before, sum(_file_sizes(path).values())
+
+
+def copy_database(source: apsw.Connection, path: Path, on_progress: Callable[[int, int], object]) -> None:
+    """Copy a database into a new file, as of one moment.
+
+    An open read transaction keeps others' changes out of the copy: without it, each change would start the copy anew.
+    """
+    source.execute("BEGIN")
+    query_number(source, "SELECT count(*) FROM sqlite_schema")
+    target = apsw.Connection(str(path))
+    try:
+        with target.backup("main", source, "main") as backup:
+            while not backup.done:
+                backup.step(_PAGES_PER_STEP)
+                on_progress(backup.page_count - backup.remaining, backup.page_count)
+        target.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, which needs no log to be read
+    finally:
+        target.close()
+        source.execute("ROLLBACK")
 
 
 def storage_size(connection: apsw.Connection, path: Path) -> StorageSize:

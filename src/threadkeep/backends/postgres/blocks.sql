@@ -11,8 +11,8 @@ CREATE TABLE IF NOT EXISTS tk_schema (
     made timestamptz NOT NULL DEFAULT now()
 );
 
--- version: the version of the last migration
-SELECT coalesce(max(version), 0) FROM tk_schema;
+-- versions: the last migration: its version, its time; from 5 on the oldest versions whose code can read and write
+SELECT * FROM tk_schema ORDER BY version DESC LIMIT 1;
 
 -- set-version: record a migration; another client that runs the same one waits here
 INSERT INTO tk_schema (version) VALUES (:version);
@@ -116,6 +116,11 @@ UPDATE tk_threads SET tick = updated >> 8;
 ALTER TABLE tk_threads ALTER COLUMN tick DROP DEFAULT;
 ALTER TABLE tk_threads DROP COLUMN hour;
 CREATE INDEX tk_threads_tick ON tk_threads (tenant, tick);
+
+-- schema-5: the oldest schema versions whose code can read and write these tables
+ALTER TABLE tk_schema ADD COLUMN readable integer;
+ALTER TABLE tk_schema ADD COLUMN writable integer;
+UPDATE tk_schema SET readable = 5, writable = 5 WHERE version = 5;
 
 -- this-thread: a thread by number, and by key in case two keys have the same number
 t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id

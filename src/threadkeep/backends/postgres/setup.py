@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from threadkeep.backends.sql import setup
 from threadkeep.backends.sql.setup import Blocks, SetupStatement
+from threadkeep.engine import schema_versions
+from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
 
-READABLE = 3
-"""The oldest schema version that can be read without a migration: later versions only added views."""
-
-
-async def needs_migration(sql: Blocks, *, read_only: bool) -> bool:
-    """Return whether the schema must be created or migrated; see `backends.sql.setup.needs_migration`."""
-    rows = await SetupStatement(sql["version"], missing_ok=True)
-    found = rows[0][0] if rows else 0
-    return setup.needs_migration(found, readable=READABLE, read_only=read_only, database="the database")
+DATABASE = "the database"
 
 
-async def migrate(sql: Blocks, schema: str | None) -> None:
-    """Create or migrate the schema. Run this in a transaction; inserting a version's row is the lock."""
+async def versions(sql: Blocks) -> SchemaVersions:
+    """Return the schema versions that the last migration states, or NO_SCHEMA."""
+    rows = await SetupStatement(sql["versions"], missing_ok=True)
+    return SchemaVersions.of_row(rows[0][0], *rows[0][2:]) if rows else NO_SCHEMA
+
+
+async def needs_migration(sql: Blocks, use: SchemaUse) -> bool:
+    """Return whether the schema must be created or migrated; see `engine.schema_versions`."""
+    return schema_versions.needs_migration(await versions(sql), use, database=DATABASE)
+
+
+async def migrate(sql: Blocks, schema: str | None) -> int:
+    """Create or migrate the schema, and return the version that it had.
+
+    Run this in a transaction; inserting a version's row is the lock.
+    """
     if schema is not None and not await SetupStatement(sql["schema-exists"], {"schema": schema}):
         await SetupStatement(sql["create-schema"])
     await SetupStatement(sql["schema-0"])
-    found = (await SetupStatement(sql["version"]))[0][0]
-    for step in range(found + 1, setup.SCHEMA_VERSION + 1):
+    found = (await versions(sql)).version
+    for step in range(found + 1, schema_versions.SCHEMA_VERSION + 1):
         await SetupStatement(sql["set-version"], {"version": step})
         for statement in sql[f"schema-{step}"].split(";"):
             if statement.strip():
                 await SetupStatement(statement)
+    return found
 
 
 async def find_pgvector(sql: Blocks, *, wanted: bool) -> str | None:

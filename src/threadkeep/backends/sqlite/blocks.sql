@@ -15,13 +15,14 @@ SELECT 1 FROM sqlite_schema WHERE name = 'tk_schema';
 
 -- schema-table: the table that holds the schema version
 CREATE TABLE IF NOT EXISTS tk_schema (version INTEGER NOT NULL) STRICT;
+DELETE FROM tk_schema;
+INSERT INTO tk_schema (version) VALUES (0);
 
--- version: the schema version
-SELECT version FROM tk_schema;
+-- versions: the schema version; from 5 on also the oldest versions whose code can read and write these tables
+SELECT * FROM tk_schema;
 
 -- set-version: store the schema version after a migration
-DELETE FROM tk_schema;
-INSERT INTO tk_schema VALUES (:version);
+UPDATE tk_schema SET version = :version;
 
 -- schema-1: the tables of threads, in an empty database
 CREATE TABLE tk_threads (
@@ -136,6 +137,11 @@ CREATE INDEX tk_parts_tenant ON tk_parts (tenant);
 CREATE VIRTUAL TABLE tk_words USING fts5(
     words, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0'
 );
+
+-- schema-5: the oldest schema versions whose code can read and write these tables
+ALTER TABLE tk_schema ADD COLUMN readable INTEGER;
+ALTER TABLE tk_schema ADD COLUMN writable INTEGER;
+UPDATE tk_schema SET readable = 5, writable = 5;
 
 -- memory-key: the unique key of a memory
 memory

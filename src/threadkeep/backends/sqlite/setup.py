@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from threadkeep.backends.sql import setup
 from threadkeep.backends.sql.setup import Blocks, SetupStatement
-
-READABLE = 2
-"""The oldest schema version that can be read without a migration: later versions only added indexes and views."""
+from threadkeep.engine import schema_versions
+from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
 
 
 async def settings(sql: Blocks) -> None:
@@ -16,27 +14,30 @@ async def settings(sql: Blocks) -> None:
     await SetupStatement(sql["journal-mode"])
 
 
-async def version(sql: Blocks) -> int:
-    """Return the schema version, or 0 if there is no schema."""
+async def versions(sql: Blocks) -> SchemaVersions:
+    """Return the schema versions that the file states, or NO_SCHEMA."""
     if not await SetupStatement(sql["has-schema"]):
-        return 0
-    rows = await SetupStatement(sql["version"])
-    return int(rows[0][0]) if rows else 0
+        return NO_SCHEMA
+    rows = await SetupStatement(sql["versions"])
+    return SchemaVersions.of_row(*rows[0]) if rows else NO_SCHEMA
 
 
-async def needs_migration(sql: Blocks, *, read_only: bool, database: str) -> bool:
-    """Return whether the schema must be created or migrated; see `backends.sql.setup.needs_migration`."""
-    found = await version(sql)
-    return setup.needs_migration(found, readable=READABLE, read_only=read_only, database=database)
+async def needs_migration(sql: Blocks, use: SchemaUse, *, database: str) -> bool:
+    """Return whether the schema must be created or migrated; see `engine.schema_versions`."""
+    return schema_versions.needs_migration(await versions(sql), use, database=database)
 
 
-async def migrate(sql: Blocks, *, database: str) -> None:
-    """Create or migrate the schema, unless another process has done it. Run this in an exclusive transaction."""
-    found = await version(sql)
-    if not setup.needs_migration(found, readable=READABLE, read_only=False, database=database):
-        return
-    if found == 0:
+async def migrate(sql: Blocks, *, database: str) -> int:
+    """Create or migrate the schema, unless another process has done it. Return the version that it had.
+
+    Run this in an exclusive transaction.
+    """
+    found = await versions(sql)
+    if not schema_versions.needs_migration(found, SchemaUse(), database=database):
+        return schema_versions.SCHEMA_VERSION
+    if found == NO_SCHEMA:
         await SetupStatement(sql["schema-table"])
-    for step in range(found + 1, setup.SCHEMA_VERSION + 1):
+    for step in range(found.version + 1, schema_versions.SCHEMA_VERSION + 1):
         await SetupStatement(sql[f"schema-{step}"])
-    await SetupStatement(sql["set-version"], {"version": setup.SCHEMA_VERSION})
+    await SetupStatement(sql["set-version"], {"version": schema_versions.SCHEMA_VERSION})
+    return found.version

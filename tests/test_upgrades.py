@@ -1,0 +1,169 @@
+"""Storages that older versions wrote are migrated, and hold the same afterwards; `migrate=False` migrates nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postgres_servers
+import threadkeep
+from sample_keep import contents
+from threadkeep.cli.app import run
+from threadkeep.engine import schema_versions
+from threadkeep.engine.schema_versions import (
+    NO_SCHEMA,
+    OLDEST_USABLE,
+    SCHEMA_VERSION,
+    SchemaUse,
+    SchemaVersions,
+    needs_migration,
+)
+from threadkeep.errors import SchemaTooNew, SchemaTooOld
+
+DATA = Path(__file__).parent / "data"
+OLD = "own4"
+OLD_VERSION = 4
+
+
+def unpacked(name: str) -> bytes:
+    return gzip.decompress((DATA / f"{OLD}.{name}.gz").read_bytes())
+
+
+def old_sqlite(folder: Path) -> str:
+    file = folder / "old.db"
+    file.write_bytes(unpacked("sqlite"))
+    return f"sqlite:///{file}"
+
+
+def old_postgres(_folder: Path) -> str:
+    server = postgres_servers.shared()
+    database = f"old_{postgres_servers.fresh_schema(server).rpartition('=')[2]}"
+    server.execute(f'CREATE DATABASE "{database}"')
+    psql = [postgres_servers.binaries() / "psql", "--quiet", "--set=ON_ERROR_STOP=1", server.url(database)]
+    subprocess.run(psql, input=unpacked("postgres.sql"), check=True, capture_output=True)
+    return server.url(database, schema="own")
+
+
+OLD_STORAGES = {"sqlite": old_sqlite, "postgres": old_postgres}
+
+
+@pytest.fixture(params=OLD_STORAGES)
+def old_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of a storage of an older version."""
+    return OLD_STORAGES[request.param](tmp_path)
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    """Return what the old storages hold, from a portable file that the same old version wrote."""
+    with threadkeep.open("memory://") as keep:
+        keep.import_portable(DATA / f"{OLD}.jsonl.zst")
+        return contents(keep)
+
+
+def test_a_migrated_storage_holds_the_same(old_url: str, expected: dict[str, Any]) -> None:
+    with threadkeep.open(old_url) as keep:
+        assert contents(keep) == expected
+        assert keep.verify().problems == []
+        assert keep.migrate().found == SCHEMA_VERSION
+
+
+def test_a_migrated_storage_can_be_written(old_url: str) -> None:
+    with threadkeep.open(old_url) as keep:
+        keep.store.put(("users",), "short", {"text": "new"})
+        keep.rollback("chat", "latest~2")
+        keep.prune(policy=threadkeep.Policy(keep_last=1))
+        assert keep.verify().problems == []
+
+
+def test_a_migration_is_logged_once(old_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "threadkeep.schema")
+    for _ in range(2):
+        with threadkeep.open(old_url) as keep:
+            keep.threads()
+    lines = [record.getMessage() for record in caplog.records if record.name == "threadkeep.schema"]
+    assert len(lines) == 1
+    assert f"from schema version {OLD_VERSION} to {SCHEMA_VERSION}" in lines[0]
+
+
+def test_a_new_storage_is_not_a_migration(fresh_url: Callable[[], str], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "threadkeep.schema")
+    with threadkeep.open(fresh_url()) as keep:
+        keep.threads()
+    assert [record.getMessage() for record in caplog.records if record.name == "threadkeep.schema"] == []
+
+
+@pytest.mark.parametrize("options", [{"migrate": False}, {"read_only": True}], ids=["migrate=False", "read_only"])
+def test_an_old_storage_is_refused_and_left_alone(old_url: str, options: Any) -> None:
+    with threadkeep.open(old_url, **options) as keep:
+        with pytest.raises(SchemaTooOld, match=f"schema version {OLD_VERSION}.*threadkeep migrate"):
+            keep.threads()
+        assert keep.migrate(dry_run=True).found == OLD_VERSION
+
+
+def test_the_command_migrates(old_url: str, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["migrate", "--dry-run", "--url", old_url]) == 0
+    assert f"would migrate from schema version {OLD_VERSION} to {SCHEMA_VERSION}" in capsys.readouterr().out
+    assert run(["migrate", "--url", old_url]) == 0
+    assert f"migrated from schema version {OLD_VERSION} to {SCHEMA_VERSION}" in capsys.readouterr().out
+    assert run(["migrate", "--url", old_url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["needed"] is False
+    with threadkeep.open(old_url, migrate=False) as keep:
+        assert contents(keep) == expected
+
+
+def test_a_storage_without_tables_is_not_created_with_migrate_false(tables_url: str) -> None:
+    with threadkeep.open(tables_url, migrate=False) as keep:
+        with pytest.raises(SchemaTooOld, match="no threadkeep tables"):
+            keep.threads()
+        assert keep.migrate().found == 0
+        assert keep.threads() == []
+
+
+def test_an_old_file_can_be_backed_up_before_it_is_migrated(tmp_path: Path, expected: dict[str, Any]) -> None:
+    url = old_sqlite(tmp_path)
+    assert run(["backup", url, str(tmp_path / "copy.db")]) == 0
+    with threadkeep.open(url, migrate=False) as keep:
+        assert keep.migrate(dry_run=True).found == OLD_VERSION
+    with threadkeep.open(f"sqlite:///{tmp_path}/copy.db") as keep:
+        assert contents(keep) == expected
+
+
+def test_current_versions_are_used_as_they_are() -> None:
+    for use in (SchemaUse(), SchemaUse(read_only=True), SchemaUse(migrate=False)):
+        assert not needs_migration(SchemaVersions.of_row(SCHEMA_VERSION), use, database="x.db")
+
+
+@pytest.mark.parametrize("use", [SchemaUse(read_only=True), SchemaUse(migrate=False)], ids=str)
+def test_an_older_version_is_used_as_it_is_if_its_rows_can_be(use: SchemaUse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_versions, "SCHEMA_VERSION", OLDEST_USABLE + 2)
+    for version in range(OLDEST_USABLE, OLDEST_USABLE + 3):
+        assert not needs_migration(SchemaVersions.of_row(version), use, database="x.db")
+    with pytest.raises(SchemaTooOld, match="x.db has the old schema version"):
+        needs_migration(SchemaVersions.of_row(OLDEST_USABLE - 1), use, database="x.db")
+    with pytest.raises(SchemaTooOld, match="x.db has no threadkeep tables"):
+        needs_migration(NO_SCHEMA, use, database="x.db")
+
+
+LATER = SCHEMA_VERSION + 2
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize(
+    ("readable", "writable"), [(LATER, LATER), (SCHEMA_VERSION, LATER), (SCHEMA_VERSION, SCHEMA_VERSION)]
+)
+def test_a_later_version_is_used_if_it_says_so(readable: int, writable: int, read_only: bool) -> None:
+    found, use = SchemaVersions(LATER, readable, writable), SchemaUse(read_only)
+    if (readable if read_only else writable) <= SCHEMA_VERSION:
+        assert not needs_migration(found, use, database="x.db")
+        return
+    with pytest.raises(SchemaTooNew, match=f"x.db has schema version {LATER}") as caught:
+        needs_migration(found, use, database="x.db")
+    assert ("read_only=True" in str(caught.value)) == (readable <= SCHEMA_VERSION)
