@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,20 @@ def test_a_backup_under_load_has_what_was_acknowledged_before_it(tmp_path: Path)
         finally:
             stop.set()
             thread.join()
+
+
+def test_a_plain_copy_of_a_live_file_lacks_what_is_in_its_log(tmp_path: Path) -> None:
+    with threadkeep.open(f"sqlite:///{tmp_path}/a.db") as keep:
+        chain = Chain(keep.checkpointer)
+        for _ in range(100):
+            chain.put({"x": "y" * 500})
+        shutil.copy(tmp_path / "a.db", tmp_path / "copy.db")
+        threadkeep.backup(keep, tmp_path / "backup.db")
+    counts = {}
+    for name in ("copy", "backup"):
+        with threadkeep.open(f"sqlite:///{tmp_path}/{name}.db") as keep:
+            counts[name] = len(list(keep.checkpointer.list(config("t"))))
+    assert counts["copy"] < counts["backup"] == 100
 
 
 def test_a_backup_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
