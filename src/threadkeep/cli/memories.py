@@ -102,9 +102,7 @@ def _search(
     offset: int,
 ) -> list[dict[str, Any]]:
     try:
-        found = keep.store.search_stored(
-            prefix, query=query, filter=conditions or None, limit=limit, offset=offset
-        )
+        found = keep.store.search_stored(prefix, query=query, filter=conditions or None, limit=limit, offset=offset)
     except NotImplementedError as error:
         raise ValueError(f"--query: {error}") from error
     return [_as_dict(memory) for memory in found]

@@ -36,11 +36,11 @@ from threadkeep.cli.output import (
     shorten,
     table,
 )
-from threadkeep.engine.history.checkpoint_info import is_internal
 from threadkeep.engine.history.show import short_ids
 from threadkeep.engine.history.value_diff import ADDED, REMOVED
 from threadkeep.engine.identity import CUBE, GRAPH
 from threadkeep.engine.log.plain import is_message
+from threadkeep.engine.threads.status import is_internal
 from threadkeep.errors import Missing
 
 _WIDTH = 200

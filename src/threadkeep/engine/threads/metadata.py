@@ -55,10 +55,11 @@ def of_row(row: CheckpointRow | ThreadRow, labels: dict[str, Any], own: dict[str
     return join(SplitMetadata(row.source, row.step, row.run, labels, own))
 
 
-def delta_channels(own: Mapping[str, Any]) -> frozenset[str]:
-    """Return the delta channels that a checkpoint's own metadata counts."""
-    counted = (own.get(key) or () for key in ("counters_since_delta_snapshot", "delta_writes_versioned"))
-    return frozenset(name for names in counted for name in names)
+def root_checkpoint(own: Mapping[str, Any]) -> str | None:
+    """Return the root checkpoint that a subgraph's checkpoint belongs to; None if its metadata names none."""
+    parents = own.get("parents")
+    root = parents.get("") if isinstance(parents, Mapping) else None
+    return root if isinstance(root, str) else None
 
 
 def _is_column_text(value: Any) -> bool:

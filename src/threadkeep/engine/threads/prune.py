@@ -22,6 +22,7 @@ from threadkeep.engine.requests import (
     MeasureItems,
 )
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.metadata import root_checkpoint
 from threadkeep.engine.threads.survivors import PruneSelection, Survivors, TaskKey, find_survivors, recount, task_key
 from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows, thread_rows
 from threadkeep.errors import Conflict
@@ -196,7 +197,7 @@ def is_root_kept(record: CheckpointRecord, roots: set[str], newest: str) -> bool
     """
     if ":" not in record.row.ns or not roots:
         return True
-    root = (record.own_metadata.get("parents") or {}).get("")
+    root = root_checkpoint(record.own_metadata)
     return root is None or root in roots or root > newest
 
 
