@@ -23,7 +23,9 @@ from threadkeep.engine.history.value_diff import ValueChange
 from threadkeep.engine.requests import StorageSize
 from threadkeep.engine.threads.branches import Branch
 from threadkeep.engine.threads.catalogue import ThreadInfo
+from threadkeep.engine.threads.matching import MatchedThread
 from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResult, SweepResult
+from threadkeep.jobs.catalogue import DeleteResult
 from threadkeep.jobs.compact import CompactResult
 from threadkeep.jobs.doctor import Finding
 from threadkeep.keep import Keep, open  # noqa: A004 - users write threadkeep.open
@@ -46,12 +48,14 @@ __all__ = [
     "CheckpointInfo",
     "CheckpointView",
     "CompactResult",
+    "DeleteResult",
     "Diff",
     "ExportResult",
     "Finding",
     "Keep",
     "KeepSaver",
     "KeepStore",
+    "MatchedThread",
     "Policy",
     "Problem",
     "PruneResult",

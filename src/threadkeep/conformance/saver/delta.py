@@ -26,8 +26,8 @@ def put_js_thread(saver: Caller, steps: int, *, delta: tuple[str, ...] = (), ver
     for step in range(steps):
         node, id, version = ("agent", "tools")[step % 2], f"{step:03}", versions(step + 2)
         written |= dict.fromkeys(("messages", "branch:to:agent", "branch:to:tools", "once", *delta), version)
-        once = {"once": step} if step % 4 == 0 else {}  # an ephemeral channel: written in one step, consumed in the next
-        values = {"messages": [f"m{n}" for n in range(step)], f"branch:to:{node}": None, **once}
+        once = {"once": step} if step % 4 == 0 else {}  # an ephemeral channel: consumed in the step after the write
+        values: dict[str, Any] = {"messages": [f"m{n}" for n in range(step)], f"branch:to:{node}": None, **once}
         values |= {"__start__": {"messages": []}} if step == 0 else {}
         checkpoint = {**empty_checkpoint(), "v": 4, "id": id, "channel_values": values}
         metadata = {"source": "loop", "step": step - 1, "parents": {}, "delta_writes_versioned": True}

@@ -34,11 +34,13 @@ TaskKey = tuple[str, str, str]
 class PruneSelection(NamedTuple):
     """What to keep: the checkpoints that stay visible, and a test for each write by its checkpoint.
 
-    Writes and checkpoints that delta channels are rebuilt from stay in addition.
+    Writes and checkpoints that delta channels are rebuilt from stay in addition. `matching` is the number of
+    checkpoints that match the metadata filter of the policy that selected, if it has one.
     """
 
     visible: set[CheckpointKey]
     keeps_write: Callable[[CheckpointKey, WriteEntry], bool]
+    matching: int | None = None
 
 
 class Survivors(NamedTuple):
