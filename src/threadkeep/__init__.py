@@ -23,7 +23,9 @@ from threadkeep.engine.history.value_diff import ValueChange
 from threadkeep.engine.requests import StorageSize
 from threadkeep.engine.threads.branches import Branch
 from threadkeep.engine.threads.catalogue import ThreadInfo
+from threadkeep.engine.threads.matching import MatchedThread
 from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResult, SweepResult
+from threadkeep.jobs.catalogue import DeleteResult
 from threadkeep.jobs.compact import CompactResult
 from threadkeep.jobs.doctor import Finding
 from threadkeep.jobs.migrate import MigrateResult
@@ -49,6 +51,7 @@ __all__ = [
     "CheckpointInfo",
     "CheckpointView",
     "CompactResult",
+    "DeleteResult",
     "Diff",
     "ExportResult",
     "Finding",
@@ -56,6 +59,7 @@ __all__ = [
     "KeepSaver",
     "KeepStore",
     "MigrateResult",
+    "MatchedThread",
     "Policy",
     "Problem",
     "PruneResult",

@@ -18,6 +18,7 @@ from langgraph.store.base import (
     Item,
     ListNamespacesOp,
     MatchCondition,
+    NamespacePath,
     Op,
     PutOp,
     Result,
@@ -133,6 +134,49 @@ class KeepStore(BaseStore):
             with suppress(ReadOnly):
                 self._session.change_outside_threads(self._refresh([row.memory_key], now))
         return _item(found)
+
+    def list_namespaces(
+        self,
+        *,
+        prefix: NamespacePath | None = None,
+        suffix: NamespacePath | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[tuple[str, ...]]:
+        """List the namespaces that have memories. One round trip; more if there are many."""
+        _refuse_text(prefix, suffix)
+        return super().list_namespaces(prefix=prefix, suffix=suffix, max_depth=max_depth, limit=limit, offset=offset)
+
+    async def alist_namespaces(
+        self,
+        *,
+        prefix: NamespacePath | None = None,
+        suffix: NamespacePath | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[tuple[str, ...]]:
+        """Async version of `list_namespaces`."""
+        _refuse_text(prefix, suffix)
+        return await super().alist_namespaces(
+            prefix=prefix, suffix=suffix, max_depth=max_depth, limit=limit, offset=offset
+        )
+
+    def search_stored(
+        self,
+        namespace_prefix: tuple[str, ...],
+        *,
+        query: str | None = None,
+        filter: dict[str, Any] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+    ) -> list[SearchItem]:
+        """Search as `search` does, also below labels that LangGraph refuses but an import stored. Refresh no ttl."""
+        op = SearchOp(_check_namespace(namespace_prefix), filter, limit, offset, query)
+        embedded = self._index.embed((), [query] if query else [])
+        plan = memory_plans.search(self._query(op, embedded, clock.now_us()), self._session.vectors)
+        return [_search_item(memory) for memory in self._session.runner.run(plan)]
 
     def _refresh(self, keys: Sequence[MemoryKey], now: int) -> Callable[[], Plan[None]]:
         return lambda: memory_plans.refresh(self._session.tenant, keys, now)
@@ -262,11 +306,11 @@ def _check_minutes(minutes: Any, name: str = "ttl") -> None:
 def _check_read(op: Op) -> Op:
     """Return a read with normalized arguments, or raise the error for invalid ones."""
     if isinstance(op, GetOp):
-        return op._replace(namespace=_check_namespace(op.namespace), key=as_id(op.key, "key"))
+        return op._replace(namespace=_check_labels(op.namespace), key=as_id(op.key, "key"))
     if isinstance(op, SearchOp):
         if op.query is not None and not isinstance(op.query, str):
             raise TypeError(f"query must be a str, not {type(op.query).__name__}")
-        op = op._replace(namespace_prefix=_check_namespace(op.namespace_prefix))
+        op = op._replace(namespace_prefix=_check_labels(op.namespace_prefix))
     elif isinstance(op, ListNamespacesOp):
         if op.max_depth is not None and as_count(op.max_depth, "max_depth") == 0:
             raise ValueError("max_depth must be at least 1")
@@ -297,7 +341,22 @@ def _check_count(value: Any, name: str) -> int:
 def _check_condition(condition: MatchCondition) -> MatchCondition:
     if condition.match_type not in _AT_END:
         raise ValueError(f"match_type must be prefix or suffix, not {condition.match_type!r}")
-    return condition._replace(path=_check_namespace(condition.path))
+    path: Any = condition.path
+    return condition._replace(path=_check_labels((path,) if isinstance(path, str) else path))
+
+
+def _refuse_text(*namespaces: Any) -> None:
+    """Raise InvalidNamespaceError for a text in place of a namespace: only in a MatchCondition it is one label."""
+    for namespace in namespaces:
+        if isinstance(namespace, str):
+            _check_namespace(namespace)
+
+
+def _check_labels(namespace: Any) -> Namespace:
+    """Return a namespace, or raise LangGraph's InvalidNamespaceError if it may not be read: `()` and `*` may."""
+    checked = _check_namespace(namespace)
+    validate_op_namespace(GetOp(checked, ""))
+    return checked
 
 
 def _check_namespace(namespace: Any) -> Namespace:

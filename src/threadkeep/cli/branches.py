@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
-from threadkeep import Branch
+import threadkeep
+from threadkeep import Branch, DeleteResult, MatchedThread
 from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep, resolve_namespace
-from threadkeep.cli.options import CHECKPOINT_HELP, DryRun, Json, Kind, Namespace, Tenant, Thread, Url, Yes
-from threadkeep.cli.output import as_plain, one_line, print_result
+from threadkeep.cli.options import (
+    CHECKPOINT_HELP,
+    DryRun,
+    Json,
+    Kind,
+    Match,
+    Metadata,
+    Namespace,
+    Prefix,
+    Tenant,
+    Thread,
+    Url,
+    Yes,
+    key_value,
+)
+from threadkeep.cli.output import (
+    as_plain,
+    format_size,
+    one_line,
+    plural,
+    print_result,
+    progress_bar,
+    skipped_lines,
+    table,
+)
 from threadkeep.errors import Missing
 
+_MOST_ROWS = 200
 _CHECKPOINT_OR_RUN_HELP = f"{CHECKPOINT_HELP} In a CubeLoop thread also a run id."
 
 
@@ -35,8 +63,11 @@ def copy(
 
 @app.command()
 def delete(
-    threads: Annotated[list[str], typer.Argument(metavar="THREAD", help="Thread ids.")],
+    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids.")] = None,
     *,
+    prefix: Prefix = "",
+    metadata: Metadata = None,
+    match: Match = "any",
     kind: Kind = None,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -44,22 +75,86 @@ def delete(
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:
-    """Delete threads with everything they hold. Exit code 1 if a thread is not found."""
-    threads = list(dict.fromkeys(threads))  # an id that is given twice would be missing the second time
+    """Delete threads with everything they hold: by id, or by --prefix and --metadata.
+
+    Exit code 1 if a thread is not found, or is skipped because it is damaged.
+    """
+    ids = list(dict.fromkeys(threads or ()))  # an id that is given twice would be missing the second time
+    wanted = dict(map(key_value, metadata or ()))
+    if bool(ids) == bool(prefix or wanted):
+        raise ValueError("pass either thread ids, or --prefix and --metadata")
     with open_keep(url, tenant, read_only=dry_run) as keep:
-        found = {id: keep.thread(id, kind=kind) is not None for id in threads}
-        if not dry_run and any(found.values()):
-            confirm(f"Delete {', '.join(one_line(id) for id in threads if found[id])}?", yes=yes)
-            found = {id: keep.delete(id, kind=kind) for id in threads}
+        if ids:
+            return _delete_by_id(keep, ids, kind, yes=yes, dry_run=dry_run, json=json)
+        run = partial(_delete_selected, keep, prefix, wanted, match, kind, hide_progress=json)
+        if not (dry_run or yes) and (preview := run(dry_run=True)).threads:
+            confirm(f"Delete {_selected_text(preview)}?", yes=yes)
+        result = run(dry_run=dry_run)
+    plain = {"deleted": [each.id for each in result.threads], "missing": [], **as_plain(result)}
+    print_result(plain, _selected_lines(result), as_json=json)
+    return NEGATIVE if result.skipped else 0
+
+
+def _delete_by_id(
+    keep: threadkeep.Keep, ids: list[str], kind: str | None, *, yes: bool, dry_run: bool, json: bool
+) -> int:
+    found = {id: keep.thread(id, kind=kind) is not None for id in ids}
+    if not dry_run and any(found.values()):
+        confirm(f"Delete {', '.join(one_line(id) for id in ids if found[id])}?", yes=yes)
+        found = {id: bool(keep.delete(id, kind=kind)) for id in ids}
     result = {
-        "deleted": [id for id in threads if found[id]],
-        "missing": [id for id in threads if not found[id]],
+        "deleted": [id for id in ids if found[id]],
+        "missing": [id for id in ids if not found[id]],
         "dry_run": dry_run,
     }
     verb = "would delete" if dry_run else "deleted"
-    lines = [f"{verb} {id}" if found[id] else f"thread {id} not found" for id in threads]
+    lines = [f"{verb} {id}" if found[id] else f"thread {id} not found" for id in ids]
     print_result(result, map(one_line, lines), as_json=json)
     return 0 if all(found.values()) else NEGATIVE
+
+
+def _delete_selected(
+    keep: threadkeep.Keep,
+    prefix: str,
+    metadata: dict[str, Any],
+    match: str,
+    kind: str | None,
+    *,
+    dry_run: bool,
+    hide_progress: bool,
+) -> DeleteResult:
+    with progress_bar("examining" if dry_run else "deleting", hidden=hide_progress) as on_progress:
+        result = keep.delete(
+            prefix=prefix, metadata=metadata, match=match, kind=kind, dry_run=dry_run, on_progress=on_progress
+        )
+    assert isinstance(result, DeleteResult)
+    return result
+
+
+def _selected_text(result: DeleteResult) -> str:
+    """Return what is deleted, in words."""
+    some = sum(each.matching is not None and each.matching < each.checkpoints for each in result.threads)
+    only = f"; in {plural(some, 'thread')} only some checkpoints match" if some else ""
+    threads, checkpoints = plural(len(result.threads), "thread"), plural(result.checkpoints, "checkpoint")
+    return f"{threads} with {checkpoints} ({format_size(result.bytes)}{only})"
+
+
+def _selected_lines(result: DeleteResult) -> Iterator[RenderableType]:
+    if result.threads:
+        columns = ("thread", "kind", "checkpoints", "size", "matching")
+        shown = len(columns) if result.threads[0].matching is not None else -1
+        rows = (_selected_row(each)[:shown] for each in result.threads[:_MOST_ROWS])
+        yield table(columns[:shown], rows, right=columns[2:])
+        if len(result.threads) > _MOST_ROWS:
+            yield f"… and {len(result.threads) - _MOST_ROWS:,} more: --json prints all"
+    verb = "would delete" if result.dry_run else "deleted"
+    yield f"{verb} {_selected_text(result)}" if result.threads else "no thread matches"
+    yield from skipped_lines(result.skipped)
+
+
+def _selected_row(thread: MatchedThread) -> tuple[Any, ...]:
+    matching = f"{thread.matching} of {thread.checkpoints}"
+    return (thread.id, thread.kind, thread.checkpoints, format_size(thread.bytes), matching)
 
 
 @app.command()

@@ -102,9 +102,7 @@ def _search(
     offset: int,
 ) -> list[dict[str, Any]]:
     try:
-        found = keep.store.search(
-            prefix, query=query, filter=conditions or None, limit=limit, offset=offset, refresh_ttl=False
-        )
+        found = keep.store.search_stored(prefix, query=query, filter=conditions or None, limit=limit, offset=offset)
     except NotImplementedError as error:
         raise ValueError(f"--query: {error}") from error
     return [_as_dict(memory) for memory in found]
@@ -129,7 +127,7 @@ def _count_namespaces(keep: threadkeep.Keep, limit: int, offset: int) -> list[di
 def _count(keep: threadkeep.Keep, namespace: tuple[str, ...]) -> int:
     count = offset = 0
     while True:
-        page = keep.store.search(namespace, limit=_PAGE, offset=offset, refresh_ttl=False)
+        page = keep.store.search_stored(namespace, limit=_PAGE, offset=offset)
         count += sum(tuple(memory.namespace) == namespace for memory in page)
         offset += _PAGE
         if len(page) < _PAGE:

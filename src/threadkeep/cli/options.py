@@ -41,6 +41,18 @@ KindFilter: TypeAlias = Annotated[
 Prefix: TypeAlias = Annotated[
     str, typer.Option("--prefix", metavar="PREFIX", help="Only threads whose id starts with PREFIX.")
 ]
+Metadata: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--metadata", metavar="KEY=VALUE", help="Only threads with this metadata. May be repeated."),
+]
+Match: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--match",
+        metavar="WHICH",
+        help="Compare --metadata with any checkpoint of a thread, or only with the latest: any or latest.",
+    ),
+]
 Config: TypeAlias = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A threadkeep.toml with [[retention]] tables.")
 ]

@@ -21,6 +21,8 @@ from threadkeep.cli.options import (
     DryRun,
     Json,
     Kind,
+    Match,
+    Metadata,
     Namespace,
     Prefix,
     Tenant,
@@ -45,6 +47,7 @@ class _PolicyOptions(NamedTuple):
     prefix: str
     ns: str | None
     metadata: Sequence[str]
+    match: str
     keep_last: int | None
     keep_for: str | None
     drop_idle: str | None
@@ -55,7 +58,7 @@ class _PolicyOptions(NamedTuple):
 
     @property
     def has_selection(self) -> bool:
-        return bool(self.prefix or self.ns is not None or self.metadata)
+        return bool(self.prefix or self.ns is not None or self.metadata or self.match != "any")
 
 
 @app.command()
@@ -78,10 +81,8 @@ def prune(
         str | None,
         typer.Option("--ns", metavar="NAMESPACE", help="Only this namespace; '' is the root.", show_default=False),
     ] = None,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option("--metadata", metavar="KEY=VALUE", help="Only threads with this metadata. May be repeated."),
-    ] = None,
+    metadata: Metadata = None,
+    match: Match = "any",
     config: Config = None,
     kind: Kind = None,
     yes: Yes = False,
@@ -95,7 +96,7 @@ def prune(
     A policy always keeps the latest checkpoint, tagged checkpoints, checkpoints with an unanswered interrupt, and the
     checkpoints where branches start and end.
     """
-    options = _PolicyOptions(prefix, ns, metadata or (), keep_last, keep_for, drop_idle)
+    options = _PolicyOptions(prefix, ns, metadata or (), match, keep_last, keep_for, drop_idle)
     policies = _policies(config, options, kind)
     if policies is None and not threads:
         raise ValueError("nothing to prune by: name threads, or pass --keep-last, --keep-for, --drop-idle or --config")
@@ -157,8 +158,10 @@ def _removed_text(result: PruneResult) -> str:
 
 def _prune_lines(result: PruneResult) -> Iterable[RenderableType]:
     if result.threads:
-        columns = ("thread", "kind", "dropped", "checkpoints", "hidden", "writes", "size")
-        yield table(columns, map(_prune_row, result.threads[:_MOST_ROWS]), right=columns[3:])
+        columns = ("thread", "kind", "dropped", "checkpoints", "hidden", "writes", "size", "matching")
+        shown = len(columns) if any(each.matching is not None for each in result.threads) else -1
+        rows = (_prune_row(each)[:shown] for each in result.threads[:_MOST_ROWS])
+        yield table(columns[:shown], rows, right=columns[3:])
         if len(result.threads) > _MOST_ROWS:
             yield f"… and {len(result.threads) - _MOST_ROWS:,} more: --json prints all"
     verb = "would remove" if result.dry_run else "removed"
@@ -170,7 +173,8 @@ def _prune_lines(result: PruneResult) -> Iterable[RenderableType]:
 def _prune_row(thread: PrunedThread) -> tuple[Any, ...]:
     dropped = "yes" if thread.dropped else ""
     counts = (len(thread.checkpoints), len(thread.hidden), thread.writes)
-    return (thread.id, thread.kind, dropped, *counts, format_size(thread.bytes))
+    matching = "" if thread.matching is None else f"{thread.matching:,} of {thread.total:,}"
+    return (thread.id, thread.kind, dropped, *counts, format_size(thread.bytes), matching)
 
 
 @app.command()

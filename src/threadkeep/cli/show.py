@@ -19,6 +19,8 @@ from threadkeep.cli.options import (
     Kind,
     KindFilter,
     LatestCheckpoint,
+    Match,
+    Metadata,
     Namespace,
     Prefix,
     Tenant,
@@ -36,11 +38,11 @@ from threadkeep.cli.output import (
     shorten,
     table,
 )
-from threadkeep.engine.history.checkpoint_info import is_internal
 from threadkeep.engine.history.show import short_ids
 from threadkeep.engine.history.value_diff import ADDED, REMOVED
 from threadkeep.engine.identity import CUBE, GRAPH
 from threadkeep.engine.log.plain import is_message
+from threadkeep.engine.threads.status import is_internal
 from threadkeep.errors import Missing
 
 _WIDTH = 200
@@ -59,14 +61,8 @@ def threads(
     status: Annotated[
         str | None, typer.Option("--status", metavar="STATUS", help="Only idle, pending, interrupted or error threads.")
     ] = None,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metadata",
-            metavar="KEY=VALUE",
-            help="Only threads whose newest checkpoint has this metadata. May be repeated.",
-        ),
-    ] = None,
+    metadata: Metadata = None,
+    match: Match = "latest",
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Print at most N threads.")] = 50,
     after: Annotated[
         str | None, typer.Option("--after", metavar="ID", help="Print the page after this thread.")
@@ -89,6 +85,7 @@ def threads(
             after=None if after is None else _thread(keep, after, after_kind or kind),
             prefix=prefix,
             metadata=dict(map(key_value, metadata or ())),
+            match=match,
             status=status,
             order=sort,
             kind=kind,

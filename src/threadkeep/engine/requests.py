@@ -143,7 +143,9 @@ class ScannedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ScanCheckpoints(Request[tuple[ScannedCheckpoint, ...]]):
-    """Find visible checkpoints, ordered by id, descending, then by thread and namespace; at most `limit`.
+    """Find checkpoints, ordered by id, descending, then by thread and namespace; at most `limit`.
+
+    Only visible ones, unless `hidden` asks for all.
 
     `after` is (id, thread, namespace) of the last checkpoint of the page before. `source`, `step`, `run` and `tags` are
     hints: a backend may return rows that do not match them, and the caller filters again.
@@ -162,6 +164,7 @@ class ScanCheckpoints(Request[tuple[ScannedCheckpoint, ...]]):
     step: int | None = None
     run: str | None = None
     tags: tuple[bytes, ...] = ()
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,8 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
     """List thread rows by `order`: updated, created or bytes, descending, or id, ascending; ties by kind and id.
 
     `after` is (value of the order's column, kind, id) of the last thread of the page before. `tags` are a hint, as in
-    ScanCheckpoints. The cost depends on the page's length, not on how many checkpoints the threads have.
+    ScanCheckpoints: on the labels of the newest root checkpoint, or with `any_checkpoint` on those of any checkpoint.
+    The cost depends on the page's length, not on how many checkpoints the threads have.
     """
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
@@ -189,6 +193,7 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
     kind: str | None = None
     status: str | None = None
     tags: tuple[bytes, ...] = ()
+    any_checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)

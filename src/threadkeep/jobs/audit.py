@@ -18,7 +18,7 @@ from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind, as_o
 from threadkeep.engine.memories.requests import CountMemories, ListNamespaces
 from threadkeep.engine.requests import MeasureStorage
 from threadkeep.engine.threads.catalogue import ThreadInfo
-from threadkeep.engine.threads.metadata import as_filter
+from threadkeep.engine.threads.metadata import LATEST, as_filter, as_match
 from threadkeep.engine.when import When, as_time
 from threadkeep.jobs.catalogue import thread_key
 from threadkeep.jobs.over_threads import over_threads, read_thread
@@ -58,19 +58,27 @@ def activity(
     ns: str | None = None,
     kind: str | None = None,
     metadata: Mapping[str, Any] | None = None,
+    match: str = LATEST,
     on_progress: OnProgress | None = None,
 ) -> Work[Activity]:
     """Return the number and size of writes by node and channel, over all matching threads.
 
     Count writes made at or after `since` and before `until`. Both are aware datetimes, timedeltas before now, or text
-    such as `7d` or `2026-04-01`. `ns` None means all namespaces, "" the root, a subgraph's name all calls of it. In
-    CubeLoop threads each message counts as a write of no node to the channel `messages`. Threads are read one at a
-    time, each as it is at that moment. Threads without a change after `since` are not read; damaged ones are listed in
-    `skipped`.
+    such as `7d` or `2026-04-01`. `metadata` and `match` select threads as in `threads`. `ns` None means all namespaces,
+    "" the root, a subgraph's name all calls of it. In CubeLoop threads each message counts as a write of no node to the
+    channel `messages`. Threads are read one at a time, each as it is at that moment. Threads without a change after
+    `since` are not read; damaged ones are listed in `skipped`.
     """
     now = now_ms()
     query = audit.ActivityQuery(as_time(since, "since", now), as_time(until, "until", now), as_optional_id(ns, "ns"))
-    threads = partial(over_threads, session.tenant, as_id(prefix, "prefix"), as_kind(kind), as_filter(metadata))
+    threads = partial(
+        over_threads,
+        session.tenant,
+        as_id(prefix, "prefix"),
+        as_kind(kind),
+        as_filter(metadata),
+        match=as_match(match),
+    )
 
     def work() -> Work[Activity]:
         totals, skipped = audit.ActivityTotals(), list[str]()

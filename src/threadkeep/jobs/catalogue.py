@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from threadkeep.clock import nonce, now_ms
@@ -10,9 +12,11 @@ from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind
 from threadkeep.engine.threads import catalogue, prune
 from threadkeep.engine.threads import copy as engine_copy
 from threadkeep.engine.threads.catalogue import ThreadInfo
-from threadkeep.engine.threads.metadata import as_filter
+from threadkeep.engine.threads.matching import MatchedThread
+from threadkeep.engine.threads.metadata import ANY, LATEST, as_filter, as_match
+from threadkeep.jobs.over_threads import MatchedThreads, match_threads
 from threadkeep.session import Session
-from threadkeep.work import Work, change, read
+from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
 
 
 async def threads(
@@ -22,6 +26,7 @@ async def threads(
     after: str | ThreadInfo | None = None,
     prefix: str = "",
     metadata: Mapping[str, Any] | None = None,
+    match: str = LATEST,
     status: str | None = None,
     order: str = "updated",
     kind: str | None = None,
@@ -31,8 +36,9 @@ async def threads(
 
     `order` is `updated`, `created` or `bytes` (greatest first), or `id`. `after` is the last thread of the previous
     page: its ThreadInfo, or its id, which costs one more round trip. `prefix` and `contains` are matched with the id;
-    `contains` ignores case and reads all threads. `metadata` is matched with that of the newest root checkpoint.
-    One round trip; more if `metadata` is not indexed. Only thread rows are read.
+    `contains` ignores case and reads all threads. `metadata` is compared with the newest root checkpoint, and only
+    thread rows are read; with `match="any"` it is compared with every checkpoint of a thread, hidden ones included.
+    One round trip; more if `metadata` is not indexed, and one for each thread with `match="any"`.
     """
     metadata_filter = as_filter(metadata)
     query = catalogue.query(
@@ -44,6 +50,7 @@ async def threads(
         status=status,
         order=order,
         kind=as_kind(kind),
+        match=match,
     )
     last_id = None if after is None or isinstance(after, ThreadInfo) else as_id(after, "after")
     return await catalogue.list_threads(query, metadata_filter, last_id, as_id(contains, "contains"))
@@ -58,16 +65,70 @@ async def thread(session: Session, thread_id: str, *, kind: str | None = None) -
     return await catalogue.get_thread(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind))
 
 
-def delete(session: Session, thread_id: str, *, kind: str | None = None) -> Work[bool]:
-    """Delete a thread and everything in it. Return whether it existed.
+@dataclass(frozen=True, slots=True)
+class DeleteResult:
+    """The threads that a delete by prefix or metadata removed, or would remove in a dry run, and their totals.
 
-    Raise ValueError if there is a thread of each kind with this id and `kind` is not given. Two round trips; one more
-    without `kind`.
+    `skipped` lists damaged threads of which it is not known whether they match; they are left unchanged.
     """
+
+    dry_run: bool
+    threads: tuple[MatchedThread, ...]
+    checkpoints: int
+    bytes: int
+    skipped: tuple[str, ...] = ()
+
+
+def delete(
+    session: Session,
+    thread_id: str | None = None,
+    *,
+    prefix: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    match: str = ANY,
+    kind: str | None = None,
+    dry_run: bool = False,
+    on_progress: OnProgress | None = None,
+) -> Work[bool | DeleteResult]:
+    """Delete a thread and everything in it, and return whether it existed. Or delete many and return a DeleteResult.
+
+    Many are all threads whose id starts with `prefix` and that have `metadata`: in any of their checkpoints, or with
+    `match="latest"` in the newest root checkpoint. The result has the number of matching checkpoints of each thread.
+    `dry_run` changes nothing. Raise ValueError if nothing is given, if a thread is given together with `prefix` or
+    `metadata`, or if there is a thread of each kind with this id and `kind` is not given. Two round trips for a thread;
+    one more without `kind`. For many as `threads`, and one or two more for each.
+    """
+    wanted, prefix, match = as_filter(metadata), as_id(prefix, "prefix"), as_match(match)
+    if thread_id is not None and (prefix or wanted):
+        raise ValueError("give a thread_id, or prefix and metadata, not both")
+    if thread_id is None and not (prefix or wanted):
+        raise ValueError("delete needs a thread_id, a prefix or metadata: without them it would delete every thread")
+    if thread_id is None:
+        selected = match_threads(session.tenant, prefix=prefix, kind=as_kind(kind), metadata=wanted, match=match)
+        return with_progress(_delete_many(session, selected, dry_run=dry_run), on_progress)
+    return with_progress(_delete_one(session, thread_id, kind, dry_run=dry_run), on_progress)
+
+
+def _delete_one(session: Session, thread_id: str, kind: str | None, *, dry_run: bool) -> Work[bool | DeleteResult]:
     key = yield from _find(session, thread_id, kind)
-    if key is not None:
+    if key is not None and not dry_run:
         yield from change(key, lambda: prune.delete(session.heads, key))
     return key is not None
+
+
+def _delete_many(session: Session, selected: Work[MatchedThreads], *, dry_run: bool) -> Work[bool | DeleteResult]:
+    threads, skipped = yield from selected
+    for done, thread in enumerate(() if dry_run else threads, start=1):
+        key = session.key(thread.kind, thread.id)
+        yield from change(key, partial(prune.delete, session.heads, key))
+        yield Progress(done, len(threads), thread.id)
+    return DeleteResult(
+        dry_run=dry_run,
+        threads=tuple(threads),
+        checkpoints=sum(thread.checkpoints for thread in threads),
+        bytes=sum(thread.bytes for thread in threads),
+        skipped=tuple(skipped),
+    )
 
 
 def copy(session: Session, source_thread_id: str, target_thread_id: str, *, kind: str | None = None) -> Work[bool]:

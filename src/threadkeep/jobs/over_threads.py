@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from threadkeep.engine.health.requests import ListStoredThreads, ThreadEntry
+from threadkeep.engine.requests import ListedThread
 from threadkeep.engine.threads import catalogue
 from threadkeep.engine.threads.catalogue import ThreadInfo
+from threadkeep.engine.threads.matching import MatchedThread, match_thread
+from threadkeep.engine.threads.metadata import ANY, LATEST, as_filter
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import Plan, Request
 from threadkeep.work import Progress, Work, read
 
 T = TypeVar("T")
-_PAGE, _STORED_PAGE = 2048, 5_000
+_PAGE, _MATCHED_PAGE, _STORED_PAGE = 2048, 500, 5_000
 
 
 def over_threads(
@@ -26,12 +29,21 @@ def over_threads(
     kind: str | None,
     metadata: Mapping[str, Any],
     visit: Callable[[ThreadInfo], Work[None]],
+    match: str = LATEST,
 ) -> Work[None]:
-    """Visit the matching threads in the order of their ids. One round trip for each 2,048."""
+    """Visit the matching threads in the order of their ids. One round trip for each 2,048; more with `metadata`."""
     done, last = 0, None
     while True:
         query = catalogue.query(
-            tenant, limit=_PAGE, after=last, prefix=prefix, metadata=metadata, status=None, order="id", kind=kind
+            tenant,
+            limit=_PAGE,
+            after=last,
+            prefix=prefix,
+            metadata=metadata,
+            status=None,
+            order="id",
+            kind=kind,
+            match=match,
         )
         page = yield from read(partial(catalogue.list_threads, query, metadata, None))
         for info in page:
@@ -41,6 +53,59 @@ def over_threads(
         if len(page) < _PAGE:
             return
         last = page[-1]
+
+
+class MatchedThreads(NamedTuple):
+    """Threads that match a selection, and the ids of damaged ones of which that is not known."""
+
+    threads: list[MatchedThread]
+    skipped: list[str]
+
+
+def match_threads(
+    tenant: str,
+    *,
+    prefix: str = "",
+    kind: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    match: str = ANY,
+) -> Work[MatchedThreads]:
+    """List the threads whose id starts with `prefix` and whose metadata matches, in the order of their ids.
+
+    `match` any compares `metadata` with all checkpoints of a thread, latest with its newest root checkpoint. Each
+    thread says how many of its checkpoints match. One round trip for each 500 threads, and with `metadata` one for each
+    candidate, more if it has more than 1,024 checkpoints.
+    """
+    wanted, found, last = as_filter(metadata), MatchedThreads([], []), None
+    while page := (yield from read(partial(page_of_threads, tenant, prefix, kind, wanted, match, last))):
+        for listed in page:
+            try:
+                matched = yield from read(partial(match_thread, listed, wanted, match))
+            except Corrupt:
+                found.skipped.append(listed.row.key.id)
+                continue
+            if matched is not None:
+                found.threads.append(matched)
+        last = page[-1]
+        yield Progress(len(found.threads), None, last.row.key.id)
+    return found
+
+
+async def page_of_threads(
+    tenant: str, prefix: str, kind: str | None, metadata: Mapping[str, Any], match: str, last: ListedThread | None
+) -> tuple[ListedThread, ...]:
+    """Return one page of threads by id, after `last`. Those that the index says do not match are left out."""
+    return await catalogue.query(
+        tenant,
+        limit=_MATCHED_PAGE,
+        after=catalogue.thread_info(last) if last is not None else None,
+        prefix=prefix,
+        metadata=metadata,
+        status=None,
+        order="id",
+        kind=kind,
+        match=match,
+    )
 
 
 def read_thread(

@@ -17,12 +17,12 @@ from threadkeep.engine.threads import catalogue, retention
 from threadkeep.engine.threads import prune as engine_prune
 from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResult
 from threadkeep.errors import Conflict, Corrupt
+from threadkeep.jobs.over_threads import page_of_threads
 from threadkeep.jobs.policies import Retention, policies
 from threadkeep.plan import Plan
 from threadkeep.session import Session
 from threadkeep.work import Blocking, OnProgress, Progress, Work, change, read, with_progress
 
-_PAGE = 500
 _TRIES = 5
 """A prune of all threads leaves a busy thread for the next time after so many conflicts."""
 
@@ -109,18 +109,9 @@ def _prune_one(
     return [] if loss is None else [PrunedThread(key.id, key.kind, *loss)]
 
 
-async def _page(
+def _page(
     tenant: str, policies: Sequence[Policy], kind: str | None, last: ListedThread | None
-) -> tuple[ListedThread, ...]:
+) -> Plan[tuple[ListedThread, ...]]:
     """Return one page of threads by id; if there is only one policy, only threads that it may apply to."""
     only = policies[0] if len(policies) == 1 else Policy()
-    return await catalogue.query(
-        tenant,
-        limit=_PAGE,
-        after=catalogue.thread_info(last) if last is not None else None,
-        prefix=only.prefix,
-        metadata=only.metadata,
-        status=None,
-        order="id",
-        kind=kind or only.kind,
-    )
+    return page_of_threads(tenant, only.prefix, kind or only.kind, only.metadata or {}, only.match, last)

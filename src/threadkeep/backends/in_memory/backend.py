@@ -279,7 +279,7 @@ def _matching(request: ScanCheckpoints, key: ThreadKey, thread: _Thread) -> Iter
         return
     for row in thread.checkpoints.values():
         has_tags = set(request.tags) <= set(thread.tags.get(row.labels, ()))
-        if not row.hidden and has_tags and _fits(request, row):
+        if (request.hidden or not row.hidden) and has_tags and _fits(request, row):
             yield ScannedCheckpoint(key, row, thread.items.get(ItemId(SHARED, row.labels)))
 
 
@@ -299,13 +299,14 @@ def _is_after(last: tuple[str, str, str] | None, each: ScannedCheckpoint) -> boo
 
 def _is_listed(request: ListThreads, thread: _Thread) -> bool:
     row = thread.row
-    tags = thread.tags.get(row.labels, ()) if row.labels is not None else ()
+    newest = thread.tags.get(row.labels, ()) if row.labels is not None else ()
+    labels = thread.tags.values() if request.any_checkpoint else [newest]
     return (
         row.key.tenant == request.tenant
         and row.key.id.startswith(request.prefix)
         and request.kind in (None, row.key.kind)
         and request.status in (None, row.status)
-        and set(request.tags) <= set(tags)
+        and (not request.tags or any(set(request.tags) <= set(tags) for tags in labels))
     )
 
 

@@ -39,12 +39,12 @@ WHERE thread = :thread AND lane = :lane AND n >= :start AND n < :end;
 -- item-ids: the ids of all items of a thread
 SELECT lane, n FROM tk_items WHERE thread = :thread ORDER BY lane, n;
 
--- scan-checkpoints: visible checkpoints, greatest id first
+-- scan-checkpoints: checkpoints, greatest id first
 SELECT t.tenant, t.kind, t.id, {checkpoint-columns}, l.payload
 FROM tk_threads t
 {join-in-order} tk_checkpoints c ON c.thread = t.thread
 LEFT JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
-WHERE c.hidden = 0 AND {conditions}
+WHERE {conditions}
 ORDER BY c.id DESC, t.id, c.ns LIMIT :limit;
 
 -- list-threads: a page of threads; labels are looked up only for the rows of the page
@@ -78,6 +78,9 @@ t.status = :status
 -- where-prefix: threads whose id starts with a prefix
 t.id >= :prefix AND t.id < :prefix_end
 
+-- where-visible: checkpoints that are not hidden
+c.hidden = 0
+
 -- where-ns: checkpoints of a namespace
 c.ns = :ns
 
@@ -101,6 +104,9 @@ c.run = :run
 
 -- where-tag: rows whose labels have a tag
 EXISTS (SELECT 1 FROM tk_tags g WHERE g.thread = {alias}.thread AND g.labels = {alias}.labels AND g.tag = :{tag})
+
+-- where-any-tags: threads that have labels with some tags; {more} are conditions on the same labels
+EXISTS (SELECT 1 FROM tk_tags a WHERE a.thread = t.thread AND a.tag = :tag0{more})
 
 -- order-updated: last updated first
 t.updated DESC, t.kind, t.id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +47,22 @@ class Conditions:
             low = to_bytes(prefix)
             self.add("where-prefix", prefix=low, prefix_end=low[:-1] + bytes([low[-1] + 1]))
 
-    def add_tags(self, tags: Iterable[bytes], alias: str) -> None:
+    def add_tags(self, tags: Sequence[bytes], alias: str) -> None:
         """Add a condition for each tag on the labels of the table with this alias."""
-        for n, tag in enumerate(list(tags)[:_MAX_TAGS]):
-            condition = self.dialect.sql["where-tag"].replace("{alias}", alias).replace("{tag}", f"tag{n}")
-            self.blocks.append(condition)
-            self.values[f"tag{n}"] = tag
+        tags = tags[:_MAX_TAGS]
+        self.blocks += [self._tag_condition(n, alias) for n in range(len(tags))]
+        self.values |= {f"tag{n}": tag for n, tag in enumerate(tags)}
+
+    def add_any_tags(self, tags: Sequence[bytes]) -> None:
+        """Add the condition that a thread has labels with all these tags, unless there are none."""
+        tags = tags[:_MAX_TAGS]
+        if tags:
+            more = "".join(f" AND {self._tag_condition(n, 'a')}" for n in range(1, len(tags)))
+            self.blocks.append(self.dialect.sql["where-any-tags"].replace("{more}", more))
+            self.values |= {f"tag{n}": tag for n, tag in enumerate(tags)}
+
+    def _tag_condition(self, n: int, alias: str) -> str:
+        return self.dialect.sql["where-tag"].replace("{alias}", alias).replace("{tag}", f"tag{n}")
 
     def put_into(self, block: str, **parts: str) -> str:
         """Return a block with its `{conditions}` and other parts filled in."""
@@ -69,6 +79,8 @@ def _scan_checkpoints(db: SqlContext, request: ScanCheckpoints) -> tuple[Scanned
     else:
         where.add("where-tenant", tenant=to_bytes(request.tenant))
         where.add("where-kind", kind=request.kind)
+    if not request.hidden:
+        where.add("where-visible")
     where.add("where-ns", ns=maybe_bytes(request.ns))
     where.add("where-id", id=maybe_bytes(request.id))
     below = [request.before] if request.before is not None else []
@@ -107,7 +119,10 @@ def _list_threads(db: SqlContext, request: ListThreads) -> tuple[ListedThread, .
     where.add("where-kind", kind=request.kind)
     where.add("where-status", status=request.status)
     where.add_prefix(request.prefix)
-    where.add_tags(request.tags, "t")
+    if request.any_checkpoint:
+        where.add_any_tags(request.tags)
+    else:
+        where.add_tags(request.tags, "t")
     value, kind, id = request.after or _START
     where.add(f"after-{request.order}", value=value, after_kind=kind, after_id=to_bytes(id))
     sql = where.put_into("list-threads", order=db.dialect.sql[f"order-{request.order}"])

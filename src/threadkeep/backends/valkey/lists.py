@@ -67,7 +67,7 @@ class ValkeyLists:
     ) -> list[ScannedCheckpoint]:
         """Return the first checkpoints of each thread that may be wanted."""
         prefix = namespace_prefix(request.ns) if request.ns is not None else b""
-        args = (prefix, _upper_bound(request), request.limit + 1)
+        args = (prefix, _upper_bound(request), request.limit + 1, int(request.hidden))
         replies = executor.calls([Call("scan_checkpoints", self._keys(key).rows, args) for key in keys])
         return [
             ScannedCheckpoint(key, checkpoint_row(row), stored)

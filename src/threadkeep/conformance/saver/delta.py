@@ -10,10 +10,54 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.conformance.declarations import needs
-from threadkeep.conformance.saver.chains import config_for, put, values_of
+from threadkeep.conformance.saver.chains import config_for, list_ids, put, values_of
 from threadkeep.conformance.sync_async import Caller
 
 DELTA: dict[str, Any] = {"counters_since_delta_snapshot": {"log": (1, 1)}}
+
+
+def put_js_thread(saver: Caller, steps: int, *, delta: tuple[str, ...] = (), versions: type = int) -> None:
+    """Put checkpoints 000, 001, … as LangGraph.js writes them: agent and tools run in turn and write messages.
+
+    `delta` names delta channels, which have writes and versions and no values. The metadata does not name them.
+    """
+    written: dict[str, Any] = {"__start__": versions(1)}
+    parent: str | None = None
+    for step in range(steps):
+        node, id, version = ("agent", "tools")[step % 2], f"{step:03}", versions(step + 2)
+        written |= dict.fromkeys(("messages", "branch:to:agent", "branch:to:tools", "once", *delta), version)
+        once = {"once": step} if step % 4 == 0 else {}  # an ephemeral channel: consumed in the step after the write
+        values: dict[str, Any] = {"messages": [f"m{n}" for n in range(step)], f"branch:to:{node}": None, **once}
+        values |= {"__start__": {"messages": []}} if step == 0 else {}
+        checkpoint = {**empty_checkpoint(), "v": 4, "id": id, "channel_values": values}
+        metadata = {"source": "loop", "step": step - 1, "parents": {}, "delta_writes_versioned": True}
+        saver.put(config_for("t", parent), {**checkpoint, "channel_versions": dict(written)}, metadata, dict(written))
+        next_once = [("once", step + 1)] if step % 4 == 3 else []
+        writes = [("messages", f"m{step}"), (f"branch:to:{node}", None), *next_once, *((name, step) for name in delta)]
+        if step < steps - 1:
+            saver.put_writes(config_for("t", id), writes, f"task {step}")
+        parent = id
+
+
+@needs("prune")
+@pytest.mark.parametrize("versions", [int, str])
+def test_prune_leaves_one_checkpoint_of_a_thread_of_langgraph_js(my_saver: Caller, versions: type) -> None:
+    put_js_thread(my_saver, 30, versions=versions)
+    my_saver.prune(["t"])
+    assert list_ids(my_saver) == ["029"]
+    assert [my_saver.get_tuple(config_for("t", f"{step:03}")) for step in range(29)] == [None] * 29
+    assert values_of(my_saver)["messages"] == [f"m{n}" for n in range(29)]
+
+
+@needs("delta_channels", "prune")
+def test_prune_leaves_the_delta_channels_of_a_thread_of_langgraph_js(my_saver: Caller) -> None:
+    """Its metadata says that there are some, but not which."""
+    put_js_thread(my_saver, 10, delta=("log",))
+    before = delta_history(my_saver, "009", "log")
+    assert before == {"log": (None, list(range(9)))}
+    my_saver.prune(["t"])
+    assert delta_history(my_saver, "009", "log") == before
+    assert list_ids(my_saver) == ["009"]
 
 
 def delta_history(saver: Caller, id: str, *channels: str) -> dict[str, tuple[Any, list[Any]]]:

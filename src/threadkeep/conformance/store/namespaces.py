@@ -7,7 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp
+from langgraph.store.base import (
+    GetOp,
+    InvalidNamespaceError,
+    ListNamespacesOp,
+    MatchCondition,
+    PutOp,
+    SearchOp,
+)
 
 from threadkeep.conformance.store.contents import keys, put_one_in_each, value
 from threadkeep.conformance.sync_async import Caller
@@ -116,16 +123,33 @@ def test_a_put_into_what_base_store_refuses_is_an_invalid_namespace_error(my_sto
 
 @pytest.mark.parametrize("namespace", [("a", ""), ("a.b",), ("a", 1)], ids=["empty segment", "dot", "number"])
 def test_a_read_of_what_base_store_refuses_is_an_invalid_namespace_error(my_store: Caller, namespace: Any) -> None:
+    """An op given to `batch` has not passed the checks of `get` and `search`."""
+    put_one_in_each(my_store, [("a", "b")])
     calls: list[Callable[[], Any]] = [
         lambda: my_store.get(namespace, "key"),
         lambda: my_store.delete(namespace, "key"),
         lambda: my_store.search(namespace),
         lambda: my_store.list_namespaces(prefix=namespace),
         lambda: my_store.list_namespaces(suffix=namespace),
+        lambda: my_store.batch([GetOp(namespace, "key")]),
+        lambda: my_store.batch([SearchOp(namespace)]),
+        lambda: my_store.batch([ListNamespacesOp((MatchCondition("prefix", namespace),))]),
+        lambda: my_store.batch([ListNamespacesOp((MatchCondition("suffix", namespace),))]),
+        lambda: my_store.batch([PutOp(("a", "b"), "key", {"new": True}), GetOp(namespace, "key")]),
     ]
     for call in calls:
         with pytest.raises(InvalidNamespaceError):
             call()
+    assert value(my_store, "key", ("a", "b")) == {"in": ["a", "b"]}
+
+
+def test_ops_with_an_empty_prefix_or_a_wildcard_are_valid(my_store: Caller) -> None:
+    put_one_in_each(my_store, [("a", "b"), ("*",)])
+    wildcard = ListNamespacesOp((MatchCondition("prefix", ("*", "b")),))
+    found = my_store.batch([SearchOp(()), SearchOp(("*",)), ListNamespacesOp(), wildcard])
+    assert {item.namespace for item in found[0]} == {("a", "b"), ("*",)}
+    assert [item.namespace for item in found[1]] == [("*",)]
+    assert found[2:] == [[("*",), ("a", "b")], [("a", "b")]]
 
 
 CALLS_WITH_STR: dict[str, Callable[[Caller], Any]] = {
@@ -133,7 +157,10 @@ CALLS_WITH_STR: dict[str, Callable[[Caller], Any]] = {
     "get": lambda store: store.get("ab", "key"),
     "delete": lambda store: store.delete("ab", "key"),
     "search": lambda store: store.search("ab"),
-    "list_namespaces": lambda store: store.list_namespaces(prefix="ab"),
+    "list_namespaces by prefix": lambda store: store.list_namespaces(prefix="ab"),
+    "list_namespaces by suffix": lambda store: store.list_namespaces(suffix="ab"),
+    "get in a batch": lambda store: store.batch([GetOp("ab", "key")]),  # type: ignore[arg-type]
+    "search in a batch": lambda store: store.batch([SearchOp("ab")]),  # type: ignore[arg-type]
 }
 
 
@@ -142,6 +169,16 @@ def test_a_text_in_place_of_a_namespace_is_an_error(my_store: Caller, call: Call
     """Python would iterate over its letters."""
     with pytest.raises((ValueError, TypeError)):
         call(my_store)
+
+
+def test_a_text_as_the_path_of_a_match_condition_is_one_label(my_store: Caller) -> None:
+    """LangGraph's own tests pass one."""
+    put_one_in_each(my_store, [("ab", "c"), ("a", "b"), ("c", "ab")])
+    conditions = [MatchCondition("prefix", "ab"), MatchCondition("suffix", "ab")]  # type: ignore[arg-type]
+    assert my_store.batch([ListNamespacesOp((each,)) for each in conditions]) == [[("ab", "c")], [("c", "ab")]]
+    for path in ("a.b", ""):
+        with pytest.raises(InvalidNamespaceError):
+            my_store.batch([ListNamespacesOp((MatchCondition("prefix", path),))])  # type: ignore[arg-type]
 
 
 def test_an_op_with_a_dot_never_meets_another_namespace(my_store: Caller) -> None:

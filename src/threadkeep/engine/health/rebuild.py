@@ -30,7 +30,7 @@ from threadkeep.engine.log.codec import Parts
 from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.engine.log.plain import plain
 from threadkeep.engine.log.records import Slot
-from threadkeep.engine.threads.survivors import delta_channels
+from threadkeep.engine.threads.delta_channels import delta_channels
 from threadkeep.engine.threads.thread_rows import CheckpointKey, is_send_path, node_of_task, slot_parts
 
 INTACT, LOST = "intact", "lost"
@@ -110,7 +110,7 @@ class Rebuilder:
         self._replay = replay
         self._rows = {(row.ns, row.id): row for row in scan.inspected.checkpoints}
         self._known = scan.records.keys() | scan.broken
-        self._deltas = delta_channels(scan.records)
+        self._deltas = delta_channels(scan.records, scan.tasks)
         self._writes_cache: dict[tuple[CheckpointKey, CheckpointKey], list[StoredWrite]] = {}
         self._with_broken_writes = {(ns, id) for ns, id, _ in scan.broken_writes}
         self.damaged = self._find_damaged()

@@ -21,8 +21,8 @@ from threadkeep.engine.log.plain import jsonable, plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
 from threadkeep.engine.threads.checkpoints import metadata_of
 from threadkeep.engine.threads.default_merge import merge_writes
+from threadkeep.engine.threads.delta_channels import delta_channels
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.engine.threads.survivors import delta_channels
 from threadkeep.engine.threads.thread_rows import (
     CheckpointKey,
     ThreadRows,
@@ -38,10 +38,6 @@ from threadkeep.engine.threads.thread_rows import (
 T = TypeVar("T")
 TaskWrite: TypeAlias = tuple[TaskWrites, int, WriteEntry]
 """A stored write: its task, its idx and its entry."""
-_INTERNAL = ("__", "branch:", "join:")
-_APPLICATION = ("__root__", "__end__", "__previous__")
-"""Channels that hold application data despite their names: a state that is not a dict, and what the functional API
-returned and saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +87,6 @@ class WriteInfo:
     run: str | None
 
 
-def is_internal(channel: str) -> bool:
-    """Whether a channel is one of LangGraph's own, not part of the application's state."""
-    return channel.startswith(_INTERNAL) and channel not in _APPLICATION
-
-
 def utc_time(milliseconds: int) -> datetime:
     """Convert a stored time."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
@@ -139,7 +130,7 @@ class ThreadReader:
     @cached_property
     def _deltas(self) -> dict[CheckpointKey, frozenset[str]]:
         """The delta channels of each checkpoint."""
-        return delta_channels(self.rows.records)
+        return delta_channels(self.rows.records, self.rows.tasks)
 
     def _is_delta(self, record: CheckpointRecord, name: str) -> bool:
         return name in self._deltas.get((record.row.ns, record.row.id), ())

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, is_internal, read_thread
+from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, read_thread
 from threadkeep.engine.history.value_diff import ADDED, CHANGED, REMOVED, ValueChange, changes
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.status import is_internal
 from threadkeep.engine.threads.thread_rows import find_checkpoint
 
 

@@ -18,7 +18,6 @@ from threadkeep.engine.history.checkpoint_info import (
     CheckpointInfo,
     ThreadReader,
     WriteInfo,
-    is_internal,
     ordered_writes,
     read_thread,
 )
@@ -28,6 +27,7 @@ from threadkeep.engine.requests import ScanCheckpoints
 from threadkeep.engine.threads import status
 from threadkeep.engine.threads.catalogue import find_key
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.status import is_internal
 from threadkeep.engine.threads.thread_rows import find_checkpoint, matches_short_id
 from threadkeep.errors import Missing
 

@@ -29,10 +29,12 @@ from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow
 from threadkeep.engine.requests import Batch, Commit, ForkThread, LoadItems, NewLabels
 from threadkeep.engine.threads.copy import copy_labels
+from threadkeep.engine.threads.delta_channels import delta_channels
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.metadata import root_checkpoint
 from threadkeep.engine.threads.ops import Put
 from threadkeep.engine.threads.staging import CheckpointStaging
-from threadkeep.engine.threads.survivors import PruneSelection, Survivors, delta_channels, find_survivors, recount
+from threadkeep.engine.threads.survivors import PruneSelection, Survivors, find_survivors, recount
 from threadkeep.engine.threads.thread_rows import (
     FORKED_FROM,
     TAG,
@@ -192,7 +194,7 @@ def _fork_metadata(thread: ThreadRows, target: CheckpointRecord) -> dict[str, An
 def _branch_parent(thread: ThreadRows, target: CheckpointRecord) -> str | None:
     """The target, or its parent if a delta channel of the target is stored elsewhere (see the top of this file)."""
     key = (target.row.ns, target.row.id)
-    stored_elsewhere = delta_channels(thread.records)[key] - target.slots.keys()
+    stored_elsewhere = delta_channels(thread.records, thread.tasks)[key] - target.slots.keys()
     return target.row.parent if stored_elsewhere else target.row.id
 
 
@@ -271,8 +273,7 @@ def _lineage_only(thread: ThreadRows, target: CheckpointRecord) -> PruneSelectio
     kept = {
         (ns, id)
         for (ns, id), record in thread.records.items()
-        if not record.row.hidden
-        and (id in ids if ns == "" else (record.own_metadata.get("parents") or {}).get("") in with_writes)
+        if not record.row.hidden and (id in ids if ns == "" else root_checkpoint(record.own_metadata) in with_writes)
     }
     return PruneSelection(kept, lambda key, _: key in kept and (key[0] != "" or key[1] in with_writes))
 

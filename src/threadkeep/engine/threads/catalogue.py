@@ -1,4 +1,7 @@
-"""The catalogue: list threads and find them by id. It reads thread rows only, not their checkpoints."""
+"""The catalogue: list threads and find them by id or metadata.
+
+It reads thread rows only, unless metadata is compared with any checkpoint of a thread.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
-from threadkeep.engine.log.records import unpack_labels, unpack_own_metadata
-from threadkeep.engine.requests import CheckpointRef, ListedThread, ListThreads, LoadCheckpoints, LoadItems
+from threadkeep.engine.requests import ListedThread, ListThreads, LoadItems
 from threadkeep.engine.threads import metadata as checkpoint_metadata
+from threadkeep.engine.threads.matching import matches_any, matches_latest
+from threadkeep.engine.threads.metadata import ANY, LATEST, as_match
 from threadkeep.engine.threads.status import STATUSES
 from threadkeep.errors import Missing
 
@@ -48,15 +52,17 @@ def query(
     status: str | None,
     order: str,
     kind: str | None,
+    match: str = LATEST,
 ) -> ListThreads:
-    """Return a query. ValueError if `order` or `status` is unknown."""
+    """Return a query. ValueError if `order`, `status` or `match` is unknown."""
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
     if status is not None and status not in STATUSES:
         raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {status!r}")
-    tags = checkpoint_metadata.tags(metadata or {})
+    unindexed = checkpoint_metadata.OWN_OF_CUBE if kind != GRAPH else ()
+    tags = checkpoint_metadata.tags({key: value for key, value in (metadata or {}).items() if key not in unindexed})
     cursor = _cursor(after, order) if isinstance(after, ThreadInfo) else None
-    return ListThreads(tenant, order, limit, cursor, prefix, kind, status, tags)
+    return ListThreads(tenant, order, limit, cursor, prefix, kind, status, tags, as_match(match) == ANY)
 
 
 def _cursor(last: ThreadInfo, order: str) -> tuple[int | str, str, str]:
@@ -69,8 +75,9 @@ async def list_threads(
 ) -> list[ThreadInfo]:
     """Return a page of the catalogue.
 
-    One round trip; one more to find `after` by its id; more if the filter is not indexed. `contains` is never indexed:
-    rows are read until the page is full or no more are left.
+    One round trip; one more to find `after` by its id; more if the filter is not indexed, and one for each thread if it
+    is compared with any checkpoint. `contains` is never indexed: rows are read until the page is full or no more are
+    left.
     """
     if after is not None:
         query = replace(query, after=await _find_cursor(query, after))
@@ -79,7 +86,9 @@ async def list_threads(
         size = _FILTERED_SLICE if contains else min(_FILTERED_SLICE if wanted else _MAX_SLICE, query.limit)
         listed = await replace(query, limit=size)
         named = [each for each in listed if contains.casefold() in each.row.key.id.casefold()]
-        found += [thread_info(each) for each in named if _matches(each, await _load_own(each, wanted), wanted)]
+        found += [
+            thread_info(each) for each in named if await _is_match(each, wanted, any_checkpoint=query.any_checkpoint)
+        ]
         if len(listed) < size:
             break
         query = replace(query, after=_cursor(thread_info(listed[-1]), query.order))
@@ -130,22 +139,10 @@ async def find_key(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
     return found[0] if found else None
 
 
-async def _load_own(listed: ListedThread, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Load the metadata that is stored in the newest checkpoint itself, if the filter needs it."""
-    row = listed.row
-    if row.top is None or not any(key in wanted for key in checkpoint_metadata.OWN):
-        return {}
-    loaded = await LoadCheckpoints(row.key, (CheckpointRef("", row.top, items=False),))
-    top = loaded.checkpoints[0].row if loaded.checkpoints else None
-    return unpack_own_metadata(top, f"thread {row.key.id!r}") if top else {}
-
-
-def _matches(listed: ListedThread, own: dict[str, Any], wanted: Mapping[str, Any]) -> bool:
+async def _is_match(listed: ListedThread, wanted: Mapping[str, Any], *, any_checkpoint: bool) -> bool:
     if not wanted:
         return True
-    row = listed.row
-    labels = unpack_labels(row.labels, listed.labels, f"thread {row.key.id!r}") if row.labels is not None else {}
-    return checkpoint_metadata.matches(checkpoint_metadata.of_row(row, labels, own), wanted)
+    return await (matches_any(listed, wanted) if any_checkpoint else matches_latest(listed, wanted))
 
 
 def thread_info(listed: ListedThread) -> ThreadInfo:

@@ -72,7 +72,7 @@ async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
         return ListPage([], None)
     size = query.scan.limit if query.limit is None or query.filter else min(query.scan.limit, query.limit)
     scanned = await replace(query.scan, limit=size)
-    chosen = [found for found in scanned if _matches(found, query.filter)][: query.limit]
+    chosen = [found for found in scanned if matches(found, query.filter)][: query.limit]
     states = await _load_states(heads, codec, chosen)
     left = None if query.limit is None else query.limit - len(chosen)
     if len(scanned) < size or left == 0:
@@ -82,7 +82,8 @@ async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
     return ListPage(states, replace(query, scan=scan, limit=left))
 
 
-def _matches(found: ScannedCheckpoint, wanted: Mapping[str, Any]) -> bool:
+def matches(found: ScannedCheckpoint, wanted: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint's metadata has all that a filter wants. Corrupt if its row is damaged."""
     if not wanted:
         return True
     row, where = found.row, f"thread {found.key.id!r}"

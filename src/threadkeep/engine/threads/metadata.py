@@ -21,6 +21,10 @@ from threadkeep.engine.log.records import CheckpointRow, ThreadRow
 OWN = ("parents", "counters_since_delta_snapshot", "delta_writes_versioned", "writes")
 UNTAGGED = ("source", "step", "run_id", *OWN)
 """Keys that may be stored outside the labels, so the index does not cover them."""
+OWN_OF_CUBE = ("tag", "forked_from")
+"""Keys that a cube thread stores in the checkpoint's row, so the index does not cover them there."""
+ANY, LATEST = "any", "latest"
+"""Which checkpoints of a thread a filter is compared with: any of them, or the newest root checkpoint."""
 _MISSING = b"N"
 
 
@@ -55,10 +59,11 @@ def of_row(row: CheckpointRow | ThreadRow, labels: dict[str, Any], own: dict[str
     return join(SplitMetadata(row.source, row.step, row.run, labels, own))
 
 
-def delta_channels(own: Mapping[str, Any]) -> frozenset[str]:
-    """Return the delta channels that a checkpoint's own metadata counts."""
-    counted = (own.get(key) or () for key in ("counters_since_delta_snapshot", "delta_writes_versioned"))
-    return frozenset(name for names in counted for name in names)
+def root_checkpoint(own: Mapping[str, Any]) -> str | None:
+    """Return the root checkpoint that a subgraph's checkpoint belongs to; None if its metadata names none."""
+    parents = own.get("parents")
+    root = parents.get("") if isinstance(parents, Mapping) else None
+    return root if isinstance(root, str) else None
 
 
 def _is_column_text(value: Any) -> bool:
@@ -76,6 +81,13 @@ def as_filter(metadata: Any) -> dict[str, Any]:
     if not (isinstance(metadata, Mapping) and all(isinstance(key, str) for key in metadata)):
         raise TypeError(f"metadata must be a dict with str keys, not {metadata!r}")
     return dict(metadata)
+
+
+def as_match(match: Any) -> str:
+    """Return a checked `match`. ValueError unless it is `any` or `latest`."""
+    if match not in (ANY, LATEST):
+        raise ValueError(f"match must be {ANY} or {LATEST}, not {match!r}")
+    return str(match)
 
 
 def matches(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

@@ -22,6 +22,7 @@ from threadkeep.engine.requests import (
     MeasureItems,
 )
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.metadata import root_checkpoint
 from threadkeep.engine.threads.survivors import PruneSelection, Survivors, TaskKey, find_survivors, recount, task_key
 from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows, thread_rows
 from threadkeep.errors import Conflict
@@ -34,13 +35,18 @@ Selector = Callable[[ThreadRows], PruneSelection]
 
 
 class ThreadLoss(NamedTuple):
-    """What a thread loses: checkpoints, those that become hidden, writes, and bytes; everything if it is `dropped`."""
+    """What a thread loses: checkpoints, those that become hidden, writes, and bytes; everything if it is `dropped`.
+
+    `matching` is that of the PruneSelection, `total` the number of checkpoints that the thread had, hidden or not.
+    """
 
     dropped: bool
     checkpoints: tuple[CheckpointKey, ...]
     hidden: tuple[CheckpointKey, ...]
     writes: int
     bytes: int
+    matching: int | None
+    total: int
 
 
 async def prune(heads: Heads, key: ThreadKey, strategy: str, nonce: int) -> None:
@@ -83,8 +89,10 @@ async def prune_thread(
         thread = thread_rows(heads, key, await LoadThreadRows(key))
         if thread is None:
             return Seen(None, None)
-        left = find_survivors(thread, select(thread))
-        return Seen(_MeasuredPrune(thread, left, await _measure_unused(thread, left)), thread.head.row)
+        selection = select(thread)
+        left = find_survivors(thread, selection)
+        freed = await _measure_unused(thread, left)
+        return Seen(_MeasuredPrune(thread, left, freed, selection.matching), thread.head.row)
 
     def decide(seen: Seen[_MeasuredPrune | None], attempt: int) -> Decision[ThreadLoss | None]:
         measured = seen.state
@@ -97,11 +105,12 @@ async def prune_thread(
 
 
 class _MeasuredPrune(NamedTuple):
-    """A thread, what remains of it, and the stored bytes of the items that are removed."""
+    """A thread, what remains of it, the stored bytes of the items that are removed, and how much of it matched."""
 
     thread: ThreadRows
     left: Survivors
     freed: int
+    matching: int | None
 
 
 async def _measure_unused(thread: ThreadRows, left: Survivors) -> int:
@@ -115,13 +124,15 @@ async def _measure_unused(thread: ThreadRows, left: Survivors) -> int:
 
 
 def _loss(measured: _MeasuredPrune, batch: Batch) -> ThreadLoss:
-    thread, left, freed = measured
+    thread, left, freed, matching = measured
     row = thread.head.row
     assert row is not None
     hidden = (key for key, new in left.rows.items() if new.hidden and not thread.records[key].row.hidden)
     writes = row.writes - sum(len(task.entries) for task in left.tasks.values())
     size = row.bytes if batch.drops_thread else freed - batch.thread.bytes
-    return ThreadLoss(batch.drops_thread, tuple(sorted(batch.removed_checkpoints)), tuple(sorted(hidden)), writes, size)
+    removed = tuple(sorted(batch.removed_checkpoints))
+    total = len(thread.records)
+    return ThreadLoss(batch.drops_thread, removed, tuple(sorted(hidden)), writes, size, matching, total)
 
 
 class Freed(NamedTuple):
@@ -196,7 +207,7 @@ def is_root_kept(record: CheckpointRecord, roots: set[str], newest: str) -> bool
     """
     if ":" not in record.row.ns or not roots:
         return True
-    root = (record.own_metadata.get("parents") or {}).get("")
+    root = root_checkpoint(record.own_metadata)
     return root is None or root in roots or root > newest
 
 

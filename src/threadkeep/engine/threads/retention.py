@@ -22,6 +22,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from threadkeep.engine.identity import as_kind
 from threadkeep.engine.log.records import CheckpointRecord, ThreadRow
 from threadkeep.engine.threads import metadata as checkpoint_metadata
+from threadkeep.engine.threads.metadata import ANY
 from threadkeep.engine.threads.prune import is_root_kept, selection_of
 from threadkeep.engine.threads.survivors import PruneSelection
 from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows, children
@@ -36,6 +37,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 class Policy:
     """Which threads a policy applies to, and what it keeps of them.
 
+    `metadata` is compared with every checkpoint of a thread; one that matches is enough. With `match="latest"` it is
+    compared with the newest root checkpoint only.
+
     Durations are timedeltas, or text such as "30d" (see `engine/when.py`). If several policies fit a thread and a
     namespace, the first one applies. A policy without a rule keeps everything.
     """
@@ -43,6 +47,7 @@ class Policy:
     prefix: str = ""
     ns: str | None = None
     metadata: Mapping[str, Any] | None = None
+    match: str = ANY
     kind: str | None = None
     tenant: str | None = None
     keep_last: int | None = None
@@ -59,6 +64,7 @@ class Policy:
         for name in ("keep_tagged", "keep_interrupted", "keep_branches"):
             _check_type(name, getattr(self, name), bool, "a bool", required=True)
         checkpoint_metadata.as_filter(self.metadata)
+        checkpoint_metadata.as_match(self.match)
         as_kind(self.kind)
         _check_type("keep_last", self.keep_last, int, "an int")
         if self.keep_last is not None and (isinstance(self.keep_last, bool) or self.keep_last < 1):
@@ -76,7 +82,11 @@ def _check_type(name: str, value: Any, kind: type, what: str, *, required: bool 
 
 @dataclass(frozen=True, slots=True)
 class PrunedThread:
-    """What one thread loses: checkpoints and newly hidden ones as (namespace, id), writes, and bytes."""
+    """What one thread loses: checkpoints and newly hidden ones as (namespace, id), writes, and bytes.
+
+    `matching` of its `total` checkpoints, hidden ones included, had the metadata of the first policy that fits; it is
+    None if that policy asks for none.
+    """
 
     id: str
     kind: str
@@ -85,6 +95,8 @@ class PrunedThread:
     hidden: tuple[CheckpointKey, ...]
     writes: int
     bytes: int
+    matching: int | None = None
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,16 +204,33 @@ def _select(policies: Sequence[Policy], thread: ThreadRows, now: int) -> PruneSe
         by_namespace.setdefault(record.row.ns, []).append(record)
     roots = by_namespace.pop("")
     newest = thread.metadata(roots[-1]) if roots else {}
-    fitting = [p for p in policies if _fits_key(p, row) and checkpoint_metadata.matches(newest, p.metadata or {})]
+    fitting = [p for p in policies if _fits_key(p, row) and _fits_metadata(p, thread, newest)]
+    matching = _count_matching(fitting[0], thread) if fitting and fitting[0].metadata else None
     view = _ThreadView(thread, children(thread), {key for key, r in thread.records.items() if _is_tagged(thread, r)})
     for_thread = next((policy for policy in fitting if policy.ns is None), None)
     if for_thread is not None and _is_idle(for_thread, row, now) and not (for_thread.keep_tagged and view.tagged):
-        return PruneSelection(set(), lambda *_: False)
+        return PruneSelection(set(), lambda *_: False, matching)
     kept = _select_in_namespace(view, roots, fitting, now, set())
     kept_roots = {id for _, id in kept}
     for records in by_namespace.values():
         kept |= _select_in_namespace(view, records, fitting, now, kept_roots)
-    return selection_of(thread, kept)
+    return selection_of(thread, kept)._replace(matching=matching)
+
+
+def _fits_metadata(policy: Policy, thread: ThreadRows, newest: Mapping[str, Any]) -> bool:
+    """Whether a policy's metadata filter matches any checkpoint of a thread, or its newest root checkpoint."""
+    wanted = policy.metadata or {}
+    return checkpoint_metadata.matches(newest, wanted) or (
+        policy.match == ANY and any(_matches(thread, record, wanted) for record in thread.records.values())
+    )
+
+
+def _count_matching(policy: Policy, thread: ThreadRows) -> int:
+    return sum(_matches(thread, record, policy.metadata or {}) for record in thread.records.values())
+
+
+def _matches(thread: ThreadRows, record: CheckpointRecord, wanted: Mapping[str, Any]) -> bool:
+    return checkpoint_metadata.matches(thread.metadata(record), wanted)
 
 
 def _is_tagged(thread: ThreadRows, record: CheckpointRecord) -> bool:

@@ -24,6 +24,7 @@ from threadkeep.engine.log.records import (
 )
 from threadkeep.engine.requests import Batch, NewLabels
 from threadkeep.engine.threads import metadata
+from threadkeep.engine.threads.delta_channels import counted_channels
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
@@ -221,8 +222,8 @@ def _inherited_slots(op: Put, parent: CheckpointRecord) -> dict[str, Slot]:
         and name not in op.new_versions
         and _same_version(parent, op, name)
         and not slot.snapshot
-        and name not in metadata.delta_channels(op.metadata.own)
-        and name not in metadata.delta_channels(parent.own_metadata)
+        and name not in counted_channels(op.metadata.own)
+        and name not in counted_channels(parent.own_metadata)
     }
 
 

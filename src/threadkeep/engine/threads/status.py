@@ -20,6 +20,15 @@ STATUSES = ("idle", "pending", "interrupted", "error")
 _BRANCH = "branch:to:"
 _START = "__start__"
 _EMPTY_LIST = b"\x90"
+_INTERNAL = ("__", "branch:", "join:")
+_APPLICATION = ("__root__", "__end__", "__previous__")
+"""Channels that hold application data despite their names: a state that is not a dict, and what the functional API
+returned and saved."""
+
+
+def is_internal(channel: str) -> bool:
+    """Whether a channel is one of LangGraph's own, not part of the application's state."""
+    return channel.startswith(_INTERNAL) and channel not in _APPLICATION
 
 
 def worse_status(one: str, other: str) -> str:

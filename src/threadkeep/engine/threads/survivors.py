@@ -23,7 +23,7 @@ from threadkeep.engine.log.records import (
     pack_writes,
     reseal,
 )
-from threadkeep.engine.threads import metadata
+from threadkeep.engine.threads.delta_channels import delta_channels, parent_key
 from threadkeep.engine.threads.status import status_of_checkpoint, status_of_writes, worse_status
 from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows
 
@@ -34,11 +34,13 @@ TaskKey = tuple[str, str, str]
 class PruneSelection(NamedTuple):
     """What to keep: the checkpoints that stay visible, and a test for each write by its checkpoint.
 
-    Writes and checkpoints that delta channels are rebuilt from stay in addition.
+    Writes and checkpoints that delta channels are rebuilt from stay in addition. `matching` is the number of
+    checkpoints that match the metadata filter of the policy that selected, if it has one.
     """
 
     visible: set[CheckpointKey]
     keeps_write: Callable[[CheckpointKey, WriteEntry], bool]
+    matching: int | None = None
 
 
 class Survivors(NamedTuple):
@@ -66,44 +68,19 @@ def find_survivors(thread: ThreadRows, selection: PruneSelection) -> Survivors:
 
 def _needed_ancestors(thread: ThreadRows, visible: set[CheckpointKey]) -> dict[CheckpointKey, set[str]]:
     """The ancestors that survivors' delta channels are rebuilt from, each with the channels that need it."""
-    deltas = delta_channels(thread.records)
+    deltas = delta_channels(thread.records, thread.tasks)
     needed: dict[CheckpointKey, set[str]] = {}
     for survivor in visible:
         key, visited = survivor, {survivor}
         without_value = deltas[key] - thread.records[key].slots.keys()
         while without_value:
-            key = _parent_key(thread.records[key])
+            key = parent_key(thread.records[key])
             if key in visited or key not in thread.records:
                 break
             visited.add(key)
             needed.setdefault(key, set()).update(without_value)
             without_value -= thread.records[key].slots.keys()
     return needed
-
-
-def delta_channels(records: Mapping[CheckpointKey, CheckpointRecord]) -> dict[CheckpointKey, frozenset[str]]:
-    """Return the delta channels of each checkpoint: those that it or an ancestor counts, or has a snapshot of."""
-    known: dict[CheckpointKey, frozenset[str]] = {}
-    for start in records:
-        path: dict[CheckpointKey, None] = {}
-        key = start
-        while key in records and key not in known and key not in path:
-            path[key] = None
-            key = _parent_key(records[key])
-        names = known.get(key, frozenset())
-        for passed in reversed(path):
-            names |= _own_delta_channels(records[passed])
-            known[passed] = names
-    return known
-
-
-def _own_delta_channels(record: CheckpointRecord) -> frozenset[str]:
-    snapshots = (name for name, slot in record.slots.items() if slot.snapshot)
-    return metadata.delta_channels(record.own_metadata).union(snapshots)
-
-
-def _parent_key(record: CheckpointRecord) -> CheckpointKey:
-    return (record.row.ns, record.row.parent or "")
 
 
 def task_key(task: TaskWrites) -> TaskKey:
@@ -144,7 +121,7 @@ def _repack(thread: ThreadRows, left: Sequence[TaskWrites]) -> dict[TaskKey, Tas
 def _surviving_row(thread: ThreadRows, key: CheckpointKey, kept: set[CheckpointKey], *, hidden: bool) -> CheckpointRow:
     """A row that stays. It loses a parent that is removed, but not one that never existed."""
     row = thread.records[key].row
-    parent = _parent_key(thread.records[key])
+    parent = parent_key(thread.records[key])
     lost = row.parent is not None and parent in thread.records and parent not in kept
     changed = row._replace(parent=None if lost else row.parent, hidden=hidden)
     return row if changed == row else reseal(row, changed, thread.head.where)

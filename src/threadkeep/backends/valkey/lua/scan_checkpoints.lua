@@ -1,28 +1,35 @@
--- Returns the visible checkpoints of a thread, greatest id first in each namespace: rows and their labels.
--- ARGV: the prefix of one namespace's members (empty: all namespaces), the upper bound of ids (empty: none), limit.
+-- Returns the checkpoints of a thread, greatest id first in each namespace: rows and their labels.
+-- ARGV: the prefix of one namespace's members (empty: all namespaces), the upper bound of ids (empty: none), limit,
+-- hidden (1: hidden checkpoints too).
 local thread, order = KEYS[1], KEYS[2]
-local prefix, below, limit = ARGV[1], ARGV[2], ARGV[3]
+local prefix, below, limit, hidden = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if redis.call('HEXISTS', thread, 'v') == 0 then return {{}, {}} end
 local fields = {}
 local function add(start)
   local high = below == '' and start .. '\255' or start .. below
   for _, field in ipairs(redis.call('ZREVRANGEBYLEX', order, '(' .. high, '[' .. start, 'LIMIT', 0, limit)) do
-    fields[#fields + 1] = field
+    fields[#fields + 1] = 'c' .. field:sub(2)
   end
 end
 
-if prefix ~= '' then
-  add(prefix)
-else
-  local low = '[c'
+local function add_all(kind, after)
+  local low = '[' .. kind
   while true do
-    local first = redis.call('ZRANGEBYLEX', order, low, '(d', 'LIMIT', 0, 1)[1]
+    local first = redis.call('ZRANGEBYLEX', order, low, '(' .. after, 'LIMIT', 0, 1)[1]
     if not first then break end
     local _, stop = first:find('\0\1', 1, true)
     add(first:sub(1, stop))
     low = '(' .. first:sub(1, stop) .. '\255'
   end
+end
+
+if prefix ~= '' then
+  add(prefix)
+  if hidden == '1' then add('h' .. prefix:sub(2)) end
+else
+  add_all('c', 'd')
+  if hidden == '1' then add_all('h', 'i') end
 end
 
 local rows = fetch(thread, fields)

@@ -1,0 +1,109 @@
+"""Match threads with a metadata filter: by any of their checkpoints, or by the newest root checkpoint only.
+
+The index of labels finds the candidates (`ListThreads`); here they are compared, because the index does not cover all
+metadata. Hidden checkpoints count, because they hold data too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from threadkeep.engine.identity import CUBE, ThreadKey
+from threadkeep.engine.log.records import unpack_labels, unpack_own_metadata
+from threadkeep.engine.requests import CheckpointRef, ListedThread, LoadCheckpoints, ScanCheckpoints
+from threadkeep.engine.threads import listing, metadata
+from threadkeep.engine.threads.metadata import ANY, OWN, OWN_OF_CUBE
+from threadkeep.errors import Corrupt
+
+_SLICE = 1024
+"""Checkpoints per round trip."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedThread:
+    """A thread that matches. `matching` of its `checkpoints` have the wanted metadata; None if none was wanted.
+
+    With metadata, `checkpoints` includes hidden ones.
+    """
+
+    id: str
+    kind: str
+    checkpoints: int
+    matching: int | None
+    bytes: int
+
+
+async def match_thread(listed: ListedThread, wanted: Mapping[str, Any], match: str) -> MatchedThread | None:
+    """Compare a thread with a filter and count its checkpoints that match; None if the thread does not match.
+
+    Corrupt if that is not known because a row is damaged. One round trip for each 1,024 checkpoints, none without a
+    filter.
+    """
+    row = listed.row
+    if not wanted:
+        return MatchedThread(row.key.id, row.key.kind, row.checkpoints, None, row.bytes)
+    if match != ANY and not await matches_latest(listed, wanted):
+        return None
+    key = row.key
+    count = await _count(key, wanted, ScanCheckpoints(key.tenant, key.kind, _SLICE, thread=key.id))
+    return MatchedThread(key.id, key.kind, count.checkpoints, count.matching, row.bytes) if count.matching else None
+
+
+async def matches_any(listed: ListedThread, wanted: Mapping[str, Any]) -> bool:
+    """Return whether any checkpoint of a thread matches. Corrupt as above. One round trip, rarely more."""
+    key = listed.row.key
+    indexed = {name: value for name, value in wanted.items() if key.kind != CUBE or name not in OWN_OF_CUBE}
+    query = listing.query(
+        key.tenant, key.kind, thread=key.id, ns=None, id=None, before=None, filter=indexed, limit=None
+    )
+    return (await _count(key, wanted, query.scan, stops_at_match=True)).matching > 0
+
+
+class _Count(NamedTuple):
+    """How many checkpoints match, and how many there are."""
+
+    matching: int
+    checkpoints: int
+
+
+async def _count(
+    key: ThreadKey, wanted: Mapping[str, Any], scan: ScanCheckpoints, *, stops_at_match: bool = False
+) -> _Count:
+    """Count the checkpoints of a scan. A damaged row does not match; Corrupt if no intact one does."""
+    scan = replace(scan, limit=_SLICE, hidden=True)
+    matching = checkpoints = 0
+    damage: Corrupt | None = None
+    while True:
+        found = await scan
+        for each in found:
+            try:
+                matching += listing.matches(each, wanted)
+            except Corrupt as error:
+                damage = error
+        checkpoints += len(found)
+        if len(found) < _SLICE or (stops_at_match and matching):
+            break
+        scan = replace(scan, after=(found[-1].row.id, key.id, found[-1].row.ns))
+    if damage is not None and not matching:
+        raise damage
+    return _Count(matching, checkpoints)
+
+
+async def matches_latest(listed: ListedThread, wanted: Mapping[str, Any]) -> bool:
+    """Return whether the newest root checkpoint of a thread matches. One round trip if its row must be read for it."""
+    row = listed.row
+    labels = unpack_labels(row.labels, listed.labels, f"thread {row.key.id!r}") if row.labels is not None else {}
+    return metadata.matches(metadata.of_row(row, labels, await _load_own(listed, wanted)), wanted)
+
+
+async def _load_own(listed: ListedThread, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Load the metadata that is stored in the newest checkpoint itself, if the filter needs it."""
+    row = listed.row
+    stored = OWN + OWN_OF_CUBE if row.key.kind == CUBE else OWN
+    if row.top is None or not any(key in wanted for key in stored):
+        return {}
+    loaded = await LoadCheckpoints(row.key, (CheckpointRef("", row.top, items=False),))
+    top = loaded.checkpoints[0].row if loaded.checkpoints else None
+    return unpack_own_metadata(top, f"thread {row.key.id!r}") if top else {}
