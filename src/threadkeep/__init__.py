@@ -28,6 +28,7 @@ from threadkeep.engine.threads.retention import Policy, PrunedThread, PruneResul
 from threadkeep.jobs.catalogue import DeleteResult
 from threadkeep.jobs.compact import CompactResult
 from threadkeep.jobs.doctor import Finding
+from threadkeep.jobs.erase import ErasedNamespace, EraseReceipt
 from threadkeep.jobs.migrate import MigrateResult
 from threadkeep.keep import Keep, open  # noqa: A004 - users write threadkeep.open
 from threadkeep.transfer.backup import BackupResult, abackup, arestore, backup, restore
@@ -53,13 +54,15 @@ __all__ = [
     "CompactResult",
     "DeleteResult",
     "Diff",
+    "EraseReceipt",
+    "ErasedNamespace",
     "ExportResult",
     "Finding",
     "Keep",
     "KeepSaver",
     "KeepStore",
-    "MigrateResult",
     "MatchedThread",
+    "MigrateResult",
     "Policy",
     "Problem",
     "PruneResult",

@@ -259,6 +259,8 @@ class Keep:
     thread, athread = verb(jobs.catalogue.thread)
     delete, adelete = verb(jobs.catalogue.delete)
     copy, acopy = verb(jobs.catalogue.copy)
+    erase, aerase = verb(jobs.erase.erase)
+    delete_memories, adelete_memories = verb(jobs.erase.delete_memories)
 
     # Read the checkpoints of a thread
     log, alog = verb(jobs.history.log)

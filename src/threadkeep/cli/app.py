@@ -20,7 +20,7 @@ from threadkeep.engine.threads.thread_rows import matches_short_id
 from threadkeep.errors import Missing, ThreadkeepError
 from threadkeep.transports.sqlite import is_foreign_database
 
-_COMMAND_MODULES = ("show", "memories", "audit", "branches", "retention", "health", "transfer", "backup")
+_COMMAND_MODULES = ("show", "memories", "audit", "branches", "retention", "erase", "health", "transfer", "backup")
 """The modules that hold commands, in the order of --help."""
 _SQLITE = "sqlite:///"
 _DESCRIPTION = "Inspect, roll back, prune, check and move the threads and memories of AI agents."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from rich.console import RenderableType
 import threadkeep
 from threadkeep import Branch, DeleteResult, MatchedThread
 from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep, resolve_namespace
+from threadkeep.cli.memories import delete_memories, parse_namespace
 from threadkeep.cli.options import (
     CHECKPOINT_HELP,
     DryRun,
@@ -69,21 +70,36 @@ def delete(
     metadata: Metadata = None,
     match: Match = "any",
     kind: Kind = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            metavar="NAMESPACE",
+            help="Memories instead of threads: those of this namespace and below it. Segments are joined with , or /.",
+        ),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Only the memory with this key in NAMESPACE itself.")
+    ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:
-    """Delete threads with everything they hold: by id, or by --prefix and --metadata.
+    """Delete threads with everything they hold: by id, or by --prefix and --metadata. Or delete memories.
 
     Exit code 1 if a thread is not found, or is skipped because it is damaged.
     """
     ids = list(dict.fromkeys(threads or ()))  # an id that is given twice would be missing the second time
     wanted = dict(map(key_value, metadata or ()))
-    if bool(ids) == bool(prefix or wanted):
-        raise ValueError("pass either thread ids, or --prefix and --metadata")
+    if [bool(ids), bool(prefix or wanted), namespace is not None].count(True) != 1:
+        raise ValueError("pass either thread ids, or --prefix and --metadata, or --namespace")
+    if key is not None and namespace is None:
+        raise ValueError("--key needs --namespace")
     with open_keep(url, tenant, read_only=dry_run) as keep:
+        if namespace is not None:
+            return delete_memories(keep, parse_namespace(namespace), key, yes=yes, dry_run=dry_run, json=json)
         if ids:
             return _delete_by_id(keep, ids, kind, yes=yes, dry_run=dry_run, json=json)
         run = partial(_delete_selected, keep, prefix, wanted, match, kind, hide_progress=json)
@@ -139,21 +155,26 @@ def _selected_text(result: DeleteResult) -> str:
     return f"{threads} with {checkpoints} ({format_size(result.bytes)}{only})"
 
 
+def matched_threads_table(threads: Sequence[MatchedThread]) -> Iterator[RenderableType]:
+    """Yield a table of threads, with the number of matching checkpoints if metadata was wanted."""
+    if not threads:
+        return
+    columns = ("thread", "kind", "checkpoints", "size", "matching")
+    shown = len(columns) if any(each.matching is not None for each in threads) else -1
+    yield table(columns[:shown], (_matched_row(each)[:shown] for each in threads[:_MOST_ROWS]), right=columns[2:])
+    if len(threads) > _MOST_ROWS:
+        yield f"… and {len(threads) - _MOST_ROWS:,} more: --json prints all"
+
+
 def _selected_lines(result: DeleteResult) -> Iterator[RenderableType]:
-    if result.threads:
-        columns = ("thread", "kind", "checkpoints", "size", "matching")
-        shown = len(columns) if result.threads[0].matching is not None else -1
-        rows = (_selected_row(each)[:shown] for each in result.threads[:_MOST_ROWS])
-        yield table(columns[:shown], rows, right=columns[2:])
-        if len(result.threads) > _MOST_ROWS:
-            yield f"… and {len(result.threads) - _MOST_ROWS:,} more: --json prints all"
+    yield from matched_threads_table(result.threads)
     verb = "would delete" if result.dry_run else "deleted"
     yield f"{verb} {_selected_text(result)}" if result.threads else "no thread matches"
     yield from skipped_lines(result.skipped)
 
 
-def _selected_row(thread: MatchedThread) -> tuple[Any, ...]:
-    matching = f"{thread.matching} of {thread.checkpoints}"
+def _matched_row(thread: MatchedThread) -> tuple[Any, ...]:
+    matching = f"{thread.matching} of {thread.checkpoints}" if thread.matching is not None else ""
     return (thread.id, thread.kind, thread.checkpoints, format_size(thread.bytes), matching)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsons
+import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
@@ -10,9 +11,9 @@ import typer
 from rich.console import RenderableType
 
 import threadkeep
-from threadkeep.cli.app import app, open_keep
+from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep
 from threadkeep.cli.options import Json, Tenant, Url, key_value
-from threadkeep.cli.output import print_result, shorten, table
+from threadkeep.cli.output import one_line, plural, print_result, shorten, table
 
 _PAGE = 1000
 _WIDTH = 200
@@ -24,7 +25,7 @@ def memories(
         str | None,
         typer.Argument(
             metavar="NAMESPACE",
-            help="Segments joined with /, such as users/u7. Inside a segment write \\/ for / and \\\\ for \\.",
+            help="Segments joined with / or a comma, such as users/u7. A backslash escapes these inside a segment.",
         ),
     ] = None,
     *,
@@ -57,10 +58,10 @@ def memories(
 
 
 def parse_namespace(text: str) -> tuple[str, ...]:
-    """Return the segments of a namespace. They are joined with /; a backslash escapes the next character."""
+    """Return the segments of a namespace. They are joined with / or a comma; a backslash escapes the next character."""
     segments, is_escaped = [""], False
     for character in text:
-        if is_escaped or character not in "/\\":
+        if is_escaped or character not in "/,\\":
             segments[-1] += character
             is_escaped = False
         elif character == "\\":
@@ -76,7 +77,7 @@ def parse_namespace(text: str) -> tuple[str, ...]:
 
 def format_namespace(namespace: Iterable[str]) -> str:
     """Return the text of a namespace; `parse_namespace` reads it back."""
-    return "/".join(segment.replace("\\", "\\\\").replace("/", "\\/") for segment in namespace)
+    return "/".join(re.sub(r"[/,\\]", r"\\\g<0>", segment) for segment in namespace)
 
 
 def _parse_filters(texts: Iterable[str]) -> dict[str, Any]:
@@ -153,3 +154,18 @@ def _memory_lines(found: list[dict[str, Any]]) -> Iterator[RenderableType]:
         for each in found
     )
     yield table(["namespace", "key", "value", "updated", *(["score"] if has_scores else [])], rows, right=("score",))
+
+
+def delete_memories(
+    keep: threadkeep.Keep, namespace: tuple[str, ...], key: str | None, *, yes: bool, dry_run: bool, json: bool
+) -> int:
+    """Delete one memory, or all below a namespace, after asking. Return the exit code: 1 if there is none."""
+    where = f"{format_namespace(namespace)} {key}" if key is not None else f"below {format_namespace(namespace)}"
+    count = keep.delete_memories(namespace, key=key, dry_run=True)
+    if count and not dry_run:
+        confirm(f"Delete {plural(count, 'memory', 'memories')} {where}?", yes=yes)
+        count = keep.delete_memories(namespace, key=key)
+    verb = "would delete" if dry_run else "deleted"
+    lines = [one_line(f"{verb} {plural(count, 'memory', 'memories')} {where}")]
+    print_result({"deleted": count, "namespace": list(namespace), "key": key, "dry_run": dry_run}, lines, as_json=json)
+    return 0 if count else NEGATIVE

@@ -9,6 +9,7 @@
     verify.py        verify
     compact.py       compact
     doctor.py        doctor
+    erase.py         erase
     migrate.py       migrate
     policies.py      retention policies, in Python or in threadkeep.toml
     over_threads.py  visit every thread, in pages
@@ -18,6 +19,18 @@ verb that only reads is a plan (`async def`); any other returns a `Work` (`work.
 plan in `engine/`. Modules here may import `clock`, `engine`, `errors`, `plan`, `session`, `version` and `work`.
 """
 
-from threadkeep.jobs import audit, branches, catalogue, compact, doctor, history, migrate, prune, sweep, verify
+from threadkeep.jobs import audit, branches, catalogue, compact, doctor, erase, history, migrate, prune, sweep, verify
 
-__all__ = ["audit", "branches", "catalogue", "compact", "doctor", "history", "migrate", "prune", "sweep", "verify"]
+__all__ = [
+    "audit",
+    "branches",
+    "catalogue",
+    "compact",
+    "doctor",
+    "erase",
+    "history",
+    "migrate",
+    "prune",
+    "sweep",
+    "verify",
+]

@@ -29,7 +29,7 @@ from threadkeep.backends.sql.commits import only_adds
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.drivers import forks
-from threadkeep.engine.health.requests import CompactStorage, IntegrityCheck, LoadStorageFacts
+from threadkeep.engine.health.requests import CleanFiles, CompactStorage, FilesState, IntegrityCheck, LoadStorageFacts
 from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
 from threadkeep.engine.requests import Commit, LoadCheckpoints, LoadThreadRows
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
@@ -201,6 +201,8 @@ class PostgresServer:
             return self._create_vector_index(request)
         if isinstance(request, CompactStorage):
             return self._compact()
+        if isinstance(request, CleanFiles):
+            return FilesState(clean=None, remains=postgres_health.REMAINS)
         return self._run(
             lambda cursor: cursor.transaction(BEGIN_WRITE, lambda: self._answer_durably(cursor, request)),
             repeatable=request.access.repeatable,

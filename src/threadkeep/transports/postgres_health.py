@@ -35,6 +35,14 @@ _SETTINGS = (
     "transaction_read_only",
 )
 
+REMAINS = (
+    "dead rows: they stay in the tables until a vacuum; run `threadkeep compact`, or VACUUM FULL to rewrite the files",
+    "write-ahead log: segments hold the erased data until they are recycled; run CHECKPOINT, then pg_switch_wal()",
+    "WAL archives and base backups: delete them, or erase again after a restore",
+    "replicas: they delete it when they replay the change; their files need the same steps",
+)
+"""What an erase leaves on a server, and how to remove it."""
+
 
 class HealthCursor(Protocol):
     """A cursor as far as this module needs it."""

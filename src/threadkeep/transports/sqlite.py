@@ -23,7 +23,13 @@ from threadkeep.backends.sqlite import setup as sqlite_setup
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
-from threadkeep.engine.health.requests import CompactStorage, IntegrityCheck, IntegrityProblem, LoadStorageFacts
+from threadkeep.engine.health.requests import (
+    CleanFiles,
+    CompactStorage,
+    IntegrityCheck,
+    IntegrityProblem,
+    LoadStorageFacts,
+)
 from threadkeep.engine.requests import Commit, DropThread, MeasureStorage
 from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
@@ -161,7 +167,7 @@ class SqliteFile:
         """
         if self.read_only:
             raise ReadOnly
-        if any(isinstance(request, CompactStorage) for request in requests):
+        if any(isinstance(request, (CompactStorage, CleanFiles)) for request in requests):
             return [try_call(partial(self._write_separately, request)) for request in requests]
         with self._busy():
             connection = self._open_writer()
@@ -178,11 +184,14 @@ class SqliteFile:
             return outcomes
 
     def _write_separately(self, request: Request[Any]) -> Any:
-        """Execute one change by itself: compacting cannot happen inside a transaction."""
-        if not isinstance(request, CompactStorage):
-            return result(self.write([request])[0])
-        with self._busy():
-            return sqlite_health.compact(self._open_writer(), self._path)
+        """Execute one change by itself: the file cannot be rewritten inside a transaction."""
+        if isinstance(request, CompactStorage):
+            with self._busy():
+                return sqlite_health.compact(self._open_writer(), self._path)
+        if isinstance(request, CleanFiles):
+            with self._busy():
+                return sqlite_health.clean_files(self._open_writer())
+        return result(self.write([request])[0])
 
     def close(self) -> None:
         """Wait for what is under way, at most `timeout` seconds, then close all connections.

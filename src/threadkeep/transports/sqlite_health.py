@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from threadkeep.engine.health.requests import DATABASE, IntegrityProblem
+from threadkeep.engine.health.requests import DATABASE, FilesState, IntegrityProblem
 from threadkeep.engine.requests import StorageSize
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
 
@@ -103,11 +103,42 @@ def compact(connection: apsw.Connection, path: Path) -> tuple[int, int]:
     VACUUM is one transaction. It waits for other readers and writers; if they take too long, nothing has changed.
     """
     before = sum(_file_sizes(path).values())
-    connection.execute("INSERT INTO tk_words (tk_words) VALUES ('optimize')")
+    _merge_words(connection)
     connection.execute("PRAGMA optimize").fetchall()
     connection.execute("VACUUM")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     return before, sum(_file_sizes(path).values())
+
+
+def clean_files(connection: apsw.Connection) -> FilesState:
+    """Rewrite the file without a byte of what was deleted, and empty its log. Report the step that others prevented.
+
+    Planner statistics may contain samples of keys, so they are collected again.
+    """
+    try:
+        _merge_words(connection)
+        if query_number(connection, "SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_stat4'"):
+            connection.execute("DELETE FROM sqlite_stat4")
+        connection.execute("VACUUM")
+    except apsw.BusyError as error:
+        return FilesState(clean=False, remains=(_BLOCKED.format(step="VACUUM", error=error),))
+    ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    if is_busy:
+        return FilesState(clean=False, remains=(_BLOCKED.format(step="emptying the write-ahead log", error="busy"),))
+    return FilesState(clean=True, remains=("backups and copies of the file: delete them, or erase them too",))
+
+
+_BLOCKED = "{step} was prevented by another connection ({error}): close it, then run `threadkeep compact`"
+
+
+def _merge_words(connection: apsw.Connection) -> None:
+    """Merge the full-text index, so that words of deleted memories leave it.
+
+    FTS5 leaves an index of one segment alone, even if it has deleted entries. So add a segment first.
+    """
+    connection.execute("INSERT OR REPLACE INTO tk_words (rowid, words) VALUES (0, 'threadkeep')")
+    connection.execute("INSERT INTO tk_words (tk_words) VALUES ('optimize')")
+    connection.execute("DELETE FROM tk_words WHERE rowid = 0")
 
 
 def copy_database(source: apsw.Connection, path: Path, on_progress: Callable[[int, int], object]) -> None:

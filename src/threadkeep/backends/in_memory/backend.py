@@ -12,7 +12,9 @@ from typing import Any
 
 from threadkeep.backends.in_memory.memories import InMemoryMemories
 from threadkeep.engine.health.requests import (
+    CleanFiles,
     CompactStorage,
+    FilesState,
     InspectedThread,
     InspectThread,
     IntegrityCheck,
@@ -100,6 +102,7 @@ class InMemoryBackend:
             InspectThread: self._inspect_thread,
             IntegrityCheck: lambda _: (),
             CompactStorage: lambda _: (0, 0),
+            CleanFiles: lambda _: FilesState(clean=True),
             MeasureStorage: lambda _: None,
             **InMemoryMemories().handlers,
         }

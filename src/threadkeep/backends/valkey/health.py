@@ -12,7 +12,9 @@ from threadkeep.backends.valkey.keys import keys_of_partitions, thread_keys
 from threadkeep.backends.valkey.lists import ValkeyLists
 from threadkeep.engine.health.requests import (
     MALFORMED_ROW_ERRORS,
+    CleanFiles,
     CompactStorage,
+    FilesState,
     InspectedThread,
     InspectMemories,
     InspectThread,
@@ -33,6 +35,14 @@ from threadkeep.plan import Request
 _SETS = (b"n", b"u", b"c", b"b")
 """The sets that list all threads. A thread that is missing in one is found by the others."""
 
+REMAINS = (
+    "RDB file: older snapshots hold the erased data until the next one replaces them; run BGSAVE on every server",
+    "AOF: it holds the erased data until it is rewritten; run BGREWRITEAOF on every server",
+    "replicas: they delete it as they receive the change; their own RDB and AOF files need the same steps",
+    "backups and copies of these files: delete them, or erase again after a restore",
+)
+"""What an erase leaves on a server, and how to remove it."""
+
 
 class ValkeyHealth:
     """The requests of `engine.health`, below a prefix of keys."""
@@ -50,6 +60,7 @@ class ValkeyHealth:
             InspectMemories: self._inspect_memories,
             IntegrityCheck: lambda *_: (),
             CompactStorage: self._compact_storage,
+            CleanFiles: lambda *_: FilesState(clean=None, remains=REMAINS),
         }
 
     # --- threads

@@ -147,6 +147,23 @@ class CompactStorage(Request[tuple[int, int]]):
     tenant: str
 
 
+class FilesState(NamedTuple):
+    """What is left of erased data outside the tables. `clean` is None if the storage cannot tell.
+
+    `remains` says where something may be left, and how to remove it.
+    """
+
+    clean: bool | None
+    remains: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CleanFiles(Request[FilesState]):
+    """Remove what deleted rows left in the files of the storage, as far as the storage can do that."""
+
+    access: ClassVar[Access] = IDEMPOTENT_WRITE
+
+
 def read_each_row(
     rows: Iterable[Any], read: Callable[[Any], T], describe: Callable[[Any], UnreadableRow]
 ) -> tuple[tuple[T, ...], tuple[UnreadableRow, ...]]:

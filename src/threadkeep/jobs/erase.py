@@ -1,0 +1,197 @@
+"""Erase what belongs to a person: threads and memories, and what they left in the storage's files. Give a receipt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from threadkeep.clock import now_us
+from threadkeep.engine.health.requests import CleanFiles, FilesState
+from threadkeep.engine.identity import CUBE, GRAPH, as_id, as_kind
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace
+from threadkeep.engine.memories.requests import GetMemories, ListMemories, WriteMemories
+from threadkeep.engine.threads import catalogue, prune
+from threadkeep.engine.threads.matching import MatchedThread
+from threadkeep.engine.threads.metadata import ANY, as_filter, as_match
+from threadkeep.jobs.over_threads import MatchedThreads, match_threads
+from threadkeep.plan import send
+from threadkeep.session import Session
+from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
+
+_PAGE = 1000
+_NOTHING_EXPIRED = 0
+"""The time at which no memory had expired yet: expired memories that were not swept are erased too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedNamespace:
+    """How many memories of a namespace were erased."""
+
+    namespace: tuple[str, ...]
+    memories: int
+
+
+@dataclass(frozen=True, slots=True)
+class EraseReceipt:
+    """What was erased, or would be in a dry run, and when.
+
+    `files_clean` says whether the storage's files contain no byte of it any more: always True in memory, True or False
+    on SQLite, None on servers. `remains` says what may be left where, and how to remove it. `skipped` lists damaged
+    threads of which it is not known whether they match, `missing` ids that do not exist.
+    """
+
+    erased_at: str
+    tenant: str
+    dry_run: bool
+    threads: tuple[MatchedThread, ...]
+    namespaces: tuple[ErasedNamespace, ...]
+    checkpoints: int
+    memories: int
+    bytes: int
+    files_clean: bool | None = None
+    remains: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that matches was erased, from the files too as far as the storage can tell."""
+        return not self.skipped and self.files_clean is not False
+
+
+def erase(
+    session: Session,
+    *,
+    thread_id: str | Sequence[str] | None = None,
+    prefix: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    match: str = ANY,
+    partly: bool = True,
+    kind: str | None = None,
+    namespace: Sequence[str] | Sequence[Sequence[str]] | None = None,
+    dry_run: bool = False,
+    on_progress: OnProgress | None = None,
+) -> Work[EraseReceipt]:
+    """Erase threads and memories, and remove what they left in the storage's files. Return a receipt.
+
+    Threads are selected by id (or ids), and by `prefix` and `metadata` together; memories by `namespace`, or several,
+    with all namespaces below. Threads of both kinds are erased, unless `kind` is given. `metadata` is compared as
+    `match` says; a thread that matches is erased completely, or left alone if only some of its checkpoints match and
+    `partly` is False. `dry_run` changes nothing. Raise ValueError if nothing is selected.
+
+    SQLite rewrites the file and empties its log; the receipt says if another connection prevented that. On a server,
+    the receipt says what remains and how to remove it. Repeating the call is harmless.
+    """
+    wanted, prefix, match = as_filter(metadata), as_id(prefix, "prefix"), as_match(match)
+    ids = [thread_id] if isinstance(thread_id, str) else list(thread_id or ())
+    namespaces = _as_namespaces(namespace)
+    if not (ids or prefix or wanted or namespaces):
+        raise ValueError("erase needs thread ids, a prefix, metadata or a namespace")
+    selected = _select(session, [as_id(id, "thread_id") for id in ids], prefix, wanted, match, as_kind(kind))
+    return with_progress(_erase(session, selected, namespaces, partly=partly, dry_run=dry_run), on_progress)
+
+
+def _as_namespaces(given: Any) -> list[Namespace]:
+    """Return namespaces as tuples; ValueError for an empty one, which would mean all memories."""
+    if given is None:
+        return []
+    several = [given] if all(isinstance(each, str) for each in given) and not isinstance(given, str) else given
+    if isinstance(given, str) or any(isinstance(each, str) or not each for each in several):
+        raise ValueError(f"namespace must be a tuple of segments, or a list of such tuples, not {given!r}")
+    return [tuple(as_id(segment, "namespace") for segment in each) for each in several]
+
+
+def _select(
+    session: Session, ids: list[str], prefix: str, wanted: Mapping[str, Any], match: str, kind: str | None
+) -> Work[tuple[MatchedThreads, list[str]]]:
+    found, missing = MatchedThreads([], []), list[str]()
+    for id in ids:
+        of_id = yield from _find(session, id, (kind,) if kind else (GRAPH, CUBE))
+        found.threads.extend(of_id)
+        missing += [] if of_id else [id]
+    if prefix or wanted:
+        matched = yield from match_threads(session.tenant, prefix=prefix, kind=kind, metadata=wanted, match=match)
+        known = {(each.id, each.kind) for each in found.threads}
+        found.threads.extend(each for each in matched.threads if (each.id, each.kind) not in known)
+        found.skipped.extend(matched.skipped)
+    return found, missing
+
+
+def _find(session: Session, id: str, kinds: Iterable[str]) -> Work[list[MatchedThread]]:
+    found = []
+    for kind in kinds:
+        info = yield from read(partial(catalogue.get_thread, session.tenant, id, kind))
+        if info is not None:
+            found.append(MatchedThread(info.id, info.kind, info.checkpoints, None, info.bytes))
+    return found
+
+
+def _erase(
+    session: Session,
+    selected: Work[tuple[MatchedThreads, list[str]]],
+    namespaces: list[Namespace],
+    *,
+    partly: bool,
+    dry_run: bool,
+) -> Work[EraseReceipt]:
+    found, missing = yield from selected
+    threads = [each for each in found.threads if partly or each.matching in (None, each.checkpoints)]
+    for done, thread in enumerate(() if dry_run else threads, start=1):
+        key = session.key(thread.kind, thread.id)
+        yield from change(key, partial(prune.delete, session.heads, key))
+        yield Progress(done, len(threads), thread.id)
+    counts = Counter[Namespace]()
+    for namespace in namespaces:
+        counts += yield from _erase_memories(session, namespace, dry_run=dry_run)
+    files = FilesState(None) if dry_run else (yield from change(None, partial(send, CleanFiles())))
+    return EraseReceipt(
+        erased_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        tenant=session.tenant,
+        dry_run=dry_run,
+        threads=tuple(threads),
+        namespaces=tuple(ErasedNamespace(namespace, count) for namespace, count in sorted(counts.items())),
+        checkpoints=sum(thread.checkpoints for thread in threads),
+        memories=counts.total(),
+        bytes=sum(thread.bytes for thread in threads),
+        files_clean=files.clean,
+        remains=files.remains,
+        skipped=tuple(found.skipped),
+        missing=tuple(missing),
+    )
+
+
+def delete_memories(
+    session: Session, namespace: Sequence[str], *, key: str | None = None, dry_run: bool = False
+) -> Work[int]:
+    """Delete the memories of a namespace and of those below it, or only the one with `key` in the namespace itself.
+
+    Expired memories that were not swept count too. Return how many there were. Raise ValueError if the namespace is
+    empty. Two round trips for each 1,000.
+    """
+    where = _as_namespaces([namespace])[0]
+    if key is None:
+        return (yield from _erase_memories(session, where, dry_run=dry_run)).total()
+    wanted = MemoryKey(where, as_id(key, "key"))
+    (found,) = yield from read(partial(send, GetMemories(session.tenant, (wanted,), _NOTHING_EXPIRED)))
+    if found is not None and not dry_run:
+        yield from change(None, partial(send, WriteMemories(session.tenant, (), (wanted,), now_us())))
+    return int(found is not None)
+
+
+def _erase_memories(session: Session, namespace: Namespace, *, dry_run: bool) -> Work[Counter[Namespace]]:
+    """Erase the memories below a namespace, expired ones too, a page at a time. Return their numbers by namespace."""
+    counts, offset = Counter[Namespace](), 0
+    while True:
+        listing = ListMemories(session.tenant, namespace, _NOTHING_EXPIRED, _PAGE, offset)
+        rows = yield from read(partial(send, listing))
+        counts.update(row.namespace for row in rows)
+        if rows and not dry_run:
+            keys = tuple(row.memory_key for row in rows)
+            yield from change(None, partial(send, WriteMemories(session.tenant, (), keys, now_us())))
+        if len(rows) < _PAGE:
+            return counts
+        offset += _PAGE if dry_run else 0
