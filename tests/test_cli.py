@@ -104,6 +104,10 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
     there = f"sqlite:///{folder / 'there.db'}"
     return [
         (("threads",), lambda result: [each["id"] for each in result] == ["t"]),
+        (
+            ("threads", "--metadata", "source=input", "--match", "any"),
+            lambda result: [each["id"] for each in result] == ["t"],
+        ),
         (("show", "t"), lambda result: result["values"]["items"] == ["hello", "greeted"]),
         (("log", "t"), lambda result: [each["step"] for each in result] == [1, 0, -1]),
         (("tree", "t"), lambda result: "greet" in json.dumps(result)),
@@ -127,6 +131,7 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
         (("prune", "t", "--yes"), lambda result: result["checkpoints"] == 3),
         (("sweep", "--yes"), lambda result: "memories" in result),
         (("compact",), lambda result: result is not None),
+        (("delete", "--metadata", "source=input", "--dry-run"), lambda result: "c" in result["deleted"]),
         (("delete", "c", "f", "--yes"), lambda result: result["deleted"] == ["c", "f"]),
     ]
 

@@ -126,7 +126,9 @@ OF_IN_MEMORY_STORE = {
     "test_an_error_names_the_path_of_the_refused_value": "any object is stored",
     "test_a_batch_with_a_wrong_op_changes_nothing[value]": "any object is stored",
     "test_a_batch_with_a_wrong_op_changes_nothing[namespace]": "the namespaces of ops are not checked",
+    "test_an_op_that_reads_what_base_store_refuses_is_an_invalid_namespace_error": "the namespaces of ops are not checked",
     "test_a_text_in_place_of_a_namespace_is_an_error": "it becomes a namespace of letters",
+    "test_a_text_as_the_path_of_a_match_condition_is_one_label": "it becomes a namespace of letters",
     "test_a_negative_number_is_a_value_error": "it counts from the end",
     # times and namespaces
     "test_an_overwrite_keeps_created_at": "an overwrite is a new item",
@@ -183,6 +185,7 @@ OF_SQLITE_STORE = {
     # namespaces and pages
     "test_namespaces_are_in_the_order_of_their_segments": "they are ordered by their joined text",
     "test_a_text_in_place_of_a_namespace_is_an_error": "it becomes a namespace of letters",
+    "test_a_text_as_the_path_of_a_match_condition_is_one_label": "it becomes a namespace of letters",
     "test_a_negative_number_is_a_value_error": "no limit, or no offset",
     # filters
     "test_a_bool_is_no_number": "JSON's true is SQLite's 1",

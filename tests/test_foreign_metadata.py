@@ -83,6 +83,7 @@ def test_every_verb_survives_odd_metadata(keep: threadkeep.Keep, tmp_path: Path)
     assert keep.verify().ok
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("key", KEYS)
 def test_odd_metadata_is_returned_and_found_as_it_was_put(keep: threadkeep.Keep, key: str) -> None:
     fill(keep.checkpointer)

@@ -26,6 +26,8 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.store.base import InvalidNamespaceError, PutOp
+from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
 import foreign_savers
@@ -671,3 +673,25 @@ def _has_threads(path: Path) -> bool:
         return False
     finally:
         connection.close()
+
+
+def test_memories_under_labels_that_langgraph_refuses_are_listed_and_exported(
+    lasting_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """InMemoryStore does not check the ops of a batch, so an import may store such labels."""
+    theirs, odd = InMemoryStore(), [("a.b",), ("a", ""), ("a", "b")]
+    theirs.batch([PutOp(namespace, "key", {"in": list(namespace)}) for namespace in odd])
+    with threadkeep.open(lasting_url) as keep:
+        assert keep.import_from(theirs).memories == 3
+        assert keep.store.list_namespaces() == sorted(odd)
+        assert sorted(item.namespace for item in keep.store.search(())) == sorted(odd)
+        with pytest.raises(InvalidNamespaceError):
+            keep.store.search(("a.b",))
+        assert keep.export(tmp_path / "all.jsonl").memories == 3
+    capsys.readouterr()
+    for args, found in (((), 3), (("a.b",), 1)):
+        assert run(["memories", *args, "--url", lasting_url, "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)) == found
+    with threadkeep.open("memory://") as other:
+        assert other.import_portable(tmp_path / "all.jsonl").memories == 3
+        assert other.store.list_namespaces() == sorted(odd)

@@ -69,6 +69,7 @@ async def test_any_checkpoint_of_a_thread_may_match(filled: threadkeep.Keep, cal
     assert len(await call(filled, "threads", metadata={}, match="any")) == 5
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("order", ["updated", "created", "bytes", "id"])
 def test_threads_that_match_are_listed_page_by_page(keep: threadkeep.Keep, order: str) -> None:
     write_threads(keep)
@@ -137,6 +138,7 @@ async def test_cube_threads_match(url: str) -> None:
         assert names(await keep.athreads(metadata={"tag": "last"})) == ["t"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_long_threads_are_compared_in_slices(keep: threadkeep.Keep, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(matching, "_SLICE", size)

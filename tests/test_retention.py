@@ -507,7 +507,8 @@ def test_the_commands_say_and_do_what_the_verbs_do(lasting_url: str, tmp_path: P
         False,
         True,
     )
-    code, would = command("prune", "--keep-last", "2", "--dry-run", "--metadata", "step=5", "--kind", "graph")
+    latest = ("--metadata", "step=5", "--match", "latest")
+    code, would = command("prune", "--keep-last", "2", "--dry-run", *latest, "--kind", "graph")
     assert [each["id"] for each in would["threads"]] == ["odd\x1b[31m[bold]"]
     code, done = command("prune", "t", "u", "--keep-last", "2", "--yes")
     assert (code, done["examined"], [each["id"] for each in done["threads"]]) == (0, 2, ["t", "u"])

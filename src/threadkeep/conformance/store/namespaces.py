@@ -12,6 +12,7 @@ from langgraph.store.base import (
     InvalidNamespaceError,
     ListNamespacesOp,
     MatchCondition,
+    Op,
     PutOp,
     SearchOp,
 )
@@ -121,25 +122,41 @@ def test_a_put_into_what_base_store_refuses_is_an_invalid_namespace_error(my_sto
     assert my_store.search(()) == []
 
 
-@pytest.mark.parametrize("namespace", [("a", ""), ("a.b",), ("a", 1)], ids=["empty segment", "dot", "number"])
+INVALID_LABELS = pytest.mark.parametrize(
+    "namespace", [("a", ""), ("a.b",), ("a", 1)], ids=["empty segment", "dot", "number"]
+)
+
+
+@INVALID_LABELS
 def test_a_read_of_what_base_store_refuses_is_an_invalid_namespace_error(my_store: Caller, namespace: Any) -> None:
-    """An op given to `batch` has not passed the checks of `get` and `search`."""
-    put_one_in_each(my_store, [("a", "b")])
     calls: list[Callable[[], Any]] = [
         lambda: my_store.get(namespace, "key"),
         lambda: my_store.delete(namespace, "key"),
         lambda: my_store.search(namespace),
         lambda: my_store.list_namespaces(prefix=namespace),
         lambda: my_store.list_namespaces(suffix=namespace),
-        lambda: my_store.batch([GetOp(namespace, "key")]),
-        lambda: my_store.batch([SearchOp(namespace)]),
-        lambda: my_store.batch([ListNamespacesOp((MatchCondition("prefix", namespace),))]),
-        lambda: my_store.batch([ListNamespacesOp((MatchCondition("suffix", namespace),))]),
-        lambda: my_store.batch([PutOp(("a", "b"), "key", {"new": True}), GetOp(namespace, "key")]),
     ]
     for call in calls:
         with pytest.raises(InvalidNamespaceError):
             call()
+
+
+@INVALID_LABELS
+def test_an_op_that_reads_what_base_store_refuses_is_an_invalid_namespace_error(
+    my_store: Caller, namespace: Any
+) -> None:
+    """Ops given to `batch` have not passed the checks of `get` and `search`."""
+    put_one_in_each(my_store, [("a", "b")])
+    batches: list[list[Op]] = [
+        [GetOp(namespace, "key")],
+        [SearchOp(namespace)],
+        [ListNamespacesOp((MatchCondition("prefix", namespace),))],
+        [ListNamespacesOp((MatchCondition("suffix", namespace),))],
+        [PutOp(("a", "b"), "key", {"new": True}), GetOp(namespace, "key")],
+    ]
+    for batch in batches:
+        with pytest.raises(InvalidNamespaceError):
+            my_store.batch(batch)
     assert value(my_store, "key", ("a", "b")) == {"in": ["a", "b"]}
 
 

@@ -18,7 +18,7 @@ from threadkeep.engine.threads.metadata import ANY, OWN, OWN_OF_CUBE
 from threadkeep.errors import Corrupt
 
 _SLICE = 1024
-"""Checkpoints per round trip."""
+"""The most checkpoints per round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class _Count(NamedTuple):
 async def _count(
     key: ThreadKey, wanted: Mapping[str, Any], scan: ScanCheckpoints, *, stops_at_match: bool = False
 ) -> _Count:
-    """Count the checkpoints of a scan. A damaged row does not match; Corrupt if no intact one does."""
-    scan = replace(scan, limit=_SLICE, hidden=True)
+    """Count the checkpoints of a scan, in slices that grow. A damaged row does not match; Corrupt if no other does."""
+    scan = replace(scan, limit=min(scan.limit, _SLICE), hidden=True)
     matching = checkpoints = 0
     damage: Corrupt | None = None
     while True:
@@ -83,9 +83,10 @@ async def _count(
             except Corrupt as error:
                 damage = error
         checkpoints += len(found)
-        if len(found) < _SLICE or (stops_at_match and matching):
+        if len(found) < scan.limit or (stops_at_match and matching):
             break
-        scan = replace(scan, after=(found[-1].row.id, key.id, found[-1].row.ns))
+        last = found[-1].row
+        scan = replace(scan, after=(last.id, key.id, last.ns), limit=min(4 * scan.limit, _SLICE))
     if damage is not None and not matching:
         raise damage
     return _Count(matching, checkpoints)

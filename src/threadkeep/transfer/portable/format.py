@@ -317,9 +317,9 @@ def memory_line(row: MemoryRow) -> dict[str, Any]:
 
 
 def read_memory(line: Line) -> MemoryRow:
-    """Return a memory. It is checked to be one that a store could have put."""
+    """Return a memory. Its namespace may have any labels: those that LangGraph refuses may come from an import."""
     space = tuple(line.listed("namespace"))
-    if not space or any(type(each) is not str or not each or "." in each or "\0" in each for each in space):
+    if not space or any(type(each) is not str for each in space):
         raise line.error(f"invalid namespace {brief(list(space))}")
     ttl = line.get("ttl", int, float, type(None))
     if ttl is not None and not 0 <= ttl < 10**9:
