@@ -1,7 +1,7 @@
 """Retries: what a transport raises while the storage is away, and when the request is sent again.
 
-A transport tries a request once and raises TryLater if the reason may pass. The runner sends it again after a pause, and
-nothing is held meanwhile: no worker, no connection, no turn to commit. When `timeout` has passed, the caller gets
+A transport tries a request once and raises TryLater if the reason may pass. The runner sends it again after a pause.
+Nothing is held meanwhile: no worker, no connection, no turn to commit. When `timeout` has passed, the caller gets
 Unavailable.
 """
 
@@ -32,24 +32,33 @@ class TryLater(ThreadkeepError):
 
 
 class Retries:
-    """The retries of one request. Make one at its first TryLater, and call `next_pause` at each."""
+    """The retries of one request, or of several requests of a call. Call `next_pause` at each TryLater."""
 
     __slots__ = ("_deadline", "_has_logged", "_pause", "_started")
 
     def __init__(self, first: TryLater) -> None:
-        self._started = first.started
+        self._has_logged = False
+        self._start(first)
+
+    def _start(self, first: TryLater) -> None:
+        self._started: float | None = first.started
         self._deadline = first.started + first.timeout
         self._pause = _FIRST_PAUSE
-        self._has_logged = False
 
     def next_pause(self, again: TryLater) -> float | None:
         """Return how many seconds to wait before the next try; None if the time is over. Log once, after a second."""
+        if self._started is None:
+            self._start(again)
         now = time.monotonic()
         pause = min(self._pause * (0.5 + random()), self._deadline - now)  # noqa: S311 - no secret
         if pause <= 0:
             return None
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        if not self._has_logged and now - self._started > _LOG_AFTER:
+        if not self._has_logged and self._started is not None and now - self._started > _LOG_AFTER:
             self._has_logged = True
-            _log.warning("retrying for up to %g s: %s", self._deadline - self._started, again)
+            _log.warning("trying again for up to %g s: %s", again.timeout, again)
         return pause
+
+    def end(self) -> None:
+        """Start a new count with the next request of the same call. It is not logged again."""
+        self._started = None
