@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 _WRITERS = 4
 """How many groups of commits may be under way at once; more would only make the groups smaller."""
 _GROUP_BYTES = 16 * 1024 * 1024
-_CONTACT_SECONDS = 2.0
+_CONTACT_SECONDS = 1.5
 """How long to try an address that has never answered: it may be wrong."""
 _SETUP_SECONDS = 10.0
 """How long to wait for a server that answers, but is still starting, or for another process that sets it up."""
