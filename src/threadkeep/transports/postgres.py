@@ -283,11 +283,12 @@ class PostgresServer:
             except TransientError as error:
                 if error.lost_connection:
                     self._on_loss()
+                was_sent = cursor is not None
                 is_alive = cursor is not None and cursor.is_connected
-                is_made = cursor is not None and not is_alive and not error.is_refusal  # or may be
-                if error.lost_connection and not repeatable and (is_made or (cursor is not None and not checked)):
+                is_known = is_alive or error.is_refusal  # not whether it was done, if the connection broke
+                if error.lost_connection and was_sent and not (repeatable or (checked and is_known)):
                     raise _LostReply(f"PostgreSQL: {error}") from error.__cause__
-                may_repeat = may_repeat and cursor is not None and is_alive != error.lost_connection
+                may_repeat = may_repeat and was_sent and is_alive != error.lost_connection
                 if not may_repeat or time.monotonic() - started > timeout:
                     kind = _NotNow if is_alive else TryLater
                     raise kind(_unavailable(error), started=started, timeout=timeout) from error.__cause__
