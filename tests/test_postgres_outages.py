@@ -8,7 +8,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import psycopg
 import psycopg_pool
@@ -206,7 +205,10 @@ def test_threads_of_a_dead_node_delay_no_others_and_cost_no_connection(
 
 @pytest.mark.parametrize(
     ("where", "says"),
-    [(lambda: f"127.0.0.1:{postgres_servers.free_port()}", "refused"), (lambda: "no-such-host.invalid", "no-such-host")],
+    [
+        (lambda: f"127.0.0.1:{postgres_servers.free_port()}", "refused"),
+        (lambda: "no-such-host.invalid", "no-such-host"),
+    ],
     ids=["port", "host"],
 )
 def test_a_first_contact_with_a_wrong_address_fails_soon(where: Callable[[], str], says: str) -> None:
