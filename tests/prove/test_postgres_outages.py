@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,3 +152,21 @@ def test_many_callers_of_a_frozen_server_end_with_unavailable(server: postgres_s
             come_back()
         assert len(callers.errors) == 50
         assert {type(error) for error in callers.errors} == {threadkeep.errors.Unavailable}
+
+
+def test_a_host_that_drops_packets_fails_soon_at_the_first_contact() -> None:
+    """A queue of connections that is full drops further ones, as a firewall does."""
+    with ExitStack() as sockets:
+        listener = sockets.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(5):
+            filling = sockets.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(listener.getsockname())
+        port = listener.getsockname()[1]
+        with threadkeep.open(f"postgresql://postgres@127.0.0.1:{port}/postgres") as keep:
+            started = time.monotonic()
+            with pytest.raises(threadkeep.errors.Unavailable, match=f"no answer from 127.0.0.1:{port}"):
+                keep.setup()
+            assert time.monotonic() - started < SOON

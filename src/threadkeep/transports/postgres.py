@@ -285,11 +285,13 @@ class PostgresServer:
                     self._on_loss()
                 was_sent = cursor is not None
                 is_alive = cursor is not None and cursor.is_connected
-                is_known = is_alive or error.is_refusal  # not whether it was done, if the connection broke
-                if error.lost_connection and was_sent and not (repeatable or (checked and is_known)):
+                is_known = is_alive or error.is_refusal  # else the work may have been done
+                is_over = time.monotonic() - started >= timeout
+                if error.lost_connection and was_sent and not (is_over or repeatable or (checked and is_known)):
                     raise _LostReply(f"PostgreSQL: {error}") from error.__cause__
+                # At once if only this connection or this transaction failed; not if a server or another node is away.
                 may_repeat = may_repeat and was_sent and is_alive != error.lost_connection
-                if not may_repeat or time.monotonic() - started > timeout:
+                if not may_repeat or is_over:
                     kind = _NotNow if is_alive else TryLater
                     raise kind(_unavailable(error), started=started, timeout=timeout) from error.__cause__
                 may_repeat = False
@@ -325,6 +327,8 @@ class PostgresServer:
                     return self._prepare_schema(cursor)
             except TransientError as error:
                 answered = cursor is not None or error.is_answer
+                if error.is_silence:
+                    answered = self._connections.is_reachable()
                 limit = min(self._options.timeout, _SETUP_SECONDS if answered else _CONTACT_SECONDS)
                 if time.monotonic() + pause > started + limit:
                     raise _unavailable(error) from error.__cause__

@@ -48,7 +48,13 @@ class TransientError(ThreadkeepError):
     """An error that may pass: try again."""
 
     def __init__(
-        self, message: str, *, lost_connection: bool = False, is_refusal: bool = False, is_answer: bool = False
+        self,
+        message: str,
+        *,
+        lost_connection: bool = False,
+        is_refusal: bool = False,
+        is_answer: bool = False,
+        is_silence: bool = False,
     ) -> None:
         super().__init__(message)
         self.lost_connection = lost_connection
@@ -56,6 +62,8 @@ class TransientError(ThreadkeepError):
         """Whether the server said that it takes no changes."""
         self.is_answer = is_answer
         """Whether somebody is there: a server that is starting, or a lent pool whose connections are in use."""
+        self.is_silence = is_silence
+        """Whether there was no answer to a new connection."""
 
 
 @contextmanager
@@ -83,6 +91,7 @@ def translated_errors(is_closed: Callable[[], bool]) -> Iterator[None]:
             lost_connection=is_connection_loss(error),
             is_refusal=isinstance(error, sql.ReadOnlySqlTransaction),
             is_answer=isinstance(error, PoolTimeout) or _NOT_YET in str(error),
+            is_silence=isinstance(error, psycopg.errors.ConnectionTimeout),
         ) from error
     except psycopg.Error as error:
         raise Unavailable(f"PostgreSQL: {message_of(error)}") from error

@@ -21,6 +21,8 @@ from threadkeep.transports.postgres_cursor import TimedConnection
 
 _AWAY_SECONDS = 0.1
 """After a failed connection, other callers get the same error for so long instead of trying too."""
+_LOST = (TransactionStatus.UNKNOWN, TransactionStatus.ACTIVE)
+"""The connection broke, or the server did not answer in time."""
 _LIFETIME = 3600.0
 _IDLE_SECONDS = 600.0
 
@@ -41,7 +43,7 @@ class OwnPool:
         self._size = 0
         self._good_since = 0.0
         self._away_until = 0.0
-        self._away_error = ""
+        self._away_error: tuple[type[psycopg.Error], str] = psycopg.OperationalError, ""
         self._is_filling = False
         self._closed = False
         self._process = os.getpid()
@@ -58,16 +60,19 @@ class OwnPool:
                 connection.lent_at = time.monotonic()
                 return connection
             if time.monotonic() < self._away_until:
-                raise psycopg.OperationalError(self._away_error)
+                self._changed.notify()  # the next one that waits need not wait either
+                kind, message = self._away_error
+                raise kind(message)
             self._size += 1
         return self._add()
 
     def putconn(self, connection: TimedConnection) -> None:
         """Take a connection back. One that is broken or in the middle of something is closed."""
-        usable = connection.pgconn.transaction_status == TransactionStatus.IDLE
+        status = connection.pgconn.transaction_status
+        usable = status == TransactionStatus.IDLE
         now, surplus = time.monotonic(), list[TimedConnection]()
         with self._changed:
-            if not usable:
+            if status in _LOST:
                 self._good_since = max(self._good_since, connection.lent_at)
                 surplus = [each for each in self._idle if each.made_at < self._good_since]
                 self._idle = [each for each in self._idle if each.made_at >= self._good_since]
@@ -119,7 +124,7 @@ class OwnPool:
             with self._changed:
                 self._size -= 1
                 if isinstance(error, psycopg.Error):
-                    self._away_until, self._away_error = time.monotonic() + _AWAY_SECONDS, str(error)
+                    self._away_until, self._away_error = time.monotonic() + _AWAY_SECONDS, (type(error), str(error))
                 self._changed.notify()
             raise
         now = time.monotonic()

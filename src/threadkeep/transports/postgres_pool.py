@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.errors import ReadOnlySqlTransaction
+from psycopg.errors import ConnectionTimeout, ReadOnlySqlTransaction
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 
@@ -22,6 +22,9 @@ from threadkeep.transports.postgres_errors import message_of
 from threadkeep.transports.postgres_own_pool import OwnPool
 
 _LENT_SECONDS = 1.0
+_CONNECT_SECONDS, _FIRST_CONNECT_SECONDS = 5, 2
+"""`connect_timeout`, unless the URL has one. At the first contact, the address may be wrong."""
+_PROBE_SECONDS = 0.5
 _PREPARE_AFTER = 5
 _PASSWORD = re.compile(r"//[^/?#]*?:([^/?#]*)@")
 
@@ -47,18 +50,42 @@ class Connections:
 
     def __init__(self, target: str | ConnectionPool[Any], backend: PostgresDialect, options: PostgresOptions) -> None:
         self._lent = target if isinstance(target, ConnectionPool) else None
-        self._conninfo = "" if self._lent is not None else _conninfo(str(target), options)
+        self._conninfo = self._first_conninfo = ""
+        if self._lent is None:
+            self._conninfo = _conninfo(str(target), options, _CONNECT_SECONDS)
+            self._first_conninfo = _conninfo(str(target), options, _FIRST_CONNECT_SECONDS)
+        self._has_connected = False
         self._backend = backend
         self._options = options
         self._pool: ConnectionPool[Any] | OwnPool = self._lent or self._new_pool()
         self._forked = False
 
     def _new_pool(self) -> OwnPool:
-        return OwnPool(
-            partial(_connect, self._conninfo, self._options),
-            min_size=self._options.min_size,
-            max_size=self._options.max_size,
-        )
+        return OwnPool(self._connect, min_size=self._options.min_size, max_size=self._options.max_size)
+
+    def _connect(self) -> TimedConnection:
+        options = self._options
+        conninfo = self._conninfo if self._has_connected else self._first_conninfo
+        threshold = _PREPARE_AFTER if options.prepare else None
+        try:
+            connection = TimedConnection.connect(conninfo, autocommit=True, prepare_threshold=threshold)
+        except ConnectionTimeout as error:
+            hosts = " and ".join(f"{host or 'the socket'}:{port}" for host, port in self._addresses())
+            raise ConnectionTimeout(f"no answer from {hosts}: {error}") from error
+        connection.default_timeout = options.timeout
+        self._has_connected = True
+        return connection
+
+    def is_reachable(self) -> bool:
+        """Return whether a host accepts connections, even if no server answers on them. Unix sockets do."""
+        return any(_accepts(host, port) for host, port in self._addresses())
+
+    def _addresses(self) -> list[tuple[str, str]]:
+        """Return the hosts and ports of the URL. The host of a Unix socket is its folder, or empty."""
+        given = conninfo_to_dict(self._conninfo)
+        hosts = str(given.get("host") or given.get("hostaddr") or "").split(",")
+        ports = str(given.get("port") or 5432).split(",")
+        return list(zip(hosts, ports if len(ports) > 1 else ports * len(hosts), strict=False))
 
     def close(self, timeout: float) -> None:
         """Close our own pool. Wait for its thread at most `timeout` seconds, if it has one."""
@@ -125,7 +152,7 @@ class Connections:
             with self.cursor(timeout) as cursor:
                 yield cursor
             return
-        with _connect(self._conninfo, self._options) as connection:
+        with self._connect() as connection:
             yield PostgresCursor(connection, self._backend)
 
     def _cursor_on(self, connection: psycopg.Connection[Any]) -> PostgresCursor:
@@ -136,14 +163,17 @@ class Connections:
         return connection.cached_cursor
 
 
-def _connect(conninfo: str, options: PostgresOptions) -> TimedConnection:
-    threshold = _PREPARE_AFTER if options.prepare else None
-    connection = TimedConnection.connect(conninfo, autocommit=True, prepare_threshold=threshold)
-    connection.default_timeout = options.timeout
-    return connection
+def _accepts(host: str, port: str) -> bool:
+    if not host or host.startswith(("/", "@")):
+        return True
+    try:
+        socket.create_connection((host, int(port)), _PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
-def _conninfo(url: str, options: PostgresOptions) -> str:
+def _conninfo(url: str, options: PostgresOptions, connect_seconds: int) -> str:
     """Return the URL with our defaults added. Raise ValueError, without the password, if libpq does not accept it."""
     name = options.application_name
     try:
@@ -155,7 +185,7 @@ def _conninfo(url: str, options: PostgresOptions) -> str:
         seconds = max(int(options.timeout), 2)
         defaults: dict[str, str | int] = {
             "fallback_application_name": "threadkeep",
-            "connect_timeout": min(seconds, 5),
+            "connect_timeout": min(seconds, connect_seconds),
             "keepalives_idle": 60,
             "tcp_user_timeout": min(seconds, 5) * 1000,  # a call must outlive a host that vanished
         }
