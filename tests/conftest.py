@@ -23,6 +23,7 @@ import shared_pool
 import threadkeep
 import valkey_servers
 from sync_async import AsyncCaller, Caller, SyncCaller
+from threadkeep.transports.postgres_own_pool import OwnPool
 
 pytest.register_assert_rewrite("graph_scenarios", "strict_equality", "checkpoint_trees")
 
@@ -100,6 +101,7 @@ DRIVER_CALLS = [
         "wait_conn",
     ),  # not Connection.connect: patching a class method and restoring it breaks its subclasses
     (psycopg_pool.ConnectionPool, "getconn"),
+    (OwnPool, "getconn"),
 ]
 
 

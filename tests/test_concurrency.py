@@ -8,7 +8,8 @@ import random
 import threading
 import time
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,9 @@ import threadkeep
 from checkpoint_chains import Chain, config, list_ids, values_of
 from processes import run, run_concurrently, run_forked
 from threadkeep import errors
+from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.requests import LoadItems
+from threadkeep.plan import Failure, Outcome
 from verbs import every, every_async_verb
 
 TIMEOUT = 60
@@ -413,6 +416,78 @@ async def test_reads_do_not_wait_for_a_write_that_waits(keep: threadkeep.Keep) -
     finally:
         go_on.set()
     await asyncio.gather(*writers)
+
+
+@contextmanager
+def threads_away(transport: Any, prefix: str) -> Iterator[None]:
+    """Let the transport report that a part of the storage is away: the threads whose id starts so."""
+    read, write = transport.read, transport.write
+
+    def later(request: Any) -> TryLater | None:
+        batch = getattr(request, "batch", None)
+        key = batch.thread.key if batch is not None else getattr(request, "key", None)
+        if not getattr(key, "id", "").startswith(prefix):
+            return None
+        return TryLater(errors.Unavailable("away"), started=time.monotonic(), timeout=TIMEOUT)
+
+    def read_others(request: Any) -> Any:
+        if error := later(request):
+            raise error
+        return read(request)
+
+    def write_others(requests: Any) -> list[Outcome]:
+        waiting = [later(request) for request in requests]
+        done = iter(write([request for request, error in zip(requests, waiting, strict=True) if not error]))
+        return [Failure(error) if error else next(done) for error in waiting]
+
+    transport.read, transport.write = read_others, write_others
+    try:
+        yield
+    finally:
+        transport.read, transport.write = read, write
+
+
+async def test_calls_that_wait_for_a_retry_hold_up_no_others(keep: threadkeep.Keep) -> None:
+    saver = keep.checkpointer
+    away, here = ([Chain(saver, f"{name} {n}") for n in range(30)] for name in ("away", "here"))
+    for chain in (*away, *here):
+        await chain.aput({"x": 0})
+    with threads_away(saver._session.transport, "away"):
+        waiting = [asyncio.create_task(chain.aput({"x": 1})) for chain in away]
+        waiting += [asyncio.create_task(saver.aget_tuple(config(chain.thread, "none"))) for chain in away]
+        waiting += [
+            asyncio.create_task(asyncio.to_thread(saver.put_writes, config("away 0", "00000000"), [("x", 1)], n))
+            for n in "ab"
+        ]
+        for n in range(3):
+            await asyncio.wait_for(asyncio.gather(*(chain.aput({"x": n}) for chain in here)), TIMEOUT / 2)
+            await asyncio.to_thread(here[0].put, {"x": n})
+            assert await saver.aget_tuple(config("here 1")) is not None
+        assert not any(task.done() for task in waiting)
+    await asyncio.gather(*waiting)
+    for chain in away:
+        found = await saver.aget_tuple(config(chain.thread))
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"x": 1}
+
+
+async def test_a_retry_ends_with_unavailable_when_its_time_is_over(
+    keep: threadkeep.Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = keep.checkpointer
+    chain = Chain(saver, "away")
+    await chain.aput({"x": 0})
+    monkeypatch.setattr("test_concurrency.TIMEOUT", 0.2)
+    with threads_away(saver._session.transport, "away"):
+        for call in (chain.aput({"x": 1}), saver.aget_tuple(config("away", "none"))):
+            with pytest.raises(errors.Unavailable, match="away"):
+                await call
+        with pytest.raises(errors.Unavailable, match="away"):
+            await asyncio.to_thread(saver.get_tuple, config("away", "none"))
+    await chain.aput({"x": 2})
+    found = await saver.aget_tuple(config("away"))
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"x": 2}
 
 
 INTERRUPTED = """

@@ -57,7 +57,8 @@ LAYERS = {
     "clock": Layer("", "secrets time"),
     "drivers": Layer("drivers engine plan errors", "asyncio atexit concurrent os queue random threading time"),
     "transports": Layer(
-        "transports drivers backends engine plan errors", "apsw os psycopg psycopg_pool random redis threading time"
+        "transports drivers backends engine plan errors",
+        "apsw os psycopg psycopg_pool random redis socket threading time",
     ),
     "urls": Layer("transports drivers backends", "psycopg psycopg_pool redis"),
     "session": Layer("clock drivers engine errors plan work"),

@@ -9,7 +9,7 @@ import typer
 
 from threadkeep.cli import app as cli
 
-COMMON = ("--url", "--tenant", "--json")
+COMMON = ("--url", "--tenant", "--json", "--timeout")
 HEAD = """# The command `threadkeep`
 
 The verbs of a [Keep](api.md) for the terminal. `python -m threadkeep` is the same program. This page is generated from the `--help` texts (`make generate`).
@@ -21,6 +21,7 @@ Options of every command:
 | `--url URL` | the storage: a URL as for `threadkeep.open`, or the path of an SQLite file. Default: the environment variable `THREADKEEP_URL` |
 | `--tenant TENANT` | the tenant. Default: the environment variable `THREADKEEP_TENANT`, otherwise the empty tenant |
 | `--json` | print the complete result as JSON instead of text |
+| `--timeout SECONDS` | how long to wait for a storage that is away, silent or locked. Default: 30. May also stand before the command |
 | `-h`, `--help` | the command's options |
 
 - A `CHECKPOINT` is an id, the first or last characters of an id if only one matches, or `latest`. `~N` after it means its Nth ancestor: `latest~2`.

@@ -42,8 +42,11 @@ def url_of(cluster: list[postgres_servers.Server], schema: str) -> str:
 
 def fail_over(cluster: list[postgres_servers.Server]) -> postgres_servers.Server:
     """Crash the primary, and promote the standby that has received most."""
-    primary, *standbys = cluster
-    primary.kill()
+    cluster[0].kill()
+    return promote_standby(cluster[1:])
+
+
+def promote_standby(standbys: list[postgres_servers.Server]) -> postgres_servers.Server:
     streaming = "select count(*) from pg_stat_wal_receiver where status = 'streaming'"
     for standby in standbys:  # what was under way has arrived
         assert postgres_servers.wait_until(lambda: standby.execute(streaming) == [(0,)], 30)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
 from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +18,7 @@ import typer
 from rich.console import Console
 
 import threadkeep
+from threadkeep.cli.options import Timeout
 from threadkeep.cli.output import escape
 from threadkeep.engine.threads.thread_rows import matches_short_id
 from threadkeep.errors import Missing, ThreadkeepError
@@ -26,6 +30,7 @@ _SQLITE = "sqlite:///"
 _DESCRIPTION = "Inspect, roll back, prune, check and move the threads and memories of AI agents."
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
 """Click's ClickException. Newer releases of Typer have their own copy of Click, so it cannot be imported."""
+_timeout: ContextVar[float] = ContextVar("timeout")
 NEGATIVE, USAGE, STORAGE, INTERRUPTED = 1, 2, 3, 130
 """The exit codes; see the package's docstring."""
 
@@ -62,7 +67,9 @@ def open_keep(
     url = as_url(url)
     if url.startswith(_SQLITE):
         _check_file(url.removeprefix(_SQLITE), needs_tables=not create and not read_only, create=create)
-    with threadkeep.open(url, tenant=tenant, read_only=read_only, migrate=migrate, retention=retention) as keep:
+    with threadkeep.open(
+        url, tenant=tenant, read_only=read_only, migrate=migrate, retention=retention, timeout=_timeout.get()
+    ) as keep:
         yield keep
 
 
@@ -134,6 +141,9 @@ def main(args: Sequence[str] | None = None) -> None:
 def register() -> None:
     """Import all command modules, which adds their commands to the application; list them in this order."""
     place = {import_module(f"threadkeep.cli.{name}").__name__: n for n, name in enumerate(_COMMAND_MODULES)}
+    for command in app.registered_commands:
+        if command.callback is not None and not hasattr(command.callback, "__wrapped__"):  # not at a second call
+            command.callback = _with_timeout(command.callback)
     app.registered_commands.sort(key=lambda command: place.get(getattr(command.callback, "__module__", ""), len(place)))
 
 
@@ -183,11 +193,30 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - Typer's signature
         raise typer.Exit
 
 
+def _with_timeout(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option --timeout to a command. All commands have it, and `open_keep` reads it."""
+
+    @wraps(command)
+    def timed(*args: Any, timeout: float | None, **options: Any) -> Any:
+        if timeout is not None:
+            _timeout.set(timeout)
+        return command(*args, **options)
+
+    own = signature(command, eval_str=True)
+    added = Parameter("timeout", Parameter.KEYWORD_ONLY, default=None, annotation=Timeout)
+    parameters = [*own.parameters.values(), added]
+    timed.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    timed.__annotations__ = {each.name: each.annotation for each in parameters}
+    return timed
+
+
 @app.callback(help=_DESCRIPTION)
 def _main_options(
     *,
-    version: Annotated[
+    timeout: Timeout = None,
+    version: Annotated[  # noqa: ARG001 - its callback did it
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Declare the options of `threadkeep` itself."""
+    """Read the options of `threadkeep` itself."""
+    _timeout.set(30.0 if timeout is None else timeout)

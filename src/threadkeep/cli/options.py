@@ -77,6 +77,15 @@ Tenant: TypeAlias = Annotated[
         "--tenant", metavar="TENANT", envvar="THREADKEEP_TENANT", help="Tenant that owns the threads and memories."
     ),
 ]
+Timeout: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        show_default="30",
+        help="How long to wait for a storage that is away, silent or locked.",
+    ),
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 

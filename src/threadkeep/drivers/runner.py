@@ -10,6 +10,9 @@ plan together. A plan that requests a commit is set aside. A worker that finds n
 commits all plans that are set aside, in one transaction, and continues them. So a lone caller never waits for others,
 and two hundred tasks need a few transactions. If the storage accepts several writers, several workers may be
 committing.
+
+While the storage is away, a request waits in a timer until it is sent again. Meanwhile its plan holds nothing but the
+queue of its own agent thread. A commit that is sent again goes alone: what makes it fail must not delay others.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from threadkeep.drivers import forks
+from threadkeep.drivers.retries import Retries, TryLater
+from threadkeep.drivers.timer import Timer
 from threadkeep.drivers.workers import Workers
 from threadkeep.engine.requests import Pause
 from threadkeep.engine.schema_versions import SchemaVersions
@@ -44,10 +49,14 @@ _ENOUGH_COMMITS = 32
 
 
 class Transport(Protocol):
-    """What executes requests. All methods may be called from any thread."""
+    """What executes requests. All methods may be called from any thread.
+
+    While the storage is away, `read` raises TryLater, and `write` returns it for the changes concerned: the same
+    request is sent again later.
+    """
 
     writers: int
-    """How many callers of `write` there may be at once."""
+    """How many groups of changes may be written at once. Changes that are sent again, each alone, do not count."""
     read_only: bool
     """Whether changes are refused."""
     has_words: bool
@@ -145,11 +154,12 @@ class _ThreadQueue:
 
 @dataclass(slots=True, eq=False)
 class _RunningPlan:
-    """A plan under way for some changes of a queue."""
+    """A plan under way for some changes of a queue, or for an async reader, which has no queue."""
 
-    queue: _ThreadQueue
+    queue: _ThreadQueue | None
     changes: list[_PendingChange]
     plan: Plan[Any]
+    retries: Retries | None = None
 
     def finish(self, outcome: Outcome) -> None:
         """Deliver the outcome to everybody who waits. Ops that were merged have one outcome each."""
@@ -171,6 +181,7 @@ class _RunnerState:
         self.committing = threading.Semaphore(writers)
         # By a weak reference, so that an idle worker does not keep an unused Keep alive.
         self.workers = Workers(_WORKERS, partial(_commit_if_alive, ref(runner)))
+        self.timer = Timer(self.workers.submit)
 
 
 def _commit_if_alive(runner: ref[Runner]) -> None:
@@ -204,9 +215,20 @@ class Runner:
     async def arun(self, make: Callable[[], Plan[T]]) -> T:
         """Drive a plan that only reads, on a worker; the worker also makes it."""
         future, deliver = _future()
-        self._open_state().workers.submit(lambda: deliver(try_call(lambda: self.run(make()))))
+        state = self._open_state()
+        state.workers.submit(partial(self._start_reading, state, make, deliver))
         value: T = await future
         return value
+
+    def _start_reading(self, state: _RunnerState, make: Callable[[], Plan[Any]], deliver: Deliver) -> None:
+        made = try_call(make)
+        if isinstance(made, Failure) or self._closed:
+            if isinstance(made, Reply):
+                made.value.close()
+                made = Failure(Closed())
+            deliver(made)
+            return
+        self._continue(state, _RunningPlan(None, [_PendingChange(deliver, plan=make)], made.value), Reply())
 
     def change(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Any]) -> Any:
         """Make an op of an agent thread and wait until it is committed. Return the op's result."""
@@ -232,6 +254,7 @@ class Runner:
         self._closed = True
         self._on_close()
         self._state.workers.stop()
+        self._state.timer.wait()
         self._transport.close()
 
     async def aclose(self) -> None:
@@ -259,9 +282,20 @@ class Runner:
         return self._state
 
     def _execute(self, request: Request[Any]) -> Any:
+        """Execute a request in the thread of a sync reader, which sleeps between tries."""
         if isinstance(request, Pause):
-            return time.sleep(min(0.002 * 2**request.attempt, 0.25) * (0.5 + random()))  # noqa: S311 - no secret
-        return self._transport.read(request)
+            return time.sleep(_seconds(request))
+        try:
+            return self._transport.read(request)
+        except TryLater as error:
+            retries, last = Retries(error), error
+        while (pause := retries.next_pause(last)) is not None:
+            time.sleep(pause)
+            try:
+                return self._transport.read(request)
+            except TryLater as error:
+                last = error
+        raise last.error
 
     def _wait(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[Deliver], _PendingChange]) -> Any:
         state, caller = self._open_state(), _WaitingCaller()
@@ -360,16 +394,59 @@ class Runner:
         else:
             state.workers.submit(partial(self._start_next, state, queue))
 
-    def _continue(self, state: _RunnerState, running: _RunningPlan, outcome: Outcome) -> bool:
-        """Run a plan until it requests a commit (return False) or ends (return True)."""
-        step = resume(running.plan, outcome)
-        while isinstance(step, Request):
+    def _continue(self, state: _RunnerState, running: _RunningPlan, outcome: Outcome | None) -> bool:
+        """Run a plan until it requests a commit or waits for something (return False), or ends (return True).
+
+        `outcome` is that of its last request; None if that will be sent again.
+        """
+        while outcome is not None:
+            step = resume(running.plan, outcome)
+            if not isinstance(step, Request):
+                running.finish(step)
+                return True
             if step.access.writes:
                 state.commits.append((running, step))
                 return False
-            step = resume(running.plan, try_execute(self._execute, step))
-        running.finish(step)
-        return True
+            if isinstance(step, Pause):
+                state.timer.after(_seconds(step), partial(self._resume, state, running, Reply()))
+                return False
+            outcome = try_execute(self._transport.read, step)
+            if isinstance(outcome, Failure):
+                outcome = self._after_failure(state, running, step, outcome)
+        return False
+
+    def _resume(self, state: _RunnerState, running: _RunningPlan, outcome: Outcome | None) -> None:
+        """Continue a plan that waited, and then its queue."""
+        if self._continue(state, running, outcome) and running.queue is not None:
+            self._start_next(state, running.queue)
+
+    def _after_failure(
+        self, state: _RunnerState, running: _RunningPlan, request: Request[Any], failure: Failure
+    ) -> Failure | None:
+        """Return the failure of a request; None if the request will be sent again."""
+        error = failure.error
+        if not isinstance(error, TryLater):
+            return failure
+        if running.retries is None:
+            running.retries = Retries(error)
+        pause = running.retries.next_pause(error)
+        if pause is None:
+            return Failure(error.error)
+        state.timer.after(pause, partial(self._send_again, state, running, request))
+        return None
+
+    def _send_again(self, state: _RunnerState, running: _RunningPlan, request: Request[Any]) -> None:
+        execute = self._write_alone if request.access.writes else self._transport.read
+        outcome: Outcome | None = try_execute(execute, request)
+        if isinstance(outcome, Failure):
+            outcome = self._after_failure(state, running, request, outcome)
+        if outcome is not None:
+            assert running.retries is not None
+            running.retries.end()
+            self._resume(state, running, outcome)
+
+    def _write_alone(self, request: Request[Any]) -> Any:
+        return result(self._transport.write([request])[0])
 
     def commit_if_due(self) -> None:
         """Commit what is set aside, if it is time to. Workers call this after each job."""
@@ -387,22 +464,29 @@ class Runner:
                 committed = self._commit_waiting(state)
             finally:
                 state.committing.release()
-            for running, outcome in committed:
-                if self._continue(state, running, outcome):
+            for running, request, outcome in committed:
+                final: Outcome | None = outcome
+                if isinstance(outcome, Failure):
+                    final = self._after_failure(state, running, request, outcome)
+                if self._continue(state, running, final) and running.queue is not None:
                     self._start_next(state, running.queue, caller)
 
     def _is_due(self, state: _RunnerState) -> bool:
         waiting = len(state.commits)
         return waiting >= _ENOUGH_COMMITS or (waiting > 0 and not state.workers.have_more())
 
-    def _commit_waiting(self, state: _RunnerState) -> list[tuple[_RunningPlan, Outcome]]:
+    def _commit_waiting(self, state: _RunnerState) -> list[tuple[_RunningPlan, Request[Any], Outcome]]:
         waiting = list(_pop_all(state.commits))
         if not waiting:
             return []
         outcomes = try_call(partial(self._transport.write, [request for _, request in waiting]))
         if isinstance(outcomes, Failure):
-            return [(running, outcomes) for running, _ in waiting]
-        return [(running, outcome) for (running, _), outcome in zip(waiting, outcomes.value, strict=True)]
+            return [(running, request, outcomes) for running, request in waiting]
+        return [(*each, outcome) for each, outcome in zip(waiting, outcomes.value, strict=True)]
+
+
+def _seconds(pause: Pause) -> float:
+    return min(0.002 * 2**pause.attempt, 0.25) * (0.5 + random())  # type: ignore[no-any-return]  # noqa: S311 - no secret
 
 
 def _no_job() -> None:

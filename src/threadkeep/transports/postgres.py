@@ -2,8 +2,8 @@
 
 Every request takes a connection from the pool and gives it back as it was, so a pooler in front (PgBouncer in
 transaction mode) may hand each transaction to another server process. A request that is one statement is one round
-trip. After a lost connection, a restart or a change of the primary, a request is made again until `timeout` has
-passed. A commit whose outcome is unknown raises Conflict, so the plan reads again before it continues.
+trip. While the server is away, a request raises TryLater, and is made again until `timeout` has passed. A commit whose
+outcome is unknown raises Conflict, so the plan reads again before it continues.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from threadkeep.backends.sql.commits import only_adds
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.drivers import forks
+from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.health.requests import CleanFiles, CompactStorage, FilesState, IntegrityCheck, LoadStorageFacts
 from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
 from threadkeep.engine.requests import Commit, LoadCheckpoints, LoadThreadRows
@@ -54,8 +55,18 @@ _log = logging.getLogger(__name__)
 _WRITERS = 4
 """How many groups of commits may be under way at once; more would only make the groups smaller."""
 _GROUP_BYTES = 16 * 1024 * 1024
+_CONTACT_SECONDS = 1.5
+"""How long to try an address that has never answered: it may be wrong."""
 _SETUP_SECONDS = 10.0
-"""How long to wait for a server that has never answered: the address may be wrong."""
+"""How long to wait for a server that answers, but is still starting, or for another process that sets it up."""
+
+
+class _NotNow(TryLater):
+    """The server answered that it cannot do this now, for instance because another node is away."""
+
+
+class _LostReply(Conflict):
+    """The connection was lost before the reply came: the change may have been made."""
 
 
 class PostgresServer:
@@ -85,6 +96,8 @@ class PostgresServer:
         self._lock = threading.Lock()
         self._is_ready = False
         self._synchronous: str | None = None
+        self._setup_error: tuple[float, str] = (0.0, "")
+        """When set-up failed, and why."""
 
     # --- the Transport protocol
 
@@ -94,9 +107,12 @@ class PostgresServer:
 
     def schema(self) -> SchemaVersions:
         """Return the schema versions that the database states. Change nothing."""
-        deadline = time.monotonic() + self._options.timeout
-        with self._translated(), self._connections.dedicated_cursor(deadline) as cursor:
-            return drive(postgres_setup.versions(self._backend.sql), partial(_execute_setup, cursor))
+        plan = postgres_setup.versions(self._backend.sql)
+        try:
+            with self._translated(), self._connections.dedicated_cursor(self._options.timeout) as cursor:
+                return drive(plan, partial(_execute_setup, cursor))
+        except TransientError as error:
+            raise _unavailable(error) from error.__cause__
 
     def migrate(self) -> None:
         """Create or migrate the schema, even if this Keep was opened with migrate=False."""
@@ -131,10 +147,8 @@ class PostgresServer:
     def close(self) -> None:
         """Close the pool, unless it was lent."""
         with self._lock:
-            self._closed = True
-            was_ready, self._is_ready = self._is_ready, False
-        if was_ready:
-            self._connections.close(self._options.timeout)
+            self._closed, self._is_ready = True, False
+        self._connections.close(self._options.timeout)
 
     def before_fork(self) -> None:
         """Do nothing: the child never touches the parent's connections."""
@@ -176,13 +190,17 @@ class PostgresServer:
     # --- changes
 
     def _commit_group(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
-        """Commit all in one statement. If one of them makes it fail, commit each alone."""
+        """Commit all in one statement. If one of them makes it fail, commit each alone: others must not wait for it."""
         batches = [request.batch for request in requests if isinstance(request, Commit)]
         statement = self._backend.commit(batches, self._synchronous_commit())
         try:
-            committed = self._run(lambda cursor: cursor.run(statement), repeatable=False)
-        except (Conflict, ValueError):
+            committed = self._run(lambda cursor: cursor.run(statement), repeatable=False, checked=True)
+        except (_LostReply, Unavailable) as error:
+            return [Failure(error)] * len(requests)
+        except (Conflict, ValueError, _NotNow):
             return [self._change_one(request) for request in requests]
+        except TryLater as error:
+            return [Failure(error)] * len(requests)
         numbers = [self._backend.thread_number(batch.thread.key) for batch in batches]
         return [Reply() if number in committed else Failure(Conflict()) for number in numbers]
 
@@ -192,7 +210,7 @@ class PostgresServer:
     def _change(self, request: Request[Any]) -> Any:
         if isinstance(request, Commit) and not self._options.by_thread and fits_one_statement(request):
             statement = self._backend.commit([request.batch], self._synchronous_commit())
-            if not self._run(lambda cursor: cursor.run(statement), repeatable=False):
+            if not self._run(lambda cursor: cursor.run(statement), repeatable=False, checked=True):
                 raise Conflict
             return None
         if isinstance(request, WriteMemories):
@@ -206,6 +224,7 @@ class PostgresServer:
         return self._run(
             lambda cursor: cursor.transaction(BEGIN_WRITE, lambda: self._answer_durably(cursor, request)),
             repeatable=request.access.repeatable,
+            checked=isinstance(request, Commit),
         )
 
     def _answer_durably(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
@@ -263,51 +282,62 @@ class PostgresServer:
     def _untimed_cursor(self) -> Iterator[PostgresCursor]:
         """Lend a cursor for statements that may take longer than `timeout`."""
         connections = self._ready()
-        with self._translated(), connections.dedicated_cursor(time.monotonic() + self._options.timeout) as cursor:
-            cursor.disable_timeout()
-            yield cursor
+        try:
+            with self._translated(), connections.dedicated_cursor(self._options.timeout) as cursor:
+                cursor.disable_timeout()
+                yield cursor
+        except TransientError as error:
+            raise _unavailable(error) from error.__cause__
 
     def _translated(self) -> AbstractContextManager[None]:
         return translated_errors(lambda: self._closed)
 
-    def _run(self, work: Callable[[PostgresCursor], T], *, repeatable: bool = True) -> T:
-        """Do some work on a connection. Retry after transient errors until `timeout`, then raise Unavailable.
+    def _run(self, work: Callable[[PostgresCursor], T], *, repeatable: bool = True, checked: bool = False) -> T:
+        """Do some work on a connection. If that had died, do it once more on a new one. TryLater for what may pass.
 
         When a connection is lost, all caches are dropped: the next one may lead to a server that never had what they
-        hold. Work that is not `repeatable` then raises Conflict, so that the plan reads before it continues.
+        hold. Work that is not `repeatable` then raises Conflict, so that the plan reads before it continues. Work is
+        `checked` if doing it twice is a Conflict: it is sent again if the server is there and reports another's loss.
         """
-        connections = self._ready()
-        deadline, attempt = time.monotonic() + self._options.timeout, 0
+        connections, timeout = self._ready(), self._options.timeout
+        started, may_repeat = time.monotonic(), True
         while True:
+            cursor = None
             try:
-                with self._translated(), connections.cursor(deadline) as cursor:
+                with self._translated(), connections.cursor(timeout) as cursor:
                     return work(cursor)
             except TransientError as error:
-                attempt += 1
-                pause = min(0.01 * 2**attempt, 0.25) * (0.5 + random())  # noqa: S311 - no secret
-                if time.monotonic() + pause > deadline:
-                    raise Unavailable(f"PostgreSQL: {error}") from error.__cause__
                 if error.lost_connection:
-                    connections.discard_broken()
                     self._on_loss()
-                    if not repeatable:
-                        raise Conflict(f"PostgreSQL: {error}") from error.__cause__
-                if attempt > 1:  # the first loss may have been one connection's, not the server's
-                    time.sleep(pause)
+                was_sent = cursor is not None
+                is_alive = cursor is not None and cursor.is_connected
+                is_known = is_alive or error.is_refusal  # else the work may have been done
+                is_over = time.monotonic() - started >= timeout
+                if error.lost_connection and was_sent and not (is_over or repeatable or (checked and is_known)):
+                    raise _LostReply(f"PostgreSQL: {error}") from error.__cause__
+                # At once if only this connection or this transaction failed; not if a server or another node is away.
+                may_repeat = may_repeat and was_sent and is_alive != error.lost_connection
+                if not may_repeat or is_over:
+                    kind = _NotNow if is_alive else TryLater
+                    raise kind(_unavailable(error), started=started, timeout=timeout) from error.__cause__
+                may_repeat = False
 
     def _ready(self) -> Connections:
-        """Return the connections to a server that has our schema. The first call opens and sets up."""
+        """Return the connections to a server that has our schema. The first call sets up."""
         if self._is_ready:
             return self._connections
+        asked = time.monotonic()
         with self._lock:
             if self._closed:
                 raise Closed
             if not self._is_ready:
-                self._connections.open()  # the pool connects while the schema is checked
+                failed, message = self._setup_error
+                if failed > asked:  # while this call waited for the lock: it would only fail again
+                    raise Unavailable(message)
                 try:
                     self._set_up()
-                except BaseException:
-                    self._connections.close(timeout=0)
+                except Unavailable as error:
+                    self._setup_error = time.monotonic(), str(error)
                     raise
                 self._is_ready = True
             return self._connections
@@ -315,16 +345,21 @@ class PostgresServer:
     def _set_up(self) -> None:
         """Check the schema, and create or migrate it. Retry: the server may just be starting."""
         self._connections.check_usable()
-        deadline, attempt = time.monotonic() + min(self._options.timeout, _SETUP_SECONDS), 0
+        started, pause = time.monotonic(), 0.02
         while True:
+            cursor = None
             try:
-                with self._translated(), self._connections.dedicated_cursor(deadline) as cursor:
+                with self._translated(), self._connections.cursor(self._options.timeout) as cursor:
                     return self._prepare_schema(cursor)
             except TransientError as error:
-                attempt += 1
-                if time.monotonic() > deadline:
-                    raise Unavailable(f"PostgreSQL: {error}") from error.__cause__
-                time.sleep(min(0.02 * 2**attempt, 0.5) * (0.5 + random()))  # noqa: S311 - no secret
+                answered = cursor is not None or error.is_answer
+                if error.is_silence:
+                    answered = self._connections.is_reachable()
+                limit = min(self._options.timeout, _SETUP_SECONDS if answered else _CONTACT_SECONDS)
+                if time.monotonic() + pause > started + limit:
+                    raise _unavailable(error) from error.__cause__
+            time.sleep(pause * (0.5 + random()))  # noqa: S311 - no secret
+            pause = min(2 * pause, 0.5)
 
     def _prepare_schema(self, cursor: PostgresCursor) -> None:
         blocks, options, execute = self._backend.sql, self._options, partial(_execute_setup, cursor)
@@ -340,6 +375,12 @@ class PostgresServer:
         self._backend.pgvector = drive(postgres_setup.find_pgvector(blocks, wanted=wanted), execute)
         synchronous = postgres_setup.synchronous_commit(blocks, durability=options.durability)
         self._synchronous = drive(synchronous, execute)
+
+
+def _unavailable(error: TransientError) -> Unavailable:
+    unavailable = Unavailable(f"PostgreSQL: {error}")
+    unavailable.__cause__ = error.__cause__
+    return unavailable
 
 
 def _execute_setup(cursor: PostgresCursor, request: Request[Any]) -> list[Row]:

@@ -24,6 +24,8 @@ class TimedConnection(psycopg.Connection[Row]):
 
     default_timeout: float | None = None
     cached_cursor: PostgresCursor | None = None
+    made_at = lent_at = expires_at = 0.0
+    """Times of the clock `time.monotonic`. While the connection is idle, `lent_at` is when it was put back."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Wait for the server. psycopg calls this for everything that it sends."""
@@ -45,6 +47,11 @@ class PostgresCursor:
     def pid(self) -> int:
         """The id of the server process, as reported when the connection was made."""
         return self._connection.info.backend_pid
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection can still be used."""
+        return not self._connection.closed
 
     def rows(self, sql: str, values: Values | None = None) -> list[Row]:
         """Execute a statement and return its rows."""

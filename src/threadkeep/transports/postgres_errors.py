@@ -40,14 +40,30 @@ _PERMANENT_TEXTS = (
     "does not support SSL",
     "definition of service",
 )
+_NOT_YET = "the database system is "
+"""It is starting up, shutting down, or in recovery."""
 
 
 class TransientError(ThreadkeepError):
     """An error that may pass: try again."""
 
-    def __init__(self, message: str, *, lost_connection: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        lost_connection: bool = False,
+        is_refusal: bool = False,
+        is_answer: bool = False,
+        is_silence: bool = False,
+    ) -> None:
         super().__init__(message)
         self.lost_connection = lost_connection
+        self.is_refusal = is_refusal
+        """Whether the server said that it takes no changes."""
+        self.is_answer = is_answer
+        """Whether somebody is there: a server that is starting, or a lent pool whose connections are in use."""
+        self.is_silence = is_silence
+        """Whether there was no answer to a new connection."""
 
 
 @contextmanager
@@ -70,13 +86,22 @@ def translated_errors(is_closed: Callable[[], bool]) -> Iterator[None]:
             raise Closed from error
         if _is_permanent(error):
             raise Unavailable(f"PostgreSQL: {message_of(error)}") from error
-        raise TransientError(message_of(error), lost_connection=is_connection_loss(error)) from error
+        raise TransientError(
+            message_of(error),
+            lost_connection=is_connection_loss(error),
+            is_refusal=isinstance(error, sql.ReadOnlySqlTransaction),
+            is_answer=isinstance(error, PoolTimeout) or _NOT_YET in str(error),
+            is_silence=isinstance(error, psycopg.errors.ConnectionTimeout),
+        ) from error
     except psycopg.Error as error:
         raise Unavailable(f"PostgreSQL: {message_of(error)}") from error
 
 
 def is_connection_loss(error: psycopg.Error) -> bool:
-    """Return whether a connection broke, or leads to a server that is not the primary any more."""
+    """Return whether a connection broke, or leads to a server that is not the primary any more.
+
+    It may be a connection between two servers: the one that reports it is still there.
+    """
     if isinstance(error, (PoolTimeout, TooManyRequests)):
         return False
     return error.sqlstate is None or error.sqlstate.startswith(("08", "57P")) or error.sqlstate == "25006"

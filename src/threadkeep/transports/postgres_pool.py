@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import time
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import ConnectionTimeout, ReadOnlySqlTransaction
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 
@@ -18,8 +19,12 @@ from threadkeep.backends.postgres.dialect import PostgresDialect
 from threadkeep.errors import Unavailable
 from threadkeep.transports.postgres_cursor import PostgresCursor, TimedConnection
 from threadkeep.transports.postgres_errors import message_of
+from threadkeep.transports.postgres_own_pool import OwnPool
 
-_RECONNECT_SECONDS = 2.0
+_LENT_SECONDS = 1.0
+_CONNECT_SECONDS, _FIRST_CONNECT_SECONDS = 5, 2
+"""`connect_timeout`, unless the URL has one. At the first contact, the address may be wrong."""
+_PROBE_SECONDS = 0.5
 _PREPARE_AFTER = 5
 _PASSWORD = re.compile(r"//[^/?#]*?:([^/?#]*)@")
 
@@ -46,43 +51,54 @@ class Connections:
 
     def __init__(self, target: str | ConnectionPool[Any], backend: PostgresDialect, options: PostgresOptions) -> None:
         self._lent = target if isinstance(target, ConnectionPool) else None
-        self._conninfo = "" if self._lent is not None else _conninfo(str(target), options)
+        self._conninfo = self._first_conninfo = ""
+        if self._lent is None:
+            self._conninfo = _conninfo(str(target), options, _CONNECT_SECONDS)
+            self._first_conninfo = _conninfo(str(target), options, _FIRST_CONNECT_SECONDS)
+        self._has_connected = False
         self._backend = backend
         self._options = options
-        self._pool = self._lent
+        self._pool: ConnectionPool[Any] | OwnPool = self._lent or self._new_pool()
         self._forked = False
 
-    def open(self) -> None:
-        """Open our own pool; it connects in the background. A lent pool stays as it is."""
-        if self._lent is not None:
-            return
+    def _new_pool(self) -> OwnPool:
+        return OwnPool(self._connect, min_size=self._options.min_size, max_size=self._options.max_size)
+
+    def _connect(self) -> TimedConnection:
         options = self._options
+        conninfo = self._conninfo if self._has_connected else self._first_conninfo
+        threshold = _PREPARE_AFTER if options.prepare else None
+        try:
+            connection = TimedConnection.connect(conninfo, autocommit=True, prepare_threshold=threshold)
+        except ConnectionTimeout as error:
+            hosts = " and ".join(f"{host or 'the socket'}:{port}" for host, port in self._addresses())
+            raise ConnectionTimeout(f"no answer from {hosts}: {error}") from error
+        connection.default_timeout = options.timeout
+        self._has_connected = True
+        return connection
 
-        def configure(connection: TimedConnection) -> None:
-            connection.default_timeout = options.timeout
+    def is_reachable(self) -> bool:
+        """Return whether a host accepts connections, even if no server answers on them. Unix sockets do."""
+        return any(_accepts(host, port) for host, port in self._addresses())
 
-        self._pool = ConnectionPool(
-            self._conninfo,
-            connection_class=TimedConnection,
-            min_size=options.min_size,
-            max_size=options.max_size,
-            kwargs={"autocommit": True, "prepare_threshold": _PREPARE_AFTER if options.prepare else None},
-            configure=configure,
-            name="threadkeep",
-            open=True,
-            reconnect_timeout=_RECONNECT_SECONDS,
-        )
+    def _addresses(self) -> list[tuple[str, str]]:
+        """Return the hosts and ports of the URL. The host of a Unix socket is its folder, or empty."""
+        given = conninfo_to_dict(self._conninfo)
+        hosts = str(given.get("host") or given.get("hostaddr") or "").split(",")
+        ports = str(given.get("port") or 5432).split(",")
+        return list(zip(hosts, ports if len(ports) > 1 else ports * len(hosts), strict=False))
 
     def close(self, timeout: float) -> None:
-        """Close our own pool. Wait for its threads at most `timeout` seconds."""
-        if self._lent is None and self._pool is not None:
-            self._pool.close(timeout=timeout)
+        """Close our own pool. Wait for its thread at most `timeout` seconds, if it has one."""
+        if isinstance(self._pool, OwnPool):
+            self._pool.close(timeout)
 
     def after_fork_in_child(self) -> None:
-        """Leave the parent's connections alone."""
-        self._inherited = self._pool  # keep a reference: collecting it would join threads that do not exist here
-        self._pool = self._lent
+        """Leave the parent's connections alone, and make others."""
+        self._inherited = self._pool  # keep a reference: collecting it could close what is the parent's
         self._forked = True
+        if self._lent is None:
+            self._pool = self._new_pool()
 
     def check_usable(self) -> None:
         """Raise Unavailable if this is a forked child and the pool was lent to the parent."""
@@ -91,24 +107,19 @@ class Connections:
 
     def sizes(self) -> tuple[int, int]:
         """Return the smallest and the greatest number of connections."""
-        if self._pool is not None:
-            return self._pool.min_size, self._pool.max_size
-        return self._options.min_size, self._options.max_size
-
-    def discard_broken(self) -> None:
-        """Replace idle connections after one was lost, as they may be dead too; of a lent pool, only the dead ones."""
-        assert self._pool is not None
-        try:
-            self._pool.check() if self._pool is self._lent else self._pool.drain()
-        except psycopg.Error:
-            return  # the next use reports it
+        return self._pool.min_size, self._pool.max_size
 
     @contextmanager
-    def cursor(self, deadline: float) -> Iterator[PostgresCursor]:
-        """Lend a cursor on a pooled connection. The connection goes back with the settings that it had."""
+    def cursor(self, timeout: float) -> Iterator[PostgresCursor]:
+        """Lend a cursor on a pooled connection. The connection goes back with the settings that it had.
+
+        A lent pool is asked for `_LENT_SECONDS` at most: it may have given up reconnecting, and tries anew only when
+        somebody asks again.
+        """
         pool = self._pool
-        assert pool is not None
-        connection = pool.getconn(timeout=max(deadline - time.monotonic(), 0.001))
+        if not isinstance(pool, OwnPool):
+            timeout = min(timeout, _LENT_SECONDS)
+        connection = pool.getconn(timeout)
         try:
             autocommit, threshold = connection.autocommit, connection.prepare_threshold
             if not autocommit:
@@ -117,22 +128,32 @@ class Connections:
                 connection.prepare_threshold = None
             try:
                 yield self._cursor_on(connection)
+            except ReadOnlySqlTransaction:
+                connection.close()  # it leads to a server that is not the primary any more
+                raise
             finally:
                 connection.prepare_threshold = threshold
                 if not autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE:
                     connection.autocommit = False
         finally:
             pool.putconn(connection)
+            if connection.closed and pool is self._lent:
+                self._check_lent()
+
+    def _check_lent(self) -> None:
+        """Let a lent pool look for other connections that are dead."""
+        assert self._lent is not None
+        with suppress(psycopg.Error):  # the next use reports it
+            self._lent.check()
 
     @contextmanager
-    def dedicated_cursor(self, deadline: float) -> Iterator[PostgresCursor]:
-        """Lend a cursor on a new connection, which reports at once if the address is wrong. A lent pool lends one."""
+    def dedicated_cursor(self, timeout: float) -> Iterator[PostgresCursor]:
+        """Lend a cursor on a new connection. A lent pool lends one of its own."""
         if self._lent is not None:
-            with self.cursor(deadline) as cursor:
+            with self.cursor(timeout) as cursor:
                 yield cursor
             return
-        with TimedConnection.connect(self._conninfo, autocommit=True) as connection:
-            connection.default_timeout = self._options.timeout
+        with self._connect() as connection:
             yield PostgresCursor(connection, self._backend)
 
     def _cursor_on(self, connection: psycopg.Connection[Any]) -> PostgresCursor:
@@ -143,7 +164,17 @@ class Connections:
         return connection.cached_cursor
 
 
-def _conninfo(url: str, options: PostgresOptions) -> str:
+def _accepts(host: str, port: str) -> bool:
+    if not host or host.startswith(("/", "@")):
+        return True
+    try:
+        socket.create_connection((host, int(port)), _PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _conninfo(url: str, options: PostgresOptions, connect_seconds: int) -> str:
     """Return the URL with our defaults added. Raise ValueError, without the password, if libpq does not accept it."""
     name = options.application_name
     try:
@@ -155,9 +186,9 @@ def _conninfo(url: str, options: PostgresOptions) -> str:
         seconds = max(int(options.timeout), 2)
         defaults: dict[str, str | int] = {
             "fallback_application_name": "threadkeep",
-            "connect_timeout": min(seconds, 10),
+            "connect_timeout": min(seconds, connect_seconds),
             "keepalives_idle": 60,
-            "tcp_user_timeout": seconds * 1000,
+            "tcp_user_timeout": min(seconds, 5) * 1000,  # a call must outlive a host that vanished
         }
         missing = {key: value for key, value in defaults.items() if key not in given}
         return make_conninfo(url, **missing, **({"application_name": name} if name is not None else {}))
