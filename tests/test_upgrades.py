@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import logging
@@ -9,11 +10,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from redis import Redis
 
 import postgres_servers
 import threadkeep
+import valkey_servers
 from sample_keep import contents
 from threadkeep.cli.app import run
 from threadkeep.engine import schema_versions
@@ -51,13 +55,27 @@ def old_postgres(_folder: Path) -> str:
     return server.url(database, schema="own")
 
 
-OLD_STORAGES = {"sqlite": old_sqlite, "postgres": old_postgres}
+def old_valkey(_folder: Path) -> str:
+    server = valkey_servers.start()
+    for key, dump in json.loads(unpacked("valkey.json")).items():
+        server.client.restore(base64.b64decode(key), 0, base64.b64decode(dump))
+    return f"valkey://127.0.0.1:{server.port}/?prefix=own:"
+
+
+SQL_STORAGES = {"sqlite": old_sqlite, "postgres": old_postgres}
+OLD_STORAGES = {**SQL_STORAGES, "valkey": old_valkey}
 
 
 @pytest.fixture(params=OLD_STORAGES)
 def old_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the URL of a storage of an older version."""
     return OLD_STORAGES[request.param](tmp_path)
+
+
+@pytest.fixture(params=SQL_STORAGES)
+def old_tables(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of an older database with tables."""
+    return SQL_STORAGES[request.param](tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +101,10 @@ def test_a_migrated_storage_can_be_written(old_url: str) -> None:
         assert keep.verify().problems == []
 
 
-def test_a_migration_is_logged_once(old_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_migration_is_logged_once(old_tables: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "threadkeep.schema")
     for _ in range(2):
-        with threadkeep.open(old_url) as keep:
+        with threadkeep.open(old_tables) as keep:
             keep.threads()
     lines = [record.getMessage() for record in caplog.records if record.name == "threadkeep.schema"]
     assert len(lines) == 1
@@ -101,22 +119,43 @@ def test_a_new_storage_is_not_a_migration(fresh_url: Callable[[], str], caplog: 
 
 
 @pytest.mark.parametrize("options", [{"migrate": False}, {"read_only": True}], ids=["migrate=False", "read_only"])
-def test_an_old_storage_is_refused_and_left_alone(old_url: str, options: Any) -> None:
-    with threadkeep.open(old_url, **options) as keep:
+def test_an_old_storage_is_refused_and_left_alone(old_tables: str, options: Any) -> None:
+    with threadkeep.open(old_tables, **options) as keep:
         with pytest.raises(SchemaTooOld, match=f"schema version {OLD_VERSION}.*threadkeep migrate"):
             keep.threads()
         assert keep.migrate(dry_run=True).found == OLD_VERSION
 
 
-def test_the_command_migrates(old_url: str, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["migrate", "--dry-run", "--url", old_url]) == 0
+def test_the_command_migrates(old_tables: str, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["migrate", "--dry-run", "--url", old_tables]) == 0
     assert f"would migrate from schema version {OLD_VERSION} to {SCHEMA_VERSION}" in capsys.readouterr().out
-    assert run(["migrate", "--url", old_url]) == 0
+    assert run(["migrate", "--url", old_tables]) == 0
     assert f"migrated from schema version {OLD_VERSION} to {SCHEMA_VERSION}" in capsys.readouterr().out
-    assert run(["migrate", "--url", old_url, "--json"]) == 0
+    assert run(["migrate", "--url", old_tables, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["needed"] is False
-    with threadkeep.open(old_url, migrate=False) as keep:
+    with threadkeep.open(old_tables, migrate=False) as keep:
         assert contents(keep) == expected
+
+
+def test_old_keys_of_valkey_are_used_as_they_are(tmp_path: Path, expected: dict[str, Any]) -> None:
+    url = old_valkey(tmp_path)
+    for options in ({"migrate": False}, {"read_only": True}):
+        with threadkeep.open(url, **options) as keep:
+            assert contents(keep) == expected
+            assert keep.migrate(dry_run=True).found == 0
+    with threadkeep.open(url) as keep:
+        keep.threads()
+        assert keep.migrate(dry_run=True).found == SCHEMA_VERSION
+
+
+def test_later_keys_of_valkey_are_refused(tmp_path: Path) -> None:
+    url = old_valkey(tmp_path)
+    server = Redis(port=urlsplit(url).port or 0)
+    server.hset("own:{000}:schema:", mapping={"version": 9, "readable": SCHEMA_VERSION, "writable": 9})
+    with threadkeep.open(url) as keep, pytest.raises(SchemaTooNew, match="read_only=True"):
+        keep.threads()
+    with threadkeep.open(url, read_only=True) as keep:
+        assert keep.threads()
 
 
 def test_a_storage_without_tables_is_not_created_with_migrate_false(tables_url: str) -> None:

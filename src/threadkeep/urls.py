@@ -246,7 +246,7 @@ def _valkey(url: str, settings: Settings) -> Transport:
     hosts, driver_settings = _parse_hosts(authority, driver_query, parse_url, secure=url.startswith(_SECURE))
     replicas = ours.get("replicas", 0 if settings.durability == "relaxed" else None)
     backend = ValkeyBackend(prefix, ttl * 1000 if ttl is not None else None, tidies=not settings.read_only)
-    options = ValkeyOptions(hosts, driver_settings, replicas, settings.timeout, settings.read_only)
+    options = ValkeyOptions(hosts, driver_settings, replicas, settings.timeout, settings.read_only, settings.migrate)
     return ValkeyServer(backend, options, on_loss=settings.on_loss)
 
 

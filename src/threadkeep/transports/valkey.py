@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from redis import Redis
@@ -24,9 +25,11 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.engine.health.requests import LoadStorageFacts
 from threadkeep.engine.requests import Commit, MeasureStorage, StorageSize
+from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Request, try_call, try_execute
 from threadkeep.transports import valkey_health
+from threadkeep.transports.migrations import log_migration
 from threadkeep.transports.valkey_contact import FirstContact
 from threadkeep.transports.valkey_health import Primary
 from threadkeep.transports.valkey_nodes import DENIED, LOST, Cluster, Node, SingleServer, ValkeyOptions, connect
@@ -59,6 +62,8 @@ class ValkeyServer:
         self.read_only = options.read_only
         self._closed = False
         self._was_reached = False
+        self._schema_use = SchemaUse(options.read_only, options.migrate)
+        self._is_schema_checked = False
         self._start()
         forks.watch(self)
 
@@ -108,6 +113,7 @@ class ValkeyServer:
 
     def _commit(self, requests: Sequence[Commit]) -> list[Outcome]:
         """Send commits, unless they were sent before: then look for their replies."""
+        self._check_schema()
         started, unfinished = time.monotonic(), self._unfinished
         taken = [self._sent_before(request) for request in requests] if unfinished else [None] * len(requests)
         new = [
@@ -191,6 +197,39 @@ class ValkeyServer:
 
         With `durable`, a change succeeds only when as many replicas have it as the options ask for.
         """
+        self._check_schema()
+        return self._send_all(calls, durable=durable)
+
+    def _check_schema(self) -> None:
+        """At first use, check that this code can use what is stored, and state its version. One more round trip."""
+        if self._is_schema_checked:
+            return
+        found = self.schema()
+        if found.version > SCHEMA_VERSION:
+            needs_migration(found, self._schema_use, database="the storage")
+        if found.version < SCHEMA_VERSION and self._schema_use.migrate and not self.read_only:
+            _value(self._send_all([self._backend.set_versions()], durable=False)[0])
+            log_migration("the storage", found.version)
+        self._is_schema_checked = True
+
+    def schema(self) -> SchemaVersions:
+        """Return the schema versions that the storage states. Change nothing."""
+        (reply,) = self._send_all([self._backend.get_versions()], durable=False)
+        version, readable, writable = _value(reply)
+        return SchemaVersions(int(version), int(readable), int(writable)) if version is not None else NO_SCHEMA
+
+    def migrate(self) -> None:
+        """State the schema version of this code, even if the Keep was opened with migrate=False."""
+        if self.read_only:
+            raise ReadOnly
+        self._schema_use, self._is_schema_checked = SchemaUse(), False
+        self.setup()
+
+    def copy_to_file(self, path: Path, on_progress: Callable[[int, int], object]) -> bool:  # noqa: ARG002
+        """Return False: a portable file can hold what servers store."""
+        return False
+
+    def _send_all(self, calls: Sequence[Call], *, durable: bool) -> list[Any]:
         started = time.monotonic()
         pending = [PendingCall(call) for call in calls]
         with self._in_use():

@@ -43,6 +43,7 @@ class ValkeyOptions:
     replicas: int | None = None
     timeout: float = 30.0
     read_only: bool = False
+    migrate: bool = True
 
     @property
     def reply_timeout(self) -> float:

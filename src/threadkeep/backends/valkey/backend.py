@@ -11,6 +11,7 @@ and a commit is one script. A request over many threads asks all partitions and 
     {partition}:k:…     that id for each thread
     {partition}:r:…     runs, and the threads in which they left something
     {partition}:s:…     items that are being copied to a new thread
+    {000}:schema:       the schema version
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from threadkeep.backends.valkey.memories import ValkeyMemories
 from threadkeep.backends.valkey.reads import ValkeyReads
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.requests import Batch
+from threadkeep.engine.schema_versions import SCHEMA_VERSION
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
@@ -75,6 +77,22 @@ class ValkeyBackend:
     def check_committed(reply: Any) -> None:
         """Raise Conflict unless the reply of a commit says that it was applied."""
         check_committed(reply)
+
+    def get_versions(self) -> Call:
+        """Return a call for the schema version, and the oldest versions whose code can read and write these keys.
+
+        Old rows lack fields that later versions added; they are read as they are, so there is nothing to migrate.
+        """
+        return Call("HMGET", (self._schema_key,), ("version", "readable", "writable"))
+
+    def set_versions(self) -> Call:
+        """Return a call that states the version of this code."""
+        fields = ("version", SCHEMA_VERSION, "readable", SCHEMA_VERSION, "writable", SCHEMA_VERSION)
+        return Call("HSET", (self._schema_key,), fields)
+
+    @property
+    def _schema_key(self) -> bytes:
+        return key_of(self._prefix, 0, b"schema", b"")
 
     def probe(self) -> Call:
         """Return a call that reads and changes nothing."""
