@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from redis import Redis
 from redis import exceptions as errors
 
 from threadkeep.backends.valkey.backend import ValkeyBackend
@@ -103,7 +104,7 @@ class ValkeyServer:
     def _commit(self, requests: Sequence[Commit]) -> list[Outcome]:
         """Send commits, unless they were sent before: then look for their replies."""
         started, unfinished = time.monotonic(), self._unfinished
-        taken = [unfinished.take(request) for request in requests] if unfinished else [None] * len(requests)
+        taken = [self._sent_before(request) for request in requests] if unfinished else [None] * len(requests)
         new = [
             PendingCall(self._backend.commit_call(request.batch))
             for request, call in zip(requests, taken, strict=True)
@@ -116,10 +117,18 @@ class ValkeyServer:
         calls = ((request, call or next(sent)) for request, call in zip(requests, taken, strict=True))
         return [self._outcome(request, call, started) for request, call in calls]
 
+    def _sent_before(self, request: Commit) -> PendingCall | None:
+        """Return the call of a commit that was sent before; None if it has to be sent: also if its slot has moved."""
+        call, servers = self._unfinished.take(request), self._servers
+        if call is None or call.pipeline is None or servers is None:
+            return call
+        return call if servers.has(call.pipeline.name, call.call.keys[0]) else None
+
     def _outcome(self, request: Commit, call: PendingCall, started: float) -> Outcome:
         if call.pipeline is None:
             return try_call(lambda: self._backend.check_committed(_value(call.reply)))
         self._unfinished.keep(request, call)
+        self._outages.refresh_soon()  # a replica may take the place of a server that does not reply
         return Failure(self._try_later(call.pipeline.reason(), started))
 
     def setup(self) -> None:
@@ -199,10 +208,6 @@ class ValkeyServer:
                 raise Unavailable(f"the storage refused: {error}") from error
             except ServerDown as error:
                 raise self._try_later(error, started) from error
-            except LOST as error:  # no server has the slot, or it has moved to an unknown one
-                self._handle_loss()
-                self._outages.refresh_soon()
-                raise self._try_later(error, started) from error
             if not waiting:
                 break
         for call in calls:
@@ -222,33 +227,46 @@ class ValkeyServer:
         if isinstance(reply, errors.NoScriptError):
             call.as_text = True
             return True
-        if isinstance(reply, errors.MovedError):
-            servers.move_slot(reply)
-            return True
         if isinstance(reply, errors.AskError):
-            call.importing_node = servers.importing_node(reply)
-            return True
+            return self._redirect(servers, call, reply)
         if isinstance(reply, errors.ResponseError) and str(reply).startswith(_NOT_READY_CODES):
             call.reply = errors.TryAgainError(str(reply))
         if not isinstance(reply, LOST) or isinstance(reply, (*DENIED, ServerDown)):
             return False
         self._handle_loss()
+        if call.unresponsive is None:
+            self._outages.refresh_soon()
+            return False
         if isinstance(reply, errors.TimeoutError) or call.was_lost:
-            if call.unresponsive is not None:
-                self._outages.begin(call.unresponsive, reply)
+            self._outages.begin(call.unresponsive, reply)
             return False
         call.was_lost = True  # it may have been the connection, not the server
+        return True
+
+    def _redirect(self, servers: SingleServer | Cluster, call: PendingCall, reply: errors.AskError) -> bool:
+        try:
+            if isinstance(reply, errors.MovedError):
+                servers.move_slot(reply)
+            else:
+                call.importing_node = servers.importing_node(reply)
+        except LOST as error:  # it names a server that is not known yet
+            call.reply = error
+            self._outages.refresh_soon()
+            return False
         return True
 
     def _measure(self) -> StorageSize:
         """Return the memory that all primaries use, for other applications too."""
         started = time.monotonic()
         with self._in_use():
+            primaries = self._connected(started).primaries()
+            down = next((error for each in primaries if (error := self._outages.error(each.name))), None)
+            if down is not None:
+                raise self._try_later(down, started)
             try:
-                return _storage_size(self._connected(started).primaries())
+                return _storage_size(primaries, self._outages.begin)
             except LOST as error:
                 self._handle_loss()
-                self._outages.refresh_soon()
                 raise self._try_later(error, started) from error
             except errors.RedisError as error:
                 raise Unavailable(f"the storage refused: {error}") from error
@@ -278,7 +296,7 @@ class ValkeyServer:
                 self._servers = self._servers or servers
                 return self._servers
         error = contact.error or errors.TimeoutError("no answer")
-        if isinstance(error, DENIED):
+        if isinstance(error, DENIED) or not isinstance(error, LOST):
             raise Unavailable(f"the storage refused: {error}") from error
         if self._was_reached or contact.was_answered:
             raise self._try_later(error, started) from error
@@ -305,12 +323,16 @@ class ValkeyServer:
         pipelines: dict[str, Pipeline] = {}
         wait_ms = int(self._options.reply_timeout * _WAIT_SHARE * 1000)
         for call in calls:
-            node = call.importing_node or servers.node(call.call.keys[0])
+            try:
+                node = call.importing_node or servers.node(call.call.keys[0])
+            except errors.SlotNotCoveredError as error:
+                call.reply, call.unresponsive = error, None
+                continue
             name = node.name
             if name not in pipelines:
                 replicas = self._replicas_to_wait_for(node) if durable else 0
                 if_any = self._options.replicas is None and not node.lists_replicas
-                pipelines[name] = Pipeline(node.client, replicas, wait_ms, if_any=if_any)
+                pipelines[name] = Pipeline(name, node.client, replicas, wait_ms, if_any=if_any)
             pipelines[name].pending.append(call)
         if self._outages or self._unfinished:
             self._leave_out(pipelines, may_leave=may_leave)
@@ -424,12 +446,16 @@ class _ServerCalls:
         return [_value(reply) for reply in self._server.send(calls, durable=self._durable)]
 
 
-def _storage_size(primaries: Iterable[Primary]) -> StorageSize:
+def _storage_size(primaries: Iterable[Primary], on_loss: Callable[[Redis, Exception], None]) -> StorageSize:
     parts, keys = dict[str, int](), 0
     for name, client, _ in primaries:
-        info: Any = client.info("memory")
-        parts[name] = int(info["used_memory"])
-        keys += int(client.dbsize())
+        try:
+            info: Any = client.info("memory")
+            parts[name] = int(info["used_memory"])
+            keys += int(client.dbsize())
+        except LOST as error:
+            on_loss(client, error)
+            raise
     return StorageSize("valkey", sum(parts.values()), parts, keys=keys)
 
 

@@ -57,11 +57,10 @@ class FirstContact:
         while self._servers is None and not self._is_cancelled.is_set():
             try:
                 self._servers = connect(self._options)
-            except DENIED as error:
+            except Exception as error:  # noqa: BLE001 - whoever waits gets it
                 self.error = error
-                break
-            except LOST as error:
-                self.error = error
+                if isinstance(error, DENIED) or not isinstance(error, LOST):
+                    break
                 limit = self._options.timeout if self.was_answered else _REFUSED_SECONDS
                 if time.monotonic() - began > min(limit, self._options.timeout):
                     break

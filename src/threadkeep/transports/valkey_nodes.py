@@ -87,6 +87,10 @@ class SingleServer:
         """Return the server."""
         return Node(self._client, lists_replicas=False)
 
+    def has(self, name: str, key: bytes) -> bool:  # noqa: ARG002 - there is only one
+        """Return True: every key is on this server."""
+        return True
+
     def refresh(self, unresponsive: str | None = None) -> None:
         """Do nothing: there is no other server."""
 
@@ -130,6 +134,11 @@ class Cluster:
         if not nodes:
             raise errors.SlotNotCoveredError(f"no server has slot {slot}")
         return Node(self._client(nodes[0]), lists_replicas=len(nodes) > 1)
+
+    def has(self, name: str, key: bytes) -> bool:
+        """Return whether the primary of that name has the slot of a key, as far as is known."""
+        nodes = self._nodes.slots_cache.get(key_slot(key))
+        return not nodes or nodes[0].name == name
 
     def _client(self, node: Any) -> Redis:
         if node.redis_connection is None:

@@ -13,7 +13,7 @@ from redis import exceptions as errors
 
 from threadkeep.backends.valkey.calls import Call, script
 from threadkeep.errors import Unavailable
-from threadkeep.transports.valkey_nodes import LOST, Node, client_name
+from threadkeep.transports.valkey_nodes import LOST, Node
 
 _INFO = ("INFO", "replication")
 
@@ -66,11 +66,12 @@ class Pipeline:
     With `if_any`, a server that has lost its replicas meanwhile is enough; `has_replica` is then False.
     """
 
-    def __init__(self, client: Redis, replicas: int | None, wait_ms: int, *, if_any: bool = False) -> None:
+    def __init__(self, name: str, client: Redis, replicas: int | None, wait_ms: int, *, if_any: bool = False) -> None:
         self.pending: list[PendingCall] = []
         self.has_replica: bool | None = None
         self.lacks_replicas = False
         """Whether fewer replicas than wanted have confirmed the changes."""
+        self.name = name
         self._client = client
         self._replicas = replicas
         self._received = 0
@@ -115,8 +116,7 @@ class Pipeline:
 
     def reason(self) -> Exception:
         """Return what is to be waited for."""
-        name = client_name(self._client)
-        return errors.TimeoutError(f"{'the replicas of ' if self.is_waiting else ''}{name} did not reply yet")
+        return errors.TimeoutError(f"{'the replicas of ' if self.is_waiting else ''}{self.name} did not reply yet")
 
     @property
     def is_waiting(self) -> bool:
@@ -125,7 +125,7 @@ class Pipeline:
 
     def give_up(self) -> None:
         """Let each call without a reply fail."""
-        self._fail(errors.TimeoutError(f"Timeout reading from {client_name(self._client)}"), self.pending)
+        self._fail(errors.TimeoutError(f"Timeout reading from {self.name}"), self.pending)
         self._release()
 
     def _receive(self, patience: float | None) -> bool:
@@ -153,7 +153,7 @@ class Pipeline:
 
     def _has_replica(self, info: Any) -> bool:
         if isinstance(info, Exception):
-            self._refuse(f"{client_name(self._client)} does not report its replicas ({info})")
+            self._refuse(f"{self.name} does not report its replicas ({info})")
             return False
         self.has_replica = "state=online" in (info.decode() if isinstance(info, bytes) else str(info))
         return self.has_replica
@@ -181,8 +181,9 @@ class Pipeline:
             self._send([_INFO])
             if not self._has_replica(self._read()):
                 return
-        name = client_name(self._client)
-        self._refuse(f"{acknowledged} of {wanted} replicas of {name} have acknowledged it, see INFO replication there")
+        self._refuse(
+            f"{acknowledged} of {wanted} replicas of {self.name} have acknowledged it, see INFO replication there"
+        )
 
     def _refuse(self, reason: str) -> None:
         """Make each call that succeeded fail: its change is not as durable as it has to be."""
