@@ -93,13 +93,18 @@ class ValkeyServer:
         return {**facts, "read_only": self.read_only, "expires": self._backend.expires}
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
-        """Execute changes: commits side by side, others one after the other."""
+        """Execute changes: commits side by side, then the others one after the other."""
         if self.read_only:
             raise ReadOnly
-        if not all(isinstance(request, Commit) for request in requests):
-            executor = _ServerCalls(self, durable=True)
-            return [try_execute(lambda each: self._backend.answer(executor, each), request) for request in requests]
-        return self._commit([request for request in requests if isinstance(request, Commit)])
+        commits = [request for request in requests if isinstance(request, Commit)]
+        committed = iter(self._commit(commits) if commits else ())
+        executor = _ServerCalls(self, durable=True)
+        return [
+            next(committed)
+            if isinstance(request, Commit)
+            else try_execute(lambda each: self._backend.answer(executor, each), request)
+            for request in requests
+        ]
 
     def _commit(self, requests: Sequence[Commit]) -> list[Outcome]:
         """Send commits, unless they were sent before: then look for their replies."""
@@ -297,7 +302,7 @@ class ValkeyServer:
                 return self._servers
         error = contact.error or errors.TimeoutError("no answer")
         if isinstance(error, DENIED) or not isinstance(error, LOST):
-            raise Unavailable(f"the storage refused: {error}") from error
+            raise Unavailable(f"the storage at {self._options.addresses} refused: {error}") from error
         if self._was_reached or contact.was_answered:
             raise self._try_later(error, started) from error
         raise Unavailable(f"cannot connect to Valkey at {self._options.addresses}: {error}") from error

@@ -15,7 +15,7 @@ from threadkeep.transports.valkey_nodes import DENIED, LOST, Cluster, SingleServ
 
 _SECONDS = 2.5
 """How long a caller waits for an answer."""
-_REFUSED_SECONDS = 1.0
+_REFUSED_SECONDS = 0.5
 """How long to go on if no server can be reached: one may just be starting."""
 _PAUSE = 0.1
 
