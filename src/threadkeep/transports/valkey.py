@@ -30,7 +30,7 @@ from threadkeep.transports import valkey_health
 from threadkeep.transports.valkey_contact import FirstContact
 from threadkeep.transports.valkey_health import Primary
 from threadkeep.transports.valkey_nodes import DENIED, LOST, Cluster, Node, SingleServer, ValkeyOptions, connect
-from threadkeep.transports.valkey_outages import Outages, ServerDown
+from threadkeep.transports.valkey_outages import Outages, ServerDown, reason_of
 from threadkeep.transports.valkey_pipeline import PendingCall, Pipeline
 from threadkeep.transports.valkey_unfinished import UnfinishedCommits
 
@@ -218,10 +218,11 @@ class ValkeyServer:
         for call in calls:
             reply = call.reply if call.pipeline is None else None
             if isinstance(reply, (*LOST, *_NOT_READY, errors.AskError)) and not isinstance(reply, DENIED):
-                call.reply = self._try_later(reply, started)
+                call.reply = self._try_later(reply, started, call.unresponsive)
 
-    def _try_later(self, error: Exception, started: float) -> TryLater:
-        away = Unavailable(f"the storage did not answer: {error}")
+    def _try_later(self, error: Exception, started: float, server: Redis | None = None) -> TryLater:
+        reason = str(error) if server is None else reason_of(server, error)
+        away = Unavailable(f"the storage did not answer: {reason}")
         away.__cause__ = error
         return TryLater(away, started=started, timeout=self._options.timeout)
 

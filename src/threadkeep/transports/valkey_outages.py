@@ -29,6 +29,12 @@ class ServerDown(errors.ConnectionError):
     """The server did not answer the last time, and it has not answered since."""
 
 
+def reason_of(client: Redis, error: Exception) -> str:
+    """Return what went wrong, with the server's name."""
+    name, text = client_name(client), str(error)
+    return text if name in text else f"{name}: {text}"
+
+
 class Outages:
     """The servers that are down. `refresh` asks the other servers which of them has which slots."""
 
@@ -57,7 +63,7 @@ class Outages:
         if outage is None:
             return None
         outage.last_asked = time.monotonic()
-        return ServerDown(outage.reason if name in outage.reason else f"{name}: {outage.reason}")
+        return ServerDown(outage.reason)
 
     def begin(self, client: Redis, error: Exception) -> None:
         """Mark a server as down until it answers. Does nothing if it is down already."""
@@ -106,7 +112,7 @@ class _Outage:
 
     def __init__(self, client: Redis, error: Exception) -> None:
         self._client = client
-        self.reason = str(error)
+        self.reason = reason_of(client, error)
         self.was_slow = isinstance(error, errors.TimeoutError)
         """Whether it replied too late, but has replied to all questions since."""
         self.last_asked = time.monotonic()
@@ -116,7 +122,7 @@ class _Outage:
         try:
             self._client.ping()
         except LOST as error:
-            self.reason, self.was_slow = str(error), False
+            self.reason, self.was_slow = reason_of(self._client, error), False
             return time.monotonic() - self.last_asked > _FORGET_SECONDS
         except errors.RedisError:
             return True
