@@ -117,6 +117,12 @@ ALTER TABLE tk_threads ALTER COLUMN tick DROP DEFAULT;
 ALTER TABLE tk_threads DROP COLUMN hour;
 CREATE INDEX tk_threads_tick ON tk_threads (tenant, tick);
 
+-- schema-5: checksums of memories and vectors; NULL in rows that were written before
+ALTER TABLE tk_memories ADD COLUMN vectors integer;
+ALTER TABLE tk_memories ADD COLUMN checksum bigint;
+ALTER TABLE tk_memories ADD COLUMN times bigint;
+ALTER TABLE tk_vectors ADD COLUMN checksum bigint;
+
 -- this-thread: a thread by number, and by key in case two keys have the same number
 t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
 

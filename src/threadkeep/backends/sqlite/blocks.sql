@@ -137,6 +137,12 @@ CREATE VIRTUAL TABLE tk_words USING fts5(
     words, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0'
 );
 
+-- schema-5: checksums of memories and vectors; NULL in rows that were written before
+ALTER TABLE tk_memories ADD COLUMN vectors INTEGER;
+ALTER TABLE tk_memories ADD COLUMN checksum INTEGER;
+ALTER TABLE tk_memories ADD COLUMN times INTEGER;
+ALTER TABLE tk_vectors ADD COLUMN checksum INTEGER;
+
 -- memory-key: the unique key of a memory
 memory
 

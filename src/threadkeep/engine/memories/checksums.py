@@ -1,0 +1,140 @@
+"""Checksums of memories and vectors. Every read compares them, so that a damaged row raises Corrupt and is not served.
+
+A memory's `checksum` covers tenant, namespace, key, ttl, number of vectors and value. The database sets some of its
+times (a replaced memory keeps `created`, a refresh moves `expires`), so `times` is their sum, and the statements that
+change a time change the sum. A vector's checksum covers its memory, its field, how many vectors the memory has, the
+namespace and the numbers; SQL databases add the vector's sequence number to it. Rows that were written before there
+were checksums have None and are not compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from threadkeep.engine.health.requests import MALFORMED_ROW_ERRORS, decode_lossy
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, decode, memory_number
+from threadkeep.engine.memories.requests import MemoryRow, VectorRow
+from threadkeep.errors import Corrupt
+
+_MAX_TIME = 1 << 57
+"""Later than the year 4000. A memory without checksums may not have a time outside of this."""
+_WAY_ON = "delete it, or put it again"
+
+
+class StoredVector(NamedTuple):
+    """A vector as it is stored. `checksum` is without the sequence number."""
+
+    memory: int
+    field: int
+    space: bytes
+    vector: bytes
+    checksum: int | None
+
+
+def memory_checksum(tenant: str, space: bytes, key: bytes, ttl: float | None, vectors: int, value: bytes) -> int:
+    """Return the checksum of a memory. `space` is its encoded namespace, `value` its JSON text."""
+    alive = None if ttl is None else ttl + 0.0  # SQLite stores -0.0 as 0.0
+    head = f"{tenant}\0{len(space)},{len(key)},{alive!r},{vectors}".encode("utf-8", "surrogatepass")
+    return crc32(value, crc32(b"%b\0%b%b" % (head, space, key)))
+
+
+def sum_of_times(created: int, updated: int, expires: int | None) -> int:
+    """Return the value of the column `times`."""
+    return created + updated + (expires or 0)
+
+
+def vector_checksum(memory: int, field: int, count: int, space: bytes, vector: bytes) -> int:
+    """Return the checksum of a vector of a memory that has `count` vectors."""
+    return crc32(vector, crc32(b"%d,%d,%d,%b" % (memory, field, count, space)))
+
+
+def read_memory(
+    tenant: str,
+    number: int | None,
+    space: bytes,
+    key: bytes,
+    value: bytes | str,
+    created: int,
+    updated: int,
+    expires: int | None,
+    ttl: float | None,
+    vectors: int | None,
+    checksum: int | None,
+    times: int | None,
+) -> MemoryRow:
+    """Return the memory in a stored row. Corrupt if it cannot be decoded or is not what was stored.
+
+    `number` is the number that the memory was looked up by, or None if it was not.
+    """
+    try:
+        data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
+        text = data.decode("utf-8", "surrogatepass")
+        row = MemoryRow(decode(space), key.decode("utf-8", "surrogatepass"), text, created, updated, expires, ttl)
+        if checksum is None and times is None:
+            _check_types(row)
+        elif times != created + updated + (expires or 0):
+            raise ValueError("its times do not match their checksum")
+        elif checksum != memory_checksum(tenant, space, key, ttl, vectors or 0, data):
+            raise ValueError("it does not match its checksum")
+        if number is not None and number != memory_number(tenant, row.memory_key):
+            raise ValueError(f"it was found under the number {number}, which is not its own")
+    except MALFORMED_ROW_ERRORS as error:
+        raise Corrupt(f"{_lossy_name(space, key, number)} is damaged: {_reason(error)}; {_WAY_ON}") from error
+    return row
+
+
+def _check_types(row: MemoryRow) -> None:
+    """Raise ValueError unless the times and the ttl of a memory without checksums can be used."""
+    times = [row.created, row.updated, *([] if row.expires is None else [row.expires])]
+    if any(type(time) is not int or not -_MAX_TIME < time < _MAX_TIME for time in times):
+        raise ValueError("one of its times is not a time")
+    if row.ttl is not None and not (type(row.ttl) is float and 0 <= row.ttl < _MAX_TIME):
+        raise ValueError("its ttl is not a number of minutes")
+
+
+def read_vectors(stored: Sequence[StoredVector]) -> tuple[VectorRow, ...]:
+    """Return vectors; those of a memory are all there or none. Corrupt if one is missing or not what was stored."""
+    counts = Counter(each.memory for each in stored)
+    return tuple([check_vector(each, counts[each.memory]) for each in stored])
+
+
+def check_vector(stored: StoredVector, count: int) -> VectorRow:
+    """Return one of the `count` vectors of a memory. Corrupt as in `read_vectors`."""
+    memory, field, space, vector, checksum = stored
+    try:
+        if checksum is not None and checksum != vector_checksum(memory, field, count, space, vector):
+            raise ValueError("it does not match its checksum, or another vector of the memory is missing")
+        return VectorRow(memory, field, decode(space), vector)
+    except MALFORMED_ROW_ERRORS as error:
+        raise Corrupt(
+            f"vector {field} of memory number {memory} in {_lossy_namespace(space)} is damaged: {_reason(error)}; "
+            "`threadkeep verify` names the memory: put it again"
+        ) from error
+
+
+def memory_name(namespace: Namespace, key: str) -> str:
+    """Return a memory's name for messages."""
+    return f"memory {key!r} in {'/'.join(namespace)}"
+
+
+def damaged_memory(key: MemoryKey, why: str) -> Corrupt:
+    """Return the error for a memory that is damaged."""
+    return Corrupt(f"{memory_name(*key)} is damaged: {why}; {_WAY_ON}")
+
+
+def _lossy_name(space: Any, key: Any, number: int | None) -> str:
+    text = decode_lossy(key)
+    name = f"memory {text!r} in {_lossy_namespace(space)}" if text is not None else "a memory"
+    return name if number is None else f"{name} (number {number})"
+
+
+def _lossy_namespace(space: Any) -> str:
+    return (decode_lossy(space) or "an unreadable namespace").replace("\x00\x01", "/").rstrip("/")
+
+
+def _reason(error: Exception) -> str:
+    """Return our own messages as they are, and others with their type."""
+    return str(error) if type(error) is ValueError else repr(error)
