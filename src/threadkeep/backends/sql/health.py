@@ -120,7 +120,7 @@ def _inspect_memories(db: SqlContext, request: InspectMemories) -> StoredMemoryP
 
 def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) -> StoredMemory:
     number, part, *stored = row
-    problems, read, count = list[str](), None, stored[-3] if isinstance(stored[-3], int) else None
+    problems, read, count = list[str](), None, None
     try:
         key = MemoryKey(decode(stored[0]), from_bytes(stored[1]))
         if number != memory_number(tenant, key) or part != partition_number(tenant, key.namespace[0]):
@@ -128,7 +128,7 @@ def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) ->
     except MALFORMED_ROW_ERRORS as error:
         return StoredMemory(number, None, None, {}, None, (f"its namespace or key cannot be read: {error!r}",))
     try:
-        read = read_memory(tenant, None, *stored)
+        read, count = read_memory(tenant, None, *stored), stored[-3]
     except Corrupt as error:
         problems.append(str(error))
     sizes: dict[int, int] = {}

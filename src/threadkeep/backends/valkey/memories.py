@@ -28,6 +28,7 @@ from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.memories.checksums import (
     StoredVector,
     check_vector,
+    damaged_row,
     memory_checksum,
     read_memory,
     sum_of_times,
@@ -375,14 +376,16 @@ def _pack_memory(tenant: str, namespace: bytes, row: MemoryRow, vectors: int) ->
 
 def memory_row(tenant: str, field: bytes, stored: bytes) -> MemoryRow:
     """Read a memory as it is stored; Corrupt if it is damaged. Older ones have no checksums."""
+    number = namespace = key = None
     try:
-        number, (created, updated, expires, count, ttl, *check) = parse_number(field), _read_start(stored)
-        namespace, key, value, *checksum = ormsgpack.unpackb(stored[stored.index(b"\n") + 1 :])
+        number = parse_number(field)
+        namespace, key, value, *checksum = ormsgpack.unpackb(stored.partition(b"\n")[2])
+        created, updated, expires, count, ttl, *check = _read_start(stored)
         times = sum_of_times(created, updated, expires)
         if len(check) != len(checksum):
             raise ValueError("one of its checksums is missing")
     except MALFORMED_ROW_ERRORS as error:
-        raise Corrupt(f"memory number {decode_lossy(field)} is damaged: {error!r}; see `threadkeep verify`") from error
+        raise damaged_row(namespace, key, number, error) from error
     checks = (checksum[0], times) if checksum else (None, None)
     return read_memory(tenant, number, namespace, key, value, created, updated, expires, ttl, count, *checks)
 

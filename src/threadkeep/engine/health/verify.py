@@ -124,7 +124,7 @@ def _value_problems(memory: StoredMemory) -> Iterator[str]:
 def _vector_problems(memory: StoredMemory, dims: int | None) -> Iterator[str]:
     """Vectors are numbered from 0, consist of whole floats, and have the dimensions of the store's index."""
     count = len(memory.vectors) if memory.vector_count is None else memory.vector_count
-    if sorted(memory.vectors) != list(range(count)):
+    if len(memory.vectors) != count or sorted(memory.vectors) != list(range(len(memory.vectors))):
         yield f"some of its vectors are missing: it has {sorted(memory.vectors)}, and should have {count}"
     sizes = set(memory.vectors.values())
     if any(size % _FLOAT or size <= 0 for size in sizes):

@@ -82,7 +82,7 @@ def read_memory(
         if number is not None and number != memory_number(tenant, row.memory_key):
             raise ValueError(f"it was found under the number {number}, which is not its own")
     except MALFORMED_ROW_ERRORS as error:
-        raise Corrupt(f"{_lossy_name(space, key, number)} is damaged: {_reason(error)}; {_WAY_ON}") from error
+        raise damaged_row(space, key, number, error) from error
     return row
 
 
@@ -125,10 +125,12 @@ def damaged_memory(key: MemoryKey, why: str) -> Corrupt:
     return Corrupt(f"{memory_name(*key)} is damaged: {why}; {_WAY_ON}")
 
 
-def _lossy_name(space: Any, key: Any, number: int | None) -> str:
+def damaged_row(space: Any, key: Any, number: int | None, error: Exception) -> Corrupt:
+    """Return the error for a row of a memory that cannot be read. It names the memory as far as possible."""
     text = decode_lossy(key)
     name = f"memory {text!r} in {_lossy_namespace(space)}" if text is not None else "a memory"
-    return name if number is None else f"{name} (number {number})"
+    numbered = name if number is None else f"{name} (number {number})"
+    return Corrupt(f"{numbered} is damaged: {_reason(error)}; {_WAY_ON}")
 
 
 def _lossy_namespace(space: Any) -> str:
