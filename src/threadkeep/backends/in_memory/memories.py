@@ -155,9 +155,9 @@ class InMemoryMemories:
 
     def _list_namespaces(self, request: ListNamespaces) -> tuple[Namespace, ...]:
         memories = self._of(request.tenant)
-        found = {row.namespace: row.memory_key for row in memories.unexpired(request.prefix, request.now)}
+        found = {row.namespace: row for row in memories.unexpired(request.prefix, request.now)}
         listed = sorted(each for each in found if request.after is None or each > request.after)[: request.limit]
-        return tuple(_read(memories, request.tenant, found[each]).namespace for each in listed)
+        return tuple(_read(memories, request.tenant, found[each].memory_key).namespace for each in listed)
 
     def _count_memories(self, request: CountMemories) -> int:
         return sum(1 for _ in self._of(request.tenant).unexpired((), request.now))

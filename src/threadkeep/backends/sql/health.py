@@ -22,10 +22,9 @@ from threadkeep.engine.health.requests import (
     StoredMemoryPage,
     ThreadEntry,
     UnreadableRow,
-    decode_lossy,
     read_each_row,
 )
-from threadkeep.engine.identity import CUBE, GRAPH, from_bytes, to_bytes, unpack_id
+from threadkeep.engine.identity import CUBE, GRAPH, decode_lossy, from_bytes, to_bytes, unpack_id
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.memories.checksums import check_vector, read_memory
 from threadkeep.engine.memories.namespaces import MemoryKey, decode, memory_number, partition_number

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sql.rows import Row
-from threadkeep.engine.health.requests import MALFORMED_ROW_ERRORS
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.memories.checksums import (
+    MALFORMED_MEMORY_ERRORS,
     StoredVector,
     damaged_memory,
     memory_checksum,
@@ -167,7 +167,7 @@ def _sweep_memories(db: SqlContext, request: SweepMemories) -> int:
     for number, tenant, namespace, key in db.rows("expired-memories", now=request.now, limit=request.limit):
         try:
             owner, memory_key = from_bytes(tenant), MemoryKey(decode(namespace), from_bytes(key))
-        except MALFORMED_ROW_ERRORS:
+        except MALFORMED_MEMORY_ERRORS:
             continue
         if number == memory_number(owner, memory_key):
             by_tenant.setdefault(owner, []).append(memory_key)
@@ -222,14 +222,24 @@ def _list_memories(db: SqlContext, request: ListMemories) -> tuple[MemoryRow, ..
         values |= {"after_updated": updated, "after_space": encode(namespace), "after_key": to_bytes(key)}
     block = "list-memories-below" if request.prefix else "list-memories"
     sql = db.dialect.sql[block].replace("{conditions}", _AND.join(conditions))
-    rows = db.cursor.rows(sql, values | {"limit": request.limit, "offset": request.offset})
+    rows = _filtered_rows(db, request.tenant, sql, values | {"limit": request.limit, "offset": request.offset})
     return tuple([read_memory(request.tenant, None, *row[1:]) for row in rows])
 
 
 def _find_matching(db: SqlContext, request: FindMatching) -> frozenset[int]:
     conditions, values = memory_conditions(db, request)
     sql = db.dialect.sql["matching-memories"].replace("{conditions}", _AND.join(conditions))
-    return frozenset(row[0] for row in db.cursor.rows(sql, values))
+    return frozenset(row[0] for row in _filtered_rows(db, request.tenant, sql, values))
+
+
+def _filtered_rows(db: SqlContext, tenant: str, sql: str, values: dict[str, Any]) -> list[Row]:
+    """Return the rows of a statement with a filter. If the database finds a value that is not JSON, name the memory."""
+    try:
+        return db.cursor.rows(sql, values)
+    except Corrupt:
+        for row in db.rows("malformed-memories", tenant=to_bytes(tenant)):
+            read_memory(tenant, *row)
+        raise
 
 
 def _find_expired(db: SqlContext, request: FindExpired) -> frozenset[int]:
@@ -252,7 +262,7 @@ def _read_namespace(request: ListNamespaces, space: bytes, number: int, key: byt
         times_are_right = total in (None, sum_of_times(created or 0, updated or 0, expires))
         if is_alive and times_are_right and number == memory_number(request.tenant, memory_key):
             return memory_key.namespace
-    except MALFORMED_ROW_ERRORS as error:
+    except MALFORMED_MEMORY_ERRORS as error:
         raise Corrupt(f"the namespace of memory number {number} cannot be read: {error!r}") from error
     raise damaged_memory(memory_key, "its namespace, key or times are not what was stored")
 
@@ -290,7 +300,7 @@ def _read_partition(tenant: str, part: int, first: bytes, seq: int, drops: int) 
         segment = from_bytes(first)
         if part == partition_number(tenant, segment) and seq >= 0 and drops >= 0:
             return part, segment, (seq, drops)
-    except MALFORMED_ROW_ERRORS as error:
+    except MALFORMED_MEMORY_ERRORS as error:
         raise Corrupt(f"the row of partition number {part} cannot be read: {error!r}") from error
     raise Corrupt(f"the row of partition {segment!r} is damaged: see `threadkeep verify`")
 
@@ -315,7 +325,7 @@ def stored_vector(
         return StoredVector(
             memory, field, space, db.dialect.unpack_vector(vector), None if checksum is None else checksum - seq
         )
-    except MALFORMED_ROW_ERRORS as error:
+    except MALFORMED_MEMORY_ERRORS as error:
         raise Corrupt(f"vector {field} of memory number {memory} cannot be read: {error!r}") from error
 
 

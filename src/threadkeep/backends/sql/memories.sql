@@ -2,8 +2,8 @@
 -- and key. Its partition goes with the number, so that a database that distributes partitions knows where to look.
 
 -- memory-columns: the columns of a memory, in the order that `checksums.read_memory` takes
--- Text comes as bytes, so that invalid UTF-8 is found in one row and does not stop the others.
-m.memory, CAST(m.space AS BLOB), CAST(m.key AS BLOB), CAST(m.value AS BLOB), {checked-columns}
+-- The value comes as bytes, so that invalid UTF-8 is found where the memory can be named.
+m.memory, m.space, m.key, CAST(m.value AS BLOB), {checked-columns}
 
 -- checked-columns: the other columns of a memory
 m.created, m.updated, m.expires, m.ttl, m.vectors, m.checksum, m.times

@@ -161,6 +161,9 @@ tk_memories m INDEXED BY tk_memories_updated
 -- memories-below: with a prefix: read the index by namespace, and sort the few rows that it finds
 tk_memories m INDEXED BY tk_memories_space
 
+-- malformed-memories: memories whose value is not JSON, so that no filter can be evaluated
+SELECT {memory-columns} FROM tk_memories m WHERE m.tenant = :tenant AND NOT json_valid(m.value) LIMIT 1;
+
 -- put-words: add or replace the full-text entry of a memory
 INSERT OR REPLACE INTO tk_words (rowid, words) SELECT n, :words FROM tk_memories WHERE memory = :memory;
 

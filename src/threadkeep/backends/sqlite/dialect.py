@@ -31,6 +31,6 @@ class SqliteDialect(SqlBackend):
         return itemlog.unpack_ranges(stored)
 
     def prefilter(self, filter: FilterNode) -> tuple[str, dict[str, Any]]:
-        """Use SQLite's JSON functions on the stored text. Text that is damaged passes, so that reading it raises."""
+        """Use SQLite's JSON functions on the stored text."""
         condition, operands = filters.condition(filter, "m.value")
-        return name_parameters(f"CASE WHEN json_valid(m.value) THEN ({condition}) ELSE 1 END", "?", operands)
+        return name_parameters(condition, "?", operands)

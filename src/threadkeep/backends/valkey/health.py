@@ -22,10 +22,9 @@ from threadkeep.engine.health.requests import (
     StoredMemoryPage,
     ThreadEntry,
     UnreadableRow,
-    decode_lossy,
     read_each_row,
 )
-from threadkeep.engine.identity import ThreadKey, to_bytes
+from threadkeep.engine.identity import ThreadKey, decode_lossy, to_bytes
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.namespaces import decode, encode

@@ -23,9 +23,9 @@ import ormsgpack
 
 from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor, merge_by_score
 from threadkeep.backends.valkey.keys import PARTITIONS, key_of
-from threadkeep.engine.health.requests import MALFORMED_ROW_ERRORS, decode_lossy
-from threadkeep.engine.identity import to_bytes
+from threadkeep.engine.identity import decode_lossy, to_bytes
 from threadkeep.engine.memories.checksums import (
+    MALFORMED_MEMORY_ERRORS,
     StoredVector,
     check_vector,
     damaged_row,
@@ -360,7 +360,7 @@ def vector_row(field: bytes, stored: bytes) -> VectorRow:
         head, _, rest = stored.partition(b":")
         length, count, checksum = map(int, head.split(b",")) if b"," in head else (int(head), 0, None)
         found = StoredVector(*_vector_id(field), rest[:length], rest[length:], checksum)
-    except MALFORMED_ROW_ERRORS as error:
+    except MALFORMED_MEMORY_ERRORS as error:
         raise Corrupt(f"vector {decode_lossy(field)} cannot be read: {error!r}") from error
     return check_vector(found, count)
 
@@ -379,25 +379,24 @@ def memory_row(tenant: str, field: bytes, stored: bytes) -> MemoryRow:
     number = namespace = key = None
     try:
         number = parse_number(field)
-        namespace, key, value, *checksum = ormsgpack.unpackb(stored.partition(b"\n")[2])
-        created, updated, expires, count, ttl, *check = _read_start(stored)
-        times = sum_of_times(created, updated, expires)
-        if len(check) != len(checksum):
-            raise ValueError("one of its checksums is missing")
-    except MALFORMED_ROW_ERRORS as error:
+        namespace, key, value, *rest = ormsgpack.unpackb(stored.partition(b"\n")[2])
+        created, updated, expires, count, ttl, is_checked = _read_start(stored)
+        checks = (rest[-1], sum_of_times(created, updated, expires)) if is_checked else (None, None)
+        if rest and not is_checked:
+            raise ValueError("the checksum of its times is missing")
+    except MALFORMED_MEMORY_ERRORS as error:
         raise damaged_row(namespace, key, number, error) from error
-    checks = (checksum[0], times) if checksum else (None, None)
     return read_memory(tenant, number, namespace, key, value, created, updated, expires, ttl, count, *checks)
 
 
 def _read_start(stored: bytes) -> tuple[Any, ...]:
-    """Return created, updated, expires, number of vectors and ttl; also their checksum, if there is one."""
+    """Return created, updated, expires, number of vectors, ttl, and whether they have a checksum."""
     created, updated, expires, count, ttl, *check = stored.partition(b"\n")[0].split(b",")
     plain = b",".join((created, updated, expires, count, ttl))
     if check and check != [sha1(plain, usedforsecurity=False).hexdigest()[:8].encode()]:
         raise ValueError("its times do not match their checksum")
     times = int(created), int(updated), int(expires) if expires else None
-    return (*times, int(count), float(ttl) if ttl else None, *check)
+    return (*times, int(count), float(ttl) if ttl else None, bool(check))
 
 
 def _expired_keys(tenant: str, stored: Iterable[tuple[bytes, bytes]], now: int) -> Iterator[MemoryKey]:

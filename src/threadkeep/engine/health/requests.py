@@ -162,8 +162,3 @@ def read_each_row(
         except MALFORMED_ROW_ERRORS as error:
             unreadable.append(describe(row)._replace(message=f"it is malformed: {error!r}"))
     return tuple(readable), tuple(unreadable)
-
-
-def decode_lossy(data: Any) -> str | None:
-    """Decode bytes as text, with invalid UTF-8 escaped; None if `data` is not bytes."""
-    return bytes(data).decode("utf-8", "backslashreplace") if isinstance(data, (bytes, memoryview, bytearray)) else None

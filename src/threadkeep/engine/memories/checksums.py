@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from threadkeep.engine.health.requests import MALFORMED_ROW_ERRORS, decode_lossy
+from threadkeep.engine.identity import decode_lossy
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, decode, memory_number
 from threadkeep.engine.memories.requests import MemoryRow, VectorRow
 from threadkeep.errors import Corrupt
 
+MALFORMED_MEMORY_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What decoding a damaged memory or vector may raise."""
 _MAX_TIME = 1 << 57
 """Later than the year 4000. A memory without checksums may not have a time outside of this."""
 _WAY_ON = "delete it, or put it again"
@@ -36,9 +38,8 @@ class StoredVector(NamedTuple):
 
 def memory_checksum(tenant: str, space: bytes, key: bytes, ttl: float | None, vectors: int, value: bytes) -> int:
     """Return the checksum of a memory. `space` is its encoded namespace, `value` its JSON text."""
-    alive = None if ttl is None else ttl + 0.0  # SQLite stores -0.0 as 0.0
-    head = f"{tenant}\0{len(space)},{len(key)},{alive!r},{vectors}".encode("utf-8", "surrogatepass")
-    return crc32(value, crc32(b"%b\0%b%b" % (head, space, key)))
+    minutes = ttl or (None if ttl is None else 0.0)  # SQLite stores -0.0 as 0.0
+    return crc32(value, crc32(b"%a,%a,%d,%d,%b%b" % (tenant, minutes, vectors, len(space), space, key)))
 
 
 def sum_of_times(created: int, updated: int, expires: int | None) -> int:
@@ -81,7 +82,7 @@ def read_memory(
             raise ValueError("it does not match its checksum")
         if number is not None and number != memory_number(tenant, row.memory_key):
             raise ValueError(f"it was found under the number {number}, which is not its own")
-    except MALFORMED_ROW_ERRORS as error:
+    except MALFORMED_MEMORY_ERRORS as error:
         raise damaged_row(space, key, number, error) from error
     return row
 
@@ -108,7 +109,7 @@ def check_vector(stored: StoredVector, count: int) -> VectorRow:
         if checksum is not None and checksum != vector_checksum(memory, field, count, space, vector):
             raise ValueError("it does not match its checksum, or another vector of the memory is missing")
         return VectorRow(memory, field, decode(space), vector)
-    except MALFORMED_ROW_ERRORS as error:
+    except MALFORMED_MEMORY_ERRORS as error:
         raise Corrupt(
             f"vector {field} of memory number {memory} in {_lossy_namespace(space)} is damaged: {_reason(error)}; "
             "`threadkeep verify` names the memory: put it again"
