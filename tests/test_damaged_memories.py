@@ -128,6 +128,19 @@ def test_a_damaged_memory_can_be_deleted_or_put_again(url: str, names: Sequence[
             assert keep.verify().problems == []
 
 
+def test_a_put_over_a_memory_with_a_damaged_key_says_so_and_a_delete_removes_it(tables_url: str) -> None:
+    with threadkeep.open(tables_url, index=INDEX) as keep:
+        seed(keep)
+        sql_executor(tables_url)("UPDATE tk_memories SET key = :new WHERE key = :old", {"new": b"bear", "old": b"pear"})
+        with pytest.raises(Corrupt, match="'bear' in users/ada"):
+            keep.store.put(HOME, "pear", {"text": "pear"})
+        with pytest.raises(Corrupt, match="'bear' in users/ada"):
+            keep.store.get(HOME, "pear")
+        keep.store.delete(HOME, "pear")
+        keep.store.put(HOME, "pear", {"text": "pear"})
+        assert keep.verify().problems == []
+
+
 def test_a_sweep_leaves_a_memory_whose_expiry_is_damaged(tables_url: str) -> None:
     with threadkeep.open(tables_url, index=INDEX) as keep:
         seed(keep)

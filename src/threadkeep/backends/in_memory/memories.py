@@ -141,7 +141,7 @@ class InMemoryMemories:
     def _get_memories_by_number(self, request: GetMemoriesByNumber) -> dict[int, MemoryRow]:
         memories = self._of(request.tenant)
         numbers = (number for number in request.numbers if number in memories.numbers)
-        rows = {number: _read(memories, request.tenant, memories.numbers[number], number) for number in numbers}
+        rows = {number: _read(memories, request.tenant, memories.numbers[number]) for number in numbers}
         return {number: row for number, row in rows.items() if not _is_expired(row, request.now)}
 
     def _list_memories(self, request: ListMemories) -> tuple[MemoryRow, ...]:
@@ -206,14 +206,14 @@ class InMemoryMemories:
         )
 
 
-def _read(memories: _Tenant, tenant: str, key: MemoryKey, number: int | None = None) -> MemoryRow:
+def _read(memories: _Tenant, tenant: str, key: MemoryKey) -> MemoryRow:
     """Return a memory after comparing it with its checksums."""
     if key not in memories.rows or key not in memories.checksums:
         raise damaged_memory(key, "its row or its checksum is missing")
     (namespace, own_key, value, created, updated, expires, ttl), vectors, _ = memories.rows[key]
     checks = (len(vectors), memories.checksums[key].row, memories.checksums[key].times)
     stored = (encode(namespace), to_bytes(own_key), value)
-    row = read_memory(tenant, number, *stored, created, updated, expires, ttl, *checks)
+    row = read_memory(tenant, memory_number(tenant, key), *stored, created, updated, expires, ttl, *checks)
     if row.memory_key != key:
         raise damaged_memory(key, "another memory is in its place")
     return row
@@ -263,7 +263,7 @@ def _checksums(tenant: str, memory: NewMemory) -> _Checksums:
     space, count = encode(namespace), len(memory.vectors)
     number = memory_number(tenant, memory.row.memory_key)
     return _Checksums(
-        memory_checksum(tenant, space, to_bytes(key), ttl, count, to_bytes(value)),
+        memory_checksum(number, tenant, space, to_bytes(key), ttl, count, to_bytes(value)),
         sum_of_times(created, updated, expires),
         tuple([vector_checksum(number, n, count, space, vector) for n, vector in enumerate(memory.vectors)]),
     )

@@ -123,11 +123,14 @@ def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) ->
     try:
         key = MemoryKey(decode(stored[0]), from_bytes(stored[1]))
         if number != memory_number(tenant, key) or part != partition_number(tenant, key.namespace[0]):
-            problems.append("it has the number or the partition of another memory")
+            problems.append(
+                "it has the number or the partition of another memory, so no key leads to it: delete the row of "
+                f"tk_memories where memory = {number}"
+            )
     except MALFORMED_ROW_ERRORS as error:
         return StoredMemory(number, None, None, {}, None, (f"its namespace or key cannot be read: {error!r}",))
     try:
-        read, count = read_memory(tenant, None, *stored), stored[-3]
+        read, count = read_memory(tenant, number, *stored), stored[-3]
     except Corrupt as error:
         problems.append(str(error))
     sizes: dict[int, int] = {}
@@ -162,7 +165,11 @@ def _orphan_rows(db: SqlContext) -> Iterator[IntegrityProblem]:
 
 def _orphan_vectors(db: SqlContext) -> Iterable[IntegrityProblem]:
     for number, count in db.rows("orphan-vectors"):
-        yield IntegrityProblem(MEMORY, f"{count} vectors belong to memory number {number}, which does not exist")
+        yield IntegrityProblem(
+            MEMORY,
+            f"{count} vectors belong to memory number {number}, which does not exist: delete the rows of tk_vectors "
+            f"where memory = {number}",
+        )
     for number, count in db.rows("uncounted-vectors"):
         yield IntegrityProblem(
             MEMORY,
@@ -183,7 +190,7 @@ def _misplaced_memories(db: SqlContext) -> Iterator[IntegrityProblem]:
                 yield IntegrityProblem(
                     MEMORY,
                     f"a memory in {decode_lossy(space)!r} has the tenant {decode_lossy(tenant)!r} and the partition "
-                    f"number {part}, which do not belong together",
+                    f"number {part}, which do not belong together: delete these rows of tk_memories",
                 )
     for part, tenant, first in db.rows("all-partitions"):
         if not _is_partition(part, tenant, first, from_bytes):

@@ -71,8 +71,9 @@ def memory_values(tenant: str, memories: Iterable[NewMemory]) -> Iterator[dict[s
     for memory in memories:
         namespace, key, value, created, updated, expires, ttl = memory.row
         space, key_bytes, count = encode(namespace), to_bytes(key), len(memory.vectors)
+        ids = memory_id_values(tenant, MemoryKey(namespace, key))
         yield {
-            **memory_id_values(tenant, MemoryKey(namespace, key)),
+            **ids,
             "space": space,
             "key": key_bytes,
             "created": created,
@@ -81,7 +82,7 @@ def memory_values(tenant: str, memories: Iterable[NewMemory]) -> Iterator[dict[s
             "ttl": ttl,
             "value": value,
             "vectors": count,
-            "checksum": memory_checksum(tenant, space, key_bytes, ttl, count, to_bytes(value)),
+            "checksum": memory_checksum(ids["memory"], tenant, space, key_bytes, ttl, count, to_bytes(value)),
             "times": sum_of_times(created, updated, expires),
         }
 
@@ -97,11 +98,12 @@ def prefix_values(tenant: str, prefix: Namespace) -> dict[str, Any]:
 
 def store_memories(db: SqlContext, request: WriteMemories) -> int:
     """Add, replace and delete memories, and return the number deleted. There must be no concurrent writer."""
-    deleted = _delete_memories(db, request.tenant, [memory_id_values(request.tenant, key) for key in request.deletes])
+    deleted = _delete_memories(db, request.tenant, request.deletes)
     values = list(memory_values(request.tenant, request.puts))
     last = _last_row(db)
     if db.many("put-memories", values) != len(values):
-        raise Conflict
+        _get_memories(db, GetMemories(request.tenant, tuple([each.row.memory_key for each in request.puts]), 0))
+        raise Conflict  # unless a damaged memory, which that read, has one of the numbers
     all_new = _last_row(db) - last == len(values)  # then no old vectors or words need to be deleted
     _put_vectors(db, request, values, all_new=all_new)
     words = ((value["memory"], memory.words) for value, memory in zip(values, request.puts, strict=True))
@@ -141,14 +143,15 @@ def _count_changes(db: SqlContext, tenant: str, first: str, *, stored: int = 0, 
     return int(db.rows("count-vector-changes", **part, stored=stored, lost=lost)[0][0])
 
 
-def _delete_memories(db: SqlContext, tenant: str, memories: Sequence[dict[str, Any]]) -> int:
+def _delete_memories(db: SqlContext, tenant: str, keys: Sequence[MemoryKey]) -> int:
     """Delete memories with their words and vectors, and return the number deleted."""
+    memories = [memory_id_values(tenant, key) for key in keys]
     db.dialect.store_words(db, [(each["memory"], "") for each in memories])
     deleted = db.many("delete-memories", memories)
     vectors = [{"memory": each["memory"], "part": each["part"], "count": 0} for each in memories]
     lost = db.many("delete-vectors", vectors)
-    for part in {each["part"] for each in memories} if lost else ():
-        db.rows("count-vector-changes", part=part, tenant=to_bytes(tenant), first=b"", stored=0, lost=1)
+    for first in dict.fromkeys(key.namespace[0] for key in keys) if lost else ():
+        _count_changes(db, tenant, first, lost=1)
     return deleted
 
 
@@ -183,11 +186,8 @@ def _sweep_memories(db: SqlContext, request: SweepMemories) -> int:
 def _get_memories(db: SqlContext, request: GetMemories) -> tuple[MemoryRow | None, ...]:
     numbers = [memory_number(request.tenant, key) for key in request.keys]
     rows = _fetch_by_number(db, request.tenant, numbers, request.now)
-    read = [read_memory(request.tenant, None, *row[1:]) for row in rows]
+    read = [read_memory(request.tenant, *row) for row in rows]
     found = {row[:2]: row for row in read}  # by key, since another memory may have the same number
-    for row in found.keys() - set(request.keys) if len(found) < len(numbers) else ():
-        if memory_number(request.tenant, MemoryKey(*row)) not in numbers:
-            raise damaged_memory(MemoryKey(*row), "it was found under the number of another memory")
     return tuple([found.get(key) for key in request.keys])
 
 
@@ -223,7 +223,7 @@ def _list_memories(db: SqlContext, request: ListMemories) -> tuple[MemoryRow, ..
     block = "list-memories-below" if request.prefix else "list-memories"
     sql = db.dialect.sql[block].replace("{conditions}", _AND.join(conditions))
     rows = _filtered_rows(db, request.tenant, sql, values | {"limit": request.limit, "offset": request.offset})
-    return tuple([read_memory(request.tenant, None, *row[1:]) for row in rows])
+    return tuple([read_memory(request.tenant, *row) for row in rows])
 
 
 def _find_matching(db: SqlContext, request: FindMatching) -> frozenset[int]:

@@ -150,8 +150,8 @@ class ValkeyMemories:
             namespace = encode(row.namespace)
             args += (_number_text(request.tenant, row.memory_key), namespace + _SEPARATOR)
             args += (row.created, row.updated, _maybe_number(row.expires), _maybe_number(row.ttl))
-            args += (_pack_memory(request.tenant, namespace, row, len(vectors)), len(vectors))
             number = memory_number(request.tenant, row.memory_key)
+            args += (_pack_memory(number, request.tenant, namespace, row, len(vectors)), len(vectors))
             args += (_pack_vector(number, n, len(vectors), namespace, vector) for n, vector in enumerate(vectors))
         args.append(len(deletes))
         for key in deletes:
@@ -369,9 +369,10 @@ def _maybe_number(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
-def _pack_memory(tenant: str, namespace: bytes, row: MemoryRow, vectors: int) -> bytes:
+def _pack_memory(number: int, tenant: str, namespace: bytes, row: MemoryRow, vectors: int) -> bytes:
     key, value = to_bytes(row.key), to_bytes(row.value)
-    return ormsgpack.packb([namespace, key, value, memory_checksum(tenant, namespace, key, row.ttl, vectors, value)])
+    checksum = memory_checksum(number, tenant, namespace, key, row.ttl, vectors, value)
+    return ormsgpack.packb([namespace, key, value, checksum])
 
 
 def memory_row(tenant: str, field: bytes, stored: bytes) -> MemoryRow:

@@ -1,6 +1,6 @@
 """Checksums of memories and vectors. Every read compares them, so that a damaged row raises Corrupt and is not served.
 
-A memory's `checksum` covers tenant, namespace, key, ttl, number of vectors and value. The database sets some of its
+A memory's `checksum` covers number, tenant, namespace, key, ttl, number of vectors and value. The database sets some
 times (a replaced memory keeps `created`, a refresh moves `expires`), so `times` is their sum, and the statements that
 change a time change the sum. A vector's checksum covers its memory, its field, how many vectors the memory has, the
 namespace and the numbers; SQL databases add the vector's sequence number to it. Rows that were written before there
@@ -36,10 +36,13 @@ class StoredVector(NamedTuple):
     checksum: int | None
 
 
-def memory_checksum(tenant: str, space: bytes, key: bytes, ttl: float | None, vectors: int, value: bytes) -> int:
+def memory_checksum(
+    number: int, tenant: str, space: bytes, key: bytes, ttl: float | None, vectors: int, value: bytes
+) -> int:
     """Return the checksum of a memory. `space` is its encoded namespace, `value` its JSON text."""
     minutes = ttl or (None if ttl is None else 0.0)  # SQLite stores -0.0 as 0.0
-    return crc32(value, crc32(b"%a,%a,%d,%d,%b%b" % (tenant, minutes, vectors, len(space), space, key)))
+    head = b"%d,%a,%a,%d,%d,%b%b" % (number, tenant, minutes, vectors, len(space), space, key)
+    return crc32(value, crc32(head))
 
 
 def sum_of_times(created: int, updated: int, expires: int | None) -> int:
@@ -54,7 +57,7 @@ def vector_checksum(memory: int, field: int, count: int, space: bytes, vector: b
 
 def read_memory(
     tenant: str,
-    number: int | None,
+    number: int,
     space: bytes,
     key: bytes,
     value: bytes | str,
@@ -66,29 +69,26 @@ def read_memory(
     checksum: int | None,
     times: int | None,
 ) -> MemoryRow:
-    """Return the memory in a stored row. Corrupt if it cannot be decoded or is not what was stored.
-
-    `number` is the number that the memory was looked up by, or None if it was not.
-    """
+    """Return the memory in a stored row. Corrupt if it cannot be decoded or is not what was stored."""
     try:
         data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
         text = data.decode("utf-8", "surrogatepass")
         row = MemoryRow(decode(space), key.decode("utf-8", "surrogatepass"), text, created, updated, expires, ttl)
         if checksum is None and times is None:
-            _check_types(row)
+            _check_without_checksum(tenant, number, row)
         elif times != created + updated + (expires or 0):
             raise ValueError("its times do not match their checksum")
-        elif checksum != memory_checksum(tenant, space, key, ttl, vectors or 0, data):
+        elif checksum != memory_checksum(number, tenant, space, key, ttl, vectors or 0, data):
             raise ValueError("it does not match its checksum")
-        if number is not None and number != memory_number(tenant, row.memory_key):
-            raise ValueError(f"it was found under the number {number}, which is not its own")
     except MALFORMED_MEMORY_ERRORS as error:
         raise damaged_row(space, key, number, error) from error
     return row
 
 
-def _check_types(row: MemoryRow) -> None:
-    """Raise ValueError unless the times and the ttl of a memory without checksums can be used."""
+def _check_without_checksum(tenant: str, number: int, row: MemoryRow) -> None:
+    """Raise ValueError if a memory that has no checksum has another number, or times that cannot be used."""
+    if number != memory_number(tenant, row.memory_key):
+        raise ValueError(f"it has the number {number}, which is not its own")
     times = [row.created, row.updated, *([] if row.expires is None else [row.expires])]
     if any(type(time) is not int or not -_MAX_TIME < time < _MAX_TIME for time in times):
         raise ValueError("one of its times is not a time")
@@ -129,9 +129,8 @@ def damaged_memory(key: MemoryKey, why: str) -> Corrupt:
 def damaged_row(space: Any, key: Any, number: int | None, error: Exception) -> Corrupt:
     """Return the error for a row of a memory that cannot be read. It names the memory as far as possible."""
     text = decode_lossy(key)
-    name = f"memory {text!r} in {_lossy_namespace(space)}" if text is not None else "a memory"
-    numbered = name if number is None else f"{name} (number {number})"
-    return Corrupt(f"{numbered} is damaged: {_reason(error)}; {_WAY_ON}")
+    name = f"memory number {number}" if text is None else f"memory {text!r} in {_lossy_namespace(space)}"
+    return Corrupt(f"{name} is damaged: {_reason(error)}; {_WAY_ON}")
 
 
 def _lossy_namespace(space: Any) -> str:
