@@ -75,7 +75,7 @@ def _of_prefix(url: str, tenant: str) -> StoredMemories:
     for key, stored in there.items():
         if key[4:6] != b"m:" or decode(key[6:])[0] != tenant:
             continue
-        rows = {number: memory_row(each) for number, each in stored.items()}
+        rows = {number: memory_row(tenant, number, each) for number, each in stored.items()}
         sets: Any = {what: there.get(key[:4] + what + key[5:], {}) for what in (b"e", b"s", b"d", b"w", b"v")}
         assert {name[-16:] for name in sets[b"s"]} == set(rows) and len(sets[b"s"]) == len(rows), key
         assert sets[b"d"] == {number: row.updated for number, row in rows.items()}, key

@@ -45,6 +45,7 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
 COLUMN = re.compile(r"^    ([a-z_]+) [A-Z]", re.MULTILINE)
 TABLE = re.compile(r"CREATE TABLE (\w+) \((.*?)\n\)", re.DOTALL)
+ADDED_COLUMN = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (\w+)")
 HOME = re.compile(r"(?<![\w.~-])/(?:home|root|Users|work|builds|workspace)/(?!user/)[\w.-]+")
 
 
@@ -301,11 +302,12 @@ def test_every_public_name_is_in_the_reference(owner: str) -> None:
     assert set(PUBLIC[owner]) - output == set()
 
 
+MIGRATIONS = "\n".join(
+    sql for name, sql in read_blocks("sql/common.sql", "sqlite/blocks.sql").items() if name.startswith("schema-")
+)
 SCHEMA = {
-    name: COLUMN.findall(body)
-    for block, sql in read_blocks("sql/common.sql", "sqlite/blocks.sql").items()
-    if block.startswith("schema-")
-    for name, body in TABLE.findall(sql)
+    name: [*COLUMN.findall(body), *(column for table, column in ADDED_COLUMN.findall(MIGRATIONS) if table == name)]
+    for name, body in TABLE.findall(MIGRATIONS)
 }
 
 

@@ -73,6 +73,11 @@ def from_bytes(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
+def decode_lossy(data: Any) -> str | None:
+    """Decode bytes as text, with invalid UTF-8 escaped; None if `data` is not bytes."""
+    return bytes(data).decode("utf-8", "backslashreplace") if isinstance(data, (bytes, memoryview, bytearray)) else None
+
+
 def pack_id(text: str) -> bytes:
     """Return an id as few bytes, which do not sort as the ids do.
 

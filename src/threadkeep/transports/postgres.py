@@ -31,7 +31,7 @@ from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.health.requests import CleanFiles, CompactStorage, FilesState, IntegrityCheck, LoadStorageFacts
-from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
+from threadkeep.engine.memories.requests import CreateVectorIndex, GetMemories, WriteMemories
 from threadkeep.engine.requests import Commit, LoadCheckpoints, LoadThreadRows
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
@@ -239,7 +239,12 @@ class PostgresServer:
     def _write_memories(self, request: WriteMemories) -> None:
         """Write memories in one transaction and one round trip. Writing them twice gives the same."""
         statements = self._backend.write_memories(request, self._synchronous_commit())
-        self._run(lambda cursor: cursor.run_in_one_round_trip(statements))
+        try:
+            self._run(lambda cursor: cursor.run_in_one_round_trip(statements))
+        except Conflict:
+            keys = tuple(memory.row.memory_key for memory in request.puts)
+            self.read(GetMemories(request.tenant, keys, 0))  # raises Corrupt if a damaged memory has one of the numbers
+            raise
 
     def _create_vector_index(self, request: CreateVectorIndex) -> None:
         """Create an index, if possible. Without one, vectors are compared by the clients, or one by one.

@@ -58,7 +58,12 @@ class _SqliteCursor:
         self._execute = connection.cursor().execute
 
     def rows(self, sql: str, values: Mapping[str, Any]) -> list[Row]:
-        return self._execute(sql, values).fetchall()
+        try:
+            return self._execute(sql, values).fetchall()
+        except apsw.SQLError as error:
+            if "malformed JSON" in str(error):
+                raise Corrupt(f"the value of a memory is damaged: {error}") from error
+            raise
 
     def many(self, sql: str, values: Sequence[Mapping[str, Any]]) -> int:
         before = self.connection.total_changes()

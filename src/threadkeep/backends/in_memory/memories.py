@@ -6,12 +6,23 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadkeep.engine.health.requests import InspectMemories, StoredMemory, StoredMemoryPage
+from threadkeep.engine.identity import to_bytes
+from threadkeep.engine.memories.checksums import (
+    StoredVector,
+    damaged_memory,
+    memory_checksum,
+    memory_name,
+    read_memory,
+    read_vectors,
+    sum_of_times,
+    vector_checksum,
+)
 from threadkeep.engine.memories.filters import matches
 from threadkeep.engine.memories.json_text import load
-from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, memory_number
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, encode, memory_number
 from threadkeep.engine.memories.plans import ttl_microseconds
 from threadkeep.engine.memories.requests import (
     CountMemories,
@@ -33,12 +44,22 @@ from threadkeep.engine.memories.requests import (
     VectorRow,
     WriteMemories,
 )
+from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
+
+
+class _Checksums(NamedTuple):
+    """The checksums of a memory: of its row, of its times, and of each of its vectors."""
+
+    row: int
+    times: int
+    vectors: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class _Tenant:
     rows: dict[MemoryKey, NewMemory] = field(default_factory=dict)
+    checksums: dict[MemoryKey, _Checksums] = field(default_factory=dict)
     numbers: dict[int, MemoryKey] = field(default_factory=dict)
     word_counts: dict[MemoryKey, Counter[str]] = field(default_factory=dict)
     versions: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -95,13 +116,16 @@ class InMemoryMemories:
             if memory is not None and memory.row.ttl is not None and not _is_expired(memory.row, request.now):
                 row = memory.row._replace(expires=request.now + ttl_microseconds(memory.row.ttl))
                 memories.rows[key] = memory._replace(row=row)
+                old = memories.checksums[key]
+                later = (row.expires or 0) - (memory.row.expires or 0)
+                memories.checksums[key] = old._replace(times=old.times + later)
 
     def _sweep_memories(self, request: SweepMemories) -> int:
         expired = [
             (memories, tenant, key)
             for tenant, memories in self._tenants.items()
             for key, memory in memories.rows.items()
-            if _is_expired(memory.row, request.now)
+            if _is_expired(memory.row, request.now) and not _has_damaged_times(memories, key)
         ][: request.limit]
         for each in expired:
             _delete(*each)
@@ -111,15 +135,13 @@ class InMemoryMemories:
 
     def _get_memories(self, request: GetMemories) -> tuple[MemoryRow | None, ...]:
         memories = self._of(request.tenant)
-        found = (memories.rows.get(key) for key in request.keys)
-        return tuple(
-            each.row if each is not None and not _is_expired(each.row, request.now) else None for each in found
-        )
+        found = (_read(memories, request.tenant, key) if key in memories.rows else None for key in request.keys)
+        return tuple(row if row is not None and not _is_expired(row, request.now) else None for row in found)
 
     def _get_memories_by_number(self, request: GetMemoriesByNumber) -> dict[int, MemoryRow]:
         memories = self._of(request.tenant)
         numbers = (number for number in request.numbers if number in memories.numbers)
-        rows = {number: memories.rows[memories.numbers[number]].row for number in numbers}
+        rows = {number: _read(memories, request.tenant, memories.numbers[number]) for number in numbers}
         return {number: row for number, row in rows.items() if not _is_expired(row, request.now)}
 
     def _list_memories(self, request: ListMemories) -> tuple[MemoryRow, ...]:
@@ -128,11 +150,14 @@ class InMemoryMemories:
             updated, namespace, key = request.after
             rows = [row for row in rows if _position(row) > (-updated, namespace, key)]
         matching = (row for row in rows if matches(request.filter, load(row.value)))
-        return tuple(matching)[request.offset : request.offset + request.limit]
+        page = tuple(matching)[request.offset : request.offset + request.limit]
+        return tuple(_read(self._of(request.tenant), request.tenant, row.memory_key) for row in page)
 
     def _list_namespaces(self, request: ListNamespaces) -> tuple[Namespace, ...]:
-        found = {row.namespace for row in self._of(request.tenant).unexpired(request.prefix, request.now)}
-        return tuple(sorted(each for each in found if request.after is None or each > request.after))[: request.limit]
+        memories = self._of(request.tenant)
+        found = {row.namespace: row for row in memories.unexpired(request.prefix, request.now)}
+        listed = sorted(each for each in found if request.after is None or each > request.after)[: request.limit]
+        return tuple(_read(memories, request.tenant, found[each].memory_key).namespace for each in listed)
 
     def _count_memories(self, request: CountMemories) -> int:
         return sum(1 for _ in self._of(request.tenant).unexpired((), request.now))
@@ -175,28 +200,73 @@ class InMemoryMemories:
         """Return all memories in one page."""
         memories = self._of(request.tenant)
         found = (_stored_memory(memories, request.tenant, key, memory) for key, memory in memories.rows.items())
-        return StoredMemoryPage(tuple(found))
+        lost = memories.checksums.keys() - memories.rows.keys()
+        return StoredMemoryPage(
+            tuple(found), problems=tuple(f"{memory_name(*key)} is gone, but its checksum is left" for key in lost)
+        )
+
+
+def _read(memories: _Tenant, tenant: str, key: MemoryKey) -> MemoryRow:
+    """Return a memory after comparing it with its checksums."""
+    if key not in memories.rows or key not in memories.checksums:
+        raise damaged_memory(key, "its row or its checksum is missing")
+    (namespace, own_key, value, created, updated, expires, ttl), vectors, _ = memories.rows[key]
+    checks = (len(vectors), memories.checksums[key].row, memories.checksums[key].times)
+    stored = (encode(namespace), to_bytes(own_key), value)
+    row = read_memory(tenant, memory_number(tenant, key), *stored, created, updated, expires, ttl, *checks)
+    if row.memory_key != key:
+        raise damaged_memory(key, "another memory is in its place")
+    return row
+
+
+def _read_vectors(memories: _Tenant, tenant: str, key: MemoryKey) -> tuple[VectorRow, ...]:
+    """Return the vectors of a memory after comparing them with their checksums."""
+    number, space, checksums = memory_number(tenant, key), encode(key.namespace), memories.checksums[key].vectors
+    pairs = zip(memories.rows[key].vectors, checksums, strict=False)
+    return read_vectors([StoredVector(number, n, space, *pair) for n, pair in enumerate(pairs)])
+
+
+def _has_damaged_times(memories: _Tenant, key: MemoryKey) -> bool:
+    row = memories.rows[key].row
+    return memories.checksums[key].times != sum_of_times(row.created, row.updated, row.expires)
 
 
 def _stored_memory(memories: _Tenant, tenant: str, key: MemoryKey, memory: NewMemory) -> StoredMemory:
-    number = memory_number(tenant, memory.row.memory_key)
-    is_right = memories.numbers.get(number) == key == memory.row.memory_key
+    number = memory_number(tenant, key)
+    problems = [] if memories.numbers.get(number) == key else ["it has the number of another memory"]
+    row = None
+    try:
+        row = _read(memories, tenant, key)
+        _read_vectors(memories, tenant, key)
+    except Corrupt as error:
+        problems.append(str(error))
     sizes = {field: len(vector) for field, vector in enumerate(memory.vectors)}
-    problems = () if is_right else ("it has the number of another memory",)
-    return StoredMemory(number, memory.row.memory_key, memory.row.value, sizes, problems)
+    return StoredMemory(number, key, row, sizes, len(memories.checksums[key].vectors), tuple(problems))
 
 
 def _put(memories: _Tenant, tenant: str, memory: NewMemory, now: int) -> None:
     key = memory.row.memory_key
     old = memories.rows.get(key)
-    if old is not None and not _is_expired(old.row, now):
+    if old is not None and not _is_expired(old.row, now) and not _has_damaged_times(memories, key):
         memory = memory._replace(row=memory.row._replace(created=old.row.created))
     memories.rows[key] = memory
+    memories.checksums[key] = _checksums(tenant, memory)
     memories.numbers[memory_number(tenant, key)] = key
     _count_words(memories, key, memory.words)
     lost = len(old.vectors) > len(memory.vectors) if old is not None else False
     _count_changes(memories, key.namespace[0], stored=bool(memory.vectors), lost=lost)
     memories.stored_at[key] = memories.versions.get(key.namespace[0], (0, 0))[0]
+
+
+def _checksums(tenant: str, memory: NewMemory) -> _Checksums:
+    namespace, key, value, created, updated, expires, ttl = memory.row
+    space, count = encode(namespace), len(memory.vectors)
+    number = memory_number(tenant, memory.row.memory_key)
+    return _Checksums(
+        memory_checksum(number, tenant, space, to_bytes(key), ttl, count, to_bytes(value)),
+        sum_of_times(created, updated, expires),
+        tuple([vector_checksum(number, n, count, space, vector) for n, vector in enumerate(memory.vectors)]),
+    )
 
 
 def _count_words(memories: _Tenant, key: MemoryKey, words: str) -> None:
@@ -207,6 +277,7 @@ def _count_words(memories: _Tenant, key: MemoryKey, words: str) -> None:
 
 def _delete(memories: _Tenant, tenant: str, key: MemoryKey) -> None:
     memory = memories.rows.pop(key, None)
+    memories.checksums.pop(key, None)
     memories.numbers.pop(memory_number(tenant, key), None)
     memories.word_counts.pop(key, None)
     memories.stored_at.pop(key, None)
@@ -227,10 +298,7 @@ def _partition_changes(
     own = {key: memory for key, memory in memories.rows.items() if key.namespace[0] == first}
     numbers = {key: memory_number(tenant, key) for key in own}
     changed = tuple(
-        VectorRow(numbers[key], n, key.namespace, vector)
-        for key, memory in own.items()
-        if memories.stored_at[key] > since[0]
-        for n, vector in enumerate(memory.vectors)
+        row for key in own if memories.stored_at[key] > since[0] for row in _read_vectors(memories, tenant, key)
     )
     if version[1] == since[1]:
         return PartitionChanges(first, version, changed)

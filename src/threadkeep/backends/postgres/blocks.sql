@@ -117,10 +117,14 @@ ALTER TABLE tk_threads ALTER COLUMN tick DROP DEFAULT;
 ALTER TABLE tk_threads DROP COLUMN hour;
 CREATE INDEX tk_threads_tick ON tk_threads (tenant, tick);
 
--- schema-5: the oldest schema versions whose code can read and write these tables
+-- schema-5: checksums, NULL in rows that were written before; the oldest versions whose code can use these tables
 ALTER TABLE tk_schema ADD COLUMN readable integer;
 ALTER TABLE tk_schema ADD COLUMN writable integer;
 UPDATE tk_schema SET readable = 5, writable = 5 WHERE version = 5;
+ALTER TABLE tk_memories ADD COLUMN vectors integer;
+ALTER TABLE tk_memories ADD COLUMN checksum bigint;
+ALTER TABLE tk_memories ADD COLUMN times bigint;
+ALTER TABLE tk_vectors ADD COLUMN checksum bigint;
 
 -- this-thread: a thread by number, and by key in case two keys have the same number
 t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id

@@ -1,12 +1,21 @@
 -- Statements for `verify` that differ in PostgreSQL, and the size of our tables.
 
 -- inspect-memories: memories as they are stored; the column type json guarantees valid JSON text
-SELECT m.memory, m.part, m.space, m.key, m.value::text FROM tk_memories m
+SELECT m.memory, m.part, m.space, m.key, m.value::text, {checked-columns} FROM tk_memories m
 WHERE m.tenant IS NOT DISTINCT FROM :tenant AND m.memory > :after ORDER BY m.memory, m.part LIMIT :limit;
 
--- inspect-vectors: of the vectors of some memories: size in bytes, and whether the stored number of dimensions is right
-SELECT v.memory, v.field, 4 * cardinality(v.vector), CAST(cardinality(v.vector) = v.dims AS integer)
-FROM tk_vectors v WHERE v.memory > :after AND v.memory <= :last;
+-- inspect-vectors: the vectors of some memories, and whether the other columns of a vector are right
+SELECT v.memory, v.field, v.part, CAST(cardinality(v.vector) = v.dims AND v.tenant = m.tenant AS integer), v.space,
+       array_send(v.vector), v.seq, v.checksum
+FROM tk_memories m JOIN tk_vectors v ON v.memory = m.memory
+WHERE m.tenant IS NOT DISTINCT FROM :tenant AND m.memory > :after AND m.memory <= :last;
+
+-- partitions-of-memories: the partitions of all memories, each with its first and last namespace
+SELECT m.part, m.tenant, decode(min(encode(m.space, 'hex')), 'hex'), decode(max(encode(m.space, 'hex')), 'hex')
+FROM tk_memories m GROUP BY m.part, m.tenant;
+
+-- all-partitions: all partitions that have, or had, vectors
+SELECT part, tenant, first FROM tk_parts;
 
 -- orphan-words: none: full text is a column of the memory
 SELECT NULL WHERE 1 = 0;

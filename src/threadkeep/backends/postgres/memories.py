@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from threadkeep.backends.sql.memories import memory_id_values, memory_values
 from threadkeep.engine.identity import to_bytes
+from threadkeep.engine.memories.checksums import vector_checksum
 from threadkeep.engine.memories.namespaces import partition_number
 from threadkeep.engine.memories.requests import NewMemory, WriteMemories
 
@@ -21,6 +22,9 @@ _COLUMNS = {
     "updated": "updated",
     "expires": "expires",
     "values": "value",
+    "counts": "vectors",
+    "checksums": "checksum",
+    "times": "times",
 }
 _MAX_POSITION, _MAX_POSITIONS = 16383, 255
 """PostgreSQL's limits for a lexeme in a tsvector."""
@@ -73,7 +77,7 @@ def vector_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]
     vectors = [(values, n, vector) for values, memory in puts for n, vector in enumerate(memory.vectors)]
     dims = [len(vector) // 4 for _, _, vector in vectors]
     return {
-        "counts": [len(memory.vectors) for _, memory in puts],
+        "counts": [values["vectors"] for values, _ in puts],
         "changed_parts": [partition_number(request.tenant, first) for first in firsts],
         "changed_firsts": [to_bytes(first) for first in firsts],
         "changed_stored": [int(first in stored) for first in firsts],
@@ -83,5 +87,9 @@ def vector_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]
         "vector_spaces": [values["space"] for values, _, _ in vectors],
         "vector_starts": list(accumulate(dims, initial=0))[:-1],
         "vector_dims": dims,
+        "vector_checksums": [
+            vector_checksum(values["memory"], n, values["vectors"], values["space"], vector)
+            for values, n, vector in vectors
+        ],
         "numbers": b"".join(vector for _, _, vector in vectors),
     }

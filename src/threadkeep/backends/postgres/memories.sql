@@ -42,8 +42,8 @@ CREATE TABLE tk_parts (
 );
 CREATE INDEX tk_parts_tenant ON tk_parts (tenant);
 
--- memory-columns: the columns of a memory, in the order that `memories.memory_row` reads; the value stays text
-m.memory, m.space, m.key, m.value::text, m.created, m.updated, m.expires, m.ttl
+-- memory-columns: the columns of a memory, in the order that `checksums.read_memory` takes; the value stays text
+m.memory, m.space, m.key, m.value::text, {checked-columns}
 
 -- memory-key: the unique key of a memory
 memory, part
@@ -65,12 +65,14 @@ WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant IS NOT DISTINCT FROM :te
 -- write-memories: add, replace and delete memories, with their words; returns the number deleted
 -- It fails with a division by zero if a stored memory with the same number has another key.
 WITH put AS (
-    INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words)
+    INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words,
+                                  vectors, checksum, times)
     SELECT g.memory, g.part, :tenant, g.space, g.key, g.created, g.updated, g.expires, g.ttl::double precision,
-           g.value::json, CAST(g.words AS tsvector)
+           g.value::json, CAST(g.words AS tsvector), g.vectors, g.checksum, g.times
     FROM unnest(:memories::bigint[], :parts::bigint[], :spaces::bytea[], :keys::bytea[], :created::bigint[],
-                :updated::bigint[], :expires::bigint[], :ttls::text[], :values::text[], :words::text[])
-         AS g (memory, part, space, key, created, updated, expires, ttl, value, words)
+                :updated::bigint[], :expires::bigint[], :ttls::text[], :values::text[], :words::text[],
+                :counts::bigint[], :checksums::bigint[], :times::bigint[])
+         AS g (memory, part, space, key, created, updated, expires, ttl, value, words, vectors, checksum, times)
     {replace-memories}
     RETURNING 1
 ), gone AS (
@@ -103,25 +105,28 @@ WITH deleted AS (
     ON CONFLICT (part) DO UPDATE SET seq = p.seq + excluded.seq, drops = p.drops + excluded.drops
     RETURNING p.part, p.seq
 )
-INSERT INTO tk_vectors (memory, part, seq, field, dims, tenant, space, vector)
-SELECT g.memory, g.part, t.seq, g.field, g.dims, :tenant, g.space, (:numbers::real[])[g.start + 1 : g.start + g.dims]
+INSERT INTO tk_vectors (memory, part, seq, field, dims, tenant, space, vector, checksum)
+SELECT g.memory, g.part, t.seq, g.field, g.dims, :tenant, g.space, (:numbers::real[])[g.start + 1 : g.start + g.dims],
+       g.checksum + t.seq
 FROM unnest(:vector_memories::bigint[], :vector_parts::bigint[], :vector_fields::bigint[], :vector_spaces::bytea[],
-            :vector_starts::bigint[], :vector_dims::bigint[]) AS g (memory, part, field, space, start, dims)
+            :vector_starts::bigint[], :vector_dims::bigint[], :vector_checksums::bigint[])
+     AS g (memory, part, field, space, start, dims, checksum)
 JOIN changed_parts t ON t.part = g.part
-ON CONFLICT (memory, part, field) DO UPDATE SET seq = excluded.seq, dims = excluded.dims, vector = excluded.vector;
+ON CONFLICT (memory, part, field) DO UPDATE
+SET seq = excluded.seq, dims = excluded.dims, tenant = excluded.tenant, space = excluded.space,
+    vector = excluded.vector, checksum = excluded.checksum;
 
--- replace-memories: replace an existing memory; it keeps `created` unless it has expired
+-- replace-memories: replace an existing memory
 ON CONFLICT ({memory-key}) DO UPDATE
-SET created = CASE WHEN m.expires <= excluded.updated THEN excluded.created ELSE m.created END,
-    updated = excluded.updated, expires = excluded.expires, ttl = excluded.ttl, value = excluded.value,
-    words = excluded.words
+SET {replaced-columns}, words = excluded.words
 WHERE m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = excluded.key
 
 -- write-memories-setting: how durable the commit is, if the server's setting differs
 FROM set_config('synchronous_commit', :synchronous, true)
 
 -- refresh-memories: start the ttl of memories again
-UPDATE tk_memories AS m SET expires = :now + CAST(trunc(m.ttl * 60000000) AS bigint)
+UPDATE tk_memories AS m SET expires = :now + CAST(trunc(m.ttl * 60000000) AS bigint),
+    times = m.times - m.expires + :now + CAST(trunc(m.ttl * 60000000) AS bigint)
 FROM unnest(:memories::bigint[], :parts::bigint[]) AS g (memory, part)
 WHERE m.memory = g.memory AND m.part = g.part AND m.tenant IS NOT DISTINCT FROM :tenant
   AND m.ttl IS NOT NULL AND m.expires > :now;
@@ -129,7 +134,7 @@ WHERE m.memory = g.memory AND m.part = g.part AND m.tenant IS NOT DISTINCT FROM 
 -- list-namespaces: the namespaces that have memories
 -- The lateral join is one lookup per namespace. A plain join would read all memories.
 {walk-namespaces}
-SELECT found.space FROM found CROSS JOIN LATERAL ({unexpired-in-namespace} LIMIT 1) AS alive
+SELECT found.space, alive.* FROM found CROSS JOIN LATERAL (SELECT {proof-columns} {in-namespace} LIMIT 1) AS alive
 WHERE found.space IS NOT NULL ORDER BY found.space LIMIT :limit;
 
 -- search-words: memories that contain one of some words, best match first
@@ -139,7 +144,7 @@ WHERE m.words @@ q.words AND {below-prefix} AND {not-expired}
 ORDER BY score DESC, m.memory LIMIT :limit;
 
 -- vectors-since: the vectors of a partition that were stored after a sequence number
-SELECT v.memory, v.field, v.space, array_send(v.vector) FROM tk_vectors v
+SELECT v.memory, v.field, v.space, array_send(v.vector), v.seq, v.checksum FROM tk_vectors v
 WHERE v.part = :part AND v.seq > :since;
 
 -- vector-schema: the schema of pgvector, if it is installed, supports iterative scans (0.8), and we may use it

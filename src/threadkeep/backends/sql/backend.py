@@ -29,8 +29,9 @@ from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes,
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.filters import FilterNode
-from threadkeep.engine.memories.requests import WriteMemories
+from threadkeep.engine.memories.requests import GetMemories, WriteMemories
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
@@ -214,6 +215,8 @@ def unreadable(request: Request[Any], error: Exception) -> Corrupt:
     key = getattr(request, "key", None)
     if isinstance(key, ThreadKey):
         owner = f"thread {key.id!r}"
+    elif isinstance(request, GetMemories):
+        owner = " or ".join(memory_name(*each) for each in request.keys)
     else:
         owner = "a memory" if type(request) in memories.HANDLERS else "a thread"
     return Corrupt(f"a row of {owner} cannot be read: {error!r}")

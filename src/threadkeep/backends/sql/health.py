@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sql.lists import Conditions
+from threadkeep.backends.sql.memories import stored_vector
 from threadkeep.backends.sql.rows import Row, thread_row
 from threadkeep.engine.health.requests import (
     CATALOGUE,
@@ -21,12 +22,13 @@ from threadkeep.engine.health.requests import (
     StoredMemoryPage,
     ThreadEntry,
     UnreadableRow,
-    decode_lossy,
     read_each_row,
 )
-from threadkeep.engine.identity import CUBE, GRAPH, from_bytes, to_bytes, unpack_id
+from threadkeep.engine.identity import CUBE, GRAPH, decode_lossy, from_bytes, to_bytes, unpack_id
 from threadkeep.engine.log.itemlog import ItemId
+from threadkeep.engine.memories.checksums import check_vector, read_memory
 from threadkeep.engine.memories.namespaces import MemoryKey, decode, memory_number, partition_number
+from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
@@ -108,28 +110,45 @@ def _inspect_memories(db: SqlContext, request: InspectMemories) -> StoredMemoryP
     if not rows:
         return StoredMemoryPage(())
     last = rows[-1][0]
-    vectors: dict[int, dict[int, tuple[int, int]]] = {}
-    for memory, field, size, fits in db.rows("inspect-vectors", after=after, last=last):
-        vectors.setdefault(memory, {})[field] = (size, fits)
-    found = tuple(_stored_memory(request.tenant, row, vectors.get(row[0], {})) for row in rows)
+    vectors: dict[int, list[Row]] = {}
+    for row in db.rows("inspect-vectors", tenant=to_bytes(request.tenant), after=after, last=last):
+        vectors.setdefault(row[0], []).append(row[1:])
+    found = tuple(_stored_memory(db, request.tenant, row, vectors.get(row[0], [])) for row in rows)
     return StoredMemoryPage(found, last if len(rows) >= request.limit else None)
 
 
-def _stored_memory(tenant: str, row: Row, vectors: dict[int, tuple[int, int]]) -> StoredMemory:
-    number, part, namespace, key, value = row
-    problems = [f"vector {field} has another number of dimensions" for field, (_, fits) in vectors.items() if not fits]
+def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) -> StoredMemory:
+    number, part, *stored = row
+    problems, read, count = list[str](), None, None
     try:
-        memory = MemoryKey(decode(namespace), from_bytes(key))
-        if number != memory_number(tenant, memory) or part != partition_number(tenant, memory.namespace[0]):
-            problems.append("it has the number or the partition of another memory")
+        key = MemoryKey(decode(stored[0]), from_bytes(stored[1]))
+        if number != memory_number(tenant, key) or part != partition_number(tenant, key.namespace[0]):
+            problems.append(
+                "it has the number or the partition of another memory, so no key leads to it: delete the row of "
+                f"tk_memories where memory = {number}"
+            )
     except MALFORMED_ROW_ERRORS as error:
-        return StoredMemory(number, None, value, {}, (f"its namespace or key cannot be read: {error!r}",))
-    return StoredMemory(number, memory, value, {field: size for field, (size, _) in vectors.items()}, tuple(problems))
+        return StoredMemory(number, None, None, {}, None, (f"its namespace or key cannot be read: {error!r}",))
+    try:
+        read, count = read_memory(tenant, number, *stored), stored[-3]
+    except Corrupt as error:
+        problems.append(str(error))
+    sizes: dict[int, int] = {}
+    for field, its_part, fits, *vector in vectors:
+        try:
+            found = stored_vector(db, number, field, *vector)
+            sizes[field] = len(found.vector)
+            check_vector(found, len(vectors) if count is None else count)
+        except Corrupt as error:
+            problems.append(str(error))
+        if not fits or its_part != part:
+            problems.append(f"vector {field} has another number of dimensions, namespace or partition")
+    return StoredMemory(number, key, read, sizes, count, tuple(problems))
 
 
 def _check_integrity(db: SqlContext, _request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:
-    """Return the rows that belong to no thread and no memory."""
-    return (*_orphan_rows(db), *_orphan_vectors(db))
+    """Return the rows that belong to no thread and no memory, and partitions whose rows belong to others."""
+    return (*_orphan_rows(db), *_orphan_vectors(db), *_misplaced_memories(db))
 
 
 def _orphan_rows(db: SqlContext) -> Iterator[IntegrityProblem]:
@@ -146,7 +165,11 @@ def _orphan_rows(db: SqlContext) -> Iterator[IntegrityProblem]:
 
 def _orphan_vectors(db: SqlContext) -> Iterable[IntegrityProblem]:
     for number, count in db.rows("orphan-vectors"):
-        yield IntegrityProblem(MEMORY, f"{count} vectors belong to memory number {number}, which does not exist")
+        yield IntegrityProblem(
+            MEMORY,
+            f"{count} vectors belong to memory number {number}, which does not exist: delete the rows of tk_vectors "
+            f"where memory = {number}",
+        )
     for number, count in db.rows("uncounted-vectors"):
         yield IntegrityProblem(
             MEMORY,
@@ -154,6 +177,39 @@ def _orphan_vectors(db: SqlContext) -> Iterable[IntegrityProblem]:
         )
     for (number,) in db.rows("orphan-words"):
         yield IntegrityProblem(MEMORY, f"words belong to the memory in row {number}, which does not exist")
+
+
+def _misplaced_memories(db: SqlContext) -> Iterator[IntegrityProblem]:
+    """Compare the number of each partition with its tenant and with the first segment of its first and last namespace.
+
+    So a memory is found whose tenant is damaged: no tenant would have it otherwise.
+    """
+    for part, tenant, *spaces in db.rows("partitions-of-memories"):
+        for space in spaces:
+            if not _is_partition(part, tenant, space, _first_segment):
+                yield IntegrityProblem(
+                    MEMORY,
+                    f"a memory in {decode_lossy(space)!r} has the tenant {decode_lossy(tenant)!r} and the partition "
+                    f"number {part}, which do not belong together: delete these rows of tk_memories",
+                )
+    for part, tenant, first in db.rows("all-partitions"):
+        if not _is_partition(part, tenant, first, from_bytes):
+            yield IntegrityProblem(
+                MEMORY,
+                f"partition number {part} has the tenant {decode_lossy(tenant)!r} and the first segment "
+                f"{decode_lossy(first)!r}, which do not belong together: searches by vector raise Corrupt",
+            )
+
+
+def _first_segment(space: bytes) -> str:
+    return decode(space)[0]
+
+
+def _is_partition(part: int, tenant: bytes, stored: bytes, read: Callable[[bytes], str]) -> bool:
+    try:
+        return part == partition_number(from_bytes(tenant), read(stored))
+    except MALFORMED_ROW_ERRORS:
+        return False
 
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {

@@ -23,11 +23,27 @@ SELECT o.thread, count(*) FROM {table} o
 WHERE NOT EXISTS (SELECT 1 FROM tk_threads t WHERE t.thread = o.thread) GROUP BY o.thread ORDER BY o.thread LIMIT 100;
 
 -- inspect-memories: memories as they are stored
-SELECT m.memory, m.part, m.space, m.key, m.value FROM tk_memories m
+-- A column whose type is damaged comes as NULL or as bytes, so that it does not stop the others.
+SELECT m.memory, m.part, CAST(m.space AS BLOB), CAST(m.key AS BLOB), CAST(m.value AS BLOB), {number m.created},
+       {number m.updated}, {number m.expires}, {number m.ttl}, {number m.vectors}, {number m.checksum}, {number m.times}
+FROM tk_memories m
 WHERE +m.tenant = :tenant AND m.memory > :after ORDER BY m.memory LIMIT :limit;
 
--- inspect-vectors: of the vectors of some memories: size in bytes, and whether the stored number of dimensions is right
-SELECT v.memory, v.field, length(v.vector), 1 FROM tk_vectors v WHERE v.memory > :after AND v.memory <= :last;
+-- number: a number, or something else as bytes
+CASE WHEN typeof({it}) IN ('integer', 'real') THEN {it} ELSE CAST({it} AS BLOB) END
+
+-- inspect-vectors: the vectors of some memories, and whether the other columns of a vector are right
+SELECT v.memory, {number v.field}, {number v.part}, 1, CAST(m.space AS BLOB), CAST(v.vector AS BLOB), {number v.seq},
+       {number v.checksum}
+FROM tk_memories m CROSS JOIN tk_vectors v ON v.memory = m.memory
+WHERE +m.tenant = :tenant AND m.memory > :after AND m.memory <= :last;
+
+-- partitions-of-memories: the partitions of all memories, each with its first and last namespace
+SELECT m.part, CAST(m.tenant AS BLOB), CAST(min(m.space) AS BLOB), CAST(max(m.space) AS BLOB)
+FROM tk_memories m GROUP BY m.part, m.tenant;
+
+-- all-partitions: all partitions that have, or had, vectors
+SELECT part, CAST(tenant AS BLOB), CAST(first AS BLOB) FROM tk_parts;
 
 -- orphan-vectors: vectors whose memory does not exist
 SELECT v.memory, count(*) FROM tk_vectors v

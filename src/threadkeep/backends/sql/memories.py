@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sql.rows import Row
 from threadkeep.engine.identity import from_bytes, to_bytes
+from threadkeep.engine.memories.checksums import (
+    MALFORMED_MEMORY_ERRORS,
+    StoredVector,
+    damaged_memory,
+    memory_checksum,
+    read_memory,
+    read_vectors,
+    sum_of_times,
+    vector_checksum,
+)
 from threadkeep.engine.memories.filters import EVERYTHING
 from threadkeep.engine.memories.namespaces import (
     MemoryKey,
@@ -34,10 +44,9 @@ from threadkeep.engine.memories.requests import (
     Scored,
     SearchFullText,
     SweepMemories,
-    VectorRow,
     WriteMemories,
 )
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
@@ -61,22 +70,21 @@ def memory_values(tenant: str, memories: Iterable[NewMemory]) -> Iterator[dict[s
     """Yield memories as values."""
     for memory in memories:
         namespace, key, value, created, updated, expires, ttl = memory.row
+        space, key_bytes, count = encode(namespace), to_bytes(key), len(memory.vectors)
+        ids = memory_id_values(tenant, MemoryKey(namespace, key))
         yield {
-            **memory_id_values(tenant, MemoryKey(namespace, key)),
-            "space": encode(namespace),
-            "key": to_bytes(key),
+            **ids,
+            "space": space,
+            "key": key_bytes,
             "created": created,
             "updated": updated,
             "expires": expires,
             "ttl": ttl,
             "value": value,
+            "vectors": count,
+            "checksum": memory_checksum(ids["memory"], tenant, space, key_bytes, ttl, count, to_bytes(value)),
+            "times": sum_of_times(created, updated, expires),
         }
-
-
-def memory_row(row: Row) -> MemoryRow:
-    """Read a row of the block `memory-columns`."""
-    _, namespace, key, value, created, updated, expires, ttl = row
-    return MemoryRow(decode(namespace), from_bytes(key), value, created, updated, expires, ttl)
 
 
 def prefix_values(tenant: str, prefix: Namespace) -> dict[str, Any]:
@@ -90,11 +98,12 @@ def prefix_values(tenant: str, prefix: Namespace) -> dict[str, Any]:
 
 def store_memories(db: SqlContext, request: WriteMemories) -> int:
     """Add, replace and delete memories, and return the number deleted. There must be no concurrent writer."""
-    deleted = _delete_memories(db, request.tenant, [memory_id_values(request.tenant, key) for key in request.deletes])
+    deleted = _delete_memories(db, request.tenant, request.deletes)
     values = list(memory_values(request.tenant, request.puts))
     last = _last_row(db)
     if db.many("put-memories", values) != len(values):
-        raise Conflict
+        _get_memories(db, GetMemories(request.tenant, tuple([each.row.memory_key for each in request.puts]), 0))
+        raise Conflict  # unless a damaged memory, which that read, has one of the numbers
     all_new = _last_row(db) - last == len(values)  # then no old vectors or words need to be deleted
     _put_vectors(db, request, values, all_new=all_new)
     words = ((value["memory"], memory.words) for value, memory in zip(values, request.puts, strict=True))
@@ -114,13 +123,12 @@ def _put_vectors(db: SqlContext, request: WriteMemories, values: Sequence[dict[s
         first: _count_changes(db, request.tenant, first, stored=1)
         for first in dict.fromkeys(memory.row.namespace[0] for memory in request.puts if memory.vectors)
     }
-    owners = [
-        {"memory": value["memory"], "part": value["part"], "count": len(memory.vectors)}
-        for value, memory in zip(values, request.puts, strict=True)
-    ]
+    owners = [{"memory": each["memory"], "part": each["part"], "count": each["vectors"]} for each in values]
     vectors = (
-        owner | {"field": n, "seq": seqs[memory.row.namespace[0]], "vector": vector}
-        for owner, memory in zip(owners, request.puts, strict=True)
+        {"memory": value["memory"], "part": value["part"], "field": n, "seq": seq, "vector": vector}
+        | {"checksum": seq + vector_checksum(value["memory"], n, value["vectors"], value["space"], vector)}
+        for value, memory in zip(values, request.puts, strict=True)
+        if (seq := seqs.get(memory.row.namespace[0], 0))
         for n, vector in enumerate(memory.vectors)
     )
     lost = db.many("delete-vectors", owners) if not all_new else 0
@@ -135,14 +143,15 @@ def _count_changes(db: SqlContext, tenant: str, first: str, *, stored: int = 0, 
     return int(db.rows("count-vector-changes", **part, stored=stored, lost=lost)[0][0])
 
 
-def _delete_memories(db: SqlContext, tenant: str, memories: Sequence[dict[str, Any]]) -> int:
+def _delete_memories(db: SqlContext, tenant: str, keys: Sequence[MemoryKey]) -> int:
     """Delete memories with their words and vectors, and return the number deleted."""
+    memories = [memory_id_values(tenant, key) for key in keys]
     db.dialect.store_words(db, [(each["memory"], "") for each in memories])
     deleted = db.many("delete-memories", memories)
     vectors = [{"memory": each["memory"], "part": each["part"], "count": 0} for each in memories]
     lost = db.many("delete-vectors", vectors)
-    for part in {each["part"] for each in memories} if lost else ():
-        db.rows("count-vector-changes", part=part, tenant=to_bytes(tenant), first=b"", stored=0, lost=1)
+    for first in dict.fromkeys(key.namespace[0] for key in keys) if lost else ():
+        _count_changes(db, tenant, first, lost=1)
     return deleted
 
 
@@ -156,9 +165,15 @@ def _refresh_memories(db: SqlContext, request: RefreshMemories) -> None:
 
 
 def _sweep_memories(db: SqlContext, request: SweepMemories) -> int:
+    """Delete expired memories. Damaged ones stay: their time, or their key, may be that of another memory."""
     by_tenant: dict[str, list[MemoryKey]] = {}
-    for tenant, namespace, key in db.rows("expired-memories", now=request.now, limit=request.limit):
-        by_tenant.setdefault(from_bytes(tenant), []).append(MemoryKey(decode(namespace), from_bytes(key)))
+    for number, tenant, namespace, key in db.rows("expired-memories", now=request.now, limit=request.limit):
+        try:
+            owner, memory_key = from_bytes(tenant), MemoryKey(decode(namespace), from_bytes(key))
+        except MALFORMED_MEMORY_ERRORS:
+            continue
+        if number == memory_number(owner, memory_key):
+            by_tenant.setdefault(owner, []).append(memory_key)
     return sum(
         db.dialect.store_memories(db, WriteMemories(tenant, (), tuple(keys), request.now, expired=True))
         for tenant, keys in by_tenant.items()
@@ -170,13 +185,15 @@ def _sweep_memories(db: SqlContext, request: SweepMemories) -> int:
 
 def _get_memories(db: SqlContext, request: GetMemories) -> tuple[MemoryRow | None, ...]:
     numbers = [memory_number(request.tenant, key) for key in request.keys]
-    rows = map(memory_row, _fetch_by_number(db, request.tenant, numbers, request.now))
-    found = {row[:2]: row for row in rows}  # by key, since another memory may have the same number
+    rows = _fetch_by_number(db, request.tenant, numbers, request.now)
+    read = [read_memory(request.tenant, *row) for row in rows]
+    found = {row[:2]: row for row in read}  # by key, since another memory may have the same number
     return tuple([found.get(key) for key in request.keys])
 
 
 def _get_memories_by_number(db: SqlContext, request: GetMemoriesByNumber) -> dict[int, MemoryRow]:
-    return {row[0]: memory_row(row) for row in _fetch_by_number(db, request.tenant, request.numbers, request.now)}
+    rows = _fetch_by_number(db, request.tenant, request.numbers, request.now)
+    return {row[0]: read_memory(request.tenant, *row) for row in rows}
 
 
 def _fetch_by_number(db: SqlContext, tenant: str, numbers: Sequence[int], now: int) -> list[Row]:
@@ -205,14 +222,24 @@ def _list_memories(db: SqlContext, request: ListMemories) -> tuple[MemoryRow, ..
         values |= {"after_updated": updated, "after_space": encode(namespace), "after_key": to_bytes(key)}
     block = "list-memories-below" if request.prefix else "list-memories"
     sql = db.dialect.sql[block].replace("{conditions}", _AND.join(conditions))
-    rows = db.cursor.rows(sql, values | {"limit": request.limit, "offset": request.offset})
-    return tuple(map(memory_row, rows))
+    rows = _filtered_rows(db, request.tenant, sql, values | {"limit": request.limit, "offset": request.offset})
+    return tuple([read_memory(request.tenant, *row) for row in rows])
 
 
 def _find_matching(db: SqlContext, request: FindMatching) -> frozenset[int]:
     conditions, values = memory_conditions(db, request)
     sql = db.dialect.sql["matching-memories"].replace("{conditions}", _AND.join(conditions))
-    return frozenset(row[0] for row in db.cursor.rows(sql, values))
+    return frozenset(row[0] for row in _filtered_rows(db, request.tenant, sql, values))
+
+
+def _filtered_rows(db: SqlContext, tenant: str, sql: str, values: dict[str, Any]) -> list[Row]:
+    """Return the rows of a statement with a filter. If the database finds a value that is not JSON, name the memory."""
+    try:
+        return db.cursor.rows(sql, values)
+    except Corrupt:
+        for row in db.rows("malformed-memories", tenant=to_bytes(tenant)):
+            read_memory(tenant, *row)
+        raise
 
 
 def _find_expired(db: SqlContext, request: FindExpired) -> frozenset[int]:
@@ -223,7 +250,21 @@ def _find_expired(db: SqlContext, request: FindExpired) -> frozenset[int]:
 def _list_namespaces(db: SqlContext, request: ListNamespaces) -> tuple[Namespace, ...]:
     values = prefix_values(request.tenant, request.prefix) | {"now": request.now, "limit": request.limit}
     values["start"] = encode(request.after) + b"\x00" if request.after is not None else values["low"]
-    return tuple(decode(row[0]) for row in db.rows("list-namespaces", **values))
+    return tuple([_read_namespace(request, *row) for row in db.rows("list-namespaces", **values)])
+
+
+def _read_namespace(request: ListNamespaces, space: bytes, number: int, key: bytes, *times: int | None) -> Namespace:
+    """Return a namespace. A memory that is in it and has not expired proves that it is right."""
+    created, updated, expires, total = times
+    try:
+        memory_key = MemoryKey(decode(space), from_bytes(key))
+        is_alive = expires is None or expires > request.now
+        times_are_right = total in (None, sum_of_times(created or 0, updated or 0, expires))
+        if is_alive and times_are_right and number == memory_number(request.tenant, memory_key):
+            return memory_key.namespace
+    except MALFORMED_MEMORY_ERRORS as error:
+        raise Corrupt(f"the namespace of memory number {number} cannot be read: {error!r}") from error
+    raise damaged_memory(memory_key, "its namespace, key or times are not what was stored")
 
 
 def _count_memories(db: SqlContext, request: CountMemories) -> int:
@@ -247,10 +288,21 @@ def load_vector_changes(db: SqlContext, request: LoadVectorChanges) -> tuple[Par
     else:
         parts = db.rows("partition", tenant=tenant, part=partition_number(request.tenant, request.partition))
     return tuple(
-        _partition_changes(db, part, from_bytes(first), (seq, drops), request.since.get(from_bytes(first), (0, 0)))
-        for part, first, seq, drops in parts
-        if request.since.get(from_bytes(first)) != (seq, drops)
+        _partition_changes(db, part, first, version, request.since.get(first, (0, 0)))
+        for part, first, version in (_read_partition(request.tenant, *row) for row in parts)
+        if request.since.get(first) != version
     )
+
+
+def _read_partition(tenant: str, part: int, first: bytes, seq: int, drops: int) -> tuple[int, str, tuple[int, int]]:
+    """Read a row of the block `partitions`. Corrupt if it is that of another partition."""
+    try:
+        segment = from_bytes(first)
+        if part == partition_number(tenant, segment) and seq >= 0 and drops >= 0:
+            return part, segment, (seq, drops)
+    except MALFORMED_MEMORY_ERRORS as error:
+        raise Corrupt(f"the row of partition number {part} cannot be read: {error!r}") from error
+    raise Corrupt(f"the row of partition {segment!r} is damaged: see `threadkeep verify`")
 
 
 def _partition_changes(
@@ -258,12 +310,23 @@ def _partition_changes(
 ) -> PartitionChanges:
     """Compare (sequence number, number of losses) of a partition with what the client has."""
     rows = db.rows("vectors-since", part=part, since=since[0]) if version[0] != since[0] else []
-    unpack = db.dialect.unpack_vector
-    changed = tuple(VectorRow(memory, field, decode(ns), unpack(vector)) for memory, field, ns, vector in rows)
+    changed = read_vectors([stored_vector(db, *row) for row in rows])
     if version[1] == since[1]:
         return PartitionChanges(first, version, changed)
     present = frozenset((row[0], row[1]) for row in db.rows("vector-ids", part=part))
     return PartitionChanges(first, version, changed, present)
+
+
+def stored_vector(
+    db: SqlContext, memory: int, field: int, space: bytes, vector: Any, seq: int, checksum: int | None
+) -> StoredVector:
+    """Read a row of the block `vectors-since`."""
+    try:
+        return StoredVector(
+            memory, field, space, db.dialect.unpack_vector(vector), None if checksum is None else checksum - seq
+        )
+    except MALFORMED_MEMORY_ERRORS as error:
+        raise Corrupt(f"vector {field} of memory number {memory} cannot be read: {error!r}") from error
 
 
 def _create_vector_index(_db: SqlContext, _request: CreateVectorIndex) -> None:

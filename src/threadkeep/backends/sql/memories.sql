@@ -1,8 +1,18 @@
 -- Statements on memories that all SQL databases share. A memory is looked up by its number, a hash of tenant, namespace
 -- and key. Its partition goes with the number, so that a database that distributes partitions knows where to look.
 
--- memory-columns: the columns of a memory, in the order that `memories.memory_row` reads
-m.memory, m.space, m.key, m.value, m.created, m.updated, m.expires, m.ttl
+-- memory-columns: the columns of a memory, in the order that `checksums.read_memory` takes
+-- The value comes as bytes, so that invalid UTF-8 is found where the memory can be named.
+m.memory, m.space, m.key, CAST(m.value AS BLOB), {checked-columns}
+
+-- checked-columns: the other columns of a memory
+m.created, m.updated, m.expires, m.ttl, m.vectors, m.checksum, m.times
+
+-- sum-of-times: the value of `times`
+m.created + m.updated + coalesce(m.expires, 0)
+
+-- kept-created: when a memory was created: a replaced one keeps its time unless it has expired or its times are damaged
+CASE WHEN m.expires <= excluded.updated OR m.times <> {sum-of-times} THEN excluded.created ELSE m.created END
 
 -- not-expired: memories that have not expired
 (m.expires IS NULL OR m.expires > :now)
@@ -14,15 +24,20 @@ m.tenant = :tenant
 m.tenant = :tenant AND m.space >= :low AND m.space < :high
 
 -- put-memories: add or replace memories; one with the same number but another key is left alone and not counted
-INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value)
-VALUES (:memory, :part, :tenant, :space, :key, :created, :updated, :expires, :ttl, :value)
+INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, vectors,
+                              checksum, times)
+VALUES (:memory, :part, :tenant, :space, :key, :created, :updated, :expires, :ttl, :value, :vectors, :checksum, :times)
 {replace-memories};
 
--- replace-memories: replace an existing memory; it keeps `created` unless it has expired
+-- replace-memories: replace an existing memory
 ON CONFLICT ({memory-key}) DO UPDATE
-SET created = CASE WHEN m.expires <= excluded.updated THEN excluded.created ELSE m.created END,
-    updated = excluded.updated, expires = excluded.expires, ttl = excluded.ttl, value = excluded.value
+SET {replaced-columns}
 WHERE m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = excluded.key
+
+-- replaced-columns: what replacing a memory changes
+created = {kept-created}, updated = excluded.updated, expires = excluded.expires, ttl = excluded.ttl,
+    value = excluded.value, vectors = excluded.vectors, checksum = excluded.checksum,
+    times = excluded.times - excluded.created + {kept-created}
 
 -- memory: a memory by number
 SELECT {memory-columns} FROM tk_memories m WHERE m.memory = :memory AND +m.tenant = :tenant AND {not-expired};
@@ -35,11 +50,13 @@ WHERE m.memory IN (SELECT value FROM json_each(:memories)) AND +m.tenant = :tena
 DELETE FROM tk_memories WHERE memory = :memory AND part = :part AND tenant = :tenant;
 
 -- refresh-memories: start the ttl of memories again
-UPDATE tk_memories AS m SET expires = :now + CAST(m.ttl * 60000000 AS {bigint})
+UPDATE tk_memories AS m SET expires = :now + CAST(m.ttl * 60000000 AS {bigint}),
+    times = m.times - m.expires + :now + CAST(m.ttl * 60000000 AS {bigint})
 WHERE m.memory = :memory AND m.part = :part AND m.tenant = :tenant AND m.ttl IS NOT NULL AND m.expires > :now;
 
--- expired-memories: memories that have expired, of all tenants
-SELECT tenant, space, key FROM tk_memories WHERE expires <= :now LIMIT :limit;
+-- expired-memories: memories that have expired, of all tenants, except those whose times are damaged
+SELECT m.memory, m.tenant, m.space, m.key FROM tk_memories m
+WHERE m.expires <= :now AND coalesce(m.times = {sum-of-times}, m.checksum IS NULL) LIMIT :limit;
 
 -- list-memories: memories, last updated first
 SELECT {memory-columns} FROM {memories-in-order} WHERE {conditions}
@@ -72,13 +89,16 @@ WITH RECURSIVE found (space) AS (
     FROM found WHERE found.space IS NOT NULL
 )
 
--- unexpired-in-namespace: a memory in the namespace that has not expired
-SELECT 1 FROM tk_memories m WHERE m.tenant = :tenant AND m.space = found.space AND {not-expired}
+-- in-namespace: the memories in the namespace that have not expired
+FROM tk_memories m WHERE m.tenant = :tenant AND m.space = found.space AND {not-expired}
 
--- list-namespaces: the namespaces that have memories
+-- proof-columns: of one of these memories, what shows that it is in the namespace and has not expired
+m.memory, m.key, m.created, m.updated, m.expires, m.times
+
+-- list-namespaces: the namespaces that have memories, each with one of them
 {walk-namespaces}
-SELECT found.space FROM found WHERE found.space IS NOT NULL AND EXISTS ({unexpired-in-namespace})
-ORDER BY found.space LIMIT :limit;
+SELECT found.space, {proof-columns} FROM found CROSS JOIN tk_memories m ON m.n = (SELECT m.n {in-namespace} LIMIT 1)
+WHERE found.space IS NOT NULL ORDER BY found.space LIMIT :limit;
 
 -- partitions: the change counters of all partitions of a tenant
 SELECT part, first, seq, drops FROM tk_parts WHERE tenant = :tenant;
@@ -92,14 +112,15 @@ ON CONFLICT (part) DO UPDATE SET seq = p.seq + excluded.seq, drops = p.drops + e
 RETURNING seq;
 
 -- put-vectors: add or replace vectors
-INSERT INTO tk_vectors (memory, field, part, seq, vector) VALUES (:memory, :field, :part, :seq, :vector)
-ON CONFLICT ({vector-key}) DO UPDATE SET seq = excluded.seq, vector = excluded.vector;
+INSERT INTO tk_vectors (memory, field, part, seq, vector, checksum)
+VALUES (:memory, :field, :part, :seq, :vector, :checksum)
+ON CONFLICT ({vector-key}) DO UPDATE SET seq = excluded.seq, vector = excluded.vector, checksum = excluded.checksum;
 
 -- delete-vectors: delete the vectors of a memory, starting at a field
 DELETE FROM tk_vectors WHERE memory = :memory AND part = :part AND field >= :count;
 
 -- vectors-since: the vectors of a partition that were stored after a sequence number
-SELECT v.memory, v.field, m.space, v.vector
+SELECT v.memory, v.field, m.space, v.vector, v.seq, v.checksum
 FROM tk_vectors v JOIN tk_memories m ON m.memory = v.memory AND m.part = v.part
 WHERE v.part = :part AND v.seq > :since;
 

@@ -138,10 +138,14 @@ CREATE VIRTUAL TABLE tk_words USING fts5(
     words, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0'
 );
 
--- schema-5: the oldest schema versions whose code can read and write these tables
+-- schema-5: checksums, NULL in rows that were written before; the oldest versions whose code can use these tables
 ALTER TABLE tk_schema ADD COLUMN readable INTEGER;
 ALTER TABLE tk_schema ADD COLUMN writable INTEGER;
 UPDATE tk_schema SET readable = 5, writable = 5;
+ALTER TABLE tk_memories ADD COLUMN vectors INTEGER;
+ALTER TABLE tk_memories ADD COLUMN checksum INTEGER;
+ALTER TABLE tk_memories ADD COLUMN times INTEGER;
+ALTER TABLE tk_vectors ADD COLUMN checksum INTEGER;
 
 -- memory-key: the unique key of a memory
 memory
@@ -160,6 +164,9 @@ tk_memories m INDEXED BY tk_memories_updated
 
 -- memories-below: with a prefix: read the index by namespace, and sort the few rows that it finds
 tk_memories m INDEXED BY tk_memories_space
+
+-- malformed-memories: memories whose value is not JSON, so that no filter can be evaluated
+SELECT {memory-columns} FROM tk_memories m WHERE m.tenant = :tenant AND NOT json_valid(m.value) LIMIT 1;
 
 -- put-words: add or replace the full-text entry of a memory
 INSERT OR REPLACE INTO tk_words (rowid, words) SELECT n, :words FROM tk_memories WHERE memory = :memory;

@@ -46,6 +46,7 @@ class ValkeyBackend:
         """Whether threads expire."""
         reads, lists = ValkeyReads(self._prefix), ValkeyLists(self._prefix, tidies=tidies)
         memories = ValkeyMemories(self._prefix)
+        self._memory_requests = frozenset(memories.handlers)
         self._commits = ValkeyCommits(self._prefix, reads, kept)
         health = ValkeyHealth(self._prefix, lists, memories, expires=self.expires)
         self._handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
@@ -61,6 +62,8 @@ class ValkeyBackend:
         try:
             return self._handlers[type(request)](executor, request)
         except (IndexError, KeyError, AttributeError, TypeError, ValueError, Corrupt) as error:
+            if isinstance(error, Corrupt) and type(request) in self._memory_requests:
+                raise  # it names the memory
             key = getattr(request, "key", None)
             owner = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread or a memory"
             raise Corrupt(f"a row of {owner} cannot be read: {error!r}") from error

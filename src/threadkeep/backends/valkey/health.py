@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from threadkeep.backends.valkey import memories
@@ -24,16 +24,19 @@ from threadkeep.engine.health.requests import (
     StoredMemoryPage,
     ThreadEntry,
     UnreadableRow,
-    decode_lossy,
     read_each_row,
 )
-from threadkeep.engine.identity import ThreadKey, to_bytes
+from threadkeep.engine.identity import ThreadKey, decode_lossy, to_bytes
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
-from threadkeep.engine.memories.namespaces import decode, encode, memory_number
+from threadkeep.engine.memories.checksums import memory_name
+from threadkeep.engine.memories.namespaces import decode, encode
+from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 _SETS = (b"n", b"u", b"c", b"b")
 """The sets that list all threads. A thread that is missing in one is found by the others."""
+_RETRIES = 2
+"""How often a partition of memories is read again if it seems damaged."""
 
 REMAINS = (
     "RDB file: older snapshots hold the erased data until the next one replaces them; run BGSAVE on every server",
@@ -129,42 +132,35 @@ class ValkeyHealth:
         if not left:
             return StoredMemoryPage(())
         found, problems = self._inspect_partition(executor, request.tenant, left[0])
+        for _ in range(_RETRIES):
+            if problems or any(map(_seems_damaged, found)):  # read again: a concurrent change looks like damage
+                found, problems = self._inspect_partition(executor, request.tenant, left[0])
         return StoredMemoryPage(tuple(found), left[0].name if left[1:] else None, tuple(problems))
 
     def _inspect_partition(
         self, executor: CallExecutor, tenant: str, part: memories.PartitionKeys
     ) -> tuple[list[StoredMemory], list[str]]:
+        """Return the memories of a partition, and what is wrong with its sets. The keys are not read at one moment."""
         hashed, expiry, namespaces, times, vectors, changes, _ = part.keys
         hashes = [Call("HKEYS", (key,)) for key in (hashed, vectors)]
-        sets = [Call("ZRANGE", (key,), (0, -1)) for key in (times, namespaces, expiry, changes)]
-        numbers, vector_fields, timed, in_namespaces, expiring, changed = executor.calls([*hashes, *sets])
-        members = {
-            "time of update": set(timed),
-            "namespace": {member[-memories.DIGITS :] for member in in_namespaces},
-            "expiry": set(expiring),
-        }
-        stored = {field for field in vector_fields if b":" in field}
-        problems = [*_member_problems(set(numbers), members), *_vector_problems(set(numbers), stored, set(changed))]
-        sizes = self._vector_sizes(executor, vectors, sorted(stored))
-        return list(self._read_memories(executor, tenant, hashed, numbers, sizes)), problems
-
-    def _vector_sizes(self, executor: CallExecutor, key: bytes, fields: Sequence[bytes]) -> dict[bytes, dict[int, int]]:
-        sizes: dict[bytes, dict[int, int]] = {}
-        for field, stored in memories.fetch_fields(executor, key, fields):
-            number, _, n = field.partition(b":")
-            sizes.setdefault(number, {})[int(n)] = _vector_size(stored)
-        return sizes
-
-    def _read_memories(
-        self,
-        executor: CallExecutor,
-        tenant: str,
-        key: bytes,
-        numbers: Sequence[bytes],
-        sizes: dict[bytes, dict[int, int]],
-    ) -> Iterator[StoredMemory]:
-        for number, stored in memories.fetch_fields(executor, key, numbers):
-            yield _stored_memory(tenant, number, stored, sizes.get(number, {}))
+        sets = [Call("ZRANGE", (key,), (0, -1, "WITHSCORES")) for key in (times, namespaces, expiry, changes)]
+        numbers, vector_fields, *members = executor.calls([*hashes, *sets])
+        timed, in_namespaces, expiring, changed = map(_scores, members)
+        fields = {field for field in vector_fields if b":" in field}
+        own: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        for field, stored in memories.fetch_fields(executor, vectors, sorted(fields)):
+            own.setdefault(field[: memories.DIGITS], []).append((field, stored))
+        found = [
+            _stored_memory(tenant, number, stored, own.get(number, ()))
+            for number, stored in memories.fetch_fields(executor, hashed, numbers)
+        ]
+        spaces = {member[-memories.DIGITS :]: member[: -memories.DIGITS] for member in in_namespaces}
+        problems = [
+            *_member_problems(set(numbers), {"time of update": timed, "namespace": spaces, "expiry": expiring}),
+            *(problem for memory in found for problem in _score_problems(memory, timed, spaces, expiring)),
+            *_vector_problems(set(numbers), fields, set(changed)),
+        ]
+        return found, problems
 
     # --- compact
 
@@ -240,37 +236,64 @@ def _entry_problems(
         yield "its entry in the set by greatest checkpoint is wrong: lists over all threads may leave it out"
 
 
-def _member_problems(numbers: set[bytes], sets: dict[str, set[bytes]]) -> Iterator[str]:
+def _member_problems(numbers: set[bytes], sets: Mapping[str, Mapping[bytes, Any]]) -> Iterator[str]:
     """Compare the memories of a partition with the sets of their numbers."""
     for what, members in sets.items():
-        for number in sorted(members - numbers):
-            yield f"the set by {what} has memory {number.decode()}, which does not exist"
+        for number in sorted(members.keys() - numbers):
+            yield f"the set by {what} has memory {decode_lossy(number)}, which does not exist"
         if what != "expiry":  # a memory without a ttl never expires
-            for number in sorted(numbers - members):
-                yield f"memory {number.decode()} is not in the set by {what}"
+            for number in sorted(numbers - members.keys()):
+                yield f"memory {decode_lossy(number)} is not in the set by {what}"
+
+
+def _score_problems(
+    memory: StoredMemory,
+    timed: Mapping[bytes, float],
+    spaces: Mapping[bytes, bytes],
+    expiring: Mapping[bytes, float],
+) -> Iterator[str]:
+    """Compare an intact memory with its entries in the sets."""
+    if memory.row is None:
+        return
+    number, name = memories.number_text(memory.number), memory_name(*memory.row.memory_key)
+    if timed.get(number, memory.row.updated) != memory.row.updated:
+        yield f"{name} has another time in the set by time of update"
+    if expiring.get(number) != memory.row.expires:
+        yield f"{name} has another time in the set by expiry, or is not in it"
+    if number in spaces and spaces[number] != memories.namespace_start(memory.row.namespace):
+        yield f"{name} has another namespace in the set by namespace"
 
 
 def _vector_problems(numbers: set[bytes], stored: set[bytes], changed: set[bytes]) -> Iterator[str]:
     """Compare the vectors of a partition with its memories and with the set of changes."""
     for field in sorted(stored):
         if field.partition(b":")[0] not in numbers:
-            yield f"vector {field.decode()} belongs to a memory that does not exist"
+            yield f"vector {decode_lossy(field)} belongs to a memory that does not exist"
     for field in sorted(stored ^ changed):
-        yield f"vector {field.decode()} is not stored, or not in the set of changes: no search finds it"
+        yield f"vector {decode_lossy(field)} is not stored, or not in the set of changes: no search finds it"
 
 
-def _vector_size(stored: bytes) -> int:
-    """Return the bytes of a vector, or -1 if the length of its namespace cannot be read."""
-    length, _, rest = stored.partition(b":")
-    return len(rest) - int(length) if length.isdigit() else -1
+def _scores(members: Sequence[bytes]) -> dict[bytes, float]:
+    """Return the members of a sorted set with their scores."""
+    return {member: float(score) for member, score in zip(members[::2], members[1::2], strict=True)}
 
 
-def _stored_memory(tenant: str, name: bytes, stored: bytes, vectors: dict[int, int]) -> StoredMemory:
+def _stored_memory(tenant: str, name: bytes, stored: bytes, vectors: Iterable[tuple[bytes, bytes]]) -> StoredMemory:
+    """Read a memory, and its vectors, which are fields and values of the hash of vectors."""
+    problems, sizes = list[str](), dict[int, int]()
+    for pair in vectors:
+        try:
+            vector = memories.vector_row(*pair)
+            sizes[vector.field] = len(vector.vector)
+        except Corrupt as error:
+            problems.append(str(error))
     try:
-        number = memories.parse_number(name)
-        row = memories.memory_row(stored)
-    except MALFORMED_ROW_ERRORS as error:
-        return StoredMemory(0, None, "", {}, (f"memory {decode_lossy(name)} cannot be read: {error!r}",))
-    is_right = number == memory_number(tenant, row.memory_key)
-    problems = () if is_right else ("it has the number of another memory",)
-    return StoredMemory(number, row.memory_key, row.value, vectors, problems)
+        row = memories.memory_row(tenant, name, stored)
+    except Corrupt as error:
+        return StoredMemory(0, None, None, {}, None, (*problems, str(error)))
+    count = int(stored.split(b",")[3])
+    return StoredMemory(memories.parse_number(name), row.memory_key, row, sizes, count, tuple(problems))
+
+
+def _seems_damaged(memory: StoredMemory) -> bool:
+    return bool(memory.problems) or len(memory.vectors) != memory.vector_count

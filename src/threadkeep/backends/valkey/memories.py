@@ -1,6 +1,6 @@
 """Memories on Valkey: a hash and sorted sets for each partition. A partition is the first segment of a namespace.
 
-    {n}:m:…     memories by number; in plain form: created, updated, expires, number of vectors, ttl
+    {n}:m:…     memories by number; in plain form: created, updated, expires, number of vectors, ttl, checksum of these
     {n}:e:…     numbers by expiry
     {n}:d:…     numbers by time of update
     {n}:s:…     namespaces with numbers, in order of bytes
@@ -14,6 +14,8 @@ The engine applies filters, to one page at a time. There is no full text. A batc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from hashlib import sha1
 from itertools import groupby, islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +23,17 @@ import ormsgpack
 
 from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor, merge_by_score
 from threadkeep.backends.valkey.keys import PARTITIONS, key_of
-from threadkeep.engine.identity import from_bytes, to_bytes
+from threadkeep.engine.identity import decode_lossy, to_bytes
+from threadkeep.engine.memories.checksums import (
+    MALFORMED_MEMORY_ERRORS,
+    StoredVector,
+    check_vector,
+    damaged_row,
+    memory_checksum,
+    read_memory,
+    sum_of_times,
+    vector_checksum,
+)
 from threadkeep.engine.memories.filters import matches
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, decode, encode, memory_number, partition_number
@@ -44,6 +56,7 @@ from threadkeep.engine.memories.requests import (
     VectorRow,
     WriteMemories,
 )
+from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 _MEMORIES, _EXPIRY, _NAMESPACES, _TIMES, _VECTORS, _CHANGES = range(6)
@@ -137,11 +150,12 @@ class ValkeyMemories:
             namespace = encode(row.namespace)
             args += (_number_text(request.tenant, row.memory_key), namespace + _SEPARATOR)
             args += (row.created, row.updated, _maybe_number(row.expires), _maybe_number(row.ttl))
-            args += (ormsgpack.packb([namespace, to_bytes(row.key), to_bytes(row.value)]), len(vectors))
-            args += (b"%d:%s%s" % (len(namespace), namespace, vector) for vector in vectors)
+            number = memory_number(request.tenant, row.memory_key)
+            args += (_pack_memory(number, request.tenant, namespace, row, len(vectors)), len(vectors))
+            args += (_pack_vector(number, n, len(vectors), namespace, vector) for n, vector in enumerate(vectors))
         args.append(len(deletes))
         for key in deletes:
-            args += (_number_text(request.tenant, key), encode(key.namespace) + _SEPARATOR)
+            args += (_number_text(request.tenant, key), namespace_start(key.namespace))
         return Call("write_memories", part.keys, tuple(args))
 
     def _refresh_memories(self, executor: CallExecutor, request: RefreshMemories) -> None:
@@ -156,8 +170,8 @@ class ValkeyMemories:
                 break
             bounds = ("-inf", request.now, "LIMIT", 0, request.limit - swept)
             numbers = executor.call(Call("ZRANGEBYSCORE", (part.keys[_EXPIRY],), bounds))
-            rows = self._fetch(executor, part, numbers)
-            keys = [row.memory_key for row in rows.values() if _is_expired(row, request.now)]
+            stored = fetch_fields(executor, part.keys[_MEMORIES], numbers)
+            keys = list(_expired_keys(part.tenant, stored, request.now))
             if keys:
                 write = WriteMemories(part.tenant, (), tuple(keys), request.now, expired=True)
                 swept += executor.call(self._write_call(write, part, (), keys))
@@ -167,7 +181,8 @@ class ValkeyMemories:
 
     def _fetch(self, executor: CallExecutor, part: PartitionKeys, numbers: Sequence[bytes]) -> dict[bytes, MemoryRow]:
         """Return memories by number, expired ones too."""
-        return {number: memory_row(stored) for number, stored in fetch_fields(executor, part.keys[_MEMORIES], numbers)}
+        found = fetch_fields(executor, part.keys[_MEMORIES], numbers)
+        return {number: memory_row(part.tenant, number, stored) for number, stored in found}
 
     def _get_memories(self, executor: CallExecutor, request: GetMemories) -> tuple[MemoryRow | None, ...]:
         """Read memories. Those of one partition are read in one snapshot."""
@@ -176,12 +191,14 @@ class ValkeyMemories:
             Call("HMGET", (self._part(request.tenant, first).keys[_MEMORIES],), tuple(numbers))
             for first, numbers in by_partition.items()
         ]
-        stored = (each for reply in executor.calls(calls) for each in reply if each is not None)
-        found = {row.memory_key: row for row in map(memory_row, stored) if not _is_expired(row, request.now)}
+        replies = zip(calls, executor.calls(calls), strict=True)
+        stored = (pair for call, reply in replies for pair in zip(call.args, reply, strict=True) if pair[1] is not None)
+        rows = (memory_row(request.tenant, *pair) for pair in stored)
+        found = {row.memory_key: row for row in rows if not _is_expired(row, request.now)}
         return tuple(found.get(key) for key in request.keys)
 
     def _get_memories_by_number(self, executor: CallExecutor, request: GetMemoriesByNumber) -> dict[int, MemoryRow]:
-        numbers = [_as_text(number) for number in request.numbers]
+        numbers = [number_text(number) for number in request.numbers]
         found: dict[int, MemoryRow] = {}
         for part in self.parts(executor, request.tenant, request.prefix):
             rows = self._fetch(executor, part, numbers)
@@ -233,7 +250,7 @@ class ValkeyMemories:
         args = (request.now, low, high, request.limit)
         parts = self.parts(executor, request.tenant, request.prefix)
         calls = [Call("list_namespaces", (part.keys[_MEMORIES], part.keys[_NAMESPACES]), args) for part in parts]
-        found = [decode(each) for reply in executor.calls(calls) for each in reply]
+        found = [_read_namespace(each) for reply in executor.calls(calls) for each in reply]
         return tuple(sorted(each for each in found if request.after is None or each > request.after))[: request.limit]
 
     def _count_memories(self, executor: CallExecutor, request: CountMemories) -> int:
@@ -301,7 +318,8 @@ def _bounds(start: bytes) -> tuple[bytes, bytes]:
     return (b"[" + start, b"(" + start + b"\xff") if start else (b"-", b"+")
 
 
-def _as_text(number: int) -> bytes:
+def number_text(number: int) -> bytes:
+    """Return the number of a memory as text."""
     return b"%016x" % (number + NUMBER_OFFSET)
 
 
@@ -310,8 +328,13 @@ def parse_number(text: bytes) -> int:
     return int(text, 16) - NUMBER_OFFSET
 
 
+def namespace_start(namespace: Namespace) -> bytes:
+    """Return what comes before the number in a member of the set by namespace."""
+    return encode(namespace) + _SEPARATOR
+
+
 def _number_text(tenant: str, key: MemoryKey) -> bytes:
-    return _as_text(memory_number(tenant, key))
+    return number_text(memory_number(tenant, key))
 
 
 def _numbers_by_partition(tenant: str, keys: Iterable[MemoryKey]) -> dict[str, list[bytes]]:
@@ -326,31 +349,74 @@ def _vector_id(field: bytes) -> tuple[int, int]:
     return parse_number(text), int(n)
 
 
+def _pack_vector(number: int, n: int, count: int, namespace: bytes, vector: bytes) -> bytes:
+    checksum = vector_checksum(number, n, count, namespace, vector)
+    return b"%d,%d,%d:%s%s" % (len(namespace), count, checksum, namespace, vector)
+
+
 def vector_row(field: bytes, stored: bytes) -> VectorRow:
-    """Decode a stored vector."""
-    length, _, rest = stored.partition(b":")
-    namespace = decode(rest[: int(length)])
-    return VectorRow(*_vector_id(field), namespace, rest[int(length) :])
+    """Read a vector as it is stored; Corrupt if it is damaged. Older ones have no count and no checksum."""
+    try:
+        head, _, rest = stored.partition(b":")
+        length, count, checksum = map(int, head.split(b",")) if b"," in head else (int(head), 0, None)
+        found = StoredVector(*_vector_id(field), rest[:length], rest[length:], checksum)
+    except MALFORMED_MEMORY_ERRORS as error:
+        raise Corrupt(f"vector {decode_lossy(field)} cannot be read: {error!r}") from error
+    return check_vector(found, count)
 
 
 def _maybe_number(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
-def memory_row(stored: bytes) -> MemoryRow:
-    """Read a memory as it is stored."""
-    plain, _, packed = stored.partition(b"\n")
-    created, updated, expires, _, ttl = plain.split(b",")
-    namespace, key, value = ormsgpack.unpackb(packed)
-    return MemoryRow(
-        namespace=decode(namespace),
-        key=from_bytes(key),
-        value=from_bytes(value),
-        created=int(created),
-        updated=int(updated),
-        expires=int(expires) if expires else None,
-        ttl=float(ttl) if ttl else None,
-    )
+def _pack_memory(number: int, tenant: str, namespace: bytes, row: MemoryRow, vectors: int) -> bytes:
+    key, value = to_bytes(row.key), to_bytes(row.value)
+    checksum = memory_checksum(number, tenant, namespace, key, row.ttl, vectors, value)
+    return ormsgpack.packb([namespace, key, value, checksum])
+
+
+def memory_row(tenant: str, field: bytes, stored: bytes) -> MemoryRow:
+    """Read a memory as it is stored; Corrupt if it is damaged. Older ones have no checksums."""
+    number = namespace = key = None
+    try:
+        number = parse_number(field)
+        namespace, key, value, *rest = ormsgpack.unpackb(stored.partition(b"\n")[2])
+        created, updated, expires, count, ttl, is_checked = _read_start(stored)
+        checks = (rest[-1], sum_of_times(created, updated, expires)) if is_checked else (None, None)
+        if rest and not is_checked:
+            raise ValueError("the checksum of its times is missing")
+    except MALFORMED_MEMORY_ERRORS as error:
+        raise damaged_row(namespace, key, number, error) from error
+    return read_memory(tenant, number, namespace, key, value, created, updated, expires, ttl, count, *checks)
+
+
+def _read_start(stored: bytes) -> tuple[Any, ...]:
+    """Return created, updated, expires, number of vectors, ttl, and whether they have a checksum."""
+    created, updated, expires, count, ttl, *check = stored.partition(b"\n")[0].split(b",")
+    plain = b",".join((created, updated, expires, count, ttl))
+    if check and check != [sha1(plain, usedforsecurity=False).hexdigest()[:8].encode()]:
+        raise ValueError("its times do not match their checksum")
+    times = int(created), int(updated), int(expires) if expires else None
+    return (*times, int(count), float(ttl) if ttl else None, bool(check))
+
+
+def _expired_keys(tenant: str, stored: Iterable[tuple[bytes, bytes]], now: int) -> Iterator[MemoryKey]:
+    """Yield the memories that have expired. Damaged ones stay: their time may be wrong."""
+    for pair in stored:
+        with suppress(Corrupt):
+            row = memory_row(tenant, *pair)
+            if _is_expired(row, now):
+                yield row.memory_key
+
+
+def _read_namespace(found: bytes) -> Namespace:
+    """Read what the script `list_namespaces` returned."""
+    if len(found) == DIGITS and not found.endswith(b"\x01"):
+        raise Corrupt(
+            f"memory number {parse_number(found)} is damaged, or its entry in the set by namespace is that of another "
+            "namespace; see `threadkeep verify`"
+        )
+    return decode(found)
 
 
 def _in_pages(ranked: Iterator[_Ranked]) -> Iterator[tuple[int, _Ranked]]:

@@ -13,6 +13,7 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.memories.namespaces import MemoryKey
+from threadkeep.engine.memories.requests import MemoryRow
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, Access, Request
 
 T = TypeVar("T")
@@ -84,15 +85,17 @@ class InspectThread(Request[InspectedThread]):
 
 
 class StoredMemory(NamedTuple):
-    """A memory as it is stored: its key, its JSON text, and the size in bytes of each of its vectors by field.
+    """A memory as it is stored: its key, its row, and the size in bytes of each of its vectors by field.
 
-    `key` is None if the key cannot be read. `problems` lists what the storage found wrong with it.
+    `key` is None if the key cannot be read, `row` if anything in the row is damaged. `vector_count` is the number
+    of vectors that it should have; None if that is not known. `problems` lists what the storage found wrong with it.
     """
 
     number: int
     key: MemoryKey | None
-    value: str
+    row: MemoryRow | None
     vectors: Mapping[int, int] = {}
+    vector_count: int | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -176,8 +179,3 @@ def read_each_row(
         except MALFORMED_ROW_ERRORS as error:
             unreadable.append(describe(row)._replace(message=f"it is malformed: {error!r}"))
     return tuple(readable), tuple(unreadable)
-
-
-def decode_lossy(data: Any) -> str | None:
-    """Decode bytes as text, with invalid UTF-8 escaped; None if `data` is not bytes."""
-    return bytes(data).decode("utf-8", "backslashreplace") if isinstance(data, (bytes, memoryview, bytearray)) else None

@@ -24,6 +24,7 @@ from threadkeep.engine.health.thread_scan import Problem, ThreadScan, scan_threa
 from threadkeep.engine.health.verify_items import check_items
 from threadkeep.engine.health.verify_rows import check_cube, check_rows, rows_size
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.json_text import load
 from threadkeep.errors import Missing
 
@@ -110,23 +111,21 @@ def memory_problems(page: StoredMemoryPage, dims: int | None) -> Iterator[Proble
 
 
 def _name(memory: StoredMemory) -> str:
-    if memory.key is None:
-        return f"memory number {memory.number}"
-    return f"memory {memory.key.key!r} in {'/'.join(memory.key.namespace)}"
+    return f"memory number {memory.number}" if memory.key is None else memory_name(*memory.key)
 
 
 def _value_problems(memory: StoredMemory) -> Iterator[str]:
     try:
-        load(memory.value)
+        load(memory.row.value) if memory.row is not None else None
     except (ValueError, RecursionError) as error:
-        if memory.key is not None:
-            yield f"its value cannot be decoded: {error}"
+        yield f"its value cannot be decoded: {error}"
 
 
 def _vector_problems(memory: StoredMemory, dims: int | None) -> Iterator[str]:
     """Vectors are numbered from 0, consist of whole floats, and have the dimensions of the store's index."""
-    if sorted(memory.vectors) != list(range(len(memory.vectors))):
-        yield f"some of its vectors are missing: it has {sorted(memory.vectors)}"
+    count = len(memory.vectors) if memory.vector_count is None else memory.vector_count
+    if len(memory.vectors) != count or sorted(memory.vectors) != list(range(len(memory.vectors))):
+        yield f"some of its vectors are missing: it has {sorted(memory.vectors)}, and should have {count}"
     sizes = set(memory.vectors.values())
     if any(size % _FLOAT or size <= 0 for size in sizes):
         yield "one of its vectors is truncated"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
+from threadkeep.engine.memories.checksums import damaged_memory
 from threadkeep.engine.memories.filters import EVERYTHING, FilterNode, matches
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern, known_prefix
@@ -30,7 +31,6 @@ from threadkeep.engine.memories.requests import (
 )
 from threadkeep.engine.memories.vectors import PartitionVectors, nearest
 from threadkeep.engine.memories.words import words
-from threadkeep.errors import Corrupt
 
 _EXTRA_ROWS, _MAX_SLICE = 2, 1000
 _CHECKED_FIRST = 100
@@ -121,8 +121,8 @@ def _decode_memory(row: MemoryRow, score: float | None = None) -> FoundMemory:
     """Return a memory with its decoded value; Corrupt if it cannot be decoded."""
     try:
         return FoundMemory(row, load(row.value), score)
-    except ValueError as error:
-        raise Corrupt(f"the value of memory {row.key!r} in {row.namespace!r} cannot be decoded: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise damaged_memory(row.memory_key, f"its value cannot be decoded: {error}") from error
 
 
 async def get(tenant: str, keys: Sequence[MemoryKey], now: int) -> list[FoundMemory | None]:

@@ -1,4 +1,5 @@
--- Returns the namespaces that have an unexpired memory, in order.
+-- Returns the namespaces that have an unexpired memory, in order. For one whose memory is damaged or in another
+-- namespace, it returns the number of that memory.
 -- KEYS: memories, namespaces. ARGV: now, low, high, limit.
 local memories, namespaces = KEYS[1], KEYS[2]
 local now, low, high, limit = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -10,8 +11,9 @@ while #found < limit do
   low = '(' .. namespace .. '\0\0\255'
   for _, member in ipairs(redis.call('ZRANGEBYLEX', namespaces, '[' .. first, low)) do
     local memory = read_memory(memories, member:sub(-DIGITS))
-    if memory and is_unexpired(memory, now) then
-      found[#found + 1] = namespace
+    if memory and (is_unexpired(memory, now) or not memory.intact) then
+      local at = memory.row:find(namespace, 1, true)  -- after the headers of a msgpack array and of its first element
+      found[#found + 1] = memory.intact and at and at <= 7 and namespace or member:sub(-DIGITS)
       break
     end
   end

@@ -55,17 +55,24 @@ end
 -- The number of a memory has 16 hexadecimal digits.
 local DIGITS = 16
 
--- Returns a memory as a list: created, updated, expires, number of vectors, ttl, row. Returns nil if it does not exist.
+-- Returns the start of a stored memory: created, updated, expires, number of vectors, ttl, and a checksum of these.
+local function memory_start(pieces)
+  local plain = table.concat(pieces, ',', 1, 5)
+  return plain .. ',' .. redis.sha1hex(plain):sub(1, 8) .. '\n'
+end
+
+-- Returns a memory as a list: created, updated, expires, number of vectors, ttl; `row` is the rest, and `intact` says
+-- whether the list matches its checksum, if it has one. Returns nil if the memory does not exist.
 local function read_memory(memories, number)
   local stored = redis.call('HGET', memories, number)
   if not stored then return nil end
-  local stop = stored:find('\n', 1, true)
-  local found = {}
+  local stop = stored:find('\n', 1, true) or #stored + 1
+  local found = {row = stored:sub(stop + 1)}
   for piece in (stored:sub(1, stop - 1) .. ','):gmatch('([^,]*),') do found[#found + 1] = piece end
-  found[6] = stored:sub(stop + 1)
+  found.intact = #found == 5 or (#found == 6 and memory_start(found) == stored:sub(1, stop))
   return found
 end
 
 local function is_unexpired(one, now)
-  return one[3] == '' or tonumber(one[3]) > now
+  return one.intact and (one[3] == '' or tonumber(one[3]) > now)
 end

@@ -7,11 +7,20 @@ local memories, expiry, namespaces, times, vectors, changes, partitions = unpack
 local now, name, only_expired = tonumber(next_arg()), next_arg(), next_arg() == '1'
 local stored, lost, deleted = false, false, 0
 
-local function delete_vectors(number, from, to)
-  for n = from, to - 1 do
-    redis.call('HDEL', vectors, number .. ':' .. n)
-    redis.call('ZREM', changes, number .. ':' .. n)
-    lost = true
+local function delete_vector(field)
+  redis.call('HDEL', vectors, field)
+  redis.call('ZREM', changes, field)
+  lost = true
+end
+
+-- Deletes the vectors of an old memory from a field on. If the memory is damaged, their number is not known.
+local function delete_vectors(number, from, old)
+  if old.intact then
+    for n = from, tonumber(old[4]) - 1 do delete_vector(number .. ':' .. n) end
+    return
+  end
+  for _, field in ipairs(redis.call('HKEYS', vectors)) do
+    if field:sub(1, DIGITS + 1) == number .. ':' and tonumber(field:sub(DIGITS + 2)) >= from then delete_vector(field) end
   end
 end
 
@@ -22,11 +31,11 @@ for _ = 1, next_number() do
   local old = read_memory(memories, number)
   if old and is_unexpired(old, now) then created = old[1] end
   local count = next_number()
-  redis.call('HSET', memories, number, table.concat({created, updated, expires, count, ttl}, ',') .. '\n' .. row)
+  redis.call('HSET', memories, number, memory_start({created, updated, expires, count, ttl}) .. row)
   redis.call('ZADD', namespaces, 0, namespace .. number)
   redis.call('ZADD', times, updated, number)
   if expires ~= '' then redis.call('ZADD', expiry, expires, number) else redis.call('ZREM', expiry, number) end
-  if old then delete_vectors(number, count, tonumber(old[4])) end
+  if old then delete_vectors(number, count, old) end
   for n = 0, count - 1 do
     redis.call('HSET', vectors, number .. ':' .. n, next_arg())
     stored_fields[#stored_fields + 1] = number .. ':' .. n
@@ -36,8 +45,8 @@ end
 for _ = 1, next_number() do
   local number, namespace = next_arg(), next_arg()
   local old = read_memory(memories, number)
-  if old and not (only_expired and is_unexpired(old, now)) then
-    delete_vectors(number, 0, tonumber(old[4]))
+  if old and not (only_expired and (is_unexpired(old, now) or not old.intact)) then
+    delete_vectors(number, 0, old)
     redis.call('HDEL', memories, number)
     redis.call('ZREM', namespaces, namespace .. number)
     redis.call('ZREM', times, number)
