@@ -19,7 +19,7 @@ import postgres_servers
 import stored_memories
 import threadkeep
 from checkpoint_chains import Chain, values_of
-from memory_batches import HOME, INDEX, NEAR, index_for, keys, location
+from memory_batches import HOME, INDEX, NEAR, keys, location
 from processes import run, run_concurrently
 from sync_async import AsyncCaller, Caller
 from test_postgres import execute, schema_of
@@ -49,7 +49,7 @@ def sweepers() -> list[str]:
 
 
 def test_from_conn_string_serves_with(lasting_url: str) -> None:
-    with KeepStore.from_conn_string(lasting_url, index=index_for(lasting_url), ttl={"default_ttl": 5}) as store:
+    with KeepStore.from_conn_string(lasting_url, index=INDEX, ttl={"default_ttl": 5}) as store:
         assert isinstance(store, KeepStore)
         assert store.ttl_config == {"default_ttl": 5}
         store.setup()
@@ -62,7 +62,7 @@ def test_from_conn_string_serves_with(lasting_url: str) -> None:
 
 
 async def test_from_conn_string_serves_async_with(lasting_url: str) -> None:
-    async with KeepStore.from_conn_string(lasting_url, index=index_for(lasting_url)) as store:
+    async with KeepStore.from_conn_string(lasting_url, index=INDEX) as store:
         await store.setup()
         await store.aput(HOME, "k", {"text": "apple"})
         assert keys(await store.asearch(HOME, query="apple")) == ["k"]
@@ -218,15 +218,15 @@ assert store.get(("a",), "l") is None
 """
 
 
-def test_without_numpy_words_are_found_and_vectors_say_what_is_missing(word_search_url: str) -> None:
-    run(WITHOUT_NUMPY, word_search_url)
+def test_without_numpy_words_are_found_and_vectors_say_what_is_missing(url: str) -> None:
+    run(WITHOUT_NUMPY, url)
 
 
 # --- expiry and the sweeper
 
 
 async def test_sweep_ttl_counts_what_it_removes(lasting_url: str, call: Caller, clock: list[int]) -> None:
-    async with threadkeep.open(lasting_url, index=index_for(lasting_url), ttl={"default_ttl": 5}) as keep:
+    async with threadkeep.open(lasting_url, index=INDEX, ttl={"default_ttl": 5}) as keep:
         store = keep.store
         for n in range(10):
             await call(store, "put", HOME, f"k{n}", {"text": "apple"}, **({"ttl": None} if n % 2 else {}))
@@ -249,7 +249,7 @@ def test_a_sweep_of_very_many_goes_in_small_commits(lasting_url: str, clock: lis
 
 def test_the_sweeper_runs_only_when_asked_and_until_it_is_stopped(lasting_url: str) -> None:
     with threadkeep.open(
-        lasting_url, index=index_for(lasting_url), ttl={"default_ttl": SOON, "sweep_interval_minutes": SOON}
+        lasting_url, index=INDEX, ttl={"default_ttl": SOON, "sweep_interval_minutes": SOON}
     ) as keep:
         store = keep.store
         store.put(HOME, "k", {"text": "apple"})
@@ -360,7 +360,7 @@ def test_reading_restarts_the_ttl_unless_the_store_is_set_otherwise(url: str, cl
 
 @pytest.fixture
 def written(lasting_url: str, clock: list[int]) -> str:
-    with threadkeep.open(lasting_url, index=index_for(lasting_url)) as keep:
+    with threadkeep.open(lasting_url, index=INDEX) as keep:
         keep.store.put(HOME, "k", {"text": "apple"}, ttl=10)
         keep.store.put(HOME, "over", {"text": "apple"}, ttl=1)
     clock[0] += 5 * MINUTE
@@ -371,7 +371,7 @@ async def test_a_read_only_store_reads_everything_and_changes_nothing(
     written: str, call: Caller, clock: list[int]
 ) -> None:
     before = stored_memories.read_memories(location(written))
-    async with threadkeep.open(written, read_only=True, index=index_for(written)) as keep:
+    async with threadkeep.open(written, read_only=True, index=INDEX) as keep:
         store = keep.store
         assert (await call(store, "get", HOME, "k")).value == {"text": "apple"}
         assert keys(await call(store, "search", HOME)) == ["k"]
@@ -401,7 +401,7 @@ def test_a_read_only_store_starts_no_sweeper(written: str) -> None:
 
 def test_tenants_do_not_see_each_other(lasting_url: str, clock: list[int]) -> None:
     texts = {"one": "apple", "two": "rain", "": "sea"}
-    keeps = {tenant: threadkeep.open(lasting_url, tenant=tenant, index=index_for(lasting_url)) for tenant in texts}
+    keeps = {tenant: threadkeep.open(lasting_url, tenant=tenant, index=INDEX) for tenant in texts}
     for tenant, text in texts.items():
         keeps[tenant].store.put(HOME, "k", {"text": text})
         keeps[tenant].store.put((f"only {tenant}",), "k", {"text": text}, ttl=1)
@@ -477,8 +477,8 @@ def test_an_older_database_gets_memories_and_keeps_its_threads(old_url: str, fir
 
 UPGRADE = """
 import threadkeep
-from memory_batches import HOME, index_for, keys
-keep = threadkeep.open(sys.argv[1], index=index_for(sys.argv[1]))
+from memory_batches import HOME, INDEX, keys
+keep = threadkeep.open(sys.argv[1], index=INDEX)
 wait_for_others()
 keep.store.put(HOME, sys.argv[2], {"text": "apple"})
 assert sys.argv[2] in keys(keep.store.search(HOME, query="apple", limit=100))

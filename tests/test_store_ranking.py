@@ -14,7 +14,7 @@ from langgraph.store.base import PutOp
 
 import postgres_servers
 import threadkeep
-from memory_batches import HOME, INDEX, NEAR, index_for, keys
+from memory_batches import HOME, INDEX, NEAR, keys
 from threadkeep.engine.memories.namespaces import MemoryKey, memory_number
 
 MINUTE = 60_000_000
@@ -86,7 +86,7 @@ def test_a_vector_of_zeros_has_a_score_that_is_a_number(url: str, measure: str, 
 
 
 def test_expired_memories_take_no_rank_swept_or_not(url: str, clock: list[int]) -> None:
-    with threadkeep.open(url, index=index_for(url)) as keep:
+    with threadkeep.open(url, index=INDEX) as keep:
         keep.store.batch([PutOp(HOME, f"over {n}", {"text": "apple"}, ttl=1) for n in range(3)])
         keep.store.batch([PutOp(HOME, f"k{n}", {"text": "apple pear " * n}) for n in range(1, 4)])
         clock[0] += 2 * MINUTE
@@ -96,8 +96,8 @@ def test_expired_memories_take_no_rank_swept_or_not(url: str, clock: list[int]) 
         assert sorted(key for key, _ in before) == ["k1", "k2", "k3"]
 
 
-def test_what_a_filter_leaves_out_takes_no_rank(word_search_url: str) -> None:
-    with threadkeep.open(word_search_url, index=INDEX) as keep:
+def test_what_a_filter_leaves_out_takes_no_rank(url: str) -> None:
+    with threadkeep.open(url, index=INDEX) as keep:
         keep.store.batch([PutOp(HOME, f"k{n}", {"text": "apple", "more": "rain " * n, "n": n}) for n in range(10)])
         found = keep.store.search(HOME, query="apple", filter={"n": 7})
         assert keys(found) == ["k7"]
@@ -131,7 +131,7 @@ def test_answers_are_in_order_whatever_the_planner_does(off: str) -> None:
 
 @pytest.mark.parametrize("size", [2**31, 2**62, 2**63 - 1, 2**63, 2**70])
 def test_a_page_of_any_size_is_answered(url: str, size: int) -> None:
-    with threadkeep.open(url, index=index_for(url)) as keep:
+    with threadkeep.open(url, index=INDEX) as keep:
         keep.store.batch([PutOp(HOME, f"k{n}", {"text": "apple", "n": n}) for n in range(5)])
         for options in ({}, {"query": "apple"}, {"filter": {"n": {"$gte": 0}}}, {"query": "apple", "filter": {"n": 1}}):
             whole = keys(keep.store.search(HOME, **options, limit=100))

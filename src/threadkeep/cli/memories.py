@@ -101,13 +101,10 @@ def _search(
     limit: int,
     offset: int,
 ) -> list[dict[str, Any]]:
-    try:
-        found = keep.store.search(
-            prefix, query=query, filter=conditions or None, limit=limit, offset=offset, refresh_ttl=False
-        )
-    except NotImplementedError as error:
-        raise ValueError(f"--query: {error}") from error
-    return [_as_dict(memory) for memory in found]
+    found = keep.store.search(
+        prefix, query=query, filter=conditions or None, limit=limit, offset=offset, refresh_ttl=False
+    )
+    return [_as_dict(memory) for memory in found if query is None or memory.score is not None]
 
 
 def _as_dict(memory: Any) -> dict[str, Any]:

@@ -48,8 +48,6 @@ class Transport(Protocol):
     """How many callers of `write` there may be at once."""
     read_only: bool
     """Whether changes are refused."""
-    has_words: bool
-    """Whether memories can be found by their words."""
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""

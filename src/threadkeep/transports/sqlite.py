@@ -62,7 +62,6 @@ class SqliteFile:
     """A SQLite file. Many threads and processes may use it at once."""
 
     writers = 1
-    has_words = True
 
     def __init__(
         self, path: Path, backend: SqliteDialect, *, durability: str, timeout: float, read_only: bool = False

@@ -42,6 +42,9 @@ CREATE TABLE tk_parts (
 );
 CREATE INDEX tk_parts_tenant ON tk_parts (tenant);
 
+-- schema-5: a checksum of each memory's words
+ALTER TABLE tk_memories ADD COLUMN words_check integer;
+
 -- memory-columns: the columns of a memory, in the order that `memories.memory_row` reads; the value stays text
 m.memory, m.space, m.key, m.value::text, m.created, m.updated, m.expires, m.ttl
 
@@ -65,12 +68,13 @@ WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant IS NOT DISTINCT FROM :te
 -- write-memories: add, replace and delete memories, with their words; returns the number deleted
 -- It fails with a division by zero if a stored memory with the same number has another key.
 WITH put AS (
-    INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words)
+    INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words,
+                                 words_check)
     SELECT g.memory, g.part, :tenant, g.space, g.key, g.created, g.updated, g.expires, g.ttl::double precision,
-           g.value::json, CAST(g.words AS tsvector)
+           g.value::json, CAST(g.words AS tsvector), g.words_check
     FROM unnest(:memories::bigint[], :parts::bigint[], :spaces::bytea[], :keys::bytea[], :created::bigint[],
-                :updated::bigint[], :expires::bigint[], :ttls::text[], :values::text[], :words::text[])
-         AS g (memory, part, space, key, created, updated, expires, ttl, value, words)
+                :updated::bigint[], :expires::bigint[], :ttls::text[], :values::text[], :words::text[], :words_checks::bigint[])
+         AS g (memory, part, space, key, created, updated, expires, ttl, value, words, words_check)
     {replace-memories}
     RETURNING 1
 ), gone AS (
@@ -114,7 +118,7 @@ ON CONFLICT (memory, part, field) DO UPDATE SET seq = excluded.seq, dims = exclu
 ON CONFLICT ({memory-key}) DO UPDATE
 SET created = CASE WHEN m.expires <= excluded.updated THEN excluded.created ELSE m.created END,
     updated = excluded.updated, expires = excluded.expires, ttl = excluded.ttl, value = excluded.value,
-    words = excluded.words
+    words = excluded.words, words_check = excluded.words_check
 WHERE m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = excluded.key
 
 -- write-memories-setting: how durable the commit is, if the server's setting differs
@@ -133,10 +137,19 @@ SELECT found.space FROM found CROSS JOIN LATERAL ({unexpired-in-namespace} LIMIT
 WHERE found.space IS NOT NULL ORDER BY found.space LIMIT :limit;
 
 -- search-words: memories that contain one of some words, best match first
-SELECT m.memory, ts_rank(m.words, q.words, 1)::double precision AS score
-FROM (SELECT CAST(:words AS tsquery) AS words) AS q, tk_memories m
-WHERE m.words @@ q.words AND {below-prefix} AND {not-expired}
-ORDER BY score DESC, m.memory LIMIT :limit;
+-- Each occurrence of a word has its own position, so its "cover density" with equal weights is the number of positions.
+-- That is slow for many words, so it is only computed for memories that have as many words as the last one returned.
+SELECT m.memory, {words-found} AS words, CAST(ts_rank_cd(CAST('{1,1,1,1}' AS real[]), m.words, q.words) AS bigint) AS times,
+       m.updated, m.words_check IS NOT NULL
+FROM (SELECT CAST(:query AS tsquery) AS words) AS q, tk_memories m
+WHERE m.words @@ q.words AND {conditions}
+  AND (:is_one_word OR {words-found} >= coalesce(
+      (SELECT {words-found} AS words FROM tk_memories m WHERE m.words @@ CAST(:query AS tsquery) AND {conditions}
+       ORDER BY words DESC LIMIT 1 OFFSET :limit - 1), 0))
+ORDER BY words DESC, times DESC, m.updated DESC, m.space, m.key LIMIT :limit;
+
+-- words-found: how many of some words a memory has that has at least one
+CASE WHEN :is_one_word THEN 1 ELSE length(m.words) - length(ts_delete(m.words, :words::text[])) END
 
 -- vectors-since: the vectors of a partition that were stored after a sequence number
 SELECT v.memory, v.field, v.space, array_send(v.vector) FROM tk_vectors v

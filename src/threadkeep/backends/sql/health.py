@@ -11,6 +11,7 @@ from threadkeep.engine.health.requests import (
     CATALOGUE,
     MALFORMED_ROW_ERRORS,
     MEMORY,
+    WRONG_WORDS,
     InspectedThread,
     InspectMemories,
     InspectThread,
@@ -27,6 +28,7 @@ from threadkeep.engine.health.requests import (
 from threadkeep.engine.identity import CUBE, GRAPH, from_bytes, to_bytes, unpack_id
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.memories.namespaces import MemoryKey, decode, memory_number, partition_number
+from threadkeep.engine.memories.words import words_check
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 _THREAD_TABLES = ("tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs")
 _BEFORE_ALL = -(1 << 63)
 """The inspection starts after the smallest 64-bit number."""
+_MEMORIES_AT_ONCE = 50_000
+"""The number of memories whose words are compared at once."""
 
 
 def _list_stored_threads(db: SqlContext, request: ListStoredThreads) -> tuple[ThreadEntry, ...]:
@@ -111,12 +115,15 @@ def _inspect_memories(db: SqlContext, request: InspectMemories) -> StoredMemoryP
     vectors: dict[int, dict[int, tuple[int, int]]] = {}
     for memory, field, size, fits in db.rows("inspect-vectors", after=after, last=last):
         vectors.setdefault(memory, {})[field] = (size, fits)
-    found = tuple(_stored_memory(request.tenant, row, vectors.get(row[0], {})) for row in rows)
+    found = tuple(
+        _stored_memory(request.tenant, (*row[:-1], db.dialect.marked_words(row[-1])), vectors.get(row[0], {}))
+        for row in rows
+    )
     return StoredMemoryPage(found, last if len(rows) >= request.limit else None)
 
 
 def _stored_memory(tenant: str, row: Row, vectors: dict[int, tuple[int, int]]) -> StoredMemory:
-    number, part, namespace, key, value = row
+    number, part, namespace, key, value, check, words = row
     problems = [f"vector {field} has another number of dimensions" for field, (_, fits) in vectors.items() if not fits]
     try:
         memory = MemoryKey(decode(namespace), from_bytes(key))
@@ -124,12 +131,13 @@ def _stored_memory(tenant: str, row: Row, vectors: dict[int, tuple[int, int]]) -
             problems.append("it has the number or the partition of another memory")
     except MALFORMED_ROW_ERRORS as error:
         return StoredMemory(number, None, value, {}, (f"its namespace or key cannot be read: {error!r}",))
-    return StoredMemory(number, memory, value, {field: size for field, (size, _) in vectors.items()}, tuple(problems))
+    sizes = {field: size for field, (size, _) in vectors.items()}
+    return StoredMemory(number, memory, value, sizes, tuple(problems), check, words)
 
 
 def _check_integrity(db: SqlContext, _request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:
     """Return the rows that belong to no thread and no memory."""
-    return (*_orphan_rows(db), *_orphan_vectors(db))
+    return (*_orphan_rows(db), *_orphan_vectors(db), *db.dialect.word_problems(db))
 
 
 def _orphan_rows(db: SqlContext) -> Iterator[IntegrityProblem]:
@@ -150,10 +158,25 @@ def _orphan_vectors(db: SqlContext) -> Iterable[IntegrityProblem]:
     for number, count in db.rows("uncounted-vectors"):
         yield IntegrityProblem(
             MEMORY,
+    WRONG_WORDS,
             f"the partition of memory number {number} does not count {count} of its vectors: no search finds them",
         )
     for (number,) in db.rows("orphan-words"):
         yield IntegrityProblem(MEMORY, f"words belong to the memory in row {number}, which does not exist")
+
+
+def word_problems(db: SqlContext) -> Iterator[IntegrityProblem]:
+    """Compare the index of words with the checksum that each memory has of its words.
+
+    The index is ordered by word, so all of it is read for each page of memories: the pages are large.
+    """
+    after = 0
+    while (last := db.rows("inspected-memories", after=after, limit=_MEMORIES_AT_ONCE)[0][0]) is not None:
+        for namespace, key, check, words in db.rows("inspect-words", after=after, last=last):
+            if words_check(" ".join(sorted(words.split(" ")))) != check:
+                name = f"{decode_lossy(key)!r} in {decode_lossy(namespace)!r}"
+                yield IntegrityProblem(MEMORY, f"memory {name}: {WRONG_WORDS}")
+        after = last
 
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {

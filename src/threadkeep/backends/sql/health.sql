@@ -23,7 +23,7 @@ SELECT o.thread, count(*) FROM {table} o
 WHERE NOT EXISTS (SELECT 1 FROM tk_threads t WHERE t.thread = o.thread) GROUP BY o.thread ORDER BY o.thread LIMIT 100;
 
 -- inspect-memories: memories as they are stored
-SELECT m.memory, m.part, m.space, m.key, m.value FROM tk_memories m
+SELECT m.memory, m.part, m.space, m.key, m.value, NULL, NULL FROM tk_memories m
 WHERE +m.tenant = :tenant AND m.memory > :after ORDER BY m.memory LIMIT :limit;
 
 -- inspect-vectors: of the vectors of some memories: size in bytes, and whether the stored number of dimensions is right
@@ -39,9 +39,18 @@ SELECT v.memory, count(*) FROM tk_vectors v
 WHERE NOT EXISTS (SELECT 1 FROM tk_parts p WHERE p.part = v.part AND p.seq >= v.seq)
 GROUP BY v.memory ORDER BY v.memory LIMIT 100;
 
--- orphan-words: full-text entries whose memory does not exist
-SELECT d.id FROM tk_words_docsize d
+-- orphan-words: entries in the index of words whose memory does not exist
+SELECT d.id FROM (SELECT id FROM tk_words_docsize UNION SELECT doc FROM tk_terms) AS d
 WHERE NOT EXISTS (SELECT 1 FROM tk_memories m WHERE m.n = d.id) ORDER BY d.id LIMIT 100;
+
+-- inspect-words: of some memories: the checksum of their words, and their words in the index, in any order
+SELECT m.space, m.key, m.words_check, coalesce(f.words, '')
+FROM tk_memories m LEFT JOIN (SELECT t.doc, group_concat(t.term, ' ') AS words FROM tk_terms t
+                              WHERE t.doc > :after AND t.doc <= :last GROUP BY t.doc) AS f ON f.doc = m.n
+WHERE m.n > :after AND m.n <= :last AND m.words_check IS NOT NULL;
+
+-- inspected-memories: the last of the next memories by row number
+SELECT max(n) FROM (SELECT n FROM tk_memories WHERE n > :after ORDER BY n LIMIT :limit);
 
 -- stale-tick: returns a row if the index by time has a wrong entry for a thread; SQLite has no such index
 SELECT NULL WHERE 1 = 0;

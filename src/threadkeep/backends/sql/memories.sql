@@ -14,14 +14,15 @@ m.tenant = :tenant
 m.tenant = :tenant AND m.space >= :low AND m.space < :high
 
 -- put-memories: add or replace memories; one with the same number but another key is left alone and not counted
-INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value)
-VALUES (:memory, :part, :tenant, :space, :key, :created, :updated, :expires, :ttl, :value)
+INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words_check)
+VALUES (:memory, :part, :tenant, :space, :key, :created, :updated, :expires, :ttl, :value, :words_check)
 {replace-memories};
 
 -- replace-memories: replace an existing memory; it keeps `created` unless it has expired
 ON CONFLICT ({memory-key}) DO UPDATE
 SET created = CASE WHEN m.expires <= excluded.updated THEN excluded.created ELSE m.created END,
-    updated = excluded.updated, expires = excluded.expires, ttl = excluded.ttl, value = excluded.value
+    updated = excluded.updated, expires = excluded.expires, ttl = excluded.ttl, value = excluded.value,
+    words_check = excluded.words_check
 WHERE m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = excluded.key
 
 -- memory: a memory by number

@@ -123,10 +123,10 @@ class ValkeyHealth:
     def _inspect_partition(
         self, executor: CallExecutor, tenant: str, part: memories.PartitionKeys
     ) -> tuple[list[StoredMemory], list[str]]:
-        hashed, expiry, namespaces, times, vectors, changes, _ = part.keys
-        hashes = [Call("HKEYS", (key,)) for key in (hashed, vectors)]
+        hashed, expiry, namespaces, times, vectors, changes, words, _ = part.keys
+        hashes = [Call("HKEYS", (key,)) for key in (hashed, vectors, words)]
         sets = [Call("ZRANGE", (key,), (0, -1)) for key in (times, namespaces, expiry, changes)]
-        numbers, vector_fields, timed, in_namespaces, expiring, changed = executor.calls([*hashes, *sets])
+        numbers, vector_fields, worded, timed, in_namespaces, expiring, changed = executor.calls([*hashes, *sets])
         members = {
             "time of update": set(timed),
             "namespace": {member[-memories.DIGITS :] for member in in_namespaces},
@@ -134,8 +134,10 @@ class ValkeyHealth:
         }
         stored = {field for field in vector_fields if b":" in field}
         problems = [*_member_problems(set(numbers), members), *_vector_problems(set(numbers), stored, set(changed))]
+        problems += [f"words belong to memory {decode_lossy(each)}, which does not exist" for each in worded if each not in numbers]
         sizes = self._vector_sizes(executor, vectors, sorted(stored))
-        return list(self._read_memories(executor, tenant, hashed, numbers, sizes)), problems
+        entries = dict(memories.fetch_fields(executor, words, worded))
+        return list(self._read_memories(executor, tenant, hashed, numbers, sizes, entries)), problems
 
     def _vector_sizes(self, executor: CallExecutor, key: bytes, fields: Sequence[bytes]) -> dict[bytes, dict[int, int]]:
         sizes: dict[bytes, dict[int, int]] = {}
@@ -151,9 +153,10 @@ class ValkeyHealth:
         key: bytes,
         numbers: Sequence[bytes],
         sizes: dict[bytes, dict[int, int]],
+        words: dict[bytes, bytes],
     ) -> Iterator[StoredMemory]:
         for number, stored in memories.fetch_fields(executor, key, numbers):
-            yield _stored_memory(tenant, number, stored, sizes.get(number, {}))
+            yield _stored_memory(tenant, number, stored, sizes.get(number, {}), words.get(number))
 
     # --- compact
 
@@ -254,12 +257,24 @@ def _vector_size(stored: bytes) -> int:
     return len(rest) - int(length) if length.isdigit() else -1
 
 
-def _stored_memory(tenant: str, name: bytes, stored: bytes, vectors: dict[int, int]) -> StoredMemory:
+def _stored_memory(
+    tenant: str, name: bytes, stored: bytes, vectors: dict[int, int], words: bytes | None
+) -> StoredMemory:
     try:
         number = memories.parse_number(name)
-        row = memories.memory_row(stored)
+        row, check = memories.memory_row(stored), memories.stored_words_check(stored)
     except MALFORMED_ROW_ERRORS as error:
         return StoredMemory(0, None, "", {}, (f"memory {decode_lossy(name)} cannot be read: {error!r}",))
     is_right = number == memory_number(tenant, row.memory_key)
     problems = () if is_right else ("it has the number of another memory",)
-    return StoredMemory(number, row.memory_key, row.value, vectors, problems)
+    if words is not None and not words.startswith(b"%d:%s " % (len(to_bytes(row.key)), to_bytes(row.key))):
+        problems += ("its words have the key of another memory",)
+    return StoredMemory(number, row.memory_key, row.value, vectors, problems, check, _read_words(words))
+
+
+def _read_words(entry: bytes | None) -> str:
+    """Return the marked words of a memory; none if they cannot be read."""
+    try:
+        return memories.read_words(entry) if entry is not None else ""
+    except MALFORMED_ROW_ERRORS:
+        return ""

@@ -19,6 +19,7 @@ T = TypeVar("T")
 MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What decoding a malformed row may raise."""
 CATALOGUE, DATABASE, MEMORY, INDEX = "catalogue", "database", "memory", "index"
+WRONG_WORDS = "its words in the index are not those that it was stored with"
 
 
 class UnreadableRow(NamedTuple):
@@ -86,7 +87,8 @@ class InspectThread(Request[InspectedThread]):
 class StoredMemory(NamedTuple):
     """A memory as it is stored: its key, its JSON text, and the size in bytes of each of its vectors by field.
 
-    `key` is None if the key cannot be read. `problems` lists what the storage found wrong with it.
+    `key` is None if the key cannot be read. `problems` lists what the storage found wrong with it. `words` are its
+    marked words in the index, and `words_check` is the checksum of those that it was stored with; None if not known.
     """
 
     number: int
@@ -94,6 +96,8 @@ class StoredMemory(NamedTuple):
     value: str
     vectors: Mapping[int, int] = {}
     problems: tuple[str, ...] = ()
+    words_check: int | None = None
+    words: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
