@@ -7,7 +7,6 @@ none of other values or of deleted memories. A search sees at once what others s
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 import time
 import uuid
@@ -106,9 +105,6 @@ async def test_tasks_that_write_one_key_leave_one_value_and_its_vectors(url: str
 
 
 def test_keeps_with_different_indexes_leave_the_last_ones_vectors_and_words(lasting_url: str) -> None:
-    if lasting_url.startswith("valkey:"):
-        _leave_the_last_ones_vectors(lasting_url)
-        return
     with ExitStack() as stack:
         kinds = [INDEX, NEAR, WORDS, {"search": "off"}]
         stores = [stack.enter_context(threadkeep.open(lasting_url, index=kind)).store for kind in kinds]
@@ -123,18 +119,6 @@ def test_keeps_with_different_indexes_leave_the_last_ones_vectors_and_words(last
                 assert keys(stores[1].search(HOME, query="plum", limit=3)) == (["k"] if other in (0, 1) else [])
                 assert keys(stores[2].search(HOME, query="pie")) == []
                 assert keys(stores[2].search(HOME, query="juice")) == (["k"] if other in (0, 2) else [])
-
-
-def _leave_the_last_ones_vectors(url: str) -> None:
-    """The same without words."""
-    with threadkeep.open(url, index=NEAR) as keep, threadkeep.open(url, index={"search": "off"}) as off:
-        for one, other in itertools.product((keep, off), (keep, off)):
-            one.store.put(HOME, "k", {"text": "apple pie", "more": "plum"})
-            other.store.put(HOME, "k", {"text": "apple juice"})
-            there = stored_memories.read_memories(location(url))
-            (number,) = there.memory_keys
-            assert len(there.vectors.get(number, {})) == (1 if other is keep else 0)
-            assert keys(keep.store.search(HOME, query="plum", limit=3)) == (["k"] if other is keep else [])
 
 
 # --- PostgreSQL: writers that block each other at critical points
@@ -305,10 +289,6 @@ class Servant:
 
 @pytest.mark.parametrize("index", [NEAR, WORDS], ids=["vectors", "words"])
 def test_a_search_sees_at_once_what_another_process_did(lasting_url: str, index: Any) -> None:
-    if index is WORDS and lasting_url.startswith("valkey:"):
-        with pytest.raises(NotImplementedError, match="no full text"):
-            threadkeep.open(lasting_url, index=index)
-        return
     with threadkeep.open(lasting_url, index=index) as keep:
         servant, store = Servant(lasting_url), keep.store
 

@@ -163,12 +163,13 @@ def test_every_distance_type_puts_the_nearest_first(url: str, measure: str) -> N
         assert [item.score for item in found] == sorted((item.score for item in found), reverse=True)
 
 
-def test_a_store_without_vectors_and_words_says_so_when_it_is_asked(url: str) -> None:
+def test_a_store_without_vectors_and_words_ignores_a_query(url: str) -> None:
     with threadkeep.open(url, index={"search": "off"}) as keep:
         keep.store.put(HOME, "k", {"text": "apple"})
-        assert keys(keep.store.search(HOME, filter={"text": "apple"})) == ["k"]
-        with pytest.raises(NotImplementedError, match="embed"):
-            keep.store.search(HOME, query="apple")
+        keep.store.put(HOME, "other", {"text": "pear"})
+        found = keep.store.search(HOME, query="apple")
+        assert [(item.key, item.score) for item in found] == [("other", None), ("k", None)]
+        assert keys(keep.store.search(HOME, query="pear", filter={"text": "apple"})) == ["k"]
 
 
 WRONG_VECTORS: dict[str, tuple[Any, str]] = {
