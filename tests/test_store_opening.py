@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 
@@ -24,8 +26,11 @@ from processes import run, run_concurrently
 from sync_async import AsyncCaller, Caller
 from test_postgres import execute, schema_of
 from threadkeep import KeepStore
+from threadkeep.backends.sql.memories import memory_id_values
 from threadkeep.backends.sql.setup import SCHEMA_VERSION
 from threadkeep.conformance.store.embedder import DIMS, embed
+from threadkeep.engine.memories.namespaces import MemoryKey, encode
+from threadkeep.engine.memories.words import words
 from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, Unavailable
 
 MINUTE = 60_000_000
@@ -474,6 +479,52 @@ def test_an_older_database_gets_memories_and_keeps_its_threads(old_url: str, fir
     assert version(old_url) == SCHEMA_VERSION
     with threadkeep.open(old_url, read_only=True, index=INDEX) as keep:
         assert keys(keep.store.search(HOME, query="apple")) == ["k"]
+
+
+def test_words_of_an_older_database_are_ranked_by_their_counts(
+    tables_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {"often": "tea and tea, tea", "both": "green tea", "other": "water"}
+    with monkeypatch.context() as patch, threadkeep.open(tables_url) as keep:
+        patch.setattr("threadkeep.backends.sql.setup.SCHEMA_VERSION", 4)
+        keep.setup()
+    for n, (key, text) in enumerate(texts.items()):
+        _put_as_version_4(tables_url, key, text, n)
+    with threadkeep.open(tables_url) as keep:
+        found = [(item.key, item.score) for item in keep.store.search(HOME, query="green tea")]
+        assert found == [("both", 2 + 2 / 3), ("often", 1.75), ("other", None)]
+        assert keep.verify().ok
+        keep.store.put(HOME, "other", {"text": "green tea"})
+        keep.store.delete(HOME, "both")
+        assert keys(keep.store.search(HOME, query="green tea")) == ["other", "often"]
+        assert keep.verify().ok
+    assert version(tables_url) == SCHEMA_VERSION
+
+
+def _put_as_version_4(url: str, key: str, text: str, updated: int) -> None:
+    """Store a memory as the code for schema 4 did: each word at its position in the text."""
+    values = memory_id_values("", MemoryKey(HOME, key)) | {
+        "space": encode(HOME), "key": key.encode(), "updated": updated, "value": json.dumps({"text": text})
+    }  # fmt: skip
+    names = list(values)
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(str(location(url)))
+        marks = ", ".join(f":{name}" for name in names)
+        connection.execute(f"INSERT INTO tk_memories ({', '.join(names)}, created) VALUES ({marks}, 0)", values)
+        connection.execute("INSERT INTO tk_words (rowid, words) VALUES (last_insert_rowid(), ?)", (" ".join(words(text)),))
+        connection.close()
+        return
+    positions: dict[str, list[str]] = {}
+    for n, word in enumerate(words(text), 1):
+        positions.setdefault(word, []).append(str(n))
+    lexemes = " ".join(f"{word}:{','.join(each)}" for word, each in positions.items())
+    marks = ", ".join(f"%({name})s" for name in names)
+    with psycopg.connect(url.partition("?")[0]) as connected:
+        connected.execute(
+            f"INSERT INTO {schema_of(url)}.tk_memories ({', '.join(names)}, created, words)"
+            f" VALUES ({marks}, 0, '{lexemes}')".encode(),
+            values,
+        )
 
 
 UPGRADE = """

@@ -174,9 +174,15 @@ def word_problems(db: SqlContext) -> Iterator[IntegrityProblem]:
     while (last := db.rows("inspected-memories", after=after, limit=_MEMORIES_AT_ONCE)[0][0]) is not None:
         for namespace, key, check, words in db.rows("inspect-words", after=after, last=last):
             if words_check(" ".join(sorted(words.split(" ")))) != check:
-                name = f"{decode_lossy(key)!r} in {decode_lossy(namespace)!r}"
-                yield IntegrityProblem(MEMORY, f"memory {name}: {WRONG_WORDS}")
+                yield IntegrityProblem(MEMORY, f"{_memory_name(namespace, key)}: {WRONG_WORDS}")
         after = last
+
+
+def _memory_name(namespace: bytes, key: bytes) -> str:
+    try:
+        return f"memory {from_bytes(key)!r} in {'/'.join(decode(namespace))}"
+    except MALFORMED_ROW_ERRORS:
+        return f"memory {decode_lossy(key)!r} in {decode_lossy(namespace)!r}"
 
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {

@@ -45,7 +45,10 @@ def index_words(texts: Iterable[str], limits: Mapping[str, int] | None = None) -
 
     With `limits`, a word counts at most as often as it says: some texts may have been given twice.
     """
-    counts = Counter(_limit_bytes(islice(chain.from_iterable(map(words, texts)), MAX_WORDS)))
+    found = list(islice(chain.from_iterable(map(words, texts)), MAX_WORDS))
+    if len(found) * (4 * _MAX_WORD_LENGTH + _BYTES_PER_POSITION) > MAX_BYTES:
+        found = list(_limit_bytes(found))
+    counts = Counter(found)
     if limits is not None:
         counts &= Counter(limits)
     return " ".join(sorted([word + chr(MARK + min(count, MAX_COUNT)) for word, count in counts.items()]))
