@@ -254,9 +254,7 @@ def test_a_sweep_of_very_many_goes_in_small_commits(lasting_url: str, clock: lis
 
 
 def test_the_sweeper_runs_only_when_asked_and_until_it_is_stopped(lasting_url: str) -> None:
-    with threadkeep.open(
-        lasting_url, index=INDEX, ttl={"default_ttl": SOON, "sweep_interval_minutes": SOON}
-    ) as keep:
+    with threadkeep.open(lasting_url, index=INDEX, ttl={"default_ttl": SOON, "sweep_interval_minutes": SOON}) as keep:
         store = keep.store
         store.put(HOME, "k", {"text": "apple"})
         assert sweepers() == []
@@ -511,7 +509,9 @@ def _put_as_version_4(url: str, key: str, text: str, updated: int) -> None:
         connection = apsw.Connection(str(location(url)))
         marks = ", ".join(f":{name}" for name in names)
         connection.execute(f"INSERT INTO tk_memories ({', '.join(names)}, created) VALUES ({marks}, 0)", values)
-        connection.execute("INSERT INTO tk_words (rowid, words) VALUES (last_insert_rowid(), ?)", (" ".join(words(text)),))
+        connection.execute(
+            "INSERT INTO tk_words (rowid, words) VALUES (last_insert_rowid(), ?)", (" ".join(words(text)),)
+        )
         connection.close()
         return
     positions: dict[str, list[str]] = {}

@@ -367,8 +367,10 @@ def set_words(url: str, keep: threadkeep.Keep, key: str, counts: dict[str, int])
         )
         return
     words = " ".join(f"{word}:{','.join(map(str, range(1, count + 1)))}" for word, count in counts.items())
-    execute("UPDATE tk_memories SET words = CAST(:words AS tsvector) WHERE memory = :memory",
-            {"words": words, "memory": number})
+    execute(
+        "UPDATE tk_memories SET words = CAST(:words AS tsvector) WHERE memory = :memory",
+        {"words": words, "memory": number},
+    )
 
 
 @pytest.mark.parametrize("index", [None, {"search": "text"}], ids=["no index", "words"])

@@ -162,7 +162,7 @@ class PostgresDialect(SqlBackend):
         query = " | ".join(f"'{word}'" for word in words)
         return {"words": list(words), "query": query, "is_one_word": len(words) == 1}
 
-    def marked_words(self, words: str | None) -> str:
+    def marked_words(self, words: Any) -> str:
         """Read the words of a memory, a tsvector as text."""
         return memories.marked_words(words)
 

@@ -137,9 +137,9 @@ class SqlBackend(ABC):
         """Return the words of a query as the values of `search-words`."""
         return {"words": json.dumps(words)}
 
-    def marked_words(self, words: Any) -> str | None:
+    def marked_words(self, _words: Any) -> str | None:
         """Return the words of a row of `inspect-memories`, marked; None if `word_problems` checks them."""
-        return words
+        return None
 
     def word_problems(self, db: SqlContext) -> Iterable[IntegrityProblem]:
         """Yield what is wrong with the index of words, if it is not part of the memories' rows."""

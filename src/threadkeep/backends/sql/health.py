@@ -158,7 +158,6 @@ def _orphan_vectors(db: SqlContext) -> Iterable[IntegrityProblem]:
     for number, count in db.rows("uncounted-vectors"):
         yield IntegrityProblem(
             MEMORY,
-    WRONG_WORDS,
             f"the partition of memory number {number} does not count {count} of its vectors: no search finds them",
         )
     for (number,) in db.rows("orphan-words"):

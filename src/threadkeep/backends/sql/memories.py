@@ -239,8 +239,7 @@ def _search_full_text(db: SqlContext, request: SearchFullText) -> WordMatches:
     conditions, values = memory_conditions(db, request)
     sql = db.dialect.sql["search-words"].replace("{conditions}", _AND.join(conditions))
     rows = db.cursor.rows(sql, values | db.dialect.word_values(request.words) | {"limit": request.limit})
-    matches = (WordMatch(*row[:4], is_checked=bool(row[4])) for row in rows)
-    return WordMatches(tuple(matches), is_all=len(rows) < request.limit)
+    return WordMatches(tuple(WordMatch(*row) for row in rows), is_all=len(rows) < request.limit)
 
 
 # --- vectors

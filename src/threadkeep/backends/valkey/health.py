@@ -134,7 +134,8 @@ class ValkeyHealth:
         }
         stored = {field for field in vector_fields if b":" in field}
         problems = [*_member_problems(set(numbers), members), *_vector_problems(set(numbers), stored, set(changed))]
-        problems += [f"words belong to memory {decode_lossy(each)}, which does not exist" for each in worded if each not in numbers]
+        orphans = sorted(set(worded) - set(numbers))
+        problems += [f"words belong to memory {decode_lossy(each)}, which does not exist" for each in orphans]
         sizes = self._vector_sizes(executor, vectors, sorted(stored))
         entries = dict(memories.fetch_fields(executor, words, worded))
         return list(self._read_memories(executor, tenant, hashed, numbers, sizes, entries)), problems
@@ -266,10 +267,10 @@ def _stored_memory(
     except MALFORMED_ROW_ERRORS as error:
         return StoredMemory(0, None, "", {}, (f"memory {decode_lossy(name)} cannot be read: {error!r}",))
     is_right = number == memory_number(tenant, row.memory_key)
-    problems = () if is_right else ("it has the number of another memory",)
-    if words is not None and not words.startswith(b"%d:%s " % (len(to_bytes(row.key)), to_bytes(row.key))):
-        problems += ("its words have the key of another memory",)
-    return StoredMemory(number, row.memory_key, row.value, vectors, problems, check, _read_words(words))
+    problems = [] if is_right else ["it has the number of another memory"]
+    if words is not None and not words.startswith(memories.words_prefix(to_bytes(row.key))):
+        problems.append("its words have the key of another memory")
+    return StoredMemory(number, row.memory_key, row.value, vectors, tuple(problems), check, _read_words(words))
 
 
 def _read_words(entry: bytes | None) -> str:

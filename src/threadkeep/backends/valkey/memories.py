@@ -139,11 +139,11 @@ class ValkeyMemories:
     ) -> Call:
         args: list[Any] = [request.now, part.name, int(request.expired), len(puts)]
         for row, vectors, words in puts:
-            namespace, key = encode(row.namespace), to_bytes(row.key)
+            namespace, own_key = encode(row.namespace), to_bytes(row.key)
             args += (_number_text(request.tenant, row.memory_key), namespace + _SEPARATOR)
             args += (row.created, row.updated, _maybe_number(row.expires), _maybe_number(row.ttl))
             check = (words_check(words),) if words else ()
-            args += (ormsgpack.packb([namespace, key, to_bytes(row.value), *check]), _words_entry(key, words))
+            args += (ormsgpack.packb([namespace, own_key, to_bytes(row.value), *check]), _words_entry(own_key, words))
             args.append(len(vectors))
             args += (b"%d:%s%s" % (len(namespace), namespace, vector) for vector in vectors)
         args.append(len(deletes))
@@ -324,7 +324,12 @@ def fetch_fields(executor: CallExecutor, key: bytes, fields: Sequence[bytes]) ->
 
 def _words_entry(key: bytes, words: str) -> bytes:
     """Return words as they are stored: after the key, each between spaces. Empty if there are none."""
-    return b"%d:%s %s " % (len(key), key, words.encode()) if words else b""
+    return b"%s%s " % (words_prefix(key), words.encode()) if words else b""
+
+
+def words_prefix(key: bytes) -> bytes:
+    """Return what stands before the words of a memory: its key, after the length of the key."""
+    return b"%d:%s " % (len(key), key)
 
 
 def read_words(entry: bytes) -> str:

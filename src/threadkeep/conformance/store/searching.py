@@ -13,7 +13,7 @@ from threadkeep.conformance.declarations import needs
 from threadkeep.conformance.store.contents import HOME, keys, put_all, wait_for_start_of_second
 from threadkeep.conformance.sync_async import Caller
 
-MANY = {f"key {n:02}": {"n": n, "even": n % 2 == 0} for n in range(25)}
+MANY: dict[str, dict[str, Any]] = {f"key {n:02}": {"n": n, "even": n % 2 == 0} for n in range(25)}
 
 
 def pages(store: Caller, size: int, **options: Any) -> list[Any]:

@@ -13,7 +13,8 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import chain, islice
 from typing import Any
 from zlib import crc32
@@ -99,7 +100,7 @@ def leaf_texts(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-def count_words(value: Any, wanted: Set[str] | None = None) -> Counter[str]:
+def count_words(value: Any, wanted: AbstractSet[str] | None = None) -> Counter[str]:
     """Count the words that any fields of a value can give, or those of them that are wanted."""
     found = chain.from_iterable(map(words, _all_texts(value)))
     return Counter(found if wanted is None else (word for word in found if word in wanted))
