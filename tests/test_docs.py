@@ -307,6 +307,10 @@ SCHEMA = {
     if block.startswith("schema-")
     for name, body in TABLE.findall(sql)
 }
+for block, sql in read_blocks("sql/common.sql", "sqlite/blocks.sql").items():
+    if block.startswith("schema-"):
+        for name, column in re.findall(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", sql):
+            SCHEMA[name].append(column)
 
 
 @pytest.mark.parametrize("table", SCHEMA)
