@@ -32,13 +32,12 @@ pytest.register_assert_rewrite("graph_scenarios", "strict_equality", "checkpoint
 class Backend:
     """How to get a new, empty URL of a backend, and what the backend supports.
 
-    `lasting`: data outlives the Keep. `words`: memories are found by words. `tables`: reads need a set-up first.
+    `lasting`: data outlives the Keep. `tables`: reads need a set-up first.
     """
 
     name: str
     fresh: Callable[[Path, int], str]
     lasting: bool
-    words: bool = True
     tables: bool = True
 
 
@@ -46,7 +45,7 @@ BACKENDS = [
     Backend("memory", lambda folder, n: "memory://", lasting=False, tables=False),
     Backend("sqlite", lambda folder, n: f"sqlite:///{folder / f'keep{n}.db'}", lasting=True),
     Backend("postgres", lambda folder, n: postgres_servers.fresh_schema(postgres_servers.shared()), lasting=True),
-    Backend("valkey", lambda folder, n: valkey_servers.shared().url(), lasting=True, words=False, tables=False),
+    Backend("valkey", lambda folder, n: valkey_servers.shared().url(), lasting=True, tables=False),
 ]
 
 # The Valkey cluster is slow. `make test` runs only its own tests, the suites and the models; `make prove` runs all.
@@ -124,12 +123,6 @@ def url(fresh_url: Callable[[], str]) -> str:
 @pytest.fixture(params=[backend for backend in BACKENDS if backend.lasting], ids=lambda backend: backend.name)
 def lasting_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A URL that can be opened again, on each backend whose data outlives the Keep."""
-    return _fresh_urls(request.param, tmp_path)()
-
-
-@pytest.fixture(params=[backend for backend in BACKENDS if backend.words], ids=lambda backend: backend.name)
-def word_search_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A URL of each backend that finds memories by words."""
     return _fresh_urls(request.param, tmp_path)()
 
 

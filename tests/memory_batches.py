@@ -23,11 +23,6 @@ WORDS: Any = {"search": "text", "fields": FIELDS}
 HOME = ("home",)
 
 
-def index_for(url: str) -> Any:
-    """Return an index of vectors, and of words if the backend supports them."""
-    return NEAR if url.startswith("valkey:") else INDEX
-
-
 TEXTS = ["apple", "pear plum", "rain", "snow and wind", "sea"]
 PARTS = 4
 

@@ -83,6 +83,9 @@ def _of_prefix(url: str, tenant: str) -> StoredMemories:
         assert key[6:] in there[key[:4] + b"p:"], key
         found.memory_keys.update({int(number, 16) - NUMBER_OFFSET: row.memory_key for number, row in rows.items()})
     for key, stored in there.items():
+        if key[4:6] == b"x:" and decode(key[6:])[0] == tenant:
+            found.words.update(int(number, 16) - NUMBER_OFFSET for number in stored)
+    for key, stored in there.items():
         if key[4:6] == b"v:" and decode(key[6:])[0] == tenant:
             fields = {field: value for field, value in stored.items() if b":" in field}
             assert set(there.get(key[:4] + b"w" + key[5:], {})) == set(fields), key

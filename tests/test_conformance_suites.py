@@ -156,7 +156,8 @@ def test_in_memory_store_deviates_where_the_list_says(tmp_path: Path) -> None:
     text = STORE.format(
         imported="from langgraph.store.memory import InMemoryStore",
         maker="InMemoryStore",
-        lacking="ttl=False, text=False, newest_first=False, more_operators=False, dotted_paths=False",
+        lacking="ttl=False, text=False, ranks_by_words=False, newest_first=False, more_operators=False,"
+        "dotted_paths=False",
         deviations=OF_IN_MEMORY_STORE,
     )
     assert_as_listed(run_suite(tmp_path, text))
@@ -206,7 +207,9 @@ OF_SQLITE_STORE = {
     "test_an_error_names_the_path_of_the_refused_value": "it only names the type",
     "test_a_batch_with_a_wrong_op_changes_nothing[op]": "objects that are not ops are ignored",
 }
-SQLITE_LACKS = "text=False, vectors=False, more_operators=False, dotted_paths=False"  # few Pythons load sqlite-vec
+SQLITE_LACKS = (  # few Pythons load sqlite-vec
+    "text=False, ranks_by_words=False, vectors=False, more_operators=False, dotted_paths=False"
+)
 
 
 @pytest.mark.long

@@ -40,7 +40,6 @@ class Crashing:
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
-        self.has_words = inner.has_words
         self._left = NEVER
         self._executes = False
         self.crashed = False

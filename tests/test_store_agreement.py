@@ -1,9 +1,9 @@
 """All stores give the same results: each random batch is applied to all backends and to a reference.
 
-Memory, SQLite and PostgreSQL, each with four Keeps on the same storage: two that find by vectors and by words (on
-PostgreSQL the second lets pgvector rank, because it has no cache), one with vectors only, one with words only. Any of
-them reads and writes, sync or async; the clock stands still unless it is moved. Valkey, in fewer examples, has no
-words: three of its Keeps have vectors, the last has neither.
+Memory, SQLite and PostgreSQL, each with five Keeps on the same storage: two that find by vectors and by words (on
+PostgreSQL the second lets pgvector rank, because it has no cache), one with vectors only, one with words only, one
+without an index, which ranks by words. Any of them reads and writes, sync or async; the clock stands still unless it is
+moved. The same on Valkey, in fewer examples.
 
 The reference is LangGraph's InMemoryStore, where it is right. Where it is not, `Peer` corrects it:
 
@@ -15,18 +15,20 @@ The reference is LangGraph's InMemoryStore, where it is right. Where it is not, 
     vectors                  an overwrite replaces all; InMemoryStore keeps those of removed fields
     the same text twice      is embedded once; InMemoryStore raises on duplicates in a batch, so it gets single puts
     items without vectors    are not found by a query; InMemoryStore fills pages with them
-    words                    InMemoryStore has no full text search
+    words                    InMemoryStore does not rank by words
 
-Vector scores agree to 1e-5. Word scores depend on the database: hits are compared as sets, and pages with the whole
-result. `THREADKEEP_HYPOTHESIS=prove` searches longer.
+Vector scores agree to 1e-5, word scores exactly. Hits by both are compared as sets, and pages with the whole result.
+`THREADKEEP_HYPOTHESIS=prove` searches longer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -72,7 +74,7 @@ KEYS = ["k", "k", "K", "", "ключ.\x00"]
 PREFIXES = [(), (), *SPACES, ("a", "c"), ("nowhere",), ("*",)]
 PATHS = [("a",), ("*",), ("*", "b"), ("a", "*"), ("b",), ("b", "c"), ("*", "*", "c"), ("é\x01",), ("z",)]
 TEXTS = ["apple", "apple pear", "pear plum plum", "rain", "rain snow", "wind and sea", "nothing known", ""]
-QUERIES = ["apple", "pear plum", "rain", "snow sea wind", "nothing", "?!"]
+QUERIES = ["apple", "pear plum", "rain", "snow sea wind", "nothing", "1 x plum", "?!"]
 FIELDS = ["text", "about.title", "notes[*].text"]
 INDEXES = [None] * 5 + [False, ["text"], ["about.title"], ["notes[0].text", "text"], []]
 
@@ -96,11 +98,11 @@ KINDS: list[dict[str, Any]] = [
     {**NEAR, "search": "hybrid"},
     {**NEAR, "search": "vector"},
     {"search": "text", "fields": FIELDS},
+    {},
 ]
-WITHOUT_WORDS: list[dict[str, Any]] = [{**NEAR, "search": "vector"}] * 3 + [{"search": "off"}]
-FIRST, RANKED, NEAREST, WORDED = range(4)
-"""The Keeps of each storage; the second has no cache for vectors."""
-BUDGETS = [1 << 26, 0, 1 << 26, 1 << 26]
+FIRST, RANKED, NEAREST, WORDED, PLAIN = range(5)
+"""The Keeps of each storage; the second has no cache for vectors, the last has no index."""
+BUDGETS = [1 << 26, 0, 1 << 26, 1 << 26, 1 << 26]
 
 notes = st.lists(st.sampled_from([f"{text} !" for text in TEXTS]), max_size=3, unique=True)
 values = st.fixed_dictionaries(
@@ -138,13 +140,13 @@ batches = st.lists(st.one_of(changes, changes, reads), min_size=2, max_size=8)
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What InMemoryStore does not store of an item; `words` are those that find it."""
+    """What InMemoryStore does not store of an item; `words` are those that find it, with their counts."""
 
     created: int
     updated: int
     expires: int | None
     ttl: float | None
-    words: frozenset[str]
+    words: Counter[str]
 
 
 @dataclass(slots=True)
@@ -189,7 +191,7 @@ class Peer:
         if op.value is not None:
             self.store.batch([op if "embed" in index else op._replace(index=False)])
             expires = None if op.ttl is None else now + int(op.ttl * MINUTE)
-            words = _words(op) if index["search"] in ("text", "hybrid") else frozenset()
+            words = _words(op, index) if index.get("search") != "vector" else Counter[str]()
             self.lives[memory_key] = Life(life.created if life else now, now, expires, op.ttl, words)
 
     def refresh(self, memory_key: MemoryKey, now: int) -> None:
@@ -235,11 +237,22 @@ class Peer:
         found = self.matching(op.namespace_prefix, op.filter, op.query)
         return {_place(item): item.score for item in found if item.score is not None}
 
-    def worded(self, op: SearchOp) -> set[MemoryKey]:
-        """Return all items that match and contain a word of the query."""
-        asked = set(str(op.query).split())
-        found = map(_place, self.matching(op.namespace_prefix, op.filter))
-        return {memory_key for memory_key in found if self.lives[memory_key].words & asked}
+    def worded(self, op: SearchOp) -> dict[MemoryKey, float]:
+        """Return all items that match and contain a word of the query, best first, with their scores."""
+        scores: dict[MemoryKey, float] = {}
+        ranks: dict[MemoryKey, Any] = {}
+        for item in self.matching(op.namespace_prefix, op.filter):
+            life = self.lives[_place(item)]
+            counts = [life.words[word] for word in set(str(op.query).split()) if word in life.words]
+            if counts:
+                scores[_place(item)] = len(counts) + sum(counts) / (sum(counts) + 1)
+                ranks[_place(item)] = (-len(counts), -sum(counts), self.newest_first(item))
+        return {memory_key: scores[memory_key] for memory_key in sorted(scores, key=ranks.__getitem__)}
+
+    def others(self, op: SearchOp, found: Iterable[MemoryKey]) -> list[MemoryKey]:
+        """Return all items that match but were not found, newest first."""
+        matching = sorted(self.matching(op.namespace_prefix, op.filter), key=self.newest_first)
+        return [memory_key for memory_key in map(_place, matching) if memory_key not in set(found)]
 
 
 def _refreshed(op: Any, found: Any) -> Iterable[MemoryKey]:
@@ -249,10 +262,21 @@ def _refreshed(op: Any, found: Any) -> Iterable[MemoryKey]:
     return []
 
 
-def _words(op: PutOp) -> frozenset[str]:
-    paths = FIELDS if op.index is None else op.index or []
-    texts = (text for path in paths for text in get_text_at_path(op.value, tokenize_path(path)))
-    return frozenset(word for text in texts for word in text.lower().split() if word != "!")
+def _words(op: PutOp, index: dict[str, Any]) -> Counter[str]:
+    if op.index is None and not index:
+        texts: Iterable[str] = _leaves(op.value)
+    else:
+        paths = FIELDS if op.index is None else op.index or []
+        texts = (text for path in paths for text in get_text_at_path(op.value, tokenize_path(path)))
+    return Counter(word for text in texts for word in re.findall("[a-z0-9]+", text.lower()))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(inner)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
 
 
 def _place(item: Any) -> MemoryKey:
@@ -292,9 +316,8 @@ class Storage:
         *,
         where: Path | str | None,
         tenant: str = "",
-        kinds: Sequence[Any] = KINDS,
     ) -> None:
-        self.name, self.tenant, self._kinds = name, tenant, kinds
+        self.name, self.tenant = name, tenant
         self._reach, self._where = reach, where
         self._runner = asyncio.Runner()
         self._keeps = [self._open(which) for which in range(len(KINDS))]
@@ -302,7 +325,7 @@ class Storage:
 
     def _open(self, which: int) -> Keep:
         session = Session(self._reach(), tenant=self.tenant, caches=Caches(BUDGETS[which]))
-        return Keep(session, None, index=self._kinds[which])
+        return Keep(session, None, index=KINDS[which])
 
     def reopen(self, which: int) -> None:
         self._keeps[which].close()
@@ -352,14 +375,13 @@ def storages(folder: Path) -> list[Storage]:
 def on_valkey(folder: Path) -> list[Storage]:
     url, tenant = shared_pool.cluster(), shared_pool.fresh_tenant()
     reach = lambda: shared_pool.transport(url=url)
-    return [Storage("valkey", reach, where=url, tenant=tenant, kinds=WITHOUT_WORDS)]
+    return [Storage("valkey", reach, where=url, tenant=tenant)]
 
 
 class Agreement(RuleBasedStateMachine):
     """The time is set by the state machine."""
 
     storages_in = staticmethod(storages)
-    kinds = KINDS
 
     def __init__(self) -> None:
         super().__init__()
@@ -379,20 +401,20 @@ class Agreement(RuleBasedStateMachine):
 
     # --- changes, and reads in the same batch
 
-    @rule(ops=batches, which=st.integers(0, 3), is_async=st.booleans(), later=st.sampled_from([0, 0, 1, 1000]))
+    @rule(ops=batches, which=st.integers(0, 4), is_async=st.booleans(), later=st.sampled_from([0, 0, 1, 1000]))
     def batch(self, ops: list[Any], which: int, is_async: bool, later: int) -> None:
         self.now += later
-        expected = self.peer.batch(ops, self.kinds[which], self.now)
+        expected = self.peer.batch(ops, KINDS[which], self.now)
         for storage in self.storages:
             found = [dump_item(each) for each in storage.batch(which, ops, is_async=is_async)]
             self.agree(found, expected, f"{storage.name} at {which}: {ops}")
         self.touched = True
 
-    @rule(op=st.one_of(changes, gets, reads), which=st.integers(0, 3), is_async=st.booleans())
+    @rule(op=st.one_of(changes, gets, reads), which=st.integers(0, 4), is_async=st.booleans())
     def one(self, op: Any, which: int, is_async: bool) -> None:
         if isinstance(op, ListNamespacesOp) and len({each.match_type for each in op.match_conditions}) == 1:
             op = op._replace(match_conditions=op.match_conditions[:1])  # the verb takes one of each kind
-        (expected,) = self.peer.batch([op], self.kinds[which], self.now)
+        (expected,) = self.peer.batch([op], KINDS[which], self.now)
         for storage in self.storages:
             found = dump_item(storage.one(which, op, is_async=is_async))
             self.agree(found, expected, f"{storage.name} at {which}: {op}")
@@ -426,14 +448,14 @@ class Agreement(RuleBasedStateMachine):
         self.now += int(minutes * MINUTE)
         self.touched = True
 
-    @rule(which=st.integers(0, 3), is_async=st.booleans())
+    @rule(which=st.integers(0, 4), is_async=st.booleans())
     def sweep(self, which: int, is_async: bool) -> None:
         expected = self.peer.sweep(self.now)
         for storage in self.storages:
             self.agree(storage.sweep(which, is_async=is_async), expected, f"{storage.name}: sweep")
         self.touched = True
 
-    @rule(which=st.integers(0, 3))
+    @rule(which=st.integers(0, 4))
     def reopen(self, which: int) -> None:
         for storage in self.storages:
             storage.reopen(which)
@@ -455,13 +477,30 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(
         prefix=st.sampled_from(PREFIXES), filter=filters, query=st.sampled_from(QUERIES), is_async=st.booleans(),
-        which=st.sampled_from([FIRST, RANKED, WORDED]), step=st.integers(1, 5),
+        which=st.sampled_from([WORDED, PLAIN]), step=st.integers(1, 5),
     )  # fmt: skip
     def find_by_words(self, prefix: Any, filter: Any, query: str, which: int, step: int, is_async: bool) -> None:
+        """Hits have the same order and scores; pages are parts of the whole result. Without an index all are hits."""
+        self.peer.forget_what_is_over(self.now)
+        op = SearchOp(prefix, filter, ALL, 0, query, refresh_ttl=False)
+        expected: list[tuple[MemoryKey, float | None]] = list(self.peer.worded(op).items())
+        if which == PLAIN:
+            expected += [(memory_key, None) for memory_key in self.peer.others(op, self.peer.worded(op))]
+        for storage in self.storages:
+            whole = storage.search(which, op, is_async=is_async)
+            scored = [(_place(item), item.score) for item in whole]
+            self.agree(scored, expected, f"{storage.name} at {which}: {op}")
+            self.agree(list(_pages(storage, which, op, step)), whole, f"{storage.name} at {which}: pages of {op}")
+
+    @rule(
+        prefix=st.sampled_from(PREFIXES), filter=filters, query=st.sampled_from(QUERIES), is_async=st.booleans(),
+        which=st.sampled_from([FIRST, RANKED]), step=st.integers(1, 5),
+    )  # fmt: skip
+    def find_by_both(self, prefix: Any, filter: Any, query: str, which: int, step: int, is_async: bool) -> None:
         """Hits are the same; pages are parts of the whole result."""
         self.peer.forget_what_is_over(self.now)
         op = SearchOp(prefix, filter, ALL, 0, query, refresh_ttl=False)
-        expected = self.peer.worded(op) | (set() if which == WORDED else self.peer.near(op).keys())
+        expected = self.peer.worded(op).keys() | self.peer.near(op).keys()
         for storage in self.storages:
             whole = storage.search(which, op, is_async=is_async)
             self.agree({_place(item) for item in whole}, expected, f"{storage.name} at {which}: {op}")
@@ -476,7 +515,7 @@ class Agreement(RuleBasedStateMachine):
         if self.touched:
             self.touched = False
             ops = [SearchOp((), limit=ALL, refresh_ttl=False), ListNamespacesOp(limit=ALL)]
-            expected = self.peer.batch(ops, self.kinds[NEAREST], self.now)
+            expected = self.peer.batch(ops, KINDS[NEAREST], self.now)
             for storage in self.storages:
                 found = [dump_item(each) for each in storage.batch(NEAREST, ops)]
                 self.agree(found, expected, f"{storage.name}: everything")
@@ -529,11 +568,9 @@ def _pages(storage: Storage, which: int, op: SearchOp, step: int) -> Iterator[An
 
 
 class ValkeyAgreement(Agreement):
-    """The same on Valkey, except words."""
+    """The same on Valkey."""
 
     storages_in = staticmethod(on_valkey)
-    kinds = WITHOUT_WORDS
-    find_by_words = None  # type: ignore[assignment]
 
 
 TestStoreAgreement = Agreement.TestCase

@@ -7,7 +7,6 @@ none of other values or of deleted memories. A search sees at once what others s
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 import time
 import uuid
@@ -32,7 +31,6 @@ from memory_batches import (
     atomic_namespaces,
     check_mixed_batches,
     check_vectors,
-    index_for,
     keys,
     location,
     mixed_batches,
@@ -49,7 +47,7 @@ TIMEOUT = 30
 
 @pytest.fixture
 def store(url: str) -> Iterator[threadkeep.KeepStore]:
-    with threadkeep.open(url, index=index_for(url)) as keep:
+    with threadkeep.open(url, index=INDEX) as keep:
         yield keep.store
 
 
@@ -80,8 +78,8 @@ def test_threads_and_loops_lose_nothing_and_leave_nothing_behind(url: str, store
 
 PROCESS = """
 import threadkeep
-from memory_batches import index_for, mixed_batches
-with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
+from memory_batches import INDEX, mixed_batches
+with threadkeep.open(sys.argv[1], index=INDEX) as keep:
     wait_for_others()
     for ops in mixed_batches(sys.argv[2], int(sys.argv[3])):
         keep.store.batch(ops)
@@ -91,7 +89,7 @@ with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
 
 def test_processes_lose_nothing_and_leave_nothing_behind(lasting_url: str) -> None:
     names, rounds = ["one", "two", "three"], 25
-    with threadkeep.open(lasting_url, index=index_for(lasting_url)) as keep:
+    with threadkeep.open(lasting_url, index=INDEX) as keep:
         assert keep.store.search(HOME, query="apple") == []
         run_concurrently(PROCESS, [(lasting_url, name, rounds) for name in names])
         check_mixed_batches(lasting_url, keep.store, names, rounds)
@@ -107,9 +105,6 @@ async def test_tasks_that_write_one_key_leave_one_value_and_its_vectors(url: str
 
 
 def test_keeps_with_different_indexes_leave_the_last_ones_vectors_and_words(lasting_url: str) -> None:
-    if lasting_url.startswith("valkey:"):
-        _leave_the_last_ones_vectors(lasting_url)
-        return
     with ExitStack() as stack:
         kinds = [INDEX, NEAR, WORDS, {"search": "off"}]
         stores = [stack.enter_context(threadkeep.open(lasting_url, index=kind)).store for kind in kinds]
@@ -124,18 +119,6 @@ def test_keeps_with_different_indexes_leave_the_last_ones_vectors_and_words(last
                 assert keys(stores[1].search(HOME, query="plum", limit=3)) == (["k"] if other in (0, 1) else [])
                 assert keys(stores[2].search(HOME, query="pie")) == []
                 assert keys(stores[2].search(HOME, query="juice")) == (["k"] if other in (0, 2) else [])
-
-
-def _leave_the_last_ones_vectors(url: str) -> None:
-    """The same without words."""
-    with threadkeep.open(url, index=NEAR) as keep, threadkeep.open(url, index={"search": "off"}) as off:
-        for one, other in itertools.product((keep, off), (keep, off)):
-            one.store.put(HOME, "k", {"text": "apple pie", "more": "plum"})
-            other.store.put(HOME, "k", {"text": "apple juice"})
-            there = stored_memories.read_memories(location(url))
-            (number,) = there.memory_keys
-            assert len(there.vectors.get(number, {})) == (1 if other is keep else 0)
-            assert keys(keep.store.search(HOME, query="plum", limit=3)) == (["k"] if other is keep else [])
 
 
 # --- PostgreSQL: writers that block each other at critical points
@@ -270,8 +253,8 @@ def test_batches_that_lock_in_opposite_orders_all_succeed(rivals: Rivals) -> Non
 SERVANT = """
 import sys, threadkeep
 from langgraph.store.base import PutOp
-from memory_batches import index_for
-with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
+from memory_batches import INDEX
+with threadkeep.open(sys.argv[1], index=INDEX) as keep:
     store, home = keep.store, ("home",)
     for line in sys.stdin:
         verb, key, text = line.strip().split("|")
@@ -306,10 +289,6 @@ class Servant:
 
 @pytest.mark.parametrize("index", [NEAR, WORDS], ids=["vectors", "words"])
 def test_a_search_sees_at_once_what_another_process_did(lasting_url: str, index: Any) -> None:
-    if index is WORDS and lasting_url.startswith("valkey:"):
-        with pytest.raises(NotImplementedError, match="no full text"):
-            threadkeep.open(lasting_url, index=index)
-        return
     with threadkeep.open(lasting_url, index=index) as keep:
         servant, store = Servant(lasting_url), keep.store
 
@@ -334,7 +313,7 @@ def test_a_search_sees_at_once_what_another_process_did(lasting_url: str, index:
 
 
 def test_another_process_sees_at_once_what_this_one_did(lasting_url: str) -> None:
-    with threadkeep.open(lasting_url, index=index_for(lasting_url)) as keep:
+    with threadkeep.open(lasting_url, index=INDEX) as keep:
         servant = Servant(lasting_url)
         for n in range(10):
             keep.store.put(HOME, "k", {"text": TEXTS[n % 5]})
@@ -370,8 +349,8 @@ def test_searches_while_others_write_find_only_what_is_there(url: str, store: th
 
 WRITER = """
 import sys, threadkeep
-from memory_batches import index_for, replacing_batch
-with threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])) as keep:
+from memory_batches import INDEX, replacing_batch
+with threadkeep.open(sys.argv[1], index=INDEX) as keep:
     for n in range(1, 100_000):
         keep.store.batch(replacing_batch(n, sys.argv[1]))
         print(n, flush=True)
@@ -482,7 +461,7 @@ async def test_cancelled_searches_leave_the_store_usable(store: threadkeep.KeepS
 
 async def test_no_call_blocks_the_event_loop(url: str) -> None:
     """The fixture `unblocked_loop` raises if a loop is blocked."""
-    keep = threadkeep.open(url, index=index_for(url), ttl={"default_ttl": 1, "sweep_interval_minutes": 1})
+    keep = threadkeep.open(url, index=INDEX, ttl={"default_ttl": 1, "sweep_interval_minutes": 1})
     store = keep.store
     await store.setup()
     await store.start_ttl_sweeper()
@@ -551,11 +530,11 @@ def test_loops_one_after_the_other_and_at_once_share_a_store(store: threadkeep.K
 FORK = """
 import os, sys, signal, warnings
 import threadkeep
-from memory_batches import HOME, index_for
+from memory_batches import HOME, INDEX
 warnings.simplefilter("ignore", DeprecationWarning)
 signal.alarm(90)
 lasting = not sys.argv[1].startswith("memory")
-keep = threadkeep.open(sys.argv[1], index=index_for(sys.argv[1]))
+keep = threadkeep.open(sys.argv[1], index=INDEX)
 store = keep.store
 store.start_ttl_sweeper(0.001)
 store.put(HOME, "both", {"text": "apple"})

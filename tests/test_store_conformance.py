@@ -10,7 +10,6 @@ import pytest
 import shared_pool
 import threadkeep
 from threadkeep.conformance.store_suite import *  # noqa: F403
-from threadkeep.conformance.store_suite import Capabilities
 
 
 @pytest.fixture
@@ -31,5 +30,6 @@ def ttl_store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
 
 
 @pytest.fixture
-def capabilities(fresh_url: Callable[[], str]) -> Capabilities:
-    return Capabilities(text=not fresh_url().startswith("valkey:"))
+def text_store(fresh_url: Callable[[], str]) -> Iterator[threadkeep.KeepStore]:
+    with shared_pool.open_keep(fresh_url(), index={"search": "text"}) as keep:
+        yield keep.store

@@ -67,7 +67,7 @@ class CrashingStorage:
 
     @property
     def is_on_valkey(self) -> bool:
-        """Valkey has no words, and is read less often: reading all namespaces queries all partitions."""
+        """Valkey is read less often: reading all namespaces queries all partitions."""
         return isinstance(self.path, str) and self.path.startswith("valkey:")
 
     def start(self) -> None:
@@ -76,8 +76,7 @@ class CrashingStorage:
         self._keeps.append(self.opened(self.transport))
 
     def opened(self, transport: Any, index: Any = INDEX) -> Keep:
-        chosen = index if transport.has_words else {**index, "search": "vector"}
-        return Keep(Session(transport, tenant=self.tenant, caches=Caches(1 << 26)), None, index=chosen)
+        return Keep(Session(transport, tenant=self.tenant, caches=Caches(1 << 26)), None, index=index)
 
     def reach(self) -> Transport:
         """Return a new transport to the same rows."""
@@ -90,8 +89,8 @@ class CrashingStorage:
     def read_contents(self) -> Any:
         """Read everything: items, what queries find, expiry; and check for leftovers."""
         contents: list[Any] = []
-        kinds, minutes = (("vector", "text"), (0, 4, 6, 11)) if not self.is_on_valkey else (("vector",), (4, 6))
-        for kind in kinds:
+        minutes = (0, 4, 6, 11) if not self.is_on_valkey else (4, 6)
+        for kind in ("vector", "text"):
             with self.opened(self.reach(), {**INDEX, "search": kind}) as reader:
                 contents += [_scored(reader.store, text, kind) for text in ("apple", "rain", "plum")[: len(minutes)]]
                 contents += [_living(reader.store, self.clock, later) for later in minutes]
@@ -276,8 +275,8 @@ def test_an_embedding_that_fails_changes_nothing(
 
 KILLED = """
 import sys, threadkeep
-from memory_batches import index_for, replacing_batch
-store, n = threadkeep.open(sys.argv[1], index=index_for(sys.argv[1])).store, int(sys.argv[2])
+from memory_batches import INDEX, replacing_batch
+store, n = threadkeep.open(sys.argv[1], index=INDEX).store, int(sys.argv[2])
 while True:
     n += 1
     store.batch(replacing_batch(n))

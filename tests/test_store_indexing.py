@@ -18,6 +18,7 @@ from memory_batches import HOME, INDEX, NEAR, WORDS, keys
 from threadkeep.conformance.store.embedder import embed
 from threadkeep.engine.memories.words import words
 
+ALL_WORDS: Any = {"search": "text"}
 LETTERS = [chr(code) for code in range(0x80, 0x30000) if chr(code).isalnum()]
 
 
@@ -92,9 +93,9 @@ async def test_changing_a_value_while_it_is_embedded_changes_nothing(url: str) -
 # --- limits of words
 
 
-def test_a_value_of_very_many_different_words_is_stored_and_found(word_search_url: str) -> None:
+def test_a_value_of_very_many_different_words_is_stored_and_found(url: str) -> None:
     many = [hashlib.sha256(str(n).encode()).hexdigest() for n in range(20_000)]
-    with threadkeep.open(word_search_url) as keep:
+    with threadkeep.open(url, index=ALL_WORDS) as keep:
         keep.store.put(HOME, "k", {"text": " ".join(many)})
         keep.store.put(HOME, "l", {"text": "x" * 5000})
         assert keys(keep.store.search(HOME, query=many[0])) == ["k"]
@@ -105,19 +106,19 @@ def test_a_value_of_very_many_different_words_is_stored_and_found(word_search_ur
         assert found.value["text"] == " ".join(many)
 
 
-def test_many_texts_that_together_have_very_many_words_are_stored_and_found(word_search_url: str) -> None:
+def test_many_texts_that_together_have_very_many_words_are_stored_and_found(url: str) -> None:
     """No single text exceeds a database's limit; all of them together do."""
     value = {
         f"leaf {n}": " ".join(hashlib.sha256(f"{n}.{m}".encode()).hexdigest() for m in range(800)) for n in range(40)
     }
-    with threadkeep.open(word_search_url) as keep:
+    with threadkeep.open(url, index=ALL_WORDS) as keep:
         keep.store.put(HOME, "one", value)
         assert keep.store.get(HOME, "one").value == value
         assert keys(keep.store.search(HOME, query=hashlib.sha256(b"0.7").hexdigest())) == ["one"]
 
 
-def test_a_query_of_very_many_words_is_answered(word_search_url: str) -> None:
-    with threadkeep.open(word_search_url) as keep:
+def test_a_query_of_very_many_words_is_answered(url: str) -> None:
+    with threadkeep.open(url, index=ALL_WORDS) as keep:
         keep.store.put(HOME, "k", {"text": "apple"})
         for count in (1000, 30_000):
             text = " ".join(["apple", *(f"w{n}" for n in range(count))])
@@ -125,8 +126,8 @@ def test_a_query_of_very_many_words_is_answered(word_search_url: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["𝐀pple", "🄰pple", "ＡＰＰＬＥ", "Äpple", "Ａｐｐｌｅ"])
-def test_a_letter_is_found_however_it_is_spelled(word_search_url: str, text: str) -> None:
-    with threadkeep.open(word_search_url) as keep:
+def test_a_letter_is_found_however_it_is_spelled(url: str, text: str) -> None:
+    with threadkeep.open(url, index=ALL_WORDS) as keep:
         keep.store.put(HOME, "k", {"text": text})
         for query in ("apple", "APPLE", text):
             assert keys(keep.store.search(HOME, query=query)) == ["k"]
@@ -159,7 +160,7 @@ def test_words_of_any_letters_are_found_by_the_same_words_everywhere(anywhere: s
     for n, text in enumerate(texts):
         for word in words(text):
             having.setdefault(word, set()).add(str(n))
-    with threadkeep.open(anywhere) as keep:
+    with threadkeep.open(anywhere, index=ALL_WORDS) as keep:
         keep.store.batch([PutOp(HOME, str(n), {"text": text}) for n, text in enumerate(texts)])
         for text in chance.sample(texts, 100):
             expected = set().union(*(having[word] for word in words(text)))

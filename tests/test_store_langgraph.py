@@ -316,9 +316,9 @@ def wanted(tool: str, /, **args: Any) -> AIMessage:
 
 
 @pytest.fixture
-def word_keep(word_search_url: str) -> Iterator[threadkeep.Keep]:
+def word_keep(url: str) -> Iterator[threadkeep.Keep]:
     """Queries are answered by words: no embedding is needed."""
-    with shared_pool.open_keep(word_search_url) as opened:
+    with shared_pool.open_keep(url) as opened:
         yield opened
 
 

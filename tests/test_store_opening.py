@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 
@@ -19,12 +21,15 @@ import postgres_servers
 import stored_memories
 import threadkeep
 from checkpoint_chains import Chain, values_of
-from memory_batches import HOME, INDEX, NEAR, index_for, keys, location
+from memory_batches import HOME, INDEX, NEAR, keys, location
 from processes import run, run_concurrently
 from sync_async import AsyncCaller, Caller
 from test_postgres import execute, schema_of
 from threadkeep import KeepStore
+from threadkeep.backends.sql.memories import memory_id_values
 from threadkeep.conformance.store.embedder import DIMS, embed
+from threadkeep.engine.memories.namespaces import MemoryKey, encode
+from threadkeep.engine.memories.words import words
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
 from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, Unavailable
 
@@ -49,7 +54,7 @@ def sweepers() -> list[str]:
 
 
 def test_from_conn_string_serves_with(lasting_url: str) -> None:
-    with KeepStore.from_conn_string(lasting_url, index=index_for(lasting_url), ttl={"default_ttl": 5}) as store:
+    with KeepStore.from_conn_string(lasting_url, index=INDEX, ttl={"default_ttl": 5}) as store:
         assert isinstance(store, KeepStore)
         assert store.ttl_config == {"default_ttl": 5}
         store.setup()
@@ -62,7 +67,7 @@ def test_from_conn_string_serves_with(lasting_url: str) -> None:
 
 
 async def test_from_conn_string_serves_async_with(lasting_url: str) -> None:
-    async with KeepStore.from_conn_string(lasting_url, index=index_for(lasting_url)) as store:
+    async with KeepStore.from_conn_string(lasting_url, index=INDEX) as store:
         await store.setup()
         await store.aput(HOME, "k", {"text": "apple"})
         assert keys(await store.asearch(HOME, query="apple")) == ["k"]
@@ -163,12 +168,13 @@ def test_every_distance_type_puts_the_nearest_first(url: str, measure: str) -> N
         assert [item.score for item in found] == sorted((item.score for item in found), reverse=True)
 
 
-def test_a_store_without_vectors_and_words_says_so_when_it_is_asked(url: str) -> None:
+def test_a_store_without_vectors_and_words_ignores_a_query(url: str) -> None:
     with threadkeep.open(url, index={"search": "off"}) as keep:
         keep.store.put(HOME, "k", {"text": "apple"})
-        assert keys(keep.store.search(HOME, filter={"text": "apple"})) == ["k"]
-        with pytest.raises(NotImplementedError, match="embed"):
-            keep.store.search(HOME, query="apple")
+        keep.store.put(HOME, "other", {"text": "pear"})
+        found = keep.store.search(HOME, query="apple")
+        assert [(item.key, item.score) for item in found] == [("other", None), ("k", None)]
+        assert keys(keep.store.search(HOME, query="pear", filter={"text": "apple"})) == ["k"]
 
 
 WRONG_VECTORS: dict[str, tuple[Any, str]] = {
@@ -218,15 +224,15 @@ assert store.get(("a",), "l") is None
 """
 
 
-def test_without_numpy_words_are_found_and_vectors_say_what_is_missing(word_search_url: str) -> None:
-    run(WITHOUT_NUMPY, word_search_url)
+def test_without_numpy_words_are_found_and_vectors_say_what_is_missing(url: str) -> None:
+    run(WITHOUT_NUMPY, url)
 
 
 # --- expiry and the sweeper
 
 
 async def test_sweep_ttl_counts_what_it_removes(lasting_url: str, call: Caller, clock: list[int]) -> None:
-    async with threadkeep.open(lasting_url, index=index_for(lasting_url), ttl={"default_ttl": 5}) as keep:
+    async with threadkeep.open(lasting_url, index=INDEX, ttl={"default_ttl": 5}) as keep:
         store = keep.store
         for n in range(10):
             await call(store, "put", HOME, f"k{n}", {"text": "apple"}, **({"ttl": None} if n % 2 else {}))
@@ -248,9 +254,7 @@ def test_a_sweep_of_very_many_goes_in_small_commits(lasting_url: str, clock: lis
 
 
 def test_the_sweeper_runs_only_when_asked_and_until_it_is_stopped(lasting_url: str) -> None:
-    with threadkeep.open(
-        lasting_url, index=index_for(lasting_url), ttl={"default_ttl": SOON, "sweep_interval_minutes": SOON}
-    ) as keep:
+    with threadkeep.open(lasting_url, index=INDEX, ttl={"default_ttl": SOON, "sweep_interval_minutes": SOON}) as keep:
         store = keep.store
         store.put(HOME, "k", {"text": "apple"})
         assert sweepers() == []
@@ -360,7 +364,7 @@ def test_reading_restarts_the_ttl_unless_the_store_is_set_otherwise(url: str, cl
 
 @pytest.fixture
 def written(lasting_url: str, clock: list[int]) -> str:
-    with threadkeep.open(lasting_url, index=index_for(lasting_url)) as keep:
+    with threadkeep.open(lasting_url, index=INDEX) as keep:
         keep.store.put(HOME, "k", {"text": "apple"}, ttl=10)
         keep.store.put(HOME, "over", {"text": "apple"}, ttl=1)
     clock[0] += 5 * MINUTE
@@ -371,7 +375,7 @@ async def test_a_read_only_store_reads_everything_and_changes_nothing(
     written: str, call: Caller, clock: list[int]
 ) -> None:
     before = stored_memories.read_memories(location(written))
-    async with threadkeep.open(written, read_only=True, index=index_for(written)) as keep:
+    async with threadkeep.open(written, read_only=True, index=INDEX) as keep:
         store = keep.store
         assert (await call(store, "get", HOME, "k")).value == {"text": "apple"}
         assert keys(await call(store, "search", HOME)) == ["k"]
@@ -401,7 +405,7 @@ def test_a_read_only_store_starts_no_sweeper(written: str) -> None:
 
 def test_tenants_do_not_see_each_other(lasting_url: str, clock: list[int]) -> None:
     texts = {"one": "apple", "two": "rain", "": "sea"}
-    keeps = {tenant: threadkeep.open(lasting_url, tenant=tenant, index=index_for(lasting_url)) for tenant in texts}
+    keeps = {tenant: threadkeep.open(lasting_url, tenant=tenant, index=INDEX) for tenant in texts}
     for tenant, text in texts.items():
         keeps[tenant].store.put(HOME, "k", {"text": text})
         keeps[tenant].store.put((f"only {tenant}",), "k", {"text": text}, ttl=1)
@@ -475,10 +479,58 @@ def test_an_older_database_gets_memories_and_keeps_its_threads(old_url: str, fir
         assert keys(keep.store.search(HOME, query="apple")) == ["k"]
 
 
+def test_words_of_an_older_database_are_ranked_by_their_counts(
+    tables_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {"often": "tea and tea, tea", "both": "green tea", "other": "water"}
+    with monkeypatch.context() as patch, threadkeep.open(tables_url) as keep:
+        patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", 4)
+        keep.setup()
+    for n, (key, text) in enumerate(texts.items()):
+        _put_as_version_4(tables_url, key, text, n)
+    with threadkeep.open(tables_url) as keep:
+        found = [(item.key, item.score) for item in keep.store.search(HOME, query="green tea")]
+        assert found == [("both", 2 + 2 / 3), ("often", 1.75), ("other", None)]
+        assert keep.verify().ok
+        keep.store.put(HOME, "other", {"text": "green tea"})
+        keep.store.delete(HOME, "both")
+        assert keys(keep.store.search(HOME, query="green tea")) == ["other", "often"]
+        assert keep.verify().ok
+    assert version(tables_url) == SCHEMA_VERSION
+
+
+def _put_as_version_4(url: str, key: str, text: str, updated: int) -> None:
+    """Store a memory as the code for schema 4 did: each word at its position in the text."""
+    values = memory_id_values("", MemoryKey(HOME, key)) | {
+        "space": encode(HOME), "key": key.encode(), "updated": updated, "value": json.dumps({"text": text})
+    }  # fmt: skip
+    names = list(values)
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(str(location(url)))
+        marks = ", ".join(f":{name}" for name in names)
+        connection.execute(f"INSERT INTO tk_memories ({', '.join(names)}, created) VALUES ({marks}, 0)", values)
+        connection.execute(
+            "INSERT INTO tk_words (rowid, words) VALUES (last_insert_rowid(), ?)", (" ".join(words(text)),)
+        )
+        connection.close()
+        return
+    positions: dict[str, list[str]] = {}
+    for n, word in enumerate(words(text), 1):
+        positions.setdefault(word, []).append(str(n))
+    lexemes = " ".join(f"{word}:{','.join(each)}" for word, each in positions.items())
+    marks = ", ".join(f"%({name})s" for name in names)
+    with psycopg.connect(url.partition("?")[0]) as connected:
+        connected.execute(
+            f"INSERT INTO {schema_of(url)}.tk_memories ({', '.join(names)}, created, words)"
+            f" VALUES ({marks}, 0, '{lexemes}')".encode(),
+            values,
+        )
+
+
 UPGRADE = """
 import threadkeep
-from memory_batches import HOME, index_for, keys
-keep = threadkeep.open(sys.argv[1], index=index_for(sys.argv[1]))
+from memory_batches import HOME, INDEX, keys
+keep = threadkeep.open(sys.argv[1], index=INDEX)
 wait_for_others()
 keep.store.put(HOME, sys.argv[2], {"text": "apple"})
 assert sys.argv[2] in keys(keep.store.search(HOME, query="apple", limit=100))

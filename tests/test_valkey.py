@@ -151,6 +151,11 @@ def do_everything(url: str) -> None:
         store.delete(("a", "1"), "1")
         keep.sweep()
         asyncio.run(_talk(keep))
+    with threadkeep.open(url) as keep:
+        keep.store.put(("a",), "tea", {"text": "tea"}, ttl=10)
+        keep.store.put(("a",), "hidden", {"text": "tea"}, index=False)
+        keep.store.search((), query="green tea")
+        keep.store.delete(("a",), "tea")
 
 
 async def _talk(keep: threadkeep.Keep) -> None:

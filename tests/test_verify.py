@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import apsw
 import pytest
@@ -22,9 +23,12 @@ from damage import SqlRows, StoredRows, ValkeyRows, flip_byte, rows_opener
 from sync_async import Caller, SyncCaller
 from test_delta_graphs import build as delta_graph
 from threadkeep.backends.valkey import rows as valkey_rows
+from threadkeep.backends.valkey.memories import NUMBER_OFFSET, ValkeyMemories
 from threadkeep.conformance.store.embedder import embed
 from threadkeep.engine.health import verify_items
 from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemId, ItemRange
+from threadkeep.engine.memories.namespaces import MemoryKey, memory_number
+from threadkeep.engine.memories.words import mark
 from threadkeep.errors import Corrupt, Missing
 
 SEED = "seed"
@@ -344,6 +348,64 @@ def test_damaged_memories_are_reported(tables_url: str) -> None:
         assert all(problem.problem == "memory" for problem in keep.verify().problems)
         for words in ("which does not exist", "cannot be read", "of another memory", "vectors are missing"):
             assert any(words in each for each in problem_messages), (words, problem_messages)
+
+
+def set_words(url: str, keep: threadkeep.Keep, key: str, counts: dict[str, int]) -> None:
+    """Change the words of a memory of the namespace `notes` in the index, behind the Keep."""
+    number = memory_number("", MemoryKey(("notes",), key))
+    if url.startswith("valkey"):
+        client: Any = rows_opener(url)(keep, SEED).client  # type: ignore[attr-defined]
+        part = ValkeyMemories(parse_qs(urlsplit(url).query)["prefix"][0].encode())._part("", "notes")
+        entry = b"%d:%s %s " % (len(key), key.encode(), mark(counts).encode())
+        client.hset(part.keys[6], b"%016x" % (number + NUMBER_OFFSET), entry)
+        return
+    execute: Any = rows_opener(url)(keep, SEED).execute  # type: ignore[attr-defined]
+    if url.startswith("sqlite"):
+        execute(
+            "INSERT OR REPLACE INTO tk_words (rowid, words) SELECT n, :words FROM tk_memories WHERE memory = :memory",
+            {"words": mark(counts), "memory": number},
+        )
+        return
+    words = " ".join(f"{word}:{','.join(map(str, range(1, count + 1)))}" for word, count in counts.items())
+    execute(
+        "UPDATE tk_memories SET words = CAST(:words AS tsvector) WHERE memory = :memory",
+        {"words": words, "memory": number},
+    )
+
+
+@pytest.mark.parametrize("index", [None, {"search": "text"}], ids=["no index", "words"])
+@pytest.mark.parametrize(
+    ("counts", "is_served"),
+    [({"green": 1, "tea": 3}, False), ({"green": 1, "milk": 1, "tea": 2}, False), ({"tea": 2}, True), ({}, True)],
+    ids=["more often", "one more", "one less", "none"],
+)
+def test_damaged_words_are_reported_and_what_is_not_in_the_value_is_never_served(
+    lasting_url: str, index: Any, counts: dict[str, int], is_served: bool
+) -> None:
+    with threadkeep.open(lasting_url, index=index) as keep:
+        keep.store.put(("notes",), "good", {"text": "tea, green tea, milk"})
+        keep.store.put(("notes",), "k", {"text": "tea and green tea"}, index=["text"])
+        seeded(keep)
+        assert keep.verify().problems == []
+        set_words(lasting_url, keep, "k", counts)
+        (problem,) = keep.verify().problems
+        assert problem.problem == "memory"
+        assert "'k' in notes: its words in the index" in problem.message
+        if is_served:
+            assert keep.store.search(("notes",), query="green milk tea")[0].key == "good"
+            return
+        with pytest.raises(Corrupt, match="memory 'k' in"):
+            keep.store.search(("notes",), query="green milk tea")
+
+
+def test_words_of_no_memory_are_reported(lasting_url: str) -> None:
+    with threadkeep.open(lasting_url) as keep:
+        keep.store.put(("notes",), "k", {"text": "tea"})
+        keep.store.put(("notes",), "wordless", {"text": "tea"}, index=False)
+        seeded(keep)
+        set_words(lasting_url, keep, "wordless", {"tea": 1})
+        (problem,) = keep.verify().problems
+        assert "'wordless' in notes: its words in the index" in problem.message
 
 
 def test_a_file_with_any_byte_changed_is_verified_and_what_verifies_can_be_read(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class KeepStore(BaseStore):
 
     def __init__(self, session: Session, *, index: IndexConfig | None, ttl: TTLConfig | None) -> None:
         self._session = session
-        self._index = QueryIndex(index, run=run_in_own_loop, has_words=session.transport.has_words)
+        self._index = QueryIndex(index, run=run_in_own_loop)
         self.index_config = index
         self.embeddings = self._index.embeddings
         self.ttl_config = _check_ttl_config(ttl)
@@ -215,14 +215,14 @@ class KeepStore(BaseStore):
         return memory_plans.namespaces(self._session.tenant, patterns, op.max_depth, op.limit, op.offset, now)
 
     def _query(self, op: SearchOp, embedded: EmbeddedTexts, now: int) -> MemoryQuery:
-        vector = text = None
+        """Return a search as the plans take it. A store without an index, and one that is off, has no vectors."""
+        vector = words = None
         if op.query:
-            self._index.check_queries()
             vector = embedded.queries.get(op.query)
-            text = op.query if self._index.has_words else None
-        return MemoryQuery(
-            self._session.tenant, op.namespace_prefix, filters.parse(op.filter), op.limit, op.offset, now, vector, text
-        )
+            words = memory_plans.query_words(op.query) if self._index.has_words else None
+        filter = filters.parse(op.filter)
+        where = (self._session.tenant, op.namespace_prefix, filter, op.limit, op.offset, now)
+        return MemoryQuery(*where, vector, words, self._index.only_ranks)
 
     async def _write(self, batch: _CheckedBatch, embedded: EmbeddedTexts, now: int) -> None:
         """Execute the puts. Texts are split into words here, in a worker, so that no event loop waits for it."""

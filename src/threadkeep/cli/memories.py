@@ -102,11 +102,8 @@ def _search(
     limit: int,
     offset: int,
 ) -> list[dict[str, Any]]:
-    try:
-        found = keep.store.search_stored(prefix, query=query, filter=conditions or None, limit=limit, offset=offset)
-    except NotImplementedError as error:
-        raise ValueError(f"--query: {error}") from error
-    return [_as_dict(memory) for memory in found]
+    found = keep.store.search_stored(prefix, query=query, filter=conditions or None, limit=limit, offset=offset)
+    return [_as_dict(memory) for memory in found if query is None or memory.score is not None]
 
 
 def _as_dict(memory: Any) -> dict[str, Any]:

@@ -71,8 +71,10 @@ class Capabilities:
     """A batch whose namespaces share the first segment is stored as a whole or not at all."""
     ttl: bool = True
     """Items expire; see `ttl_store`."""
+    ranks_by_words: bool = True
+    """Without an index, items with words of a query come first, with scores. The others follow in any case."""
     text: bool = True
-    """A query finds items by words; see `text_store`."""
+    """With an index of words, a query finds only items that have some of its words; see `text_store`."""
     vectors: bool = True
     """A query finds items by vector similarity; see `embedding_store`."""
 
@@ -105,7 +107,7 @@ def my_ttl_store(sync_or_async: str, ttl_store: Any) -> Iterator[Caller]:
 
 @pytest.fixture
 def text_store(store: Any) -> Any:
-    """A store that finds items by words. Override this if `store` is not one."""
+    """A store with an index of words: a query finds only items that have some. Override this if `store` is not one."""
     return store
 
 

@@ -59,8 +59,6 @@ class Transport(Protocol):
     """How many groups of changes may be written at once. Changes that are sent again, each alone, do not count."""
     read_only: bool
     """Whether changes are refused."""
-    has_words: bool
-    """Whether memories can be found by their words."""
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""

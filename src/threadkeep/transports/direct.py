@@ -25,7 +25,6 @@ class Direct:
     """Executes requests one at a time, in the caller's thread. A forked child has its own copy of the rows."""
 
     writers = 1
-    has_words = True
 
     def __init__(self, backend: DirectBackend, *, read_only: bool = False) -> None:
         self._backend = backend

@@ -73,7 +73,6 @@ class PostgresServer:
     """A PostgreSQL server, or several of which one is the primary. Many threads and processes may use it at once."""
 
     writers = _WRITERS
-    has_words = True
 
     def __init__(
         self,

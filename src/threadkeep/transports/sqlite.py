@@ -75,7 +75,6 @@ class SqliteFile:
     """A SQLite file. Many threads and processes may use it at once."""
 
     writers = 1
-    has_words = True
 
     def __init__(
         self,

@@ -53,7 +53,6 @@ class ValkeyServer:
     """Executes requests on a server or a cluster."""
 
     writers = 2
-    has_words = False
 
     def __init__(self, backend: ValkeyBackend, options: ValkeyOptions, *, on_loss: Callable[[], None]) -> None:
         self._backend = backend

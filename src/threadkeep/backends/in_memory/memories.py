@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -38,12 +36,14 @@ from threadkeep.engine.memories.requests import (
     NewMemory,
     PartitionChanges,
     RefreshMemories,
-    Scored,
     SearchFullText,
     SweepMemories,
     VectorRow,
+    WordMatch,
+    WordMatches,
     WriteMemories,
 )
+from threadkeep.engine.memories.words import mark, unmark, words_check
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
@@ -61,7 +61,7 @@ class _Tenant:
     rows: dict[MemoryKey, NewMemory] = field(default_factory=dict)
     checksums: dict[MemoryKey, _Checksums] = field(default_factory=dict)
     numbers: dict[int, MemoryKey] = field(default_factory=dict)
-    word_counts: dict[MemoryKey, Counter[str]] = field(default_factory=dict)
+    word_counts: dict[MemoryKey, dict[str, int]] = field(default_factory=dict)
     versions: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By partition: how often its vectors were stored, and how often they were lost."""
     stored_at: dict[MemoryKey, int] = field(default_factory=dict)
@@ -174,19 +174,18 @@ class InMemoryMemories:
         below = (row for row in rows if row.namespace[: len(request.prefix)] == request.prefix)
         return frozenset(memory_number(request.tenant, row.memory_key) for row in below)
 
-    def _search_full_text(self, request: SearchFullText) -> tuple[Scored, ...]:
-        """Rank by BM25, with the formula of SQLite's full-text search."""
+    def _search_full_text(self, request: SearchFullText) -> WordMatches:
+        """Return all memories that match."""
         memories = self._of(request.tenant)
-        wanted = {row.memory_key for row in memories.unexpired(request.prefix, request.now)}
-        counts = memories.word_counts
-        average = sum(each.total() for each in counts.values()) / max(len(counts), 1)
-        idf = {word: _inverse_document_frequency(word, memories) for word in request.words}
-        scored = [
-            (memory_number(request.tenant, key), sum(idf[word] * _weight(own, word, average) for word in request.words))
-            for key, own in counts.items()
-            if key in wanted and any(word in own for word in request.words)
-        ]
-        return tuple(sorted(scored, key=lambda each: (-each[1], each[0])))[: request.limit]
+        found: list[tuple[WordMatch, MemoryRow]] = []
+        for row in memories.unexpired(request.prefix, request.now):
+            own = memories.word_counts.get(row.memory_key, {})
+            counts = [own[word] for word in request.words if word in own]
+            if counts:
+                number = memory_number(request.tenant, row.memory_key)
+                found.append((WordMatch(number, len(counts), sum(counts), row.updated), row))
+        found.sort(key=lambda each: (-each[0].distinct, -each[0].frequency, _position(each[1])))
+        return WordMatches(tuple(match for match, _ in found), is_all=True)
 
     def _load_vector_changes(self, request: LoadVectorChanges) -> tuple[PartitionChanges, ...]:
         memories = self._of(request.tenant)
@@ -241,7 +240,9 @@ def _stored_memory(memories: _Tenant, tenant: str, key: MemoryKey, memory: NewMe
     except Corrupt as error:
         problems.append(str(error))
     sizes = {field: len(vector) for field, vector in enumerate(memory.vectors)}
-    return StoredMemory(number, key, row, sizes, len(memories.checksums[key].vectors), tuple(problems))
+    words = mark(memories.word_counts.get(key, {}))
+    count = len(memories.checksums[key].vectors)
+    return StoredMemory(number, key, row, sizes, count, tuple(problems), words_check(memory.words), words)
 
 
 def _put(memories: _Tenant, tenant: str, memory: NewMemory, now: int) -> None:
@@ -272,7 +273,7 @@ def _checksums(tenant: str, memory: NewMemory) -> _Checksums:
 def _count_words(memories: _Tenant, key: MemoryKey, words: str) -> None:
     memories.word_counts.pop(key, None)
     if words:
-        memories.word_counts[key] = Counter(words.split())
+        memories.word_counts[key] = unmark(words)
 
 
 def _delete(memories: _Tenant, tenant: str, key: MemoryKey) -> None:
@@ -304,17 +305,6 @@ def _partition_changes(
         return PartitionChanges(first, version, changed)
     present = {(numbers[key], n) for key, memory in own.items() for n in range(len(memory.vectors))}
     return PartitionChanges(first, version, changed, frozenset(present))
-
-
-def _inverse_document_frequency(word: str, memories: _Tenant) -> float:
-    total = len(memories.word_counts)
-    containing = sum(word in counts for counts in memories.word_counts.values())
-    return max(math.log((total - containing + 0.5) / (containing + 0.5)), 1e-6)
-
-
-def _weight(counts: Counter[str], word: str, average: float) -> float:
-    count = counts[word]
-    return count * 2.2 / (count + 1.2 * (0.25 + 0.75 * counts.total() / average))
 
 
 def _is_expired(row: MemoryRow, now: int) -> bool:

@@ -125,6 +125,7 @@ ALTER TABLE tk_memories ADD COLUMN vectors integer;
 ALTER TABLE tk_memories ADD COLUMN checksum bigint;
 ALTER TABLE tk_memories ADD COLUMN times bigint;
 ALTER TABLE tk_vectors ADD COLUMN checksum bigint;
+ALTER TABLE tk_memories ADD COLUMN words_check integer;
 
 -- this-thread: a thread by number, and by key in case two keys have the same number
 t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id

@@ -18,6 +18,7 @@ from threadkeep.backends.postgres.mixed_rows import split_by_kind
 from threadkeep.backends.sql.backend import SqlBackend, SqlContext, SqlCursor, parse_rows
 from threadkeep.backends.sql.filters import name_parameters
 from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
+from threadkeep.engine.health.requests import IntegrityProblem
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.log.itemlog import NAMES, PREFIX_LENGTH, RANGE_LISTS, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
@@ -156,9 +157,18 @@ class PostgresDialect(SqlBackend):
         texts = [list(map(str, each)) if isinstance(each, list) else each for each in operands]
         return name_parameters(condition.replace("%s::numeric[]", "%s::text[]::numeric[]"), "%s", texts)
 
-    def words_query(self, words: Iterable[str]) -> str:
-        """Return a full-text query for any of some words."""
-        return " | ".join(f"'{word}'" for word in words)
+    def word_values(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return the words of a query as the values of `search-words`. Words have no quotes."""
+        query = " | ".join(f"'{word}'" for word in words)
+        return {"words": list(words), "query": query, "is_one_word": len(words) == 1}
+
+    def marked_words(self, words: Any) -> str:
+        """Read the words of a memory, a tsvector as text."""
+        return memories.marked_words(words)
+
+    def word_problems(self, _db: SqlContext) -> Iterable[IntegrityProblem]:
+        """Yield nothing: words are a column of the memory, and checked with it."""
+        return ()
 
     def unpack_vector(self, stored: bytes) -> bytes:
         """Read a real[] in binary form: a header, then each number after its size."""

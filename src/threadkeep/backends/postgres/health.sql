@@ -1,7 +1,7 @@
 -- Statements for `verify` that differ in PostgreSQL, and the size of our tables.
 
 -- inspect-memories: memories as they are stored; the column type json guarantees valid JSON text
-SELECT m.memory, m.part, m.space, m.key, m.value::text, {checked-columns} FROM tk_memories m
+SELECT m.memory, m.part, m.space, m.key, m.value::text, {checked-columns}, m.words_check, m.words::text FROM tk_memories m
 WHERE m.tenant IS NOT DISTINCT FROM :tenant AND m.memory > :after ORDER BY m.memory, m.part LIMIT :limit;
 
 -- inspect-vectors: the vectors of some memories, and whether the other columns of a vector are right

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import itemgetter
@@ -12,9 +13,12 @@ from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.memories.checksums import vector_checksum
 from threadkeep.engine.memories.namespaces import partition_number
 from threadkeep.engine.memories.requests import NewMemory, WriteMemories
+from threadkeep.engine.memories.words import mark, unmark
 
 Put: TypeAlias = tuple[dict[str, Any], NewMemory]
 """A memory to store, and its row as values."""
+_LEXEME = re.compile(r"'([^']+)':([\d,]+)")
+"""A word of a tsvector in its text form, with its positions."""
 _COLUMNS = {
     "spaces": "space",
     "keys": "key",
@@ -25,9 +29,8 @@ _COLUMNS = {
     "counts": "vectors",
     "checksums": "checksum",
     "times": "times",
+    "words_checks": "words_check",
 }
-_MAX_POSITION, _MAX_POSITIONS = 16383, 255
-"""PostgreSQL's limits for a lexeme in a tsvector."""
 
 
 def in_lock_order(request: WriteMemories) -> tuple[list[Put], list[dict[str, Any]]]:
@@ -60,14 +63,21 @@ def row_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]:
 
 
 def _lexemes(words: str) -> str:
-    """Return words in the text form of a tsvector.
+    """Return marked words in the text form of a tsvector. Each occurrence has a position of its own.
 
     PostgreSQL's own parser would split words at letters that its locale does not know.
     """
-    positions: dict[str, list[str]] = {}
-    for n, word in enumerate(words.split(" "), 1):
-        positions.setdefault(word, []).append(str(min(n, _MAX_POSITION)))
-    return " ".join(f"'{word}':{','.join(each[:_MAX_POSITIONS])}" for word, each in positions.items())
+    lexemes, start = [], 1
+    for word, count in unmark(words).items():
+        lexemes.append(f"'{word}':{','.join(map(str, range(start, start + count)))}")
+        start += count
+    return " ".join(lexemes)
+
+
+def marked_words(words: str | None) -> str:
+    """Return the words of a tsvector, in its text form, as `engine.memories.words` marks them."""
+    found = _LEXEME.findall(words or "")
+    return mark({word: positions.count(",") + 1 for word, positions in found})
 
 
 def vector_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]:

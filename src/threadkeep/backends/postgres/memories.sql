@@ -66,13 +66,14 @@ WHERE m.memory = ANY (:memories::bigint[]) AND m.tenant IS NOT DISTINCT FROM :te
 -- It fails with a division by zero if a stored memory with the same number has another key.
 WITH put AS (
     INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, words,
-                                  vectors, checksum, times)
+                                  vectors, checksum, times, words_check)
     SELECT g.memory, g.part, :tenant, g.space, g.key, g.created, g.updated, g.expires, g.ttl::double precision,
-           g.value::json, CAST(g.words AS tsvector), g.vectors, g.checksum, g.times
+           g.value::json, CAST(g.words AS tsvector), g.vectors, g.checksum, g.times, g.words_check
     FROM unnest(:memories::bigint[], :parts::bigint[], :spaces::bytea[], :keys::bytea[], :created::bigint[],
                 :updated::bigint[], :expires::bigint[], :ttls::text[], :values::text[], :words::text[],
-                :counts::bigint[], :checksums::bigint[], :times::bigint[])
-         AS g (memory, part, space, key, created, updated, expires, ttl, value, words, vectors, checksum, times)
+                :counts::bigint[], :checksums::bigint[], :times::bigint[], :words_checks::bigint[])
+         AS g (memory, part, space, key, created, updated, expires, ttl, value, words, vectors, checksum, times,
+               words_check)
     {replace-memories}
     RETURNING 1
 ), gone AS (
@@ -138,10 +139,19 @@ SELECT found.space, alive.* FROM found CROSS JOIN LATERAL (SELECT {proof-columns
 WHERE found.space IS NOT NULL ORDER BY found.space LIMIT :limit;
 
 -- search-words: memories that contain one of some words, best match first
-SELECT m.memory, ts_rank(m.words, q.words, 1)::double precision AS score
-FROM (SELECT CAST(:words AS tsquery) AS words) AS q, tk_memories m
-WHERE m.words @@ q.words AND {below-prefix} AND {not-expired}
-ORDER BY score DESC, m.memory LIMIT :limit;
+-- Each occurrence of a word has its own position, so its "cover density" with equal weights is the number of positions.
+-- That is slow for many words, so it is only computed for memories that have as many words as the last one returned.
+SELECT m.memory, {words-found} AS words, CAST(ts_rank_cd(CAST('{1,1,1,1}' AS real[]), m.words, q.words) AS bigint) AS times,
+       m.updated, m.words_check IS NOT NULL
+FROM (SELECT CAST(:query AS tsquery) AS words) AS q, tk_memories m
+WHERE m.words @@ q.words AND {conditions}
+  AND (:is_one_word OR {words-found} >= coalesce(
+      (SELECT {words-found} AS words FROM tk_memories m WHERE m.words @@ CAST(:query AS tsquery) AND {conditions}
+       ORDER BY words DESC LIMIT 1 OFFSET :limit - 1), 0))
+ORDER BY words DESC, times DESC, m.updated DESC, m.space, m.key LIMIT :limit;
+
+-- words-found: how many of some words a memory has that has at least one
+CASE WHEN :is_one_word THEN 1 ELSE length(m.words) - length(ts_delete(m.words, :words::text[])) END
 
 -- vectors-since: the vectors of a partition that were stored after a sequence number
 SELECT v.memory, v.field, v.space, array_send(v.vector), v.seq, v.checksum FROM tk_vectors v

@@ -25,6 +25,7 @@ from threadkeep.backends.sql.rows import (
     range_values,
     thread_row,
 )
+from threadkeep.engine.health.requests import IntegrityProblem
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange
@@ -133,9 +134,17 @@ class SqlBackend(ABC):
         db.many("put-words", ({"memory": number, "words": text} for number, text in words if text))
         db.many("delete-words", ({"memory": number} for number, text in words if not text))
 
-    def words_query(self, words: Iterable[str]) -> str:
-        """Return a full-text query for any of some words. The words come from `engine.memories.words`: no quotes."""
-        return " OR ".join(f'"{word}"' for word in words)
+    def word_values(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return the words of a query as the values of `search-words`."""
+        return {"words": json.dumps(words)}
+
+    def marked_words(self, _words: Any) -> str | None:
+        """Return the words of a row of `inspect-memories`, marked; None if `word_problems` checks them."""
+        return None
+
+    def word_problems(self, db: SqlContext) -> Iterable[IntegrityProblem]:
+        """Yield what is wrong with the index of words, if it is not part of the memories' rows."""
+        return health.word_problems(db)
 
     def unpack_vector(self, stored: bytes) -> bytes:
         """Return a stored vector as little-endian float32."""

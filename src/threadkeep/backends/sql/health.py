@@ -12,6 +12,7 @@ from threadkeep.engine.health.requests import (
     CATALOGUE,
     MALFORMED_ROW_ERRORS,
     MEMORY,
+    WRONG_WORDS,
     InspectedThread,
     InspectMemories,
     InspectThread,
@@ -28,6 +29,7 @@ from threadkeep.engine.identity import CUBE, GRAPH, decode_lossy, from_bytes, to
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.memories.checksums import check_vector, read_memory
 from threadkeep.engine.memories.namespaces import MemoryKey, decode, memory_number, partition_number
+from threadkeep.engine.memories.words import words_check
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 _THREAD_TABLES = ("tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs")
 _BEFORE_ALL = -(1 << 63)
 """The inspection starts after the smallest 64-bit number."""
+_MEMORIES_AT_ONCE = 50_000
+"""The number of memories whose words are compared at once."""
 
 
 def _list_stored_threads(db: SqlContext, request: ListStoredThreads) -> tuple[ThreadEntry, ...]:
@@ -118,7 +122,7 @@ def _inspect_memories(db: SqlContext, request: InspectMemories) -> StoredMemoryP
 
 
 def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) -> StoredMemory:
-    number, part, *stored = row
+    number, part, *stored, check, words = row
     problems, read, count = list[str](), None, None
     try:
         key = MemoryKey(decode(stored[0]), from_bytes(stored[1]))
@@ -143,12 +147,13 @@ def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) ->
             problems.append(str(error))
         if not fits or its_part != part:
             problems.append(f"vector {field} has another number of dimensions, namespace or partition")
-    return StoredMemory(number, key, read, sizes, count, tuple(problems))
+    return StoredMemory(number, key, read, sizes, count, tuple(problems), check, db.dialect.marked_words(words))
 
 
 def _check_integrity(db: SqlContext, _request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:
-    """Return the rows that belong to no thread and no memory, and partitions whose rows belong to others."""
-    return (*_orphan_rows(db), *_orphan_vectors(db), *_misplaced_memories(db))
+    """Return the rows that belong to no thread and no memory, partitions whose rows belong to others, wrong words."""
+    words = db.dialect.word_problems(db)
+    return (*_orphan_rows(db), *_orphan_vectors(db), *_misplaced_memories(db), *words)
 
 
 def _orphan_rows(db: SqlContext) -> Iterator[IntegrityProblem]:
@@ -210,6 +215,26 @@ def _is_partition(part: int, tenant: bytes, stored: bytes, read: Callable[[bytes
         return part == partition_number(from_bytes(tenant), read(stored))
     except MALFORMED_ROW_ERRORS:
         return False
+
+
+def word_problems(db: SqlContext) -> Iterator[IntegrityProblem]:
+    """Compare the index of words with the checksum that each memory has of its words.
+
+    The index is ordered by word, so all of it is read for each page of memories: the pages are large.
+    """
+    after = 0
+    while (last := db.rows("inspected-memories", after=after, limit=_MEMORIES_AT_ONCE)[0][0]) is not None:
+        for namespace, key, check, words in db.rows("inspect-words", after=after, last=last):
+            if words_check(" ".join(sorted(words.split(" ")))) != check:
+                yield IntegrityProblem(MEMORY, f"{_memory_name(namespace, key)}: {WRONG_WORDS}")
+        after = last
+
+
+def _memory_name(namespace: bytes, key: bytes) -> str:
+    try:
+        return f"memory {from_bytes(key)!r} in {'/'.join(decode(namespace))}"
+    except MALFORMED_ROW_ERRORS:
+        return f"memory {decode_lossy(key)!r} in {decode_lossy(namespace)!r}"
 
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {

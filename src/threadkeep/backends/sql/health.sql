@@ -25,7 +25,8 @@ WHERE NOT EXISTS (SELECT 1 FROM tk_threads t WHERE t.thread = o.thread) GROUP BY
 -- inspect-memories: memories as they are stored
 -- A column whose type is damaged comes as NULL or as bytes, so that it does not stop the others.
 SELECT m.memory, m.part, CAST(m.space AS BLOB), CAST(m.key AS BLOB), CAST(m.value AS BLOB), {number m.created},
-       {number m.updated}, {number m.expires}, {number m.ttl}, {number m.vectors}, {number m.checksum}, {number m.times}
+       {number m.updated}, {number m.expires}, {number m.ttl}, {number m.vectors}, {number m.checksum}, {number m.times},
+       NULL, NULL
 FROM tk_memories m
 WHERE +m.tenant = :tenant AND m.memory > :after ORDER BY m.memory LIMIT :limit;
 
@@ -55,9 +56,18 @@ SELECT v.memory, count(*) FROM tk_vectors v
 WHERE NOT EXISTS (SELECT 1 FROM tk_parts p WHERE p.part = v.part AND p.seq >= v.seq)
 GROUP BY v.memory ORDER BY v.memory LIMIT 100;
 
--- orphan-words: full-text entries whose memory does not exist
-SELECT d.id FROM tk_words_docsize d
+-- orphan-words: entries in the index of words whose memory does not exist
+SELECT d.id FROM (SELECT id FROM tk_words_docsize UNION SELECT doc FROM tk_terms) AS d
 WHERE NOT EXISTS (SELECT 1 FROM tk_memories m WHERE m.n = d.id) ORDER BY d.id LIMIT 100;
+
+-- inspect-words: of some memories: the checksum of their words, and their words in the index, in any order
+SELECT m.space, m.key, m.words_check, coalesce(f.words, '')
+FROM tk_memories m LEFT JOIN (SELECT t.doc, group_concat(t.term, ' ') AS words FROM tk_terms t
+                              WHERE t.doc > :after AND t.doc <= :last GROUP BY t.doc) AS f ON f.doc = m.n
+WHERE m.n > :after AND m.n <= :last AND m.words_check IS NOT NULL;
+
+-- inspected-memories: the last of the next memories by row number
+SELECT max(n) FROM (SELECT n FROM tk_memories WHERE n > :after ORDER BY n LIMIT :limit);
 
 -- stale-tick: returns a row if the index by time has a wrong entry for a thread; SQLite has no such index
 SELECT NULL WHERE 1 = 0;

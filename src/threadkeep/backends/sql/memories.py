@@ -41,11 +41,13 @@ from threadkeep.engine.memories.requests import (
     NewMemory,
     PartitionChanges,
     RefreshMemories,
-    Scored,
     SearchFullText,
     SweepMemories,
+    WordMatch,
+    WordMatches,
     WriteMemories,
 )
+from threadkeep.engine.memories.words import words_check
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Request
 
@@ -84,6 +86,7 @@ def memory_values(tenant: str, memories: Iterable[NewMemory]) -> Iterator[dict[s
             "vectors": count,
             "checksum": memory_checksum(ids["memory"], tenant, space, key_bytes, ttl, count, to_bytes(value)),
             "times": sum_of_times(created, updated, expires),
+            "words_check": words_check(memory.words),
         }
 
 
@@ -200,7 +203,9 @@ def _fetch_by_number(db: SqlContext, tenant: str, numbers: Sequence[int], now: i
     return db.dialect.fetch_memories(db, {"tenant": to_bytes(tenant), "now": now}, numbers)
 
 
-def memory_conditions(db: SqlContext, request: ListMemories | FindMatching) -> tuple[list[str], dict[str, Any]]:
+def memory_conditions(
+    db: SqlContext, request: ListMemories | FindMatching | SearchFullText
+) -> tuple[list[str], dict[str, Any]]:
     """Return the conditions of a request on the table of memories, and their values.
 
     The first condition says where a memory is. The others are about the memory itself.
@@ -271,10 +276,11 @@ def _count_memories(db: SqlContext, request: CountMemories) -> int:
     return int(db.rows("count-memories", tenant=to_bytes(request.tenant), now=request.now)[0][0])
 
 
-def _search_full_text(db: SqlContext, request: SearchFullText) -> tuple[Scored, ...]:
-    values = prefix_values(request.tenant, request.prefix) | {"now": request.now, "limit": request.limit}
-    rows = db.rows("search-words", **values, words=db.dialect.words_query(request.words))
-    return tuple((number, score) for number, score in rows)
+def _search_full_text(db: SqlContext, request: SearchFullText) -> WordMatches:
+    conditions, values = memory_conditions(db, request)
+    sql = db.dialect.sql["search-words"].replace("{conditions}", _AND.join(conditions))
+    rows = db.cursor.rows(sql, values | db.dialect.word_values(request.words) | {"limit": request.limit})
+    return WordMatches(tuple(WordMatch(*row) for row in rows), is_all=len(rows) < request.limit)
 
 
 # --- vectors

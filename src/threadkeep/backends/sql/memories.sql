@@ -25,8 +25,9 @@ m.tenant = :tenant AND m.space >= :low AND m.space < :high
 
 -- put-memories: add or replace memories; one with the same number but another key is left alone and not counted
 INSERT INTO tk_memories AS m (memory, part, tenant, space, key, created, updated, expires, ttl, value, vectors,
-                              checksum, times)
-VALUES (:memory, :part, :tenant, :space, :key, :created, :updated, :expires, :ttl, :value, :vectors, :checksum, :times)
+                              checksum, times, words_check)
+VALUES (:memory, :part, :tenant, :space, :key, :created, :updated, :expires, :ttl, :value, :vectors, :checksum, :times,
+        :words_check)
 {replace-memories};
 
 -- replace-memories: replace an existing memory
@@ -37,7 +38,7 @@ WHERE m.tenant = excluded.tenant AND m.space = excluded.space AND m.key = exclud
 -- replaced-columns: what replacing a memory changes
 created = {kept-created}, updated = excluded.updated, expires = excluded.expires, ttl = excluded.ttl,
     value = excluded.value, vectors = excluded.vectors, checksum = excluded.checksum,
-    times = excluded.times - excluded.created + {kept-created}
+    times = excluded.times - excluded.created + {kept-created}, words_check = excluded.words_check
 
 -- memory: a memory by number
 SELECT {memory-columns} FROM tk_memories m WHERE m.memory = :memory AND +m.tenant = :tenant AND {not-expired};

@@ -141,24 +141,27 @@ class ValkeyHealth:
         self, executor: CallExecutor, tenant: str, part: memories.PartitionKeys
     ) -> tuple[list[StoredMemory], list[str]]:
         """Return the memories of a partition, and what is wrong with its sets. The keys are not read at one moment."""
-        hashed, expiry, namespaces, times, vectors, changes, _ = part.keys
-        hashes = [Call("HKEYS", (key,)) for key in (hashed, vectors)]
+        hashed, expiry, namespaces, times, vectors, changes, words, _ = part.keys
+        hashes = [Call("HKEYS", (key,)) for key in (hashed, vectors, words)]
         sets = [Call("ZRANGE", (key,), (0, -1, "WITHSCORES")) for key in (times, namespaces, expiry, changes)]
-        numbers, vector_fields, *members = executor.calls([*hashes, *sets])
+        numbers, vector_fields, worded, *members = executor.calls([*hashes, *sets])
         timed, in_namespaces, expiring, changed = map(_scores, members)
         fields = {field for field in vector_fields if b":" in field}
         own: dict[bytes, list[tuple[bytes, bytes]]] = {}
         for field, stored in memories.fetch_fields(executor, vectors, sorted(fields)):
             own.setdefault(field[: memories.DIGITS], []).append((field, stored))
+        entries = dict(memories.fetch_fields(executor, words, worded))
         found = [
-            _stored_memory(tenant, number, stored, own.get(number, ()))
+            _stored_memory(tenant, number, stored, own.get(number, ()), entries.get(number))
             for number, stored in memories.fetch_fields(executor, hashed, numbers)
         ]
         spaces = {member[-memories.DIGITS :]: member[: -memories.DIGITS] for member in in_namespaces}
+        orphans = sorted(set(worded) - set(numbers))
         problems = [
             *_member_problems(set(numbers), {"time of update": timed, "namespace": spaces, "expiry": expiring}),
             *(problem for memory in found for problem in _score_problems(memory, timed, spaces, expiring)),
             *_vector_problems(set(numbers), fields, set(changed)),
+            *(f"words belong to memory {decode_lossy(each)}, which does not exist" for each in orphans),
         ]
         return found, problems
 
@@ -278,8 +281,10 @@ def _scores(members: Sequence[bytes]) -> dict[bytes, float]:
     return {member: float(score) for member, score in zip(members[::2], members[1::2], strict=True)}
 
 
-def _stored_memory(tenant: str, name: bytes, stored: bytes, vectors: Iterable[tuple[bytes, bytes]]) -> StoredMemory:
-    """Read a memory, and its vectors, which are fields and values of the hash of vectors."""
+def _stored_memory(
+    tenant: str, name: bytes, stored: bytes, vectors: Iterable[tuple[bytes, bytes]], words: bytes | None
+) -> StoredMemory:
+    """Read a memory, its vectors, which are fields and values of the hash of vectors, and its words."""
     problems, sizes = list[str](), dict[int, int]()
     for pair in vectors:
         try:
@@ -291,9 +296,20 @@ def _stored_memory(tenant: str, name: bytes, stored: bytes, vectors: Iterable[tu
         row = memories.memory_row(tenant, name, stored)
     except Corrupt as error:
         return StoredMemory(0, None, None, {}, None, (*problems, str(error)))
-    count = int(stored.split(b",")[3])
-    return StoredMemory(memories.parse_number(name), row.memory_key, row, sizes, count, tuple(problems))
+    if words is not None and not words.startswith(memories.words_prefix(to_bytes(row.key))):
+        problems.append("its words have the key of another memory")
+    count, check = int(stored.split(b",")[3]), memories.stored_words_check(stored)
+    number = memories.parse_number(name)
+    return StoredMemory(number, row.memory_key, row, sizes, count, tuple(problems), check, _read_words(words))
 
 
 def _seems_damaged(memory: StoredMemory) -> bool:
     return bool(memory.problems) or len(memory.vectors) != memory.vector_count
+
+
+def _read_words(entry: bytes | None) -> str:
+    """Return the marked words of a memory; none if they cannot be read."""
+    try:
+        return memories.read_words(entry) if entry is not None else ""
+    except MALFORMED_ROW_ERRORS:
+        return ""

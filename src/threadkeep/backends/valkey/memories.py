@@ -6,9 +6,11 @@
     {n}:s:…     namespaces with numbers, in order of bytes
     {n}:v:…     vectors; how often they were stored and lost
     {n}:w:…     vectors by when they were stored
+    {n}:x:…     words by number, with the memory's key before them
     {n}:p:      the partitions in this slot
 
-The engine applies filters, to one page at a time. There is no full text. A batch is atomic within each partition.
+The engine applies filters, to one page at a time. A script compares words on the server, some memories at a time. A
+batch is atomic within each partition.
 """
 
 from __future__ import annotations
@@ -54,12 +56,15 @@ from threadkeep.engine.memories.requests import (
     SearchFullText,
     SweepMemories,
     VectorRow,
+    WordMatch,
+    WordMatches,
     WriteMemories,
 )
+from threadkeep.engine.memories.words import words_check
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
-_MEMORIES, _EXPIRY, _NAMESPACES, _TIMES, _VECTORS, _CHANGES = range(6)
+_MEMORIES, _EXPIRY, _NAMESPACES, _TIMES, _VECTORS, _CHANGES, _WORDS = range(7)
 """The keys of a partition by position."""
 _SEPARATOR = b"\x00\x00"
 """Stands between a namespace and the numbers in it. They come before the namespaces below it."""
@@ -113,7 +118,7 @@ class ValkeyMemories:
     def _part(self, tenant: str, first: str) -> PartitionKeys:
         slot = partition_number(tenant, first) % PARTITIONS
         name = encode((tenant, first))
-        keys = [key_of(self._prefix, slot, what, name) for what in (b"m", b"e", b"s", b"d", b"v", b"w")]
+        keys = [key_of(self._prefix, slot, what, name) for what in (b"m", b"e", b"s", b"d", b"v", b"w", b"x")]
         return PartitionKeys(tenant, first, (*keys, key_of(self._prefix, slot, b"p", b"")))
 
     def parts(self, executor: CallExecutor, tenant: str | None, prefix: Namespace = ()) -> list[PartitionKeys]:
@@ -146,12 +151,14 @@ class ValkeyMemories:
         self, request: WriteMemories, part: PartitionKeys, puts: Sequence[NewMemory], deletes: Sequence[MemoryKey]
     ) -> Call:
         args: list[Any] = [request.now, part.name, int(request.expired), len(puts)]
-        for row, vectors, _ in puts:
-            namespace = encode(row.namespace)
+        for row, vectors, words in puts:
+            namespace, own_key = encode(row.namespace), to_bytes(row.key)
             args += (_number_text(request.tenant, row.memory_key), namespace + _SEPARATOR)
             args += (row.created, row.updated, _maybe_number(row.expires), _maybe_number(row.ttl))
             number = memory_number(request.tenant, row.memory_key)
-            args += (_pack_memory(number, request.tenant, namespace, row, len(vectors)), len(vectors))
+            check = (words_check(words),) if words else ()
+            args += (_pack_memory(number, request.tenant, namespace, row, len(vectors), *check),)
+            args += (_words_entry(own_key, words), len(vectors))
             args += (_pack_vector(number, n, len(vectors), namespace, vector) for n, vector in enumerate(vectors))
         args.append(len(deletes))
         for key in deletes:
@@ -277,8 +284,27 @@ class ValkeyMemories:
             }
         return frozenset(found)
 
-    def _search_full_text(self, executor: CallExecutor, request: SearchFullText) -> Any:
-        raise NotImplementedError("Valkey has no full text: open the store with an `embed`, or use another backend")
+    def _search_full_text(self, executor: CallExecutor, request: SearchFullText) -> WordMatches:
+        """Return all memories that match. Each call reads some memories of one partition."""
+        start, high = _bounds(encode(request.prefix))
+        count = max(_READ_AT_ONCE, AT_ONCE * 8 // (8 + len(request.words)))
+        left = [(part, start) for part in self.parts(executor, request.tenant, request.prefix)]
+        found: list[tuple[bytes, ...]] = []
+        while left:
+            calls = [
+                Call(
+                    "search_words",
+                    tuple(part.keys[n] for n in (_MEMORIES, _NAMESPACES, _WORDS)),
+                    (request.now, low, high, count, *map(to_bytes, request.words)),
+                )
+                for part, low in left
+            ]
+            replies = list(zip(left, executor.calls(calls), strict=True))
+            for _, (_, *values) in replies:
+                found += zip(*[iter(values)] * 5, strict=True)
+            left = [(part, b"(" + last) for (part, _), (last, *_) in replies if last]
+        found.sort(key=_rank)
+        return WordMatches(tuple(map(_word_match, found)), is_all=True)
 
     # --- vectors
 
@@ -311,6 +337,33 @@ def fetch_fields(executor: CallExecutor, key: bytes, fields: Sequence[bytes]) ->
         page = fields[start : start + AT_ONCE]
         values = executor.call(Call("HMGET", (key,), tuple(page)))
         yield from ((field, value) for field, value in zip(page, values, strict=True) if value is not None)
+
+
+def _words_entry(key: bytes, words: str) -> bytes:
+    """Return words as they are stored: after the key, each between spaces. Empty if there are none."""
+    return b"%s%s " % (words_prefix(key), words.encode()) if words else b""
+
+
+def words_prefix(key: bytes) -> bytes:
+    """Return what stands before the words of a memory: its key, after the length of the key."""
+    return b"%d:%s " % (len(key), key)
+
+
+def read_words(entry: bytes) -> str:
+    """Return the marked words of a memory as they are stored."""
+    length, _, rest = entry.partition(b":")
+    return rest[int(length) + 1 : -1].decode()
+
+
+def _rank(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the place of a memory in the order of `SearchFullText`."""
+    member, distinct, frequency, updated, key = found
+    return (-distinct, -frequency, -int(updated), member[:-DIGITS], key)
+
+
+def _word_match(found: tuple[Any, ...]) -> WordMatch:
+    member, distinct, frequency, updated, _ = found
+    return WordMatch(parse_number(member[-DIGITS:]), distinct, frequency, int(updated))
 
 
 def _bounds(start: bytes) -> tuple[bytes, bytes]:
@@ -369,10 +422,11 @@ def _maybe_number(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
-def _pack_memory(number: int, tenant: str, namespace: bytes, row: MemoryRow, vectors: int) -> bytes:
+def _pack_memory(number: int, tenant: str, namespace: bytes, row: MemoryRow, vectors: int, *words_check: int) -> bytes:
+    """Pack a row with its checksum, and the checksum of its words, if it has any."""
     key, value = to_bytes(row.key), to_bytes(row.value)
     checksum = memory_checksum(number, tenant, namespace, key, row.ttl, vectors, value)
-    return ormsgpack.packb([namespace, key, value, checksum])
+    return ormsgpack.packb([namespace, key, value, checksum, *words_check])
 
 
 def memory_row(tenant: str, field: bytes, stored: bytes) -> MemoryRow:
@@ -382,7 +436,7 @@ def memory_row(tenant: str, field: bytes, stored: bytes) -> MemoryRow:
         number = parse_number(field)
         namespace, key, value, *rest = ormsgpack.unpackb(stored.partition(b"\n")[2])
         created, updated, expires, count, ttl, is_checked = _read_start(stored)
-        checks = (rest[-1], sum_of_times(created, updated, expires)) if is_checked else (None, None)
+        checks = (rest[0], sum_of_times(created, updated, expires)) if is_checked else (None, None)
         if rest and not is_checked:
             raise ValueError("the checksum of its times is missing")
     except MALFORMED_MEMORY_ERRORS as error:
@@ -417,6 +471,12 @@ def _read_namespace(found: bytes) -> Namespace:
             "namespace; see `threadkeep verify`"
         )
     return decode(found)
+
+
+def stored_words_check(stored: bytes) -> int:
+    """Return the checksum of a memory's words from its row; 0 if it has none."""
+    check = ormsgpack.unpackb(stored.partition(b"\n")[2])[4:]
+    return int(check[0]) if check else 0
 
 
 def _in_pages(ranked: Iterator[_Ranked]) -> Iterator[tuple[int, _Ranked]]:

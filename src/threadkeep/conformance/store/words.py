@@ -1,13 +1,14 @@
-"""Tests of word search, for a store without an embedder: which items match, and which come first."""
+"""Tests of word search, for a store with an index of words: which items match, and which come first."""
 # ruff: noqa: D103 - a test's name says what it checks
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
-from threadkeep.conformance.store.contents import HOME, keys, put_all
+from threadkeep.conformance.store.contents import HOME, keys, put_all, wait_for_start_of_second
 from threadkeep.conformance.sync_async import Caller
 
 NOTES: dict[str, Any] = {
@@ -42,6 +43,15 @@ def test_scores_of_words_are_numbers_and_descend(my_text_store: Caller) -> None:
     found = [item.score for item in my_text_store.search(HOME, query="green tea")]
     assert all(isinstance(score, float) for score in found)
     assert found == sorted(found, reverse=True)
+
+
+def test_more_words_come_before_more_occurrences_and_these_before_newer_items(my_text_store: Caller) -> None:
+    wait_for_start_of_second()
+    texts = {"often": "tea tea tea", "twice": "tea, tea", "two": "green tea", "old": "tea", "new": "a long text of tea"}
+    for key, text in texts.items():
+        my_text_store.put(HOME, key, {"text": text})
+        time.sleep(0.01)
+    assert keys(my_text_store.search(HOME, query="green tea")) == ["two", "often", "twice", "new", "old"]
 
 
 def test_case_does_not_matter_in_a_query(my_text_store: Caller) -> None:

@@ -20,6 +20,7 @@ T = TypeVar("T")
 MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What decoding a malformed row may raise."""
 CATALOGUE, DATABASE, MEMORY, INDEX = "catalogue", "database", "memory", "index"
+WRONG_WORDS = "its words in the index are not those that it was stored with"
 
 
 class UnreadableRow(NamedTuple):
@@ -89,6 +90,8 @@ class StoredMemory(NamedTuple):
 
     `key` is None if the key cannot be read, `row` if anything in the row is damaged. `vector_count` is the number
     of vectors that it should have; None if that is not known. `problems` lists what the storage found wrong with it.
+    `words` are its marked words in the index, and `words_check` is the checksum of those that it was stored with; None
+    if not known.
     """
 
     number: int
@@ -97,6 +100,8 @@ class StoredMemory(NamedTuple):
     vectors: Mapping[int, int] = {}
     vector_count: int | None = None
     problems: tuple[str, ...] = ()
+    words_check: int | None = None
+    words: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

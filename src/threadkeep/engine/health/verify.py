@@ -15,6 +15,7 @@ from threadkeep.engine.commit import read_consistently
 from threadkeep.engine.health.requests import (
     INDEX,
     MEMORY,
+    WRONG_WORDS,
     InspectThread,
     IntegrityProblem,
     StoredMemory,
@@ -26,6 +27,7 @@ from threadkeep.engine.health.verify_rows import check_cube, check_rows, rows_si
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.json_text import load
+from threadkeep.engine.memories.words import words_check
 from threadkeep.errors import Missing
 
 _TRIES = 8
@@ -106,7 +108,9 @@ def memory_problems(page: StoredMemoryPage, dims: int | None) -> Iterator[Proble
     for message in page.problems:
         yield Problem(MEMORY, message)
     for memory in page.memories:
-        for message in (*memory.problems, *_value_problems(memory), *_vector_problems(memory, dims)):
+        for message in (
+            *memory.problems, *_value_problems(memory), *_vector_problems(memory, dims), *_word_problems(memory)
+        ):  # fmt: skip
             yield Problem(MEMORY, f"{_name(memory)}: {message}")
 
 
@@ -133,6 +137,12 @@ def _vector_problems(memory: StoredMemory, dims: int | None) -> Iterator[str]:
         yield f"its vectors have different dimensions: {sorted(size // _FLOAT for size in sizes)}"
     elif dims and sizes and sizes != {dims * _FLOAT}:
         yield f"its vectors have {sizes.pop() // _FLOAT} dimensions, not {dims}"
+
+
+def _word_problems(memory: StoredMemory) -> Iterator[str]:
+    """The words in the index are those that the memory was stored with. Older versions stored no checksum of them."""
+    if memory.words is not None and memory.words_check not in (None, words_check(memory.words)):
+        yield WRONG_WORDS
 
 
 # --- the storage as a whole

@@ -5,12 +5,13 @@ The index is configured by LangGraph's IndexConfig plus `search`, which says wha
     vector    embeddings; the default with `embed`
     text      words; the default without `embed`
     hybrid    both, by reciprocal rank fusion
-    off       nothing: a query raises NotImplementedError, and storing costs least
+    off       nothing: a query is ignored, and storing costs least
+
+Without any config, words rank but do not filter: memories without them follow those that have some.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +21,7 @@ from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_p
 from langgraph.store.base.embed import EmbeddingsLambda
 
 from threadkeep.engine.memories.vectors import COSINE, METRICS, pack_vector
-from threadkeep.engine.memories.words import index_words, leaf_texts
+from threadkeep.engine.memories.words import count_words, index_words, leaf_texts, texts_in_json
 
 _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config"}
 _SEARCHES = ("vector", "text", "hybrid", "off")
@@ -52,32 +53,22 @@ def _search_mode(checked: Mapping[str, Any]) -> str:
 
 
 class QueryIndex:
-    """The index of a store: what is embedded and indexed. `has_words` says whether the storage has full text."""
+    """The index of a store: what is embedded and indexed.
 
-    def __init__(self, config: Any, *, run: RunCoroutine, has_words: bool = True) -> None:
+    `only_ranks` says whether a query finds every memory, those with its words first.
+    """
+
+    def __init__(self, config: Any, *, run: RunCoroutine) -> None:
         checked = _check_config(config)
         self._run = run
         self.search = _search_mode(checked)
-        if self.search in ("text", "hybrid") and not has_words:
-            if checked.get("search"):
-                raise NotImplementedError(
-                    f"index['search'] = {self.search!r}: this storage has no full-text search, only vectors"
-                )
-            self.search = "off"
+        self.only_ranks = not checked
         has_vectors = self.search in _BY_VECTOR
         self.dims: int | None = checked.get("dims") if has_vectors else None
         self.metric = checked.get("distance_type") or COSINE
         self.embeddings = ensure_embeddings(checked["embed"]) if has_vectors else None
         self.has_words = self.search in ("text", "hybrid")
         self._fields = tuple(checked.get("fields") or (_WHOLE_VALUE,))
-
-    def check_queries(self) -> None:
-        """Raise NotImplementedError if there is nothing to compare a query with."""
-        if self.search == "off":
-            raise NotImplementedError(
-                "this store has neither vectors nor words to compare a query with: configure index['embed'], or, if the"
-                " storage has full-text search, index={'search': 'text'}"
-            )
 
     def texts(self, value: Mapping[str, Any], fields: Sequence[str] | None) -> tuple[str, ...]:
         """Return the texts of a value to embed: those in `fields`, or in the fields of the index."""
@@ -86,13 +77,15 @@ class QueryIndex:
         return tuple(dict.fromkeys(text for path in self._paths(fields) for text in _texts_at(value, path)))
 
     def words(self, value: Mapping[str, Any], fields: Sequence[str] | None) -> str:
-        """Return the words of a value to index: those in `fields`, or in the fields of the index."""
+        """Return the words of a value to index: those in `fields`, or in the fields of the index.
+
+        A text that several fields contain counts once.
+        """
         if not self.has_words:
             return ""
-        texts = (
-            leaf_texts(value) if path == _WHOLE_VALUE else _leaf_texts_at(value, path) for path in self._paths(fields)
-        )
-        return index_words(chain.from_iterable(texts))
+        paths = self._paths(fields)
+        texts = (leaf_texts(value) if path == _WHOLE_VALUE else _leaf_texts_at(value, path) for path in paths)
+        return index_words(chain.from_iterable(texts), count_words(value) if len(paths) > 1 else None)
 
     def _paths(self, fields: Sequence[str] | None) -> tuple[str, ...]:
         return self._fields if fields is None else tuple(fields)
@@ -150,13 +143,8 @@ def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:
 def _leaf_texts_at(value: Mapping[str, Any], path: str) -> Iterable[str]:
     """Yield the texts at a path; for lists and dicts, those of their leaves."""
     for text in _texts_at(value, path):
-        if text[:1] in "[{":
-            try:
-                yield from leaf_texts(json.loads(text))
-                continue
-            except ValueError:
-                pass
-        yield text
+        inner = texts_in_json(text)
+        yield from (text,) if inner is None else inner
 
 
 def _check_config(config: Any) -> Mapping[str, Any]:

@@ -1,8 +1,8 @@
-"""Plans for memories: get, list, search by full text and vectors, write, refresh and sweep them."""
+"""Plans for memories: get, list, search by words and vectors, write, refresh and sweep them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from threadkeep.engine.memories.checksums import damaged_memory
 from threadkeep.engine.memories.filters import EVERYTHING, FilterNode, matches
 from threadkeep.engine.memories.json_text import load
-from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern, known_prefix
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern, known_prefix, memory_number
 from threadkeep.engine.memories.requests import (
     FindExpired,
     FindMatching,
@@ -27,16 +27,19 @@ from threadkeep.engine.memories.requests import (
     SearchFullText,
     SearchVectors,
     SweepMemories,
+    WordMatch,
+    WordMatches,
     WriteMemories,
 )
 from threadkeep.engine.memories.vectors import PartitionVectors, nearest
-from threadkeep.engine.memories.words import words
+from threadkeep.engine.memories.words import count_words, word_score, words
+from threadkeep.errors import Corrupt
 
 _EXTRA_ROWS, _MAX_SLICE = 2, 1000
 _CHECKED_FIRST = 100
 """This many of the best memories are checked against a filter before the database is queried for all that match."""
 _MAX_RANKED = 10_000
-"""The number of memories that a full-text search, or each ranking of a hybrid search, ranks."""
+"""The number of memories that each ranking of a hybrid search ranks."""
 _MAX_QUERY_WORDS = 200
 """The number of words of a query that count."""
 _RRF_CONSTANT = 60
@@ -56,7 +59,10 @@ class FoundMemory(NamedTuple):
 
 
 class MemoryQuery(NamedTuple):
-    """A search: prefix, filter and page, and the vector and text that it is ranked by."""
+    """A search: prefix, filter and page, and the vector and words that it is ranked by.
+
+    If it `only_ranks`, the memories without these words are found too, after the others.
+    """
 
     tenant: str
     prefix: Namespace
@@ -65,7 +71,32 @@ class MemoryQuery(NamedTuple):
     offset: int
     now: int
     vector: bytes | None = None
-    text: str | None = None
+    words: tuple[str, ...] | None = None
+    only_ranks: bool = False
+
+
+class _Ranking(NamedTuple):
+    """Memories that may match the filter, best first; `is_all` says that there are no others.
+
+    `by_words` has those that were found by words.
+    """
+
+    scored: Iterator[Scored]
+    is_all: bool
+    by_words: Mapping[int, WordMatch] = {}
+
+
+class _RankedPage(NamedTuple):
+    """A page of a ranking, the number of memories up to its end, and all that were found by words."""
+
+    page: list[FoundMemory]
+    end: int
+    by_words: Mapping[int, WordMatch]
+
+
+def query_words(text: str) -> tuple[str, ...]:
+    """Return the words of a query that count, each once."""
+    return tuple(dict.fromkeys(words(text)))[:_MAX_QUERY_WORDS]
 
 
 @dataclass(slots=True)
@@ -140,34 +171,56 @@ async def get_one(tenant: str, key: MemoryKey, now: int) -> FoundMemory | None:
 async def search(query: MemoryQuery, vectors: VectorCache | None) -> list[FoundMemory]:
     """Return one page of the memories that a query finds.
 
-    One round trip without text and vector, unless there is a filter. Otherwise two or more: one for each ranking, and
+    One round trip without words and vector, unless there is a filter. Otherwise two or more: one for each ranking, and
     one for each slice of rows until the page is full.
     """
     if query.limit == 0:
         return []
-    if query.vector is None and query.text is None:
+    if query.vector is None and (query.words is None or (query.only_ranks and not query.words)):
         return await _list_matching(query)
+    if query.only_ranks:
+        return await _search_and_fill(query)
+    return (await _search_ranked(query, vectors)).page
+
+
+async def _search_ranked(query: MemoryQuery, vectors: VectorCache | None) -> _RankedPage:
+    """Return a page of what a ranking finds."""
     depth = 1
     while True:
-        ranking, is_all = await _rank(query, vectors, depth)
-        page = await _load_page(query, ranking)
-        if is_all or len(page) == query.limit:
-            return page
+        ranking = await _rank(query, vectors, depth)
+        found = await _load_ranked(query, ranking)
+        if ranking.is_all or len(found.page) == query.limit:
+            return found
         depth *= 8  # too few of the ranked memories matched the filter, which only `matches` decides exactly
 
 
-async def _list_matching(query: MemoryQuery) -> list[FoundMemory]:
-    """Return a page ordered by time. One round trip; more if the database cannot evaluate the filter exactly."""
+async def _search_and_fill(query: MemoryQuery) -> list[FoundMemory]:
+    """Return a page of the memories that have words of the query, followed by all others by time."""
+    page, end, matched = await _search_ranked(query, None)
+    if len(page) == query.limit:
+        return page
+    left = query._replace(limit=query.limit - len(page), offset=max(0, query.offset - end))
+    return page + await _list_matching(left, matched)
+
+
+async def _list_matching(query: MemoryQuery, skipped: Mapping[int, WordMatch] | None = None) -> list[FoundMemory]:
+    """Return a page ordered by time, without those that are `skipped`.
+
+    One round trip; more if the database cannot evaluate the filter exactly.
+    """
     tenant, prefix, filter, limit, offset, now = query[:6]
-    if filter == EVERYTHING:
+    if filter == EVERYTHING and not skipped:
         rows = await ListMemories(tenant, prefix, now, limit, offset)
         return [_decode_memory(row) for row in rows]
     found: list[FoundMemory] = []
     after: Position | None = None
-    step = min(offset + limit + _EXTRA_ROWS, _MAX_SLICE)
+    step = min(offset + limit + _EXTRA_ROWS + len(skipped or ()), _MAX_SLICE)
     while len(found) < offset + limit:
         rows = await ListMemories(tenant, prefix, now, step, after=after, filter=filter)
-        found += _filter_rows(rows, filter)
+        wanted = rows
+        if skipped:
+            wanted = tuple(row for row in rows if memory_number(tenant, row.memory_key) not in skipped)
+        found += _filter_rows(wanted, filter)
         if len(rows) < step:
             break
         after = (rows[-1].updated, rows[-1].namespace, rows[-1].key)
@@ -179,20 +232,23 @@ def _filter_rows(rows: Iterable[MemoryRow], filter: FilterNode) -> Iterator[Foun
     return (found for found in map(_decode_memory, rows) if matches(filter, found.value))
 
 
-async def _rank(query: MemoryQuery, vectors: VectorCache | None, depth: int) -> tuple[Iterator[Scored], bool]:
-    """Return numbers of memories that may match the filter, best first, and whether these are all."""
-    by_words = await _rank_by_words(query) if query.text is not None else None
+async def _rank(query: MemoryQuery, vectors: VectorCache | None, depth: int) -> _Ranking:
+    """Rank memories by words, by vectors, or by both."""
+    by_words = await _rank_by_words(query, depth) if query.words is not None else WordMatches((), is_all=True)
+    matched = {match.memory: match for match in by_words.matches}
+    scored = ((match.memory, word_score(match.distinct, match.frequency)) for match in by_words.matches)
     if query.vector is None or vectors is None:
-        return iter(by_words or ()), True
+        return _Ranking(scored, by_words.is_all, matched)
     by_vectors, is_all = await _rank_by_vectors(query, vectors, depth)
-    if by_words is None:
-        return iter(by_vectors), is_all
+    if query.words is None:
+        return _Ranking(iter(by_vectors), is_all)
     expired = await FindExpired(query.tenant, query.prefix, query.now)
     not_expired = (scored for scored in by_vectors if scored[0] not in expired)
     if query.filter == EVERYTHING:
-        return _fuse_rankings(by_words, not_expired), is_all
+        return _Ranking(_fuse_rankings(scored, not_expired), is_all, matched)
     candidates = await _find_candidates(query)
-    return _fuse_rankings(_restrict(by_words, candidates), _restrict(not_expired, candidates)), is_all
+    fused = _fuse_rankings(_restrict(scored, candidates), _restrict(not_expired, candidates))
+    return _Ranking(fused, is_all, matched)
 
 
 async def _find_candidates(query: MemoryQuery) -> frozenset[int]:
@@ -204,17 +260,15 @@ def _restrict(ranking: Iterable[Scored], numbers: frozenset[int]) -> Iterator[Sc
     return ((number, score) for number, score in ranking if number in numbers)
 
 
-async def _rank_by_words(query: MemoryQuery) -> Sequence[Scored]:
-    wanted = tuple(dict.fromkeys(words(query.text or "")))[:_MAX_QUERY_WORDS]
-    if not wanted:
-        return ()
-    is_page = query.filter == EVERYTHING and query.vector is None
-    limit = query.offset + query.limit if is_page else _MAX_RANKED
-    return await SearchFullText(query.tenant, query.prefix, query.now, wanted, limit)
+async def _rank_by_words(query: MemoryQuery, depth: int) -> WordMatches:
+    if not query.words:
+        return WordMatches((), is_all=True)
+    limit = (query.offset + query.limit) * depth if query.vector is None else _MAX_RANKED
+    return await SearchFullText(query.tenant, query.prefix, query.now, query.words, limit, query.filter)
 
 
 async def _rank_by_vectors(query: MemoryQuery, vectors: VectorCache, depth: int) -> tuple[Iterable[Scored], bool]:
-    tenant, prefix, filter, limit, offset, now, vector, _ = query
+    tenant, prefix, filter, limit, offset, now, vector = query[:7]
     assert vector is not None
     partitions = await vectors.load(tenant, prefix[0] if prefix else None)
     if partitions is not None:
@@ -232,21 +286,44 @@ def _fuse_rankings(*rankings: Iterable[Scored]) -> Iterator[Scored]:
     return iter(sorted(scores.items(), key=lambda scored: (-scored[1], scored[0])))
 
 
-async def _load_page(query: MemoryQuery, ranking: Iterator[Scored]) -> list[FoundMemory]:
-    """Return the page of a ranking: the memories that match the filter, from `offset` on."""
-    end, found, checked = query.offset + query.limit, list[FoundMemory](), 0
-    is_restricted = query.filter == EVERYTHING
-    while len(found) < end:
+async def _load_ranked(query: MemoryQuery, ranking: _Ranking) -> _RankedPage:
+    """Load the page of a ranking: the memories that match the filter, from `offset` on."""
+    end, found, checked, skipped = query.offset + query.limit, list[FoundMemory](), 0, 0
+    scored, is_restricted = ranking.scored, query.filter == EVERYTHING
+    if is_restricted and query.vector is None:  # then all of them are found, and those before the page are not needed
+        skipped = sum(1 for _ in islice(scored, query.offset))
+    while len(found) < end - skipped:
         if not is_restricted and checked >= _CHECKED_FIRST:
-            ranking, is_restricted = _restrict(ranking, await _find_candidates(query)), True
-        scores = dict(islice(ranking, end - len(found) if is_restricted else max(end, _CHECKED_FIRST)))
+            scored, is_restricted = _restrict(scored, await _find_candidates(query)), True
+        scores = dict(islice(scored, end - skipped - len(found) if is_restricted else max(end, _CHECKED_FIRST)))
         if not scores:
             break
         rows = await GetMemoriesByNumber(query.tenant, query.prefix, tuple(scores), query.now)
-        memories = (_decode_memory(rows[number], score) for number, score in scores.items() if number in rows)
-        found += [memory for memory in memories if matches(query.filter, memory.value)]
+        for number, score in scores.items():
+            if number in rows:
+                memory = _decode_memory(rows[number], score)
+                _check_words(query, memory, ranking.by_words.get(number))
+                if matches(query.filter, memory.value):
+                    found.append(memory)
         checked += len(scores)
-    return found[query.offset : end]
+    page = found[query.offset - skipped :][: query.limit]
+    return _RankedPage(page, skipped + len(found), ranking.by_words)
+
+
+def _check_words(query: MemoryQuery, memory: FoundMemory, match: WordMatch | None) -> None:
+    """Raise Corrupt if a memory was found by words that its value does not have, or not as often.
+
+    A memory that was changed since it was found is not checked.
+    """
+    if match is None or not match.is_checked or match.updated != memory.row.updated:
+        return
+    found = count_words(memory.value, frozenset(query.words or ()))
+    if match.distinct > len(found) or match.frequency > found.total():
+        _, key = memory.row.memory_key
+        raise Corrupt(
+            f"the index of words is damaged: it has words of memory {key!r} in {memory.row.namespace!r} that its value "
+            "does not have; run `verify`"
+        )
 
 
 async def namespaces(

@@ -36,7 +36,7 @@ class MemoryRow(NamedTuple):
 
 
 class NewMemory(NamedTuple):
-    """A memory to store: its row, one vector (float32, little-endian) per embedded text, and its words."""
+    """A memory to store: its row, one vector (float32, little-endian) per embedded text, and its marked words."""
 
     row: MemoryRow
     vectors: tuple[bytes, ...] = ()
@@ -160,9 +160,33 @@ Scored: TypeAlias = tuple[int, float]
 """A memory's number and its score; higher is better."""
 
 
+class WordMatch(NamedTuple):
+    """A memory with words of a query: how many different ones, how often they occur in it, when it was updated.
+
+    `is_checked` says whether the storage has a checksum of the memory's words: then these numbers must be right.
+    """
+
+    memory: int
+    distinct: int
+    frequency: int
+    updated: int
+    is_checked: bool = True
+
+
+class WordMatches(NamedTuple):
+    """Memories ranked by words, best first; `is_all` says that there are no others."""
+
+    matches: tuple[WordMatch, ...]
+    is_all: bool
+
+
 @dataclass(frozen=True, slots=True)
-class SearchFullText(Request[tuple[Scored, ...]]):
-    """Find at most `limit` memories below a prefix that contain at least one of these words, best first."""
+class SearchFullText(Request[WordMatches]):
+    """Find the memories below a prefix that contain at least one of these words: at least the `limit` best ones.
+
+    Those with more different words come first, then those in which the words occur more often, then as in
+    `ListMemories`.
+    """
 
     access: ClassVar[Access] = READ_ONE_STATEMENT
     tenant: str
@@ -170,6 +194,7 @@ class SearchFullText(Request[tuple[Scored, ...]]):
     now: int
     words: tuple[str, ...]
     limit: int
+    filter: FilterNode = EVERYTHING
 
 
 class VectorRow(NamedTuple):

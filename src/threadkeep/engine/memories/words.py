@@ -1,24 +1,35 @@
-"""Split text into words for full-text search, in the same way on every backend.
+"""Split text into words for word search, count them, and rank memories by them, in the same way on every backend.
 
 A memory matches a query if it has at least one of its words. Words are letters and digits, without case and accents.
 In scripts without spaces between words (Chinese, Japanese, Thai and others), each character is a word.
+
+The words of a memory are stored as one text, in order, each with a mark for its count: U+E000 plus the count. No word
+contains such a character. Databases index the marked words as they are, so they need no rule for splitting text.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import chain, islice
 from typing import Any
+from zlib import crc32
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _MAX_WORD_LENGTH = 100
-MAX_WORDS = 20_000
-"""The number of words of a memory that are indexed."""
+MAX_WORDS = 16_000
+"""The number of words of a memory that are indexed. A tsvector of PostgreSQL has 16,383 positions."""
+MAX_COUNT = 255
+"""A word that occurs more often counts as if it occurred so often: a tsvector has 256 positions for a word."""
 MAX_BYTES, _BYTES_PER_POSITION = 800_000, 8
 """Indexed words take no more bytes than this, positions included: PostgreSQL's limit is a megabyte."""
+MARK = 0xE000
+"""The code point of the mark for a count of 0."""
 
 
 def words(text: str) -> list[str]:
@@ -30,9 +41,18 @@ def words(text: str) -> list[str]:
     return [word[:_MAX_WORD_LENGTH] for word in _WORD.findall(plain)][:MAX_WORDS]
 
 
-def index_words(texts: Iterable[str]) -> str:
-    """Return the words of all texts of a memory, separated by spaces: as many as databases accept."""
-    return " ".join(_limit_bytes(islice(chain.from_iterable(map(words, texts)), MAX_WORDS)))
+def index_words(texts: Iterable[str], limits: Mapping[str, int] | None = None) -> str:
+    """Return the marked words of all texts of a memory: as many as databases accept.
+
+    With `limits`, a word counts at most as often as it says: some texts may have been given twice.
+    """
+    found = list(islice(chain.from_iterable(map(words, texts)), MAX_WORDS))
+    if len(found) * (4 * _MAX_WORD_LENGTH + _BYTES_PER_POSITION) > MAX_BYTES:
+        found = list(_limit_bytes(found))
+    counts = Counter(found)
+    if limits is not None:
+        counts &= Counter(limits)
+    return " ".join(sorted([word + chr(MARK + min(count, MAX_COUNT)) for word, count in counts.items()]))
 
 
 def _limit_bytes(words: Iterable[str]) -> Iterator[str]:
@@ -42,6 +62,30 @@ def _limit_bytes(words: Iterable[str]) -> Iterator[str]:
         if left < 0:
             return
         yield word
+
+
+def unmark(marked: str) -> dict[str, int]:
+    """Return the counts of marked words. The inverse of `index_words`."""
+    return {word[:-1]: ord(word[-1]) - MARK for word in marked.split()}
+
+
+def mark(counts: Mapping[str, int]) -> str:
+    """Return words with these counts as `index_words` returns them."""
+    return " ".join(sorted([word + chr(MARK + count) for word, count in counts.items()]))
+
+
+def words_check(marked: str) -> int:
+    """Return a checksum of marked words, as a signed 32-bit number; 0 if there are none."""
+    check = crc32(marked.encode())
+    return check - (1 << 32) if check >= 1 << 31 else check
+
+
+def word_score(distinct: int, frequency: int) -> float:
+    """Return the score of a memory that has so many words of a query, which occur so often in it.
+
+    More different words are better; of memories with equally many, the one in which they occur more often.
+    """
+    return distinct + frequency / (frequency + 1)
 
 
 def leaf_texts(value: Any) -> Iterator[str]:
@@ -54,3 +98,29 @@ def leaf_texts(value: Any) -> Iterator[str]:
             yield from leaf_texts(inner)
     elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
         yield str(value)
+
+
+def count_words(value: Any, wanted: AbstractSet[str] | None = None) -> Counter[str]:
+    """Count the words that any fields of a value can give, or those of them that are wanted."""
+    found = chain.from_iterable(map(words, _all_texts(value)))
+    return Counter(found if wanted is None else (word for word in found if word in wanted))
+
+
+def _all_texts(value: Any) -> Iterator[str]:
+    """Yield what `leaf_texts` yields, and what only a field's path gives: bools, and the texts in JSON strings."""
+    if isinstance(value, (dict, list, tuple)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _all_texts(inner)
+    elif value is not None:
+        yield str(value)
+        yield from texts_in_json(value) or () if isinstance(value, str) else ()
+
+
+def texts_in_json(text: str) -> list[str] | None:
+    """Return the texts in a JSON list or object; None if the text is none."""
+    if text[:1] not in ("[", "{"):
+        return None
+    try:
+        return list(leaf_texts(json.loads(text)))
+    except (ValueError, RecursionError):
+        return None

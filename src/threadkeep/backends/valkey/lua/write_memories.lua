@@ -1,9 +1,9 @@
 -- Adds, replaces and deletes memories of one partition, and returns the number deleted.
--- KEYS: memories, expiry, namespaces, times, vectors, changes, partitions.
+-- KEYS: memories, expiry, namespaces, times, vectors, changes, words, partitions.
 -- ARGV: now, the partition's name, whether to delete only expired memories; then two lists, each after its length:
--- puts (number, start of its member in namespaces, created, updated, expires, ttl, row, and its vectors after their
--- count) and deletes (number, start of its member in namespaces).
-local memories, expiry, namespaces, times, vectors, changes, partitions = unpack(KEYS)
+-- puts (number, start of its member in namespaces, created, updated, expires, ttl, row, words, and its vectors after
+-- their count) and deletes (number, start of its member in namespaces).
+local memories, expiry, namespaces, times, vectors, changes, words, partitions = unpack(KEYS)
 local now, name, only_expired = tonumber(next_arg()), next_arg(), next_arg() == '1'
 local stored, lost, deleted = false, false, 0
 
@@ -27,7 +27,7 @@ end
 local stored_fields = {}
 for _ = 1, next_number() do
   local number, namespace, created, updated = next_arg(), next_arg(), next_arg(), next_arg()
-  local expires, ttl, row = next_arg(), next_arg(), next_arg()
+  local expires, ttl, row, own_words = next_arg(), next_arg(), next_arg(), next_arg()
   local old = read_memory(memories, number)
   if old and is_unexpired(old, now) then created = old[1] end
   local count = next_number()
@@ -35,6 +35,7 @@ for _ = 1, next_number() do
   redis.call('ZADD', namespaces, 0, namespace .. number)
   redis.call('ZADD', times, updated, number)
   if expires ~= '' then redis.call('ZADD', expiry, expires, number) else redis.call('ZREM', expiry, number) end
+  if own_words ~= '' then redis.call('HSET', words, number, own_words) else redis.call('HDEL', words, number) end
   if old then delete_vectors(number, count, old) end
   for n = 0, count - 1 do
     redis.call('HSET', vectors, number .. ':' .. n, next_arg())
@@ -48,6 +49,7 @@ for _ = 1, next_number() do
   if old and not (only_expired and (is_unexpired(old, now) or not old.intact)) then
     delete_vectors(number, 0, old)
     redis.call('HDEL', memories, number)
+    redis.call('HDEL', words, number)
     redis.call('ZREM', namespaces, namespace .. number)
     redis.call('ZREM', times, number)
     redis.call('ZREM', expiry, number)
