@@ -23,6 +23,7 @@ class Timer:
         self._jobs: list[tuple[float, int, Job]] = []
         self._numbers = count()
         self._is_running = False
+        self._thread: threading.Thread | None = None
 
     def after(self, seconds: float, job: Job) -> None:
         """Submit a job after so many seconds."""
@@ -32,15 +33,20 @@ class Timer:
             if self._is_running:
                 return
             self._is_running = True
+        thread = threading.Thread(target=self._run, name="threadkeep-timer", daemon=False)
         try:
-            threading.Thread(target=self._run, name="threadkeep-timer", daemon=False).start()
+            thread.start()
         except RuntimeError:  # the interpreter is shutting down and starts no threads
             self._run()
+        else:
+            self._thread = thread
 
     def wait(self) -> None:
-        """Wait until no job waits."""
+        """Wait until no job waits, and the thread has ended."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_running)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
 
     def _run(self) -> None:
         while True:

@@ -88,15 +88,12 @@ class PostgresServer:
         self._on_loss = on_loss
         self.read_only = options.read_only
         self._closed = False
-        self._start()
-        forks.watch(self)
-
-    def _start(self) -> None:
         self._lock = threading.Lock()
         self._is_ready = False
         self._synchronous: str | None = None
         self._setup_error: tuple[float, str] = (0.0, "")
         """When set-up failed, and why."""
+        forks.watch(self)
 
     # --- the Transport protocol
 
@@ -153,10 +150,10 @@ class PostgresServer:
         """Do nothing: the child never touches the parent's connections."""
 
     def after_fork(self, *, child: bool) -> None:
-        """In the child, open another pool at next use."""
+        """In the child, use another pool. What is known of the server remains."""
         if child:
-            self._connections.after_fork_in_child()
-            self._start()
+            self._lock = threading.Lock()
+            self._is_ready = self._connections.after_fork_in_child() and self._is_ready
 
     # --- reads
 

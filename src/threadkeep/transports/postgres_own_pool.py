@@ -44,7 +44,7 @@ class OwnPool:
         self._good_since = 0.0
         self._away_until = 0.0
         self._away_error: tuple[type[psycopg.Error], str] = psycopg.OperationalError, ""
-        self._is_filling = False
+        self._filling: threading.Thread | None = None
         self._closed = False
         self._process = os.getpid()
 
@@ -91,10 +91,10 @@ class OwnPool:
     def fill(self) -> None:
         """Make connections in the background until there are `min_size`. After an error, leave it to the next use."""
         with self._changed:
-            if self._size >= self.min_size or self._is_filling or self._closed:
+            if self._size >= self.min_size or self._filling is not None or self._closed:
                 return
-            self._is_filling = True
-        threading.Thread(target=self._fill, name="threadkeep-connect", daemon=True).start()
+            self._filling = threading.Thread(target=self._fill, name="threadkeep-connect", daemon=True)
+            self._filling.start()
 
     def close(self, timeout: float) -> None:
         """Close all connections; one that is lent is closed when it comes back. Wait for `fill` at most `timeout`."""
@@ -103,7 +103,9 @@ class OwnPool:
             idle, self._idle = self._idle, []
             self._size -= len(idle)
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._is_filling, timeout)
+            filling = self._filling
+        if filling is not None:
+            filling.join(timeout)
         for each in idle:
             each.close()
 
@@ -146,5 +148,4 @@ class OwnPool:
             return  # whoever needs a connection reports it
         finally:
             with self._changed:
-                self._is_filling = False
-                self._changed.notify_all()
+                self._filling = None

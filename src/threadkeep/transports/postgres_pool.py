@@ -93,12 +93,13 @@ class Connections:
         if isinstance(self._pool, OwnPool):
             self._pool.close(timeout)
 
-    def after_fork_in_child(self) -> None:
-        """Leave the parent's connections alone, and make others."""
+    def after_fork_in_child(self) -> bool:
+        """Leave the parent's connections alone. Return whether others can be made: not by a lent pool."""
         self._inherited = self._pool  # keep a reference: collecting it could close what is the parent's
         self._forked = True
         if self._lent is None:
             self._pool = self._new_pool()
+        return self._lent is None
 
     def check_usable(self) -> None:
         """Raise Unavailable if this is a forked child and the pool was lent to the parent."""
