@@ -55,6 +55,7 @@ class Server:
 
     port: int
     folder: Path
+    command: Sequence[str] = field(repr=False)
     process: subprocess.Popen[bytes] = field(repr=False)
 
     @property
@@ -64,6 +65,16 @@ class Server:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def shut_down(self) -> None:
+        """Stop as an administrator would, without saving."""
+        self.process.terminate()
+        self.process.wait()
+
+    def start_again(self) -> None:
+        """Start with the same port and settings. What is not on disk is lost."""
+        self.process = _start_process(self.command, self.folder)
+        wait_for(lambda: self.client.ping(), f"a server on port {self.port}")
 
     def freeze(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
@@ -85,11 +96,14 @@ def start(program: Path | None = None, **settings: str) -> Server:
         str(program or get_binary_path()),
         *(word for name, value in given.items() for word in (f"--{name}", value)),
     ]
-    process = subprocess.Popen(command, stdout=(folder / "log").open("wb"), stderr=subprocess.STDOUT)
-    server = Server(port, folder, process)
+    server = Server(port, folder, command, _start_process(command, folder))
     atexit.register(server.stop)
     wait_for(lambda: server.client.ping(), f"a server on port {port}")
     return server
+
+
+def _start_process(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=(folder / "log").open("ab"), stderr=subprocess.STDOUT)
 
 
 def wait_for(done: Callable[[], Any], what: str, seconds: float = 30) -> None:

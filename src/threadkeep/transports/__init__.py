@@ -4,8 +4,10 @@
     sqlite.py             a SQLite file
     postgres.py           a PostgreSQL server: requests, groups of commits, retries
       postgres_pool.py    its connections; postgres_cursor.py, postgres_arrays.py and postgres_errors.py serve both
-    valkey.py             a Valkey or Redis server or cluster: requests, retries
+    valkey.py             a Valkey or Redis server or cluster: requests, redirections
       valkey_nodes.py     its servers and slots; valkey_pipeline.py sends calls to one server
+      valkey_contact.py   the first contact; valkey_outages.py waits for servers that are down
+      valkey_unfinished.py  commits that a slow server has not answered
     *_health.py           what a storage reports about itself (`doctor`), integrity checks, and compacting
 
 Each implements `drivers.runner.Transport`. They make no decisions about data: a request declares what it is

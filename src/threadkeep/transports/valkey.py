@@ -1,37 +1,45 @@
-"""The transport for Valkey and Redis: send calls to the right servers, retry them, and translate redis-py's errors.
+"""The transport for Valkey and Redis: send calls to the right servers, and translate redis-py's errors.
 
 Calls are routed by the slot of their first key and sent side by side, on one connection per server. A script that a
-server does not have yet is sent as text. After a redirection, a failover or a lost connection, calls are sent again
-until `timeout` has passed. That is safe: a change may be made twice, and a commit that was made already is a Conflict.
+server does not have yet is sent as text. Calls that were redirected are sent again at once. While a server is away,
+or a failover is under way, calls to it raise TryLater, and the runner makes the request again. That is safe: a change
+may be made twice, and a commit that was made already is a Conflict. Calls to other servers do not wait for it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
+from redis import Redis
 from redis import exceptions as errors
 
 from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.backends.valkey.calls import Call
 from threadkeep.drivers import forks
+from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.engine.health.requests import LoadStorageFacts
 from threadkeep.engine.requests import Commit, MeasureStorage, StorageSize
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
-from threadkeep.plan import Outcome, Request, try_call, try_execute
+from threadkeep.plan import Failure, Outcome, Request, try_call, try_execute
 from threadkeep.transports import valkey_health
+from threadkeep.transports.valkey_contact import FirstContact
 from threadkeep.transports.valkey_health import Primary
 from threadkeep.transports.valkey_nodes import DENIED, LOST, Cluster, Node, SingleServer, ValkeyOptions, connect
+from threadkeep.transports.valkey_outages import Outages, ServerDown, reason_of
 from threadkeep.transports.valkey_pipeline import PendingCall, Pipeline
+from threadkeep.transports.valkey_unfinished import UnfinishedCommits
 
 __all__ = ["ValkeyOptions", "ValkeyServer"]
+_log = logging.getLogger(__name__)
 _NOT_READY = (errors.TryAgainError, errors.ClusterDownError, errors.BusyLoadingError, errors.ReadOnlyError)
 _NOT_READY_CODES = ("NOREPLICAS", "MASTERDOWN", "LOADING", "UNBLOCKED", "FAILOVER")
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
-"""Seconds between tries."""
+_AT_ONCE = 8
+"""How often calls are sent again at once, for redirections. In a failover, servers may name each other for a while."""
 _WAIT_SHARE = 0.8
 """How much of the time for a reply WAIT may take."""
 _REPLICA_CHECK_SECONDS = 1.0
@@ -49,13 +57,20 @@ class ValkeyServer:
         self._options = options
         self._on_loss = on_loss
         self.read_only = options.read_only
+        self._closed = False
+        self._was_reached = False
+        self._start()
+        forks.watch(self)
+
+    def _start(self) -> None:
         self._lock = threading.Lock()
         self._at_rest = threading.Condition(self._lock)
         self._active = 0
+        self._contact: FirstContact | None = None
         self._servers: SingleServer | Cluster | None = None
+        self._outages = Outages(self._refresh)
+        self._unfinished = UnfinishedCommits(self._options.timeout)
         self._replicas = _ReplicaChecks()
-        self._closed = False
-        forks.watch(self)
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request that changes nothing."""
@@ -68,7 +83,7 @@ class ValkeyServer:
     def _facts(self) -> Mapping[str, Any]:
         self.setup()
         with self._in_use():
-            servers = self._connected()
+            servers = self._connected(time.monotonic())
             try:
                 facts = valkey_health.facts(
                     servers.primaries(), slots=servers.covered_slots(), replicas_wanted=self._options.replicas
@@ -78,24 +93,71 @@ class ValkeyServer:
         return {**facts, "read_only": self.read_only, "expires": self._backend.expires}
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
-        """Execute changes: commits side by side, others one after the other."""
+        """Execute changes: commits side by side, then the others one after the other."""
         if self.read_only:
             raise ReadOnly
+        commits = [request for request in requests if isinstance(request, Commit)]
+        committed = iter(self._commit(commits) if commits else ())
         executor = _ServerCalls(self, durable=True)
-        if not all(isinstance(request, Commit) for request in requests):
-            return [try_execute(lambda each: self._backend.answer(executor, each), request) for request in requests]
-        calls = [self._backend.commit_call(request.batch) for request in requests if isinstance(request, Commit)]
-        replies = self.send(calls, durable=True)
-        return [try_call(lambda r=reply: self._backend.check_committed(_value(r))) for reply in replies]  # type: ignore[misc]
+        return [
+            next(committed)
+            if isinstance(request, Commit)
+            else try_execute(lambda each: self._backend.answer(executor, each), request)
+            for request in requests
+        ]
+
+    def _commit(self, requests: Sequence[Commit]) -> list[Outcome]:
+        """Send commits, unless they were sent before: then look for their replies."""
+        started, unfinished = time.monotonic(), self._unfinished
+        taken = [self._sent_before(request) for request in requests] if unfinished else [None] * len(requests)
+        new = [
+            PendingCall(self._backend.commit_call(request.batch))
+            for request, call in zip(requests, taken, strict=True)
+            if call is None
+        ]
+        if new:
+            with self._in_use():
+                self._send(new, started, durable=True, may_leave=True)
+        sent = iter(new)
+        calls = ((request, call or next(sent)) for request, call in zip(requests, taken, strict=True))
+        return [self._outcome(request, call, started) for request, call in calls]
+
+    def _sent_before(self, request: Commit) -> PendingCall | None:
+        """Return the call of a commit that was sent before; None if it has to be sent: also if its slot has moved."""
+        call, servers = self._unfinished.take(request), self._servers
+        if call is None or call.pipeline is None or servers is None:
+            return call
+        return call if servers.has(call.pipeline.name, call.call.keys[0]) else None
+
+    def _outcome(self, request: Commit, call: PendingCall, started: float) -> Outcome:
+        if call.pipeline is None:
+            return try_call(lambda: self._backend.check_committed(_value(call.reply)))
+        self._unfinished.keep(request, call)
+        self._outages.refresh_soon()  # a replica may take the place of a server that does not reply
+        return Failure(self._try_later(call.pipeline.reason(), started))
 
     def setup(self) -> None:
         """Connect now instead of at first use."""
-        _ServerCalls(self, durable=False).call(self._backend.probe())
+        retries: Retries | None = None
+        while True:
+            try:
+                _ServerCalls(self, durable=False).call(self._backend.probe())
+            except TryLater as error:
+                retries = retries or Retries(error)
+                pause = retries.next_pause(error)
+                if pause is None:
+                    raise error.error from error
+                time.sleep(pause)
+            else:
+                return
 
     def close(self) -> None:
         """Wait for what is under way, at most `timeout` seconds, then close all connections."""
         with self._lock:
             self._closed = True
+            self._outages.close()
+            if self._contact is not None:
+                self._contact.cancel()
             self._at_rest.wait_for(lambda: not self._active, self._options.timeout)
             if self._servers is not None:
                 self._servers.close()
@@ -115,93 +177,216 @@ class ValkeyServer:
                 self._at_rest.notify_all()
 
     def before_fork(self) -> None:
-        """Let no fork happen while a connection is being made."""
+        """Let no fork happen while the state changes."""
         self._lock.acquire()
 
     def after_fork(self, *, child: bool) -> None:
         """In the child, make new connections at next use; it must not touch the parent's."""
-        if child:
-            self._servers, self._active = None, 0
         self._lock.release()
+        if child:
+            self._start()
 
     def send(self, calls: Sequence[Call], *, durable: bool) -> list[Any]:
-        """Return the reply to each call, or the error it ended with. Retry until `timeout`, then raise Unavailable.
+        """Return the reply to each call, or the error it ended with. If a server is down, raise TryLater.
 
         With `durable`, a change succeeds only when as many replicas have it as the options ask for.
         """
+        started = time.monotonic()
+        pending = [PendingCall(call) for call in calls]
         with self._in_use():
-            return self._send_until_done(calls, durable=durable)
-
-    def _send_until_done(self, calls: Sequence[Call], *, durable: bool) -> list[Any]:
-        pending = waiting = [PendingCall(call) for call in calls]
-        deadline, pause = time.monotonic() + self._options.timeout, _SHORTEST_PAUSE
-        while waiting:
-            last: Exception | None = None
-            try:
-                servers = self._connected()
-                self._exchange(servers, waiting, durable=durable)
-                waiting = [call for call in waiting if _must_retry(servers, call)]
-                last = next((call.reply for call in waiting if isinstance(call.reply, (*LOST, *_NOT_READY))), None)
-            except DENIED as error:
-                raise Unavailable(f"the storage refused: {error}") from error
-            except LOST as error:
-                last = error
-            if last is None:
-                continue
-            if time.monotonic() > deadline:
-                raise Unavailable(f"the storage did not answer in time: {last}") from last
-            if isinstance(last, LOST):
-                self._handle_loss(next((call.unresponsive for call in waiting if call.unresponsive), None))
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            self._send(pending, started, durable=durable)
         return [call.reply for call in pending]
 
-    def _measure(self) -> StorageSize:
-        """Return the memory that all primaries use, for other applications too. Retry as `send` does."""
-        deadline = time.monotonic() + self._options.timeout
-        with self._in_use():
-            while True:
-                try:
-                    return _storage_size(self._connected().primaries())
-                except LOST as error:
-                    if time.monotonic() > deadline:
-                        raise Unavailable(f"the storage did not answer in time: {error}") from error
-                except errors.RedisError as error:
-                    raise Unavailable(f"the storage refused: {error}") from error
-                self._handle_loss(None)
-                time.sleep(_LONGEST_PAUSE)
+    def _send(self, calls: Sequence[PendingCall], started: float, *, durable: bool, may_leave: bool = False) -> None:
+        """Give each call a reply: a value, an error, or TryLater.
 
-    def _handle_loss(self, unresponsive: str | None) -> None:
-        """Drop caches and look for the servers again: a new primary may lack what the old one acknowledged."""
+        With `may_leave`, calls whose replies take long are left to a thread that waits for them: they have none yet,
+        and `pipeline` says where they are.
+        """
+        waiting = calls
+        for _ in range(_AT_ONCE):
+            servers = self._connected(started)
+            try:
+                self._exchange(servers, waiting, durable=durable, may_leave=may_leave)
+                waiting = [call for call in waiting if call.pipeline is None and self._must_resend(servers, call)]
+            except DENIED as error:
+                raise Unavailable(f"the storage refused: {error}") from error
+            except ServerDown as error:
+                raise self._try_later(error, started) from error
+            if not waiting:
+                break
+        for call in calls:
+            reply = call.reply if call.pipeline is None else None
+            if isinstance(reply, (*LOST, *_NOT_READY, errors.AskError)) and not isinstance(reply, DENIED):
+                call.reply = self._try_later(reply, started, call.unresponsive)
+
+    def _try_later(self, error: Exception, started: float, server: Redis | None = None) -> TryLater:
+        reason = str(error) if server is None else reason_of(server, error)
+        away = Unavailable(f"the storage did not answer: {reason}")
+        away.__cause__ = error
+        return TryLater(away, started=started, timeout=self._options.timeout)
+
+    def _must_resend(self, servers: SingleServer | Cluster, call: PendingCall) -> bool:
+        """Return whether to send a call again at once: to another server, with the script's text, or after a loss."""
+        reply = call.reply
+        call.importing_node = None
+        if isinstance(reply, errors.NoScriptError):
+            call.as_text = True
+            return True
+        if isinstance(reply, errors.AskError):
+            return self._redirect(servers, call, reply)
+        if isinstance(reply, errors.ResponseError) and str(reply).startswith(_NOT_READY_CODES):
+            call.reply = errors.TryAgainError(str(reply))
+        if not isinstance(reply, LOST) or isinstance(reply, (*DENIED, ServerDown)):
+            return False
+        self._handle_loss()
+        if call.unresponsive is None:
+            self._outages.refresh_soon()
+            return False
+        if isinstance(reply, errors.TimeoutError) or call.was_lost:
+            self._outages.begin(call.unresponsive, reply)
+            return False
+        call.was_lost = True  # it may have been the connection, not the server
+        return True
+
+    def _redirect(self, servers: SingleServer | Cluster, call: PendingCall, reply: errors.AskError) -> bool:
+        try:
+            if isinstance(reply, errors.MovedError):
+                servers.move_slot(reply)
+            else:
+                call.importing_node = servers.importing_node(reply)
+        except LOST as error:  # it names a server that is not known yet
+            call.reply = error
+            self._outages.refresh_soon()
+            return False
+        return True
+
+    def _measure(self) -> StorageSize:
+        """Return the memory that all primaries use, for other applications too."""
+        started = time.monotonic()
+        with self._in_use():
+            primaries = self._connected(started).primaries()
+            down = next((error for each in primaries if (error := self._outages.error(each.name))), None)
+            if down is not None:
+                raise self._try_later(down, started)
+            try:
+                return _storage_size(primaries, self._outages.begin)
+            except LOST as error:
+                self._handle_loss()
+                raise self._try_later(error, started) from error
+            except errors.RedisError as error:
+                raise Unavailable(f"the storage refused: {error}") from error
+
+    def _handle_loss(self) -> None:
+        """Drop caches: a new primary may lack what the old one acknowledged."""
         self._on_loss()
         self._replicas.clear()
-        with suppress(*LOST):
-            self._connected().refresh(unresponsive)
 
-    def _connected(self) -> SingleServer | Cluster:
+    def _connected(self, started: float) -> SingleServer | Cluster:
+        return self._servers or self._make_contact(started)
+
+    def _make_contact(self, started: float) -> SingleServer | Cluster:
+        """Wait for the first contact. Nobody who waits holds the lock."""
         with self._lock:
-            if self._servers is None:
+            if self._closed:
+                raise Closed
+            if self._contact is None or self._contact.has_failed:
+                self._contact = FirstContact(self._options)
+            contact = self._contact
+        servers = contact.wait()
+        if servers is not None:
+            with self._lock:
                 if self._closed:
                     raise Closed
-                self._servers = connect(self._options)
-            return self._servers
+                self._was_reached = True
+                self._servers = self._servers or servers
+                return self._servers
+        error = contact.error or errors.TimeoutError("no answer")
+        if isinstance(error, DENIED) or not isinstance(error, LOST):
+            raise Unavailable(f"the storage at {self._options.addresses} refused: {error}") from error
+        if self._was_reached or contact.was_answered:
+            raise self._try_later(error, started) from error
+        raise Unavailable(f"cannot connect to Valkey at {self._options.addresses}: {error}") from error
 
-    def _exchange(self, servers: SingleServer | Cluster, calls: Iterable[PendingCall], *, durable: bool) -> None:
-        """Send calls to their servers, all at once, and read the replies."""
+    def _refresh(self) -> None:
+        """Look for the servers again; if none of them answers, start from the hosts of the options."""
+        servers = self._servers
+        if not isinstance(servers, Cluster):
+            return
+        try:
+            servers.refresh(next(iter(self._outages.names()), None))
+        except LOST:
+            found = connect(self._options)
+            with self._lock:
+                if not self._closed and self._servers is servers:
+                    self._servers, found = found, servers
+            found.close()
+
+    def _exchange(
+        self, servers: SingleServer | Cluster, calls: Iterable[PendingCall], *, durable: bool, may_leave: bool
+    ) -> None:
+        """Send calls to their servers, all at once, and read the replies. Those to a server that is down fail."""
         pipelines: dict[str, Pipeline] = {}
         wait_ms = int(self._options.reply_timeout * _WAIT_SHARE * 1000)
         for call in calls:
-            node = call.importing_node or servers.node(call.call.keys[0])
+            try:
+                node = call.importing_node or servers.node(call.call.keys[0])
+            except errors.SlotNotCoveredError as error:
+                call.reply, call.unresponsive = error, None
+                continue
             name = node.name
             if name not in pipelines:
                 replicas = self._replicas_to_wait_for(node) if durable else 0
-                pipelines[name] = Pipeline(node.client, replicas, wait_ms)
+                if_any = self._options.replicas is None and not node.lists_replicas
+                pipelines[name] = Pipeline(name, node.client, replicas, wait_ms, if_any=if_any)
             pipelines[name].pending.append(call)
+        if self._outages or self._unfinished:
+            self._leave_out(pipelines, may_leave=may_leave)
         for pipeline in pipelines.values():
             pipeline.send()
+        patience = servers.patience / 2 if servers.patience and may_leave else servers.patience
+        deadline = time.monotonic() + patience if patience is not None else None
         for name, pipeline in pipelines.items():
+            left = deadline if deadline is None else max(0.0, deadline - time.monotonic())
+            if pipeline.receive(left):
+                self._record_replicas(name, pipeline)
+            else:
+                self._handle_slow(name, pipeline, may_leave=may_leave)
+
+    def _leave_out(self, pipelines: dict[str, Pipeline], *, may_leave: bool) -> None:
+        """Let calls to servers that are down fail. Unless they are commits, that is the end of all of them."""
+        for name in list(pipelines):
+            error = self._outages.error(name)
+            if error is None and may_leave and self._unfinished.are_too_many(name):
+                error = ServerDown(f"{name} has not replied to earlier commits")
+            if error is not None and not may_leave:
+                raise error
+            if error is not None:
+                for call in pipelines.pop(name).pending:
+                    call.reply = error
+
+    def _handle_slow(self, name: str, pipeline: Pipeline, *, may_leave: bool) -> None:
+        """Leave commits to a thread that waits. Other calls wait for replicas, and for a server that is just slow."""
+        if may_leave:
+            self._unfinished.wait_for(name, pipeline, lambda: self._end_slow(name, pipeline))
+        elif pipeline.is_waiting or self._outages.is_slow(name):
             pipeline.receive()
-            self._replicas.record(name, has_replica=pipeline.has_replica)
+            self._record_replicas(name, pipeline)
+        else:
+            pipeline.give_up()
+
+    def _end_slow(self, name: str, pipeline: Pipeline) -> None:
+        self._record_replicas(name, pipeline)
+        lost = next((call for call in pipeline.pending if isinstance(call.reply, LOST)), None)
+        if lost is not None and lost.unresponsive is not None:
+            self._handle_loss()
+            self._outages.begin(lost.unresponsive, lost.reply)
+
+    def _record_replicas(self, name: str, pipeline: Pipeline) -> None:
+        if pipeline.lacks_replicas:
+            self._replicas.forget(name)
+            self._outages.refresh_soon()  # the slot table may list a replica that is gone
+        self._replicas.record(name, has_replica=pipeline.has_replica)
 
     def _replicas_to_wait_for(self, node: Node) -> int | None:
         """Return how many replicas must have a change; None if the primary has to be asked whether it has any."""
@@ -220,6 +405,8 @@ class _ReplicaChecks:
     def __init__(self) -> None:
         self._replicated: set[str] = set()
         self._next_check: dict[str, float] = {}
+        self._lost: set[str] = set()
+        """Primaries whose replica did not confirm a change, and that were not asked since."""
 
     def known(self, name: str) -> int | None:
         """Return 1 if a primary has a replica, 0 if it had none a moment ago, None if it has to be asked."""
@@ -233,6 +420,15 @@ class _ReplicaChecks:
             self._replicated.add(name)
         elif has_replica is not None:
             self._next_check[name] = time.monotonic() + _REPLICA_CHECK_SECONDS
+            if name in self._lost:
+                _log.warning("%s has lost its last replica: changes are on the primary alone until it has one", name)
+            self._lost.discard(name)
+
+    def forget(self, name: str) -> None:
+        """Forget the replica of a primary: it has not confirmed a change, and may be gone."""
+        self._replicated.discard(name)
+        self._next_check.pop(name, None)
+        self._lost.add(name)
 
     def clear(self) -> None:
         """Forget all replies: a failover may have changed them."""
@@ -256,29 +452,16 @@ class _ServerCalls:
         return [_value(reply) for reply in self._server.send(calls, durable=self._durable)]
 
 
-def _must_retry(servers: SingleServer | Cluster, call: PendingCall) -> bool:
-    """Return whether to send a call again: to another server, with the script's text, or later."""
-    reply = call.reply
-    call.importing_node = None
-    if isinstance(reply, errors.NoScriptError):
-        call.as_text = True
-    elif isinstance(reply, errors.MovedError):
-        servers.move_slot(reply)
-    elif isinstance(reply, errors.AskError):
-        call.importing_node = servers.importing_node(reply)
-    elif isinstance(reply, errors.ResponseError) and str(reply).startswith(_NOT_READY_CODES):
-        call.reply = errors.TryAgainError(str(reply))
-    elif isinstance(reply, DENIED) or not isinstance(reply, (*LOST, *_NOT_READY)):
-        return False
-    return True
-
-
-def _storage_size(primaries: Iterable[Primary]) -> StorageSize:
+def _storage_size(primaries: Iterable[Primary], on_loss: Callable[[Redis, Exception], None]) -> StorageSize:
     parts, keys = dict[str, int](), 0
     for name, client, _ in primaries:
-        info: Any = client.info("memory")
-        parts[name] = int(info["used_memory"])
-        keys += int(client.dbsize())
+        try:
+            info: Any = client.info("memory")
+            parts[name] = int(info["used_memory"])
+            keys += int(client.dbsize())
+        except LOST as error:
+            on_loss(client, error)
+            raise
     return StorageSize("valkey", sum(parts.values()), parts, keys=keys)
 
 

@@ -25,8 +25,13 @@ DENIED = (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermis
 """Retrying does not help."""
 _REPLY_SECONDS = 3.0
 """How long a server may take to reply before the call is sent again, if need be to another one."""
-_CONNECT_SECONDS = 2.0
-_CAN_ASK_LAST = "last_failed_node_name" in signature(NodesManager.initialize).parameters
+_CONNECT_SECONDS = 1.8
+"""How long connecting may take, for all hosts together: if none can be reached, callers know within three seconds."""
+_FIRST_REPLY_SECONDS = 2.0
+"""How long the first reply may take: callers want to know whether the address is right, not more."""
+_NO_LIMIT = 2**20
+"""redis-py refuses more than 100 connections by default; each caller that waits for a reply needs one."""
+_INITIALIZE_OPTIONS = signature(NodesManager.initialize).parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,11 @@ class ValkeyOptions:
         """Seconds that a server may take to reply."""
         return min(_REPLY_SECONDS, self.timeout)
 
+    @property
+    def addresses(self) -> str:
+        """The hosts and ports, for messages."""
+        return ", ".join(f"{host}:{port}" for host, port in self.hosts)
+
 
 class Node(NamedTuple):
     """A primary. `lists_replicas` says whether the cluster lists replicas of it; it may have others."""
@@ -60,6 +70,9 @@ class Node(NamedTuple):
 class SingleServer:
     """One server that is not in a cluster."""
 
+    patience: float | None = None
+    """There is no other server whose calls might have to wait for this one."""
+
     def __init__(self, client: Redis) -> None:
         self._client = client
 
@@ -73,6 +86,10 @@ class SingleServer:
     def node(self, key: bytes) -> Node:  # noqa: ARG002 - there is only one
         """Return the server."""
         return Node(self._client, lists_replicas=False)
+
+    def has(self, name: str, key: bytes) -> bool:  # noqa: ARG002 - there is only one
+        """Return True: every key is on this server."""
+        return True
 
     def refresh(self, unresponsive: str | None = None) -> None:
         """Do nothing: there is no other server."""
@@ -95,6 +112,9 @@ class Cluster:
     redis-py's own cluster client is not used: it asks a server for the list of all commands first, which takes longest.
     """
 
+    patience = 1.0
+    """Seconds that calls to other servers wait for one that does not reply."""
+
     def __init__(self, nodes: NodesManager) -> None:
         self._nodes = nodes
 
@@ -115,6 +135,11 @@ class Cluster:
             raise errors.SlotNotCoveredError(f"no server has slot {slot}")
         return Node(self._client(nodes[0]), lists_replicas=len(nodes) > 1)
 
+    def has(self, name: str, key: bytes) -> bool:
+        """Return whether the primary of that name has the slot of a key, as far as is known."""
+        nodes = self._nodes.slots_cache.get(key_slot(key))
+        return not nodes or nodes[0].name == name
+
     def _client(self, node: Any) -> Redis:
         if node.redis_connection is None:
             connect: Callable[[list[Any]], None] = self._nodes.create_redis_connections
@@ -124,10 +149,9 @@ class Cluster:
 
     def refresh(self, unresponsive: str | None = None) -> None:
         """Ask the servers which of them has which slots; ask the one that did not reply last."""
-        if unresponsive is not None and _CAN_ASK_LAST:
-            self._nodes.initialize(last_failed_node_name=unresponsive)
-        else:
-            self._nodes.initialize()
+        # By default redis-py would also close the connections to the server that it asks, which others are using.
+        wanted: dict[str, Any] = {"disconnect_startup_nodes_pools": False, "last_failed_node_name": unresponsive}
+        self._nodes.initialize(**{name: value for name, value in wanted.items() if name in _INITIALIZE_OPTIONS})
 
     def move_slot(self, error: errors.AskError) -> None:
         """Record the new primary of a slot (MOVED)."""
@@ -164,24 +188,40 @@ def connect(options: ValkeyOptions) -> SingleServer | Cluster:
     """Connect to the first host that answers, or to its cluster if it is in one."""
     limits = {
         "socket_timeout": options.reply_timeout,
-        "socket_connect_timeout": min(options.reply_timeout, _CONNECT_SECONDS),
+        "socket_connect_timeout": min(options.reply_timeout, _CONNECT_SECONDS / len(options.hosts)),
+        "max_connections": _NO_LIMIT,
     }
     settings: dict[str, Any] = {**limits, **options.settings, "protocol": 2}
     last: Exception | None = None
     for host, port in options.hosts:
-        client = Redis(host=host, port=port, retry=Retry(NoBackoff(), 0), **settings)
         try:
-            info: Any = client.info("cluster")
+            in_cluster = _is_in_cluster(host, port, settings)
         except DENIED:
-            client.close()
             raise
         except LOST as error:
             last = error
-            client.close()
             continue
-        if not info.get("cluster_enabled"):
-            return SingleServer(client)
-        client.close()
+        if not in_cluster:
+            return SingleServer(Redis(host=host, port=port, retry=Retry(NoBackoff(), 0), **settings))
         nodes: list[Any] = list(starmap(ClusterNode, options.hosts))
+        settings["redis_connect_func"] = _greet
         return Cluster(NodesManager(startup_nodes=nodes, require_full_coverage=False, **settings))
     raise last or errors.ConnectionError("no host")
+
+
+def _greet(connection: Any) -> None:
+    """Log in, on a new connection. Calls to other servers may be waiting."""
+    connection._sock.settimeout(min(Cluster.patience, connection.socket_timeout))  # noqa: SLF001 - there is no other way
+    connection.on_connect()
+    connection._sock.settimeout(connection.socket_timeout)  # noqa: SLF001
+
+
+def _is_in_cluster(host: str, port: int, settings: Mapping[str, Any]) -> bool:
+    """Ask a server whether it is in a cluster."""
+    limited = {**settings, "socket_timeout": min(settings["socket_timeout"], _FIRST_REPLY_SECONDS)}
+    client = Redis(host=host, port=port, retry=Retry(NoBackoff(), 0), **limited)
+    try:
+        info: Any = client.info("cluster")
+    finally:
+        client.close()
+    return bool(info.get("cluster_enabled"))

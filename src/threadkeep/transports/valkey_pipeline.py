@@ -13,7 +13,9 @@ from redis import exceptions as errors
 
 from threadkeep.backends.valkey.calls import Call, script
 from threadkeep.errors import Unavailable
-from threadkeep.transports.valkey_nodes import LOST, Node, client_name
+from threadkeep.transports.valkey_nodes import LOST, Node
+
+_INFO = ("INFO", "replication")
 
 
 class _Script(NamedTuple):
@@ -37,8 +39,12 @@ class PendingCall:
     as_text: bool = False
     """Whether the script is sent as text, because the server does not have it."""
     reply: Any = None
-    unresponsive: str | None = None
-    """The name of the server that did not reply."""
+    unresponsive: Redis | None = None
+    """The server that did not reply."""
+    was_lost: bool = False
+    """Whether a connection was lost before the reply came, and the call was sent again."""
+    pipeline: Pipeline | None = None
+    """The pipeline in which a commit waits for its reply, if that takes long."""
 
     def commands(self) -> list[tuple[Any, ...]]:
         """Return the commands to send; only the reply to the last one counts."""
@@ -57,21 +63,29 @@ class Pipeline:
 
     WAIT must go out on the connection of the changes: it refers to them. With `replicas` None, the server is asked with
     the calls whether it has a replica; if it has, WAIT for one takes a second round trip, and `has_replica` is True.
+    With `if_any`, a server that has lost its replicas meanwhile is enough; `has_replica` is then False.
     """
 
-    def __init__(self, client: Redis, replicas: int | None, wait_ms: int) -> None:
+    def __init__(self, name: str, client: Redis, replicas: int | None, wait_ms: int, *, if_any: bool = False) -> None:
         self.pending: list[PendingCall] = []
         self.has_replica: bool | None = None
+        self.lacks_replicas = False
+        """Whether fewer replicas than wanted have confirmed the changes."""
+        self.name = name
         self._client = client
         self._replicas = replicas
+        self._received = 0
         self._wait_ms = wait_ms
+        self._if_any = if_any
         self._connection: Any = None
+        self.is_finished = False
+        """Whether every call has its reply."""
 
     def send(self) -> None:
         """Send all commands. An error becomes the reply to each call."""
         commands = [command for call in self.pending for command in call.commands()]
         if self._replicas is None:
-            commands.append(("INFO", "replication"))
+            commands.append(_INFO)
         elif self._replicas:
             commands.append(self._wait_command(self._replicas))
         try:
@@ -80,36 +94,72 @@ class Pipeline:
         except LOST as error:
             self._fail(error, self.pending)
 
-    def receive(self) -> None:
-        """Read all replies. If the connection is lost, each call without a reply fails; in WAIT, all of them."""
-        if self._connection is None:
-            return
-        left = list(self.pending)
-        try:
-            for call in self.pending:
-                for _ in range(1 if call.importing_node is None else 2):  # ASKING has a reply too
-                    call.reply = self._read()
-                left.remove(call)
-            self._wait()
-        except LOST as error:
-            self._fail(error, left or self.pending)
-        finally:
-            if self._connection is not None:
-                self._client.connection_pool.release(self._connection)
+    def receive(self, patience: float | None = None) -> bool:
+        """Read all replies. If the connection is lost, each call without a reply fails; in WAIT, all of them.
 
-    def _wait(self) -> None:
-        """Read the reply to WAIT; without one, find out whether there is a replica to wait for."""
-        if self._replicas:
-            self._check_acknowledged(self._read(), self._replicas)
-        elif self._replicas is None:
-            info = self._read()
-            if isinstance(info, Exception):
-                self._refuse(f"the server does not report its replicas ({info})")
-                return
-            self.has_replica = "state=online" in (info.decode() if isinstance(info, bytes) else str(info))
-            if self.has_replica:
-                self._send([self._wait_command(1)])
-                self._check_acknowledged(self._read(), 1)
+        Return False if the server has not replied after `patience` seconds: then call it again, or `give_up`.
+        """
+        if self._connection is None:
+            return True
+        finished = True
+        try:
+            finished = self._receive(patience)
+        except LOST as error:
+            self._fail(error, self.pending[self._received :] or self.pending)
+        except BaseException:
+            self._connection.disconnect()
+            raise
+        finally:
+            if finished:
+                self._release()
+        return finished
+
+    def reason(self) -> Exception:
+        """Return what is to be waited for."""
+        return errors.TimeoutError(f"{'the replicas of ' if self.is_waiting else ''}{self.name} did not reply yet")
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the server has executed the calls, and only replicas have not confirmed them yet."""
+        return self._received == len(self.pending)
+
+    def give_up(self) -> None:
+        """Let each call without a reply fail."""
+        self._fail(errors.TimeoutError(f"Timeout reading from {self.name}"), self.pending)
+        self._release()
+
+    def _receive(self, patience: float | None) -> bool:
+        for call in self.pending[self._received :]:
+            if not self._received and not self._can_read(patience):
+                return False
+            for _ in range(1 if call.importing_node is None else 2):  # ASKING has a reply too
+                call.reply = self._read()
+            self._received += 1
+        if self._replicas is None:
+            self._find_replica(self._read())
+        if not self._replicas:
+            return True
+        if not self._can_read(patience):
+            return False
+        self._check_acknowledged(self._read(), self._replicas)
+        return True
+
+    def _find_replica(self, info: Any) -> None:
+        """Read whether the server has a replica; if so, WAIT for one."""
+        self._replicas = 0
+        if self._has_replica(info):
+            self._replicas = 1
+            self._send([self._wait_command(1)])
+
+    def _has_replica(self, info: Any) -> bool:
+        if isinstance(info, Exception):
+            self._refuse(f"{self.name} does not report its replicas ({info})")
+            return False
+        self.has_replica = "state=online" in (info.decode() if isinstance(info, bytes) else str(info))
+        return self.has_replica
+
+    def _can_read(self, patience: float | None) -> bool:
+        return patience is None or bool(self._connection.can_read(timeout=patience))
 
     def _wait_command(self, replicas: int) -> tuple[Any, ...]:
         return ("WAIT", replicas, self._wait_ms)
@@ -124,8 +174,16 @@ class Pipeline:
             return error
 
     def _check_acknowledged(self, acknowledged: Any, wanted: int) -> None:
-        if not (isinstance(acknowledged, int) and acknowledged >= wanted):
-            self._refuse(f"{acknowledged} of {wanted} replicas have acknowledged it")
+        if isinstance(acknowledged, int) and acknowledged >= wanted:
+            return
+        self.lacks_replicas = True
+        if self._if_any:
+            self._send([_INFO])
+            if not self._has_replica(self._read()):
+                return
+        self._refuse(
+            f"{acknowledged} of {wanted} replicas of {self.name} have acknowledged it, see INFO replication there"
+        )
 
     def _refuse(self, reason: str) -> None:
         """Make each call that succeeded fail: its change is not as durable as it has to be."""
@@ -135,6 +193,11 @@ class Pipeline:
 
     def _fail(self, error: Exception, calls: Iterable[PendingCall]) -> None:
         for call in calls:
-            call.reply, call.unresponsive = error, client_name(self._client)
+            call.reply, call.unresponsive = error, self._client
         if self._connection is not None:
             self._connection.disconnect()
+
+    def _release(self) -> None:
+        connection, self._connection = self._connection, None
+        self._client.connection_pool.release(connection)
+        self.is_finished = True

@@ -1,0 +1,75 @@
+"""Commits that were sent to a server of a cluster which has not replied yet, or whose replicas have not confirmed them.
+
+A thread waits for their replies, so that commits for other servers do not. The runner asks for them again: they are not
+sent a second time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from redis import exceptions as errors
+
+from threadkeep.engine.requests import Commit
+from threadkeep.transports.valkey_pipeline import PendingCall, Pipeline
+
+_MOST_PER_SERVER = 2
+"""So many pipelines may be unfinished at a server before other commits to it have to wait."""
+
+
+class UnfinishedCommits:
+    """The unfinished commits of a Keep. One that nobody has asked for in `timeout` seconds is forgotten."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._kept: dict[int, tuple[float, Commit, PendingCall]] = {}
+        self._pipelines: dict[str, list[Pipeline]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._kept or self._pipelines)
+
+    def wait_for(self, name: str, pipeline: Pipeline, on_end: Callable[[], None]) -> None:
+        """Read the replies to a pipeline in a thread, and then call `on_end`."""
+        for call in pipeline.pending:
+            call.pipeline = pipeline
+        with self._lock:
+            self._pipelines.setdefault(name, []).append(pipeline)
+        arguments = (name, pipeline, on_end)
+        threading.Thread(target=self._receive, args=arguments, name="threadkeep-valkey", daemon=True).start()
+
+    def _receive(self, name: str, pipeline: Pipeline, on_end: Callable[[], None]) -> None:
+        try:
+            pipeline.receive()
+            on_end()
+        finally:
+            with self._lock:
+                self._pipelines[name].remove(pipeline)
+                if not self._pipelines[name]:
+                    del self._pipelines[name]
+
+    def are_too_many(self, name: str) -> bool:
+        """Return whether other commits to a server have to wait."""
+        return len(self._pipelines.get(name, ())) >= _MOST_PER_SERVER
+
+    def keep(self, request: Commit, call: PendingCall) -> None:
+        """Keep a call until the same request is made again."""
+        now = time.monotonic()
+        with self._lock:
+            forgotten = [key for key, (kept_at, *_) in self._kept.items() if now - kept_at > self._timeout]
+            for key in forgotten:
+                del self._kept[key]
+            self._kept[id(request)] = (now, request, call)
+
+    def take(self, request: Commit) -> PendingCall | None:
+        """Return the call of a request that was sent before; None if it has to be sent again."""
+        with self._lock:
+            _, kept, call = self._kept.pop(id(request), (0.0, None, None))
+        if kept is not request or call is None or call.pipeline is None:
+            return None
+        if not call.pipeline.is_finished:
+            return call
+        call.pipeline = None
+        return None if isinstance(call.reply, (errors.RedisError, OSError)) else call
