@@ -313,7 +313,8 @@ class ValkeyServer:
         if not isinstance(servers, Cluster):
             return
         try:
-            servers.refresh(next(iter(self._outages.names()), None))
+            silent = [*self._outages.names(), *self._unfinished.servers()]
+            servers.refresh(silent[0] if silent else None)
         except LOST:
             found = connect(self._options)
             with self._lock:

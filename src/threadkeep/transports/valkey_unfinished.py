@@ -52,6 +52,10 @@ class UnfinishedChanges:
                 if not self._pipelines[name]:
                     del self._pipelines[name]
 
+    def servers(self) -> list[str]:
+        """Return the servers that have not replied yet."""
+        return list(self._pipelines)
+
     def are_too_many(self, name: str) -> bool:
         """Return whether other changes to a server have to wait."""
         return len(self._pipelines.get(name, ())) >= _MOST_PER_SERVER
