@@ -7,7 +7,7 @@
     valkey.py             a Valkey or Redis server or cluster: requests, redirections
       valkey_nodes.py     its servers and slots; valkey_pipeline.py sends calls to one server
       valkey_contact.py   the first contact; valkey_outages.py waits for servers that are down
-      valkey_unfinished.py  commits that a slow server has not answered
+      valkey_unfinished.py  changes that a slow server has not answered
     *_health.py           what a storage reports about itself (`doctor`), integrity checks, and compacting
 
 Each implements `drivers.runner.Transport`. They make no decisions about data: a request declares what it is

@@ -24,7 +24,7 @@ from threadkeep.backends.valkey.calls import Call
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.engine.health.requests import LoadStorageFacts
-from threadkeep.engine.requests import Commit, MeasureStorage, StorageSize
+from threadkeep.engine.requests import MeasureStorage, StorageSize
 from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Request, try_call, try_execute
@@ -35,7 +35,7 @@ from threadkeep.transports.valkey_health import Primary
 from threadkeep.transports.valkey_nodes import DENIED, LOST, Cluster, Node, SingleServer, ValkeyOptions, connect
 from threadkeep.transports.valkey_outages import Outages, ServerDown, reason_of
 from threadkeep.transports.valkey_pipeline import PendingCall, Pipeline
-from threadkeep.transports.valkey_unfinished import UnfinishedCommits
+from threadkeep.transports.valkey_unfinished import UnfinishedChanges
 
 __all__ = ["ValkeyOptions", "ValkeyServer"]
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class ValkeyServer:
         self._contact: FirstContact | None = None
         self._servers: SingleServer | Cluster | None = None
         self._outages = Outages(self._refresh)
-        self._unfinished = UnfinishedCommits(self._options.timeout)
+        self._unfinished = UnfinishedChanges(self._options.timeout)
         self._replicas = _ReplicaChecks()
 
     def read(self, request: Request[Any]) -> Any:
@@ -97,49 +97,48 @@ class ValkeyServer:
         return {**facts, "read_only": self.read_only, "expires": self._backend.expires}
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
-        """Execute changes: commits side by side, then the others one after the other."""
+        """Execute changes: side by side, then those that take several round trips, one after the other.
+
+        Those that were sent before are not sent again: there may be replies to them by now.
+        """
         if self.read_only:
             raise ReadOnly
-        commits = [request for request in requests if isinstance(request, Commit)]
-        committed = iter(self._commit(commits) if commits else ())
-        executor = _ServerCalls(self, durable=True)
-        return [
-            next(committed)
-            if isinstance(request, Commit)
-            else try_execute(lambda each: self._backend.answer(executor, each), request)
-            for request in requests
-        ]
-
-    def _commit(self, requests: Sequence[Commit]) -> list[Outcome]:
-        """Send commits, unless they were sent before: then look for their replies."""
         self._check_schema()
-        started, unfinished = time.monotonic(), self._unfinished
-        taken = [self._sent_before(request) for request in requests] if unfinished else [None] * len(requests)
-        new = [
-            PendingCall(self._backend.commit_call(request.batch))
-            for request, call in zip(requests, taken, strict=True)
-            if call is None
-        ]
+        started, sent = time.monotonic(), dict[int, list[PendingCall]]()
+        new: list[PendingCall] = []
+        for n, request in enumerate(requests):
+            before = self._sent_before(request) if self._unfinished else None
+            if before is not None:
+                sent[n] = before
+            elif (calls := self._backend.calls(request)) is not None:
+                sent[n] = [PendingCall(call) for call in calls]
+                new += sent[n]
         if new:
             with self._in_use():
                 self._send(new, started, durable=True, may_leave=True)
-        sent = iter(new)
-        calls = ((request, call or next(sent)) for request, call in zip(requests, taken, strict=True))
-        return [self._outcome(request, call, started) for request, call in calls]
+        executor = _ServerCalls(self, durable=True)
+        return [
+            self._outcome(request, sent[n], started)
+            if n in sent
+            else try_execute(lambda each: self._backend.answer(executor, each), request)
+            for n, request in enumerate(requests)
+        ]
 
-    def _sent_before(self, request: Commit) -> PendingCall | None:
-        """Return the call of a commit that was sent before; None if it has to be sent: also if its slot has moved."""
-        call, servers = self._unfinished.take(request), self._servers
-        if call is None or call.pipeline is None or servers is None:
-            return call
-        return call if servers.has(call.pipeline.name, call.call.keys[0]) else None
+    def _sent_before(self, request: Request[Any]) -> list[PendingCall] | None:
+        """Return the calls of a change that was sent before; None if it has to be sent: also if a slot has moved."""
+        calls, servers = self._unfinished.take(request), self._servers
+        for call in calls or ():
+            if servers and call.pipeline and not servers.has(call.pipeline.name, call.call.keys[0]):
+                return None
+        return calls
 
-    def _outcome(self, request: Commit, call: PendingCall, started: float) -> Outcome:
-        if call.pipeline is None:
-            return try_call(lambda: self._backend.check_committed(_value(call.reply)))
-        self._unfinished.keep(request, call)
+    def _outcome(self, request: Request[Any], calls: list[PendingCall], started: float) -> Outcome:
+        left = next((call.pipeline for call in calls if call.pipeline is not None), None)
+        if left is None:
+            return try_call(lambda: self._backend.check(request, [_value(call.reply) for call in calls]))
+        self._unfinished.keep(request, calls)
         self._outages.refresh_soon()  # a replica may take the place of a server that does not reply
-        return Failure(self._try_later(call.pipeline.reason(), started))
+        return Failure(self._try_later(left.reason(), started))
 
     def setup(self) -> None:
         """Connect now instead of at first use."""
@@ -352,7 +351,8 @@ class ValkeyServer:
         if not isinstance(servers, Cluster):
             return
         try:
-            servers.refresh(next(iter(self._outages.names()), None))
+            silent = [*self._outages.names(), *self._unfinished.servers()]
+            servers.refresh(silent[0] if silent else None)
         except LOST:
             found = connect(self._options)
             with self._lock:
@@ -392,11 +392,11 @@ class ValkeyServer:
                 self._handle_slow(name, pipeline, may_leave=may_leave)
 
     def _leave_out(self, pipelines: dict[str, Pipeline], *, may_leave: bool) -> None:
-        """Let calls to servers that are down fail. Unless they are commits, that is the end of all of them."""
+        """Let calls to servers that are down fail. Unless they are changes of a group, that ends all of them."""
         for name in list(pipelines):
             error = self._outages.error(name)
             if error is None and may_leave and self._unfinished.are_too_many(name):
-                error = ServerDown(f"{name} has not replied to earlier commits")
+                error = ServerDown(f"{name} has not replied to earlier changes")
             if error is not None and not may_leave:
                 raise error
             if error is not None:
@@ -404,7 +404,7 @@ class ValkeyServer:
                     call.reply = error
 
     def _handle_slow(self, name: str, pipeline: Pipeline, *, may_leave: bool) -> None:
-        """Leave commits to a thread that waits. Other calls wait for replicas, and for a server that is just slow."""
+        """Leave changes of a group to a thread. Other calls wait for replicas, and for a server that is just slow."""
         if may_leave:
             self._unfinished.wait_for(name, pipeline, lambda: self._end_slow(name, pipeline))
         elif pipeline.is_waiting or self._outages.is_slow(name):

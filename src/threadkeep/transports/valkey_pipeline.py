@@ -44,7 +44,7 @@ class PendingCall:
     was_lost: bool = False
     """Whether a connection was lost before the reply came, and the call was sent again."""
     pipeline: Pipeline | None = None
-    """The pipeline in which a commit waits for its reply, if that takes long."""
+    """The pipeline in which a change waits for its reply, if that takes long."""
 
     def commands(self) -> list[tuple[Any, ...]]:
         """Return the commands to send; only the reply to the last one counts."""

@@ -1,6 +1,6 @@
-"""Commits that were sent to a server of a cluster which has not replied yet, or whose replicas have not confirmed them.
+"""Changes that were sent to a server of a cluster which has not replied yet, or whose replicas have not confirmed them.
 
-A thread waits for their replies, so that commits for other servers do not. The runner asks for them again: they are not
+A thread waits for their replies, so that changes on other servers do not. The runner asks for them again: they are not
 sent a second time.
 """
 
@@ -9,23 +9,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from redis import exceptions as errors
 
-from threadkeep.engine.requests import Commit
+from threadkeep.drivers.retries import TryLater
+from threadkeep.plan import Request
 from threadkeep.transports.valkey_pipeline import PendingCall, Pipeline
 
-_MOST_PER_SERVER = 2
-"""So many pipelines may be unfinished at a server before other commits to it have to wait."""
+_MOST_PER_SERVER = 32
+"""So many pipelines may be unfinished at a server before other changes to it have to wait."""
 
 
-class UnfinishedCommits:
-    """The unfinished commits of a Keep. One that nobody has asked for in `timeout` seconds is forgotten."""
+class UnfinishedChanges:
+    """The unfinished changes of a Keep. One that nobody has asked for in `timeout` seconds is forgotten."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._kept: dict[int, tuple[float, Commit, PendingCall]] = {}
+        self._kept: dict[int, tuple[float, Request[Any], list[PendingCall]]] = {}
         self._pipelines: dict[str, list[Pipeline]] = {}
 
     def __bool__(self) -> bool:
@@ -50,26 +52,32 @@ class UnfinishedCommits:
                 if not self._pipelines[name]:
                     del self._pipelines[name]
 
+    def servers(self) -> list[str]:
+        """Return the servers that have not replied yet."""
+        return list(self._pipelines)
+
     def are_too_many(self, name: str) -> bool:
-        """Return whether other commits to a server have to wait."""
+        """Return whether other changes to a server have to wait."""
         return len(self._pipelines.get(name, ())) >= _MOST_PER_SERVER
 
-    def keep(self, request: Commit, call: PendingCall) -> None:
-        """Keep a call until the same request is made again."""
+    def keep(self, request: Request[Any], calls: list[PendingCall]) -> None:
+        """Keep the calls of a change until the same request is made again."""
         now = time.monotonic()
         with self._lock:
             forgotten = [key for key, (kept_at, *_) in self._kept.items() if now - kept_at > self._timeout]
             for key in forgotten:
                 del self._kept[key]
-            self._kept[id(request)] = (now, request, call)
+            self._kept[id(request)] = (now, request, calls)
 
-    def take(self, request: Commit) -> PendingCall | None:
-        """Return the call of a request that was sent before; None if it has to be sent again."""
+    def take(self, request: Request[Any]) -> list[PendingCall] | None:
+        """Return the calls of a change that was sent before; None if they have to be sent again."""
         with self._lock:
-            _, kept, call = self._kept.pop(id(request), (0.0, None, None))
-        if kept is not request or call is None or call.pipeline is None:
+            _, kept, calls = self._kept.pop(id(request), (0.0, None, []))
+        if kept is not request:
             return None
-        if not call.pipeline.is_finished:
-            return call
-        call.pipeline = None
-        return None if isinstance(call.reply, (errors.RedisError, OSError)) else call
+        for call in calls:
+            if call.pipeline is not None and call.pipeline.is_finished:
+                call.pipeline = None
+        done = all(call.pipeline is None for call in calls)
+        again = done and any(isinstance(call.reply, (errors.RedisError, OSError, TryLater)) for call in calls)
+        return None if again else calls

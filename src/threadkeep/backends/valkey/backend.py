@@ -16,7 +16,7 @@ and a commit is one script. A request over many threads asks all partitions and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from threadkeep.backends.valkey.calls import Call, CallExecutor
@@ -27,7 +27,8 @@ from threadkeep.backends.valkey.lists import ValkeyLists
 from threadkeep.backends.valkey.memories import ValkeyMemories
 from threadkeep.backends.valkey.reads import ValkeyReads
 from threadkeep.engine.identity import ThreadKey, to_bytes
-from threadkeep.engine.requests import Batch
+from threadkeep.engine.memories.requests import WriteMemories
+from threadkeep.engine.requests import Commit
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
@@ -45,7 +46,7 @@ class ValkeyBackend:
         self.expires = kept is not None
         """Whether threads expire."""
         reads, lists = ValkeyReads(self._prefix), ValkeyLists(self._prefix, tidies=tidies)
-        memories = ValkeyMemories(self._prefix)
+        self._memories = memories = ValkeyMemories(self._prefix)
         self._memory_requests = frozenset(memories.handlers)
         self._commits = ValkeyCommits(self._prefix, reads, kept)
         health = ValkeyHealth(self._prefix, lists, memories, expires=self.expires)
@@ -72,14 +73,19 @@ class ValkeyBackend:
         """Return the keys of a thread."""
         return thread_keys(self._prefix, key)
 
-    def commit_call(self, batch: Batch) -> Call:
-        """Return a batch as a call of the script `commit`."""
-        return self._commits.commit_call(batch)
+    def calls(self, request: Request[Any]) -> list[Call] | None:
+        """Return a change as calls that are sent side by side; None if it takes several round trips."""
+        if isinstance(request, Commit):
+            return [self._commits.commit_call(request.batch)]
+        if isinstance(request, WriteMemories):
+            return self._memories.write_calls(request)
+        return None
 
     @staticmethod
-    def check_committed(reply: Any) -> None:
-        """Raise Conflict unless the reply of a commit says that it was applied."""
-        check_committed(reply)
+    def check(request: Request[Any], replies: Sequence[Any]) -> None:
+        """Raise Conflict unless the replies say that a change was made."""
+        if isinstance(request, Commit):
+            check_committed(replies[0])
 
     def get_versions(self) -> Call:
         """Return a call for the schema version, and the oldest versions whose code can read and write these keys.

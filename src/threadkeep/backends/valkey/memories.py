@@ -133,6 +133,10 @@ class ValkeyMemories:
     # --- changes
 
     def _write_memories(self, executor: CallExecutor, request: WriteMemories) -> None:
+        executor.calls(self.write_calls(request))
+
+    def write_calls(self, request: WriteMemories) -> list[Call]:
+        """Return a batch of memories as calls, one for each partition."""
         puts: dict[str, list[NewMemory]] = {}
         deletes: dict[str, list[MemoryKey]] = {}
         for memory in request.puts:
@@ -140,12 +144,10 @@ class ValkeyMemories:
         for key in request.deletes:
             deletes.setdefault(key.namespace[0], []).append(key)
         parts = {first: self._part(request.tenant, first) for first in {**puts, **deletes}}
-        executor.calls(
-            [
-                self._write_call(request, part, puts.get(first, ()), deletes.get(first, ()))
-                for first, part in parts.items()
-            ]
-        )
+        return [
+            self._write_call(request, part, puts.get(first, ()), deletes.get(first, ()))
+            for first, part in parts.items()
+        ]
 
     def _write_call(
         self, request: WriteMemories, part: PartitionKeys, puts: Sequence[NewMemory], deletes: Sequence[MemoryKey]
