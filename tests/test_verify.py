@@ -350,14 +350,18 @@ def test_damaged_memories_are_reported(tables_url: str) -> None:
             assert any(words in each for each in problem_messages), (words, problem_messages)
 
 
+def set_entry(url: str, keep: threadkeep.Keep, key: str, entry: bytes) -> None:
+    """Change the entry of a memory of the namespace `notes` in the words of Valkey."""
+    client: Any = rows_opener(url)(keep, SEED).client  # type: ignore[attr-defined]
+    part = ValkeyMemories(parse_qs(urlsplit(url).query)["prefix"][0].encode())._part("", "notes")
+    client.hset(part.keys[6], b"%016x" % (memory_number("", MemoryKey(("notes",), key)) + NUMBER_OFFSET), entry)
+
+
 def set_words(url: str, keep: threadkeep.Keep, key: str, counts: dict[str, int]) -> None:
     """Change the words of a memory of the namespace `notes` in the index, behind the Keep."""
     number = memory_number("", MemoryKey(("notes",), key))
     if url.startswith("valkey"):
-        client: Any = rows_opener(url)(keep, SEED).client  # type: ignore[attr-defined]
-        part = ValkeyMemories(parse_qs(urlsplit(url).query)["prefix"][0].encode())._part("", "notes")
-        entry = b"%d:%s %s " % (len(key), key.encode(), mark(counts).encode())
-        client.hset(part.keys[6], b"%016x" % (number + NUMBER_OFFSET), entry)
+        set_entry(url, keep, key, b"%d:%s %s " % (len(key), key.encode(), mark(counts).encode()))
         return
     execute: Any = rows_opener(url)(keep, SEED).execute  # type: ignore[attr-defined]
     if url.startswith("sqlite"):
@@ -396,6 +400,18 @@ def test_damaged_words_are_reported_and_what_is_not_in_the_value_is_never_served
             return
         with pytest.raises(Corrupt, match="memory 'k' in"):
             keep.store.search(("notes",), query="green milk tea")
+
+
+def test_words_that_cannot_be_read_are_an_error() -> None:
+    url = valkey_servers.shared().url()
+    with threadkeep.open(url) as keep:
+        keep.store.put(("notes",), "good", {"text": "tea"})
+        for entry in (b"tea", b"9", b"1:k tea\xee", b"1:k tea\xee\x7f\x80 "):
+            keep.store.put(("notes",), "k", {"text": "tea"})
+            set_entry(url, keep, "k", entry)
+            with pytest.raises(Corrupt, match="memory 'k' in"):
+                keep.store.search(("notes",), query="tea")
+            assert "'k' in notes" in keep.verify().problems[0].message
 
 
 def test_words_of_no_memory_are_reported(lasting_url: str) -> None:

@@ -264,7 +264,12 @@ async def _rank_by_words(query: MemoryQuery, depth: int) -> WordMatches:
     if not query.words:
         return WordMatches((), is_all=True)
     limit = (query.offset + query.limit) * depth if query.vector is None else _MAX_RANKED
-    return await SearchFullText(query.tenant, query.prefix, query.now, query.words, limit, query.filter)
+    found = await SearchFullText(query.tenant, query.prefix, query.now, query.words, limit, query.filter)
+    for match in found.matches:
+        if not 0 < match.distinct <= match.frequency:
+            rows = await GetMemoriesByNumber(query.tenant, query.prefix, (match.memory,), query.now)
+            raise _wrong_words(rows.get(match.memory))
+    return found
 
 
 async def _rank_by_vectors(query: MemoryQuery, vectors: VectorCache, depth: int) -> tuple[Iterable[Scored], bool]:
@@ -319,11 +324,12 @@ def _check_words(query: MemoryQuery, memory: FoundMemory, match: WordMatch | Non
         return
     found = count_words(memory.value, frozenset(query.words or ()))
     if match.distinct > len(found) or match.frequency > found.total():
-        _, key = memory.row.memory_key
-        raise Corrupt(
-            f"the index of words is damaged: it has words of memory {key!r} in {memory.row.namespace!r} that its value "
-            "does not have; run `verify`"
-        )
+        raise _wrong_words(memory.row)
+
+
+def _wrong_words(row: MemoryRow | None) -> Corrupt:
+    name = f"memory {row.key!r} in {row.namespace!r}" if row is not None else "a memory"
+    return Corrupt(f"the index of words is damaged: its words of {name} are not those of the value; run `verify`")
 
 
 async def namespaces(
