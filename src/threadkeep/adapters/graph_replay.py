@@ -93,7 +93,7 @@ class GraphReplay:
     def _decode(self, name: str, value: Any) -> Any:
         data = b"".join(value.parts)
         return self._codec.decode(
-            value.kind, value.tag, len(value.parts), data, snapshot=value.snapshot, what=f"channel {name!r}"
+            value.kind, value.tag, value.elements, data, snapshot=value.snapshot, what=f"channel {name!r}"
         )
 
     def _encode(self, value: Any) -> Parts:

@@ -23,7 +23,10 @@ from typing import Any
 import ormsgpack
 
 from threadkeep.engine.log.codec import MSGPACK
+from threadkeep.engine.log.encoder import decode_extension
 from threadkeep.engine.log.msgpack import (
+    ENTRIES,
+    INTEGER,
     KEYWORDS,
     METHOD,
     NUMPY,
@@ -32,6 +35,7 @@ from threadkeep.engine.log.msgpack import (
     PYDANTIC_2,
     SINGLE,
     SNAPSHOT,
+    TEXT,
     WHOLE,
     header,
 )
@@ -95,6 +99,8 @@ def _unpack(data: bytes) -> Any:
 
 def _object(code: int, data: bytes) -> Any:
     """Decode an extension value: an object becomes its stored fields and the name of its class."""
+    if code in (TEXT, ENTRIES, INTEGER):
+        return decode_extension(code, data, _unpack)
     value = _unpack(data)
     if code == SNAPSHOT:
         return value

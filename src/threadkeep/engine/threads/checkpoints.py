@@ -23,7 +23,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine.commit import commit_ops
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.log.codec import MSGPACK, Codec
+from threadkeep.engine.log.codec import EXTENSIONS, MSGPACK, Codec
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
 from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadCheckpoints, LoadedRows
@@ -191,7 +191,7 @@ def decode_writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list
 
 def decode_value(head: Head, codec: Codec, slot: Slot, what: str) -> Any:
     """Return the value of a slot. `what` names it in errors."""
-    if slot.kind == LIST and slot.tag == MSGPACK and slot.inline is None:
+    if slot.kind == LIST and slot.tag == MSGPACK and slot.ranges and head.cache.starts_with(slot.ranges[0], EXTENSIONS):
         parts = head.cache.elements(slot.ranges)
         found = codec.decode_list(parts, what) if parts is not None and len(parts) == slot.elements > 0 else None
         if found is not None:

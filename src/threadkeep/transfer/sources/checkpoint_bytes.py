@@ -147,7 +147,7 @@ def _as_bytes(stored: str | bytes) -> bytes:
 def joined(parts: Parts) -> bytes:
     """Return a value in one piece, as its serializer wrote it."""
     data = b"".join(parts.parts)
-    return data if parts.kind == WHOLE else header(parts.kind, len(parts.parts)) + data
+    return data if parts.kind == WHOLE else header(parts.kind, parts.elements) + data
 
 
 def versions(plain: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
