@@ -115,7 +115,7 @@ class Codec:
                 if not (isinstance(sample[0], BaseMessage) or isinstance(sample[-1], BaseMessage)) and is_joined(
                     len(value), len(self._encode_element(sample)) / len(sample)
                 ):
-                    return self._join(LIST, value)
+                    return self._join(value)
             return Parts(LIST, MSGPACK, self._messages.encode(list(value), self._encode_element))
         except _NotMsgpackError:
             return None
@@ -132,22 +132,19 @@ class Codec:
             sample = dict([*islice(value.items(), _SAMPLE), *islice(reversed(value.items()), _SAMPLE)])
             tag, data = self._serde.dumps_typed(sample)
             if tag == MSGPACK and is_joined(len(value), len(data) / len(sample)):
-                return self._join(MAP, value)
+                return self._join(value)
         encoded = [self._serde.dumps_typed({key: entry}) for key, entry in value.copy().items()]
         if any(tag != MSGPACK or data[0] != _ONE_ENTRY for tag, data in encoded):
             return None
         split = Parts(MAP, MSGPACK, [data[1:] for _, data in encoded])
         return split if split.size >= DICT_WORTH_SPLITTING else None
 
-    def _join(self, kind: int, value: Sequence[Any] | dict[Any, Any]) -> Parts | None:
+    def _join(self, value: Sequence[Any] | dict[Any, Any]) -> Parts | None:
         """Encode all elements or entries as one part."""
         tag, data = self._serde.dumps_typed(value)
         if tag != MSGPACK:
             return None
-        found, count, first = read_header(data, 0)
-        if found != kind or (kind == MAP and len(data) - first < DICT_WORTH_SPLITTING):
-            return Parts(WHOLE, MSGPACK, [data])
-        return Parts(kind, MSGPACK, [data[first:]], joined=count)
+        return joined_parts(data)
 
     def decode(self, kind: int, tag: str, count: int, data: bytes, *, snapshot: bool, what: str) -> Any:
         """Decode a value from its joined parts. `count` is their number."""
@@ -173,6 +170,14 @@ EXTENSIONS = frozenset((b"\xc7", b"\xc8", b"\xc9"))
 """The first bytes of msgpack's extension objects, which messages are."""
 _ONE_ENTRY = 0x81
 """The first byte of a dict of one entry."""
+
+
+def joined_parts(data: bytes) -> Parts:
+    """Return an encoded list or dict with all elements or entries in one part; whole if it is neither, or small."""
+    kind, count, first = read_header(data, 0)
+    if kind == WHOLE or (kind == MAP and len(data) - first < DICT_WORTH_SPLITTING):
+        return Parts(WHOLE, MSGPACK, [data])
+    return Parts(kind, MSGPACK, [data[first:]], joined=count)
 
 
 def is_joined(count: int, size: float) -> bool:

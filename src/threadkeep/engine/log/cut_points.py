@@ -36,16 +36,17 @@ def may_change(element: bytes) -> bool:
     return len(element) >= LONG and _NO_ID in element
 
 
-def chunks(data: bytes) -> Iterator[bytes]:
-    """Cut the bytes of many small elements into chunks. The longest is twice as long as the shortest."""
-    start, shortest = 0, min(max(1 << len(data).bit_length() >> 6, _SHORTEST_CHUNK), _LONG_CHUNK)
-    while len(data) - start > 2 * shortest:
+def chunks(data: bytes, start: int, stop: int) -> Iterator[bytes]:
+    """Cut a part of the bytes of many small elements into chunks. The longest is twice as long as the shortest."""
+    shortest = min(max(1 << len(data).bit_length() >> 6, _SHORTEST_CHUNK), _LONG_CHUNK)
+    while stop - start > 2 * shortest:
         end = data.find(_CHUNK_END, start + shortest, start + 2 * shortest)
         if end < 0:
             end = start + 2 * shortest
         yield data[start:end]
         start = end
-    yield data[start:]
+    if start < stop:
+        yield data[start:stop]
 
 
 def cut(element: bytes) -> list[bytes]:

@@ -10,16 +10,29 @@ there are objects in it, Python code runs in between: then its containers are co
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 import ormsgpack
 from langgraph.checkpoint.serde import jsonplus
 
-from threadkeep.engine.log.msgpack import ENTRIES, INTEGER, TEXT
+from threadkeep.engine.log.msgpack import ENTRIES, INTEGER, LARGE, TEXT
 
 _OPTIONS = jsonplus._option & ~ormsgpack.OPT_REPLACE_SURROGATES  # noqa: SLF001 - not public
 _LEAVES = frozenset((bool, int, float, str, bytes, type(None)))
+
+
+@dataclass(frozen=True, slots=True)
+class LargeValue:
+    """Stands for a value of metadata that is stored outside of its row: the tag and a digest of it, and its size."""
+
+    tag: bytes
+    digest: bytes
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes"
 
 
 def encode(value: Any) -> bytes:
@@ -29,7 +42,7 @@ def encode(value: Any) -> bytes:
     except ormsgpack.MsgpackEncodeError as error:
         if "Recursion" in str(error):
             raise
-    copy = _copy(value)
+    copy = copy_containers(value)
     try:
         return ormsgpack.packb(copy, default=_default, option=_OPTIONS)
     except ormsgpack.MsgpackEncodeError as error:
@@ -48,21 +61,27 @@ def encode_metadata(value: Any) -> bytes:
     return encode(_escape_integers(value))
 
 
-_default = FunctionType(
+_official_default = FunctionType(
     jsonplus._msgpack_default.__code__,  # noqa: SLF001
     {**vars(jsonplus), "_msgpack_enc": encode},
 )
 """LangGraph's function for objects, with this module's `encode` for what is in them."""
 
 
-def _copy(value: Any) -> Any:
+def _default(value: Any) -> Any:
+    if type(value) is LargeValue:
+        return ormsgpack.Ext(LARGE, value.tag + value.digest + value.size.to_bytes(4))
+    return _official_default(value)
+
+
+def copy_containers(value: Any) -> Any:
     """Copy a value's lists, tuples and dicts; each is read in one step, so it has the elements of one moment."""
     if isinstance(value, list) or type(value) is tuple:
         value = list(value)
-        return value if _LEAVES.issuperset(map(type, value)) else [_copy(each) for each in value]
+        return value if _LEAVES.issuperset(map(type, value)) else [copy_containers(each) for each in value]
     if isinstance(value, dict):
         value = dict.copy(value)
-        return value if _LEAVES.issuperset(map(type, value.values())) else {k: _copy(v) for k, v in value.items()}
+        return value if _LEAVES.issuperset(map(type, value.values())) else {k: copy_containers(v) for k, v in value.items()}
     return value
 
 
@@ -102,6 +121,8 @@ def decode_extension(code: int, data: bytes, unpack: Any) -> Any:
         return data.decode("utf-8", "surrogatepass")
     if code == INTEGER:
         return int.from_bytes(data, signed=True)
+    if code == LARGE:
+        return LargeValue(data[:8], data[8:24], int.from_bytes(data[24:]))
     if code == ENTRIES:
         flat = iter(unpack(data))
         return dict(zip(flat, flat, strict=True))

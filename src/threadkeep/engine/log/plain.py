@@ -28,6 +28,7 @@ from threadkeep.engine.log.msgpack import (
     ENTRIES,
     INTEGER,
     KEYWORDS,
+    LARGE,
     METHOD,
     NUMPY,
     POSITIONAL,
@@ -99,7 +100,7 @@ def _unpack(data: bytes) -> Any:
 
 def _object(code: int, data: bytes) -> Any:
     """Decode an extension value: an object becomes its stored fields and the name of its class."""
-    if code in (TEXT, ENTRIES, INTEGER):
+    if code in (TEXT, ENTRIES, INTEGER, LARGE):
         return decode_extension(code, data, _unpack)
     value = _unpack(data)
     if code == SNAPSHOT:

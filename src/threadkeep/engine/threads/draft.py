@@ -145,7 +145,7 @@ class Draft:
             last -= 1
             end -= len(chunks[last][1])
         ids = [self._add(lane, Item(b"", count)), *(at for at, _ in chunks[:first])]
-        for chunk in cut_points.chunks(data[start:end]) if start < end else ():
+        for chunk in cut_points.chunks(data, start, end):
             found = self._find_item(lane, chunk, elements=0)
             if found is None:
                 found = self._add(lane, Item(chunk, 0))
