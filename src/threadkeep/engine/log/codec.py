@@ -19,7 +19,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine.log.encoder import encode_metadata
-from threadkeep.engine.log.message_cache import MESSAGES, MessageCache
+from threadkeep.engine.log.message_cache import GENERATION, MESSAGES, MessageCache
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header, read_header
 from threadkeep.engine.log.type_gate import KeepSerializer, with_type_gate
 from threadkeep.errors import Corrupt
@@ -69,13 +69,16 @@ class _NotMsgpackError(Exception):
 
 
 class Codec:
-    """Encodes values with a serializer and splits them. `given` is the serializer as the user passed it."""
+    """Encodes values with a serializer and splits them. `given` is the serializer as the user passed it.
 
-    def __init__(self, serde: Any, *, given: Any = None) -> None:
+    `cache_bytes` limits how much of messages is cached; 0 caches nothing.
+    """
+
+    def __init__(self, serde: Any, *, given: Any = None, cache_bytes: int = 8 * GENERATION) -> None:
         self.given = given
         self._serde = with_type_gate(serde)
         self._splits = type(self._serde) is KeepSerializer
-        self._messages = MessageCache()
+        self._messages = MessageCache(min(cache_bytes // 8, GENERATION))
 
     def encode(self, value: Any) -> Parts:
         """Return a value as parts. Raises what the serializer raises for values that it cannot encode."""
