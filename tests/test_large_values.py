@@ -207,7 +207,9 @@ LONG = "a long text that makes an entry of its own, " * 8
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["small entries", "large entries"])
-@pytest.mark.parametrize("place", ["alone", "in a list", "in a dataclass", "in a message", "beside objects", "metadata"])
+@pytest.mark.parametrize(
+    "place", ["alone", "in a list", "in a dataclass", "in a message", "beside objects", "metadata"]
+)
 def test_a_dict_may_be_changed_while_it_is_stored(saver: threadkeep.KeepSaver, place: str, large: bool) -> None:  # noqa: FBT001
     entries: dict[str, Any] = {f"key {n}": LONG if large else n for n in range(400 if large else 3_000)}
     values: dict[str, Any] = {

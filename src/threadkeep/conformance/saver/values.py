@@ -25,7 +25,7 @@ LISTS = [
     [str(n) for n in NUMBERS],
 ]
 ENTRIES = {f"key {n}": n for n in NUMBERS}
-DICTS = [
+DICTS: list[dict[Any, Any]] = [
     ENTRIES,
     ENTRIES | {"new": 1},
     ENTRIES | {"key 7919": "edited"},

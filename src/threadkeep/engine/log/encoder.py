@@ -81,7 +81,8 @@ def copy_containers(value: Any) -> Any:
         return value if _LEAVES.issuperset(map(type, value)) else [copy_containers(each) for each in value]
     if isinstance(value, dict):
         value = dict.copy(value)
-        return value if _LEAVES.issuperset(map(type, value.values())) else {k: copy_containers(v) for k, v in value.items()}
+        if not _LEAVES.issuperset(map(type, value.values())):
+            return {key: copy_containers(each) for key, each in value.items()}
     return value
 
 

@@ -64,8 +64,10 @@ def move_large(parts: SplitMetadata) -> tuple[SplitMetadata, dict[str, Any]]:
             moved[key] = values[key]
             left -= sizes[key] - _STAND_IN
     stand_ins = {key: LargeValue(tag(key, value), _digest(value), sizes[key]) for key, value in moved.items()}
-    labels, own = ({key: stand_ins.get(key, value) for key, value in each.items()} for each in (parts.labels, parts.own))
-    return parts._replace(labels=labels, own=own), moved
+    labels = {key: stand_ins.get(key, value) for key, value in parts.labels.items()}
+    return parts._replace(
+        labels=labels, own={key: stand_ins.get(key, value) for key, value in parts.own.items()}
+    ), moved
 
 
 def with_large(values: Mapping[str, Any], moved: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,16 +151,11 @@ def canonical(value: Any) -> bytes:
         return b"n" + repr(value).encode()
     if isinstance(value, str):
         return b"s" + to_bytes(value)
-    if isinstance(value, (list, tuple)):  # loops: a generator would take more levels of Python's stack
-        pieces = []
-        for element in value:
-            pieces.append(canonical(element))
-        return b"l" + _join_framed(pieces)
+    if isinstance(value, (list, tuple)):
+        return b"l" + _join_framed(list(map(canonical, value)))  # a generator would take more of Python's stack
     if isinstance(value, Mapping):
-        entries = []
-        for key, entry in value.items():
-            entries.append(_join_framed((canonical(key), canonical(entry))))
-        return b"d" + _join_framed(sorted(entries))
+        names, entries = map(canonical, value), map(canonical, value.values())
+        return b"d" + _join_framed(sorted(map(_join_framed, list(zip(names, entries, strict=True)))))
     if isinstance(value, (bytes, bytearray)):
         return b"b" + bytes(value)
     return b"o" + pack(value)
