@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from threadkeep.engine.memories.filters import EVERYTHING, FilterNode, matches
+from threadkeep.engine.memories.filters import (
+    EVERYTHING,
+    FilterNode,
+    KeyPath,
+    dotted_keys,
+    has_literal_key,
+    matches,
+    with_literal_keys,
+)
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern, known_prefix
 from threadkeep.engine.memories.requests import (
@@ -141,10 +149,13 @@ async def search(query: MemoryQuery, vectors: VectorCache | None) -> list[FoundM
     """Return one page of the memories that a query finds.
 
     One round trip without text and vector, unless there is a filter. Otherwise two or more: one for each ranking, and
-    one for each slice of rows until the page is full.
+    one for each slice of rows until the page is full. For each key with a dot in the filter, one more.
     """
     if query.limit == 0:
         return []
+    if paths := set(dotted_keys(query.filter)):
+        literal = {path for path in paths if await _has_literal_key(query, path)}
+        query = query._replace(filter=with_literal_keys(query.filter, literal))
     if query.vector is None and query.text is None:
         return await _list_matching(query)
     depth = 1
@@ -154,6 +165,11 @@ async def search(query: MemoryQuery, vectors: VectorCache | None) -> list[FoundM
         if is_all or len(page) == query.limit:
             return page
         depth *= 8  # too few of the ranked memories matched the filter, which only `matches` decides exactly
+
+
+async def _has_literal_key(query: MemoryQuery, path: KeyPath) -> bool:
+    """Whether a memory below the prefix has this key, so that it is no path."""
+    return bool(await _list_matching(query._replace(filter=has_literal_key(path), limit=1, offset=0)))
 
 
 async def _list_matching(query: MemoryQuery) -> list[FoundMemory]:
