@@ -29,7 +29,6 @@ from threadkeep.plan import Failure
 from threadkeep.plan import Outcome as OpOutcome
 from threadkeep.transfer.pipeline import Transfer
 from threadkeep.transfer.result import Outcome
-from threadkeep.transfer.sources.checkpoint_bytes import joined
 from threadkeep.transfer.sources.source import (
     CheckpointPlace,
     EncodedCheckpoint,
@@ -327,4 +326,4 @@ def _is_same(head: Head, slot: Slot, parts: Parts) -> bool:
     if slot.tag != parts.tag or slot.snapshot != parts.snapshot:
         return False
     data = slot.inline if slot.inline is not None else head.bytes_of(slot.ranges)
-    return (data if slot.kind == WHOLE else header(slot.kind, slot.elements) + data) == joined(parts)
+    return (data if slot.kind == WHOLE else header(slot.kind, slot.elements) + data) == parts.data

@@ -38,7 +38,7 @@ class Parts(NamedTuple):
 
     `kind` is WHOLE, LIST or MAP. `tag` is the serializer's name for the encoding. `snapshot` is true if the value was
     wrapped in LangGraph's _DeltaSnapshot. `joined` is the number of elements or entries if they are all in one part,
-    else 0.
+    with the msgpack header before them, else 0.
     """
 
     kind: int
@@ -60,8 +60,9 @@ class Parts(NamedTuple):
     @property
     def data(self) -> bytes:
         """The value as the serializer would have written it."""
-        joined = b"".join(self.parts)
-        return joined if self.kind == WHOLE else header(self.kind, self.elements) + joined
+        if self.kind == WHOLE or self.joined:
+            return self.parts[0]
+        return header(self.kind, self.elements) + b"".join(self.parts)
 
 
 class _NotMsgpackError(Exception):
@@ -180,7 +181,7 @@ def joined_parts(data: bytes) -> Parts:
     kind, count, first = read_header(data, 0)
     if kind == WHOLE or (kind == MAP and len(data) - first < DICT_WORTH_SPLITTING):
         return Parts(WHOLE, MSGPACK, [data])
-    return Parts(kind, MSGPACK, [data[first:]], joined=count)
+    return Parts(kind, MSGPACK, [data], joined=count)
 
 
 def is_joined(count: int, size: float) -> bool:

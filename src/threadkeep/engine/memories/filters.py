@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -237,7 +237,7 @@ def has_literal_key(path: KeyPath) -> FilterNode:
     return node
 
 
-def with_literal_keys(node: FilterNode, literal: Set[KeyPath], path: KeyPath = ()) -> FilterNode:
+def with_literal_keys(node: FilterNode, literal: set[KeyPath], path: KeyPath = ()) -> FilterNode:
     """Return a filter in which these keys are no paths."""
     if isinstance(node, Field):
         key = (*path, node.key)

@@ -15,7 +15,7 @@ from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.log import cut_points, itemlog
 from threadkeep.engine.log.codec import Parts
 from threadkeep.engine.log.itemlog import CHUNK, FIRST_CHANNEL, NAMES, RANGE_LISTS, SHARED, Item, ItemId, ItemRange
-from threadkeep.engine.log.msgpack import WHOLE, split_parts
+from threadkeep.engine.log.msgpack import WHOLE, read_header, split_parts
 from threadkeep.engine.log.records import NameTable, Slot
 from threadkeep.engine.threads.heads import Head
 
@@ -117,27 +117,32 @@ class Draft:
         Of the parent's elements nothing is reused unless all of their items are cached.
         """
         data, count = parts.parts[0], parts.joined
+        first = read_header(data, 0)[2]
         items = list(self._items(old)) if old is not None else []
         if old is None or len(items) != sum(each.length for each in old.ranges):
-            return itemlog.join_ranges(self._store_group(lane, data, count, []))
+            return itemlog.join_ranges(self._store_group(lane, data, first, count, []))
         before = b"".join([item.data for _, item in items])
-        if old.elements > count or not data.startswith(before):
+        if old.elements > count or not data.startswith(before, first):
             chunks = [(at, item.data) for at, item in items if item.elements == 0]
-            return itemlog.join_ranges(self._store_group(lane, data, count, chunks))
-        data, count = data[len(before) :], count - old.elements
+            return itemlog.join_ranges(self._store_group(lane, data, first, count, chunks))
+        first, count = first + len(before), count - old.elements
         if count > _FEW:
-            return itemlog.add_to_ranges(old.ranges, self._store_group(lane, data, count, []))
-        new = self._store_each(lane, list(split_parts(data, count)), [], early=early) if count else []
+            return itemlog.add_to_ranges(old.ranges, self._store_group(lane, data, first, count, []))
+        new = self._store_each(lane, list(split_parts(data[first:], count)), [], early=early) if count else []
         return itemlog.add_to_ranges(old.ranges, new)
 
-    def _store_group(self, lane: int, data: bytes, count: int, chunks: list[tuple[ItemId, bytes]]) -> list[ItemId]:
+    def _store_group(
+        self, lane: int, data: bytes, start: int, count: int, chunks: list[tuple[ItemId, bytes]]
+    ) -> list[ItemId]:
         """Store joined elements as one item, or as an item that has their number and others that have chunks of them.
 
-        `chunks` are those of the parent's value. The first and the last ones are reused as far as they are equal.
+        They begin at `start`. `chunks` are those of the parent's value; the first and the last ones are reused as far
+        as they are equal.
         """
-        if len(data) <= _MAX_ONE_ITEM:
+        end, first, last = len(data), 0, len(chunks)
+        if end - start <= _MAX_ONE_ITEM:
+            data = data[start:]
             return [self._find_item(lane, data, elements=count) or self._add(lane, Item(data, count))]
-        start, end, first, last = 0, len(data), 0, len(chunks)
         while first < last and data.startswith(chunks[first][1], start):
             start += len(chunks[first][1])
             first += 1
