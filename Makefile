@@ -29,7 +29,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt generate bench bench-size bench-store bench-cube bench-valkey bench-threads bench-recall bench-import clean
+.PHONY: help demo examples test prove lint types fmt generate bench bench-size bench-store bench-cube bench-valkey bench-threads bench-recall bench-import bench-values clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -85,6 +85,9 @@ bench-threads: $(VENV)/.stamp  ## measure a page of keep.threads() among 100,000
 
 bench-import: $(VENV)/.stamp  ## measure an import of 100,000 checkpoints
 	$(RUN) bench/import_from.py $(ARGS)
+
+bench-values: $(VENV)/.stamp  ## measure large lists and dicts beside SqliteSaver
+	$(RUN) bench/values.py $(ARGS)
 
 bench-recall: $(VENV)/.bench  ## measure the recall of vector search
 	$(RUN) bench/recall.py $(ARGS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import threadkeep
 from checkpoint_chains import Chain, config
-from threadkeep.engine.log import message_cache
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.message_cache import MessageCache
 from threadkeep.engine.log.type_gate import KeepSerializer
@@ -172,11 +172,39 @@ def test_two_messages_with_one_id_are_distinguished() -> None:
         assert b"".join(parts) == JsonPlusSerializer().dumps_typed([one, other])[1][1:]
 
 
-def test_the_cache_drops_old_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_cache, "_GENERATION", 10_000)
-    codec = Codec(KeepSerializer())
+def test_the_cache_drops_old_messages() -> None:
+    codec = Codec(KeepSerializer(), cache_bytes=80_000)
     messages = [HumanMessage(f"{n}" * 100, id=f"{n}") for n in range(200)]
     codec.encode(messages)
     assert codec._messages.part(messages[0]) is None
     assert codec._messages.part(messages[-1]) is not None
     assert len(codec._messages._parts._young) + len(codec._messages._parts._old) < 100
+
+
+def test_a_keep_with_cache_bytes_0_keeps_nothing(lasting_url: str) -> None:
+    secret = "a text that is nowhere else " * 20
+    with threadkeep.open(lasting_url, cache_bytes=0) as keep:
+        chain = Chain(keep.checkpointer)
+        for n in range(3):
+            chain.put({"messages": [HumanMessage(f"{secret} {k}", id=str(k)) for k in range(20 + n)], "text": secret})
+            found = keep.checkpointer.get_tuple(config("t"))
+            assert found is not None and len(found.checkpoint["channel_values"]["messages"]) == 20 + n
+        del found, chain
+        gc.collect()
+        held = [each for each in _everything() if isinstance(each, bytes | HumanMessage) and secret in _text(each)]
+        assert held == []
+
+
+def _everything() -> Iterator[Any]:
+    """What the containers of this process hold."""
+    for each in gc.get_objects():
+        if isinstance(each, dict):
+            yield from [*each, *each.values()]
+        elif isinstance(each, list | tuple | set):
+            yield from list(each)
+        else:
+            yield each
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value.content)

@@ -202,6 +202,68 @@ def test_a_file_that_may_not_be_written_can_be_read(public_folder: Path, what: s
     run(READER, f"sqlite:///{path}")
 
 
+PROTECTED = """
+import os, sys
+from pathlib import Path
+import threadkeep
+from checkpoint_chains import Chain, config, values_of
+path, reads_only, by_root = Path(sys.argv[1]), sys.argv[2] == "True", sys.argv[3] == "True"
+threadkeep.open("memory://").checkpointer.get_tuple(config("t"))
+
+def drop_rights():
+    if os.geteuid() == 0:
+        os.chown(path.parent, 65534, 65534)
+        os.chown(path, 65534, 65534)
+        os.setuid(65534)
+
+if not by_root:
+    drop_rights()
+path.chmod(0o444)
+with threadkeep.open(f"sqlite:///{path}", read_only=reads_only) as keep:
+    assert values_of(keep.checkpointer) == {"x": 1}
+    if not by_root:
+        try:
+            Chain(keep.checkpointer).put({"x": 2})
+            raise SystemExit("it was written")
+        except threadkeep.errors.ThreadkeepError:
+            pass
+assert [each.name for each in path.parent.iterdir()] == [path.name]
+drop_rights()
+path.chmod(0o644)
+with threadkeep.open(f"sqlite:///{path}") as keep:
+    Chain(keep.checkpointer).put({"x": 3})
+    assert values_of(keep.checkpointer) == {"x": 3}
+"""
+
+
+@pytest.mark.parametrize("reads_only", [True, False])
+@pytest.mark.parametrize("by_root", [True, False])
+def test_a_protected_file_that_was_read_can_be_written_when_it_may_be(
+    public_folder: Path,  # noqa: F811
+    reads_only: bool,  # noqa: FBT001
+    by_root: bool,  # noqa: FBT001
+) -> None:
+    path = public_folder / "agent.db"
+    with threadkeep.open(f"sqlite:///{path}") as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+    run(PROTECTED, str(path), str(reads_only), str(by_root))
+
+
+def test_a_reader_of_a_protected_file_sees_what_was_written_since(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    with threadkeep.open(f"sqlite:///{path}") as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+    path.chmod(0o444)
+    with threadkeep.open(f"sqlite:///{path}", read_only=True) as reader:
+        assert values_of(reader.checkpointer) == {"x": 1}
+        path.chmod(0o644)
+        with threadkeep.open(f"sqlite:///{path}") as keep:
+            for n in range(3):
+                Chain(keep.checkpointer).put({"x": n}, id=f"1{n}")
+                assert values_of(reader.checkpointer) == {"x": n}
+        assert values_of(reader.checkpointer) == {"x": 2}
+
+
 # --- PostgreSQL
 
 

@@ -36,6 +36,7 @@ from checkpoint_chains import config
 from checkpoint_trees import put, values_at
 from strict_equality import same
 from sync_async import Caller
+from threadkeep.engine.log.type_gate import KeepSerializer
 
 
 class Colours(Enum):
@@ -94,7 +95,6 @@ VALUES: dict[str, Any] = {
     "integers": [0, -1, 127, 128, 255, 256, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)],
     "floats": [1.5, 1e300, 5e-324, float("inf"), float("-inf"), float("nan")],
     "strings": ["", "a\0b", "\0", "🦜", "é", "e\u0301", "line\nfeed", "\u2028", "𝔘"],
-    "lone surrogate": "\ud800",
     "long string": "abc🦜\0" * 100_000,
     "bytes": b"\x00\xff" * 10,
     "long bytes": bytes(range(256)) * 4_000,
@@ -297,3 +297,76 @@ def test_a_value_that_cannot_be_encoded_raises_and_stores_nothing(saver: threadk
     found = saver.get_tuple(at)
     assert found is not None
     assert (found.checkpoint["channel_values"], found.pending_writes) == ({"good": 1}, [])
+
+
+# --- lone surrogates, which LangGraph's serializer replaces by `?`
+
+ODD = "a\ud800b"
+SURROGATES: dict[str, Any] = {
+    "text": ODD,
+    "both halves, in the wrong order": "\udc00\ud800",
+    "in a list": ["x", ODD, ["\udfff"]],
+    "in a tuple of a set": [{ODD, "x"}],
+    "as a key": {ODD: 1, "other": ODD},
+    "as a deep key": [{"a": {"b": {ODD: [ODD]}}}],
+    "in a large list": [f"{n}\ud800" for n in range(2_000)],
+    "in a large dict": {f"{n}\ud800": ODD for n in range(2_000)},
+    "as one key of many": {**{str(n): n for n in range(2_000)}, ODD: "\udfff"},
+    "in long entries": {"a": "x" * 5_000, "b": ODD * 500, "c": {ODD: "x" * 500}},
+    "in a message": HumanMessage(ODD, id="h1", additional_kwargs={ODD: ODD}),
+    "in messages": [HumanMessage(f"{n}{ODD}", id=ODD + str(n)) for n in range(40)],
+    "in a dataclass": Line([Point(1)], notes={ODD: ODD}),
+    "in a model": Outer(inner=Inner(n=1), surplus=ODD),
+    "in a named tuple": Pair(ODD, {ODD: 1}),
+    "in a send": Send(ODD, {ODD: ODD}),
+    "in a snapshot": _DeltaSnapshot([ODD, {ODD: 1}]),
+}
+
+
+@pytest.mark.parametrize("value", SURROGATES.values(), ids=SURROGATES.keys())
+def test_a_lone_surrogate_comes_back(saver: threadkeep.KeepSaver, value: Any) -> None:
+    at = put(saver, {"alone": value, "in a list": [value, 1]})
+    saver.put_writes(at, [("w", value)], "task")
+    found = saver.get_tuple(at)
+    assert found is not None and found.pending_writes is not None
+    assert same(found.checkpoint["channel_values"], {"alone": value, "in a list": [value, 1]})
+    assert same(found.pending_writes[0][2], value)
+
+
+def test_a_lone_surrogate_comes_back_in_names_ids_and_metadata(keep: threadkeep.Keep, tmp_path: Path) -> None:
+    saver, thread = keep.checkpointer, config(ODD, ns="\udfff|x")
+    checkpoint = empty_checkpoint() | {
+        "id": ODD,
+        "channel_values": {ODD: "secret text \ud800"},
+        "channel_versions": {ODD: 1},
+        "versions_seen": {"\udfff": {ODD: 1}},
+        "updated_channels": [ODD],
+        ODD: ODD,
+    }
+    given = {"source": ODD, "run_id": "\udfff", ODD: {ODD: [ODD]}, "writes": {ODD: ODD}}
+    at = saver.put(thread, checkpoint, given, {ODD: 1})
+    saver.put_writes(at, [(ODD, ODD)], ODD, "\udfff")
+    (found,) = saver.list(None, filter={ODD: {ODD: [ODD]}, "source": ODD})
+    assert found.config["configurable"] | {"run_id": None} == at["configurable"] | {"run_id": None}
+    assert found.checkpoint == checkpoint
+    assert {key: found.metadata[key] for key in given} == given
+    assert found.pending_writes == [(ODD, ODD, ODD)]
+    assert [each.id for each in keep.threads(prefix="a\ud800")] == [ODD]
+    keep.store.put((ODD, "\udfff"), ODD, {ODD: [ODD]})
+    assert [each.key for each in keep.store.search((ODD,), filter={ODD: [ODD]})] == [ODD]
+    assert keep.verify().ok
+    keep.export(tmp_path / "file.jsonl")
+    with threadkeep.open("memory://") as other:
+        other.import_portable(tmp_path / "file.jsonl")
+        assert list(other.checkpointer.list(None)) == [found]
+        memory = other.store.get((ODD, "\udfff"), ODD)
+        assert memory is not None and memory.value == {ODD: [ODD]}
+    keep.export(tmp_path / "redacted.jsonl", redact=True)
+    assert "secret" not in (tmp_path / "redacted.jsonl").read_text()
+    saver.delete_thread(ODD)
+    assert saver.get_tuple(at) is None
+
+
+def test_the_bytes_of_a_value_are_those_of_the_official_serializer() -> None:
+    for name, value in VALUES.items():
+        assert KeepSerializer().dumps_typed(value) == JsonPlusSerializer().dumps_typed(value), name

@@ -31,7 +31,7 @@ class Caches:
     def __init__(self, max_bytes: int) -> None:
         self.heads = Heads(max_bytes)
         self.vectors: VectorCache | None = None
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
 
     def clear(self) -> None:
         """Drop everything: the storage may not have it any more."""
@@ -42,7 +42,7 @@ class Caches:
     def keep_vectors(self, dims: int, measure: str) -> None:
         """Also cache vectors of `dims` dimensions, in half as many bytes as threads may take."""
         if self.vectors is None:
-            self.vectors = VectorCache(dims, measure, self._max_bytes // 2)
+            self.vectors = VectorCache(dims, measure, self.max_bytes // 2)
 
 
 class Session:
@@ -59,6 +59,11 @@ class Session:
         self._upkeep = Periodic()
         stop = partial(_stop_all, self._memory_sweeper, self._upkeep)
         self.runner = Runner(transport, on_fork=caches.clear, on_close=stop)
+
+    @property
+    def cache_bytes(self) -> int:
+        """How many bytes of threads may be cached; 0 if nothing may be."""
+        return self.caches.max_bytes
 
     @property
     def heads(self) -> Heads:

@@ -12,6 +12,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from threadkeep.engine.health.apply_writes import StoredWrite, next_version
 from threadkeep.engine.health.rebuild import RebuiltState, Value, WrongGraphError
 from threadkeep.engine.log.codec import Codec, Parts
+from threadkeep.engine.log.msgpack import WHOLE
 
 _INPUT, _INTERRUPT, _PUSH = "__input__", "__interrupt__", "__pregel_push"
 
@@ -91,10 +92,7 @@ class GraphReplay:
         return sorted(graph_node.triggers)
 
     def _decode(self, name: str, value: Any) -> Any:
-        data = b"".join(value.parts)
-        return self._codec.decode(
-            value.kind, value.tag, len(value.parts), data, snapshot=value.snapshot, what=f"channel {name!r}"
-        )
+        return self._codec.decode(WHOLE, value.tag, 1, value.data, snapshot=value.snapshot, what=f"channel {name!r}")
 
     def _encode(self, value: Any) -> Parts:
         is_snapshot = isinstance(value, _DeltaSnapshot)

@@ -60,7 +60,9 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         """Return the codec of the current serializer; a caller may have replaced `serde`."""
         serde = self.serde
         if self._cached_codec is None or self._cached_codec.given is not serde:
-            self._cached_codec = Codec(maybe_add_typed_methods(serde), given=serde)
+            self._cached_codec = Codec(
+                maybe_add_typed_methods(serde), given=serde, cache_bytes=self._session.cache_bytes
+            )
         return self._cached_codec
 
     def _key(self, thread: str) -> ThreadKey:

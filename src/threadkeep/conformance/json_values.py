@@ -36,6 +36,7 @@ EXACT: dict[str, Any] = {
     "constants": [None, True, False],
     "empty": [{}, [], "", [[]], {"": ""}, [{}]],
     "deep": nested(40),
+    "200 levels": nested(100),
     "large": "0123456789abcdef" * 65_536,
     "many": {f"field {n}": n for n in range(2000)},
     "odd names": {"": 1, " ": 2, "a.b": 3, "$": 4, "$eq": 5, "a'b": 6, "__proto__": 7, "key": 8, "value": 9},

@@ -15,11 +15,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep.conformance.collect import tests_of
 from threadkeep.conformance.declarations import deviations, sync_or_async
-from threadkeep.conformance.saver import checkpoints, delta, graphs, listing, pending, upkeep
+from threadkeep.conformance.saver import checkpoints, delta, graphs, listing, pending, upkeep, values
 from threadkeep.conformance.sync_async import Caller, open_caller
 
 __all__ = ["Capabilities", "capabilities", "deviations", "my_saver", "sync_or_async"]
-TESTS = tests_of(checkpoints, delta, graphs, listing, pending, upkeep)
+TESTS = tests_of(checkpoints, delta, graphs, listing, pending, upkeep, values)
 globals().update(TESTS)
 __all__ += list(TESTS)
 

@@ -22,13 +22,13 @@ from threadkeep.engine.requests import CheckpointRef, ScanCheckpoints
 from threadkeep.engine.threads.checkpoints import load_checkpoints, metadata_of
 from threadkeep.engine.threads.checkpoints import write as commit_ops
 from threadkeep.engine.threads.heads import Head, Heads
+from threadkeep.engine.threads.metadata import LARGE_METADATA
 from threadkeep.engine.threads.ops import CHECKPOINT_FIELDS, Op, Put, PutWrites
 from threadkeep.errors import Conflict
 from threadkeep.plan import Failure
 from threadkeep.plan import Outcome as OpOutcome
 from threadkeep.transfer.pipeline import Transfer
 from threadkeep.transfer.result import Outcome
-from threadkeep.transfer.sources.checkpoint_bytes import joined
 from threadkeep.transfer.sources.source import (
     CheckpointPlace,
     EncodedCheckpoint,
@@ -292,7 +292,7 @@ def _differences(head: Head, here: CheckpointRecord | None, there: EncodedCheckp
         yield "its versions differ"
     if here.rest != there.rest or any(here.fields.get(name) != there.fields.get(name) for name in CHECKPOINT_FIELDS):
         yield "its other fields differ"
-    for name in sorted(here.slots.keys() ^ there.values.keys()):
+    for name in sorted((here.slots.keys() - {LARGE_METADATA}) ^ there.values.keys()):
         yield f"channel {name!r} is " + ("missing" if name in there.values else "not in the source")
     for name, parts in there.values.items():
         if name in here.slots and not _is_same(head, here.slots[name], parts):
@@ -326,4 +326,4 @@ def _is_same(head: Head, slot: Slot, parts: Parts) -> bool:
     if slot.tag != parts.tag or slot.snapshot != parts.snapshot:
         return False
     data = slot.inline if slot.inline is not None else head.bytes_of(slot.ranges)
-    return (data if slot.kind == WHOLE else header(slot.kind, slot.elements) + data) == joined(parts)
+    return (data if slot.kind == WHOLE else header(slot.kind, slot.elements) + data) == parts.data

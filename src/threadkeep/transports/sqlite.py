@@ -6,13 +6,14 @@ and its version in one exclusive transaction, so many processes may start at onc
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import apsw
@@ -47,14 +48,19 @@ _CACHE_KB = 8192
 """The page cache of a connection. With SQLite's default of 2,000 kB, a search over the values of ten thousand memories
 (4 MB) takes twice as long, because it reads all their pages again."""
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
+_Stamp: TypeAlias = tuple[int, ...]
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
 class _SqliteCursor:
-    """Runs SQL on a connection, for one thread at a time."""
+    """Runs SQL on a connection, for one thread at a time.
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    `stamp` is set if the file was opened as immutable: then the connection is of no use when the file has changed.
+    """
+
+    def __init__(self, connection: apsw.Connection, stamp: _Stamp | None = None) -> None:
         self.connection = connection
+        self.stamp = stamp
         self._execute = connection.cursor().execute
 
     def rows(self, sql: str, values: Mapping[str, Any]) -> list[Row]:
@@ -110,7 +116,7 @@ class SqliteFile:
             if not self.read_only:
                 self._open_writer()
             elif not self._readers:
-                self._readers.append(_SqliteCursor(self._new_reader()))
+                self._readers.append(self._new_reader())
 
     def schema(self) -> SchemaVersions:
         """Return the schema versions that the file states. Change nothing."""
@@ -145,7 +151,7 @@ class SqliteFile:
         reader = self._begin_read()
         try:
             if reader is None:
-                reader = _SqliteCursor(self._new_reader())
+                reader = self._new_reader()
             if isinstance(request, MeasureStorage):
                 return sqlite_health.storage_size(reader.connection, self._path)
             if request.access.one_statement:
@@ -248,7 +254,11 @@ class SqliteFile:
         """Count a read as active and take an idle reader, if there is one. The lock is taken once for both."""
         with self._lock:
             self._enter()
-            return self._readers.pop() if self._readers else None
+            reader = self._readers.pop() if self._readers else None
+        if reader is not None and reader.stamp is not None and reader.stamp != _stamp(self._path):
+            reader.connection.close()
+            return None
+        return reader
 
     def _enter(self) -> None:
         if self._paused:
@@ -291,10 +301,11 @@ class SqliteFile:
         connection.execute("RELEASE one")
         return Reply(reply)
 
-    def _new_reader(self) -> apsw.Connection:
+    def _new_reader(self) -> _SqliteCursor:
         """Return a connection to a file that has our schema; if it is missing, opening the writer creates it."""
         if not self.read_only and not _exists(self._path):
             self._open_writer()
+        stamp = _stamp(self._path)
         connection = self._connect()
         try:
             if self._needs_migration(connection):
@@ -302,7 +313,7 @@ class SqliteFile:
         except BaseException:
             connection.close()
             raise
-        return connection
+        return _SqliteCursor(connection, stamp if connection.open_flags & apsw.SQLITE_OPEN_URI else None)
 
     def _needs_migration(self, connection: apsw.Connection) -> bool:
         plan = sqlite_setup.needs_migration(self._backend.sql, self._schema_use, database=str(self._path))
@@ -322,7 +333,8 @@ class SqliteFile:
 
     def _connect(self) -> apsw.Connection:
         self._path = self._path.absolute()
-        connection = self._connect_read_only() if self.read_only else apsw.Connection(str(self._path))
+        reads_only = self.read_only or (_exists(self._path) and not os.access(self._path, os.W_OK))
+        connection = self._connect_read_only() if reads_only else apsw.Connection(str(self._path))
         connection.set_busy_timeout(int(self._timeout * 1000))
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}; PRAGMA cache_size = -{_CACHE_KB}")
         return connection
@@ -330,15 +342,18 @@ class SqliteFile:
     def _connect_read_only(self) -> apsw.Connection:
         """Return a connection that cannot write.
 
-        If the write-ahead log cannot be opened beside the file, nobody can be writing: open the file as immutable.
+        SQLite would make the files -wal and -shm, with the rights of the file, and a reader cannot remove them. If the
+        file may not be written, they would keep it from being written later on. So without a write-ahead log, or if
+        that cannot be opened, nobody can be writing: the file is opened as immutable.
         """
+        if _is_write_protected(self._path) and not _size(f"{self._path}-wal"):
+            return _open_immutable(self._path)
         connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
         except (apsw.ReadOnlyError, apsw.CantOpenError):
             connection.close()
-            uri = f"file:{quote(str(self._path))}?immutable=1"
-            connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+            connection = _open_immutable(self._path)
         return connection
 
     def _prepare(self, connection: apsw.Connection) -> None:
@@ -371,6 +386,26 @@ class SqliteFile:
         if isinstance(error, apsw.BusyError):
             return Unavailable(f"{self._path} was locked by others for {self._timeout} s; try again, or raise timeout")
         return Unavailable(f"{self._path}: {error}")
+
+
+def _open_immutable(path: Path) -> apsw.Connection:
+    uri = f"file:{quote(str(path))}?immutable=1"
+    return apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+
+
+def _is_write_protected(path: Path) -> bool:
+    """Whether nobody may write a file, or this process may not. Root may write any file."""
+    return _exists(path) and (not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK))
+
+
+def _size(path: str) -> int:
+    return os.stat(path).st_size if os.path.exists(path) else 0  # noqa: PTH110, PTH116 - twice as fast
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Return something that changes whenever somebody writes the file."""
+    found = path.stat() if _exists(path) else None
+    return (found.st_mtime_ns, found.st_size, found.st_ino, _size(f"{path}-wal")) if found else ()
 
 
 def _in_transaction(connection: apsw.Connection, begin: str, work: Callable[[], T]) -> T:

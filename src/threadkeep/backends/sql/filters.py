@@ -106,9 +106,9 @@ def _not(node: NotNode, path: JsonPath, *, wanted: bool) -> Sql:
 
 
 def _field(node: Field, path: JsonPath, *, wanted: bool) -> Sql:
-    if node.key.count(".") > _MAX_DOTS:
+    if node.key.count(".") > _MAX_DOTS and not node.literal:
         return TRUE
-    field = _find_field(path, node.key)
+    field = path.key(node.key) if node.literal else _find_field(path, node.key)
     if len(field.json.params) > _MAX_PATH_PARAMETERS:
         return TRUE
     if isinstance(node.node, Equal) and isinstance(node.node.operand, str):

@@ -186,8 +186,18 @@ def test_a_dotted_key_is_a_path(my_store: Caller) -> None:
 @needs("dotted_paths")
 def test_a_literal_key_wins_over_a_path(my_store: Caller) -> None:
     put_all(my_store, {"literal": {"a.b": 1}, "path": {"a": {"b": 1}}, "both": {"a.b": 2, "a": {"b": 1}}})
-    assert find(my_store, {"a.b": 1}) == {"literal", "path"}
+    assert find(my_store, {"a.b": 1}) == {"literal"}
     assert find(my_store, {"a.b": 2}) == {"both"}
+    assert find(my_store, {"a.b": {"$ne": 1}}) == {"path", "both"}
+    assert find(my_store, {"a.b": None}) == {"path"}
+    assert find(my_store, {"$or": [{"a.b": 1}, {"a": {"b": 1}}]}) == {"literal", "path", "both"}
+
+
+@needs("dotted_paths")
+def test_a_nested_literal_key_wins_over_a_path(my_store: Caller) -> None:
+    put_all(my_store, {"literal": {"x": {"a.b": 1}}, "path": {"x": {"a": {"b": 1}}}, "other": {"a": {"b": 1}}})
+    assert find(my_store, {"x": {"a.b": 1}}) == {"literal"}
+    assert find(my_store, {"a.b": 1}) == {"other"}
 
 
 # --- more operators

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from decimal import Decimal
 from types import MappingProxyType
@@ -117,3 +118,25 @@ def test_a_key_that_is_a_number_is_its_text_or_is_refused(my_store: Caller) -> N
     else:
         assert keys(my_store.search(HOME)) == ["5"]
         assert value(my_store, "5") == {"mine": 5}
+
+
+def test_a_value_may_change_while_it_is_put(my_store: Caller) -> None:
+    value = {f"key {n}": n for n in range(3_000)}
+    done = threading.Event()
+
+    def change() -> None:
+        n = 0
+        while not done.is_set():
+            value[f"new {n % 50}"] = n
+            value.pop(f"new {(n + 25) % 50}", None)
+            n += 1
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(15):
+            my_store.put(HOME, "k", {"held": value, "also": [value]})
+            assert my_store.get(HOME, "k").value["held"]["key 2999"] == 2999
+    finally:
+        done.set()
+        thread.join()

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import ormsgpack
 
 from threadkeep.engine.cube.events import RunEvent, RunLog, unpack_events
-from threadkeep.engine.log.codec import MSGPACK, Parts, unpack
+from threadkeep.engine.log.codec import MSGPACK, Parts, is_joined, joined_parts, unpack
 from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot, pack_checkpoint
@@ -56,9 +56,12 @@ def encode_parts(value: Mapping[str, Any] | Sequence[Any]) -> Parts:
     """Encode a dict or list for the log. Large dicts are split by entry, so unchanged entries are not stored again."""
     try:
         if isinstance(value, Mapping) and len(value) > 1:
-            entries = [ormsgpack.packb({key: entry})[1:] for key, entry in value.items()]
-            if sum(map(len, entries)) >= _MIN_SPLIT_BYTES:
-                return Parts(MAP, MSGPACK, entries)
+            value = dict(value)  # the caller may change it meanwhile
+            data = ormsgpack.packb(value)
+            if is_joined(len(value), len(data) / len(value)):
+                return joined_parts(data)
+            if len(data) >= _MIN_SPLIT_BYTES:
+                return Parts(MAP, MSGPACK, [ormsgpack.packb({key: entry})[1:] for key, entry in value.items()])
     except ormsgpack.MsgpackEncodeError:
         pass
     return Parts(WHOLE, MSGPACK, [pack_json(value)])

@@ -23,6 +23,7 @@ from threadkeep.engine.threads.checkpoints import metadata_of
 from threadkeep.engine.threads.default_merge import merge_writes
 from threadkeep.engine.threads.delta_channels import delta_channels
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.metadata import LARGE_METADATA
 from threadkeep.engine.threads.thread_rows import (
     CheckpointKey,
     ThreadRows,
@@ -142,7 +143,9 @@ class ThreadReader:
 
     def channels(self, record: CheckpointRecord) -> list[str]:
         """The names of a checkpoint's channels."""
-        return list(plain_values.CHANNELS) if self.is_cube else [*record.slots, *self.rebuilt_channels(record)]
+        if self.is_cube:
+            return list(plain_values.CHANNELS)
+        return [*(name for name in record.slots if name != LARGE_METADATA), *self.rebuilt_channels(record)]
 
     def _stored_name(self, name: str) -> str:
         return plain_values.CHANNELS.get(name, name) if self.is_cube else name

@@ -1,5 +1,8 @@
 """Encode values to parts and decode them: a list becomes its elements, a large dict its entries, others one part.
 
+A list or dict of many small elements is one part too: encoding and comparing each of them would take far longer than
+encoding all at once. Lists of messages are always split.
+
 A msgpack array is a header followed by the bytes of its elements; a map likewise. So the bytes of LangGraph's
 JsonPlusSerializer can be split and joined without decoding: what is read back is byte for byte what the serializer
 would have stored. Values of any other serializer are stored as one part.
@@ -8,31 +11,46 @@ would have stored. Values of any other serializer are stored as one part.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import ormsgpack
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from threadkeep.engine.log.message_cache import MESSAGES, MessageCache
-from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header
+from threadkeep.engine.log.encoder import encode_metadata
+from threadkeep.engine.log.message_cache import GENERATION, MESSAGES, MessageCache
+from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header, read_header
 from threadkeep.engine.log.type_gate import KeepSerializer, with_type_gate
 from threadkeep.errors import Corrupt
 
 MSGPACK = "msgpack"
 DICT_WORTH_SPLITTING = 1024
+_MANY, _VERY_MANY = 16, 1024
+"""From _MANY elements on, small ones are joined in one part; from _VERY_MANY on, all are."""
+SMALL = 256
+"""An element of fewer bytes is small."""
+_SAMPLE = 8
 
 
 class Parts(NamedTuple):
     """An encoded value: one part, or the elements of a list, or the entries of a dict.
 
     `kind` is WHOLE, LIST or MAP. `tag` is the serializer's name for the encoding. `snapshot` is true if the value was
-    wrapped in LangGraph's _DeltaSnapshot.
+    wrapped in LangGraph's _DeltaSnapshot. `joined` is the number of elements or entries if they are all in one part,
+    with the msgpack header before them, else 0.
     """
 
     kind: int
     tag: str
     parts: Sequence[bytes]
     snapshot: bool = False
+    joined: int = 0
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of a list, or entries of a dict; 1 if it is whole."""
+        return self.joined or len(self.parts)
 
     @property
     def size(self) -> int:
@@ -42,8 +60,9 @@ class Parts(NamedTuple):
     @property
     def data(self) -> bytes:
         """The value as the serializer would have written it."""
-        joined = b"".join(self.parts)
-        return joined if self.kind == WHOLE else header(self.kind, len(self.parts)) + joined
+        if self.kind == WHOLE or self.joined:
+            return self.parts[0]
+        return header(self.kind, self.elements) + b"".join(self.parts)
 
 
 class _NotMsgpackError(Exception):
@@ -51,13 +70,16 @@ class _NotMsgpackError(Exception):
 
 
 class Codec:
-    """Encodes values with a serializer and splits them. `given` is the serializer as the user passed it."""
+    """Encodes values with a serializer and splits them. `given` is the serializer as the user passed it.
 
-    def __init__(self, serde: Any, *, given: Any = None) -> None:
+    `cache_bytes` limits how much of messages is cached; 0 caches nothing.
+    """
+
+    def __init__(self, serde: Any, *, given: Any = None, cache_bytes: int = 8 * GENERATION) -> None:
         self.given = given
         self._serde = with_type_gate(serde)
         self._splits = type(self._serde) is KeepSerializer
-        self._messages = MessageCache()
+        self._messages = MessageCache(min(cache_bytes // 8, GENERATION))
 
     def encode(self, value: Any) -> Parts:
         """Return a value as parts. Raises what the serializer raises for values that it cannot encode."""
@@ -82,18 +104,23 @@ class Codec:
             raise Corrupt(f"{what} cannot be decoded: {error}") from error
 
     def _split(self, value: Any) -> Parts | None:
+        """Split a list or dict. Other threads may change it meanwhile: it is encoded at once, or a copy of it is."""
         if type(value) in (list, tuple) and value:
             return self._split_list(value)
         if type(value) is dict and len(value) > 1:
-            split = self._split_dict(value)
-            if split is not None and split.size >= DICT_WORTH_SPLITTING:
-                return split
+            return self._split_dict(value)
         return None
 
     def _split_list(self, value: Sequence[Any]) -> Parts | None:
         """Encode the elements of a list. Messages that did not change are not encoded again."""
         try:
-            return Parts(LIST, MSGPACK, self._messages.encode(value, self._encode_element))
+            if len(value) >= _MANY:
+                sample = value[:: len(value) // _SAMPLE]
+                if not (isinstance(sample[0], BaseMessage) or isinstance(sample[-1], BaseMessage)) and is_joined(
+                    len(value), len(self._encode_element(sample)) / len(sample)
+                ):
+                    return self._join(value)
+            return Parts(LIST, MSGPACK, self._messages.encode(list(value), self._encode_element))
         except _NotMsgpackError:
             return None
 
@@ -105,10 +132,23 @@ class Codec:
 
     def _split_dict(self, value: dict[Any, Any]) -> Parts | None:
         """Encode each entry as a dict of its own, and drop that dict's header of one byte."""
-        encoded = [self._serde.dumps_typed({key: entry}) for key, entry in value.items()]
-        if any(tag != MSGPACK for tag, _ in encoded):
+        if len(value) >= _MANY:
+            sample = dict([*islice(value.items(), _SAMPLE), *islice(reversed(value.items()), _SAMPLE)])
+            tag, data = self._serde.dumps_typed(sample)
+            if tag == MSGPACK and is_joined(len(value), len(data) / len(sample)):
+                return self._join(value)
+        encoded = [self._serde.dumps_typed({key: entry}) for key, entry in value.copy().items()]
+        if any(tag != MSGPACK or data[0] != _ONE_ENTRY for tag, data in encoded):
             return None
-        return Parts(MAP, MSGPACK, [data[1:] for _, data in encoded])
+        split = Parts(MAP, MSGPACK, [data[1:] for _, data in encoded])
+        return split if split.size >= DICT_WORTH_SPLITTING else None
+
+    def _join(self, value: Sequence[Any] | dict[Any, Any]) -> Parts | None:
+        """Encode all elements or entries as one part."""
+        tag, data = self._serde.dumps_typed(value)
+        if tag != MSGPACK:
+            return None
+        return joined_parts(data)
 
     def decode(self, kind: int, tag: str, count: int, data: bytes, *, snapshot: bool, what: str) -> Any:
         """Decode a value from its joined parts. `count` is their number."""
@@ -117,7 +157,7 @@ class Codec:
 
     def decode_list(self, parts: Sequence[bytes], what: str) -> list[Any] | None:
         """Decode a list of messages; those that were decoded before are copied. None if it is another list."""
-        if not self._splits or parts[0][:1] not in _EXTENSIONS:
+        if not self._splits or parts[0][:1] not in EXTENSIONS:
             return None
         messages, elements = self._messages, []
         for part in parts:
@@ -130,8 +170,23 @@ class Codec:
         return elements
 
 
-_EXTENSIONS = frozenset((b"\xc7", b"\xc8", b"\xc9"))
+EXTENSIONS = frozenset((b"\xc7", b"\xc8", b"\xc9"))
 """The first bytes of msgpack's extension objects, which messages are."""
+_ONE_ENTRY = 0x81
+"""The first byte of a dict of one entry."""
+
+
+def joined_parts(data: bytes) -> Parts:
+    """Return an encoded list or dict with all elements or entries in one part; whole if it is neither, or small."""
+    kind, count, first = read_header(data, 0)
+    if kind == WHOLE or (kind == MAP and len(data) - first < DICT_WORTH_SPLITTING):
+        return Parts(WHOLE, MSGPACK, [data])
+    return Parts(kind, MSGPACK, [data], joined=count)
+
+
+def is_joined(count: int, size: float) -> bool:
+    """Whether this many elements (which are not messages) of this average size are stored as one part."""
+    return count >= _VERY_MANY or (count >= _MANY and size < SMALL)
 
 
 _plain = KeepSerializer()
@@ -139,9 +194,7 @@ _plain = KeepSerializer()
 
 def pack(value: Any) -> bytes:
     """Encode metadata and records of threadkeep's own as msgpack, whatever serializer the user chose."""
-    tag, data = _plain.dumps_typed(value)
-    assert tag == MSGPACK or value is None
-    return bytes(data)
+    return encode_metadata(value) if value is not None else b""
 
 
 def unpack(data: bytes, what: str) -> Any:

@@ -1,17 +1,29 @@
-"""Cut a long element at the edges of its long strings, so that two elements can share these strings.
+"""Cut long values into pieces, so that two values can share those that they have in common.
 
-A message without an id gets one when it enters its channel. The write and the channel's element then differ in a few
-bytes, and both would be stored. Cut into pieces, they share the long strings, and only the rest is stored twice.
+A long element is cut at the edges of its long strings. A message without an id gets one when it enters its channel. The
+write and the channel's element then differ in a few bytes, and both would be stored. Cut into pieces, they share the
+long strings, and only the rest is stored twice.
+
+A value of many small elements is cut into chunks, at bytes that are chosen by what is before them. So two values that
+differ in one place have the same chunks before it, and mostly after it.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 from threadkeep.engine.log.msgpack import KEYWORDS, METHOD, POSITIONAL, PYDANTIC_1, PYDANTIC_2, SINGLE, SNAPSHOT
 
 LONG = 512
 """A string of this many bytes or more becomes an item of its own."""
+
+_SHORTEST_CHUNK, _LONG_CHUNK = 4 * 1024, 32 * 1024
+"""Chunks are at least this long: _SHORTEST_CHUNK in short values, _LONG_CHUNK in values of a megabyte and more."""
+_CHUNK_END = b"7"
+"""Chunks end before this byte. Every 256th of random data is one, and it is common in texts and numbers."""
+_MOST_OBJECTS = 4096
+"""An element of more objects than this is not cut: finding its strings would take longer than storing it."""
 
 _NO_ID = b"\xa2id\xc0"
 """The msgpack of a field `id` that is None. Such an element will probably be stored again, with an id."""
@@ -24,10 +36,23 @@ def may_change(element: bytes) -> bool:
     return len(element) >= LONG and _NO_ID in element
 
 
+def chunks(data: bytes, start: int, stop: int) -> Iterator[bytes]:
+    """Cut a part of the bytes of many small elements into chunks. The longest is twice as long as the shortest."""
+    shortest = min(max(1 << len(data).bit_length() >> 6, _SHORTEST_CHUNK), _LONG_CHUNK)
+    while stop - start > 2 * shortest:
+        end = data.find(_CHUNK_END, start + shortest, start + 2 * shortest)
+        if end < 0:
+            end = start + 2 * shortest
+        yield data[start:end]
+        start = end
+    if start < stop:
+        yield data[start:stop]
+
+
 def cut(element: bytes) -> list[bytes]:
     """Return the pieces of an element: its long strings and what is before, between and after them.
 
-    Returns one piece if the element has no long strings or is not valid msgpack.
+    Returns one piece if the element has no long strings, has very many objects or is not valid msgpack.
     """
     edges = [0]
     try:
@@ -39,7 +64,10 @@ def cut(element: bytes) -> list[bytes]:
 
 
 def _walk(data: bytes, at: int, edges: list[int]) -> int:
-    """Add the edges of the long strings of the object at `at` to `edges`; return where the object ends."""
+    """Add the edges of the long strings of the object at `at` to `edges`; return where the object ends.
+
+    IndexError if a container has too many objects.
+    """
     first = data[at]
     if first < 0x80 or first >= 0xE0:
         return at + 1
@@ -64,6 +92,8 @@ def _walk_container(data: bytes, at: int, edges: list[int]) -> int:
     count = int.from_bytes(data[at + 1 : at + 1 + width]) if width else first & 0x0F
     is_map = first < 0x90 or first >= 0xDE
     at += 1 + width
+    if count > _MOST_OBJECTS:
+        raise IndexError(f"a container of {count} objects")
     for _ in range(count * 2 if is_map else count):
         at = _walk(data, at, edges)
     return at

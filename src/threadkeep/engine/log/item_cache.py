@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _OVERHEAD = 150
 """Bytes of memory that an item takes besides its data, roughly."""
+_GROUP = 2
+"""Items with this many elements or more are found by content in one index."""
 
 
 class ItemCache:
@@ -51,6 +53,10 @@ class ItemCache:
         """Return an item, or None."""
         data = self.lanes.get(at[0], {}).get(at[1])
         return Item(data, self._elements.get(at, 1)) if data is not None else None
+
+    def starts_with(self, each: ItemRange, beginnings: frozenset[bytes]) -> bool:
+        """Whether the first byte of a range is one of these; False if its first item is not cached, or is empty."""
+        return self.lanes.get(each.lane, {}).get(each.start, b"")[:1] in beginnings
 
     def elements(self, ranges: Iterable[ItemRange]) -> list[bytes] | None:
         """Return the elements that these items hold; None if an item is not cached, or an element is cut off."""
@@ -118,15 +124,15 @@ class ItemCache:
             self._split_elements[ids] = elements
         return elements
 
-    def find(self, lane: int, data: bytes, *, inner: bool = False) -> ItemId | None:
-        """Return an item of the lane that holds these bytes as one element; as a later piece of one, if `inner`."""
-        elements = 0 if inner else 1
-        contents = self._contents.get((lane, elements))
+    def find(self, lane: int, data: bytes, elements: int = 1) -> ItemId | None:
+        """Return an item of the lane that holds these bytes as so many elements; as a later piece of some, if 0."""
+        kind = min(elements, _GROUP)
+        contents = self._contents.get((lane, kind))
         if contents is None:
-            ns = [n for n in list(self.lanes.get(lane, ())) if self._elements.get((lane, n), 1) == elements]
-            contents = self._contents.setdefault((lane, elements), {self.lanes[lane][n]: n for n in ns})
+            ns = [n for n in list(self.lanes.get(lane, ())) if min(self._elements.get((lane, n), 1), _GROUP) == kind]
+            contents = self._contents.setdefault((lane, kind), {self.lanes[lane][n]: n for n in ns})
         n = contents.get(data)
-        return ItemId(lane, n) if n is not None else None
+        return ItemId(lane, n) if n is not None and self._elements.get((lane, n), 1) == elements else None
 
     def add(self, at: ItemId, item: Item) -> None:
         """Cache an item."""
@@ -134,8 +140,8 @@ class ItemCache:
         if item.elements != 1:
             self._elements[at] = item.elements
             self._uneven.add(lane)
-        if (lane, item.elements) in self._contents:
-            self._contents[(lane, item.elements)][item.data] = n
+        if (lane, kind := min(item.elements, _GROUP)) in self._contents:
+            self._contents[(lane, kind)][item.data] = n
         self.lanes.setdefault(lane, {})[n] = item.data
         low, high = self.spans.get(lane, (n, n))
         if n == high:

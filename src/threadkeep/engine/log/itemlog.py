@@ -122,7 +122,7 @@ def _compression(method: int) -> _Compression:
     raise zstandard.ZstdError(f"unknown compression {method}")
 
 
-def seal(data: bytes, seed: int, *, elements: int = 1) -> bytes:
+def seal(data: bytes, seed: int, *, elements: int = 1, compress: bool = True) -> bytes:
     """Return bytes as they are stored: compressed if that makes them smaller, with format byte and checksum.
 
     ValueError if they are too many for a row.
@@ -130,7 +130,7 @@ def seal(data: bytes, seed: int, *, elements: int = 1) -> bytes:
     if len(data) > 2 * CHUNK:
         raise ValueError(f"{len(data)} bytes in one row: metadata is for small values, keep large ones in channels")
     method, body = _RAW, data
-    if len(data) >= _WORTH_COMPRESSING:
+    if compress and len(data) >= _WORTH_COMPRESSING:
         smaller = _compression(_ZSTD_DICTIONARY).compress(data)
         if len(smaller) < len(data):
             method, body = _ZSTD_DICTIONARY, smaller
@@ -182,9 +182,9 @@ def _checksum(body: bytes, seed: int, method: int, elements: int) -> int:
     return zlib.crc32(body, (seed ^ method * 0x01000193 ^ elements * 0x85EBCA6B) & 0xFFFFFFFF)
 
 
-def seal_item(at: ItemId, item: Item) -> bytes:
+def seal_item(at: ItemId, item: Item, *, compress: bool = True) -> bytes:
     """Return an item as it is stored under this id."""
-    return seal(item.data, _item_seed(at), elements=item.elements)
+    return seal(item.data, _item_seed(at), elements=item.elements, compress=compress)
 
 
 def unseal_item(at: ItemId, stored: bytes, where: str) -> Item:

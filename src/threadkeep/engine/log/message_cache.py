@@ -51,8 +51,8 @@ _LONGEST_HEADER = 6
 """The most bytes of the msgpack extension header before the packed fields."""
 _BLOCK = 16
 """Messages per block."""
-_GENERATION = 16 * 1024 * 1024
-"""Bytes of a generation of a cache."""
+GENERATION = 16 * 1024 * 1024
+"""Bytes of a generation of a cache, at most."""
 _OVERHEAD = 200
 """Bytes of memory that an entry takes besides its data, roughly."""
 
@@ -63,7 +63,8 @@ V = TypeVar("V")
 class _Generations(Generic[K, V]):
     """A bounded cache of two generations. When the younger one is full, the older one is dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._young: dict[K, V] = {}
         self._old: dict[K, V] = {}
         self._size = 0
@@ -73,7 +74,7 @@ class _Generations(Generic[K, V]):
         return found if found is not None else self._old.get(key)
 
     def add(self, key: K, value: V, size: int) -> None:
-        if self._size > _GENERATION:
+        if self._size > self._limit:
             self._old, self._young, self._size = self._young, {}, 0
         self._young[key] = value
         self._size += size + _OVERHEAD
@@ -102,15 +103,21 @@ class _MessageBlock(NamedTuple):
 
 
 class MessageCache:
-    """Caches messages by id and by bytes, and lists of messages by the id of the first."""
+    """Caches messages by id and by bytes, and lists of messages by the id of the first.
 
-    def __init__(self) -> None:
-        self._lists: _Generations[str, list[_MessageBlock]] = _Generations()
-        self._parts: _Generations[str, bytes] = _Generations()
-        self._templates: _Generations[bytes, _MessageTemplate | bool] = _Generations()
+    `generation` is the size of a generation of each of these caches; 0 caches nothing.
+    """
+
+    def __init__(self, generation: int = GENERATION) -> None:
+        self._is_on = generation > 0
+        self._lists: _Generations[str, list[_MessageBlock]] = _Generations(generation)
+        self._parts: _Generations[str, bytes] = _Generations(generation)
+        self._templates: _Generations[bytes, _MessageTemplate | bool] = _Generations(generation)
 
     def encode(self, values: Sequence[Any], encode: Callable[[Any], bytes]) -> list[bytes]:
         """Return the bytes of each value. Values that are not cached are encoded with `encode`."""
+        if not self._is_on:
+            return [encode(value) for value in values]
         parts: list[bytes] = []
         in_blocks = len(values) - len(values) % _BLOCK
         if in_blocks:
@@ -168,6 +175,8 @@ class MessageCache:
 
     def decoded(self, message: Any, part: bytes) -> None:
         """Cache the bytes that a message was decoded from; when that happens again, also how to copy the message."""
+        if not self._is_on:
+            return
         self.encoded(message, part)
         if self._templates.get(part) is None:
             self._templates.add(part, False, 0)

@@ -10,6 +10,9 @@ WHOLE, LIST, MAP = 0, 1, 2
 SINGLE, POSITIONAL, KEYWORDS, METHOD, PYDANTIC_1, PYDANTIC_2, NUMPY, SNAPSHOT = range(8)
 """LangGraph's msgpack extension codes: an object as the class and its only argument, its positional arguments, its
 keyword arguments, or a method call; pydantic models; numpy arrays; _DeltaSnapshot."""
+TEXT, ENTRIES, INTEGER, LARGE = range(100, 104)
+"""threadkeep's own extension codes: text with lone surrogates, a dict with such keys, an integer of any size, and what
+stands for a large value of metadata."""
 
 
 def header(kind: int, count: int) -> bytes:

@@ -23,8 +23,12 @@ from typing import Any
 import ormsgpack
 
 from threadkeep.engine.log.codec import MSGPACK
+from threadkeep.engine.log.encoder import decode_extension
 from threadkeep.engine.log.msgpack import (
+    ENTRIES,
+    INTEGER,
     KEYWORDS,
+    LARGE,
     METHOD,
     NUMPY,
     POSITIONAL,
@@ -32,6 +36,7 @@ from threadkeep.engine.log.msgpack import (
     PYDANTIC_2,
     SINGLE,
     SNAPSHOT,
+    TEXT,
     WHOLE,
     header,
 )
@@ -95,6 +100,8 @@ def _unpack(data: bytes) -> Any:
 
 def _object(code: int, data: bytes) -> Any:
     """Decode an extension value: an object becomes its stored fields and the name of its class."""
+    if code in (TEXT, ENTRIES, INTEGER, LARGE):
+        return decode_extension(code, data, _unpack)
     value = _unpack(data)
     if code == SNAPSHOT:
         return value

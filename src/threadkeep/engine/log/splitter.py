@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from threadkeep.engine.log.codec import DICT_WORTH_SPLITTING, MSGPACK, Parts
-from threadkeep.engine.log.msgpack import LIST, MAP, SNAPSHOT, WHOLE, object_end, read_extension, read_header
+from threadkeep.engine.log.codec import DICT_WORTH_SPLITTING, EXTENSIONS, MSGPACK, Parts, is_joined
+from threadkeep.engine.log.msgpack import LIST, MAP, SNAPSHOT, WHOLE, header, object_end, read_extension, read_header
 
 _CACHED = 16 * 1024 * 1024
 """The most bytes of lists that are cached, roughly."""
@@ -69,6 +69,8 @@ class Splitter:
             at = until
         self.fresh += at - start
         self._cache(key, _CachedList(data[first:at], parts))
+        if parts[0][:1] not in EXTENSIONS and is_joined(count, (at - first) / count):
+            return Parts(LIST, MSGPACK, [header(LIST, count) + data[first:at]], joined=count), at
         return Parts(LIST, MSGPACK, parts), at
 
     def _map(self, data: bytes, at: int, first: int, count: int) -> tuple[Parts, int]:
@@ -80,6 +82,8 @@ class Splitter:
         self.fresh += start - at
         if start - first < DICT_WORTH_SPLITTING:
             return Parts(WHOLE, MSGPACK, [data[at:start]]), start
+        if is_joined(count, (start - first) / count):
+            return Parts(MAP, MSGPACK, [data[at:start]], joined=count), start
         return Parts(MAP, MSGPACK, entries), start
 
     def _cache(self, key: Any, new: _CachedList) -> None:

@@ -17,6 +17,7 @@ import dataclasses
 import importlib
 import json
 import logging
+import pickle
 import sys
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -31,6 +32,7 @@ from langgraph.checkpoint.serde.event_hooks import emit_serde_event
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+from threadkeep.engine.log import encoder
 from threadkeep.engine.log.messages import quick_builder
 from threadkeep.engine.log.msgpack import (
     KEYWORDS,
@@ -60,7 +62,10 @@ _NOT_REBUILT = "Could not rebuild %s.%s (%s); its stored data is returned"
 
 
 class KeepSerializer(JsonPlusSerializer):
-    """LangGraph's serializer with the type gate: it writes the same bytes, and builds only allowed classes."""
+    """LangGraph's serializer with the type gate: it writes the same bytes, and builds only allowed classes.
+
+    Other than LangGraph's, it keeps lone surrogates (see `encoder`).
+    """
 
     def __init__(
         self,
@@ -89,6 +94,17 @@ class KeepSerializer(JsonPlusSerializer):
             allowed_json_modules=self._allowed_json_modules,
         )
 
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Encode a value as LangGraph's serializer does."""
+        if obj is None or isinstance(obj, bytes | bytearray):
+            return super().dumps_typed(obj)
+        try:
+            return "msgpack", encoder.encode(obj)
+        except ormsgpack.MsgpackEncodeError:
+            if not self.pickle_fallback:
+                raise
+        return "pickle", pickle.dumps(obj)
+
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Decode a stored value. json and msgpack pass the gate; pickle needs `pickle_fallback`."""
         if data[0] == "msgpack":
@@ -102,6 +118,8 @@ class KeepSerializer(JsonPlusSerializer):
 
     def _revive(self, code: int, data: bytes) -> Any:
         """Decode a msgpack extension: the object, or its plain data if the class is not allowed or raises."""
+        if code > SNAPSHOT:
+            return encoder.decode_extension(code, data, self._unpack)
         value = ormsgpack.unpackb(data, ext_hook=self._revive, option=ormsgpack.OPT_NON_STR_KEYS)
         if code >= NUMPY:
             return _DeltaSnapshot(value) if code == SNAPSHOT else _numpy_array(value) if code == NUMPY else None

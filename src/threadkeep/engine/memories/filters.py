@@ -24,6 +24,7 @@ Negation is plain: $ne, $nin and $not match exactly where their opposite does no
 
 A key with dots can be a path. At each level, the longest prefix that is a key is taken, without backtracking: "a.b.c"
 is the key "a.b.c", else "c" in the key "a.b", else "b.c" in the key "a". Paths go through dicts, not into lists.
+If a memory below the prefix of a search has the whole key, it is no path for the others either: `with_literal_keys`.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from threadkeep.engine.memories.json_text import to_plain_json
 
+KeyPath: TypeAlias = tuple[str, ...]
 _OPERATOR = re.compile(r"\$\w*")
 MAX_DEPTH = 50
 """The number of levels that a filter may have."""
@@ -94,13 +96,19 @@ class NotNode:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The node matches the value under the key. The key is missing if the value is not a dict."""
+    """The node matches the value under the key. The key is missing if the value is not a dict.
+
+    A `literal` key is no path, whatever dots it has.
+    """
 
     key: str
     node: FilterNode
+    literal: bool = False
 
     def holds(self, value: Any) -> bool:
         """Whether it matches."""
+        if self.literal:
+            return self.node.holds(value.get(self.key, MISSING) if isinstance(value, dict) else MISSING)
         return self.node.holds(find(value, self.key))
 
 
@@ -206,6 +214,39 @@ def find(value: Any, key: str) -> Any:
             return find(value[key[:dot]], key[dot + 1 :])
         dot = key.rfind(".", 0, dot)
     return MISSING
+
+
+def dotted_keys(node: FilterNode, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Return the keys with dots that may be paths, each with the keys that lead to it."""
+    if isinstance(node, Field):
+        if "." in node.key and not node.literal:
+            yield (*path, node.key)
+        yield from dotted_keys(node.node, (*path, node.key))
+    elif isinstance(node, NotNode):
+        yield from dotted_keys(node.node, path)
+    elif isinstance(node, AllOf | AnyOf):
+        for each in node.nodes:
+            yield from dotted_keys(each, path)
+
+
+def has_literal_key(path: KeyPath) -> FilterNode:
+    """Return a filter that finds the values with the last key of a path."""
+    node: FilterNode = Field(path[-1], Exists(), literal=True)
+    for key in reversed(path[:-1]):
+        node = Field(key, node)
+    return node
+
+
+def with_literal_keys(node: FilterNode, literal: set[KeyPath], path: KeyPath = ()) -> FilterNode:
+    """Return a filter in which these keys are no paths."""
+    if isinstance(node, Field):
+        key = (*path, node.key)
+        return Field(node.key, with_literal_keys(node.node, literal, key), literal=key in literal)
+    if isinstance(node, NotNode):
+        return NotNode(with_literal_keys(node.node, literal, path))
+    if isinstance(node, AllOf | AnyOf):
+        return type(node)(tuple(with_literal_keys(each, literal, path) for each in node.nodes))
+    return node
 
 
 def equals(value: Any, operand: Any) -> bool:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-MAX_DEPTH = 200
+MAX_DEPTH = 250
 """The number of containers that may be nested."""
 
 _LEAVES = frozenset({str, int, float, bool, type(None)})
@@ -66,15 +66,18 @@ def to_plain_json(value: Any) -> Any:
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Whether a dict, list or tuple contains only exact JSON types; a float may still be NaN."""
+    """Whether a dict, list or tuple contains only exact JSON types; a float may still be NaN.
+
+    Its elements are listed first: other threads may change it meanwhile.
+    """
     if depth == 0:
         return False
     if type(value) is dict:
-        for key in value:
+        for key in list(value):
             if type(key) is not str:
                 return False
         value = value.values()
-    for inner in value:
+    for inner in list(value):
         kind = type(inner)
         if kind in _LEAVES:
             continue
@@ -140,8 +143,8 @@ def _copy_plain(value: Any, path: tuple[str | int, ...], parents: tuple[int, ...
         raise TypeError(f"{_path_text(path)} is a {type(value).__name__}, which is not JSON")
     parents = _enter_container(value, path, parents)
     if isinstance(value, dict):
-        return {_check_key(key, path): _copy_plain(inner, (*path, key), parents) for key, inner in value.items()}
-    return [_copy_plain(inner, (*path, index), parents) for index, inner in enumerate(value)]
+        return {_check_key(key, path): _copy_plain(inner, (*path, key), parents) for key, inner in list(value.items())}
+    return [_copy_plain(inner, (*path, index), parents) for index, inner in enumerate(list(value))]
 
 
 def _check_finite(value: float, path: tuple[str | int, ...]) -> float:

@@ -8,7 +8,15 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from threadkeep.engine.memories.checksums import damaged_memory
-from threadkeep.engine.memories.filters import EVERYTHING, FilterNode, matches
+from threadkeep.engine.memories.filters import (
+    EVERYTHING,
+    FilterNode,
+    KeyPath,
+    dotted_keys,
+    has_literal_key,
+    matches,
+    with_literal_keys,
+)
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern, known_prefix, memory_number
 from threadkeep.engine.memories.requests import (
@@ -172,10 +180,13 @@ async def search(query: MemoryQuery, vectors: VectorCache | None) -> list[FoundM
     """Return one page of the memories that a query finds.
 
     One round trip without words and vector, unless there is a filter. Otherwise two or more: one for each ranking, and
-    one for each slice of rows until the page is full.
+    one for each slice of rows until the page is full. For each key with a dot in the filter, one more.
     """
     if query.limit == 0:
         return []
+    if paths := set(dotted_keys(query.filter)):
+        literal = {path for path in paths if await _has_literal_key(query, path)}
+        query = query._replace(filter=with_literal_keys(query.filter, literal))
     if query.vector is None and (query.words is None or (query.only_ranks and not query.words)):
         return await _list_matching(query)
     if query.only_ranks:
@@ -201,6 +212,11 @@ async def _search_and_fill(query: MemoryQuery) -> list[FoundMemory]:
         return page
     left = query._replace(limit=query.limit - len(page), offset=max(0, query.offset - end))
     return page + await _list_matching(left, matched)
+
+
+async def _has_literal_key(query: MemoryQuery, path: KeyPath) -> bool:
+    """Return whether a memory below the prefix has this key, so that it is no path."""
+    return bool(await _list_matching(query._replace(filter=has_literal_key(path), limit=1, offset=0)))
 
 
 async def _list_matching(query: MemoryQuery, skipped: Mapping[int, WordMatch] | None = None) -> list[FoundMemory]:

@@ -23,12 +23,13 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine.commit import commit_ops
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.log.codec import MSGPACK, Codec
-from threadkeep.engine.log.msgpack import LIST
+from threadkeep.engine.log.codec import EXTENSIONS, MSGPACK, Codec, unpack
+from threadkeep.engine.log.msgpack import LIST, WHOLE, header
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
 from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadCheckpoints, LoadedRows
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.heads import Head, Heads
+from threadkeep.engine.threads.metadata import LARGE_METADATA
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
 from threadkeep.engine.threads.staging import CheckpointStaging, KnownCheckpoint
 from threadkeep.plan import Outcome
@@ -163,19 +164,36 @@ def decode_state(head: Head, codec: Codec, record: CheckpointRecord, tasks: Iter
         **(codec.loads(*record.rest, f"the rest {where}") if record.rest else {}),
         "id": row.id,
         "channel_values": {
-            name: decode_value(head, codec, slot, f"channel {name!r} {where}") for name, slot in record.slots.items()
+            name: decode_value(head, codec, slot, f"channel {name!r} {where}")
+            for name, slot in record.slots.items()
+            if name != LARGE_METADATA
         },
         "channel_versions": dict(record.versions),
         "versions_seen": {node: dict(seen) for node, seen in record.seen.items()},
     }
     return CheckpointState(
-        head.key, row.ns, row.id, row.parent, checkpoint, metadata_of(head, record), decode_writes(head, codec, tasks)
+        head.key,
+        row.ns,
+        row.id,
+        row.parent,
+        checkpoint,
+        metadata_of(head, record, complete=True),
+        decode_writes(head, codec, tasks),
     )
 
 
-def metadata_of(head: Head, record: CheckpointRecord) -> dict[str, Any]:
-    """Return a checkpoint's metadata as it was put."""
-    return metadata.of_row(record.row, head.labels(record.row.labels), record.own_metadata)
+def metadata_of(head: Head, record: CheckpointRecord, *, complete: bool = False) -> dict[str, Any]:
+    """Return a checkpoint's metadata as it was put.
+
+    Unless it must be `complete`, a `LargeValue` stands for a large value whose items are not cached.
+    """
+    found = metadata.of_row(record.row, head.labels(record.row.labels), record.own_metadata)
+    slot = record.slots.get(LARGE_METADATA)
+    if slot is None or (not complete and head.cache.lacking(slot.ranges)):
+        return found
+    beginning = b"" if slot.kind == WHOLE else header(slot.kind, slot.elements)
+    what = f"metadata of checkpoint {record.row.id!r} in {head.where}"
+    return metadata.with_large(found, unpack(beginning + head.bytes_of(slot.ranges), what))
 
 
 def decode_writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list[tuple[str, str, Any]]:
@@ -191,7 +209,7 @@ def decode_writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list
 
 def decode_value(head: Head, codec: Codec, slot: Slot, what: str) -> Any:
     """Return the value of a slot. `what` names it in errors."""
-    if slot.kind == LIST and slot.tag == MSGPACK and slot.inline is None:
+    if slot.kind == LIST and slot.tag == MSGPACK and slot.ranges and head.cache.starts_with(slot.ranges[0], EXTENSIONS):
         parts = head.cache.elements(slot.ranges)
         found = codec.decode_list(parts, what) if parts is not None and len(parts) == slot.elements > 0 else None
         if found is not None:

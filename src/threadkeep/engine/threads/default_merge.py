@@ -108,7 +108,7 @@ def _plain_element(data: bytes) -> Any:
 
 def _split(value: Parts) -> tuple[int, Sequence[bytes]]:
     """The kind of a value and its elements or entries, even if a list or dict is stored whole."""
-    if value.kind != WHOLE or value.tag != MSGPACK:
+    if (value.kind != WHOLE and not value.joined) or value.tag != MSGPACK:
         return value.kind, value.parts
     kind, count, start = read_header(value.parts[0], 0)
     if kind == WHOLE:

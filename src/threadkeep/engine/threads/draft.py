@@ -15,7 +15,7 @@ from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.log import cut_points, itemlog
 from threadkeep.engine.log.codec import Parts
 from threadkeep.engine.log.itemlog import CHUNK, FIRST_CHANNEL, NAMES, RANGE_LISTS, SHARED, Item, ItemId, ItemRange
-from threadkeep.engine.log.msgpack import WHOLE
+from threadkeep.engine.log.msgpack import WHOLE, read_header, split_parts
 from threadkeep.engine.log.records import NameTable, Slot
 from threadkeep.engine.threads.heads import Head
 
@@ -23,6 +23,12 @@ _MAX_INLINE = 32
 """Values up to this many bytes are stored in the row: an item and its reference would cost as much."""
 _SMALL, _MAX_GROUP = 256, 1024
 """Consecutive new elements smaller than _SMALL are stored in one item, up to _MAX_GROUP bytes."""
+_FEW = 64
+"""Up to this many elements at the end of a list are looked up one by one: writes may have brought them."""
+_MAX_ONE_ITEM = 8 * 1024
+"""More bytes of many small elements than this are stored in chunks."""
+_MAX_COMPRESSED = 128 * 1024
+"""More new chunks than this are not compressed: that would take several times as long as encoding the value."""
 _MAX_RANGES = 16
 """If a slot has more ranges than this, they move into an item of their own, which later checkpoints share."""
 
@@ -45,6 +51,7 @@ class Draft:
         self.new_items: dict[ItemId, Item] = {}
         self._numbers = _numbers(head.names)
         self._by_content: dict[tuple[int, int, bytes], ItemId] = {}
+        self._chunks: set[ItemId] = set()
 
     def name_table(self) -> NameTable:
         """Return the names for packing rows; new names are added."""
@@ -77,6 +84,8 @@ class Draft:
             ids = self._store_whole(lane, parts.parts[0], early=early)
         else:
             old = like if like is not None and like.inline is None and like.kind == parts.kind else None
+            if parts.joined:
+                return self._slot(parts, self._store_joined(lane, parts, old, early=early), like)
             if old is not None and (begin := self._common_prefix(old, parts.parts)):
                 more = self._store_each(lane, parts.parts[begin:], [], early=early)
                 return self._slot(parts, itemlog.add_to_ranges(old.ranges, more), like)
@@ -89,14 +98,72 @@ class Draft:
 
     def sealed_items(self) -> tuple[tuple[ItemId, bytes], ...]:
         """Return the new items as they are stored."""
-        return tuple((item_id, itemlog.seal_item(item_id, item)) for item_id, item in self.new_items.items())
+        raw = self._chunks if sum(len(self.new_items[each].data) for each in self._chunks) > _MAX_COMPRESSED else ()
+        return tuple(
+            (item_id, itemlog.seal_item(item_id, item, compress=item_id not in raw))
+            for item_id, item in self.new_items.items()
+        )
 
     def lane(self, name: str) -> int:
         """Return the lane of a name."""
         return FIRST_CHANNEL + self.number(name)
 
     def _slot(self, parts: Parts, ranges: tuple[ItemRange, ...], like: Slot | None) -> Slot:
-        return self.spill_ranges(Slot(parts.kind, parts.tag, len(parts.parts), parts.snapshot, None, ranges), like)
+        return self.spill_ranges(Slot(parts.kind, parts.tag, parts.elements, parts.snapshot, None, ranges), like)
+
+    def _store_joined(self, lane: int, parts: Parts, old: Slot | None, *, early: bool) -> tuple[ItemRange, ...]:
+        """Store many small elements. If the parent's are the first of them, only the rest is new; else chunk by chunk.
+
+        Of the parent's elements nothing is reused unless all of their items are cached.
+        """
+        data, count = parts.parts[0], parts.joined
+        first = read_header(data, 0)[2]
+        items = list(self._items(old)) if old is not None else []
+        if old is None or len(items) != sum(each.length for each in old.ranges):
+            return itemlog.join_ranges(self._store_group(lane, data, first, count, []))
+        before = b"".join([item.data for _, item in items])
+        if old.elements > count or not data.startswith(before, first):
+            chunks = [(at, item.data) for at, item in items if item.elements == 0]
+            return itemlog.join_ranges(self._store_group(lane, data, first, count, chunks))
+        first, count = first + len(before), count - old.elements
+        if count > _FEW:
+            return itemlog.add_to_ranges(old.ranges, self._store_group(lane, data, first, count, []))
+        new = self._store_each(lane, list(split_parts(data[first:], count)), [], early=early) if count else []
+        return itemlog.add_to_ranges(old.ranges, new)
+
+    def _store_group(
+        self, lane: int, data: bytes, start: int, count: int, chunks: list[tuple[ItemId, bytes]]
+    ) -> list[ItemId]:
+        """Store joined elements as one item, or as an item that has their number and others that have chunks of them.
+
+        They begin at `start`. `chunks` are those of the parent's value; the first and the last ones are reused as far
+        as they are equal.
+        """
+        end, first, last = len(data), 0, len(chunks)
+        if end - start <= _MAX_ONE_ITEM:
+            data = data[start:]
+            return [self._find_item(lane, data, elements=count) or self._add(lane, Item(data, count))]
+        while first < last and data.startswith(chunks[first][1], start):
+            start += len(chunks[first][1])
+            first += 1
+        while first < last and data.endswith(chunks[last - 1][1], start, end):
+            last -= 1
+            end -= len(chunks[last][1])
+        ids = [self._add(lane, Item(b"", count)), *(at for at, _ in chunks[:first])]
+        for chunk in cut_points.chunks(data, start, end):
+            found = self._find_item(lane, chunk, elements=0)
+            if found is None:
+                found = self._add(lane, Item(chunk, 0))
+                self._chunks.add(found)
+            ids.append(found)
+        return ids + [at for at, _ in chunks[last:]]
+
+    def _items(self, slot: Slot) -> Iterator[tuple[ItemId, Item]]:
+        """The items that a slot refers to, as far as they are cached."""
+        for item_id in (item_id for each in slot.ranges for item_id in each.ids()):
+            item = self.new_items.get(item_id) or self.head.cache.get(item_id)
+            if item is not None:
+                yield item_id, item
 
     def _common_prefix(self, old: Slot, parts: Sequence[bytes]) -> int:
         """The length of the parent's list if the new one starts with all of it, else 0."""
@@ -141,7 +208,7 @@ class Draft:
         first, *rest = (
             piece[start : start + CHUNK] for piece in cut_points.cut(element) for start in range(0, len(piece), CHUNK)
         )
-        known = [self._find_item(lane, piece, inner=True) for piece in rest]
+        known = [self._find_item(lane, piece, elements=0) for piece in rest]
         if not rest or not (early or any(known)):
             return None
         ids = [self._add(lane, Item(first))]
@@ -151,10 +218,7 @@ class Draft:
         """The whole elements that a slot refers to, as far as their items are cached."""
         ids: list[ItemId] = []
         items: list[Item] = []
-        for item_id in (item_id for each in slot.ranges for item_id in each.ids()):
-            item = self.new_items.get(item_id) or self.head.cache.get(item_id)
-            if item is None:
-                continue
+        for item_id, item in self._items(slot):
             if item.elements and ids:
                 yield _group(ids, items)
                 ids, items = [], []
@@ -171,13 +235,12 @@ class Draft:
         item_id = ItemId(lane, self.nexts[lane])
         self.nexts[lane] += 1
         self.new_items[item_id] = item
-        if item.elements <= 1:
-            self._by_content[(lane, item.elements, item.data)] = item_id
+        self._by_content[(lane, item.elements, item.data)] = item_id
         return item_id
 
-    def _find_item(self, lane: int, data: bytes, *, inner: bool = False) -> ItemId | None:
-        """An item with these bytes: one whole element, or the inner part of one."""
-        return self._by_content.get((lane, 0 if inner else 1, data)) or self.head.cache.find(lane, data, inner=inner)
+    def _find_item(self, lane: int, data: bytes, elements: int = 1) -> ItemId | None:
+        """An item with these bytes: so many whole elements, or a later piece of some (0)."""
+        return self._by_content.get((lane, elements, data)) or self.head.cache.find(lane, data, elements)
 
     def spill_ranges(self, slot: Slot, like: Slot | None) -> Slot:
         """Move a long list of ranges out of the row. The parent's range lists are shared while they are a prefix."""

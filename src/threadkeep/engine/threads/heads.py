@@ -169,7 +169,7 @@ class Heads:
             head = cached
         if head.cache.size > self._budget // 4:
             head = head.trimmed()
-        if head.cache.size <= self._budget and self.is_current(head):
+        if self._budget and head.cache.size <= self._budget and self.is_current(head):
             self._heads[head.key] = head
             self._shrink()
         return head

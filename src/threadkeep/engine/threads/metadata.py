@@ -3,6 +3,7 @@
     source, step, run_id              columns, if they have their usual type
     parents, delta counters, writes   `own`: in the body of the checkpoint's row
     everything else                   labels: stored once per thread, indexed once per distinct set
+    what is too large for a row       in the log, like the value of a channel; a `LargeValue` stands for it
 
 Filters compare key by key, literally, and by JSON type: 1 equals 1.0, True is not 1, None matches null and missing,
 and a dict means equality. The index entries (tags) follow the same rule, so the index never hides a match.
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.log.codec import pack
+from threadkeep.engine.log.encoder import LargeValue
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow
 
 OWN = ("parents", "counters_since_delta_snapshot", "delta_writes_versioned", "writes")
@@ -25,6 +27,12 @@ OWN_OF_CUBE = ("tag", "forked_from")
 """Keys that a cube thread stores in the checkpoint's row, so the index does not cover them there."""
 ANY, LATEST = "any", "latest"
 """Which checkpoints of a thread a filter is compared with: any of them, or the newest root checkpoint."""
+LARGE_METADATA = "\0metadata"
+"""The slot of a checkpoint that holds the large values of its metadata. It is not a channel."""
+_LARGEST = 256 * 1024
+"""So many bytes of metadata stay in the rows if there is more than fits there."""
+_STAND_IN = 31
+"""Bytes that a `LargeValue` takes."""
 _MISSING = b"N"
 
 
@@ -46,6 +54,29 @@ def split(metadata: Mapping[str, Any]) -> SplitMetadata:
     run = labels.pop("run_id") if type(labels.get("run_id")) is str else None
     own = {key: labels.pop(key) for key in OWN if labels.get(key)}
     return SplitMetadata(source, step, run, labels, own)
+
+
+def move_large(parts: SplitMetadata) -> tuple[SplitMetadata, dict[str, Any]]:
+    """Take the largest values out, if there is too much for a row; return what is left, and these values."""
+    values = {key: value for key, value in (parts.own | parts.labels).items() if key not in OWN[:-1]}
+    sizes = {key: len(pack(value)) for key, value in values.items()}
+    left, moved = sum(sizes.values()), dict[str, Any]()
+    for key in sorted(sizes, key=lambda key: -sizes[key]):
+        if left <= _LARGEST or sizes[key] <= _STAND_IN:
+            break
+        if type(values[key]) is not LargeValue:
+            moved[key] = values[key]
+            left -= sizes[key] - _STAND_IN
+    stand_ins = {key: LargeValue(tag(key, value), _digest(value), sizes[key]) for key, value in moved.items()}
+    labels = {key: stand_ins.get(key, value) for key, value in parts.labels.items()}
+    return parts._replace(
+        labels=labels, own={key: stand_ins.get(key, value) for key, value in parts.own.items()}
+    ), moved
+
+
+def with_large(values: Mapping[str, Any], moved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata with the values that were moved out of its row."""
+    return {key: moved[key] if type(value) is LargeValue and key in moved else value for key, value in values.items()}
 
 
 def join(parts: SplitMetadata) -> dict[str, Any]:
@@ -92,7 +123,17 @@ def as_match(match: Any) -> str:
 
 def matches(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return whether metadata has all these keys with these values."""
-    return all(canonical(metadata.get(key)) == canonical(value) for key, value in wanted.items())
+    return all(_is_equal(metadata.get(key), value) for key, value in wanted.items())
+
+
+def _is_equal(found: Any, wanted: Any) -> bool:
+    if type(found) is LargeValue:
+        return found.digest == _digest(wanted)
+    return canonical(found) == canonical(wanted)
+
+
+def _digest(value: Any) -> bytes:
+    return blake2b(canonical(value), digest_size=16).digest()
 
 
 def tag(key: str, value: Any) -> bytes:
@@ -103,7 +144,11 @@ def tag(key: str, value: Any) -> bytes:
 
 def tags(labels: Mapping[str, Any]) -> tuple[bytes, ...]:
     """Return the index entries of a set of labels."""
-    return tuple(tag(key, value) for key, value in labels.items() if value is not None and key not in UNTAGGED)
+    return tuple(
+        value.tag if type(value) is LargeValue else tag(key, value)
+        for key, value in labels.items()
+        if value is not None and key not in UNTAGGED
+    )
 
 
 def canonical(value: Any) -> bytes:
@@ -119,10 +164,10 @@ def canonical(value: Any) -> bytes:
     if isinstance(value, str):
         return b"s" + to_bytes(value)
     if isinstance(value, (list, tuple)):
-        return b"l" + _join_framed(canonical(element) for element in value)
+        return b"l" + _join_framed(list(map(canonical, value)))  # a generator would take more of Python's stack
     if isinstance(value, Mapping):
-        entries = sorted(_join_framed((canonical(key), canonical(entry))) for key, entry in value.items())
-        return b"d" + _join_framed(entries)
+        names, entries = map(canonical, value), map(canonical, value.values())
+        return b"d" + _join_framed(sorted(map(_join_framed, list(zip(names, entries, strict=True)))))
     if isinstance(value, (bytes, bytearray)):
         return b"b" + bytes(value)
     return b"o" + pack(value)

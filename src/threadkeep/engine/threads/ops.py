@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from threadkeep.engine.log.codec import Codec, Parts, pack
+from threadkeep.engine.log.codec import Codec, Parts, joined_parts, pack
+from threadkeep.engine.log.encoder import copy_containers
 from threadkeep.engine.log.records import Slot
 from threadkeep.engine.threads import metadata
 
 CHECKPOINT_FIELDS = ("v", "ts", "updated_channels")
+_MAX_IN_ROW = 512 * 1024
+"""From this many bytes on, large values of metadata are stored outside of the rows."""
 _STATE = ("channel_values", "channel_versions", "versions_seen", "id")
 
 
@@ -61,14 +64,20 @@ class Put:
         self.fields = {name: given[name] for name in CHECKPOINT_FIELDS if name in given and name in kept}
         rest = {key: value for key, value in given.items() if key not in kept and key not in _STATE}
         self.rest = self.codec.dumps(rest) if rest else None
-        self.metadata = metadata.split(self.given_metadata)
-        self.labels = pack(self.metadata.labels)
-        pack([self.metadata.own, self.fields, self.versions, self.seen])
+        self.metadata = metadata.split(copy_containers(dict(self.given_metadata)))
+        self.labels, moved = pack(self.metadata.labels), dict[str, Any]()
+        body = pack([self.metadata.own, self.fields, self.versions, self.seen])
+        if len(self.labels) + len(body) > _MAX_IN_ROW:
+            self.metadata, moved = metadata.move_large(self.metadata)
+            self.labels = pack(self.metadata.labels)
         _check_names(
             (*self.values, *self.versions, *self.seen, *(name for inner in self.seen.values() for name in inner))
         )
         hash((*self.versions.values(), *(version for inner in self.seen.values() for version in inner.values())))
         self.encoded = {name: self.codec.encode(self.values[name]) for name in self.new_versions if name in self.values}
+        if moved:
+            self.values = {**self.values, metadata.LARGE_METADATA: None}
+            self.encoded[metadata.LARGE_METADATA] = joined_parts(pack(moved))
 
 
 @dataclass(slots=True)

@@ -166,7 +166,9 @@ class CheckpointStaging:
         entries = dict(before.entries) if before else {}
         for idx, channel, parts in op.writes:
             if before is None or idx not in before.entries or (idx < 0 and not op.only_new):
-                slot = self._draft.store_value(channel, parts, None, early=True)
+                written = self._find(op.ns, op.checkpoint) if parts.joined else None
+                like = written.slots.get(channel) if written else None
+                slot = self._draft.store_value(channel, parts, like, early=True)
                 entries[idx] = WriteEntry(channel, slot, parts.size, (op.path, op.run, op.time))
         if not entries or (before is not None and entries == before.entries):
             return

@@ -165,7 +165,7 @@ def item_line(lane: str, n: int, item: Item) -> dict[str, Any]:
 def read_item(line: Line) -> tuple[str, int, Item]:
     """Return the lane, number and content of an item."""
     data, elements = line.data("data"), line.count("elements", below=_GREATEST)
-    if len(data) > CHUNK or elements > max(1, len(data)):
+    if len(data) > CHUNK or (data and elements > len(data)):
         raise line.error(f"an item of {len(data)} bytes and {elements} elements")
     return line.text("lane"), line.count("n", below=_GREATEST), Item(data, elements)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from threadkeep.engine.log.msgpack import ENTRIES
+
 DEEPEST = 500
 
 
@@ -56,7 +58,7 @@ _COUNTED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 _EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
 _FIXED_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _NESTED = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
-_DOCUMENTS = frozenset(range(8))
+_DOCUMENTS = frozenset((*range(8), ENTRIES))
 """Extension codes whose payload is msgpack."""
 
 

@@ -22,7 +22,7 @@ from threadkeep.engine.cube import channels
 from threadkeep.engine.identity import CUBE, from_bytes, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log.codec import MSGPACK
 from threadkeep.engine.log.itemlog import Item
-from threadkeep.engine.log.msgpack import MAP
+from threadkeep.engine.log.msgpack import INTEGER, LARGE, MAP, TEXT
 from threadkeep.engine.threads.metadata import OWN
 from threadkeep.transfer.portable import format as lines
 from threadkeep.transfer.portable.msgpack import Span, children, spans
@@ -337,6 +337,12 @@ class Redaction:
 
     def _extension(self, out: bytearray, data: bytes, span: Span, context: _Context) -> None:
         """Redact an extension. Module, class and method stay, and of its data what the class needs to be rebuilt."""
+        if span.code == TEXT:
+            out[span.start : span.end] = b"x" * (span.end - span.start)
+            return
+        if span.code in (INTEGER, LARGE):
+            out[span.start : span.end] = bytes(span.end - span.start)
+            return
         inner = children(data, span)
         if span.code == _NUMPY:
             for each in inner[3:]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import ormsgpack
 
 from threadkeep.engine.log.codec import MSGPACK, Parts
-from threadkeep.engine.log.msgpack import MAP, WHOLE, header, object_end, read_header
+from threadkeep.engine.log.msgpack import MAP, header, object_end, read_header
 from threadkeep.engine.log.splitter import Splitter
 from threadkeep.transfer.sources.source import UnreadableError
 
@@ -142,12 +142,6 @@ def metadata(stored: Any) -> dict[str, Any]:
 
 def _as_bytes(stored: str | bytes) -> bytes:
     return stored.encode() if isinstance(stored, str) else stored
-
-
-def joined(parts: Parts) -> bytes:
-    """Return a value in one piece, as its serializer wrote it."""
-    data = b"".join(parts.parts)
-    return data if parts.kind == WHOLE else header(parts.kind, len(parts.parts)) + data
 
 
 def versions(plain: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

@@ -22,7 +22,7 @@ from threadkeep.engine.log.codec import MSGPACK, Parts
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header
 from threadkeep.engine.log.splitter import Splitter
 from threadkeep.engine.memories.vectors import pack_vector as packed_vector
-from threadkeep.transfer.sources.checkpoint_bytes import JSON, joined, metadata, packed, plain_value, versions
+from threadkeep.transfer.sources.checkpoint_bytes import JSON, metadata, packed, plain_value, versions
 from threadkeep.transfer.sources.langgraph_sqlite import encoded
 from threadkeep.transfer.sources.langgraph_store import StoreTableMemories
 from threadkeep.transfer.sources.postgres_server import PostgresRows
@@ -299,7 +299,7 @@ def _with_pending(given: Mapping[str, Any], sends: Parts | None) -> tuple[str, b
     if sends is not None and sends.tag == JSON:
         return JSON, json.dumps(others | {_PENDING: json.loads(sends.parts[0])}).encode()
     entries = [packed(key) + packed(value) for key, value in others.items()]
-    entries.append(packed(_PENDING) + (joined(sends) if sends is not None else header(LIST, 0)))
+    entries.append(packed(_PENDING) + (sends.data if sends is not None else header(LIST, 0)))
     return MSGPACK, header(MAP, len(entries)) + b"".join(entries)
 
 

@@ -1,0 +1,130 @@
+"""Pack values as LangGraph's serializer does, byte for byte, and also what it cannot pack: text with lone surrogates.
+
+LangGraph's msgpack replaces a lone surrogate by `?`, and refuses one in a key. Here such a text is an extension object
+with its bytes, and a dict with such a key an extension object with its keys and values. Integers of more than 64 bits
+are packed too where the caller asks for it (metadata, which the official savers store as JSON).
+
+A value may be changed by another thread while it is packed. Plain data is packed in one call that holds the GIL. If
+there are objects in it, Python code runs in between: then its containers are copied first, each in one step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import ormsgpack
+from langgraph.checkpoint.serde import jsonplus
+
+from threadkeep.engine.log.msgpack import ENTRIES, INTEGER, LARGE, TEXT
+
+_OPTIONS = jsonplus._option & ~ormsgpack.OPT_REPLACE_SURROGATES  # noqa: SLF001 - not public
+_LEAVES = frozenset((bool, int, float, str, bytes, type(None)))
+
+
+@dataclass(frozen=True, slots=True)
+class LargeValue:
+    """Stands for a value of metadata that is stored outside of its row: the tag and a digest of it, and its size."""
+
+    tag: bytes
+    digest: bytes
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes"
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as msgpack. TypeError, as from LangGraph's serializer, if it cannot be packed."""
+    try:
+        return ormsgpack.packb(value, option=_OPTIONS)
+    except ormsgpack.MsgpackEncodeError as error:
+        if "Recursion" in str(error):
+            raise
+    copy = copy_containers(value)
+    try:
+        return ormsgpack.packb(copy, default=_default, option=_OPTIONS)
+    except ormsgpack.MsgpackEncodeError as error:
+        if "surrogates" not in str(error):
+            raise
+    return ormsgpack.packb(_escape(copy), default=_default, option=_OPTIONS)
+
+
+def encode_metadata(value: Any) -> bytes:
+    """Return a value as msgpack, with integers of any size."""
+    try:
+        return encode(value)
+    except ormsgpack.MsgpackEncodeError as error:
+        if "64-bit" not in str(error):
+            raise
+    return encode(_escape_integers(value))
+
+
+_official_default = FunctionType(
+    jsonplus._msgpack_default.__code__,  # noqa: SLF001
+    {**vars(jsonplus), "_msgpack_enc": encode},
+)
+"""LangGraph's function for objects, with this module's `encode` for what is in them."""
+
+
+def _default(value: Any) -> Any:
+    if type(value) is LargeValue:
+        return ormsgpack.Ext(LARGE, value.tag + value.digest + value.size.to_bytes(4))
+    return _official_default(value)
+
+
+def copy_containers(value: Any) -> Any:
+    """Copy a value's lists, tuples and dicts; each is read in one step, so it has the elements of one moment."""
+    if isinstance(value, list) or type(value) is tuple:
+        value = list(value)
+        return value if _LEAVES.issuperset(map(type, value)) else [copy_containers(each) for each in value]
+    if isinstance(value, dict):
+        value = dict.copy(value)
+        if not _LEAVES.issuperset(map(type, value.values())):
+            return {key: copy_containers(each) for key, each in value.items()}
+    return value
+
+
+def _escape(value: Any) -> Any:
+    """Replace text with lone surrogates, and dicts with such keys, by extension objects."""
+    if isinstance(value, str):
+        return value if _is_unicode(value) else ormsgpack.Ext(TEXT, value.encode("utf-8", "surrogatepass"))
+    if isinstance(value, list):
+        return [_escape(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if all(not isinstance(key, str) or _is_unicode(key) for key in value):
+        return {key: _escape(each) for key, each in value.items()}
+    return ormsgpack.Ext(ENTRIES, encode([each for entry in value.items() for each in entry]))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _escape_integers(value: Any) -> Any:
+    kind = type(value)
+    if kind is int and not -(1 << 63) <= value < 1 << 64:
+        return ormsgpack.Ext(INTEGER, value.to_bytes(value.bit_length() // 8 + 1, signed=True))
+    if kind is list or kind is tuple:
+        return [_escape_integers(each) for each in list(value)]
+    return {key: _escape_integers(each) for key, each in value.copy().items()} if kind is dict else value
+
+
+def decode_extension(code: int, data: bytes, unpack: Any) -> Any:
+    """Return the value of one of this module's extension objects; None if the code is another one."""
+    if code == TEXT:
+        return data.decode("utf-8", "surrogatepass")
+    if code == INTEGER:
+        return int.from_bytes(data, signed=True)
+    if code == LARGE:
+        return LargeValue(data[:8], data[8:24], int.from_bytes(data[24:]))
+    if code == ENTRIES:
+        flat = iter(unpack(data))
+        return dict(zip(flat, flat, strict=True))
+    return None
