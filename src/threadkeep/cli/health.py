@@ -14,7 +14,7 @@ from rich.text import Text
 
 from threadkeep.cli.app import NEGATIVE, app, open_keep
 from threadkeep.cli.options import CHECKPOINT_HELP, DryRun, Json, Kind, OneThread, Prefix, Tenant, Thread, Url, Yes
-from threadkeep.cli.output import format_size, one_line, plural, print_result, progress_bar, skipped_lines, table
+from threadkeep.cli.output import damaged_lines, format_size, one_line, plural, print_result, progress_bar, skipped_lines, table
 from threadkeep.engine.health.repair import RepairResult
 from threadkeep.engine.health.thread_scan import Problem
 from threadkeep.engine.health.verify import VerifyResult
@@ -162,4 +162,5 @@ def compact(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None
 def _compact_lines(result: CompactResult) -> Iterator[RenderableType]:
     yield f"freed {plural(result.items, 'item')} of {plural(result.threads, 'thread')}"
     yield f"{format_size(result.bytes_before)} before, {format_size(result.bytes_after)} after"
+    yield from damaged_lines(result.damaged)
     yield from skipped_lines(result.skipped)

@@ -76,7 +76,10 @@ def _check_type(name: str, value: Any, kind: type, what: str, *, required: bool 
 
 @dataclass(frozen=True, slots=True)
 class PrunedThread:
-    """What one thread loses: checkpoints and newly hidden ones as (namespace, id), writes, and bytes."""
+    """What one thread loses: checkpoints and newly hidden ones as (namespace, id), writes, and bytes.
+
+    `damaged` are its damaged checkpoints, which stay.
+    """
 
     id: str
     kind: str
@@ -85,14 +88,16 @@ class PrunedThread:
     hidden: tuple[CheckpointKey, ...]
     writes: int
     bytes: int
+    damaged: tuple[CheckpointKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
     """What a prune removed, or would remove in a dry run: the threads that change, and their totals.
 
-    `examined` counts all threads that were examined; it is 0 if the thread does not exist. `skipped` lists damaged
-    threads, which a prune of all threads leaves unchanged.
+    `examined` counts all threads that were examined; it is 0 if the thread does not exist. `damaged` lists threads with
+    damaged checkpoints: these stay, and nothing is freed before `repair` has run. `skipped` lists threads whose own row
+    is damaged, which a prune of all threads leaves unchanged.
     """
 
     dry_run: bool
@@ -104,6 +109,7 @@ class PruneResult:
     writes: int
     bytes: int
     skipped: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,12 @@ class SweepResult:
 
 
 def prune_result(
-    threads: Iterable[PrunedThread], *, examined: int, dry_run: bool, skipped: Iterable[str] = ()
+    threads: Iterable[PrunedThread],
+    *,
+    examined: int,
+    dry_run: bool,
+    skipped: Iterable[str] = (),
+    damaged: Iterable[str] = (),
 ) -> PruneResult:
     """Return the result for these threads, with totals."""
     threads = tuple(threads)
@@ -135,6 +146,7 @@ def prune_result(
         writes=sum(each.writes for each in threads),
         bytes=sum(each.bytes for each in threads),
         skipped=tuple(skipped),
+        damaged=tuple(damaged),
     )
 
 
