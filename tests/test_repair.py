@@ -409,8 +409,8 @@ def test_what_cannot_be_repaired_is_reported(tmp_path: Path) -> None:
         rows.execute(
             "UPDATE tk_threads SET nexts = :bad WHERE thread = :number", {"number": rows.number, "bad": b"\xff"}
         )  # type: ignore[attr-defined]
-        with pytest.raises(Corrupt, match="Restore it from a backup"):
-            keep.repair("row")
+        assert "nexts" in keep.repair("row").thread_row
+        assert keep.verify("row").ok
         spoil(rows_opener(url)(keep, "t"), id_of(states[0]))
         other = StateGraph(State).add_node("else", lambda state: {}).add_edge(START, "else").compile()
         with pytest.raises(ValueError, match="not the thread's graph"):

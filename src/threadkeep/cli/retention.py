@@ -30,7 +30,16 @@ from threadkeep.cli.options import (
     Yes,
     key_value,
 )
-from threadkeep.cli.output import damaged_lines, format_size, one_line, plural, print_result, progress_bar, skipped_lines, table
+from threadkeep.cli.output import (
+    damaged_lines,
+    format_size,
+    one_line,
+    plural,
+    print_result,
+    progress_bar,
+    skipped_lines,
+    table,
+)
 from threadkeep.engine.threads import retention
 from threadkeep.engine.threads.retention import PrunedThread
 from threadkeep.errors import Missing

@@ -19,8 +19,10 @@ from threadkeep.work import OnProgress, Progress, Work, change, read, with_progr
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """What `compact` freed. `damaged` lists threads with damaged checkpoints: of these, nothing is freed before `repair`
-    has run. `skipped` lists threads whose own row is damaged.
+    """What `compact` freed.
+
+    `damaged` lists threads with damaged checkpoints: of these, nothing is freed before `repair` has run. `skipped`
+    lists threads whose own row is damaged.
 
     The bytes are those of the whole storage if it reports them (SQLite, PostgreSQL), otherwise those of the threads.
     """

@@ -71,9 +71,9 @@ async def diff(
 ) -> Diff:
     """Return what checkpoint `b` (the latest by default) changed compared with `a`. Both are given as for `show`.
 
-    With `other_thread`, `b` is a checkpoint of that thread. What is damaged cannot be compared: see `Diff.damaged`. Raise
-    Missing if a thread or checkpoint does not exist. Values that both share in storage are not read. Up to five round
-    trips for each thread.
+    With `other_thread`, `b` is a checkpoint of that thread. What is damaged cannot be compared: see `Diff.damaged`.
+    Raise Missing if a thread or checkpoint does not exist. Values that both share in storage are not read. Up to five
+    round trips for each thread.
     """
     first, second, namespace = as_optional_id(a, "a"), as_optional_id(b, "b"), as_id(ns, "ns")
     one = await thread_key(session, thread_id, kind)

@@ -22,6 +22,7 @@ from threadkeep.engine.health.requests import (
     ThreadEntry,
     UnreadableRow,
     decode_lossy,
+    fixed_columns,
     read_each_row,
 )
 from threadkeep.engine.identity import CUBE, GRAPH, from_bytes, to_bytes, unpack_id
@@ -82,6 +83,7 @@ def _inspect_thread(db: SqlContext, request: InspectThread) -> InspectedThread:
         runs=frozenset(runs),
         unreadable=(*bad_threads, *bad_checkpoints, *bad_writes),
         index_errors=tuple(problems),
+        fixed=fixed_columns(row[4], row[5], row[7], row[11]),
     )
 
 

@@ -31,8 +31,8 @@ from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.thread_rows import (
     CheckpointKey,
-    ThreadRows,
     DamagedWrites,
+    ThreadRows,
     find_checkpoint,
     is_send_path,
     load_slots,
@@ -87,8 +87,8 @@ class ActivityRow:
 class Activity:
     """Writes over many threads; rows with the most writes come first.
 
-    `threads` and `checkpoints` are the numbers that were read. `damaged` has the ids of threads with damaged rows, which
-    do not count; `skipped` those of threads that cannot be read at all.
+    `threads` and `checkpoints` are the numbers that were read. `damaged` has the ids of threads with damaged rows,
+    which do not count; `skipped` those of threads that cannot be read at all.
     """
 
     since: datetime | None

@@ -99,9 +99,7 @@ def _starts_thread(reader: ThreadReader, record: CheckpointRecord) -> bool:
 def _first_holder(
     reader: ThreadReader, ancestors: list[CheckpointRecord], path: Path
 ) -> tuple[CheckpointRecord, Path, str | None]:
-    """The oldest of these checkpoints that has the value, without a gap; the value's path there; the damage that ended
-    the search, if any.
-    """
+    """The oldest of these checkpoints that has the value without a gap, its path there, and damage that was met."""
     channel, first = str(path[0]), ancestors[0]
     for parent in ancestors[1:]:
         if channel not in reader.channels(parent):

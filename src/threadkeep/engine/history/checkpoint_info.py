@@ -58,8 +58,8 @@ class CheckpointInfo:
     its parent; their values are not compared. `bytes` is the size of its row alone. `forked_from` comes from its
     metadata.
 
-    `damaged` says what is wrong with the checkpoint's row, or with writes on it; None if they can be read. If the row is
-    damaged, the other fields are what its columns say: each of them may be wrong, except the namespace and the id.
+    `damaged` says what is wrong with the checkpoint's row, or with writes on it; None if they can be read. If the row
+    is damaged, the other fields are what its columns say: each of them may be wrong, except the namespace and the id.
     """
 
     thread: str
@@ -91,8 +91,8 @@ class CheckpointInfo:
 class WriteInfo:
     """A write stored on a checkpoint, with its value as plain data. `node` is None if it is not known.
 
-    `damaged` says why the value cannot be read; then it is None. If the whole row of a task cannot be read, there is one
-    such write for it, without a channel.
+    `damaged` says why the value cannot be read; then it is None. If the whole row of a task cannot be read, there is
+    one such write for it, without a channel.
     """
 
     task: str
@@ -205,7 +205,9 @@ class ThreadReader:
     def _check_items(self, slots: Iterable[Slot]) -> None:
         """Raise Corrupt if an item of these slots was read and is damaged."""
         for at in self._damaged_items:
-            if any(lane == at.lane and start <= at.n < start + length for s in slots for lane, start, length in s.ranges):
+            if any(
+                lane == at.lane and start <= at.n < start + length for s in slots for lane, start, length in s.ranges
+            ):
                 raise Corrupt(self._damaged_items[at])
 
     def _check_delta_ancestors(self, record: CheckpointRecord, name: str) -> None:
@@ -354,7 +356,9 @@ class ThreadReader:
         """Describe the writes on a checkpoint that cannot be read: one info for each task."""
         found = self.damaged_writes(key)
         return [
-            WriteInfo(task, None, "", 0, "", None, utc_time(each.row.time if each.row is not None else 0), None, each.reason)
+            WriteInfo(
+                task, None, "", 0, "", None, utc_time(each.row.time if each.row is not None else 0), None, each.reason
+            )
             for task, each in sorted(found.items())
         ]
 

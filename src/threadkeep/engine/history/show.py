@@ -47,8 +47,8 @@ class CheckpointView:
     the nodes that would run, as far as stored data shows; tasks that already finished are left out if the checkpoint
     has no child.
 
-    `damaged` has the channels that cannot be read, with the reason; they are not in `values`. If the checkpoint's own row
-    is damaged (`checkpoint.damaged`), there are no values, and the status is `damaged`.
+    `damaged` has the channels that cannot be read, with the reason; they are not in `values`. If the checkpoint's own
+    row is damaged (`checkpoint.damaged`), there are no values, and the status is `damaged`.
     """
 
     checkpoint: CheckpointInfo

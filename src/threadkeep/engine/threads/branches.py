@@ -284,8 +284,9 @@ def _lineage_only(thread: ThreadRows, target: CheckpointRecord) -> PruneSelectio
 
 
 def _check_lineage(thread: ThreadRows, target: CheckpointRecord) -> None:
-    """Raise Corrupt if the new thread would lack something that is damaged: writes on the target, or what is needed
-    to rebuild its delta channels. Other damaged ancestors are left out, as if they had been pruned.
+    """Raise Corrupt if the new thread would lack damaged writes on the target, or what its delta channels need.
+
+    Other damaged ancestors are left out, as if they had been pruned.
     """
     ancestors = list(lineage(thread, target))
     damaged = thread.damaged_keys()
@@ -294,7 +295,9 @@ def _check_lineage(thread: ThreadRows, target: CheckpointRecord) -> None:
         needs += [(each.row.ns, each.row.parent or "") for each in ancestors]
     for key in needs:
         if key in damaged:
-            raise Corrupt(f"checkpoint {key[1]!r} of {thread.head.where}, or a write on it, is damaged: repair it first")
+            raise Corrupt(
+                f"checkpoint {key[1]!r} of {thread.head.where}, or a write on it, is damaged: repair it first"
+            )
 
 
 def _copied(

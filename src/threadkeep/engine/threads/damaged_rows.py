@@ -28,7 +28,7 @@ async def load_rows(heads: Heads, key: ThreadKey) -> ThreadRows | None:
         scan = scan_thread(key, await InspectThread(key))
         if not scan.inspected.exists:
             return None
-        if scan.row is None:
+        if scan.row is None or any(each.checkpoint is None and each.item is None for each in scan.problems):
             raise
         scan.cache.era = heads.era
         return rows_of_scan(scan)

@@ -102,20 +102,22 @@ def _place(found: ScannedCheckpoint) -> _CheckpointAt:
 def _matches(found: ScannedCheckpoint, wanted: Mapping[str, Any], damaged: dict[_CheckpointAt, str]) -> bool:
     """Whether a checkpoint matches a filter. One that cannot be read does not, and is added to `damaged`."""
     row, where = found.row, f"thread {found.key.id!r}"
+    if found.damaged is not None:
+        damaged[_place(found)] = _message(_place(found), found.damaged)
+        return False
+    if not wanted:
+        return True
     try:
-        if found.damaged is not None:
-            raise Corrupt(found.damaged)
-        if not wanted:
-            return True
         labels, own = unpack_labels(row.labels, found.labels, where), unpack_own_metadata(row, where)
     except Corrupt as error:
-        damaged[_place(found)] = _message(found.key, row.ns, row.id, error)
+        damaged[_place(found)] = _message(_place(found), str(error))
         return False
     return metadata.matches(metadata.of_row(row, labels, own), wanted)
 
 
-def _message(key: ThreadKey, ns: str, id: str | None, error: Corrupt) -> str:
-    return f"checkpoint {id!r} of namespace {ns!r} in thread {key.id!r} is damaged and left out: {error}"
+def _message(at: _CheckpointAt, reason: str) -> str:
+    key, ns, id = at
+    return f"checkpoint {id!r} of namespace {ns!r} in thread {key.id!r} is damaged and left out: {reason}"
 
 
 async def _load_states(
@@ -142,8 +144,8 @@ async def _get_intact(
         return await get_many(heads, codec, key, tuple(refs))
     except Corrupt as error:
         if len(refs) == 1:
-            ns, id = refs[0].ns, refs[0].id or ""
-            damaged[(key, ns, id)] = _message(key, ns, id, error)
+            at = (key, refs[0].ns, refs[0].id or "")
+            damaged[at] = _message(at, str(error))
             return []
     half = len(refs) // 2
     first = await _get_intact(heads, codec, key, refs[:half], damaged)

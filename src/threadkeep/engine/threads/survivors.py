@@ -7,7 +7,8 @@ nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from threadkeep.engine.commit import with_top
@@ -43,8 +44,8 @@ class PruneSelection(NamedTuple):
 
     visible: set[CheckpointKey]
     keeps_write: Callable[[CheckpointKey, WriteEntry], bool]
-    hidden: Set[CheckpointKey] = frozenset()
-    dropped: Set[CheckpointKey] = frozenset()
+    hidden: AbstractSet[CheckpointKey] = frozenset()
+    dropped: AbstractSet[CheckpointKey] = frozenset()
 
 
 class Survivors(NamedTuple):
@@ -158,7 +159,7 @@ def _repack(thread: ThreadRows, left: Sequence[TaskWrites]) -> dict[TaskKey, Tas
 
 
 def _surviving_row(
-    thread: ThreadRows, key: CheckpointKey, removed: Set[CheckpointKey], *, hidden: bool
+    thread: ThreadRows, key: CheckpointKey, removed: AbstractSet[CheckpointKey], *, hidden: bool
 ) -> CheckpointRow:
     """A row that stays. It loses a parent that is removed, but not one that never existed."""
     row = thread.records[key].row
