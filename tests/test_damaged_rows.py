@@ -536,6 +536,9 @@ def test_a_thread_row_that_cannot_be_read_is_rebuilt(tmp_path: Path) -> None:
         assert after == before._replace(epoch=after.epoch, rev=after.rev)
         assert keep.verify().ok
         assert values_of(keep.checkpointer)["text"] == text_of(NEWEST)
+        apsw.Connection(str(tmp_path / "keep.db")).execute("UPDATE tk_threads SET nexts = x'80'")
+        assert keep.delete("t") is True
+        assert keep.verify().ok
 
 
 def test_repair_leaves_the_row_of_every_kind_of_thread_alone(keep: threadkeep.Keep, url: str) -> None:

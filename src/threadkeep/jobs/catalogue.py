@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from threadkeep.clock import nonce, now_ms
+from threadkeep.engine.health.verify import stored_thread_key
 from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind
 from threadkeep.engine.threads import catalogue, prune
 from threadkeep.engine.threads import copy as engine_copy
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.metadata import as_filter
+from threadkeep.errors import Corrupt
 from threadkeep.session import Session
 from threadkeep.work import Work, change, read
 
@@ -59,12 +61,15 @@ async def thread(session: Session, thread_id: str, *, kind: str | None = None) -
 
 
 def delete(session: Session, thread_id: str, *, kind: str | None = None) -> Work[bool]:
-    """Delete a thread and everything in it. Return whether it existed.
+    """Delete a thread and everything in it, even if its row is damaged. Return whether it existed.
 
     Raise ValueError if there is a thread of each kind with this id and `kind` is not given. Two round trips; one more
     without `kind`.
     """
-    key = yield from _find(session, thread_id, kind)
+    try:
+        key = yield from _find(session, thread_id, kind)
+    except Corrupt:
+        key = yield from read(lambda: stored_thread_key(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind)))
     if key is not None:
         yield from change(key, lambda: prune.delete(session.heads, key))
     return key is not None
