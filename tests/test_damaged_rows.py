@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,9 @@ from typing import Any
 
 import apsw
 import pytest
+from langchain_core.messages import HumanMessage
 
+import rich_threads
 import threadkeep
 from checkpoint_chains import Chain, config, list_ids, values_of
 from damage import MemoryRows, SqlRows, StoredRows, flip_byte, rows_opener
@@ -558,6 +561,69 @@ def test_repair_leaves_the_row_of_every_kind_of_thread_alone(keep: threadkeep.Ke
     saver.prune(["delta"])
     for info in keep.threads():
         assert keep.repair(info.id, dry_run=True).thread_row == (), info.id
+
+
+# --- any damage
+
+
+def spoil_anything(rows: StoredRows, chance: random.Random) -> None:
+    """Flip a bit of an item, except a name, or of a row; or delete the item."""
+    items, where = rows.items(), chance.random()
+    if where < 0.4:
+        at = chance.choice([at for at in items if at.lane != NAMES])
+        rows.set_item(at, chance.choice([None, flip_byte(items[at], chance.random())]))
+    elif where < 0.7:
+        row = chance.choice(rows.checkpoints())
+        rows.set_checkpoint(row, row._replace(body=flip_byte(row.body, chance.random())))
+    else:
+        task = chance.choice(rows.writes())
+        rows.set_writes(task, task._replace(body=flip_byte(task.body, chance.random())))
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_whatever_is_damaged_what_is_shown_is_right_and_what_is_left_after_a_discard_is_intact(delta: bool) -> None:
+    rows_of, chance = rows_opener("memory://"), random.Random(7)
+    with threadkeep.open("memory://") as keep:
+        saver = keep.checkpointer
+        if delta:
+            graph = delta_graph(saver, frequency=3)
+            for n in range(3):
+                graph.invoke({"messages": [HumanMessage(f"question {n} " * 30, id=f"h{n}")]}, config("t"))
+        else:
+            rich_threads.write_thread(keep, "t")
+        right = {(each.ns, each.id): keep.show("t", each.id, ns=each.ns).values for each in keep.log("t")}
+        stored = {
+            (each.config["configurable"]["checkpoint_ns"], each.checkpoint["id"]): each for each in every(saver, "t")
+        }
+        hidden = 0
+        for n in range(20):
+            thread = f"t{n}"
+            keep.copy("t", thread)
+            for _ in range(chance.choice([1, 1, 2, 4])):
+                spoil_anything(rows_of(keep, thread), chance)
+            keep._session.heads.clear()
+            assert {(each.ns, each.id) for each in keep.tree(thread).checkpoints} == right.keys()
+            for each in keep.log(thread):
+                shown, expected = keep.show(thread, each.id, ns=each.ns), right[(each.ns, each.id)]
+                if shown.status != "damaged":
+                    assert shown.values == {name: v for name, v in expected.items() if name not in shown.damaged}
+                    assert keep.diff(thread, each.id, None, ns=each.ns).b.thread == thread
+                hidden += len(expected) - len(shown.values)
+            for found in every(saver, thread):
+                place = found.config["configurable"]
+                whole = stored[(place["checkpoint_ns"], place["checkpoint_id"])]
+                assert (found.checkpoint, found.pending_writes) == (whole.checkpoint, whole.pending_writes)
+            assert keep.sizes(thread_id=thread).threads == 1
+            before = rows_of(keep, thread).items().keys()
+            damaged = keep.prune(thread, policy=threadkeep.Policy(keep_last=2)).damaged
+            assert not damaged or rows_of(keep, thread).items().keys() == before
+            keep.repair(thread, discard=True)
+            assert keep.verify(thread if keep.thread(thread) else "t").problems == []
+        assert hidden > 20
+
+
+def every(saver: Any, thread: str) -> list[Any]:
+    return list(saver.list({"configurable": {"thread_id": thread}}))
 
 
 # --- rows that the storage itself cannot parse

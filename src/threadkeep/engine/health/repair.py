@@ -91,8 +91,7 @@ async def repair(heads: Heads, key: ThreadKey, options: RepairOptions, replay: R
         return RepairResult(key.id, key.kind, options.ns, None, assumptions=[more], thread_row=row.columns)
     step = _discard_all(heads, key, options) if options.discard else _rebuild_one(heads, key, options, replay)
     repaired = await step
-    changes = repaired.damaged is not None or bool(repaired.discarded)
-    if (key.kind == CUBE or not options.discard) and not (dry_run and changes):  # a cube's status is in its values
+    if not (dry_run and (repaired.damaged is not None or repaired.discarded or repaired.discarded_writes)):
         after = await repair_thread_row(heads, key, nonce + TRIES, dry_run=dry_run)
         row = row._replace(columns=tuple(dict.fromkeys(row.columns + after.columns)))
     return replace(repaired, thread_row=row.columns)

@@ -36,6 +36,8 @@ write_rows        rows of tasks' writes, with the small values in them
 shared            names, range lists, labels and shapes
 unused            items that nothing refers to any more
 """
+_IMPLAUSIBLE = 1 << 40
+"""An item that says that it holds so many bytes is damaged."""
 _MAX_ITEMS = 8192
 """The number of items that one request measures."""
 
@@ -141,10 +143,12 @@ class ItemTotals:
         """Return an item as `add` takes it. A damaged one, whose full size is not known, counts as it is stored."""
         lane, n, length, beginning = item
         try:
-            return lane, n, length, full_length(length, beginning, "it")
+            full = full_length(length, beginning, "it")
         except Corrupt:
-            self.damaged += 1
-            return lane, n, length, length
+            full = -1
+        if not 0 <= full < _IMPLAUSIBLE:
+            self.damaged, full = self.damaged + 1, length
+        return lane, n, length, full
 
     def add(self, items: Iterable[tuple[int, int, int, int]]) -> None:
         """Add items as (lane, n, stored, full). Within a lane, numbers only grow."""
