@@ -18,6 +18,7 @@ from langchain_core.messages import HumanMessage
 
 import rich_threads
 import threadkeep
+import valkey_servers
 from checkpoint_chains import Chain, config, list_ids, values_of
 from damage import MemoryRows, SqlRows, StoredRows, flip_byte, rows_opener
 from sync_async import Caller
@@ -135,7 +136,7 @@ def rows(keep: threadkeep.Keep, url: str) -> StoredRows:
 
 
 @damages
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 async def test_verbs_show_a_damaged_checkpoint_as_damaged_and_go_on(
     keep: threadkeep.Keep, url: str, rows: StoredRows, way: str, call: Caller
 ) -> None:
@@ -267,7 +268,7 @@ def test_a_delta_channel_that_is_rebuilt_through_damage_is_damaged(keep: threadk
 
 
 @damages
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 async def test_a_damaged_checkpoint_is_never_replaced_by_another(
     keep: threadkeep.Keep,
     url: str,
@@ -334,7 +335,7 @@ async def test_a_put_on_a_damaged_checkpoint_fails_alone(keep: threadkeep.Keep, 
 
 
 @damages
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("verb", ["prune", "policy", "drop_idle", "delete_for_runs", "compact"])
 def test_what_removes_checkpoints_keeps_a_damaged_one_and_all_that_it_needs(
     keep: threadkeep.Keep, url: str, rows: StoredRows, verb: str, way: str
@@ -401,7 +402,7 @@ def test_branches_start_at_intact_checkpoints_only(keep: threadkeep.Keep, url: s
 
 
 @damages
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("id", [TARGET, NEWEST])
 async def test_after_a_discard_everything_works_again(
     keep: threadkeep.Keep, url: str, way: str, id: str, call: Caller
@@ -496,6 +497,7 @@ def test_a_parent_that_is_gone_is_forgotten(keep: threadkeep.Keep, url: str, row
     assert keep.checkpointer.get_tuple(config("t", AFTER)).parent_config is None  # type: ignore[union-attr]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "columns", [{"checkpoints": 77}, {"writes": 0, "status": "error"}, {"top": BEFORE}, {"bytes": 3}, {"nexts": (1,)}]
 )
@@ -596,7 +598,7 @@ def test_whatever_is_damaged_what_is_shown_is_right_and_what_is_left_after_a_dis
             (each.config["configurable"]["checkpoint_ns"], each.checkpoint["id"]): each for each in every(saver, "t")
         }
         hidden = 0
-        for n in range(20):
+        for n in range(12):
             thread = f"t{n}"
             keep.copy("t", thread)
             for _ in range(chance.choice([1, 1, 2, 4])):
@@ -619,7 +621,7 @@ def test_whatever_is_damaged_what_is_shown_is_right_and_what_is_left_after_a_dis
             assert not damaged or rows_of(keep, thread).items().keys() == before
             keep.repair(thread, discard=True)
             assert keep.verify(thread if keep.thread(thread) else "t").problems == []
-        assert hidden > 20
+        assert hidden > 10
 
 
 def every(saver: Any, thread: str) -> list[Any]:
@@ -645,22 +647,22 @@ def test_malformed_columns_hide_no_other_row(tmp_path: Path, column: str, caplog
         assert values_of(keep.checkpointer, id=NEWEST)["text"] == text_of(NEWEST)
 
 
-def test_a_malformed_row_of_valkey_hides_no_other_row(
-    keep: threadkeep.Keep, url: str, rows: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    if not url.startswith("valkey"):
-        pytest.skip("other backends have columns")
-    field = next(name for name in rows._fields() if name[:1] == b"c" and name.endswith(TARGET.encode()))
-    for value in (b"", b"no numbers", b"1,2,3\n:\xc1"):
-        rows._set(field, value)
-        keep._session.heads.clear()
-        caplog.clear()
-        assert [each.id for each in keep.log("t") if each.damaged] == [TARGET]
-        assert list_ids(keep.checkpointer) == [id for id in ALL if id != TARGET]
-        assert len(caplog.records) == 1
-        assert keep.compact().damaged == ["t"]
-    assert keep.repair("t", discard=True).discarded == [("", TARGET)]
-    assert keep.verify().problems == []
+def test_a_malformed_row_of_valkey_hides_no_other_row(caplog: pytest.LogCaptureFixture) -> None:
+    url = valkey_servers.shared().url()
+    with threadkeep.open(url) as keep:
+        put_chain(keep.checkpointer)
+        rows: Any = rows_opener(url)(keep, "t")
+        field = next(name for name in rows._fields() if name[:1] == b"c" and name.endswith(TARGET.encode()))
+        for value in (b"", b"no numbers", b"1,2,3\n:\xc1"):
+            rows._set(field, value)
+            keep._session.heads.clear()
+            caplog.clear()
+            assert [each.id for each in keep.log("t") if each.damaged] == [TARGET]
+            assert list_ids(keep.checkpointer) == [id for id in ALL if id != TARGET]
+            assert len(caplog.records) == 1
+            assert keep.compact().damaged == ["t"]
+        assert keep.repair("t", discard=True).discarded == [("", TARGET)]
+        assert keep.verify().problems == []
 
 
 # --- the command line
