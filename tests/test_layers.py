@@ -160,7 +160,7 @@ PARTS_OF_ENGINE = {
     "log": "identity",
     "requests": "identity log",
     "commit": "identity log requests threads",
-    "threads": "commit cube identity log requests when",  # tags.py serves cube threads too
+    "threads": "commit cube health identity log requests when",  # tags.py serves cube threads, damaged_rows.py scans
     "cube": "commit health identity log requests threads",  # repair.py is a part of health's repair
     "memories": "identity",
     "history": "commit cube identity log requests threads",

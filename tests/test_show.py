@@ -450,21 +450,25 @@ def test_what_is_unchanged_is_not_read(tmp_path: Path) -> None:
         assert [each.path for one in keep.diff("t", "1").channels for each in one.changes] == ["x"]
         assert keep.blame("t", "x").introduced_in.id == "2"
         assert len(keep.log("t")) == 2
-        for look in (lambda: keep.show("t"), lambda: keep.blame("t", "large")):
-            with pytest.raises(Corrupt):
-                look()
+        shown = keep.show("t")
+        assert (shown.values, list(shown.damaged)) == ({"x": 2}, ["large"])
+        assert list(keep.diff("t", "1", "2").damaged) == []
+        with pytest.raises(Corrupt, match="missing"):
+            keep.blame("t", "large")
 
 
-def test_a_forged_row_is_corrupt_and_runs_nothing(tmp_path: Path) -> None:
+def test_a_forged_row_is_damaged_and_runs_nothing(tmp_path: Path) -> None:
     file = tmp_path / "keep.db"
     with threadkeep.open(f"sqlite:///{file}") as keep:
         Chain(keep.checkpointer).put({"x": 1}, id="1")
     with closing(apsw.Connection(str(file))) as database:
         database.execute("UPDATE tk_checkpoints SET body = ?", (b"\x00\x01\x02\x03\x04cos\nsystem\n",))
     with threadkeep.open(f"sqlite:///{file}") as keep:
-        for look in (keep.log, keep.show, keep.tree, lambda id: keep.diff(id, None), lambda id: keep.blame(id, "x")):
-            with pytest.raises(Corrupt):
-                look("t")
+        found = [*keep.log("t"), *keep.tree("t").checkpoints, keep.show("t").checkpoint, keep.diff("t", None).a]
+        assert [bool(each.damaged) for each in found] == [True] * 4
+        assert (keep.show("t").status, keep.show("t").values) == ("damaged", {})
+        with pytest.raises(Corrupt, match="checkpoint '1' .* is damaged"):
+            keep.blame("t", "x")
 
 
 def test_deep_values_are_shown_and_compared() -> None:

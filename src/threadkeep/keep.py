@@ -319,6 +319,7 @@ class Keep:
         *,
         ns: str = "",
         graph: Any = None,
+        discard: bool = False,
         dry_run: bool = False,
         kind: str | None = None,
     ) -> Work[RepairResult]:
@@ -326,17 +327,25 @@ class Keep:
 
         Without `checkpoint_id`, repair the newest checkpoint if it is damaged. Name an older one to repair that one:
         the branch becomes the latest checkpoint. With a compiled LangGraph `graph`, its channels apply the writes;
-        otherwise lists are concatenated, dicts are merged, and for anything else the last value counts. Nothing is
-        overwritten or removed. The result lists what had to be assumed. Raise Corrupt if nothing is left to build from,
-        Missing if the thread or checkpoint does not exist.
+        otherwise lists are concatenated, dicts are merged, and for anything else the last value counts. No checkpoint
+        is overwritten or removed. The result lists what had to be assumed.
+
+        With `discard`, nothing is rebuilt: remove the damaged checkpoint instead, or all damaged checkpoints and writes
+        of the thread if none is named. Checkpoints whose delta channels need a removed one are removed too.
+
+        In both cases, rebuild the thread's own row if it is damaged or its counters are wrong. Raise Corrupt if nothing
+        is left to build from, Missing if the thread or checkpoint does not exist, ValueError if `graph` and `discard`
+        are given.
         """
         ref, namespace = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
         id, thread_kind = as_id(thread_id, "thread_id"), as_kind(kind)
         key = yield from read(lambda: stored_thread_key(self._session.tenant, id, thread_kind))
         if key.kind == CUBE and (namespace or graph is not None):
             raise ValueError(f"thread {key.id!r} is a CubeLoop thread: it has neither namespaces nor a graph")
+        if discard and graph is not None:
+            raise ValueError("discard rebuilds nothing: it needs no graph")
         replay = self._graph_replay(graph) if graph is not None else None
-        options = engine_repair.RepairOptions(ref, namespace, BranchStamp(now_us(), nonce()), dry_run)
+        options = engine_repair.RepairOptions(ref, namespace, BranchStamp(now_us(), nonce()), dry_run, discard)
         return (yield from change(key, lambda: engine_repair.repair(self._session.heads, key, options, replay)))
 
     repair, arepair = keep_verb(_repair)

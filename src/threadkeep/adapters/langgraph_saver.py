@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import builtins
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import random
 from typing import Any, Self, Unpack, cast
@@ -36,6 +37,8 @@ from threadkeep.engine.threads.delta_history import ChannelHistory, delta_histor
 from threadkeep.engine.threads.ops import Put, PutWrites
 from threadkeep.keep import OpenOptions
 from threadkeep.session import Session
+
+_damage_logger = logging.getLogger("threadkeep.damage")
 
 
 class KeepSaver(BaseCheckpointSaver[Any]):
@@ -97,14 +100,16 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         """Yield the checkpoints of a thread, or of all threads if config is None, newest id first.
 
         They are read in slices: two round trips each, and one more per thread if there are several. Nothing is held
-        open between two checkpoints.
+        open between two checkpoints. A damaged checkpoint is left out, and a warning on the logger `threadkeep.damage`
+        names it.
         """
         query, codec = self._query(config, filter, before, limit), self._codec()
         return self._pages(query, codec)
 
     def _pages(self, query: listing.ListQuery | None, codec: Codec) -> Iterator[CheckpointTuple]:
         while query is not None:
-            states, query = self._session.runner.run(listing.page(self._session.heads, codec, query))
+            states, query, damaged = self._session.runner.run(listing.page(self._session.heads, codec, query))
+            _warn_of_damage(damaged)
             yield from map(_checkpoint_tuple, states)
 
     async def alist(
@@ -119,7 +124,8 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         heads, codec = self._session.heads, self._codec()
         query: listing.ListQuery | None = self._query(config, filter, before, limit)
         while query is not None:
-            states, query = await self._session.runner.arun(partial(listing.page, heads, codec, query))
+            states, query, damaged = await self._session.runner.arun(partial(listing.page, heads, codec, query))
+            _warn_of_damage(damaged)
             for state in states:
                 yield _checkpoint_tuple(state)
 
@@ -340,6 +346,11 @@ def _restrict_types(serde: Any, extra: Collection[tuple[str, ...]]) -> Any:
     if isinstance(serde, JsonPlusSerializer):
         return with_type_gate(serde).with_msgpack_allowlist(extra)
     return serde
+
+
+def _warn_of_damage(damaged: Iterable[str]) -> None:
+    for message in damaged:
+        _damage_logger.warning("%s; see `threadkeep verify` and `threadkeep repair`", message)
 
 
 def _optional_tuple(state: CheckpointState | None) -> CheckpointTuple | None:

@@ -27,6 +27,7 @@ from threadkeep.cli.options import (
 )
 from threadkeep.cli.output import (
     as_plain,
+    damaged_lines,
     format_size,
     format_time,
     plural,
@@ -105,7 +106,9 @@ def _trace_lines(writes: list[TracedWrite], *, values: bool) -> Iterator[Rendera
 def _trace_row(write: TracedWrite, task: str, *, values: bool, with_day: bool) -> list[object]:
     milliseconds = write.time.microsecond // 1000
     time = format_time(write.time) if with_day else f"{write.time:%H:%M:%S}.{milliseconds:03}"
-    row = [time, write.node or "-", task, write.idx, write.channel, format_size(write.size)]
+    row: list[object] = [time, write.node or "-", task, write.idx, write.channel, format_size(write.size)]
+    if write.damaged is not None:
+        row[4] = f"{write.channel} damaged".strip()
     return [*row, shorten(write.value, 40)] if values else row
 
 
@@ -152,6 +155,7 @@ def _activity_lines(result: Activity, by: _ActivityGroup) -> Iterator[Renderable
         yield Text()
     writes = f"{plural(result.writes, 'write')}, {format_size(result.bytes)}" if found else "no writes"
     yield Text(f"{writes} in {plural(result.threads, 'thread')} and {plural(result.checkpoints, 'checkpoint')}")
+    yield from damaged_lines(result.damaged)
     yield from skipped_lines(result.skipped)
 
 
@@ -196,6 +200,7 @@ def _size_lines(result: Sizes, by: _SizeTable | None) -> Iterator[RenderableType
             yield make(result)
             yield Text()
     yield from map(Text, _size_summary(result))
+    yield from damaged_lines(result.damaged)
     yield from skipped_lines(result.skipped)
 
 

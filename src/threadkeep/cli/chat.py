@@ -42,7 +42,15 @@ def heading(checkpoint: CheckpointInfo, status: str | None = None, next: Sequenc
         text.append(f"  {status}", STATUS_STYLES.get(status, ""))
     if next:
         text.append(f"  next: {one_line(', '.join(next))}")
+    if checkpoint.damaged is not None:
+        text.append(f"\n  damaged: {one_line(checkpoint.damaged)}", "red")
     return text
+
+
+def damaged_channel_lines(damaged: Mapping[str, str]) -> Iterator[Text]:
+    """Return a line for each channel that cannot be read."""
+    for name, reason in damaged.items():
+        yield Text(one_line(name), "bold").append(f": damaged: {one_line(reason)}", "not bold red")
 
 
 def checkpoint_lines(view: CheckpointView) -> Iterator[Text]:
@@ -58,6 +66,7 @@ def checkpoint_lines(view: CheckpointView) -> Iterator[Text]:
         yield Text()
     for name, value in others.items():
         yield _channel_line(name, value)
+    yield from damaged_channel_lines(view.damaged)
     yield from _special_write_lines(view)
     if view.delta:
         names = one_line(", ".join(view.delta))
@@ -93,7 +102,9 @@ def _channel_line(name: str, value: Any) -> Text:
 def _special_write_lines(view: CheckpointView) -> Iterator[Text]:
     """Render the interrupts that wait for an answer, and the errors."""
     for write in view.writes:
-        if write.channel not in _SPECIAL_WRITES:
+        if write.damaged is not None:
+            yield Text("damaged", STATUS_STYLES["error"]).append(f" write: {one_line(write.damaged)}", "default")
+        if write.damaged is not None or write.channel not in _SPECIAL_WRITES:
             continue
         word, status = _SPECIAL_WRITES[write.channel]
         for each in write.value if isinstance(write.value, list) else [write.value]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +13,18 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from threadkeep.cli.app import NEGATIVE, app, open_keep
+from threadkeep.cli.app import NEGATIVE, app, confirm, open_keep
 from threadkeep.cli.options import CHECKPOINT_HELP, DryRun, Json, Kind, OneThread, Prefix, Tenant, Thread, Url, Yes
-from threadkeep.cli.output import format_size, one_line, plural, print_result, progress_bar, skipped_lines, table
+from threadkeep.cli.output import (
+    damaged_lines,
+    format_size,
+    one_line,
+    plural,
+    print_result,
+    progress_bar,
+    skipped_lines,
+    table,
+)
 from threadkeep.engine.health.repair import RepairResult
 from threadkeep.engine.health.thread_scan import Problem
 from threadkeep.engine.health.verify import VerifyResult
@@ -23,6 +33,7 @@ from threadkeep.jobs.doctor import PROBLEM, Finding
 
 _VERDICT_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 _MOST_ROWS = 200
+_MOST_IDS = 5
 _CHECKED = {
     "thread": "threads",
     "checkpoint": "checkpoints",
@@ -89,19 +100,31 @@ def repair(
     ] = None,
     ns: Annotated[str, typer.Option("--ns", metavar="NAMESPACE", help="Subgraph namespace; '' is the root.")] = "",
     kind: Kind = None,
+    discard: Annotated[
+        bool,
+        typer.Option(
+            "--discard",
+            help="Remove the damaged checkpoint instead. Without CHECKPOINT, remove everything damaged in the thread.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
-    yes: Yes = False,  # noqa: ARG001 - nothing is destroyed, so nothing is asked; accepted for scripts
+    yes: Yes = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
-    """Rebuild a damaged checkpoint as a new branch. Nothing is overwritten or removed.
+    """Rebuild a damaged checkpoint as a new branch. Without --discard, no checkpoint is overwritten or removed.
 
     It is rebuilt from its intact parts, its ancestors and the stored writes. The output lists every assumption.
     """
     with open_keep(url, tenant, read_only=dry_run) as keep:
         compiled = _load_graph(graph) if graph else None
-        result = keep.repair(thread, checkpoint, ns=ns, graph=compiled, dry_run=dry_run, kind=kind)
+        run = partial(keep.repair, thread, checkpoint, ns=ns, graph=compiled, discard=discard, kind=kind)
+        if discard and not (dry_run or yes):
+            preview = run(dry_run=True)
+            if preview.discarded or preview.discarded_writes:
+                confirm(f"Remove {_discarded_text(preview)}?", yes=yes)
+        result = run(dry_run=dry_run)
     print_result(result, _repair_lines(result, dry_run=dry_run), as_json=json)
 
 
@@ -120,9 +143,25 @@ def _load_graph(reference: str) -> Any:
     return found if hasattr(found, "channels") or not callable(found) else found()
 
 
+def _discarded_text(result: RepairResult) -> str:
+    """Return what is removed, in words."""
+    checkpoints = [plural(len(result.discarded), "damaged checkpoint")] if result.discarded else []
+    tasks = plural(len(result.discarded_writes), "task")
+    writes = [f"the damaged writes of {tasks}"] if result.discarded_writes else []
+    ids = [id for _, id in result.discarded[:_MOST_IDS]] + ["…"] * (len(result.discarded) > _MOST_IDS)
+    named = f" ({one_line(', '.join(ids))})" if ids else ""
+    return f"{' and '.join(checkpoints + writes)}{named} of thread {one_line(result.thread)}"
+
+
 def _repair_lines(result: RepairResult, *, dry_run: bool) -> Iterator[RenderableType]:
-    if result.damaged is None:
-        yield "nothing to repair"
+    if result.thread_row:
+        verb = "would correct" if dry_run else "corrected"
+        yield Text(one_line(f"{verb} the thread's row: {', '.join(result.thread_row)}"))
+    if result.discarded or result.discarded_writes:
+        yield Text(f"{'would remove' if dry_run else 'removed'} {_discarded_text(result)}")
+    elif result.damaged is None:
+        if not result.thread_row:
+            yield "nothing to repair"
     elif dry_run:
         yield f"would repair {result.damaged}"
     else:
@@ -162,4 +201,5 @@ def compact(*, url: Url = None, tenant: Tenant = "", json: Json = False) -> None
 def _compact_lines(result: CompactResult) -> Iterator[RenderableType]:
     yield f"freed {plural(result.items, 'item')} of {plural(result.threads, 'thread')}"
     yield f"{format_size(result.bytes_before)} before, {format_size(result.bytes_after)} after"
+    yield from damaged_lines(result.damaged)
     yield from skipped_lines(result.skipped)

@@ -136,6 +136,11 @@ def skipped_lines(skipped: Iterable[str]) -> Iterator[Text]:
     return (Text(one_line(f"skipped damaged thread {id}: see threadkeep verify"), "yellow") for id in skipped)
 
 
+def damaged_lines(damaged: Iterable[str]) -> Iterator[Text]:
+    """Return a line for each thread with damaged rows, which a command left as they are."""
+    return (Text(one_line(f"thread {id} is damaged in part: see threadkeep verify"), "yellow") for id in damaged)
+
+
 def shorten(value: Any, width: int = 80) -> str:
     """Return a value on one line of at most `width` characters."""
     text = value if isinstance(value, str) else json.dumps(as_plain(value), ensure_ascii=False)

@@ -32,7 +32,16 @@ from threadkeep.cli.options import (
     Yes,
     key_value,
 )
-from threadkeep.cli.output import format_size, one_line, plural, print_result, progress_bar, skipped_lines, table
+from threadkeep.cli.output import (
+    damaged_lines,
+    format_size,
+    one_line,
+    plural,
+    print_result,
+    progress_bar,
+    skipped_lines,
+    table,
+)
 from threadkeep.engine.threads import retention
 from threadkeep.engine.threads.retention import PrunedThread
 from threadkeep.errors import Missing
@@ -146,7 +155,12 @@ def _prune(
             return keep.prune(policy=policies, kind=kind, dry_run=dry_run, on_progress=on_progress)
         results = [keep.prune(id, policy=policies, kind=kind, dry_run=dry_run) for id in ids]
     pruned_threads = (thread for result in results for thread in result.threads)
-    return retention.prune_result(pruned_threads, examined=sum(each.examined for each in results), dry_run=dry_run)
+    return retention.prune_result(
+        pruned_threads,
+        examined=sum(each.examined for each in results),
+        dry_run=dry_run,
+        damaged=[id for result in results for id in result.damaged],
+    )
 
 
 def _removed_text(result: PruneResult) -> str:
@@ -167,6 +181,7 @@ def _prune_lines(result: PruneResult) -> Iterable[RenderableType]:
     verb = "would remove" if result.dry_run else "removed"
     removed = f"{verb} {_removed_text(result)}" if result.threads else "nothing to remove"
     yield f"examined {plural(result.examined, 'thread')}; {removed}"
+    yield from damaged_lines(result.damaged)
     yield from skipped_lines(result.skipped)
 
 

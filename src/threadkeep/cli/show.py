@@ -31,6 +31,7 @@ from threadkeep.cli.options import (
 from threadkeep.cli.output import (
     STATUS_STYLES,
     as_json_text,
+    escape,
     format_size,
     format_time,
     one_line,
@@ -43,7 +44,7 @@ from threadkeep.engine.history.value_diff import ADDED, REMOVED
 from threadkeep.engine.identity import CUBE, GRAPH
 from threadkeep.engine.log.plain import is_message
 from threadkeep.engine.threads.status import is_internal
-from threadkeep.errors import Missing
+from threadkeep.errors import Corrupt, Missing
 
 _WIDTH = 200
 """The longest value or id that is printed; longer ones are cut."""
@@ -158,6 +159,8 @@ def show(
         print_result(_channel(view, channel), (), as_json=True)
     elif state:
         print_result(view.state, (), as_json=True)
+        for line in (*([view.checkpoint.damaged] if view.checkpoint.damaged else ()), *view.damaged.values()):
+            typer.echo(f"damaged: {escape(line)}", err=True)
     elif writes:
         print_result(view.writes, _write_lines(view), as_json=json)
     else:
@@ -165,6 +168,9 @@ def show(
 
 
 def _channel(view: threadkeep.CheckpointView, name: str) -> Any:
+    if name in view.damaged or (not view.values and view.checkpoint.damaged):
+        reason = view.damaged.get(name) or view.checkpoint.damaged
+        raise Corrupt(f"channel {name!r} of checkpoint {view.checkpoint.id!r} is damaged: {reason}")
     if name not in view.values:
         known = ", ".join(view.values)
         raise Missing(f"channel {name!r} not found in checkpoint {view.checkpoint.id!r}; it has: {known}")
@@ -178,7 +184,14 @@ def _write_lines(view: threadkeep.CheckpointView) -> Iterator[RenderableType]:
         return
     short = short_ids(write.task for write in view.writes)
     rows = (
-        (write.time, write.node, short[write.task], write.idx, write.channel, chat.value_line(write.value, 120))
+        (
+            write.time,
+            write.node,
+            short[write.task],
+            write.idx,
+            write.channel,
+            chat.value_line(write.value, 120) if write.damaged is None else f"damaged: {write.damaged}",
+        )
         for write in view.writes
     )
     columns = ("time", "node", "task", "idx", "channel", "value")
@@ -258,7 +271,7 @@ def diff(
         else:
             found = keep.diff(a, b, c, ns=resolve_namespace(keep, a, b, ns, kind), kind=kind)
     print_result(found, _diff_lines(found), as_json=json)
-    return NEGATIVE if exit_code and found.channels else 0
+    return NEGATIVE if exit_code and (found.channels or not found.is_complete) else 0
 
 
 def _diff_references(keep: threadkeep.Keep, a: str, b: str, ns: str | None, kind: str | None) -> threadkeep.Diff:
@@ -281,7 +294,10 @@ def _diff_lines(found: threadkeep.Diff) -> Iterator[RenderableType]:
         yield Text()
         yield Text(one_line(channel.channel), "bold").append(f"  {channel.change}", "not bold dim")
         yield from map(_change_line, channel.changes)
-    if not state:
+    yield from chat.damaged_channel_lines(found.damaged)
+    if not found.is_complete:
+        yield "damaged in part: not everything could be compared"
+    elif not state:
         yield "no differences in the state"
     if internal:
         yield Text(f"\nLangGraph's own channels: {one_line(', '.join(internal))}", "dim")
@@ -354,6 +370,8 @@ def _blame_facts(found: threadkeep.Blame) -> Iterator[tuple[str, str]]:
         yield "task", write.task
         yield "write", f"{write.idx} on {checkpoint.parent or '-'}"
         yield "written", format_time(write.time)
+    if found.damaged is not None:
+        yield "damaged", f"{found.damaged}: the value may be older"
     if found.oldest:
         yield "note", "this is the oldest stored checkpoint: the value may be older"
 

@@ -147,6 +147,8 @@ def checkpoint_line(checkpoint: CheckpointInfo, short: Mapping[str, str]) -> Tex
         text.append(f"  {_short_namespace(checkpoint.ns)}", "magenta")
     if checkpoint.nodes:
         text.append(f"  {terminal_glyphs().arrow} {one_line(', '.join(checkpoint.nodes))}", "green")
+    if checkpoint.damaged is not None:
+        text.append("  damaged", "bold red")
     if checkpoint.forked_from is not None:
         text.append(f"  (from {one_line(short.get(checkpoint.forked_from, checkpoint.forked_from))})", "dim")
     return text

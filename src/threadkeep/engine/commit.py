@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import ItemRange
+from threadkeep.engine.log.itemlog import ItemId, ItemRange
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, ThreadRow
 from threadkeep.engine.requests import (
     Batch,
@@ -90,14 +90,26 @@ async def load_items(row: ThreadRow, ranges: Iterable[ItemRange], cached: Cached
 
 async def fill_cache(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> None:
     """Read the items that the head's cache lacks. One round trip, or none. Conflict as for `load_items`."""
+    head.cache.fill(await _load_lacking(heads, head, ranges), head.where)
+
+
+async def fill_intact(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> dict[ItemId, str]:
+    """Read the items that the head's cache lacks, as `fill_cache` does, but leave out damaged ones.
+
+    Return these, with what is wrong with each.
+    """
+    return head.cache.fill_intact(await _load_lacking(heads, head, ranges), head.where)
+
+
+async def _load_lacking(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> Mapping[ItemId, bytes]:
     lacking = head.cache.lacking(itemlog.union(ranges))
     if not lacking:
-        return
+        return {}
     assert head.row is not None
     loaded = await load_items(head.row, lacking)
     if not heads.is_current(head):
         raise Conflict(f"the connection was lost while {head.where} was read")
-    head.cache.fill(loaded.items, head.where)
+    return loaded.items
 
 
 def check_epoch(row: ThreadRow | None, now: ThreadRow | None) -> None:

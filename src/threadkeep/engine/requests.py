@@ -134,11 +134,21 @@ class LoadThreadRows(Request[LoadedRows]):
 
 @dataclass(frozen=True, slots=True)
 class ScannedCheckpoint:
-    """A checkpoint that a scan found; `labels` are the stored bytes of its labels, None if they are missing."""
+    """A checkpoint that a scan found; `labels` are the stored bytes of its labels, None if they are missing.
+
+    `damaged` says why its row cannot be read; None if it can. If not, only the namespace and id of `row` are known.
+    """
 
     key: ThreadKey
     row: CheckpointRow
     labels: bytes | None
+    damaged: str | None = None
+
+
+def damaged_scan(key: ThreadKey, ns: str | None, id: str | None, reason: str) -> ScannedCheckpoint:
+    """Return a scanned checkpoint whose row cannot be read."""
+    row = CheckpointRow(ns or "", id or "", None, None, None, None, 0, 0, hidden=False, refs=(), body=b"")
+    return ScannedCheckpoint(key, row, None, reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ def activity(
     such as `7d` or `2026-04-01`. `metadata` and `match` select threads as in `threads`. `ns` None means all namespaces,
     "" the root, a subgraph's name all calls of it. In CubeLoop threads each message counts as a write of no node to the
     channel `messages`. Threads are read one at a time, each as it is at that moment. Threads without a change after
-    `since` are not read; damaged ones are listed in `skipped`.
+    `since` are not read. Threads with damaged rows, which do not count, are listed in `damaged`; those that cannot be
+    read at all in `skipped`.
     """
     now = now_ms()
     query = audit.ActivityQuery(as_time(since, "since", now), as_time(until, "until", now), as_optional_id(ns, "ns"))
@@ -81,17 +82,21 @@ def activity(
     )
 
     def work() -> Work[Activity]:
-        totals, skipped = audit.ActivityTotals(), list[str]()
+        totals, skipped, damaged = audit.ActivityTotals(), list[str](), list[str]()
+
+        def take(info: ThreadInfo, found: audit.ThreadActivity) -> None:
+            totals.add_thread(found)
+            damaged.extend([info.id] * found.is_damaged)
 
         def visit(info: ThreadInfo) -> Work[None]:
             if query.since is None or info.updated >= utc_time(query.since):
                 plan = partial(
                     audit.thread_activity, session.heads, ThreadKey(session.tenant, info.kind, info.id), query
                 )
-                yield from read_thread(info, plan, totals.add_thread, skipped)
+                yield from read_thread(info, plan, partial(take, info), skipped)
 
         yield from threads(visit)
-        return replace(totals.activity(query), skipped=tuple(skipped))
+        return replace(totals.activity(query), skipped=tuple(skipped), damaged=tuple(damaged))
 
     return with_progress(work(), on_progress)
 
@@ -108,8 +113,9 @@ def sizes(
     """Return the space that threads take: by thread (the `limit` largest), by channel, and by kind.
 
     Measure one thread, or all whose id starts with `prefix`. Raise ValueError if both are given, Missing if the thread
-    does not exist. Two round trips for each thread, more for many items. Damaged threads are listed in `skipped`; if
-    the one thread that was named is damaged, raise Corrupt.
+    does not exist. Two round trips for each thread, more for many items. Threads with damaged rows are measured as far
+    as possible and listed in `damaged`; those that cannot be read at all in `skipped`. If the thread that was named
+    cannot be read at all, raise Corrupt.
     """
     totals, prefix, kind = engine_sizes.SizeTotals(as_count(limit, "limit")), as_id(prefix, "prefix"), as_kind(kind)
     if thread_id is None:

@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any
 
 from threadkeep.clock import nonce, now_ms
+from threadkeep.engine.health.verify import stored_thread_key
 from threadkeep.engine.identity import ThreadKey, as_count, as_id, as_kind
 from threadkeep.engine.threads import catalogue, prune
 from threadkeep.engine.threads import copy as engine_copy
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.matching import MatchedThread
 from threadkeep.engine.threads.metadata import ANY, LATEST, as_filter, as_match
+from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import MatchedThreads, match_threads
 from threadkeep.session import Session
 from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
@@ -92,6 +94,7 @@ def delete(
 ) -> Work[bool | DeleteResult]:
     """Delete a thread and everything in it, and return whether it existed. Or delete many and return a DeleteResult.
 
+    A thread is deleted even if its row is damaged.
     Many are all threads whose id starts with `prefix` and that have `metadata`: in any of their checkpoints, or with
     `match="latest"` in the newest root checkpoint. The result has the number of matching checkpoints of each thread.
     `dry_run` changes nothing. Raise ValueError if nothing is given, if a thread is given together with `prefix` or
@@ -110,7 +113,10 @@ def delete(
 
 
 def _delete_one(session: Session, thread_id: str, kind: str | None, *, dry_run: bool) -> Work[bool | DeleteResult]:
-    key = yield from _find(session, thread_id, kind)
+    try:
+        key = yield from _find(session, thread_id, kind)
+    except Corrupt:
+        key = yield from read(lambda: stored_thread_key(session.tenant, as_id(thread_id, "thread_id"), as_kind(kind)))
     if key is not None and not dry_run:
         yield from change(key, lambda: prune.delete(session.heads, key))
     return key is not None

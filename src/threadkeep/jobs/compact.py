@@ -19,7 +19,10 @@ from threadkeep.work import OnProgress, Progress, Work, change, read, with_progr
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """What `compact` freed. `skipped` lists damaged threads, which were left as they are.
+    """What `compact` freed.
+
+    `damaged` lists threads with damaged checkpoints: of these, nothing is freed before `repair` has run. `skipped`
+    lists threads whose own row is damaged.
 
     The bytes are those of the whole storage if it reports them (SQLite, PostgreSQL), otherwise those of the threads.
     """
@@ -29,6 +32,7 @@ class CompactResult:
     bytes_before: int
     bytes_after: int
     skipped: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
 
 
 def compact(session: Session, *, on_progress: OnProgress | None = None) -> Work[CompactResult]:
@@ -44,6 +48,7 @@ def _compact(session: Session) -> Work[CompactResult]:
     stored = yield from list_stored_threads(session.tenant, "", None, _read)
     items = before = after = 0
     skipped: list[str] = []
+    damaged: list[str] = []
     for done, thread in enumerate(stored):
         yield Progress(done, len(stored), thread.id)
         if thread.unreadable is not None:
@@ -56,9 +61,11 @@ def _compact(session: Session) -> Work[CompactResult]:
             skipped.append(thread.id)
             continue
         items, before, after = items + freed.items, before + freed.before, after + freed.after
+        damaged += [thread.id] * freed.damaged
     yield Progress(len(stored), len(stored), "the storage")
     bytes_before, bytes_after = yield from change(None, partial(send, CompactStorage(session.tenant)))
-    return CompactResult(len(stored), items, bytes_before or before, bytes_after if bytes_before else after, skipped)
+    before, after = (bytes_before, bytes_after) if bytes_before else (before, after)
+    return CompactResult(len(stored), items, before, after, skipped, damaged)
 
 
 def _read(request: Request[Any]) -> Work[Any]:

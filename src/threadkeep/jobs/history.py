@@ -20,7 +20,8 @@ async def log(
 ) -> list[CheckpointInfo]:
     """Return the checkpoints of a thread, newest first, in one namespace or in all. Hidden ones are left out.
 
-    Raise Missing if the thread does not exist. Up to four round trips; no state is read.
+    A damaged checkpoint is listed too: its field `damaged` says what is wrong. Raise Missing if the thread does not
+    exist, Corrupt if the thread's own row is damaged. Up to five round trips; no state is read.
     """
     namespace = as_optional_id(ns, "ns")
     count = None if limit is None else as_count(limit, "limit")
@@ -32,8 +33,9 @@ async def show(
 ) -> CheckpointView:
     """Return a checkpoint (the latest by default) and its state as plain data. No application class is needed.
 
-    `checkpoint_id` is an id, a unique beginning or end of one, or `latest`; `~2` after it means two before. Raise
-    Missing if the thread or checkpoint does not exist, ValueError if several match. Up to four round trips.
+    `checkpoint_id` is an id, a unique beginning or end of one, or `latest`; `~2` after it means two before. Channels
+    that cannot be read are listed in `damaged`; a checkpoint whose row cannot be read has no values. Raise Missing if
+    the thread or checkpoint does not exist, ValueError if several match. Up to five round trips.
     """
     ref, namespace = as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
     return await engine_show.show(session.heads, await thread_key(session, thread_id, kind), ref, namespace)
@@ -42,7 +44,8 @@ async def show(
 async def tree(session: Session, thread_id: str, *, kind: str | None = None) -> Tree:
     """Return the checkpoints of a thread, newest first, with the parent and the children of each.
 
-    Raise Missing if the thread does not exist. Up to four round trips; no state is read.
+    A damaged checkpoint is part of it, with the parent that its row names. Raise Missing if the thread does not exist.
+    Up to five round trips; no state is read.
     """
     return await engine_show.tree(session.heads, await thread_key(session, thread_id, kind))
 
@@ -68,8 +71,9 @@ async def diff(
 ) -> Diff:
     """Return what checkpoint `b` (the latest by default) changed compared with `a`. Both are given as for `show`.
 
-    With `other_thread`, `b` is a checkpoint of that thread. Raise Missing if a thread or checkpoint does not exist.
-    Values that both share in storage are not read. Up to four round trips for each thread.
+    With `other_thread`, `b` is a checkpoint of that thread. What is damaged cannot be compared: see `Diff.damaged`.
+    Raise Missing if a thread or checkpoint does not exist. Values that both share in storage are not read. Up to five
+    round trips for each thread.
     """
     first, second, namespace = as_optional_id(a, "a"), as_optional_id(b, "b"), as_id(ns, "ns")
     one = await thread_key(session, thread_id, kind)
@@ -88,8 +92,9 @@ async def blame(
 ) -> Blame:
     """Return the checkpoint, task and write that first set the value at `path` in a checkpoint (the latest by default).
 
-    A path looks like `messages[3].content`, `messages[-1]`, `messages[id=abc]` or `user.age`. Raise ValueError if it
-    is not a path, Missing if nothing is there. Up to five round trips.
+    A path looks like `messages[3].content`, `messages[-1]`, `messages[id=abc]` or `user.age`. If the search ends at a
+    damaged checkpoint, `Blame.damaged` names it. Raise ValueError if it is not a path, Missing if nothing is there,
+    Corrupt if the checkpoint itself or the channel is damaged. Up to six round trips.
     """
     value_path, ref, namespace = paths.parse(path), as_optional_id(checkpoint_id, "checkpoint_id"), as_id(ns, "ns")
     return await engine_blame.blame(

@@ -41,8 +41,9 @@ def prune(
     Without a policy, keep only the latest checkpoint of each namespace. `dry_run` changes nothing and returns exactly
     what would be removed. If the thread does not exist, `examined` is 0. Raise ValueError if neither a thread nor a
     policy is given, or if there is a thread of each kind with this id and `kind` is not given. Each thread is one
-    commit. A prune of all threads leaves out those that others keep changing, and lists damaged ones in `skipped`.
-    Up to five round trips for one thread; for all threads, three for each that may change.
+    commit. A damaged checkpoint stays, and no items of its thread are freed before `repair` has run; such threads are
+    listed in `damaged`. A prune of all threads leaves out those that others keep changing, and lists those whose own
+    row is damaged in `skipped`. Up to five round trips for one thread; for all threads, three for each that may change.
     """
     if thread_id is None and policy is None:
         raise ValueError("prune needs a thread_id or a policy: without both it would prune every thread")
@@ -65,6 +66,7 @@ def prune_threads(
     """Prune all threads of the tenant by these policies."""
     pruned: list[PrunedThread] = []
     skipped: list[str] = []
+    damaged: list[str] = []
     examined, last = 0, None
     policies = [policy for policy in policies if policy.tenant in (None, session.tenant)]
     now = now_ms()
@@ -76,13 +78,13 @@ def prune_threads(
                 continue
             yield Progress(examined, None, listed.row.key.id)
             try:
-                pruned += yield from _prune_one(session, listed.row.key, judge, dry_run=dry_run, tries=_TRIES)
+                pruned += yield from _prune_one(session, listed.row.key, judge, damaged, dry_run=dry_run, tries=_TRIES)
             except Conflict:
                 continue
             except Corrupt:
                 skipped.append(listed.row.key.id)
         last = page[-1]
-    return retention.prune_result(pruned, examined=examined, dry_run=dry_run, skipped=skipped)
+    return retention.prune_result(pruned, examined=examined, dry_run=dry_run, skipped=skipped, damaged=damaged)
 
 
 def prune_thread(
@@ -93,20 +95,34 @@ def prune_thread(
     if key is None:
         return retention.prune_result((), examined=0, dry_run=dry_run)
     judge = retention.selector(policies, now_ms()) if policies is not None else engine_prune.keep_latest
-    pruned = yield from _prune_one(session, key, judge, dry_run=dry_run, tries=TRIES)
-    return retention.prune_result(pruned, examined=1, dry_run=dry_run)
+    damaged: list[str] = []
+    pruned = yield from _prune_one(session, key, judge, damaged, dry_run=dry_run, tries=TRIES)
+    return retention.prune_result(pruned, examined=1, dry_run=dry_run, damaged=damaged)
 
 
 def _prune_one(
-    session: Session, key: ThreadKey, judge: engine_prune.Selector, *, dry_run: bool, tries: int
+    session: Session,
+    key: ThreadKey,
+    judge: engine_prune.Selector,
+    damaged: list[str],
+    *,
+    dry_run: bool,
+    tries: int,
 ) -> Work[list[PrunedThread]]:
-    """Prune a thread. Return an empty list if nothing changes. Raise Conflict if others change it at each try."""
+    """Prune a thread. Return an empty list if nothing changes; add the thread to `damaged` if it has damaged rows.
+
+    Raise Conflict if others change it at each try.
+    """
 
     def plan() -> Plan[engine_prune.ThreadLoss | None]:
         return engine_prune.prune_thread(session.heads, key, judge, nonce(), dry_run=dry_run, tries=tries)
 
     loss = yield from read(plan) if dry_run else change(key, plan)
-    return [] if loss is None else [PrunedThread(key.id, key.kind, *loss)]
+    if loss is None:
+        return []
+    if loss.damaged:
+        damaged.append(key.id)
+    return [] if loss.is_empty else [PrunedThread(key.id, key.kind, *loss)]
 
 
 def _page(

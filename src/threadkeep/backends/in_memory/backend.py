@@ -15,6 +15,7 @@ from threadkeep.engine.health.requests import (
     CleanFiles,
     CompactStorage,
     FilesState,
+    FixedColumns,
     InspectedThread,
     InspectThread,
     IntegrityCheck,
@@ -255,6 +256,7 @@ class InMemoryBackend:
             item_sizes=tuple(sorted((id.lane, id.n, len(stored)) for id, stored in thread.items.items())),
             tags=frozenset((n, tag) for n, tags in thread.tags.items() for tag in tags),
             runs=frozenset(thread.runs),
+            fixed=FixedColumns(thread.row.epoch, thread.row.rev, thread.row.created, thread.row.bytes),
         )
 
 
@@ -350,8 +352,8 @@ def _change_rows(batch: Batch, thread: _Thread) -> None:
         thread.writes.get((ns, id), {}).pop(task, None)
     for item in [each for each in thread.items if _is_in(each, batch.removed_items)] if batch.removed_items else ():
         freed += len(thread.items.pop(item))
-        if item.lane == SHARED:
-            thread.tags.pop(item.n, None)
+    for n in [n for n in thread.tags if _is_in(ItemId(SHARED, n), batch.removed_items)]:
+        del thread.tags[n]
     thread.items.update(batch.items)
     for row in (*batch.new_checkpoints, *batch.changed_checkpoints):
         thread.checkpoints[(row.ns, row.id)] = row

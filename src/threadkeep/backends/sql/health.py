@@ -23,6 +23,7 @@ from threadkeep.engine.health.requests import (
     StoredMemoryPage,
     ThreadEntry,
     UnreadableRow,
+    fixed_columns,
     read_each_row,
 )
 from threadkeep.engine.identity import CUBE, GRAPH, decode_lossy, from_bytes, to_bytes, unpack_id
@@ -88,6 +89,7 @@ def _inspect_thread(db: SqlContext, request: InspectThread) -> InspectedThread:
         runs=frozenset(runs),
         unreadable=(*bad_threads, *bad_checkpoints, *bad_writes),
         index_errors=tuple(problems),
+        fixed=fixed_columns(row[4], row[5], row[7], row[11]),
     )
 
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sql.rows import Row, maybe_bytes, maybe_pack, thread_row
-from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes
+from threadkeep.engine.health.requests import MALFORMED_ROW_ERRORS
+from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes
 from threadkeep.engine.requests import (
     FindThreadsOfRuns,
     ListedThread,
     ListThreads,
     ScanCheckpoints,
     ScannedCheckpoint,
+    damaged_scan,
 )
-from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ def _scanned_checkpoint(dialect: SqlBackend, row: Row) -> ScannedCheckpoint:
     key = ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2]))
     try:
         return ScannedCheckpoint(key, dialect.checkpoint_row(row[3:14]), row[14])
-    except (IndexError, ValueError) as error:
-        raise Corrupt(f"a checkpoint of thread {key.id!r} cannot be read: {error!r}") from error
+    except MALFORMED_ROW_ERRORS as error:
+        return damaged_scan(key, decode_lossy(row[3]), decode_lossy(row[4]), f"its row cannot be read: {error!r}")
 
 
 def _list_threads(db: SqlContext, request: ListThreads) -> tuple[ListedThread, ...]:

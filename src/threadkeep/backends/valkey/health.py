@@ -15,6 +15,7 @@ from threadkeep.engine.health.requests import (
     CleanFiles,
     CompactStorage,
     FilesState,
+    FixedColumns,
     InspectedThread,
     InspectMemories,
     InspectThread,
@@ -121,6 +122,7 @@ class ValkeyHealth:
                 *_entry_problems(version, rows, checkpoints, entries),
                 *(f"run {decode_lossy(each[1:])!r} is not in the index of runs" for each in missing_runs),
             ),
+            fixed=_fixed_columns(version, size, entries),
         )
 
     # --- memories
@@ -173,6 +175,15 @@ class ValkeyHealth:
         exist = executor.calls([Call("EXISTS", thread_keys(self._prefix, key).hash) for key in keys])
         self._lists.drop_expired(executor, [key for key, exists in zip(keys, exist, strict=True) if not exists])
         return (0, 0)
+
+
+def _fixed_columns(version: bytes, size: bytes, entries: Sequence[bytes]) -> FixedColumns | None:
+    """Return what is stored beside a thread's row; None if it cannot be read."""
+    try:
+        epoch, rev = map(int, version.split(b":"))
+        return FixedColumns(epoch, rev, int(float(entries[1])), int(size))
+    except MALFORMED_ROW_ERRORS:
+        return None
 
 
 def _read_members(tenant: str, members: Iterable[bytes], *, by_id: bool) -> Iterator[ThreadKey]:

@@ -9,16 +9,18 @@ from typing import Any
 from threadkeep.backends.valkey.calls import Call, CallExecutor, merge_by_score, merge_members
 from threadkeep.backends.valkey.keys import ThreadKeys, keys_of_partitions, thread_keys
 from threadkeep.backends.valkey.rows import checkpoint_row, item_field, namespace_prefix, segments, thread_row
+from threadkeep.engine.health.requests import MALFORMED_ROW_ERRORS
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
 from threadkeep.engine.log.itemlog import SHARED, ItemId
 from threadkeep.engine.log.records import ThreadRow
-from threadkeep.engine.memories.namespaces import encode
+from threadkeep.engine.memories.namespaces import decode, encode
 from threadkeep.engine.requests import (
     FindThreadsOfRuns,
     ListedThread,
     ListThreads,
     ScanCheckpoints,
     ScannedCheckpoint,
+    damaged_scan,
 )
 from threadkeep.plan import Request
 
@@ -70,9 +72,9 @@ class ValkeyLists:
         args = (prefix, _upper_bound(request), request.limit + 1, int(request.hidden))
         replies = executor.calls([Call("scan_checkpoints", self._keys(key).rows, args) for key in keys])
         return [
-            ScannedCheckpoint(key, checkpoint_row(row), stored)
-            for key, (rows, labels) in zip(keys, replies, strict=True)
-            for row, stored in zip(rows, labels, strict=True)
+            _scanned_checkpoint(key, *found)
+            for key, reply in zip(keys, replies, strict=True)
+            for found in zip(*reply, strict=True)
         ]
 
     def _scan_all_threads(self, executor: CallExecutor, request: ScanCheckpoints) -> tuple[ScannedCheckpoint, ...]:
@@ -153,6 +155,14 @@ class ValkeyLists:
             kind, id = segments(member, 1)
             if last is None or score < float(high) or (kind, to_bytes(id)) > last:
                 yield ThreadKey(request.tenant, kind, id)
+
+
+def _scanned_checkpoint(key: ThreadKey, field: bytes, row: bytes, labels: bytes | None) -> ScannedCheckpoint:
+    try:
+        return ScannedCheckpoint(key, checkpoint_row(row), labels)
+    except MALFORMED_ROW_ERRORS as error:
+        ns, id = decode(field[1:] + b"\x00\x01")
+        return damaged_scan(key, ns, id, f"its row cannot be read: {error!r}")
 
 
 def _upper_bound(request: ScanCheckpoints) -> bytes:

@@ -26,6 +26,7 @@ from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot
 from threadkeep.engine.requests import Batch, Commit, ForkThread, LoadItems
 from threadkeep.engine.threads.branches import Branch, BranchStamp, find_visible
+from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import (
@@ -34,7 +35,6 @@ from threadkeep.engine.threads.thread_rows import (
     ThreadRows,
     find_checkpoint,
     load_slots,
-    load_thread_rows,
 )
 
 

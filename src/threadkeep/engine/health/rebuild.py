@@ -141,6 +141,17 @@ class Rebuilder:
                 return True
         return False
 
+    def needs_for_deltas(self, checkpoint: CheckpointKey) -> set[CheckpointKey]:
+        """The ancestors that a checkpoint's delta channels are rebuilt from; also one that is named but missing."""
+        needed: set[CheckpointKey] = set()
+        for name in self._unstored_deltas(checkpoint):
+            base, line, is_complete = self._route(checkpoint, name)
+            needed.update(line[:-1])
+            first = self.scan.records.get(line[0])
+            if base is None and not is_complete and first is not None and first.row.parent is not None:
+                needed.add((first.row.ns, first.row.parent))
+        return needed
+
     def _damaged_writes(self, checkpoints: Sequence[CheckpointKey], name: str | None) -> list[CheckpointKey]:
         """Of these checkpoints, those with damaged writes that may be to a channel, or to any if `name` is None."""
         return [at for at in checkpoints if at in self._with_broken_writes or not self._can_read_writes(at, name)]

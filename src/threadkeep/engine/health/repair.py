@@ -1,4 +1,7 @@
-"""Repair a damaged checkpoint: rebuild its state as a new branch. Nothing is overwritten or removed.
+"""Repair a thread: rebuild a damaged checkpoint as a new branch, or discard what is damaged.
+
+A rebuild overwrites and removes nothing: the damaged checkpoint stays until it is discarded. Both rebuild the thread's
+own row, if that is damaged or does not match the other rows.
 
 The id of the new checkpoint is greater than all others of its namespace, so a graph continues from it. Its metadata
 `repaired` names the damaged one. Each row is read by itself, so a damaged row does not hide others.
@@ -9,10 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from threadkeep.engine.commit import Decision, Seen, commit
+from threadkeep.engine.commit import TRIES, Decision, Seen, commit
 from threadkeep.engine.cube.repair import repair_cube
+from threadkeep.engine.health.discard import discard
 from threadkeep.engine.health.rebuild import Rebuilder, RebuiltState, Replay
-from threadkeep.engine.health.thread_scan import ThreadScan
+from threadkeep.engine.health.requests import InspectThread
+from threadkeep.engine.health.thread_row import RowRepair, is_row_damaged, repair_thread_row
+from threadkeep.engine.health.thread_scan import ThreadScan, scan_thread
 from threadkeep.engine.health.verify import verify_thread
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.codec import Codec
@@ -23,7 +29,7 @@ from threadkeep.engine.threads.branches import BranchStamp, new_checkpoint_id
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.ops import Put
 from threadkeep.engine.threads.staging import CheckpointStaging
-from threadkeep.engine.threads.thread_rows import ANCESTOR_REF, CheckpointKey, match_id
+from threadkeep.engine.threads.thread_rows import ANCESTOR_REF, CheckpointKey, TaskKey, match_id
 from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import result
 
@@ -36,6 +42,10 @@ class RepairResult:
     nothing was done; `parent` is its parent. `channels` says how each was obtained: intact, taken from an ancestor,
     rebuilt from one and writes, what can be read of it, or lost. `assumptions` lists what is not certain, `affected`
     the other damaged checkpoints.
+
+    `discarded` are the checkpoints that were removed, as (namespace, id), and `discarded_writes` the writes that were
+    removed from other checkpoints, as (namespace, checkpoint, task). `thread_row` are the columns of the thread's own
+    row that were corrected.
     """
 
     thread: str
@@ -47,32 +57,57 @@ class RepairResult:
     channels: dict[str, str] = field(default_factory=dict)
     assumptions: list[str] = field(default_factory=list)
     affected: list[str] = field(default_factory=list)
+    discarded: list[CheckpointKey] = field(default_factory=list)
+    discarded_writes: list[TaskKey] = field(default_factory=list)
+    thread_row: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
     """Which checkpoint to repair, in which namespace, and the stamp of the new branch.
 
-    `ref` None means the newest, if it is damaged.
+    `ref` None means the newest, if it is damaged. With `discard`, what is damaged is removed, and all of it if `ref` is
+    None.
     """
 
     ref: str | None
     ns: str
     stamp: BranchStamp
     dry_run: bool = False
+    discard: bool = False
 
 
 async def repair(heads: Heads, key: ThreadKey, options: RepairOptions, replay: Replay | None) -> RepairResult:
-    """Rebuild a checkpoint as a new branch, with the graph behind `replay` if it is given.
+    """Rebuild a checkpoint as a new branch, with the graph behind `replay` if it is given; or discard what is damaged.
 
     Missing if the thread or the checkpoint does not exist. Corrupt if nothing is left to build from, or if nothing can
-    be added to the thread. The round trips of `verify`, one or more to read items, and one to commit.
+    be added to the thread. The round trips of `verify`, one or more to read items, and one to commit; one before and
+    after that to check the thread's own row, one more to correct it.
     """
+    nonce, dry_run = options.stamp.nonce, options.dry_run
+    row = await _repair_damaged_row(heads, key, nonce, dry_run=dry_run)
+    if row.was_damaged and dry_run:
+        more = "the rest can be examined when the thread's own row has been rebuilt"
+        return RepairResult(key.id, key.kind, options.ns, None, assumptions=[more], thread_row=row.columns)
+    step = _discard_all(heads, key, options) if options.discard else _rebuild_one(heads, key, options, replay)
+    repaired = await step
+    if not (dry_run and (repaired.damaged is not None or repaired.discarded or repaired.discarded_writes)):
+        after = await repair_thread_row(heads, key, nonce + TRIES, dry_run=dry_run)
+        row = row._replace(columns=tuple(dict.fromkeys(row.columns + after.columns)))
+    return replace(repaired, thread_row=row.columns)
 
+
+async def _repair_damaged_row(heads: Heads, key: ThreadKey, nonce: int, *, dry_run: bool) -> RowRepair:
+    """Rebuild the thread's own row if it cannot be trusted. If it only has wrong counters, it is corrected later."""
+    found = await InspectThread(key)
+    if not found.exists or not is_row_damaged(scan_thread(key, found)):
+        return RowRepair()
+    return await repair_thread_row(heads, key, nonce, dry_run=dry_run)
+
+
+async def _rebuild_one(heads: Heads, key: ThreadKey, options: RepairOptions, replay: Replay | None) -> RepairResult:
     async def read() -> Seen[tuple[RepairResult, Batch | None]]:
-        scan = await verify_thread(key)
-        if scan is None or not scan.inspected.exists:
-            raise Missing(f"thread {key.id!r} not found")
+        scan = await _verify(key)
         _check_writable(scan)
         return Seen(await _rebuild(scan, options, replay), scan.row, scan.records)
 
@@ -81,6 +116,53 @@ async def repair(heads: Heads, key: ThreadKey, options: RepairOptions, replay: R
         return Decision(repaired, Commit(batch) if batch is not None else None)
 
     return await commit(heads, key, read, decide)
+
+
+async def _verify(key: ThreadKey) -> ThreadScan:
+    scan = await verify_thread(key)
+    if scan is None or not scan.inspected.exists:
+        raise Missing(f"thread {key.id!r} not found")
+    return scan
+
+
+# --- discard
+
+
+async def _discard_all(heads: Heads, key: ThreadKey, options: RepairOptions) -> RepairResult:
+
+    async def read() -> Seen[ThreadScan]:
+        scan = await _verify(key)
+        return Seen(scan, scan.row, scan.records)
+
+    def decide(seen: Seen[ThreadScan], attempt: int) -> Decision[RepairResult]:
+        scan = seen.state
+        if scan.row is None:
+            raise Corrupt(f"the row of {scan.where} cannot be rebuilt")
+        target = _target(Rebuilder(scan, None), options) if options.ref is not None else None
+        checkpoints, writes, batch = discard(scan, target, options.stamp.nonce + 2 * TRIES + attempt)
+        found = RepairResult(
+            key.id,
+            key.kind,
+            options.ns,
+            target[1] if target is not None and checkpoints else None,
+            assumptions=_consequences(scan, batch) if batch is not None else [],
+            discarded=checkpoints,
+            discarded_writes=writes,
+        )
+        return Decision(found, Commit(batch) if batch is not None and not options.dry_run else None)
+
+    return await commit(heads, key, read, decide)
+
+
+def _consequences(scan: ThreadScan, batch: Batch) -> list[str]:
+    """What a user should know of a thread after damage was discarded."""
+    if batch.drops_thread:
+        return ["nothing of the thread is left: it is deleted"]
+    old, new = scan.row.top if scan.row is not None else None, batch.thread.top
+    return [] if old == new else [f"the latest checkpoint is {new}; it was {old}"]
+
+
+# --- rebuild
 
 
 async def _rebuild(

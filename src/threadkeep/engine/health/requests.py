@@ -56,11 +56,26 @@ class ListStoredThreads(Request[tuple[ThreadEntry, ...]]):
     kind: str | None = None
 
 
+class FixedColumns(NamedTuple):
+    """Columns of a thread's row as they are stored: what a commit compares, adds to, or leaves as it is."""
+
+    epoch: int
+    rev: int
+    created: int
+    bytes: int
+
+
+def fixed_columns(*stored: Any) -> FixedColumns | None:
+    """Return these columns; None if one of them is not a number."""
+    return FixedColumns(*stored) if all(type(each) is int for each in stored) else None
+
+
 @dataclass(frozen=True, slots=True)
 class InspectedThread:
     """A consistent snapshot of a thread without its state. `thread` is None if its row is missing or unreadable.
 
-    `exists` is whether the thread has a row. `items` has the items of the engine's lanes; `item_sizes` lists all items
+    `exists` is whether the thread has a row. `fixed` are those of its columns that a commit does not replace; they may
+    be read even if the row cannot. `items` has the items of the engine's lanes; `item_sizes` lists all items
     as (lane, number, size). `tags` (labels and tag) and `runs` are None if the storage has no such index;
     `index_errors` has the errors in its other indexes.
     """
@@ -75,6 +90,7 @@ class InspectedThread:
     runs: frozenset[str] | None = None
     unreadable: tuple[UnreadableRow, ...] = ()
     index_errors: tuple[str, ...] = ()
+    fixed: FixedColumns | None = None
 
 
 @dataclass(frozen=True, slots=True)

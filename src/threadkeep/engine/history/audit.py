@@ -27,15 +27,17 @@ from threadkeep.engine.log.itemlog import ItemRange, join_ranges, union
 from threadkeep.engine.log.plain import plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
 from threadkeep.engine.requests import LoadItems
-from threadkeep.engine.threads.heads import Heads
+from threadkeep.engine.threads.damaged_rows import load_thread_rows
+from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.thread_rows import (
     CheckpointKey,
+    DamagedWrites,
     ThreadRows,
     find_checkpoint,
     is_send_path,
     load_slots,
-    load_thread_rows,
     node_of_task,
+    resolve_ref,
     slot_value,
 )
 from threadkeep.errors import Corrupt
@@ -50,6 +52,9 @@ class TracedWrite:
 
     `node` is None if it is not known: for update_state, for the value that resumes an interrupt, and for tasks of the
     functional API. `value` is plain data, or None if values were not requested.
+
+    `damaged` says why the value cannot be read. If the whole row of a task cannot be read, there is one such write for
+    it, without a channel.
     """
 
     task: str
@@ -61,6 +66,7 @@ class TracedWrite:
     time: datetime
     run: str | None
     value: Any = None
+    damaged: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,8 @@ class ActivityRow:
 class Activity:
     """Writes over many threads; rows with the most writes come first.
 
-    `threads` and `checkpoints` are the numbers that were read. `skipped` has the ids of damaged threads.
+    `threads` and `checkpoints` are the numbers that were read. `damaged` has the ids of threads with damaged rows,
+    which do not count; `skipped` those of threads that cannot be read at all.
     """
 
     since: datetime | None
@@ -94,6 +101,7 @@ class Activity:
     by_channel: list[ActivityRow]
     by_node_and_channel: list[ActivityRow]
     skipped: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 # --- trace
@@ -114,20 +122,36 @@ async def _trace(heads: Heads, key: ThreadKey, ref: str | None, ns: str, *, valu
         return await _trace_messages(heads, rows, find_checkpoint(rows, ref, ns), values=values)
     checkpoint = (ns, ref or "")
     if checkpoint not in rows.tasks or checkpoint in rows.records:
-        checkpoint = (ns, find_checkpoint(rows, ref, ns).row.id)
+        checkpoint = resolve_ref(rows, ref, ns)
     tasks = rows.tasks.get(checkpoint, [])
     sends = (await _load_sends(rows, [checkpoint] if _has_send_paths(tasks) else [])).get(checkpoint, [])
     entries = [(task.row.task, idx, entry) for task in tasks for idx, entry in task.entries.items()]
     read = await _load_values(rows, [entry.slot for *_, entry in entries]) if values else [None] * len(entries)
     traced = [_traced_write(*write, sends, value) for write, value in zip(entries, read, strict=True)]
+    traced += [_damaged_write(key[2], each) for key, each in rows.damaged_writes.items() if key[:2] == checkpoint]
     return sorted(traced, key=lambda write: (write.time, write.path, write.task, write.idx))
 
 
 def _traced_write(task: str, idx: int, entry: WriteEntry, sends: Sequence[Any], value: Any) -> TracedWrite:
     path, run, time = entry.origin
+    damaged = str(value) if isinstance(value, Corrupt) else None
     return TracedWrite(
-        task, node_of_task(path, sends), path, idx, entry.channel, entry.size, utc_time(time), run, value
+        task,
+        node_of_task(path, sends),
+        path,
+        idx,
+        entry.channel,
+        entry.size,
+        utc_time(time),
+        run,
+        value if damaged is None else None,
+        damaged,
     )
+
+
+def _damaged_write(task: str, damaged: DamagedWrites) -> TracedWrite:
+    time = utc_time(damaged.row.time if damaged.row is not None else 0)
+    return TracedWrite(task, None, "", 0, "", 0, time, None, damaged=damaged.reason)
 
 
 def _has_send_paths(tasks: Iterable[TaskWrites]) -> bool:
@@ -135,7 +159,7 @@ def _has_send_paths(tasks: Iterable[TaskWrites]) -> bool:
 
 
 async def _load_sends(rows: ThreadRows, checkpoints: Iterable[CheckpointKey]) -> dict[CheckpointKey, list[Any]]:
-    """The pending sends of checkpoints, as far as they are lists. One round trip per group of about 64 items."""
+    """The pending sends of checkpoints, as far as they can be read. One round trip per group of about 64 items."""
     records = {checkpoint: rows.records[checkpoint] for checkpoint in checkpoints if checkpoint in rows.records}
     found = {checkpoint: old_sends(record) for checkpoint, record in records.items() if TASKS not in record.slots}
     stored = [(checkpoint, record.slots[TASKS]) for checkpoint, record in records.items() if TASKS in record.slots]
@@ -159,10 +183,20 @@ def _groups(slots: Iterable[tuple[CheckpointKey, Slot]]) -> Iterator[list[tuple[
 
 
 async def _load_values(rows: ThreadRows, slots: Sequence[Slot]) -> list[Any]:
-    """The values of slots as plain data. Their items do not enter the thread's cache."""
+    """The values of slots as plain data; Corrupt in place of one that cannot be read.
+
+    Their items do not enter the thread's cache.
+    """
     cache = await _load_items(rows, [each for slot in slots for each in slot.ranges])
     head = replace(rows.head, cache=cache)
-    return [slot_value(head, slot, f"a write of {head.where}") for slot in slots]
+    return [_value_or_error(head, slot) for slot in slots]
+
+
+def _value_or_error(head: Head, slot: Slot) -> Any:
+    try:
+        return slot_value(head, slot, f"a write of {head.where}")
+    except Corrupt as error:
+        return error
 
 
 async def _load_items(rows: ThreadRows, ranges: Iterable[ItemRange]) -> ItemCache:
@@ -171,7 +205,7 @@ async def _load_items(rows: ThreadRows, ranges: Iterable[ItemRange]) -> ItemCach
     if wanted:
         loaded = await LoadItems(rows.key, wanted)
         check_epoch(rows.head.row, loaded.thread)
-        cache.fill(loaded.items, rows.head.where)
+        cache.fill_intact(loaded.items, rows.head.where)
     return cache
 
 
@@ -252,10 +286,14 @@ def _without_task_ids(ns: str) -> str:
 
 
 class ThreadActivity(NamedTuple):
-    """The activity in one thread: checkpoints that were read, and writes and bytes by node and channel."""
+    """The activity in one thread: checkpoints that were read, and writes and bytes by node and channel.
+
+    Rows that cannot be read do not count.
+    """
 
     checkpoints: int
     pairs: Sums
+    is_damaged: bool = False
 
 
 async def thread_activity(heads: Heads, key: ThreadKey, query: ActivityQuery) -> ThreadActivity:
@@ -274,7 +312,7 @@ async def _thread_activity(heads: Heads, key: ThreadKey, query: ActivityQuery) -
         await _count_messages(heads, rows, query, totals)
     else:
         await _count_writes(rows, query, totals)
-    return ThreadActivity(totals.checkpoints, totals.pairs)
+    return ThreadActivity(totals.checkpoints, totals.pairs, rows.is_damaged)
 
 
 async def _count_writes(rows: ThreadRows, query: ActivityQuery, totals: ActivityTotals) -> None:

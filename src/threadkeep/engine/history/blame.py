@@ -21,7 +21,7 @@ from threadkeep.engine.log.plain import is_message, message_id
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.thread_rows import find_checkpoint, lineage
-from threadkeep.errors import Missing
+from threadkeep.errors import Corrupt, Missing
 
 _INPUT, _BY_HAND = "input", ("update", "fork")
 
@@ -32,7 +32,8 @@ class Blame:
 
     The value appeared in the checkpoint `introduced_in`, at the path `origin`, by `write`, which is stored on the
     parent of that checkpoint. `write` is None if none is stored: for update_state, CubeLoop threads, and values as old
-    as the thread. If `oldest`, older checkpoints were removed: the value may have been set before.
+    as the thread. If `oldest`, older checkpoints were removed: the value may have been set before. If `damaged`, the
+    search ended at damage, which it describes: again, the value may have been set before, or by another write.
     """
 
     thread: str
@@ -45,10 +46,14 @@ class Blame:
     origin: str
     write: WriteInfo | None
     oldest: bool
+    damaged: str | None = None
 
 
 async def blame(heads: Heads, key: ThreadKey, path: Path, ref: str | None, ns: str) -> Blame:
-    """Return who set the value at a path. Missing if there is nothing at it. Three round trips."""
+    """Return who set the value at a path. Missing if there is nothing at it. Three round trips.
+
+    Corrupt if the checkpoint's row or the channel cannot be read.
+    """
 
     async def find_origin(reader: ThreadReader) -> Blame:
         record, channel = find_checkpoint(reader.rows, ref, ns), str(path[0])
@@ -59,7 +64,10 @@ async def blame(heads: Heads, key: ThreadKey, path: Path, ref: str | None, ns: s
         holders = [one for one in ancestors if channel in reader.channels(one)]
         await reader.fetch([slot for one in holders for slot in reader.slots(one, channel)])
         exact_path, value = resolve(reader.value(record, channel), path[:1], path[1:])
-        first, first_path = _first_holder(reader, ancestors, exact_path)
+        first, first_path, damage = _first_holder(reader, ancestors, exact_path)
+        parent = (first.row.ns, first.row.parent or "")
+        if parent in reader.rows.damaged_keys():
+            damage = reader.info_at(parent).damaged
         write = await _find_write(reader, first, first_path)
         return Blame(
             thread=key.id,
@@ -71,7 +79,8 @@ async def blame(heads: Heads, key: ThreadKey, path: Path, ref: str | None, ns: s
             introduced_in=reader.info(first),
             origin=format_path(first_path),
             write=write,
-            oldest=reader.parent(first) is None and not _starts_thread(reader, first),
+            oldest=damage is None and reader.parent(first) is None and not _starts_thread(reader, first),
+            damaged=damage,
         )
 
     return await read_thread(heads, key, find_origin)
@@ -87,17 +96,22 @@ def _starts_thread(reader: ThreadReader, record: CheckpointRecord) -> bool:
 # --- the checkpoint
 
 
-def _first_holder(reader: ThreadReader, ancestors: list[CheckpointRecord], path: Path) -> tuple[CheckpointRecord, Path]:
-    """The oldest of these checkpoints that has the value, without a gap; and the value's path there."""
+def _first_holder(
+    reader: ThreadReader, ancestors: list[CheckpointRecord], path: Path
+) -> tuple[CheckpointRecord, Path, str | None]:
+    """The oldest of these checkpoints that has the value without a gap, its path there, and damage that was met."""
     channel, first = str(path[0]), ancestors[0]
     for parent in ancestors[1:]:
         if channel not in reader.channels(parent):
             break
-        earlier = _earlier_path(reader, first, parent, path)
+        try:
+            earlier = _earlier_path(reader, first, parent, path)
+        except Corrupt as error:
+            return first, path, f"checkpoint {parent.row.id!r}: {error}"
         if earlier is None:
             break
         first, path = parent, earlier
-    return first, path
+    return first, path, None
 
 
 def _earlier_path(reader: ThreadReader, later: CheckpointRecord, earlier: CheckpointRecord, path: Path) -> Path | None:
@@ -150,7 +164,7 @@ async def _find_write(reader: ThreadReader, record: CheckpointRecord, path: Path
     await reader.fetch([entry.slot for _, _, entry in stored] + sends)
     if parent is None:
         return None
-    writes = _same_origin(record, reader.write_infos(parent, reversed(stored)))
+    writes = _same_origin(record, reader.write_infos((parent.row.ns, parent.row.id), reversed(stored)))
     whole = reader.value(record, channel)
     found = [write for write in writes if _has_at_path(write.value, whole, path)]
     found += [write for value in _values_along(whole, path) for write in writes if _contains(write.value, value)]

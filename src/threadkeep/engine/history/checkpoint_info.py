@@ -2,6 +2,9 @@
 
 No application class is needed. A delta channel that a checkpoint does not store is rebuilt from the nearest stored
 value and the writes since, with the default merge, because the channel's reducer is not known here.
+
+Damage does not stop the reader. A row that cannot be read becomes an info with the field `damaged`; a value that cannot
+be read raises Corrupt when it is asked for, and the others can still be read.
 """
 
 from __future__ import annotations
@@ -14,27 +17,30 @@ from typing import Any, TypeAlias, TypeVar
 
 from langgraph.checkpoint.serde.types import TASKS
 
-from threadkeep.engine.commit import read_consistently
+from threadkeep.engine.commit import fill_intact, read_consistently
 from threadkeep.engine.cube import plain_values
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.plain import jsonable, plain
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites, WriteEntry
 from threadkeep.engine.threads.checkpoints import metadata_of
+from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.default_merge import merge_writes
 from threadkeep.engine.threads.delta_channels import delta_channels
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.metadata import LARGE_METADATA
 from threadkeep.engine.threads.thread_rows import (
     CheckpointKey,
+    DamagedCheckpoint,
+    DamagedWrites,
     ThreadRows,
     is_send_path,
     lineage,
-    load_slots,
-    load_thread_rows,
     node_of_task,
     slot_parts,
     slot_value,
 )
+from threadkeep.errors import Corrupt
 
 T = TypeVar("T")
 TaskWrite: TypeAlias = tuple[TaskWrites, int, WriteEntry]
@@ -48,6 +54,9 @@ class CheckpointInfo:
     `nodes` ran from it and left `writes` writes on it. `updated` lists the channels that are stored differently than in
     its parent; their values are not compared. `bytes` is the size of its row alone. `forked_from` comes from its
     metadata.
+
+    `damaged` says what is wrong with the checkpoint's row, or with writes on it; None if they can be read. If the row
+    is damaged, the other fields are what its columns say: each of them may be wrong, except the namespace and the id.
     """
 
     thread: str
@@ -65,6 +74,7 @@ class CheckpointInfo:
     updated: tuple[str, ...]
     bytes: int
     forked_from: str | None
+    damaged: str | None = None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -76,7 +86,11 @@ class CheckpointInfo:
 
 @dataclass(frozen=True, slots=True)
 class WriteInfo:
-    """A write stored on a checkpoint, with its value as plain data. `node` is None if it is not known."""
+    """A write stored on a checkpoint, with its value as plain data. `node` is None if it is not known.
+
+    `damaged` says why the value cannot be read; then it is None. If the whole row of a task cannot be read, there is
+    one such write for it, without a channel.
+    """
 
     task: str
     node: str | None
@@ -86,11 +100,15 @@ class WriteInfo:
     value: Any
     time: datetime
     run: str | None
+    damaged: str | None = None
 
 
 def utc_time(milliseconds: int) -> datetime:
-    """Convert a stored time."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    """Convert a stored time. One that no clock shows, in a damaged row, becomes 1970."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return datetime.fromtimestamp(0, UTC)
 
 
 class ThreadReader:
@@ -103,6 +121,7 @@ class ThreadReader:
         self.rows = rows
         self._heads = heads
         self._sends: dict[CheckpointKey, list[Any]] = {}
+        self._damaged_items: dict[ItemId, str] = {}
 
     @property
     def key(self) -> ThreadKey:
@@ -115,8 +134,9 @@ class ThreadReader:
         return self.key.kind == CUBE
 
     async def fetch(self, slots: Iterable[Slot]) -> None:
-        """Load the items of these slots. One round trip; none if all are cached."""
-        await load_slots(self._heads, self.rows, slots)
+        """Load the items of these slots, as far as they can be read. One round trip; none if all are cached."""
+        ranges = [each for slot in slots for each in slot.ranges]
+        self._damaged_items |= await fill_intact(self._heads, self.rows.head, ranges)
 
     # --- checkpoints and channels
 
@@ -160,15 +180,39 @@ class ThreadReader:
         return seeds + [entry.slot for one in ancestors for _, _, entry in self.channel_writes(one, name)]
 
     def value(self, record: CheckpointRecord, name: str) -> Any:
-        """Return the value of a channel as plain data; None if the checkpoint does not have the channel."""
+        """Return the value of a channel as plain data; None if the checkpoint does not have the channel.
+
+        Corrupt if it cannot be read.
+        """
         head = self.rows.head
+        slots = self.slots(record, name)
+        self._check_items(slots)
         if self.is_cube:
             return plain_values.value(head, record, name)
         what = f"channel {name!r} of checkpoint {record.row.id!r} in {head.where}"
         if name in record.slots:
             return slot_value(head, record.slots[name], what)
-        parts = merge_writes(None, (slot_parts(head, slot) for slot in self.slots(record, name)), delta=True)
+        self._check_delta_ancestors(record, name)
+        parts = merge_writes(None, (slot_parts(head, slot) for slot in slots), delta=True)
         return plain(parts.tag, parts.data, what=what) if parts is not None else None
+
+    def _check_items(self, slots: Iterable[Slot]) -> None:
+        """Raise Corrupt if an item of these slots was read and is damaged."""
+        for at in self._damaged_items:
+            if any(
+                lane == at.lane and start <= at.n < start + length for s in slots for lane, start, length in s.ranges
+            ):
+                raise Corrupt(self._damaged_items[at])
+
+    def _check_delta_ancestors(self, record: CheckpointRecord, name: str) -> None:
+        """Raise Corrupt if there is damage on the way from a checkpoint to the stored value of its delta channel."""
+        ancestors = self._delta_ancestors(record, name)
+        way = {(each.row.ns, each.row.id) for each in ancestors}
+        oldest = ancestors[0] if ancestors else record
+        if name not in oldest.slots:
+            way.add((oldest.row.ns, oldest.row.parent or ""))
+        for key in way & self.rows.damaged_keys():
+            raise Corrupt(f"channel {name!r} is rebuilt from checkpoint {key[1]!r}, which is damaged")
 
     def _delta_ancestors(self, record: CheckpointRecord, name: str) -> list[CheckpointRecord]:
         """The ancestors that a delta channel is rebuilt from, oldest first, back to one that stores its value."""
@@ -192,10 +236,13 @@ class ThreadReader:
     # --- nodes and writes
 
     def sends(self, record: CheckpointRecord) -> list[Any]:
-        """The pending sends of a checkpoint. `fetch` the slots of `send_slots` first."""
+        """The pending sends of a checkpoint; none if they are damaged. `fetch` the slots of `send_slots` first."""
         checkpoint = (record.row.ns, record.row.id)
         if checkpoint not in self._sends:
-            found = self.value(record, TASKS) if TASKS in record.slots else old_sends(record)
+            try:
+                found = self.value(record, TASKS) if TASKS in record.slots else old_sends(record)
+            except Corrupt:
+                found = None
             self._sends[checkpoint] = found if isinstance(found, list) else []
         return self._sends[checkpoint]
 
@@ -211,8 +258,40 @@ class ThreadReader:
         """The node of the task with this path on a checkpoint."""
         return node_of_task(path, self.sends(record) if is_send_path(path) else ())
 
+    def info_at(self, key: CheckpointKey) -> CheckpointInfo:
+        """Describe a checkpoint, damaged or not. `fetch` the slots of `send_slots` first."""
+        damaged = self.rows.damaged.get(key)
+        return self.info(self.rows.records[key]) if damaged is None else self._damaged_info(key, damaged)
+
+    def _damaged_info(self, key: CheckpointKey, damaged: DamagedCheckpoint) -> CheckpointInfo:
+        """Describe a damaged checkpoint by the columns of its row."""
+        row, tasks = damaged.row, self.rows.tasks.get(key, [])
+        nodes = (node_of_task(task.row.path) for task in sorted(tasks, key=lambda task: task.row.path))
+        return CheckpointInfo(
+            thread=self.key.id,
+            kind=self.key.kind,
+            ns=key[0],
+            id=key[1],
+            parent=row.parent if row is not None else None,
+            step=row.step if row is not None else None,
+            source=row.source if row is not None else None,
+            time=utc_time(row.time if row is not None else 0),
+            run=row.run if row is not None else None,
+            metadata={},
+            writes=sum(len(task.entries) for task in tasks),
+            nodes=tuple(dict.fromkeys(node for node in nodes if node is not None)),
+            updated=(),
+            bytes=row.size if row is not None else 0,
+            forked_from=None,
+            damaged=damaged.reason,
+        )
+
+    def damaged_writes(self, key: CheckpointKey) -> dict[str, DamagedWrites]:
+        """The writes on a checkpoint that cannot be read, by task."""
+        return {at[2]: each for at, each in self.rows.damaged_writes.items() if at[:2] == key}
+
     def info(self, record: CheckpointRecord) -> CheckpointInfo:
-        """Describe a checkpoint. `fetch` the slots of `send_slots` first."""
+        """Describe an intact checkpoint. `fetch` the slots of `send_slots` first."""
         row, tasks = record.row, self.tasks(record)
         metadata = jsonable(metadata_of(self.rows.head, record))
         nodes = (self.node(record, task.row.path) for task in sorted(tasks, key=lambda task: task.row.path))
@@ -232,6 +311,7 @@ class ThreadReader:
             updated=tuple(self._updated(record)),
             bytes=row.size,
             forked_from=metadata["forked_from"] if isinstance(metadata.get("forked_from"), str) else None,
+            damaged="; ".join(each.reason for each in self.damaged_writes((row.ns, row.id)).values()) or None,
         )
 
     def _updated(self, record: CheckpointRecord) -> Iterator[str]:
@@ -250,15 +330,31 @@ class ThreadReader:
         """The writes to a channel on a checkpoint, in LangGraph's order."""
         return [write for write in ordered_writes(self.tasks(record)) if write[2].channel == channel]
 
-    def write_infos(self, record: CheckpointRecord, writes: Iterable[TaskWrite]) -> list[WriteInfo]:
+    def write_infos(self, key: CheckpointKey, writes: Iterable[TaskWrite]) -> list[WriteInfo]:
         """Describe writes on a checkpoint. `fetch` their slots and those of `send_slots` first."""
-        return [self._write_info(record, *write) for write in writes]
+        return [self._write_info(key, *write) for write in writes]
 
-    def _write_info(self, record: CheckpointRecord, task: TaskWrites, idx: int, entry: WriteEntry) -> WriteInfo:
+    def _write_info(self, key: CheckpointKey, task: TaskWrites, idx: int, entry: WriteEntry) -> WriteInfo:
         path, run, time = entry.origin
-        head, id = self.rows.head, task.row.task
-        value = slot_value(head, entry.slot, f"a write of task {id!r} in {head.where}")
-        return WriteInfo(id, self.node(record, path), path, idx, entry.channel, value, utc_time(time), run)
+        head, id, record = self.rows.head, task.row.task, self.rows.records.get(key)
+        node = self.node(record, path) if record is not None else node_of_task(path)
+        value, damaged = None, None
+        try:
+            self._check_items([entry.slot])
+            value = slot_value(head, entry.slot, f"a write of task {id!r} in {head.where}")
+        except Corrupt as error:
+            damaged = str(error)
+        return WriteInfo(id, node, path, idx, entry.channel, value, utc_time(time), run, damaged)
+
+    def damaged_write_infos(self, key: CheckpointKey) -> list[WriteInfo]:
+        """Describe the writes on a checkpoint that cannot be read: one info for each task."""
+        found = self.damaged_writes(key)
+        return [
+            WriteInfo(
+                task, None, "", 0, "", None, utc_time(each.row.time if each.row is not None else 0), None, each.reason
+            )
+            for task, each in sorted(found.items())
+        ]
 
 
 def old_sends(record: CheckpointRecord) -> Any:

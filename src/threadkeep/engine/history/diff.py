@@ -6,7 +6,7 @@ Channels that both checkpoints store in the same items are equal and are not rea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from threadkeep.engine.history.checkpoint_info import CheckpointInfo, ThreadReader, read_thread
@@ -15,7 +15,8 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.records import CheckpointRecord
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.status import is_internal
-from threadkeep.engine.threads.thread_rows import find_checkpoint
+from threadkeep.engine.threads.thread_rows import resolve_ref
+from threadkeep.errors import Corrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,22 @@ class ChannelDiff:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What checkpoint `b` changed compared with checkpoint `a`: the channels that differ, and those that do not."""
+    """What checkpoint `b` changed compared with checkpoint `a`: the channels that differ, and those that do not.
+
+    `damaged` has the channels that cannot be compared, because one of the values cannot be read, with the reason. If
+    the row of a checkpoint is damaged (`a.damaged`, `b.damaged`), nothing can be compared, and there are no channels.
+    """
 
     a: CheckpointInfo
     b: CheckpointInfo
     channels: tuple[ChannelDiff, ...]
     unchanged: tuple[str, ...]
+    damaged: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all channels could be compared."""
+        return not (self.a.damaged or self.b.damaged or self.damaged)
 
 
 class _Side(NamedTuple):
@@ -68,8 +79,11 @@ async def diff(heads: Heads, a: tuple[ThreadKey, str | None], b: tuple[ThreadKey
 
     async def compare_in(reader: ThreadReader) -> Diff:
         async def compare_with(other: ThreadReader) -> Diff:
-            first = _Side(reader, find_checkpoint(reader.rows, a[1], ns))
-            return await _compare(first, _Side(other, find_checkpoint(other.rows, b[1], ns)))
+            one, two = resolve_ref(reader.rows, a[1], ns), resolve_ref(other.rows, b[1], ns)
+            first, second = reader.rows.records.get(one), other.rows.records.get(two)
+            if first is None or second is None:
+                return Diff(reader.info_at(one), other.info_at(two), (), ())
+            return await _compare(_Side(reader, first), _Side(other, second))
 
         return await (compare_with(reader) if b[0] == a[0] else read_thread(heads, b[0], compare_with))
 
@@ -83,9 +97,16 @@ async def _compare(a: _Side, b: _Side) -> Diff:
     ]
     for side in (a, b):
         await side.fetch(candidates)
-    found = tuple(each for name in candidates for each in _channel_diff(name, a.values(name), b.values(name)))
-    differing = {each.channel for each in found}
-    return Diff(a.info(), b.info(), found, tuple(name for name in every if name not in differing))
+    found: list[ChannelDiff] = []
+    damaged: dict[str, str] = {}
+    for name in candidates:
+        try:
+            found += _channel_diff(name, a.values(name), b.values(name))
+        except Corrupt as error:
+            damaged[name] = str(error)
+    differing = {*damaged, *(each.channel for each in found)}
+    unchanged = tuple(name for name in every if name not in differing)
+    return Diff(a.info(), b.info(), tuple(found), unchanged, damaged)
 
 
 def _channel_diff(name: str, before: list[Any], after: list[Any]) -> Iterator[ChannelDiff]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langgraph.checkpoint.serde.types import TASKS
@@ -28,9 +28,11 @@ from threadkeep.engine.threads import status
 from threadkeep.engine.threads.catalogue import find_key
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.status import is_internal
-from threadkeep.engine.threads.thread_rows import find_checkpoint, matches_short_id
-from threadkeep.errors import Missing
+from threadkeep.engine.threads.thread_rows import CheckpointKey, matches_short_id, resolve_ref
+from threadkeep.errors import Corrupt, Missing
 
+DAMAGED = "damaged"
+"""The status of a checkpoint that cannot be read."""
 _SHORTEST_ID, _LONGEST_UNSHORTENED = 8, 12
 _SCAN_LIMIT = 3
 _AT, _BACK, _START, _JOIN = "@", "~", "__start__", "join:"
@@ -44,6 +46,9 @@ class CheckpointView:
     they are rebuilt with the default merge: lists are concatenated, messages matched by id, dicts merged. `next` has
     the nodes that would run, as far as stored data shows; tasks that already finished are left out if the checkpoint
     has no child.
+
+    `damaged` has the channels that cannot be read, with the reason; they are not in `values`. If the checkpoint's own
+    row is damaged (`checkpoint.damaged`), there are no values, and the status is `damaged`.
     """
 
     checkpoint: CheckpointInfo
@@ -52,6 +57,7 @@ class CheckpointView:
     values: dict[str, Any]
     delta: tuple[str, ...]
     writes: tuple[WriteInfo, ...]
+    damaged: dict[str, str] = field(default_factory=dict)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -86,14 +92,15 @@ async def log(heads: Heads, key: ThreadKey, ns: str | None, limit: int | None) -
     """Return the checkpoints of a namespace or of all, newest first. One round trip; two if tasks came from sends."""
 
     async def list_infos(reader: ThreadReader) -> list[CheckpointInfo]:
-        return await _infos(reader, reader.rows.visible(ns)[::-1][:limit])
+        return await _infos(reader, reader.rows.visible_keys(ns)[::-1][:limit])
 
     return await read_thread(heads, key, list_infos)
 
 
-async def _infos(reader: ThreadReader, records: list[CheckpointRecord]) -> list[CheckpointInfo]:
-    await reader.fetch(reader.send_slots(records))
-    return [reader.info(record) for record in records]
+async def _infos(reader: ThreadReader, keys: list[CheckpointKey]) -> list[CheckpointInfo]:
+    records = reader.rows.records
+    await reader.fetch(reader.send_slots(records[key] for key in keys if key in records))
+    return [reader.info_at(key) for key in keys]
 
 
 # --- show
@@ -103,20 +110,39 @@ async def show(heads: Heads, key: ThreadKey, ref: str | None, ns: str) -> Checkp
     """Return a checkpoint with everything it holds. Two round trips."""
 
     async def view(reader: ThreadReader) -> CheckpointView:
-        record = find_checkpoint(reader.rows, ref, ns)
-        writes = ordered_writes(reader.tasks(record))
-        await reader.fetch(_channel_slots(reader, record) + [entry.slot for _, _, entry in writes])
-        next_nodes = tuple(_next_nodes(reader, record))
+        at = resolve_ref(reader.rows, ref, ns)
+        record = reader.rows.records.get(at)
+        writes = ordered_writes(reader.rows.tasks.get(at, ()))
+        slots = _channel_slots(reader, record) if record is not None else []
+        await reader.fetch(slots + [entry.slot for _, _, entry in writes])
+        written = (*reader.write_infos(at, writes), *reader.damaged_write_infos(at))
+        if record is None:
+            return CheckpointView(reader.info_at(at), DAMAGED, (), {}, (), written)
+        values, damaged = _values(reader, record)
+        next_nodes = _next_nodes(reader, record)
         return CheckpointView(
             checkpoint=reader.info(record),
             status=_status(reader, record, next_nodes),
             next=next_nodes,
-            values={name: reader.value(record, name) for name in reader.channels(record)},
+            values=values,
             delta=tuple(reader.rebuilt_channels(record)),
-            writes=tuple(reader.write_infos(record, writes)),
+            writes=written,
+            damaged=damaged,
         )
 
     return await read_thread(heads, key, view)
+
+
+def _values(reader: ThreadReader, record: CheckpointRecord) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values of all channels, and those that cannot be read, with the reason."""
+    values: dict[str, Any] = {}
+    damaged: dict[str, str] = {}
+    for name in reader.channels(record):
+        try:
+            values[name] = reader.value(record, name)
+        except Corrupt as error:
+            damaged[name] = str(error)
+    return values, damaged
 
 
 def _channel_slots(reader: ThreadReader, record: CheckpointRecord) -> list[Slot]:
@@ -126,17 +152,20 @@ def _channel_slots(reader: ThreadReader, record: CheckpointRecord) -> list[Slot]
 def _status(reader: ThreadReader, record: CheckpointRecord, next_nodes: tuple[str, ...]) -> str:
     """The status that the thread has, or would have, with this checkpoint as the newest."""
     if reader.is_cube:
-        return channels.status_at(reader.rows.head, record)
+        try:
+            return channels.status_at(reader.rows.head, record)
+        except Corrupt:
+            return DAMAGED
     found = "pending" if next_nodes else status.status_of_checkpoint(record)
     for task in reader.tasks(record):
         found = status.worse_status(found, status.status_of_writes(entry.channel for entry in task.entries.values()))
     return found
 
 
-def _next_nodes(reader: ThreadReader, record: CheckpointRecord) -> list[str]:
+def _next_nodes(reader: ThreadReader, record: CheckpointRecord) -> tuple[str, ...]:
     """The nodes to run; without those that finished, if the checkpoint has no child yet."""
     if reader.is_cube:
-        return []
+        return ()
     done = Counter[str | None]()
     if not _has_child(reader, record):
         finished = (task for task in reader.tasks(record) if any(idx >= 0 for idx in task.entries))
@@ -147,7 +176,7 @@ def _next_nodes(reader: ThreadReader, record: CheckpointRecord) -> list[str]:
             done[node] -= 1
         else:
             waiting.append(node)
-    return waiting
+    return tuple(waiting)
 
 
 def _has_child(reader: ThreadReader, record: CheckpointRecord) -> bool:
@@ -163,7 +192,7 @@ def _triggered_nodes(reader: ThreadReader, record: CheckpointRecord) -> list[str
         TASKS
     }
     joins = [name for name in record.slots if name.startswith(_JOIN)]
-    nodes |= {node for name in joins if (node := _joined_node(name, reader.value(record, name))) is not None}
+    nodes |= {node for name in joins if (node := _joined_node(reader, record, name)) is not None}
     return [str(send["node"]) for send in sends if isinstance(send, Mapping) and "node" in send] + sorted(nodes)
 
 
@@ -173,9 +202,13 @@ def _input_node(reader: ThreadReader, record: CheckpointRecord) -> str:
     return next((node for seen in others for node, versions in seen.items() if _START in versions), _START)
 
 
-def _joined_node(channel: str, arrived: Any) -> str | None:
-    """The node of the channel `join:one+other:node`, if all nodes that it waits for have `arrived`."""
+def _joined_node(reader: ThreadReader, record: CheckpointRecord, channel: str) -> str | None:
+    """The node of the channel `join:one+other:node`, if all nodes that it waits for have arrived."""
     starts, colon, node = channel.removeprefix(_JOIN).rpartition(":")
+    try:
+        arrived = reader.value(record, channel)
+    except Corrupt:
+        return None
     if not (colon and isinstance(arrived, list)):
         return None
     return node if arrived and len("+".join(map(str, arrived))) == len(starts) else None
@@ -188,7 +221,7 @@ async def tree(heads: Heads, key: ThreadKey) -> Tree:
     """Return all checkpoints and how they branch. One round trip; two if tasks came from sends."""
 
     async def build(reader: ThreadReader) -> Tree:
-        infos = await _infos(reader, reader.rows.visible()[::-1])
+        infos = await _infos(reader, reader.rows.visible_keys()[::-1])
         return Tree(key.id, key.kind, tuple(infos), *_branches(infos))
 
     return await read_thread(heads, key, build)
@@ -235,7 +268,7 @@ async def locate(heads: Heads, tenant: str, ref: str, kind: str | None) -> Check
 
     async def describe(reader: ThreadReader) -> CheckpointInfo:
         space = (_namespace(reader, id) if id else "") if ns is None else ns
-        return (await _infos(reader, [find_checkpoint(reader.rows, id, space)]))[0]
+        return (await _infos(reader, [resolve_ref(reader.rows, id, space)]))[0]
 
     return await read_thread(heads, key, describe)
 
@@ -243,7 +276,7 @@ async def locate(heads: Heads, tenant: str, ref: str, kind: str | None) -> Check
 def _namespace(reader: ThreadReader, id: str) -> str:
     """The only namespace with a checkpoint whose id starts or ends with this; otherwise the root's."""
     short = id.partition(_BACK)[0]
-    spaces = {record.row.ns for record in reader.rows.visible() if matches_short_id(short, record.row.id)}
+    spaces = {ns for ns, stored in reader.rows.visible_keys() if matches_short_id(short, stored)}
     return spaces.pop() if len(spaces) == 1 else ""
 
 

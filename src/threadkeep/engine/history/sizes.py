@@ -20,9 +20,11 @@ from threadkeep.engine.log.msgpack import WHOLE, header
 from threadkeep.engine.log.records import Slot, TaskWrites
 from threadkeep.engine.requests import MeasureItems, StorageSize
 from threadkeep.engine.threads.catalogue import ThreadInfo
+from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.status import STATUSES
-from threadkeep.engine.threads.thread_rows import ThreadRows, load_thread_rows
+from threadkeep.engine.threads.thread_rows import ThreadRows
+from threadkeep.errors import Corrupt
 
 KINDS = ("state", "writes", "checkpoint_rows", "write_rows", "shared", "unused")
 """What bytes are used for.
@@ -34,6 +36,8 @@ write_rows        rows of tasks' writes, with the small values in them
 shared            names, range lists, labels and shapes
 unused            items that nothing refers to any more
 """
+_IMPLAUSIBLE = 1 << 40
+"""An item that says that it holds so many bytes is damaged."""
 _MAX_ITEMS = 8192
 """The number of items that one request measures."""
 
@@ -43,6 +47,7 @@ class ThreadSize:
     """The space that a thread takes. `stored` is its `ThreadInfo.bytes` and the sum of `by_kind`.
 
     `logical` is the space it would take if every value of every checkpoint and every write were stored uncompressed.
+    `damaged` counts rows and items that cannot be read. The items of such rows may be counted as unused.
     """
 
     id: str
@@ -50,6 +55,7 @@ class ThreadSize:
     stored: int
     logical: int
     by_kind: dict[str, int]
+    damaged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,8 @@ class Sizes:
     """The space that threads take. `by_thread` has the largest threads; `by_channel` and `by_kind` are sums over all.
 
     `logical` is the sum of `written` (all writes) and `state` (the values of all checkpoints), each uncompressed and
-    whole. `saved` is the part of it that is not stored. `skipped` has the ids of damaged threads, which do not count.
+    whole. `saved` is the part of it that is not stored. `damaged` has the ids of threads with damaged rows or items,
+    which count as far as they can be measured; `skipped` those of threads that cannot be read at all.
     """
 
     threads: int
@@ -88,6 +95,7 @@ class Sizes:
     by_channel: list[ChannelSize]
     by_kind: dict[str, int]
     skipped: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,18 @@ class ItemTotals:
 
     def __init__(self) -> None:
         self._lanes: dict[int, _LaneTotals] = {}
+        self.damaged = 0
+
+    def measure(self, item: tuple[int, int, int, bytes]) -> tuple[int, int, int, int]:
+        """Return an item as `add` takes it. A damaged one, whose full size is not known, counts as it is stored."""
+        lane, n, length, beginning = item
+        try:
+            full = full_length(length, beginning, "it")
+        except Corrupt:
+            full = -1
+        if not 0 <= full < _IMPLAUSIBLE:
+            self.damaged, full = self.damaged + 1, length
+        return lane, n, length, full
 
     def add(self, items: Iterable[tuple[int, int, int, int]]) -> None:
         """Add items as (lane, n, stored, full). Within a lane, numbers only grow."""
@@ -165,10 +185,7 @@ async def measure_items(rows: ThreadRows, ranges: Iterable[ItemRange]) -> ItemTo
     for some in _slices(ranges):
         measured = await MeasureItems(rows.key, some)
         check_epoch(rows.head.row, measured.thread)
-        totals.add(
-            (lane, n, length, full_length(length, beginning, f"item {lane}:{n} of {rows.head.where}"))
-            for lane, n, length, beginning in sorted(measured.items)
-        )
+        totals.add(map(totals.measure, sorted(measured.items)))
     return totals
 
 
@@ -209,7 +226,8 @@ async def _measure_thread(heads: Heads, key: ThreadKey) -> MeasuredThread:
     channels = {channel.channel: channel for channel in _channel_sizes(rows, items)}
     logical = sum(channel.written + channel.state for channel in channels.values())
     kinds = _size_by_kind(rows, items)
-    return MeasuredThread(ThreadSize(key.id, key.kind, sum(kinds.values()), logical, kinds), channels)
+    damaged = len(rows.damaged) + len(rows.damaged_writes) + items.damaged
+    return MeasuredThread(ThreadSize(key.id, key.kind, sum(kinds.values()), logical, kinds, damaged), channels)
 
 
 def _size_by_kind(rows: ThreadRows, items: ItemTotals) -> dict[str, int]:
@@ -218,11 +236,13 @@ def _size_by_kind(rows: ThreadRows, items: ItemTotals) -> dict[str, int]:
     of_channels = [each for each in rows.stored if each.lane >= FIRST_CHANNEL]
     not_state = subtract(of_channels, state)
     unused = subtract(not_state, written)
+    damaged = (each.row.size for each in rows.damaged.values() if each.row is not None)
+    damaged_writes = (each.row.size for each in rows.damaged_writes.values() if each.row is not None)
     return {
         "state": items.stored(of_channels) - items.stored(not_state),
         "writes": items.stored(not_state) - items.stored(unused),
-        "checkpoint_rows": sum(record.row.size for record in rows.records.values()),
-        "write_rows": sum(task.row.size for task in _tasks(rows)),
+        "checkpoint_rows": sum(record.row.size for record in rows.records.values()) + sum(damaged),
+        "write_rows": sum(task.row.size for task in _tasks(rows)) + sum(damaged_writes),
         "shared": items.stored(each for each in rows.stored if each.lane < FIRST_CHANNEL),
         "unused": items.stored(unused),
     }
@@ -272,10 +292,13 @@ class SizeTotals:
     largest: list[ThreadSize] = field(default_factory=list)
     channels: dict[str, ChannelSize] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
+    damaged: list[str] = field(default_factory=list)
 
     def add_thread(self, measured: MeasuredThread) -> None:
         """Add a thread."""
         self.threads += 1
+        if measured.thread.damaged:
+            self.damaged.append(measured.thread.id)
         self.stored += measured.thread.stored
         self.kinds.update(measured.thread.by_kind)
         insort(self.largest, measured.thread, key=lambda thread: (-thread.stored, thread.kind, thread.id))
@@ -297,6 +320,7 @@ class SizeTotals:
             by_thread=self.largest,
             by_channel=channels,
             by_kind=_counts_in_order(self.kinds, KINDS),
+            damaged=tuple(self.damaged),
         )
 
 

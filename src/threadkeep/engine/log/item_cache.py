@@ -172,6 +172,19 @@ class ItemCache:
             self.spans[lane] = (low, high)
             self.size += len(data) + _OVERHEAD
 
+    def fill_intact(self, stored: Mapping[ItemId, bytes], where: str) -> dict[ItemId, str]:
+        """Cache the items that can be unsealed. Return the others, with what is wrong with each."""
+        damaged: dict[ItemId, str] = {}
+        try:
+            self.fill(stored, where)
+        except Corrupt:
+            for at, payload in stored.items():
+                try:
+                    self.fill({at: payload}, where)
+                except Corrupt as error:
+                    damaged[at] = str(error)
+        return damaged
+
     def lacking(self, ranges: Iterable[ItemRange]) -> tuple[ItemRange, ...]:
         """Return the items of these ranges that are not cached."""
         missing: list[ItemRange] = []

@@ -29,11 +29,13 @@ from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow
 from threadkeep.engine.requests import Batch, Commit, ForkThread, LoadItems, NewLabels
 from threadkeep.engine.threads.copy import copy_labels
+from threadkeep.engine.threads.damaged_rows import load_thread_rows, load_to_change
 from threadkeep.engine.threads.delta_channels import delta_channels
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.metadata import root_checkpoint
 from threadkeep.engine.threads.ops import Put
 from threadkeep.engine.threads.staging import CheckpointStaging
+from threadkeep.engine.threads.status import is_internal
 from threadkeep.engine.threads.survivors import PruneSelection, Survivors, find_survivors, recount
 from threadkeep.engine.threads.thread_rows import (
     FORKED_FROM,
@@ -43,10 +45,8 @@ from threadkeep.engine.threads.thread_rows import (
     find_checkpoint,
     forked_from,
     lineage,
-    load_thread_rows,
-    load_to_change,
 )
-from threadkeep.errors import Missing
+from threadkeep.errors import Corrupt, Missing
 from threadkeep.plan import result
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -143,8 +143,10 @@ def _branch_of(key: ThreadKey, row: CheckpointRow, target: str) -> Branch:
 
 def _unused_branch(thread: ThreadRows, target: CheckpointRecord) -> CheckpointRow | None:
     """The latest checkpoint, if it is a branch from the target without writes and children."""
-    latest = find_checkpoint(thread, None, target.row.ns)
-    key = (latest.row.ns, latest.row.id)
+    key = thread.visible_keys(target.row.ns)[-1]
+    if key in thread.damaged_keys():
+        return None
+    latest = thread.records[key]
     unused = not thread.tasks.get(key) and key not in children(thread)
     same = latest.slots == target.slots and latest.versions == target.versions and latest.seen == target.seen
     return latest.row if unused and same and forked_from(thread, latest) == target.row.id else None
@@ -199,8 +201,8 @@ def _branch_parent(thread: ThreadRows, target: CheckpointRecord) -> str | None:
 
 
 def _greatest_id(thread: ThreadRows, ns: str) -> str:
-    """The greatest id of a namespace, including hidden checkpoints and those that only have writes so far."""
-    return max(id for space, id in (*thread.records, *thread.tasks) if space == ns)
+    """The greatest id of a namespace, including hidden and damaged ones and those that only have writes so far."""
+    return max(id for space, id in (*thread.records, *thread.tasks, *thread.damaged_keys()) if space == ns)
 
 
 def new_checkpoint_id(greatest: str, moment: BranchStamp) -> str:
@@ -255,6 +257,7 @@ async def fork_to(heads: Heads, key: ThreadKey, ref: str | None, to: ThreadKey, 
         thread, target = seen.state
         row = thread.head.row
         assert row is not None
+        _check_lineage(thread, target)
         left = find_survivors(thread, _lineage_only(thread, target))
         ranges, batch = _copied(thread, left, to, moment, moment.nonce + attempt)
         branch = _branch_of(to, left.rows[("", target.row.id)], target.row.id)
@@ -275,7 +278,29 @@ def _lineage_only(thread: ThreadRows, target: CheckpointRecord) -> PruneSelectio
         for (ns, id), record in thread.records.items()
         if not record.row.hidden and (id in ids if ns == "" else root_checkpoint(record.own_metadata) in with_writes)
     }
-    return PruneSelection(kept, lambda key, _: key in kept and (key[0] != "" or key[1] in with_writes))
+    return PruneSelection(
+        kept,
+        lambda key, _: key in kept and (key[0] != "" or key[1] in with_writes),
+        dropped=thread.damaged_keys(),
+    )
+
+
+def _check_lineage(thread: ThreadRows, target: CheckpointRecord) -> None:
+    """Raise Corrupt if the new thread would lack damaged writes on the target, or what its delta channels need.
+
+    Other damaged ancestors are left out, as if they had been pruned.
+    """
+    ancestors = list(lineage(thread, target))
+    damaged = thread.damaged_keys()
+    needs = [(target.row.ns, target.row.id)]
+    without_value = (name for name in target.versions if name not in target.slots)
+    if any(not is_internal(name) for name in without_value):  # it may be a delta channel: the damaged rows would tell
+        needs += [(each.row.ns, each.row.parent or "") for each in ancestors]
+    for key in needs:
+        if key in damaged:
+            raise Corrupt(
+                f"checkpoint {key[1]!r} of {thread.head.where}, or a write on it, is damaged: repair it first"
+            )
 
 
 def _copied(

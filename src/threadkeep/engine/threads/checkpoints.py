@@ -32,7 +32,8 @@ from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.metadata import LARGE_METADATA
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
 from threadkeep.engine.threads.staging import CheckpointStaging, KnownCheckpoint
-from threadkeep.plan import Outcome
+from threadkeep.errors import Corrupt
+from threadkeep.plan import Failure, Outcome
 
 
 class CheckpointState(NamedTuple):
@@ -50,9 +51,22 @@ class CheckpointState(NamedTuple):
 async def write(heads: Heads, key: ThreadKey, ops: Sequence[Op]) -> list[Outcome]:
     """Make all these changes in one commit. Return one outcome for each op, in order.
 
-    An op whose value cannot be stored fails alone. One round trip with a current head, else two.
+    An op whose value cannot be stored fails alone, and so does one that needs a damaged checkpoint. One round trip with
+    a current head, else two; these for each op if one of them meets damage.
     """
-    return await commit_ops(heads, key, ops, partial(_start_staging, heads, key, ops))
+    try:
+        return await commit_ops(heads, key, ops, partial(_start_staging, heads, key, ops))
+    except Corrupt:
+        if len(ops) == 1:
+            raise
+    return [await _write_alone(heads, key, op) for op in ops]
+
+
+async def _write_alone(heads: Heads, key: ThreadKey, op: Op) -> Outcome:
+    try:
+        return (await write(heads, key, [op]))[0]
+    except Corrupt as error:
+        return Failure(error)
 
 
 async def _start_staging(heads: Heads, key: ThreadKey, ops: Sequence[Op], head: Head | None) -> CheckpointStaging:

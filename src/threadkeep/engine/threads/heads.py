@@ -138,6 +138,11 @@ class Heads:
         self._cached_since_start = 0
         self._heads: dict[ThreadKey, Head] = {}
 
+    @property
+    def era(self) -> int:
+        """The number of times that all heads were dropped. A cache of another era is not current."""
+        return self._era
+
     def get(self, key: ThreadKey) -> Head | None:
         """Return the cached head of a thread, if any."""
         return self._heads.get(key)

@@ -1,14 +1,15 @@
 """List checkpoints, newest first, in slices that grow.
 
 Nothing stays open between two slices, so the caller may do anything with the saver while it iterates. A checkpoint that
-is removed after the scan of its slice is left out, as if it had been removed before.
+is removed after the scan of its slice is left out, as if it had been removed before. A damaged one is left out too, and
+named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
@@ -17,8 +18,11 @@ from threadkeep.engine.requests import CheckpointRef, ScanCheckpoints, ScannedCh
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.checkpoints import CheckpointState, get_many
 from threadkeep.engine.threads.heads import Heads
+from threadkeep.errors import Corrupt
 
 _FIRST_SLICE, _MAX_SLICE = 16, 1024
+_CheckpointAt: TypeAlias = tuple[ThreadKey, str, str]
+"""The thread, namespace and id of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,14 @@ class ListQuery:
 
 
 class ListPage(NamedTuple):
-    """Some checkpoints, and the query for those after them; `rest` is None at the end."""
+    """Some checkpoints, and the query for those after them; `rest` is None at the end.
+
+    `damaged` has a message for each damaged checkpoint that was left out. These do not count for the limit.
+    """
 
     states: list[CheckpointState]
     rest: ListQuery | None
+    damaged: list[str]
 
 
 def query(
@@ -67,37 +75,82 @@ def query(
 
 
 async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
-    """Return the next checkpoints of a query. One round trip for the scan, and one for each thread that it finds."""
+    """Return the next checkpoints of a query. One round trip for the scan, and one for each thread that it finds.
+
+    More if a checkpoint is damaged: the others are read without it.
+    """
     if query.limit == 0:
-        return ListPage([], None)
+        return ListPage([], None, [])
     size = query.scan.limit if query.limit is None or query.filter else min(query.scan.limit, query.limit)
     scanned = await replace(query.scan, limit=size)
-    chosen = [found for found in scanned if matches(found, query.filter)][: query.limit]
-    states = await _load_states(heads, codec, chosen)
-    left = None if query.limit is None else query.limit - len(chosen)
+    damaged: dict[_CheckpointAt, str] = {}
+    chosen = [found for found in scanned if _matches(found, query.filter, damaged)][: query.limit]
+    states = await _load_states(heads, codec, chosen, damaged)
+    left = None if query.limit is None else query.limit - sum(_place(found) not in damaged for found in chosen)
+    reasons = list(damaged.values())
     if len(scanned) < size or left == 0:
-        return ListPage(states, None)
+        return ListPage(states, None, reasons)
     last = scanned[-1]
     scan = replace(query.scan, after=(last.row.id, last.key.id, last.row.ns), limit=min(size * 2, _MAX_SLICE))
-    return ListPage(states, replace(query, scan=scan, limit=left))
+    return ListPage(states, replace(query, scan=scan, limit=left), reasons)
+
+
+def _place(found: ScannedCheckpoint) -> _CheckpointAt:
+    return found.key, found.row.ns, found.row.id
+
+
+def _matches(found: ScannedCheckpoint, wanted: Mapping[str, Any], damaged: dict[_CheckpointAt, str]) -> bool:
+    """Return whether a checkpoint matches a filter. One that cannot be read does not, and is added to `damaged`."""
+    try:
+        return matches(found, wanted)
+    except Corrupt as error:
+        damaged[_place(found)] = _message(_place(found), str(error))
+        return False
 
 
 def matches(found: ScannedCheckpoint, wanted: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint's metadata has all that a filter wants. Corrupt if its row is damaged."""
+    row, where = found.row, f"thread {found.key.id!r}"
+    if found.damaged is not None:
+        raise Corrupt(found.damaged)
     if not wanted:
         return True
-    row, where = found.row, f"thread {found.key.id!r}"
-    labels = unpack_labels(row.labels, found.labels, where)
-    return metadata.matches(metadata.of_row(row, labels, unpack_own_metadata(row, where)), wanted)
+    labels, own = unpack_labels(row.labels, found.labels, where), unpack_own_metadata(row, where)
+    return metadata.matches(metadata.of_row(row, labels, own), wanted)
 
 
-async def _load_states(heads: Heads, codec: Codec, chosen: Sequence[ScannedCheckpoint]) -> list[CheckpointState]:
+def _message(at: _CheckpointAt, reason: str) -> str:
+    key, ns, id = at
+    return f"checkpoint {id!r} of namespace {ns!r} in thread {key.id!r} is damaged and left out: {reason}"
+
+
+async def _load_states(
+    heads: Heads, codec: Codec, chosen: Sequence[ScannedCheckpoint], damaged: dict[_CheckpointAt, str]
+) -> list[CheckpointState]:
     by_thread: dict[ThreadKey, list[CheckpointRef]] = {}
     for found in chosen:
         by_thread.setdefault(found.key, []).append(CheckpointRef(found.row.ns, found.row.id))
     states = {}
     for key, refs in by_thread.items():
-        for state in await get_many(heads, codec, key, tuple(refs)):
+        for state in await _get_intact(heads, codec, key, refs, damaged):
             states[(key, state.ns, state.id)] = state
-    keys = ((found.key, found.row.ns, found.row.id) for found in chosen)
-    return [states[key] for key in keys if key in states]
+    return [states[at] for at in map(_place, chosen) if at in states]
+
+
+async def _get_intact(
+    heads: Heads, codec: Codec, key: ThreadKey, refs: list[CheckpointRef], damaged: dict[_CheckpointAt, str]
+) -> list[CheckpointState]:
+    """Return those of these checkpoints that can be read; add the others to `damaged`.
+
+    If one is damaged, each half is read by itself, and so on.
+    """
+    try:
+        return await get_many(heads, codec, key, tuple(refs))
+    except Corrupt as error:
+        if len(refs) == 1:
+            at = (key, refs[0].ns, refs[0].id or "")
+            damaged[at] = _message(at, str(error))
+            return []
+    half = len(refs) // 2
+    first = await _get_intact(heads, codec, key, refs[:half], damaged)
+    return first + await _get_intact(heads, codec, key, refs[half:], damaged)

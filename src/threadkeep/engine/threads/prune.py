@@ -2,6 +2,9 @@
 
 What to keep is decided on all rows of the thread. The change is committed only if the thread is still the same, else
 it is decided again. So writers that change the thread meanwhile lose nothing.
+
+A damaged checkpoint stays, and what it refers to is not known. So until it is repaired, no item of its thread is freed,
+and older checkpoints of its namespace are hidden instead of removed: it may have to be rebuilt from them.
 """
 
 from __future__ import annotations
@@ -18,13 +21,13 @@ from threadkeep.engine.requests import (
     DropThread,
     FindThreadsOfRuns,
     LoadItems,
-    LoadThreadRows,
     MeasureItems,
 )
+from threadkeep.engine.threads.damaged_rows import load_rows
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.metadata import root_checkpoint
-from threadkeep.engine.threads.survivors import PruneSelection, Survivors, TaskKey, find_survivors, recount, task_key
-from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows, thread_rows
+from threadkeep.engine.threads.survivors import PruneSelection, Survivors, find_survivors, recount, task_key
+from threadkeep.engine.threads.thread_rows import CheckpointKey, TaskKey, ThreadRows
 from threadkeep.errors import Conflict
 
 KEEP_LATEST = "keep_latest"
@@ -38,15 +41,22 @@ class ThreadLoss(NamedTuple):
     """What a thread loses: checkpoints, those that become hidden, writes, and bytes; everything if it is `dropped`.
 
     `matching` is that of the PruneSelection, `total` the number of checkpoints that the thread had, hidden or not.
+    `damaged` are its damaged checkpoints, which stay.
     """
 
-    dropped: bool
-    checkpoints: tuple[CheckpointKey, ...]
-    hidden: tuple[CheckpointKey, ...]
-    writes: int
-    bytes: int
-    matching: int | None
-    total: int
+    dropped: bool = False
+    checkpoints: tuple[CheckpointKey, ...] = ()
+    hidden: tuple[CheckpointKey, ...] = ()
+    writes: int = 0
+    bytes: int = 0
+    matching: int | None = None
+    total: int = 0
+    damaged: tuple[CheckpointKey, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the thread does not change."""
+        return not (self.dropped or self.checkpoints or self.hidden or self.writes or self.bytes)
 
 
 async def prune(heads: Heads, key: ThreadKey, strategy: str, nonce: int) -> None:
@@ -81,16 +91,16 @@ async def prune_thread(
 ) -> ThreadLoss | None:
     """Keep what `select` selects; return what was removed, or would be in a dry run.
 
-    None if nothing is removed, or if the thread does not exist. Three round trips: the removed items are measured
-    first. Conflict if others changed the thread at each try.
+    None if the thread does not change and has no damage, or if it does not exist. Three round trips: the removed items
+    are measured first. Conflict if others changed the thread at each try.
     """
 
     async def read() -> Seen[_MeasuredPrune | None]:
-        thread = thread_rows(heads, key, await LoadThreadRows(key))
+        thread = await load_rows(heads, key)
         if thread is None:
             return Seen(None, None)
         selection = select(thread)
-        left = find_survivors(thread, selection)
+        left = _survivors(thread, selection)
         freed = await _measure_unused(thread, left)
         return Seen(_MeasuredPrune(thread, left, freed, selection.matching), thread.head.row)
 
@@ -98,7 +108,8 @@ async def prune_thread(
         measured = seen.state
         batch = _batch(measured.thread, measured.left, nonce + attempt) if measured is not None else None
         if measured is None or batch is None:
-            return Decision(None)
+            damaged = sorted(measured.thread.damaged_keys()) if measured is not None else ()
+            return Decision(ThreadLoss(damaged=tuple(damaged)) if damaged else None)
         return Decision(_loss(measured, batch), None if dry_run else Commit(batch))
 
     return await commit(heads, key, read, decide, tries=tries)
@@ -128,19 +139,26 @@ def _loss(measured: _MeasuredPrune, batch: Batch) -> ThreadLoss:
     row = thread.head.row
     assert row is not None
     hidden = (key for key, new in left.rows.items() if new.hidden and not thread.records[key].row.hidden)
-    writes = row.writes - sum(len(task.entries) for task in left.tasks.values())
     size = row.bytes if batch.drops_thread else freed - batch.thread.bytes
-    removed = tuple(sorted(batch.removed_checkpoints))
-    total = len(thread.records)
-    return ThreadLoss(batch.drops_thread, removed, tuple(sorted(hidden)), writes, size, matching, total)
+    return ThreadLoss(
+        dropped=batch.drops_thread,
+        checkpoints=tuple(sorted(batch.removed_checkpoints)),
+        hidden=tuple(sorted(hidden)),
+        writes=row.writes - batch.thread.writes,
+        bytes=size,
+        matching=matching,
+        total=len(thread.records) + len(thread.damaged),
+        damaged=tuple(sorted(thread.damaged_keys())),
+    )
 
 
 class Freed(NamedTuple):
-    """The number of freed items, and the thread's stored bytes before and after."""
+    """The number of freed items, the thread's stored bytes before and after, and whether it has damaged rows."""
 
     items: int
     before: int
     after: int
+    damaged: bool = False
 
 
 async def free_unused_items(heads: Heads, key: ThreadKey, nonce: int) -> Freed:
@@ -149,12 +167,14 @@ async def free_unused_items(heads: Heads, key: ThreadKey, nonce: int) -> Freed:
     Hidden checkpoints that no delta channel needs any more, and the writes on them, are removed too.
     """
     row = (await LoadItems(key, ())).thread
-    batch = await _commit_selection(heads, key, _keep_all, nonce) if row is not None else None
-    if row is None or batch is None:
-        size = row.bytes if row is not None else 0
-        return Freed(0, size, size)
+    if row is None:
+        return Freed(0, 0, 0)
+    damaged, batch = await _commit_selection(heads, key, _keep_all, nonce)
+    if batch is None:
+        return Freed(0, row.bytes, row.bytes, damaged)
     left = (await LoadItems(key, ())).thread
-    return Freed(sum(each.length for each in batch.removed_items), row.bytes, left.bytes if left is not None else 0)
+    freed = sum(each.length for each in batch.removed_items)
+    return Freed(freed, row.bytes, left.bytes if left is not None else 0, damaged)
 
 
 def _keep_all(thread: ThreadRows) -> PruneSelection:
@@ -165,21 +185,49 @@ def _keep_all(thread: ThreadRows) -> PruneSelection:
 
 async def _commit_selection(
     heads: Heads, key: ThreadKey, select: Selector, nonce: int, runs: frozenset[str] = frozenset()
-) -> Batch | None:
-    """Remove what `select` does not select. Return the committed batch; None if there was nothing to remove."""
+) -> tuple[bool, Batch | None]:
+    """Remove what `select` does not select. Return whether the thread is damaged, and the committed batch.
+
+    The batch is None if there was nothing to remove.
+    """
 
     async def read() -> Seen[ThreadRows | None]:
-        thread = thread_rows(heads, key, await LoadThreadRows(key))
+        thread = await load_rows(heads, key)
         return Seen(thread, thread.head.row if thread is not None else None)
 
-    def decide(seen: Seen[ThreadRows | None], attempt: int) -> Decision[Batch | None]:
+    def decide(seen: Seen[ThreadRows | None], attempt: int) -> Decision[tuple[bool, Batch | None]]:
         thread = seen.state
         if thread is None:
-            return Decision(None)
-        batch = _batch(thread, find_survivors(thread, select(thread)), nonce + attempt, runs)
-        return Decision(batch, Commit(batch) if batch is not None else None)
+            return Decision((False, None))
+        batch = _batch(thread, _survivors(thread, select(thread)), nonce + attempt, runs)
+        return Decision((thread.is_damaged, batch), Commit(batch) if batch is not None else None)
 
     return await commit(heads, key, read, decide)
+
+
+def _survivors(thread: ThreadRows, selection: PruneSelection) -> Survivors:
+    """What a selection leaves of a thread; see the top of this file for a thread with damage."""
+    if not thread.is_damaged:
+        return find_survivors(thread, selection)
+    damaged = thread.damaged_keys()
+    visible = {key for key, record in thread.records.items() if _belongs_to(record, damaged) and not record.row.hidden}
+    newest: dict[str, str] = {}
+    for ns, id in damaged:
+        newest[ns] = max(id, newest.get(ns, id))
+    hidden = {(ns, id) for ns, id in thread.records if id <= newest.get(ns, "")} - selection.visible - visible
+    kept = PruneSelection(
+        selection.visible | visible,
+        lambda key, entry: key in damaged or key in hidden or selection.keeps_write(key, entry),
+        hidden,
+    )
+    return find_survivors(thread, kept)._replace(unused=())
+
+
+def _belongs_to(record: CheckpointRecord, damaged: set[CheckpointKey]) -> bool:
+    """Whether a checkpoint is one of these, which have damaged writes, or of a subgraph that one of them called."""
+    parents = record.own_metadata.get("parents")
+    root = parents.get("") if isinstance(parents, dict) else None
+    return (record.row.ns, record.row.id) in damaged or (isinstance(root, str) and ("", root) in damaged)
 
 
 def keep_latest(thread: ThreadRows) -> PruneSelection:
@@ -218,9 +266,11 @@ def _without_runs(thread: ThreadRows, runs: frozenset[str]) -> PruneSelection:
 
 
 def _batch(thread: ThreadRows, left: Survivors, nonce: int, runs: frozenset[str] = frozenset()) -> Batch | None:
-    """The change from a thread to its survivors; None if nothing changes."""
+    """The change from a thread to its survivors; None if nothing changes, or nothing may change."""
     row = thread.head.row
     assert row is not None
+    if thread.names_damaged:
+        return None
     before = {task_key(task): task for tasks in thread.tasks.values() for task in tasks}
     changed = [new for key, new in left.rows.items() if new != thread.records[key].row]
     changed_tasks = {key: task for key, task in left.tasks.items() if task.row != before[key].row}
@@ -238,7 +288,7 @@ def _batch(thread: ThreadRows, left: Survivors, nonce: int, runs: frozenset[str]
         removed_writes=removed_tasks,
         removed_items=left.unused,
         drops_thread=left.is_empty,
-        removed_runs=tuple(runs - _remaining_runs(left)),
+        removed_runs=() if thread.is_damaged else tuple(runs - _remaining_runs(left)),
     )
 
 

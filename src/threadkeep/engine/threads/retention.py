@@ -86,6 +86,7 @@ class PrunedThread:
 
     `matching` of its `total` checkpoints, hidden ones included, had the metadata of the first policy that fits; it is
     None if that policy asks for none.
+    `damaged` are its damaged checkpoints, which stay.
     """
 
     id: str
@@ -97,14 +98,16 @@ class PrunedThread:
     bytes: int
     matching: int | None = None
     total: int = 0
+    damaged: tuple[CheckpointKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
     """What a prune removed, or would remove in a dry run: the threads that change, and their totals.
 
-    `examined` counts all threads that were examined; it is 0 if the thread does not exist. `skipped` lists damaged
-    threads, which a prune of all threads leaves unchanged.
+    `examined` counts all threads that were examined; it is 0 if the thread does not exist. `damaged` lists threads with
+    damaged checkpoints: these stay, and nothing is freed before `repair` has run. `skipped` lists threads whose own row
+    is damaged, which a prune of all threads leaves unchanged.
     """
 
     dry_run: bool
@@ -116,6 +119,7 @@ class PruneResult:
     writes: int
     bytes: int
     skipped: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,12 @@ class SweepResult:
 
 
 def prune_result(
-    threads: Iterable[PrunedThread], *, examined: int, dry_run: bool, skipped: Iterable[str] = ()
+    threads: Iterable[PrunedThread],
+    *,
+    examined: int,
+    dry_run: bool,
+    skipped: Iterable[str] = (),
+    damaged: Iterable[str] = (),
 ) -> PruneResult:
     """Return the result for these threads, with totals."""
     threads = tuple(threads)
@@ -147,6 +156,7 @@ def prune_result(
         writes=sum(each.writes for each in threads),
         bytes=sum(each.bytes for each in threads),
         skipped=tuple(skipped),
+        damaged=tuple(damaged),
     )
 
 
@@ -209,7 +219,7 @@ def _select(policies: Sequence[Policy], thread: ThreadRows, now: int) -> PruneSe
     view = _ThreadView(thread, children(thread), {key for key, r in thread.records.items() if _is_tagged(thread, r)})
     for_thread = next((policy for policy in fitting if policy.ns is None), None)
     if for_thread is not None and _is_idle(for_thread, row, now) and not (for_thread.keep_tagged and view.tagged):
-        return PruneSelection(set(), lambda *_: False, matching)
+        return PruneSelection(set(), lambda *_: False, matching=matching)
     kept = _select_in_namespace(view, roots, fitting, now, set())
     kept_roots = {id for _, id in kept}
     for records in by_namespace.values():

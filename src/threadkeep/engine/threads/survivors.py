@@ -8,6 +8,7 @@ nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from threadkeep.engine.commit import with_top
@@ -25,45 +26,61 @@ from threadkeep.engine.log.records import (
 )
 from threadkeep.engine.threads.delta_channels import delta_channels, parent_key
 from threadkeep.engine.threads.status import status_of_checkpoint, status_of_writes, worse_status
-from threadkeep.engine.threads.thread_rows import CheckpointKey, ThreadRows
-
-TaskKey = tuple[str, str, str]
-"""Namespace, checkpoint id and task id of some writes."""
+from threadkeep.engine.threads.thread_rows import (
+    CheckpointKey,
+    DamagedCheckpoint,
+    DamagedWrites,
+    TaskKey,
+    ThreadRows,
+)
 
 
 class PruneSelection(NamedTuple):
     """What to keep: the checkpoints that stay visible, and a test for each write by its checkpoint.
 
-    Writes and checkpoints that delta channels are rebuilt from stay in addition. `matching` is the number of
-    checkpoints that match the metadata filter of the policy that selected, if it has one.
+    Writes and checkpoints that delta channels are rebuilt from stay in addition; so do those in `hidden`. Damaged
+    checkpoints stay, and damaged writes with them, except those of checkpoints in `dropped` and on them. `matching` is
+    the number of checkpoints that match the metadata filter of the policy that selected, if it has one.
     """
 
     visible: set[CheckpointKey]
     keeps_write: Callable[[CheckpointKey, WriteEntry], bool]
+    hidden: AbstractSet[CheckpointKey] = frozenset()
+    dropped: AbstractSet[CheckpointKey] = frozenset()
     matching: int | None = None
 
 
 class Survivors(NamedTuple):
-    """What remains: rows as they will be stored, hidden ones included, and the items that nothing needs any more."""
+    """What remains: rows as they will be stored, hidden ones included, and the items that nothing needs any more.
+
+    `damaged` and `damaged_writes` stay as they are. As long as there are any, no item may be removed: which ones they
+    refer to is not known.
+    """
 
     visible: set[CheckpointKey]
     rows: dict[CheckpointKey, CheckpointRow]
     tasks: dict[TaskKey, TaskWrites]
     unused: tuple[ItemRange, ...]
+    damaged: Mapping[CheckpointKey, DamagedCheckpoint] = {}
+    damaged_writes: Mapping[TaskKey, DamagedWrites] = {}
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing of the thread remains."""
-        return not self.rows and not self.tasks
+        return not (self.rows or self.tasks or self.damaged or self.damaged_writes)
 
 
 def find_survivors(thread: ThreadRows, selection: PruneSelection) -> Survivors:
     """Return what a selection leaves of a thread."""
     needed = _needed_ancestors(thread, selection.visible)
-    kept = selection.visible | needed.keys()
-    rows = {key: _surviving_row(thread, key, kept, hidden=key not in selection.visible) for key in kept}
+    kept = selection.visible | needed.keys() | selection.hidden
+    removed = (thread.records.keys() | selection.dropped) - kept
+    rows = {key: _surviving_row(thread, key, removed, hidden=key not in selection.visible) for key in kept}
     tasks = _repack(thread, _surviving_writes(thread, selection, needed))
-    return Survivors(selection.visible, rows, tasks, _unused_items(thread, kept, list(tasks.values())))
+    unused = _unused_items(thread, kept, list(tasks.values()))
+    damaged = {key: each for key, each in thread.damaged.items() if key not in selection.dropped}
+    writes = {key: each for key, each in thread.damaged_writes.items() if key[:2] not in selection.dropped}
+    return Survivors(selection.visible, rows, tasks, unused, damaged, writes)
 
 
 def _needed_ancestors(thread: ThreadRows, visible: set[CheckpointKey]) -> dict[CheckpointKey, set[str]]:
@@ -118,11 +135,12 @@ def _repack(thread: ThreadRows, left: Sequence[TaskWrites]) -> dict[TaskKey, Tas
     }
 
 
-def _surviving_row(thread: ThreadRows, key: CheckpointKey, kept: set[CheckpointKey], *, hidden: bool) -> CheckpointRow:
+def _surviving_row(
+    thread: ThreadRows, key: CheckpointKey, removed: AbstractSet[CheckpointKey], *, hidden: bool
+) -> CheckpointRow:
     """A row that stays. It loses a parent that is removed, but not one that never existed."""
     row = thread.records[key].row
-    parent = parent_key(thread.records[key])
-    lost = row.parent is not None and parent in thread.records and parent not in kept
+    lost = row.parent is not None and parent_key(thread.records[key]) in removed
     changed = row._replace(parent=None if lost else row.parent, hidden=hidden)
     return row if changed == row else reseal(row, changed, thread.head.where)
 
@@ -141,17 +159,25 @@ def _unused_items(thread: ThreadRows, kept: set[CheckpointKey], tasks: Sequence[
 def recount(thread: ThreadRows, left: Survivors) -> ThreadRow:
     """Return the thread row with counters, status and newest checkpoint of what remains.
 
-    Epoch, revision and bytes are unchanged.
+    Epoch, revision and bytes are unchanged. Damaged rows count as far as their columns say.
     """
     row = thread.head.row
     assert row is not None
     tops = [thread.records[key] for key in left.visible if key[0] == ""]
     top = max(tops, key=lambda record: record.row.id, default=None)
     tasks = list(left.tasks.values())
-    early, early_status = _early_writes(thread, top.row.id if top else "", tasks)
-    writes = sum(len(task.entries) for task in tasks)
-    row = with_top(row, top.row if top else None, _status(row, top, tasks))
-    return row._replace(early=early, early_status=early_status, checkpoints=len(left.visible), writes=writes)
+    shown = [key for key, damaged in left.damaged.items() if damaged.is_visible]
+    damaged_top = max((id for ns, id in shown if ns == ""), default="")
+    newest = max(top.row.id if top else "", damaged_top)
+    if not newest or newest != damaged_top:
+        row = with_top(row, top.row if top else None, _status(row, top, tasks))
+    elif row.top != damaged_top:
+        row = with_top(row, left.damaged[("", damaged_top)].row, row.status)._replace(top=damaged_top)
+    if not left.damaged_writes:
+        early, early_status = _early_writes(thread, newest, tasks)
+        row = row._replace(early=early, early_status=early_status)
+    writes = sum(len(task.entries) for task in tasks) + sum(each.writes for each in left.damaged_writes.values())
+    return row._replace(checkpoints=len(left.visible) + len(shown), writes=writes)
 
 
 def _status(row: ThreadRow, top: CheckpointRecord | None, tasks: Sequence[TaskWrites]) -> str:
@@ -168,8 +194,9 @@ def _status(row: ThreadRow, top: CheckpointRecord | None, tasks: Sequence[TaskWr
 
 def _early_writes(thread: ThreadRows, top: str, tasks: Sequence[TaskWrites]) -> tuple[str | None, str | None]:
     """The greatest id after the top that has writes but no checkpoint yet, and the status that the writes give."""
+    known = thread.records.keys() | thread.damaged.keys()
     early_tasks = [
-        t for t in tasks if t.row.ns == "" and t.row.checkpoint > top and ("", t.row.checkpoint) not in thread.records
+        t for t in tasks if t.row.ns == "" and t.row.checkpoint > top and ("", t.row.checkpoint) not in known
     ]
     early = max((task.row.checkpoint for task in early_tasks), default=None)
     channels = [entry.channel for t in early_tasks if t.row.checkpoint == early for entry in t.entries.values()]

@@ -1,29 +1,31 @@
-"""Load all rows of a thread, without its state, and find a checkpoint by id, short id, `latest` or `id~2`.
+"""All rows of a thread, without its state; find a checkpoint among them by id, short id, `latest` or `id~2`.
 
-Verbs that look at a thread, prune it or branch it start here. Loading the rows is one round trip, loading the values
-that a verb needs is another.
+Verbs that look at a thread, prune it or branch it work on these rows. `damaged_rows` loads them. Loading the rows is
+one round trip, loading the values that a verb needs is another.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from threadkeep.engine.commit import Seen, fill_cache
+from threadkeep.engine.commit import fill_cache
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import MSGPACK, Parts
-from threadkeep.engine.log.itemlog import ItemRange
+from threadkeep.engine.log.itemlog import SHARED, ItemId, ItemRange
 from threadkeep.engine.log.msgpack import SNAPSHOT, WHOLE, read_extension, split_parts
 from threadkeep.engine.log.plain import plain_parts
-from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
-from threadkeep.engine.requests import LoadedRows, LoadThreadRows
+from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot, TaskWrites, WriteRow
+from threadkeep.engine.requests import LoadedRows
 from threadkeep.engine.threads.checkpoints import metadata_of
 from threadkeep.engine.threads.heads import Head, Heads
-from threadkeep.errors import Missing
+from threadkeep.errors import Corrupt, Missing
 
 CheckpointKey = tuple[str, str]
 """Namespace and id of a checkpoint."""
+TaskKey = tuple[str, str, str]
+"""Namespace, checkpoint id and task id of some writes."""
 LATEST = "latest"
 TAG = "tag"
 """The metadata key of a checkpoint's tag."""
@@ -34,30 +36,82 @@ ANCESTOR_REF = re.compile(r"(?P<ref>.*)~(?P<steps>\d+)")
 _PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
 
 
+class DamagedCheckpoint(NamedTuple):
+    """A checkpoint that cannot be read, and why. `row` has its columns, which may be wrong; None if they are malformed.
+
+    The checksum does not say which column is wrong, so only the key is sure: the row was found under it.
+    """
+
+    reason: str
+    row: CheckpointRow | None
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether it counts as visible: it does, unless its row says that it is hidden."""
+        return self.row is None or not self.row.hidden
+
+
+class DamagedWrites(NamedTuple):
+    """The writes of a task that cannot be read, and why. `row` is as for a damaged checkpoint."""
+
+    reason: str
+    row: WriteRow | None
+
+    @property
+    def writes(self) -> int:
+        """The number of writes, as far as the row says."""
+        return len(self.row.index) // 3 if self.row is not None else 0
+
+
 class ThreadRows(NamedTuple):
     """A thread: its checkpoints and the writes on each, both by (ns, id), and which items it stores.
 
-    `tasks` also has the writes on checkpoints that do not exist.
+    `tasks` also has the writes on checkpoints that do not exist. `damaged` and `damaged_writes` have the rows that
+    cannot be read; they are in neither `records` nor `tasks`. With `names_damaged`, nothing can be added to the thread.
     """
 
     head: Head
     records: dict[CheckpointKey, CheckpointRecord]
     tasks: dict[CheckpointKey, list[TaskWrites]]
     stored: tuple[ItemRange, ...]
+    damaged: Mapping[CheckpointKey, DamagedCheckpoint] = {}
+    damaged_writes: Mapping[TaskKey, DamagedWrites] = {}
+    names_damaged: bool = False
 
     @property
     def key(self) -> ThreadKey:
         """The key of the thread."""
         return self.head.key
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a row, or something that rows refer to, cannot be read. The items of values were not read."""
+        return bool(self.damaged or self.damaged_writes or self.names_damaged)
+
     def metadata(self, record: CheckpointRecord) -> dict[str, Any]:
         """Return a checkpoint's metadata."""
         return metadata_of(self.head, record)
 
     def visible(self, ns: str | None = None) -> list[CheckpointRecord]:
-        """Return the checkpoints that are not hidden, of one namespace or of all, oldest first."""
+        """Return the intact checkpoints that are not hidden, of one namespace or of all, oldest first."""
         found = [r for r in self.records.values() if not r.row.hidden and ns in (None, r.row.ns)]
         return sorted(found, key=lambda record: (record.row.id, record.row.ns))
+
+    def visible_keys(self, ns: str | None = None) -> list[CheckpointKey]:
+        """Return the keys of all checkpoints that are not hidden, damaged ones included, oldest first."""
+        found = [key for key, record in self.records.items() if not record.row.hidden]
+        found += [key for key, damaged in self.damaged.items() if damaged.is_visible]
+        return sorted((key for key in found if ns in (None, key[0])), key=lambda key: (key[1], key[0]))
+
+    def damaged_keys(self) -> set[CheckpointKey]:
+        """Return the checkpoints whose row, or the row of writes on which, cannot be read."""
+        return {*self.damaged, *((ns, id) for ns, id, _ in self.damaged_writes)}
+
+    def record(self, key: CheckpointKey) -> CheckpointRecord:
+        """Return a checkpoint that exists. Corrupt if it is damaged."""
+        if key in self.damaged:
+            raise Corrupt(f"checkpoint {key[1]!r} of {self.head.where} is damaged: {self.damaged[key].reason}")
+        return self.records[key]
 
 
 def thread_rows(heads: Heads, key: ThreadKey, loaded: LoadedRows) -> ThreadRows | None:
@@ -69,40 +123,33 @@ def thread_rows(heads: Heads, key: ThreadKey, loaded: LoadedRows) -> ThreadRows 
     tasks: dict[CheckpointKey, list[TaskWrites]] = {}
     for found in loaded.checkpoints:
         if found.row is not None:
+            if not head.cache.has(ItemId(SHARED, found.row.labels)):
+                raise Corrupt(f"labels {found.row.labels} of {head.where} are missing")
             records[(found.row.ns, found.row.id)] = head.checkpoint(found.row)
         for row in found.writes:
             tasks.setdefault((row.ns, row.checkpoint), []).append(head.task(row))
     return ThreadRows(head, records, tasks, loaded.stored)
 
 
-async def load_thread_rows(heads: Heads, key: ThreadKey) -> ThreadRows:
-    """Return all rows of a thread. Missing if it does not exist. One round trip."""
-    found = thread_rows(heads, key, await LoadThreadRows(key))
-    if found is None:
-        raise Missing(f"thread {key.id!r} not found")
-    return found
-
-
-async def load_to_change(heads: Heads, key: ThreadKey) -> Seen[ThreadRows]:
-    """Return all rows of a thread, for a verb that changes it. Missing if it does not exist. One round trip."""
-    found = await load_thread_rows(heads, key)
-    return Seen(found, found.head.row, found.records)
-
-
 def find_checkpoint(thread: ThreadRows, ref: str | None, ns: str = "") -> CheckpointRecord:
-    """Return the checkpoint that a reference names.
+    """Return the checkpoint that a reference names, as `resolve_ref` does. Corrupt if it is damaged."""
+    return thread.record(resolve_ref(thread, ref, ns))
+
+
+def resolve_ref(thread: ThreadRows, ref: str | None, ns: str = "") -> CheckpointKey:
+    """Return the key of the checkpoint that a reference names, damaged or not.
 
     A reference is an id, a unique beginning or end of one, or `latest` (or None); `~2` after it means two before. A
-    complete id wins. Missing if no checkpoint matches, ValueError if several do.
+    complete id wins. Missing if no checkpoint matches, ValueError if several do. Corrupt if the way back to an ancestor
+    leads through a damaged checkpoint.
     """
     ref = ref or LATEST
-    exact = thread.records.get((ns, ref))
-    if exact is not None:
-        return exact
+    if (ns, ref) in thread.records or (ns, ref) in thread.damaged:
+        return (ns, ref)
     if (back := ANCESTOR_REF.fullmatch(ref)) is not None:
-        return _ancestor(thread, find_checkpoint(thread, back["ref"], ns), int(back["steps"]))
+        return _ancestor(thread, resolve_ref(thread, back["ref"], ns), int(back["steps"]))
     where = f"thread {thread.key.id!r}" + (f", namespace {ns!r}" if ns else "")
-    return thread.records[(ns, match_id([record.row.id for record in thread.visible(ns)], ref, where))]
+    return (ns, match_id([id for _, id in thread.visible_keys(ns)], ref, where))
 
 
 def match_id(ids: list[str], ref: str, where: str) -> str:
@@ -123,17 +170,17 @@ def matches_short_id(ref: str, id: str) -> bool:
     return id.startswith(ref) or id.endswith(ref)
 
 
-def _ancestor(thread: ThreadRows, record: CheckpointRecord, steps: int) -> CheckpointRecord:
+def _ancestor(thread: ThreadRows, key: CheckpointKey, steps: int) -> CheckpointKey:
+    start = key[1]
     for _ in range(steps):
-        parent = thread.records.get((record.row.ns, record.row.parent or ""))
-        if parent is None:
-            raise Missing(f"checkpoint {record.row.id!r} of thread {thread.key.id!r} does not have {steps} ancestors")
-        record = parent
-    return record
+        key = (key[0], thread.record(key).row.parent or "")
+        if key not in thread.records and key not in thread.damaged:
+            raise Missing(f"checkpoint {start!r} of thread {thread.key.id!r} does not have {steps} ancestors")
+    return key
 
 
 def lineage(thread: ThreadRows, record: CheckpointRecord) -> Iterator[CheckpointRecord]:
-    """Yield a checkpoint and its ancestors, nearest first. A cycle ends it."""
+    """Yield a checkpoint and its ancestors, nearest first. A cycle ends it, and so does a damaged ancestor."""
     visited: set[str] = set()
     found: CheckpointRecord | None = record
     while found is not None and found.row.id not in visited:

@@ -1,10 +1,10 @@
--- Returns the checkpoints of a thread, greatest id first in each namespace: rows and their labels.
+-- Returns the checkpoints of a thread, greatest id first in each namespace: fields, rows and labels.
 -- ARGV: the prefix of one namespace's members (empty: all namespaces), the upper bound of ids (empty: none), limit,
 -- hidden (1: hidden checkpoints too).
 local thread, order = KEYS[1], KEYS[2]
 local prefix, below, limit, hidden = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-if redis.call('HEXISTS', thread, 'v') == 0 then return {{}, {}} end
+if redis.call('HEXISTS', thread, 'v') == 0 then return {{}, {}, {}} end
 local fields = {}
 local function add(start)
   local high = below == '' and start .. '\255' or start .. below
@@ -34,5 +34,8 @@ end
 
 local rows = fetch(thread, fields)
 local labels = {}
-for i, row in ipairs(rows) do labels[i] = 'i2:' .. leading_numbers(row)[1] end
-return {rows, fetch(thread, labels)}
+for i = 1, #fields do  -- a damaged row may lack its numbers, or be gone
+  rows[i] = rows[i] or ''
+  labels[i] = 'i2:' .. (rows[i]:match('^%d+') or '')
+end
+return {fields, rows, fetch(thread, labels)}
