@@ -20,7 +20,7 @@ from threadkeep.backends.valkey import rows as valkey_rows
 from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.engine.identity import GRAPH, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
-from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, thread_checksum
 
 
 def flip_byte(data: bytes, at: float = 0.5) -> bytes:
@@ -101,7 +101,7 @@ class MemoryRows(StoredRows):
         return self._held.row
 
     def set_thread(self, changed: ThreadRow) -> None:
-        self._held.row = changed
+        self._held.row = changed._replace(bytes_check=changed.bytes, checksum=thread_checksum(changed))
 
     def delete_index_entries(self) -> None:
         self._held.tags.clear()
@@ -248,7 +248,7 @@ class ValkeyRows(StoredRows):
 
     def set_thread(self, changed: ThreadRow) -> None:
         self._set(b"r", valkey_rows.pack_thread(changed))
-        self._set(b"b", b"%d" % changed.bytes)
+        self._set(b"b", b"%d:%d" % (changed.bytes, changed.bytes))
 
     def delete_index_entries(self) -> None:
         for key in self.names.keys[2:5]:

@@ -97,7 +97,7 @@ async def fill_cache(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> N
     loaded = await load_items(head.row, lacking)
     if not heads.is_current(head):
         raise Conflict(f"the connection was lost while {head.where} was read")
-    head.cache.fill(loaded.items, head.where)
+    head.cache.fill(loaded.items, head.where, head.row.family)
 
 
 def check_epoch(row: ThreadRow | None, now: ThreadRow | None) -> None:
@@ -267,7 +267,12 @@ async def commit_ops(
 
 def new_row(key: ThreadKey, time: int, nonce: int) -> ThreadRow:
     """Return the row of a thread that does not exist yet. Its first commit has a revision of 0 or more."""
-    return ThreadRow(key, nonce, -1, (), time, time)
+    return ThreadRow(key, nonce, -1, (), time, time, family=new_family(nonce))
+
+
+def new_family(nonce: int) -> int:
+    """Return the family of a new thread: 32 bits, not 0."""
+    return nonce & 0xFFFFFFFF or 1
 
 
 def copied_row(row: ThreadRow, key: ThreadKey, *, time: int, epoch: int, size: int) -> ThreadRow:
@@ -275,11 +280,16 @@ def copied_row(row: ThreadRow, key: ThreadKey, *, time: int, epoch: int, size: i
     return row._replace(key=key, epoch=epoch, rev=0, created=time, updated=time, bytes=size, lease=None)
 
 
-def with_top(row: ThreadRow, top: CheckpointRow | None, status: str) -> ThreadRow:
-    """Return the row with this checkpoint as the newest of the root namespace; None if there is none."""
+def with_top(row: ThreadRow, top: CheckpointRow | None, status: str, writes: int | None = 0) -> ThreadRow:
+    """Return the row with this checkpoint as the newest of the root namespace; None if there is none.
+
+    `writes` is the number of rows of writes on it, None if it is not known.
+    """
     if top is None:
-        return row._replace(top=None, run=None, step=None, source=None, labels=None, status=status)
-    return row._replace(top=top.id, run=top.run, step=top.step, source=top.source, labels=top.labels, status=status)
+        return row._replace(top=None, run=None, step=None, source=None, labels=None, status=status, top_writes=0)
+    return row._replace(
+        top=top.id, run=top.run, step=top.step, source=top.source, labels=top.labels, status=status, top_writes=writes
+    )
 
 
 def next_batch(draft: Draft, row: ThreadRow, *, nonce: int, grown: int) -> Batch:

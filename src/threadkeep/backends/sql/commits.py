@@ -9,7 +9,7 @@ from threadkeep.backends.sql.rows import range_values
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
 from threadkeep.engine.log.itemlog import SHARED
 from threadkeep.engine.requests import Batch, Commit, CopyThread, DropThread, ForkThread
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
@@ -141,9 +141,14 @@ def _copy_thread(db: SqlContext, request: CopyThread) -> None:
 
 
 def _drop_thread(db: SqlContext, request: DropThread) -> None:
-    thread = db.thread(request.key, lock=True)
-    if thread is not None:
-        _delete_thread(db, thread[0])
+    """Delete a thread, even if its row is damaged; but not another thread that a damaged index leads to."""
+    key = db.dialect.key_values(request.key)
+    row = db.one("lock-thread", **key)
+    if row is None:
+        return
+    if tuple(row[1:4]) != (key["tenant"], key["kind"], key["thread_id"]):
+        raise Corrupt(f"the row of thread {request.key.id!r} is missing: that of another is in its place")
+    _delete_thread(db, row[0])
 
 
 def _delete_thread(db: SqlContext, number: int) -> None:

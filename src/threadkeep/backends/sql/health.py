@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sql.lists import Conditions
-from threadkeep.backends.sql.rows import Row, thread_row
+from threadkeep.backends.sql.rows import FAMILY, Row, thread_row
 from threadkeep.engine.health.requests import (
     CATALOGUE,
     MALFORMED_ROW_ERRORS,
@@ -74,6 +74,7 @@ def _inspect_thread(db: SqlContext, request: InspectThread) -> InspectedThread:
     return InspectedThread(
         exists=True,
         thread=threads[0] if threads else None,
+        family=row[FAMILY] if type(row[FAMILY]) is int else 0,
         checkpoints=checkpoints,
         writes=writes,
         items={ItemId(lane, n): payload for lane, n, payload in db.rows("engine-items", thread=number)},

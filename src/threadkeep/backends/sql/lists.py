@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sql.rows import Row, maybe_bytes, maybe_pack, thread_row
+from threadkeep.backends.sql.rows import THREAD_COLUMNS, Row, maybe_bytes, maybe_pack, thread_row
+from threadkeep.engine.health.requests import decode_lossy
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes
+from threadkeep.engine.log.records import ThreadRow
 from threadkeep.engine.requests import (
     FindThreadsOfRuns,
     ListedThread,
@@ -96,9 +98,9 @@ def _known_values(db: SqlContext, key: ThreadKey) -> dict[str, Any]:
 def _scanned_checkpoint(dialect: SqlBackend, row: Row) -> ScannedCheckpoint:
     key = ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2]))
     try:
-        return ScannedCheckpoint(key, dialect.checkpoint_row(row[3:14]), row[14])
-    except (IndexError, ValueError) as error:
-        raise Corrupt(f"a checkpoint of thread {key.id!r} cannot be read: {error!r}") from error
+        return ScannedCheckpoint(key, dialect.checkpoint_row(row[3:14]), row[14], row[15])
+    except Corrupt as error:
+        raise Corrupt(f"thread {key.id!r}: {error}") from error
 
 
 def _list_threads(db: SqlContext, request: ListThreads) -> tuple[ListedThread, ...]:
@@ -109,9 +111,21 @@ def _list_threads(db: SqlContext, request: ListThreads) -> tuple[ListedThread, .
     where.add_prefix(request.prefix)
     where.add_tags(request.tags, "t")
     value, kind, id = request.after or _START
-    where.add(f"after-{request.order}", value=value, after_kind=kind, after_id=to_bytes(id))
+    after_id = to_bytes(id) if isinstance(id, str) else id
+    where.add(f"after-{request.order}", value=value, after_kind=kind, after_id=after_id)
     sql = where.put_into("list-threads", order=db.dialect.sql[f"order-{request.order}"])
-    return tuple(ListedThread(thread_row(row), row[21]) for row in db.cursor.rows(sql, where.values))
+    return tuple(_listed_thread(request, row) for row in db.cursor.rows(sql, where.values))
+
+
+def _listed_thread(request: ListThreads, row: Row) -> ListedThread:
+    """Return a thread with its row; with an empty one if that cannot be read."""
+    try:
+        return ListedThread(thread_row(row), row[THREAD_COLUMNS])
+    except Exception as error:  # noqa: BLE001 - whatever a damaged row raises
+        _, _, kind, id, _, _, _, created, updated, _, _, size, *_ = row
+        value = {"created": created, "updated": updated, "bytes": size}.get(request.order, id)
+        key = ThreadKey(request.tenant, str(kind), decode_lossy(id) or "")
+        return ListedThread(ThreadRow(key, 0, 0, (), 0, 0), None, repr(error), (value, kind, id))
 
 
 def _find_threads_of_runs(db: SqlContext, request: FindThreadsOfRuns) -> tuple[ThreadKey, ...]:

@@ -12,6 +12,8 @@ from threadkeep.engine.log.records import ThreadRow
 
 Row = tuple[Any, ...]
 Values = Mapping[str, Any]
+THREAD_COLUMNS, FAMILY = 26, 21
+"""How many columns the block `thread-columns` has, and where the family is."""
 
 
 def maybe_bytes(text: str | None) -> bytes | None:
@@ -40,8 +42,9 @@ def range_values(items: ItemRange) -> dict[str, int]:
 
 def thread_row(row: Row) -> ThreadRow:
     """Read a row of the block `thread-columns`."""
-    _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *rest = row[:21]
-    top, run, step, source, status, labels, early, early_status, lease = rest
+    _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *rest = row[:THREAD_COLUMNS]
+    top, run, step, source, status, labels, early, early_status, lease, *facts = rest
+    family, top_writes, early_writes, bytes_check, checksum = facts
     return ThreadRow(
         key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)),
         epoch=epoch,
@@ -61,4 +64,9 @@ def thread_row(row: Row) -> ThreadRow:
         early=_maybe_text(early),
         early_status=early_status,
         lease=lease,
+        family=family,
+        top_writes=top_writes,
+        early_writes=early_writes,
+        bytes_check=bytes_check,
+        checksum=checksum,
     )

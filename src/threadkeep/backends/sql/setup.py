@@ -14,7 +14,7 @@ from threadkeep.backends.sql.rows import Row, Values
 from threadkeep.errors import SchemaTooNew, Unavailable
 from threadkeep.plan import WRITE, Access, Request
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The schema version that this code creates. The block `schema-<n>` migrates from version n - 1 to version n."""
 
 Blocks = Mapping[str, str]

@@ -137,6 +137,13 @@ CREATE VIRTUAL TABLE tk_words USING fts5(
     words, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0'
 );
 
+-- schema-5: checksums of threads. The new columns are NULL, or 0, in rows that an older version wrote
+ALTER TABLE tk_threads ADD COLUMN family INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE tk_threads ADD COLUMN top_writes INTEGER;
+ALTER TABLE tk_threads ADD COLUMN early_writes INTEGER;
+ALTER TABLE tk_threads ADD COLUMN bytes_check INTEGER;
+ALTER TABLE tk_threads ADD COLUMN checksum INTEGER;
+
 -- memory-key: the unique key of a memory
 memory
 
@@ -177,9 +184,11 @@ CROSS JOIN
 
 -- insert-thread: add a thread's row; returns no row if it exists
 INSERT INTO tk_threads (tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, bytes, top, run,
-                        step, source, status, labels, early, early_status, lease)
+                        step, source, status, labels, early, early_status, lease, family, top_writes, early_writes,
+                        bytes_check, checksum)
 VALUES (:tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :checkpoints, :writes, :bytes, :top, :run,
-        :step, :source, :status, :labels, :early, :early_status, :lease)
+        :step, :source, :status, :labels, :early, :early_status, :lease, :family, :top_writes, :early_writes, :bytes,
+        :checksum)
 ON CONFLICT DO NOTHING RETURNING thread;
 
 -- set-updated: set the time of the last change

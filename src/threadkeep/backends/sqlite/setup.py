@@ -5,8 +5,8 @@ from __future__ import annotations
 from threadkeep.backends.sql import setup
 from threadkeep.backends.sql.setup import Blocks, SetupStatement
 
-READABLE = 2
-"""The oldest schema version that can be read without a migration: later versions only added indexes and views."""
+READABLE = 5
+"""The oldest schema version that can be read without a migration: version 5 added columns to threads."""
 
 
 async def settings(sql: Blocks) -> None:

@@ -13,10 +13,11 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.memories.namespaces import MemoryKey
+from threadkeep.errors import Corrupt
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, Access, Request
 
 T = TypeVar("T")
-MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError, Corrupt)
 """What decoding a malformed row may raise."""
 CATALOGUE, DATABASE, MEMORY, INDEX = "catalogue", "database", "memory", "index"
 
@@ -58,13 +59,15 @@ class ListStoredThreads(Request[tuple[ThreadEntry, ...]]):
 class InspectedThread:
     """A consistent snapshot of a thread without its state. `thread` is None if its row is missing or unreadable.
 
-    `exists` is whether the thread has a row. `items` has the items of the engine's lanes; `item_sizes` lists all items
-    as (lane, number, size). `tags` (labels and tag) and `runs` are None if the storage has no such index;
-    `index_errors` has the errors in its other indexes.
+    `exists` is whether the thread has a row. That may be damaged, or be the row of another thread: see
+    `records.thread_problem`. `family` is the one in the row, even if the rest of it cannot be read. `items` has the
+    items of the engine's lanes; `item_sizes` lists all items as (lane, number, size). `tags` (labels and tag) and
+    `runs` are None if the storage has no such index; `index_errors` has the errors in its other indexes.
     """
 
     exists: bool = False
     thread: ThreadRow | None = None
+    family: int = 0
     checkpoints: tuple[CheckpointRow, ...] = ()
     writes: tuple[WriteRow, ...] = ()
     items: Mapping[ItemId, bytes] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from threadkeep.engine.cube import channels
@@ -153,11 +154,19 @@ def _check_catalogue(scan: ThreadScan, row: ThreadRow) -> None:
     roots = [record for (ns, _), record in scan.records.items() if ns == "" and not record.row.hidden]
     top = max(roots, key=lambda record: record.row.id, default=None)
     expected: dict[str, Any] = {"top": top.row.id if top is not None else None}
+    expected |= _write_counts(scan, row, top)
     for name in ("run", "step", "source", "labels"):
         expected[name] = getattr(top.row, name) if top is not None else None
     if not any(ns == "" for ns, _, _ in scan.broken_writes) and row.key.kind != CUBE:
         expected |= _statuses(scan, top)
     _compare(scan, row, expected)
+
+
+def _write_counts(scan: ThreadScan, row: ThreadRow, top: CheckpointRecord | None) -> dict[str, int]:
+    """The number of rows of writes on the newest root checkpoint, and on the one that only has writes, if counted."""
+    counts = Counter(each.checkpoint for each in scan.inspected.writes if each.ns == "")
+    ids = {"top_writes": top.row.id if top is not None else None, "early_writes": row.early}
+    return {name: counts[id] for name, id in ids.items() if id is not None and getattr(row, name) is not None}
 
 
 def _compare(scan: ThreadScan, row: ThreadRow, expected: dict[str, Any]) -> None:

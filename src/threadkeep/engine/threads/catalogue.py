@@ -8,13 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
-from threadkeep.engine.log.records import unpack_labels, unpack_own_metadata
+from threadkeep.engine.log.records import STATUSES, thread_problem, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ListedThread, ListThreads, LoadCheckpoints, LoadItems
 from threadkeep.engine.threads import metadata as checkpoint_metadata
-from threadkeep.engine.threads.status import STATUSES
-from threadkeep.errors import Missing
+from threadkeep.errors import Corrupt, Missing
 
 ORDERS = ("updated", "created", "bytes", "id")
+DAMAGED = "damaged"
+"""The status of a thread whose row is damaged."""
+_MAX_NUMBER = 1 << 47
 _FILTERED_SLICE, _MAX_SLICE = 256, 10_000
 """Rows per round trip: with a filter that the index does not answer alone, and without one."""
 
@@ -23,6 +25,7 @@ _FILTERED_SLICE, _MAX_SLICE = 256, 10_000
 class ThreadInfo:
     """A thread: its size, when it changed, and the step, source and status of its newest root checkpoint.
 
+    The status `damaged` means that the thread's row is damaged: the other fields may be wrong, and `verify` says more.
     `bytes` counts items and the bodies and references of rows, without the database's own overhead.
     """
 
@@ -79,11 +82,17 @@ async def list_threads(
         size = _FILTERED_SLICE if contains else min(_FILTERED_SLICE if wanted else _MAX_SLICE, query.limit)
         listed = await replace(query, limit=size)
         named = [each for each in listed if contains.casefold() in each.row.key.id.casefold()]
-        found += [thread_info(each) for each in named if _matches(each, await _load_own(each, wanted), wanted)]
+        found += [thread_info(each) for each in named if await _is_wanted(each, wanted)]
         if len(listed) < size:
             break
-        query = replace(query, after=_cursor(thread_info(listed[-1]), query.order))
+        query = replace(query, after=_next_page(listed[-1], query.order))
     return found[: query.limit]
+
+
+def _next_page(last: ListedThread, order: str) -> tuple[Any, Any, Any]:
+    """The cursor after a thread, from its row as it is stored."""
+    key = last.row.key
+    return last.cursor or (key.id if order == "id" else getattr(last.row, order), key.kind, key.id)
 
 
 async def _find_cursor(query: ListThreads, id: str) -> tuple[int | str, str, str]:
@@ -130,6 +139,21 @@ async def find_key(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
     return found[0] if found else None
 
 
+async def _is_wanted(listed: ListedThread, wanted: Mapping[str, Any]) -> bool:
+    """Whether a thread matches the filter. What cannot be read does not match; `verify` reports it."""
+    if not wanted:
+        return True
+    try:
+        return not is_damaged(listed) and _matches(listed, await _load_own(listed, wanted), wanted)
+    except Corrupt:
+        return False
+
+
+def is_damaged(listed: ListedThread) -> bool:
+    """Whether the row of a listed thread is damaged."""
+    return listed.unreadable is not None or thread_problem(listed.row, listed.row.key) is not None
+
+
 async def _load_own(listed: ListedThread, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Load the metadata that is stored in the newest checkpoint itself, if the filter needs it."""
     row = listed.row
@@ -137,20 +161,31 @@ async def _load_own(listed: ListedThread, wanted: Mapping[str, Any]) -> dict[str
         return {}
     loaded = await LoadCheckpoints(row.key, (CheckpointRef("", row.top, items=False),))
     top = loaded.checkpoints[0].row if loaded.checkpoints else None
-    return unpack_own_metadata(top, f"thread {row.key.id!r}") if top else {}
+    return unpack_own_metadata(top, f"thread {row.key.id!r}", row.family) if top else {}
 
 
 def _matches(listed: ListedThread, own: dict[str, Any], wanted: Mapping[str, Any]) -> bool:
-    if not wanted:
-        return True
-    row = listed.row
-    labels = unpack_labels(row.labels, listed.labels, f"thread {row.key.id!r}") if row.labels is not None else {}
+    row, where = listed.row, f"thread {listed.row.key.id!r}"
+    labels = unpack_labels(row.labels, listed.labels, where, row.family) if row.labels is not None else {}
     return checkpoint_metadata.matches(checkpoint_metadata.of_row(row, labels, own), wanted)
 
 
 def thread_info(listed: ListedThread) -> ThreadInfo:
     """Return the ThreadInfo of a row of the catalogue."""
     row = listed.row
+    if is_damaged(listed):
+        return ThreadInfo(
+            id=row.key.id,
+            kind=row.key.kind,
+            checkpoints=_number(row.checkpoints),
+            writes=_number(row.writes),
+            created=_datetime(_number(row.created)),
+            updated=_datetime(_number(row.updated)),
+            step=None,
+            source=None,
+            status=DAMAGED,
+            bytes=_number(row.bytes),
+        )
     return ThreadInfo(
         id=row.key.id,
         kind=row.key.kind,
@@ -163,6 +198,11 @@ def thread_info(listed: ListedThread) -> ThreadInfo:
         status=row.status,
         bytes=row.bytes,
     )
+
+
+def _number(stored: Any) -> int:
+    """A number of a damaged row, 0 if it cannot be one."""
+    return stored if type(stored) is int and 0 <= stored < _MAX_NUMBER else 0
 
 
 def _datetime(milliseconds: int) -> datetime:

@@ -90,7 +90,7 @@ def copy_labels(head: Head, numbers: Iterable[int], target: ThreadKey) -> Iterat
     for n in numbers:
         id, labels = ItemId(SHARED, n), _with_target(head.labels(n), head.key, target)
         packed = pack(labels)
-        stored = itemlog.seal_item(id, Item(packed)) if packed != head.shared(n) else None
+        stored = itemlog.seal_item(id, Item(packed), head.family) if packed != head.shared(n) else None
         yield CopiedLabels(id, metadata.tags(labels), stored)
 
 

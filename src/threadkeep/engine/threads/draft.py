@@ -42,13 +42,15 @@ class Draft:
         self.head = head
         self.nexts = list(head.row.nexts) if head.row else []
         self.names = list(head.names)
+        self.family = head.family
+        """The thread's family. The caller sets that of a new thread."""
         self.new_items: dict[ItemId, Item] = {}
         self._numbers = _numbers(head.names)
         self._by_content: dict[tuple[int, int, bytes], ItemId] = {}
 
     def name_table(self) -> NameTable:
         """Return the names for packing rows; new names are added."""
-        return NameTable(self.names, self.number)
+        return NameTable(self.names, self.number, self.family)
 
     def number(self, name: str) -> int:
         """Return the number of a name; add the name if it is new."""
@@ -89,7 +91,9 @@ class Draft:
 
     def sealed_items(self) -> tuple[tuple[ItemId, bytes], ...]:
         """Return the new items as they are stored."""
-        return tuple((item_id, itemlog.seal_item(item_id, item)) for item_id, item in self.new_items.items())
+        return tuple(
+            (item_id, itemlog.seal_item(item_id, item, self.family)) for item_id, item in self.new_items.items()
+        )
 
     def lane(self, name: str) -> int:
         """Return the lane of a name."""

@@ -86,8 +86,8 @@ def _matches(found: ScannedCheckpoint, wanted: Mapping[str, Any]) -> bool:
     if not wanted:
         return True
     row, where = found.row, f"thread {found.key.id!r}"
-    labels = unpack_labels(row.labels, found.labels, where)
-    return metadata.matches(metadata.of_row(row, labels, unpack_own_metadata(row, where)), wanted)
+    labels = unpack_labels(row.labels, found.labels, where, found.family)
+    return metadata.matches(metadata.of_row(row, labels, unpack_own_metadata(row, where, found.family)), wanted)
 
 
 async def _load_states(heads: Heads, codec: Codec, chosen: Sequence[ScannedCheckpoint]) -> list[CheckpointState]:

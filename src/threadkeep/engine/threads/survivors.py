@@ -7,6 +7,7 @@ nowhere else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -147,7 +148,7 @@ def _surviving_row(thread: ThreadRows, key: CheckpointKey, kept: set[CheckpointK
     parent = _parent_key(thread.records[key])
     lost = row.parent is not None and parent in thread.records and parent not in kept
     changed = row._replace(parent=None if lost else row.parent, hidden=hidden)
-    return row if changed == row else reseal(row, changed, thread.head.where)
+    return row if changed == row else reseal(row, changed, thread.head.where, thread.head.family)
 
 
 def _unused_items(thread: ThreadRows, kept: set[CheckpointKey], tasks: Sequence[TaskWrites]) -> tuple[ItemRange, ...]:
@@ -172,9 +173,15 @@ def recount(thread: ThreadRows, left: Survivors) -> ThreadRow:
     top = max(tops, key=lambda record: record.row.id, default=None)
     tasks = list(left.tasks.values())
     early, early_status = _early_writes(thread, top.row.id if top else "", tasks)
-    writes = sum(len(task.entries) for task in tasks)
-    row = with_top(row, top.row if top else None, _status(row, top, tasks))
-    return row._replace(early=early, early_status=early_status, checkpoints=len(left.visible), writes=writes)
+    rows_on = Counter(task.row.checkpoint for task in tasks if task.row.ns == "")
+    row = with_top(row, top.row if top else None, _status(row, top, tasks), rows_on[top.row.id] if top else 0)
+    return row._replace(
+        early=early,
+        early_status=early_status,
+        early_writes=rows_on[early] if early is not None else None,
+        checkpoints=len(left.visible),
+        writes=sum(len(task.entries) for task in tasks),
+    )
 
 
 def _status(row: ThreadRow, top: CheckpointRecord | None, tasks: Sequence[TaskWrites]) -> str:

@@ -1,9 +1,11 @@
--- Returns the visible checkpoints of a thread, greatest id first in each namespace: rows and their labels.
+-- Returns the visible checkpoints of a thread, greatest id first in each namespace: rows and their labels. Also returns
+-- the thread's row.
 -- ARGV: the prefix of one namespace's members (empty: all namespaces), the upper bound of ids (empty: none), limit.
 local thread, order = KEYS[1], KEYS[2]
 local prefix, below, limit = ARGV[1], ARGV[2], ARGV[3]
 
-if redis.call('HEXISTS', thread, 'v') == 0 then return {{}, {}} end
+local version, row = unpack(redis.call('HMGET', thread, 'v', 'r'))
+if not version then return {{}, {}, ''} end
 local fields = {}
 local function add(start)
   local high = below == '' and start .. '\255' or start .. below
@@ -27,5 +29,5 @@ end
 
 local rows = fetch(thread, fields)
 local labels = {}
-for i, row in ipairs(rows) do labels[i] = 'i2:' .. leading_numbers(row)[1] end
-return {rows, fetch(thread, labels)}
+for i, each in ipairs(rows) do labels[i] = 'i2:' .. leading_numbers(each)[1] end
+return {rows, fetch(thread, labels), row or ''}
