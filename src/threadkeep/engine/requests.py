@@ -3,7 +3,8 @@
 A request is one round trip and sees, or makes, one consistent state. A backend answers with rows: it decides nothing
 and decodes no values. It stores each thread's row with its checksum. Where it reads one for a thread, it raises Corrupt
 if the row does not match its checksum or is that of another thread (`records.checked_thread`), except in ListThreads
-and in the requests of `verify`. If the storage cannot be reached, the request raises; it never returns an empty reply instead.
+and in the requests of `verify`. If the storage cannot be reached, the request raises; it never returns an empty reply
+instead.
 
     read     LoadCheckpoints, LoadItems, MeasureItems, LoadAncestors, LoadThreadRows,
              ScanCheckpoints, ListThreads, FindThreadsOfRuns, MeasureStorage

@@ -112,7 +112,7 @@ class InMemoryBackend:
         """Return a thread, or None if it does not exist. Corrupt if its row is damaged."""
         thread = self._threads.get(key)
         if thread is not None:
-            checked_thread(thread.row, key)
+            thread.row = checked_thread(thread.row, key)
         return thread
 
     # --- reads of one thread

@@ -36,6 +36,7 @@ from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 T = TypeVar("T")
+_HIDDEN = {0: False, 1: True}
 
 
 class SqlCursor(Protocol):
@@ -188,7 +189,7 @@ class SqlBackend(ABC):
             _check_types(body, labels, time)
             return CheckpointRow(
                 from_bytes(ns), from_bytes(id), maybe_unpack(parent), maybe_unpack(run), step, source, labels, time,
-                bool(hidden), self.unpack_refs(refs), body,
+                _HIDDEN[hidden], self.unpack_refs(refs), body,
             )  # fmt: skip
         except Exception as error:
             raise Corrupt(

@@ -10,6 +10,9 @@ SELECT {thread-columns} FROM tk_threads t WHERE {this-thread}
 -- lock-thread: a thread's row, locked until the transaction ends
 {thread};
 
+-- thread-key: the key in a thread's row
+SELECT tenant, kind, id FROM tk_threads WHERE thread = :thread;
+
 -- latest-checkpoint: the greatest visible checkpoint id in a namespace
 SELECT id FROM tk_checkpoints WHERE thread = :thread AND ns = :ns AND hidden = 0 ORDER BY id DESC LIMIT 1;
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _START = (2**63 - 1, "", "")
 """A position before the first thread, in any order."""
+_END = -(2**63)
+"""A number after the last thread, in any descending order."""
 _MAX_TAGS = 8
 """A query compares at most so many tags. The engine compares all of them again anyway."""
 
@@ -96,9 +98,13 @@ def _known_values(db: SqlContext, key: ThreadKey) -> dict[str, Any]:
 
 
 def _scanned_checkpoint(dialect: SqlBackend, row: Row) -> ScannedCheckpoint:
-    key = ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2]))
     try:
-        return ScannedCheckpoint(key, dialect.checkpoint_row(row[3:14]), row[14], row[15])
+        key = ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2]))
+    except (AttributeError, ValueError) as error:
+        raise Corrupt(f"the row of a thread cannot be read: {error!r}") from error
+    try:
+        family = row[15] if type(row[15]) is int else 0
+        return ScannedCheckpoint(key, dialect.checkpoint_row(row[3:14]), row[14], family)
     except Corrupt as error:
         raise Corrupt(f"thread {key.id!r}: {error}") from error
 
@@ -125,7 +131,8 @@ def _listed_thread(request: ListThreads, row: Row) -> ListedThread:
         _, _, kind, id, _, _, _, created, updated, _, _, size, *_ = row
         value = {"created": created, "updated": updated, "bytes": size}.get(request.order, id)
         key = ThreadKey(request.tenant, str(kind), decode_lossy(id) or "")
-        return ListedThread(ThreadRow(key, 0, 0, (), 0, 0), None, repr(error), (value, kind, id))
+        cursor = (_END if value is None else value, kind or "", id or b"")  # None sorts last in descending order
+        return ListedThread(ThreadRow(key, 0, 0, (), 0, 0), None, repr(error), cursor)
 
 
 def _find_threads_of_runs(db: SqlContext, request: FindThreadsOfRuns) -> tuple[ThreadKey, ...]:

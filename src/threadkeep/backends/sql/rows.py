@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from threadkeep.engine.health.requests import decode_lossy
 from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import ThreadRow
+from threadkeep.errors import Corrupt
 
 Row = tuple[Any, ...]
 Values = Mapping[str, Any]
@@ -41,7 +43,14 @@ def range_values(items: ItemRange) -> dict[str, int]:
 
 
 def thread_row(row: Row) -> ThreadRow:
-    """Read a row of the block `thread-columns`."""
+    """Read a row of the block `thread-columns`. Corrupt if a column has no such value."""
+    try:
+        return _thread_row(row)
+    except Exception as error:
+        raise Corrupt(f"the row of thread {decode_lossy(row[3]) or row[3]!r} cannot be read: {error!r}") from error
+
+
+def _thread_row(row: Row) -> ThreadRow:
     _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *rest = row[:THREAD_COLUMNS]
     top, run, step, source, status, labels, early, early_status, lease, *facts = rest
     family, top_writes, early_writes, bytes_check, checksum = facts

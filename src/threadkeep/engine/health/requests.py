@@ -127,9 +127,13 @@ class IntegrityProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IntegrityCheck(Request[tuple[IntegrityProblem, ...]]):
-    """Run the storage's own integrity check, and find rows that belong to no thread and no memory of any tenant."""
+    """Run the storage's own integrity check, and find rows that belong to no thread and no memory of any tenant.
+
+    Also find threads with damaged rows that are listed for other tenants than this one.
+    """
 
     access: ClassVar[Access] = READ
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, takewhile
 from typing import Any
 
@@ -27,6 +27,7 @@ from threadkeep.engine.log.records import (
     ThreadRow,
     WriteRow,
     current_facts,
+    is_plausible,
     is_sealed,
     thread_problem,
     unpack_checkpoint,
@@ -89,7 +90,7 @@ class ThreadScan:
     @property
     def row(self) -> ThreadRow | None:
         """The thread's row, if it can be read."""
-        return current_facts(self.inspected.thread) if self.inspected.thread is not None else None
+        return self.inspected.thread
 
     @property
     def family(self) -> int:
@@ -219,12 +220,8 @@ def scan_thread(key: ThreadKey, found: InspectedThread) -> ThreadScan:
     """Decode the rows of a thread, without the items of its state, and report those that cannot be read."""
     scan = ThreadScan(key, found)
     if found.thread is not None:
-        problem = thread_problem(found.thread, key)
-        if problem is not None:
-            scan.report(CHECKSUM, f"the row of {scan.where} {problem}")
-        if found.thread.key != key:
-            scan.inspected = InspectedThread(exists=True)  # nothing is known of this thread
-            return scan
+        _scan_thread_row(scan, found.thread)
+    found = scan.inspected
     for id, stored in sorted(found.items.items()):
         _scan_item(scan, id, stored)
     for n in range(scan.row.nexts[NAMES] if scan.row and scan.row.nexts else 0):
@@ -245,6 +242,17 @@ def scan_thread(key: ThreadKey, found: InspectedThread) -> ThreadScan:
             checkpoint = (unreadable.ns or "", unreadable.checkpoint)
             _add_broken(scan, checkpoint, unreadable.task, UNDECODABLE, message)
     return scan
+
+
+def _scan_thread_row(scan: ThreadScan, row: ThreadRow) -> None:
+    """Report a damaged row. One that cannot be used is left out; of another thread's row, nothing is used."""
+    problem = thread_problem(row, scan.key)
+    if problem is not None:
+        scan.report(CHECKSUM, f"the row of {scan.where} {problem}")
+    if row.key != scan.key:
+        scan.inspected = InspectedThread(exists=True)
+    else:
+        scan.inspected = replace(scan.inspected, thread=current_facts(row) if is_plausible(row) else None)
 
 
 def _scan_item(scan: ThreadScan, id: ItemId, stored: bytes) -> None:

@@ -199,20 +199,20 @@ def unseal_items(
     stored: Mapping[ItemId, bytes], is_cached: Callable[[ItemId], bool], where: str, family: int
 ) -> Iterator[tuple[ItemId, bytes, int]]:
     """Unseal the items that are not cached, as (id, data, elements). Does what `unseal_item` does, but faster."""
-    usual = _compression(_ZSTD_DICTIONARY)
-    for at, payload in stored.items():
-        if is_cached(at):
-            continue
-        if type(payload) is not bytes or payload[:1] != _USUAL_FORMAT or len(payload) < 6:
-            yield at, *unseal_item(at, payload, where, family)
-            continue
-        body = payload[5:]
-        if int.from_bytes(payload[1:5], "little") != _checksum(body, _item_seed(at, family), _ZSTD_DICTIONARY, 1):
-            unseal_item(at, payload, where, family)  # raises the error
-        try:
+    usual, at = _compression(_ZSTD_DICTIONARY), ItemId(0, 0)
+    try:
+        for at, payload in stored.items():
+            if is_cached(at):
+                continue
+            if type(payload) is not bytes or payload[:1] != _USUAL_FORMAT or len(payload) < 6:
+                yield at, *unseal_item(at, payload, where, family)
+                continue
+            body, seed = payload[5:], _item_seed(at, family)
+            if int.from_bytes(payload[1:5], "little") != _checksum(body, seed, _ZSTD_DICTIONARY, 1):
+                unseal_item(at, payload, where, family)  # raises the error
             yield at, usual.decompress(body), 1
-        except (zstandard.ZstdError, MemoryError) as error:
-            raise Corrupt(f"item {at[0]}:{at[1]} of {where}: {error}") from error
+    except (zstandard.ZstdError, MemoryError, TypeError) as error:
+        raise Corrupt(f"item {at[0]}:{at[1]} of {where}: {error}") from error
 
 
 _USUAL_FORMAT = bytes([_ZSTD_DICTIONARY])

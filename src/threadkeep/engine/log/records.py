@@ -520,7 +520,7 @@ def thread_problem(row: ThreadRow, key: ThreadKey) -> str | None:
         return f"is missing: that of {row.key.kind} thread {row.key.id!r} is in its place"
     try:
         if current_facts(row).checksum is None:
-            return None if _is_plausible(row) else "cannot be read: a column has a value of another type"
+            return None if is_plausible(row) else "cannot be read: a column has a value of another type"
         if row.checksum != thread_checksum(row):
             return "does not match its checksum"
     except TypeError as error:
@@ -530,14 +530,14 @@ def thread_problem(row: ThreadRow, key: ThreadKey) -> str | None:
     return None
 
 
-def _is_plausible(row: ThreadRow) -> bool:
-    """Whether a row without a checksum can be used. SQLite does not check the types of what it reads."""
+def is_plausible(row: ThreadRow) -> bool:
+    """Whether a row can be used if its checksum does not count. SQLite does not check the types of what it reads."""
     numbers = (row.epoch, row.rev, row.created, row.updated, row.checkpoints, row.writes, row.bytes, row.family)
-    times = (row.created, row.updated)
+    optional = (row.step, row.labels, row.top_writes, row.early_writes, row.bytes_check, row.checksum)
     return (
         all(type(each) is int for each in numbers)
-        and all(type(each) in (int, NoneType) for each in (row.step, row.labels))
-        and all(abs(each) < _MAX_TIME for each in times)
+        and all(type(each) in (int, NoneType) for each in optional)
+        and max(abs(row.created), abs(row.updated)) < _MAX_TIME
         and row.status in STATUSES
         and row.early_status in (None, *STATUSES)
     )
