@@ -458,3 +458,47 @@ def test_a_file_from_before_checksums_is_migrated_and_can_be_read_and_written(tm
     with closing(apsw.Connection(str(path))) as connection:
         facts = connection.execute("SELECT kind, checksum IS NULL, family FROM tk_threads").fetchall()
     assert sorted(facts) == [("cube", 1, 0), *[("graph", 0, 0)] * 3]
+
+
+# --- repair
+
+
+def test_repair_stores_a_damaged_row_of_a_thread_again(
+    keep: threadkeep.Keep, url: str, rows_of: Callable[[str], StoredRows]
+) -> None:
+    for column in (
+        "checkpoints",
+        "writes",
+        "bytes",
+        "top",
+        "step",
+        "status",
+        "early",
+        "top_writes",
+    ):
+        chain = filled(keep, column)
+        rows_of(column).spoil_thread(**{column: COLUMNS[column]})
+        keep._session.heads.clear()
+        assert keep.repair(column, dry_run=True).assumptions
+        assert not keep.verify(column).ok
+        assert keep.repair(column).assumptions, column
+        assert values_of(keep.checkpointer, column) == chain._values, column
+        chain.put({"log": ["more"]})
+        assert keep.repair(column).assumptions == []
+    assert keep.verify().problems == []
+
+
+def test_after_repair_nothing_is_missing(keep: threadkeep.Keep, url: str, rows_of: Callable[[str], StoredRows]) -> None:
+    losses: dict[str, Callable[[StoredRows], None]] = {
+        "the newest checkpoint": lambda rows: rows.set_checkpoint(rows.root()[-1], None),
+        "the newest writes": lambda rows: rows.set_writes(last_writes(rows), None),
+        "the first writes": lambda rows: rows.set_writes(min(rows.writes(), key=lambda row: row.checkpoint), None),
+    }
+    for name, lose in losses.items():
+        filled(keep, name)
+        lose(rows_of(name))
+        keep._session.heads.clear()
+        assert not keep.verify(name).ok
+        assert keep.repair(name).assumptions
+        assert keep.checkpointer.get_tuple(config(name)) is not None
+        assert keep.verify(name).problems == [], name

@@ -301,10 +301,11 @@ def test_every_public_name_is_in_the_reference(owner: str) -> None:
     assert set(PUBLIC[owner]) - output == set()
 
 
+BLOCKS = [sql for block, sql in read_blocks("sql/common.sql", "sqlite/blocks.sql").items() if block[:7] == "schema-"]
+ADDED = re.findall(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", "\n".join(BLOCKS))
 SCHEMA = {
-    name: COLUMN.findall(body)
-    for block, sql in read_blocks("sql/common.sql", "sqlite/blocks.sql").items()
-    if block.startswith("schema-")
+    name: [*COLUMN.findall(body), *(column for table, column in ADDED if table == name)]
+    for sql in BLOCKS
     for name, body in TABLE.findall(sql)
 }
 

@@ -122,7 +122,7 @@ def _load_graph(reference: str) -> Any:
 
 def _repair_lines(result: RepairResult, *, dry_run: bool) -> Iterator[RenderableType]:
     if result.damaged is None:
-        yield "nothing to repair"
+        yield "no checkpoint to repair" if result.assumptions else "nothing to repair"
     elif dry_run:
         yield f"would repair {result.damaged}"
     else:

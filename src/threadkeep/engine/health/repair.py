@@ -14,6 +14,7 @@ from threadkeep.engine.cube.repair import repair_cube
 from threadkeep.engine.health.rebuild import Rebuilder, RebuiltState, Replay
 from threadkeep.engine.health.thread_scan import ThreadScan
 from threadkeep.engine.health.verify import verify_thread
+from threadkeep.engine.health.verify_rows import recounted
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import NAMES
@@ -93,12 +94,38 @@ async def _rebuild(
     found = RepairResult(scan.key.id, scan.key.kind, options.ns, None, affected=affected)
     if target is None or (target not in rebuilder.damaged and target in scan.records):
         intact = ["the newest checkpoint is intact, so the thread can continue; to repair an older one, name it"]
-        return replace(found, assumptions=intact if affected else []), None
+        batch = _recount(scan, options)
+        assumptions = (intact if affected else []) + ([_RECOUNTED] if batch is not None else [])
+        return replace(found, assumptions=assumptions), None if options.dry_run else batch
     id = _fresh_id(scan, target[0], options.stamp)
     make_branch = repair_cube if scan.key.kind == CUBE else _repair_graph
     row, channels, batch = await make_branch(rebuilder, target, id, options.stamp)
+    batch = _with_right_counts(scan, batch)
     made = replace(found, damaged=target[1], parent=row.parent, channels=channels, assumptions=[*rebuilder.assumptions])
     return (made, None) if options.dry_run else (replace(made, checkpoint=row.id), batch)
+
+
+def _recount(scan: ThreadScan, options: RepairOptions) -> Batch | None:
+    """The change that stores the thread's row again as its other rows are; None if it is right."""
+    row = scan.row
+    assert row is not None
+    right = recounted(scan, row)
+    if right == row and not scan.is_row_damaged:
+        return None
+    head = scan.head().row or row
+    rev = row.rev + 1 + options.stamp.nonce % (1 << 32)
+    return Batch((row.epoch, row.rev), right._replace(rev=rev, nexts=head.nexts, bytes=right.bytes - row.bytes))
+
+
+def _with_right_counts(scan: ThreadScan, batch: Batch) -> Batch:
+    """The batch with the counters corrected by what is missing."""
+    assert scan.row is not None
+    right, thread = recounted(scan, scan.row), batch.thread
+    more = {name: getattr(right, name) - getattr(scan.row, name) for name in ("checkpoints", "writes", "bytes")}
+    return batch._replace(thread=thread._replace(**{name: getattr(thread, name) + n for name, n in more.items()}))
+
+
+_RECOUNTED = "the thread's row was damaged, or something that it counts is missing: it is computed again from the rest"
 
 
 # --- what to repair

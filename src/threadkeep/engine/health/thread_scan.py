@@ -70,7 +70,7 @@ class ThreadScan:
     `broken` and `broken_writes` (with the task) are rows that cannot be read. `bad_items` has the items that cannot be
     used, with the kind of problem and a message; `needed_by` says which checkpoints, and which tasks on them, refer to
     each. `element_counts` has the number of elements of items that do not hold exactly one. `cache` has the intact
-    items that were read.
+    items that were read. `is_row_damaged` is whether the thread's own row is damaged.
     """
 
     key: ThreadKey
@@ -85,6 +85,7 @@ class ThreadScan:
     needed_by: dict[ItemId, list[tuple[CheckpointKey, str | None]]] = field(default_factory=dict)
     element_counts: dict[ItemId, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    is_row_damaged: bool = False
     _bad_by_lane: dict[int, list[int]] = field(default_factory=dict)
 
     @property
@@ -248,6 +249,7 @@ def _scan_thread_row(scan: ThreadScan, row: ThreadRow) -> None:
     """Report a damaged row. One that cannot be used is left out; of another thread's row, nothing is used."""
     problem = thread_problem(row, scan.key)
     if problem is not None:
+        scan.is_row_damaged = True
         scan.report(CHECKSUM, f"the row of {scan.where} {problem}")
     if row.key != scan.key:
         scan.inspected = InspectedThread(exists=True)

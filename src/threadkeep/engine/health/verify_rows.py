@@ -30,7 +30,7 @@ def check_rows(scan: ThreadScan) -> None:
     _check_label_index(scan)
     if scan.row is not None:
         _check_counters(scan, scan.row)
-        _check_catalogue(scan, scan.row)
+        _compare(scan, scan.row, _catalogue(scan, scan.row))
     _check_run_index(scan)
 
 
@@ -125,32 +125,35 @@ def rows_size(found: InspectedThread) -> int:
 
 
 def _check_counters(scan: ThreadScan, row: ThreadRow) -> None:
-    """Compare the counters of the thread's row; not with unreadable rows, which cannot be counted."""
-    found = scan.inspected
+    """Compare the counters of the thread's row."""
     for lane, end in sorted(scan.lane_ends().items()):
         if lane >= len(row.nexts) or row.nexts[lane] < end:
             message = f"lane {lane} of {scan.where} has item {end - 1}, beyond its counter: the next put would collide"
             scan.report(COUNTER, message)
-    if found.unreadable:
-        return
-    counts = {
-        "checkpoints": sum(not each.hidden for each in found.checkpoints),
-        "writes": sum(len(each.index) // 3 for each in found.writes),
-        "bytes": sum(size for _, _, size in found.item_sizes) + rows_size(found),
-    }
-    for name, count in counts.items():
+    for name, count in _counts(scan).items():
         if getattr(row, name) != count:
             scan.report(COUNTER, f"the row of {scan.where} counts {getattr(row, name)} {name}, but there are {count}")
 
 
-def _check_catalogue(scan: ThreadScan, row: ThreadRow) -> None:
-    """Compare what the thread's row has of the newest root checkpoint, as far as that can be read."""
+def _counts(scan: ThreadScan) -> dict[str, int]:
+    """The counters that the thread's row should have; none if a row cannot be read, which cannot be counted."""
+    found = scan.inspected
+    if found.unreadable:
+        return {}
+    return {
+        "checkpoints": sum(not each.hidden for each in found.checkpoints),
+        "writes": sum(len(each.index) // 3 for each in found.writes),
+        "bytes": sum(size for _, _, size in found.item_sizes) + rows_size(found),
+    }
+
+
+def _catalogue(scan: ThreadScan, row: ThreadRow) -> dict[str, Any]:
+    """What the thread's row should have of the newest root checkpoint, as far as that can be read."""
     if scan.inspected.unreadable:
-        return
+        return {}
     if any(ns == "" for ns, _ in scan.broken):
         visible = [each.id for each in scan.inspected.checkpoints if each.ns == "" and not each.hidden]
-        _compare(scan, row, {"top": max(visible, default=None)})
-        return
+        return {"top": max(visible, default=None)}
     roots = [record for (ns, _), record in scan.records.items() if ns == "" and not record.row.hidden]
     top = max(roots, key=lambda record: record.row.id, default=None)
     expected: dict[str, Any] = {"top": top.row.id if top is not None else None}
@@ -159,7 +162,13 @@ def _check_catalogue(scan: ThreadScan, row: ThreadRow) -> None:
         expected[name] = getattr(top.row, name) if top is not None else None
     if not any(ns == "" for ns, _, _ in scan.broken_writes) and row.key.kind != CUBE:
         expected |= _statuses(scan, top)
-    _compare(scan, row, expected)
+    return expected
+
+
+def recounted(scan: ThreadScan, row: ThreadRow) -> ThreadRow:
+    """Return the thread's row with the counters and the newest checkpoint that its readable rows have."""
+    right: dict[str, Any] = {**_counts(scan), **_catalogue(scan, row)}
+    return row._replace(**right)
 
 
 def _write_counts(scan: ThreadScan, row: ThreadRow, top: CheckpointRecord | None) -> dict[str, int]:
