@@ -223,7 +223,7 @@ async def test_a_missing_checkpoint_of_a_cube_thread_is_not_replaced_by_an_older
         await keep.cube.claim_run("talk", "r3")
 
 
-def test_older_rows_and_those_of_subgraphs_that_are_missing_are_reported(
+def test_older_rows_and_those_of_subgraphs_that_are_missing_are_reported_and_not_copied(
     keep: threadkeep.Keep, url: str, rows_of: Callable[[str], StoredRows]
 ) -> None:
     losses: dict[str, Callable[[StoredRows], None]] = {
@@ -240,6 +240,10 @@ def test_older_rows_and_those_of_subgraphs_that_are_missing_are_reported(
         assert keep.verify(name).ok
         lose(rows_of(name))
         assert "counter" in {problem.problem for problem in keep.verify(name).problems}, name
+        with pytest.raises(Corrupt, match=repr(name)):
+            keep.copy(name, "a copy")
+        with threadkeep.open("memory://") as other, pytest.raises(Corrupt, match=repr(name)):
+            threadkeep.convert(keep, other, thread_id=name)
 
 
 def of_subgraph(rows: list[Any]) -> Any:

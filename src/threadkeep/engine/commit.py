@@ -37,7 +37,7 @@ from threadkeep.engine.requests import (
 )
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Outcome, Plan
 
 S = TypeVar("S")
@@ -105,6 +105,20 @@ def check_epoch(row: ThreadRow | None, now: ThreadRow | None) -> None:
     if row is None or now is None or now.epoch != row.epoch:
         named = f"thread {row.key.id!r}" if row is not None else "a thread"
         raise Conflict(f"{named} was pruned while it was read")
+
+
+def check_complete(loaded: LoadedRows) -> None:
+    """Raise Corrupt if all rows of a thread were loaded, and there are not as many as its own row counts."""
+    row = loaded.thread
+    if row is None:
+        return
+    visible = sum(found.row is not None and not found.row.hidden for found in loaded.checkpoints)
+    writes = sum(len(task.index) // 3 for found in loaded.checkpoints for task in found.writes)
+    if (visible, writes) != (row.checkpoints, row.writes):
+        raise Corrupt(
+            f"thread {row.key.id!r} has {visible} checkpoints and {writes} writes, but its row counts "
+            f"{row.checkpoints} and {row.writes}"
+        )
 
 
 # --- a verb

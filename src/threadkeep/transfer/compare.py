@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
+from threadkeep.engine.commit import check_complete
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
@@ -32,10 +33,12 @@ class Digest:
 
 
 def read_rows(key: ThreadKey) -> Work[LoadedRows]:
-    """Return all rows of a thread. One round trip."""
+    """Return all rows of a thread. Corrupt if some are missing. One round trip."""
 
     async def plan() -> LoadedRows:
-        return await LoadThreadRows(key)
+        loaded = await LoadThreadRows(key)
+        check_complete(loaded)
+        return loaded
 
     loaded: LoadedRows = yield Read(plan)
     return loaded

@@ -37,6 +37,8 @@ from threadkeep.plan import Request
 
 T = TypeVar("T")
 _HIDDEN = {0: False, 1: True}
+_INT = {int}
+_OTHER_TYPE = "a column has a value of another type"  # SQLite does not check the types of what it reads
 
 
 class SqlCursor(Protocol):
@@ -184,35 +186,37 @@ class SqlBackend(ABC):
 
     def checkpoint_row(self, row: Row) -> CheckpointRow:
         """Read a row of the block `checkpoint-columns`. Corrupt if a column has no such value."""
+        ns, id, parent, run, step, source, labels, time, hidden, refs, body = row
+        if type(body) is not bytes or type(labels) is not int or type(time) is not int:
+            raise _damaged_checkpoint(row, _OTHER_TYPE)
         try:
-            ns, id, parent, run, step, source, labels, time, hidden, refs, body = row
-            _check_types(body, labels, time)
             return CheckpointRow(
                 from_bytes(ns), from_bytes(id), maybe_unpack(parent), maybe_unpack(run), step, source, labels, time,
                 _HIDDEN[hidden], self.unpack_refs(refs), body,
             )  # fmt: skip
         except Exception as error:
-            raise Corrupt(
-                f"checkpoint {_shown(row[1])} of namespace {_shown(row[0])} cannot be read: {error!r}"
-            ) from error
+            raise _damaged_checkpoint(row, repr(error)) from error
 
     def write_row(self, row: Row) -> WriteRow:
         """Read a row of the block `write-columns`. Corrupt if a column has no such value."""
+        ns, checkpoint, task, path, run, time, entries, refs, body = row
+        if type(body) is not bytes or type(time) is not int:
+            raise _damaged_writes(row, _OTHER_TYPE)
         try:
-            ns, checkpoint, task, path, run, time, entries, refs, body = row
-            _check_types(body, time)
             return WriteRow(
                 from_bytes(ns), from_bytes(checkpoint), unpack_id(task), from_bytes(path), maybe_unpack(run), time,
                 _index(entries), self.unpack_refs(refs), body,
             )  # fmt: skip
         except Exception as error:
-            raise Corrupt(f"writes on checkpoint {_shown(row[1])} cannot be read: {error!r}") from error
+            raise _damaged_writes(row, repr(error)) from error
 
 
-def _check_types(body: Any, *numbers: Any) -> None:
-    """Raise TypeError for values of other types. SQLite does not check the types of what it reads."""
-    if type(body) is not bytes or any(type(number) is not int for number in numbers):
-        raise TypeError("a column has a value of another type")
+def _damaged_checkpoint(row: Row, problem: str) -> Corrupt:
+    return Corrupt(f"checkpoint {_shown(row[1])} of namespace {_shown(row[0])} cannot be read: {problem}")
+
+
+def _damaged_writes(row: Row, problem: str) -> Corrupt:
+    return Corrupt(f"writes of task {_shown(row[2])} on checkpoint {_shown(row[1])} cannot be read: {problem}")
 
 
 def _shown(id: Any) -> str:
@@ -223,7 +227,7 @@ def _shown(id: Any) -> str:
 def _index(entries: str) -> tuple[int, ...]:
     """Return the index of some writes. ValueError if it is not a list of integers."""
     index = json.loads(entries)
-    if type(index) is not list or len(index) % 3 or any(type(number) is not int for number in index):
+    if type(index) is not list or len(index) % 3 or not set(map(type, index)) <= _INT:
         raise ValueError("the index of writes is damaged")
     return tuple(index)
 

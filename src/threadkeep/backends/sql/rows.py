@@ -45,37 +45,33 @@ def range_values(items: ItemRange) -> dict[str, int]:
 def thread_row(row: Row) -> ThreadRow:
     """Read a row of the block `thread-columns`. Corrupt if a column has no such value."""
     try:
-        return _thread_row(row)
+        _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *rest = row
+        top, run, step, source, status, labels, early, early_status, lease, *facts = rest
+        family, top_writes, early_writes, bytes_check, checksum = facts[:5]
+        return ThreadRow(
+            key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)),
+            epoch=epoch,
+            rev=rev,
+            nexts=tuple(itemlog.read_varints(nexts)),
+            created=created,
+            updated=updated,
+            checkpoints=checkpoints,
+            writes=writes,
+            bytes=size,
+            top=_maybe_text(top),
+            run=maybe_unpack(run),
+            step=step,
+            source=source,
+            status=status,
+            labels=labels,
+            early=_maybe_text(early),
+            early_status=early_status,
+            lease=lease,
+            family=family,
+            top_writes=top_writes,
+            early_writes=early_writes,
+            bytes_check=bytes_check,
+            checksum=checksum,
+        )
     except Exception as error:
         raise Corrupt(f"the row of thread {decode_lossy(row[3]) or row[3]!r} cannot be read: {error!r}") from error
-
-
-def _thread_row(row: Row) -> ThreadRow:
-    _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *rest = row[:THREAD_COLUMNS]
-    top, run, step, source, status, labels, early, early_status, lease, *facts = rest
-    family, top_writes, early_writes, bytes_check, checksum = facts
-    return ThreadRow(
-        key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)),
-        epoch=epoch,
-        rev=rev,
-        nexts=tuple(itemlog.read_varints(nexts)),
-        created=created,
-        updated=updated,
-        checkpoints=checkpoints,
-        writes=writes,
-        bytes=size,
-        top=_maybe_text(top),
-        run=maybe_unpack(run),
-        step=step,
-        source=source,
-        status=status,
-        labels=labels,
-        early=_maybe_text(early),
-        early_status=early_status,
-        lease=lease,
-        family=family,
-        top_writes=top_writes,
-        early_writes=early_writes,
-        bytes_check=bytes_check,
-        checksum=checksum,
-    )

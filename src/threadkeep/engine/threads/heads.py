@@ -70,7 +70,7 @@ class Head:
 
     def name_table(self) -> NameTable:
         """Return the names for unpacking rows."""
-        return NameTable(self.names, _no_new_names, self.family)
+        return NameTable(self.names, _no_new_names, self.row.family if self.row is not None else 0)
 
     def with_recent(self, records: Iterable[CheckpointRecord]) -> dict[tuple[str, str], CheckpointRecord]:
         """Return the recent checkpoints with these added and the oldest dropped.
