@@ -130,13 +130,21 @@ async def require_key(tenant: str, id: str, kind: str | None) -> ThreadKey:
 async def find_key(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
     """Return the key of a thread, of any kind if `kind` is None; None if it does not exist. Up to two round trips.
 
-    ValueError if `kind` is None and both kinds have a thread with this id.
+    A thread with a damaged row exists: it can be deleted and repaired. ValueError if `kind` is None and both kinds have
+    a thread with this id.
     """
     keys = [ThreadKey(tenant, each, id) for each in (GRAPH, CUBE) if kind in (None, each)]
-    found = [key for key in keys if (await LoadItems(key, ())).thread is not None]
+    found = [key for key in keys if await _exists(key)]
     if len(found) > 1:
         raise ValueError(f"two threads have the id {id!r}: choose one by its kind, {GRAPH} or {CUBE}")
     return found[0] if found else None
+
+
+async def _exists(key: ThreadKey) -> bool:
+    try:
+        return (await LoadItems(key, (), unchecked=True)).thread is not None
+    except Corrupt:
+        return True
 
 
 async def _is_wanted(listed: ListedThread, wanted: Mapping[str, Any]) -> bool:
