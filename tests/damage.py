@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,7 +22,7 @@ from threadkeep.backends.valkey import rows as valkey_rows
 from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.engine.identity import GRAPH, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
-from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, thread_checksum
 
 
 def flip_byte(data: bytes, at: float = 0.5) -> bytes:
@@ -57,6 +59,18 @@ class StoredRows(ABC):
     def set_thread(self, changed: ThreadRow) -> None: ...
 
     @abstractmethod
+    def spoil_thread(self, **columns: Any) -> None:
+        """Change columns of the thread's row, and leave its checksum."""
+
+    @abstractmethod
+    def lose_thread(self) -> None:
+        """Delete the thread's row, and leave everything else."""
+
+    @abstractmethod
+    def show_instead_of(self, other: StoredRows) -> None:
+        """Let whoever looks for the other thread find this one's row."""
+
+    @abstractmethod
     def delete_index_entries(self) -> None:
         """Delete the index entries of filters, runs or listings."""
 
@@ -70,7 +84,8 @@ class MemoryRows(StoredRows):
 
     def __init__(self, keep: threadkeep.Keep, id: str, kind: str = GRAPH) -> None:
         transport: Any = keep._session.transport
-        self._held = transport._backend._threads[ThreadKey("", kind, id)]
+        self._threads, self._key = transport._backend._threads, ThreadKey("", kind, id)
+        self._held = self._threads[self._key]
 
     def items(self) -> dict[ItemId, bytes]:
         return dict(self._held.items)
@@ -101,7 +116,19 @@ class MemoryRows(StoredRows):
         return self._held.row
 
     def set_thread(self, changed: ThreadRow) -> None:
-        self._held.row = changed
+        self._held.row = changed._replace(bytes_check=changed.bytes, checksum=thread_checksum(changed))
+
+    def spoil_thread(self, **columns: Any) -> None:
+        if "id" in columns:
+            columns["key"] = self._held.row.key._replace(id=columns.pop("id"))
+        self._held.row = self._held.row._replace(**columns)
+
+    def lose_thread(self) -> None:
+        raise NotImplementedError("a thread without a row has nothing")
+
+    def show_instead_of(self, other: StoredRows) -> None:
+        assert isinstance(other, MemoryRows)
+        self._threads[other._key] = self._held
 
     def delete_index_entries(self) -> None:
         self._held.tags.clear()
@@ -196,6 +223,27 @@ class SqlRows(StoredRows):
         columns = ", ".join(f"{name} = :{name}" for name in values)
         self.execute(f"UPDATE tk_threads SET {columns} WHERE thread = :number", values | {"number": self.number})
 
+    def spoil_thread(self, **columns: Any) -> None:
+        row = self.thread()
+        key = row.key._replace(id=columns.pop("id")) if "id" in columns else row.key
+        values = self._dialect.thread_values(row._replace(key=key, **columns))
+        changed = {name: values[name] for name in columns} | {"id": values["thread_id"]}
+        self.execute(
+            f"UPDATE tk_threads SET {', '.join(f'{name} = :{name}' for name in changed)} WHERE thread = :number",
+            changed | {"number": self.number},
+        )
+
+    def lose_thread(self) -> None:
+        self._rows("DELETE FROM tk_threads WHERE thread = :number")
+
+    def show_instead_of(self, other: StoredRows) -> None:
+        """Give this row the key of the other thread. SQLite needs no other row for this: see `mislead_index`."""
+        assert isinstance(other, SqlRows)
+        key = other.thread().key
+        other.lose_thread()
+        values = {"id": key.id.encode(), "other": other.number, "number": self.number}
+        self.execute("UPDATE tk_threads SET id = :id, thread = :other WHERE thread = :number", values)
+
     def delete_index_entries(self) -> None:
         self._rows("DELETE FROM tk_tags WHERE thread = :number")
         self._rows("DELETE FROM tk_runs WHERE thread = :number")
@@ -248,7 +296,29 @@ class ValkeyRows(StoredRows):
 
     def set_thread(self, changed: ThreadRow) -> None:
         self._set(b"r", valkey_rows.pack_thread(changed))
-        self._set(b"b", b"%d" % changed.bytes)
+        self._set(b"b", b"%d:%d" % (changed.bytes, changed.bytes))
+
+    def spoil_thread(self, **columns: Any) -> None:
+        row, (facts, _, _) = self.thread(), self._fields()[b"r"].partition(b"\n")
+        key = row.key._replace(id=columns.pop("id")) if "id" in columns else row.key
+        if "bytes" in columns:
+            self._set(b"b", b"%d:%d" % (columns.pop("bytes"), row.bytes))
+        spoiled = valkey_rows.pack_thread(row._replace(key=key, **columns))
+        changed, _, packed = spoiled.partition(b"\n")
+        checksum = facts.split(b",")[1]
+        self._set(
+            b"r",
+            b",".join([checksum if n == 1 else each for n, each in enumerate(changed.split(b","))]) + b"\n" + packed,
+        )
+
+    def lose_thread(self) -> None:
+        self.client.hdel(self.hash, "r", "v", "b")
+
+    def show_instead_of(self, other: StoredRows) -> None:
+        assert isinstance(other, ValkeyRows)
+        self.client.delete(other.hash, other.order)
+        self.client.hset(other.hash, mapping=self._fields())
+        self.client.zadd(other.order, dict.fromkeys(self.client.zrange(self.order, 0, -1), 0))
 
     def delete_index_entries(self) -> None:
         for key in self.names.keys[2:5]:
@@ -289,3 +359,15 @@ def executor(base: str, schema: str) -> Callable[[str, Mapping[str, Any]], list[
         return cursor.fetchall() if cursor.description else []
 
     return execute
+
+
+def mislead_index(path: Path, id: str, other: str) -> None:
+    """Change one byte of a SQLite file that is not open: the index entry of a thread gets the number of another one."""
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        sql = "SELECT thread FROM tk_threads WHERE id = ?"
+        (number,), (wrong,) = (connection.execute(sql, [each.encode()]).fetchall()[0] for each in (id, other))
+    data = path.read_bytes()
+    entry = b"graph" + id.encode() + bytes([number])
+    assert 1 < number < 128 and 1 < wrong < 128 and data.count(entry) == 1
+    path.write_bytes(data.replace(entry, entry[:-1] + bytes([wrong])))

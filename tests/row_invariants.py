@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 import valkey_servers
 from threadkeep.backends.valkey.backend import ValkeyBackend
 from threadkeep.backends.valkey.rows import checkpoint_row, item_id, order_member, thread_row, write_field, write_row
-from threadkeep.engine.identity import to_bytes
+from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log.itemlog import (
     NAMES,
     RANGE_LISTS,
@@ -26,6 +26,7 @@ from threadkeep.engine.log.itemlog import (
     unpack_ranges,
     varint,
 )
+from threadkeep.engine.log.records import ThreadRow, thread_checksum
 from threadkeep.engine.memories.namespaces import encode
 
 
@@ -41,7 +42,10 @@ class Rows(NamedTuple):
 def find_problems(path: Path | str, tenant: str = "") -> list[str]:
     """Return every reference without a target and every wrong count; on a server, those of one tenant."""
     return [
-        problem for rows in _threads(path, tenant) for problem in (*_dangling_references(rows), *_wrong_counts(rows))
+        problem
+        for rows in _threads(path, tenant)
+        for find in (_dangling_references, _wrong_counts, _wrong_checksums)
+        for problem in find(rows)
     ]
 
 
@@ -81,14 +85,16 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
         assert order >= {b"u" + encode((each.run,)) for each in (*checkpoints, *writes) if each.run is not None}, key
         _check_indexes(key, row, there, order, checkpoints)
         threads.append(
-            {
+            row._asdict()
+            | {
                 "thread": number,
+                "tenant": to_bytes(row.key.tenant),
+                "kind": row.key.kind,
                 "id": to_bytes(row.key.id),
                 "nexts": b"".join(map(varint, row.nexts)),
-                "labels": row.labels,
-                "bytes": row.bytes,
-                "checkpoints": row.checkpoints,
-                "writes": row.writes,
+                "top": to_bytes(row.top) if row.top is not None else None,
+                "early": to_bytes(row.early) if row.early is not None else None,
+                "run": pack_id(row.run) if row.run is not None else None,
             }
         )
         items = [(item_id(field), value) for field, value in fields.items() if field[:1] == b"i"]
@@ -98,6 +104,7 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
                 "refs": pack_ranges(each.refs),
                 "labels": each.labels,
                 "body": each.body,
+                "ns": to_bytes(each.ns),
                 "id": to_bytes(each.id),
                 "hidden": each.hidden,
             }
@@ -107,6 +114,8 @@ def _of_prefix(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
             {
                 "refs": pack_ranges(each.refs),
                 "body": each.body,
+                "ns": to_bytes(each.ns),
+                "checkpoint": to_bytes(each.checkpoint),
                 "task": b"s" + to_bytes(each.task),
                 "entries": ",".join(map(str, each.index)),
             }
@@ -193,7 +202,8 @@ def _group_by_thread(rows: list[dict[str, Any]]) -> dict[int, list[dict[str, Any
 def _used_items(rows: Rows) -> set[ItemId]:
     used = {at for row in (*rows.checkpoints, *rows.writes) for run in unpack_ranges(row["refs"]) for at in run.ids()}
     lists = [at for at in used if at.lane == RANGE_LISTS and at in rows.items]
-    used |= {at for spill in lists for run in unpack_range_list(spill, rows.items[spill]) for at in run.ids()}
+    family = rows.thread["family"]
+    used |= {at for spill in lists for run in unpack_range_list(spill, rows.items[spill], family) for at in run.ids()}
     return used | {ItemId(SHARED, row["labels"]) for row in rows.checkpoints}
 
 
@@ -218,9 +228,35 @@ def _wrong_counts(rows: Rows) -> Iterator[str]:
         "checkpoints": sum(not row["hidden"] for row in rows.checkpoints),
         "writes": sum(len(row["entries"].split(",")) // 3 for row in rows.writes),
     }
+    columns = {"top_writes": rows.thread["top"], "early_writes": rows.thread["early"]}
+    for column, id in columns.items():
+        on_it = sum(row["ns"] == b"" and row["checkpoint"] == id for row in rows.writes)
+        if id is not None or rows.thread[column]:
+            counted[column] = on_it
     for column, count in counted.items():
         if rows.thread[column] != count:
             yield f"thread {rows.thread['id']!r} counts {rows.thread[column]} {column}, not {count}"
+
+
+def _wrong_checksums(rows: Rows) -> Iterator[str]:
+    """Compute the checksum of a thread's row from the columns, and compare the two columns of bytes."""
+    columns = rows.thread
+    row = ThreadRow(
+        ThreadKey(from_bytes(columns["tenant"]), columns["kind"], from_bytes(columns["id"])),
+        nexts=tuple(read_varints(columns["nexts"])),
+        top=from_bytes(columns["top"]) if columns["top"] is not None else None,
+        early=from_bytes(columns["early"]) if columns["early"] is not None else None,
+        run=unpack_id(columns["run"]) if columns["run"] is not None else None,
+        **{name: columns[name] for name in _PLAIN_COLUMNS},
+    )
+    if columns["checksum"] != thread_checksum(row) or columns["bytes_check"] != columns["bytes"]:
+        yield f"thread {columns['id']!r} does not match its checksum"
+
+
+_PLAIN_COLUMNS = (
+    "epoch", "rev", "created", "updated", "checkpoints", "writes", "bytes", "step", "source", "status", "labels",
+    "early_status", "family", "top_writes", "early_writes",
+)  # fmt: skip
 
 
 def _text(packed: bytes) -> bytes:

@@ -177,7 +177,8 @@ def expectation(keep: threadkeep.Keep, rows_of: Any, states: list[Any], before: 
 def message_item(rows: StoredRows, id: str) -> ItemId:
     """Return the last item of a checkpoint's messages."""
     row, items = next(row for row in rows.root() if row.id == id), rows.items()
-    names = {at.n: unseal_item(at, stored, "").data for at, stored in items.items() if at.lane == NAMES}
+    family = rows.thread().family
+    names = {at.n: unseal_item(at, stored, "", family).data for at, stored in items.items() if at.lane == NAMES}
     lane = next(FIRST_CHANNEL + n for n, name in names.items() if name == b"messages")
     run = [run for run in row.refs if run.lane == lane][-1]
     return ItemId(lane, run.start + run.length - 1)

@@ -8,8 +8,6 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import apsw
@@ -22,6 +20,7 @@ import stored_memories
 import threadkeep
 from checkpoint_chains import Chain, values_of
 from memory_batches import HOME, INDEX, NEAR, keys, location
+from old_schemas import todays_columns
 from processes import run, run_concurrently
 from sync_async import AsyncCaller, Caller
 from test_postgres import execute, schema_of
@@ -428,18 +427,6 @@ def test_tenants_do_not_see_each_other(lasting_url: str, clock: list[int]) -> No
 # --- databases of the schema version before memories
 
 
-@contextmanager
-def hours_for_ticks(url: str) -> Iterator[None]:
-    """Rename the column that has a new name today."""
-    if not url.startswith("postgres"):
-        yield
-        return
-    rename = f"ALTER TABLE {schema_of(url)}.tk_threads RENAME COLUMN"
-    execute(f"{rename} hour TO tick")
-    yield
-    execute(f"{rename} tick TO hour")
-
-
 @pytest.fixture
 def old_url(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A database made with the first block of the schema only, and used."""
@@ -447,7 +434,7 @@ def old_url(tables_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
         patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", 1)
         with threadkeep.open(tables_url) as keep:
             keep.setup()
-            with hours_for_ticks(tables_url):
+            with todays_columns(tables_url, 1):
                 Chain(keep.checkpointer).put({"log": ["before"]})
     assert version(tables_url) == 1
     return tables_url

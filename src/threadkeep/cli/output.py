@@ -38,7 +38,7 @@ __all__ = [
     "skipped_lines",
     "table",
 ]
-STATUS_STYLES = {"idle": "green", "pending": "yellow", "interrupted": "magenta", "error": "red"}
+STATUS_STYLES = {"idle": "green", "pending": "yellow", "interrupted": "magenta", "error": "red", "damaged": "red"}
 _UNLIMITED_WIDTH = 10_000
 """The width if the output is not a terminal: programs want unbroken lines."""
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -37,7 +37,7 @@ from threadkeep.engine.requests import (
 )
 from threadkeep.engine.threads.draft import Draft
 from threadkeep.engine.threads.heads import Head, Heads
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, Corrupt
 from threadkeep.plan import Outcome, Plan
 
 S = TypeVar("S")
@@ -90,7 +90,7 @@ async def load_items(row: ThreadRow, ranges: Iterable[ItemRange], cached: Cached
 
 async def fill_cache(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> None:
     """Read the items that the head's cache lacks. One round trip, or none. Conflict as for `load_items`."""
-    head.cache.fill(await _load_lacking(heads, head, ranges), head.where)
+    head.cache.fill(await _load_lacking(heads, head, ranges), head.where, head.family)
 
 
 async def fill_intact(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> dict[ItemId, str]:
@@ -98,7 +98,7 @@ async def fill_intact(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> 
 
     Return these, with what is wrong with each.
     """
-    return head.cache.fill_intact(await _load_lacking(heads, head, ranges), head.where)
+    return head.cache.fill_intact(await _load_lacking(heads, head, ranges), head.where, head.family)
 
 
 async def _load_lacking(heads: Heads, head: Head, ranges: Iterable[ItemRange]) -> Mapping[ItemId, bytes]:
@@ -117,6 +117,20 @@ def check_epoch(row: ThreadRow | None, now: ThreadRow | None) -> None:
     if row is None or now is None or now.epoch != row.epoch:
         named = f"thread {row.key.id!r}" if row is not None else "a thread"
         raise Conflict(f"{named} was pruned while it was read")
+
+
+def check_complete(loaded: LoadedRows) -> None:
+    """Raise Corrupt if all rows of a thread were loaded, and there are not as many as its own row counts."""
+    row = loaded.thread
+    if row is None:
+        return
+    visible = sum(found.row is not None and not found.row.hidden for found in loaded.checkpoints)
+    writes = sum(len(task.index) // 3 for found in loaded.checkpoints for task in found.writes)
+    if (visible, writes) != (row.checkpoints, row.writes):
+        raise Corrupt(
+            f"thread {row.key.id!r} has {visible} checkpoints and {writes} writes, but its row counts "
+            f"{row.checkpoints} and {row.writes}"
+        )
 
 
 # --- a verb
@@ -279,7 +293,12 @@ async def commit_ops(
 
 def new_row(key: ThreadKey, time: int, nonce: int) -> ThreadRow:
     """Return the row of a thread that does not exist yet. Its first commit has a revision of 0 or more."""
-    return ThreadRow(key, nonce, -1, (), time, time)
+    return ThreadRow(key, nonce, -1, (), time, time, family=new_family(nonce))
+
+
+def new_family(nonce: int) -> int:
+    """Return the family of a new thread: 32 bits, not 0."""
+    return nonce & 0xFFFFFFFF or 1
 
 
 def copied_row(row: ThreadRow, key: ThreadKey, *, time: int, epoch: int, size: int) -> ThreadRow:
@@ -287,11 +306,16 @@ def copied_row(row: ThreadRow, key: ThreadKey, *, time: int, epoch: int, size: i
     return row._replace(key=key, epoch=epoch, rev=0, created=time, updated=time, bytes=size, lease=None)
 
 
-def with_top(row: ThreadRow, top: CheckpointRow | None, status: str) -> ThreadRow:
-    """Return the row with this checkpoint as the newest of the root namespace; None if there is none."""
+def with_top(row: ThreadRow, top: CheckpointRow | None, status: str, writes: int | None = 0) -> ThreadRow:
+    """Return the row with this checkpoint as the newest of the root namespace; None if there is none.
+
+    `writes` is the number of rows of writes on it, None if it is not known.
+    """
     if top is None:
-        return row._replace(top=None, run=None, step=None, source=None, labels=None, status=status)
-    return row._replace(top=top.id, run=top.run, step=top.step, source=top.source, labels=top.labels, status=status)
+        return row._replace(top=None, run=None, step=None, source=None, labels=None, status=status, top_writes=0)
+    return row._replace(
+        top=top.id, run=top.run, step=top.step, source=top.source, labels=top.labels, status=status, top_writes=writes
+    )
 
 
 def next_batch(draft: Draft, row: ThreadRow, *, nonce: int, grown: int) -> Batch:

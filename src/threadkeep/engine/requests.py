@@ -1,7 +1,10 @@
 """The requests that plans make about threads. Every backend answers them; this file states the guarantees.
 
 A request is one round trip and sees, or makes, one consistent state. A backend answers with rows: it decides nothing
-and decodes no values. If the storage cannot be reached, the request raises; it never returns an empty reply instead.
+and decodes no values. It stores each thread's row with its checksum. Where it reads one for a thread, it raises Corrupt
+if the row does not match its checksum or is that of another thread (`records.checked_thread`), except in ListThreads
+and in the requests of `verify`. If the storage cannot be reached, the request raises; it never returns an empty reply
+instead.
 
     read     LoadCheckpoints, LoadItems, MeasureItems, LoadAncestors, LoadThreadRows,
              ScanCheckpoints, ListThreads, FindThreadsOfRuns, MeasureStorage
@@ -13,8 +16,9 @@ and decodes no values. If the storage cannot be reached, the request raises; it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.item_cache import ItemCache
@@ -52,10 +56,15 @@ class CheckpointRows:
     writes: tuple[WriteRow, ...]
 
 
-def ranges_of(found: CheckpointRows) -> list[ItemRange]:
-    """Return all item ranges that a checkpoint and its writes refer to."""
+def ranges_of(found: CheckpointRows, nexts: Sequence[int]) -> list[ItemRange]:
+    """Return all item ranges that a checkpoint and its writes refer to, as far as the thread has had such items.
+
+    A damaged row may name billions of items. It is refused when its checksum is compared, which a backend does not do.
+    """
     refs = found.row.refs if found.row else ()
-    return [*refs, *(ref for row in found.writes for ref in row.refs)]
+    if found.writes:
+        refs = (*refs, *(ref for row in found.writes for ref in row.refs))
+    return [ref for ref in refs if 0 <= ref[0] < len(nexts) and ref[1] >= 0 and 0 <= ref[2] <= nexts[ref[0]] - ref[1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +92,16 @@ class LoadCheckpoints(Request[LoadedRows]):
 
 @dataclass(frozen=True, slots=True)
 class LoadItems(Request[LoadedRows]):
-    """Load a thread's row and these items. Items that do not exist are missing from the reply."""
+    """Load a thread's row and these items. Items that do not exist are missing from the reply.
+
+    With `unchecked`, a damaged row is not refused: the caller has reported it.
+    """
 
     access: ClassVar[Access] = READ
     key: ThreadKey
     ranges: tuple[ItemRange, ...]
     cached: CachedItems | None = None
+    unchecked: bool = False
 
 
 class ItemSizes(NamedTuple):
@@ -136,19 +149,21 @@ class LoadThreadRows(Request[LoadedRows]):
 class ScannedCheckpoint:
     """A checkpoint that a scan found; `labels` are the stored bytes of its labels, None if they are missing.
 
-    `damaged` says why its row cannot be read; None if it can. If not, only the namespace and id of `row` are known.
+    `family` is that of its thread. `damaged` says why its row cannot be read; None if it can. If not, only the
+    namespace and id of `row` are known.
     """
 
     key: ThreadKey
     row: CheckpointRow
     labels: bytes | None
+    family: int = 0
     damaged: str | None = None
 
 
 def damaged_scan(key: ThreadKey, ns: str | None, id: str | None, reason: str) -> ScannedCheckpoint:
     """Return a scanned checkpoint whose row cannot be read."""
     row = CheckpointRow(ns or "", id or "", None, None, None, None, 0, 0, hidden=False, refs=(), body=b"")
-    return ScannedCheckpoint(key, row, None, reason)
+    return ScannedCheckpoint(key, row, None, damaged=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +194,16 @@ class ScanCheckpoints(Request[tuple[ScannedCheckpoint, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ListedThread:
-    """A listed thread; `labels` are the stored bytes of its newest checkpoint's labels."""
+    """A listed thread; `labels` are the stored bytes of its newest checkpoint's labels.
+
+    Its row is as it is stored, and may be damaged: see `records.thread_problem`. If it cannot be read at all,
+    `unreadable` says why, `row` has only the key, and `cursor` is the `after` of the next page.
+    """
 
     row: ThreadRow
     labels: bytes | None
+    unreadable: str | None = None
+    cursor: tuple[Any, Any, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +219,7 @@ class ListThreads(Request[tuple[ListedThread, ...]]):
     tenant: str
     order: str
     limit: int
-    after: tuple[int | str, str, str] | None = None
+    after: tuple[Any, Any, Any] | None = None
     prefix: str = ""
     kind: str | None = None
     status: str | None = None

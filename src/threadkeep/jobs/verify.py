@@ -88,7 +88,7 @@ def _verify_all(session: Session, prefix: str, kind: str | None) -> Work[VerifyR
     everything = not prefix and kind is None
     if everything:
         yield Progress(0, None, "the storage")
-        report.add(storage_problems((yield from report.ask(IntegrityCheck())) or ()))
+        report.add(storage_problems((yield from report.ask(IntegrityCheck(session.tenant))) or ()))
     try:
         yield from _check_threads(session.tenant, prefix, kind, report)
         if everything:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
+from threadkeep.engine.commit import check_complete
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
@@ -32,10 +33,12 @@ class Digest:
 
 
 def read_rows(key: ThreadKey) -> Work[LoadedRows]:
-    """Return all rows of a thread. One round trip."""
+    """Return all rows of a thread. Corrupt if some are missing. One round trip."""
 
     async def plan() -> LoadedRows:
-        return await LoadThreadRows(key)
+        loaded = await LoadThreadRows(key)
+        check_complete(loaded)
+        return loaded
 
     loaded: LoadedRows = yield Read(plan)
     return loaded
@@ -67,7 +70,8 @@ def same_thread(one: ThreadRow | None, other: ThreadRow | None) -> bool:
 
 def _portable(row: ThreadRow) -> ThreadRow:
     """A row without what differs between two storages."""
-    return row._replace(key=row.key._replace(tenant=""), epoch=0, rev=0, lease=None, bytes=0)
+    key = row.key._replace(tenant="")
+    return row._replace(key=key, epoch=0, rev=0, lease=None, bytes=0, bytes_check=None, checksum=None)
 
 
 def same_rows(one: LoadedRows, other: LoadedRows) -> bool:

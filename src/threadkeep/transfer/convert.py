@@ -161,6 +161,7 @@ class _SourceThread:
     def __init__(self, session: Session, loaded: LoadedRows, row: ThreadRow) -> None:
         self.created = row.created
         self.updated = row.updated
+        self.family = row.family
         self._session = session
         self._loaded = loaded
         self._row = row
@@ -211,7 +212,7 @@ def _batch(session: Session, loaded: LoadedRows, target: ThreadKey) -> Batch:
     runs = [row.run for row in checkpoints]
     runs += [entry.origin[1] for row in writes for entry in head.task(row).entries.values()]
     labels = {
-        n: unpack_labels(n, loaded.items.get(ItemId(SHARED, n)), head.where)
+        n: unpack_labels(n, loaded.items.get(ItemId(SHARED, n)), head.where, head.family)
         for n in sorted({row.labels for row in checkpoints})
     }
     size = sum(row.size for row in checkpoints) + sum(row.size for row in writes)

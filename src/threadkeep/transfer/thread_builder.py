@@ -58,6 +58,7 @@ class ThreadBuilder:
     created: int
     updated: int
     epoch: int
+    family: int
     row: ThreadRow | None = None
     written: int = 0
     """Bytes that were written so far."""
@@ -86,7 +87,9 @@ class ThreadBuilder:
 
     def _bare(self, nexts: Sequence[int]) -> ThreadRow:
         rev = self.row.rev + 1 if self.row else 0
-        return ThreadRow(self.key, self.epoch, rev, tuple(nexts), self.created, self.updated)
+        return ThreadRow(
+            self.key, self.epoch, rev, tuple(nexts), self.created, self.updated, family=self.family, top_writes=0
+        )
 
     def _write(self, batch: Batch) -> Work[None]:
         """Commit the waiting items together with a batch, whose bytes do not include them yet."""
@@ -162,4 +165,4 @@ def remove_thread(heads: Heads, loaded: LoadedRows) -> Work[None]:
     """Remove a thread that is still as it was read. Conflict if it is not."""
     row = loaded.thread
     assert row is not None
-    yield from ThreadBuilder(heads, row.key, row.created, row.updated, row.epoch, row).abandon()
+    yield from ThreadBuilder(heads, row.key, row.created, row.updated, row.epoch, row.family, row).abandon()

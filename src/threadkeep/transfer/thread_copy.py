@@ -38,6 +38,7 @@ class StoredThread(Protocol):
 
     created: int
     updated: int
+    family: int
 
     @property
     def messages(self) -> int:
@@ -93,7 +94,8 @@ class ThreadCopy:
         unfinished = before if is_new else (yield from read_rows(key))
         if unfinished.thread is not None:
             yield from remove_thread(self._heads, unfinished)
-        builder = ThreadBuilder(self._heads, key, self.source.created, self.source.updated, nonce())
+        source = self.source
+        builder = ThreadBuilder(self._heads, key, source.created, source.updated, nonce(), source.family)
         try:
             rows = yield from self.source.read(key, builder.add)
             if rows is None:

@@ -159,15 +159,15 @@ class SqliteFile:
             if isinstance(request, LoadStorageFacts):
                 return sqlite_health.facts(reader.connection, self._path, self._durability)
             if isinstance(request, IntegrityCheck):
-                return self._integrity_problems(reader)
+                return self._integrity_problems(reader, request)
             return _in_transaction(reader.connection, "BEGIN", partial(self._backend.answer, reader, request))
         except apsw.Error as error:
             raise self._translate(error) from error
         finally:
             self._end(reader)
 
-    def _integrity_problems(self, reader: _SqliteCursor) -> tuple[IntegrityProblem, ...]:
-        find_orphans = partial(self._backend.answer, reader, IntegrityCheck())
+    def _integrity_problems(self, reader: _SqliteCursor, request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:
+        find_orphans = partial(self._backend.answer, reader, request)
         return sqlite_health.integrity_problems(reader.connection, find_orphans)
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:

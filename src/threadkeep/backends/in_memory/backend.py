@@ -34,7 +34,7 @@ from threadkeep.engine.log.itemlog import (
     union,
     unpack_range_list,
 )
-from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
 from threadkeep.engine.requests import (
     Batch,
     CachedItems,
@@ -112,33 +112,40 @@ class InMemoryBackend:
         """Execute one request."""
         return self._handlers[type(request)](request)
 
+    def _find(self, key: ThreadKey) -> _Thread | None:
+        """Return a thread, or None if it does not exist. Corrupt if its row is damaged."""
+        thread = self._threads.get(key)
+        if thread is not None:
+            thread.row = checked_thread(thread.row, key)
+        return thread
+
     # --- reads of one thread
 
     def _load_checkpoints(self, request: LoadCheckpoints) -> LoadedRows:
-        thread = self._threads.get(request.key)
+        thread = self._find(request.key)
         if thread is None:
             return LoadedRows(None)
         keys = [(want.ns, want.id if want.id is not None else thread.latest(want.ns)) for want in request.wanted]
         found = tuple(thread.checkpoint(ns, id) for ns, id in keys)
         with_items = [rows for want, rows in zip(request.wanted, found, strict=True) if want.items]
-        ranges = [each for rows in with_items for each in ranges_of(rows)]
+        ranges = [each for rows in with_items for each in ranges_of(rows, thread.row.nexts)]
         return LoadedRows(thread.row, found, _items_of(thread, found, ranges, request.cached))
 
     def _load_items(self, request: LoadItems) -> LoadedRows:
-        thread = self._threads.get(request.key)
+        thread = self._threads.get(request.key) if request.unchecked else self._find(request.key)
         if thread is None:
             return LoadedRows(None)
         return LoadedRows(thread.row, (), _items_of(thread, (), request.ranges, request.cached))
 
     def _measure_items(self, request: MeasureItems) -> ItemSizes:
-        thread = self._threads.get(request.key)
+        thread = self._find(request.key)
         if thread is None:
             return ItemSizes(None)
         found = ((id, thread.items[id]) for each in request.ranges for id in each.ids() if id in thread.items)
         return ItemSizes(thread.row, tuple((*id, len(stored), stored[:PREFIX_LENGTH]) for id, stored in found))
 
     def _load_ancestors(self, request: LoadAncestors) -> LoadedRows:
-        thread = self._threads.get(request.key)
+        thread = self._find(request.key)
         if thread is None:
             return LoadedRows(None)
         ancestors: dict[str, CheckpointRows] = {}
@@ -153,7 +160,7 @@ class InMemoryBackend:
         return LoadedRows(thread.row, found, _items_of(thread, found, (), None))
 
     def _load_thread_rows(self, request: LoadThreadRows) -> LoadedRows:
-        thread = self._threads.get(request.key)
+        thread = self._find(request.key)
         if thread is None:
             return LoadedRows(None)
         keys = dict.fromkeys([*thread.checkpoints, *thread.writes])
@@ -211,7 +218,7 @@ class InMemoryBackend:
         target = self._apply(request.batch)
         copied = {id: source.items[id] for each in request.ranges for id in each.ids() if id in source.items}
         target.items.update(copied)
-        target.row = target.row._replace(bytes=target.row.bytes + sum(map(len, copied.values())))
+        target.row = _sealed(target.row._replace(bytes=target.row.bytes + sum(map(len, copied.values()))))
 
     def _copy_thread(self, request: CopyThread) -> None:
         source = self._expect(request.source, request.expect)
@@ -220,7 +227,7 @@ class InMemoryBackend:
         elif request.thread.key in self._threads:
             raise Conflict
         copy = _Thread(
-            row=request.thread,
+            row=_sealed(request.thread),
             checkpoints=dict(source.checkpoints),
             writes={key: dict(rows) for key, rows in source.writes.items()},
             items=dict(source.items),
@@ -250,6 +257,7 @@ class InMemoryBackend:
         return InspectedThread(
             exists=True,
             thread=thread.row,
+            family=thread.row.family,
             checkpoints=tuple(thread.checkpoints.values()),
             writes=tuple(row for rows in thread.writes.values() for row in rows.values()),
             items={id: stored for id, stored in thread.items.items() if id.lane <= SHARED},
@@ -270,11 +278,15 @@ def _items_of(
     ids = [ItemId(NAMES, n) for n in range(cached.names if cached else 0, names)]
     ids += [ItemId(SHARED, rows.row.labels) for rows in found if rows.row is not None]
     shared = [
-        id for rows in found for each in ranges_of(rows) if each.lane in (RANGE_LISTS, SHARED) for id in each.ids()
+        id
+        for rows in found
+        for each in ranges_of(rows, thread.row.nexts)
+        if each.lane in (RANGE_LISTS, SHARED)
+        for id in each.ids()
     ]
     if any(each.lane == RANGE_LISTS for each in wanted):
         lists = [id for id in shared if id.lane == RANGE_LISTS and id in thread.items]
-        wanted += [each for id in lists for each in unpack_range_list(id, thread.items[id])]
+        wanted += [each for id in lists for each in unpack_range_list(id, thread.items[id], thread.row.family)]
     ids += shared + [id for each in union(wanted) for id in each.ids()]
     return {id: thread.items[id] for id in ids if id in thread.items and not (cached and cached.items.has(id))}
 
@@ -285,7 +297,8 @@ def _matching(request: ScanCheckpoints, key: ThreadKey, thread: _Thread) -> Iter
     for row in thread.checkpoints.values():
         has_tags = set(request.tags) <= set(thread.tags.get(row.labels, ()))
         if (request.hidden or not row.hidden) and has_tags and _fits(request, row):
-            yield ScannedCheckpoint(key, row, thread.items.get(ItemId(SHARED, row.labels)))
+            labels = thread.items.get(ItemId(SHARED, row.labels))
+            yield ScannedCheckpoint(key, row, labels, thread.row.family)
 
 
 def _fits(request: ScanCheckpoints, row: CheckpointRow) -> bool:
@@ -363,7 +376,11 @@ def _change_rows(batch: Batch, thread: _Thread) -> None:
         thread.tags[labels.n] = labels.tags
     thread.runs |= set(batch.runs)
     thread.runs -= set(batch.removed_runs)
-    thread.row = batch.thread._replace(bytes=thread.row.bytes + batch.thread.bytes - freed)
+    thread.row = _sealed(batch.thread._replace(bytes=thread.row.bytes + batch.thread.bytes - freed))
+
+
+def _sealed(row: ThreadRow) -> ThreadRow:
+    return row._replace(bytes_check=row.bytes, checksum=thread_checksum(row))
 
 
 def _is_in(item: ItemId, ranges: Iterable[ItemRange]) -> bool:

@@ -126,6 +126,11 @@ ALTER TABLE tk_memories ADD COLUMN checksum bigint;
 ALTER TABLE tk_memories ADD COLUMN times bigint;
 ALTER TABLE tk_vectors ADD COLUMN checksum bigint;
 ALTER TABLE tk_memories ADD COLUMN words_check integer;
+ALTER TABLE tk_threads ADD COLUMN family bigint NOT NULL DEFAULT 0;
+ALTER TABLE tk_threads ADD COLUMN top_writes bigint;
+ALTER TABLE tk_threads ADD COLUMN early_writes bigint;
+ALTER TABLE tk_threads ADD COLUMN bytes_check bigint;
+ALTER TABLE tk_threads ADD COLUMN checksum bigint;
 
 -- this-thread: a thread by number, and by key in case two keys have the same number
 t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
@@ -150,9 +155,11 @@ t.tick <= :value >> 8 AND t.updated <= :value AND (t.updated < :value OR (t.kind
 
 -- insert-thread: add a thread's row; returns no row if it exists
 INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes, bytes,
-                        top, run, step, source, status, labels, early, early_status, lease)
+                        top, run, step, source, status, labels, early, early_status, lease, family, top_writes,
+                        early_writes, bytes_check, checksum)
 VALUES (:number, :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :tick, :checkpoints, :writes,
-        :bytes, :top, :run, :step, :source, :status, :labels, :early, :early_status, :lease)
+        :bytes, :top, :run, :step, :source, :status, :labels, :early, :early_status, :lease, :family, :top_writes,
+        :early_writes, :bytes, :checksum)
 ON CONFLICT DO NOTHING RETURNING thread;
 
 -- items: ranges of items
@@ -197,16 +204,16 @@ WITH thread AS (
     SELECT f.n, f.items, w.*
     FROM wanted f JOIN tk_writes w ON w.thread = :number AND w.ns = f.ns AND w.checkpoint = f.id
 ), cached AS (
-    SELECT h.lane, h.spans::int4multirange AS spans
+    SELECT h.lane, h.spans::int8multirange AS spans
     FROM unnest(:cached_lanes::bigint[], :cached_spans::text[]) AS h (lane, spans)
     JOIN thread t ON t.epoch = :cached_epoch
 ), needed AS (
-    SELECT r.refs[k] AS lane, int4range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
+    SELECT r.refs[k] AS lane, int8range(r.refs[k + 1], r.refs[k + 1]::bigint + greatest(r.refs[k + 2], 0)) AS span
     FROM (SELECT items, refs FROM found UNION ALL SELECT items, refs FROM writes) r
     CROSS JOIN generate_series(1, cardinality(r.refs), 3) AS k
     WHERE r.items OR r.refs[k] IN (1, 2)
-    UNION ALL SELECT 2, int4range(labels, labels + 1) FROM found
-    UNION ALL SELECT 0, int4range(0, 2147483647)
+    UNION ALL SELECT 2, int8range(labels, labels::bigint + 1) FROM found
+    UNION ALL SELECT 0, int8range(0, 2147483648)
 ), missing AS (
     SELECT r.lane, unnest(r.spans - coalesce(h.spans, '{}')) AS span
     FROM (SELECT lane, range_agg(span) AS spans FROM needed GROUP BY lane) r LEFT JOIN cached h ON h.lane = r.lane
@@ -214,16 +221,16 @@ WITH thread AS (
 {load-thread}
 UNION ALL
 SELECT 1, n, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
-       ns, id, parent, run, body, NULL, NULL, source, NULL, NULL, NULL, refs
+       ns, id, parent, run, body, NULL, NULL, source, NULL, NULL, NULL, refs, NULL
 FROM found
 UNION ALL
 SELECT 2, n, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
-       ns, checkpoint, task, path, run, body, NULL, entries, NULL, NULL, NULL, refs
+       ns, checkpoint, task, path, run, body, NULL, entries, NULL, NULL, NULL, refs, NULL
 FROM writes
 UNION ALL
 SELECT 3, min(i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
        string_agg(i.payload, '' ORDER BY i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n)
+       array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n), NULL
 FROM missing r
 JOIN tk_items i ON i.thread = :number AND i.lane = r.lane
     AND i.n >= lower(r.span) AND i.n < upper(r.span)
@@ -234,31 +241,31 @@ GROUP BY i.lane, i.n >> 8;
 WITH thread AS (
     SELECT * FROM tk_threads t WHERE {this-thread}
 ), stored AS (
-    SELECT i.lane, unnest(range_agg(int4range(i.n, i.n + 1))) AS span
+    SELECT i.lane, unnest(range_agg(int8range(i.n, i.n::bigint + 1))) AS span
     FROM tk_items i WHERE i.thread = :number GROUP BY i.lane
 )
 {load-thread}
 UNION ALL
 SELECT 1, 0, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
-       ns, id, parent, run, body, NULL, NULL, source, NULL, NULL, NULL, refs
+       ns, id, parent, run, body, NULL, NULL, source, NULL, NULL, NULL, refs, NULL
 FROM tk_checkpoints WHERE thread = :number
 UNION ALL
 SELECT 2, 0, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
-       ns, checkpoint, task, path, run, body, NULL, entries, NULL, NULL, NULL, refs
+       ns, checkpoint, task, path, run, body, NULL, entries, NULL, NULL, NULL, refs, NULL
 FROM tk_writes WHERE thread = :number
 UNION ALL
 SELECT 3, n, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, lane,
-       payload, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ARRAY[n, length(payload)]
+       payload, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, ARRAY[n, length(payload)], NULL
 FROM tk_items WHERE thread = :number AND lane <= 2
 UNION ALL
 SELECT 4, lower(span), NULL, NULL, NULL, NULL, NULL, NULL, NULL, upper(span) - lower(span), lane,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM stored;
 
 -- load-thread: a thread's row, with the columns that rows of all kinds have
 SELECT 0 AS what, t.thread AS n, t.epoch, t.rev, t.created, t.updated, t.checkpoints, t.writes, t.bytes, t.step,
        t.labels, t.tenant, t.id, t.nexts, t.top, t.run, t.early, t.lease, t.kind, t.source, t.status, t.early_status,
-       NULL::integer[] AS refs
+       NULL::integer[] AS refs, ARRAY[t.family, t.top_writes, t.early_writes, t.bytes_check, t.checksum] AS facts
 FROM thread t
 
 -- commit: apply some batches, each only if its precondition holds; returns the threads whose batch was applied
@@ -275,16 +282,18 @@ existing_threads AS (
     UPDATE tk_threads AS t
     SET epoch = b.epoch, rev = b.rev, nexts = b.nexts, updated = b.updated, tick = b.tick, checkpoints = b.checkpoints,
         writes = b.writes, bytes = t.bytes + b.bytes, top = b.top, run = b.run, step = b.step, source = b.source,
-        status = b.status, labels = b.labels, early = b.early, early_status = b.early_status
+        status = b.status, labels = b.labels, early = b.early, early_status = b.early_status,
+        top_writes = b.top_writes, early_writes = b.early_writes, bytes_check = t.bytes + b.bytes, checksum = b.checksum
     FROM unnest(
         :existing_number::bigint[], :existing_expect_epoch::bigint[], :existing_expect_rev::bigint[],
         :existing_epoch::bigint[], :existing_rev::bigint[], :existing_nexts::bytea[], :existing_updated::bigint[],
         :existing_tick::bigint[], :existing_checkpoints::bigint[], :existing_writes::bigint[],
         :existing_bytes::bigint[], :existing_top::bytea[], :existing_run::bytea[], :existing_step::bigint[],
         :existing_source::text[], :existing_status::text[], :existing_labels::bigint[], :existing_early::bytea[],
-        :existing_early_status::text[]
+        :existing_early_status::text[], :existing_top_writes::bigint[], :existing_early_writes::bigint[],
+        :existing_checksum::bigint[]
     ) AS b (number, expect_epoch, expect_rev, epoch, rev, nexts, updated, tick, checkpoints, writes, bytes, top, run,
-            step, source, status, labels, early, early_status)
+            step, source, status, labels, early, early_status, top_writes, early_writes, checksum)
     WHERE t.thread = b.number AND t.epoch = b.expect_epoch AND t.rev = b.expect_rev
     RETURNING t.thread
 )
@@ -292,13 +301,15 @@ existing_threads AS (
 -- commit-new: new threads, which must not exist
 new_threads AS (
     INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes,
-                            bytes, top, run, step, source, status, labels, early, early_status)
+                            bytes, top, run, step, source, status, labels, early, early_status, family, top_writes,
+                            early_writes, bytes_check, checksum)
     SELECT * FROM unnest(
         :new_number::bigint[], :new_tenant::bytea[], :new_kind::text[], :new_thread_id::bytea[], :new_epoch::bigint[],
         :new_rev::bigint[], :new_nexts::bytea[], :new_created::bigint[], :new_updated::bigint[], :new_tick::bigint[],
         :new_checkpoints::bigint[], :new_writes::bigint[], :new_bytes::bigint[], :new_top::bytea[], :new_run::bytea[],
         :new_step::bigint[], :new_source::text[], :new_status::text[], :new_labels::bigint[], :new_early::bytea[],
-        :new_early_status::text[])
+        :new_early_status::text[], :new_family::bigint[], :new_top_writes::bigint[], :new_early_writes::bigint[],
+        :new_bytes::bigint[], :new_checksum::bigint[])
     ON CONFLICT DO NOTHING RETURNING thread
 )
 
@@ -338,7 +349,10 @@ locked AS (
         bytes = t.bytes + :existing_bytes - (SELECT coalesce(sum(size), 0) FROM removed_items),
         top = :existing_top, run = :existing_run, step = :existing_step, source = :existing_source,
         status = :existing_status, labels = :existing_labels,
-        early = :existing_early, early_status = :existing_early_status
+        early = :existing_early, early_status = :existing_early_status,
+        top_writes = :existing_top_writes, early_writes = :existing_early_writes,
+        bytes_check = t.bytes + :existing_bytes - (SELECT coalesce(sum(size), 0) FROM removed_items),
+        checksum = :existing_checksum
     FROM locked WHERE t.thread = locked.thread
     RETURNING t.thread
 )

@@ -21,7 +21,7 @@ from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
 from threadkeep.engine.health.requests import IntegrityProblem
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.log.itemlog import NAMES, PREFIX_LENGTH, RANGE_LISTS, ItemRange
-from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread
 from threadkeep.engine.memories.filters import FilterNode
 from threadkeep.engine.memories.requests import CreateVectorIndex, LoadVectorChanges, SearchVectors, WriteMemories
 from threadkeep.engine.memories.vectors import import_numpy
@@ -232,17 +232,18 @@ class PostgresDialect(SqlBackend):
         for position, row in by_kind.writes:
             writes[position].append(row)
         found = tuple(CheckpointRows(checkpoints.get(n), tuple(own)) for n, own in enumerate(writes))
-        if any(want.items and _has_range_lists(rows) for want, rows in zip(request.wanted, found, strict=True)):
+        thread = checked_thread(by_kind.thread, request.key)
+        if any(want.items and _has_range_lists(rows, thread) for want, rows in zip(request.wanted, found, strict=True)):
             return None
-        return LoadedRows(by_kind.thread, found, by_kind.items)
+        return LoadedRows(thread, found, by_kind.items)
 
     def load_thread_rows(self, request: LoadThreadRows) -> Statement:
         """Return the load of all rows of a thread as one statement."""
         values = self.key_values(request.key)
         sql = self.sql["load-thread-rows"]
-        return Statement(sql, values, lambda rows: parse_rows(request, lambda: self._read_thread_rows(rows)))
+        return Statement(sql, values, lambda rows: parse_rows(request, lambda: self._read_thread_rows(request, rows)))
 
-    def _read_thread_rows(self, rows: list[Row]) -> LoadedRows:
+    def _read_thread_rows(self, request: LoadThreadRows, rows: list[Row]) -> LoadedRows:
         by_kind = split_by_kind(self, rows)
         if by_kind.thread is None:
             return LoadedRows(None)
@@ -251,7 +252,8 @@ class PostgresDialect(SqlBackend):
         for _, row in by_kind.writes:
             writes.setdefault((row.ns, row.checkpoint), []).append(row)
         found = tuple(CheckpointRows(checkpoints.get(key), tuple(own)) for key, own in sorted(writes.items()))
-        return LoadedRows(by_kind.thread, found, by_kind.items, tuple(sorted(by_kind.stored)))
+        thread = checked_thread(by_kind.thread, request.key)
+        return LoadedRows(thread, found, by_kind.items, tuple(sorted(by_kind.stored)))
 
     def commit(self, batches: Sequence[Batch], synchronous: str | None = None) -> Statement:
         """Return some batches that only add rows, or one of any kind, as one statement.
@@ -327,8 +329,8 @@ def quote(name: str) -> str:
     return '"{}"'.format(name.replace('"', '""'))
 
 
-def _has_range_lists(rows: CheckpointRows) -> bool:
-    return any(each.lane == RANGE_LISTS for each in ranges_of(rows))
+def _has_range_lists(rows: CheckpointRows, thread: ThreadRow) -> bool:
+    return any(each.lane == RANGE_LISTS for each in ranges_of(rows, thread.nexts))
 
 
 def fits_one_statement(request: Request[Any]) -> bool:

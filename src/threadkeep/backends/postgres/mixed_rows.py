@@ -21,7 +21,7 @@ _THREAD, _CHECKPOINT, _WRITES, _ITEMS = range(4)
 _thread_columns = itemgetter(1, 11, 18, 12, 2, 3, 13, 4, 5, 6, 7, 8, 14, 15, 9, 19, 20, 10, 16, 21, 17)
 _checkpoint_columns = itemgetter(11, 12, 13, 14, 9, 18, 10, 8, 7, 22, 15)
 _write_columns = itemgetter(11, 12, 13, 14, 15, 8, 18, 22, 16)
-_LANE, _N, _LENGTH, _PAYLOAD, _LENGTHS = 10, 1, 9, 11, 22
+_LANE, _N, _LENGTH, _PAYLOAD, _LENGTHS, _FACTS = 10, 1, 9, 11, 22, 23
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ def split_by_kind(dialect: SqlBackend, rows: Iterable[Row]) -> RowsByKind:
         if kind == _ITEMS:
             found.items.update(_split_items(row[_LANE], row[_LENGTHS], row[_PAYLOAD]))
         elif kind == _THREAD:
-            found.thread = thread_row(_thread_columns(row))
+            found.thread = thread_row((*_thread_columns(row), *row[_FACTS]))
         elif kind == _CHECKPOINT:
             found.checkpoints.append((row[1], dialect.checkpoint_row(_checkpoint_columns(row))))
         elif kind == _WRITES:

@@ -26,10 +26,10 @@ from threadkeep.backends.sql.rows import (
     thread_row,
 )
 from threadkeep.engine.health.requests import IntegrityProblem
-from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
+from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange
-from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
 from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.filters import FilterNode
 from threadkeep.engine.memories.requests import GetMemories, WriteMemories
@@ -37,6 +37,9 @@ from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 T = TypeVar("T")
+_HIDDEN = {0: False, 1: True}
+_INT = {int}
+_OTHER_TYPE = "a column has a value of another type"  # SQLite does not check the types of what it reads
 
 
 class SqlCursor(Protocol):
@@ -73,7 +76,7 @@ class SqlBackend(ABC):
         """Execute one request. Raise Corrupt if a column cannot be read."""
         try:
             return _HANDLERS[type(request)](SqlContext(self, cursor), request)
-        except (IndexError, ValueError) as error:
+        except (IndexError, ValueError, Corrupt) as error:
             raise unreadable(request, error) from error
 
     # --- what a dialect must say
@@ -168,7 +171,8 @@ class SqlBackend(ABC):
             "created": row.created, "updated": row.updated, "checkpoints": row.checkpoints, "writes": row.writes,
             "bytes": row.bytes, "top": maybe_bytes(row.top), "run": maybe_pack(row.run), "step": row.step,
             "source": row.source, "status": row.status, "labels": row.labels, "early": maybe_bytes(row.early),
-            "early_status": row.early_status, "lease": row.lease,
+            "early_status": row.early_status, "lease": row.lease, "family": row.family, "top_writes": row.top_writes,
+            "early_writes": row.early_writes, "checksum": thread_checksum(row),
         }  # fmt: skip
 
     def checkpoint_values(self, number: int, rows: Iterable[CheckpointRow]) -> Iterator[dict[str, Any]]:
@@ -190,20 +194,51 @@ class SqlBackend(ABC):
             }  # fmt: skip
 
     def checkpoint_row(self, row: Row) -> CheckpointRow:
-        """Read a row of the block `checkpoint-columns`."""
+        """Read a row of the block `checkpoint-columns`. Corrupt if a column has no such value."""
         ns, id, parent, run, step, source, labels, time, hidden, refs, body = row
-        return CheckpointRow(
-            from_bytes(ns), from_bytes(id), maybe_unpack(parent), maybe_unpack(run), step, source, labels, time,
-            bool(hidden), self.unpack_refs(refs), body,
-        )  # fmt: skip
+        if type(body) is not bytes or type(labels) is not int or type(time) is not int:
+            raise _damaged_checkpoint(row, _OTHER_TYPE)
+        try:
+            return CheckpointRow(
+                from_bytes(ns), from_bytes(id), maybe_unpack(parent), maybe_unpack(run), step, source, labels, time,
+                _HIDDEN[hidden], self.unpack_refs(refs), body,
+            )  # fmt: skip
+        except Exception as error:
+            raise _damaged_checkpoint(row, repr(error)) from error
 
     def write_row(self, row: Row) -> WriteRow:
-        """Read a row of the block `write-columns`."""
+        """Read a row of the block `write-columns`. Corrupt if a column has no such value."""
         ns, checkpoint, task, path, run, time, entries, refs, body = row
-        return WriteRow(
-            from_bytes(ns), from_bytes(checkpoint), unpack_id(task), from_bytes(path), maybe_unpack(run), time,
-            tuple(json.loads(entries)), self.unpack_refs(refs), body,
-        )  # fmt: skip
+        if type(body) is not bytes or type(time) is not int:
+            raise _damaged_writes(row, _OTHER_TYPE)
+        try:
+            return WriteRow(
+                from_bytes(ns), from_bytes(checkpoint), unpack_id(task), from_bytes(path), maybe_unpack(run), time,
+                _index(entries), self.unpack_refs(refs), body,
+            )  # fmt: skip
+        except Exception as error:
+            raise _damaged_writes(row, repr(error)) from error
+
+
+def _damaged_checkpoint(row: Row, problem: str) -> Corrupt:
+    return Corrupt(f"checkpoint {_shown(row[1])} of namespace {_shown(row[0])} cannot be read: {problem}")
+
+
+def _damaged_writes(row: Row, problem: str) -> Corrupt:
+    return Corrupt(f"writes of task {_shown(row[2])} on checkpoint {_shown(row[1])} cannot be read: {problem}")
+
+
+def _shown(id: Any) -> str:
+    """Return an id that may be damaged, for an error message."""
+    return repr(decode_lossy(id) or id)
+
+
+def _index(entries: str) -> tuple[int, ...]:
+    """Return the index of some writes. ValueError if it is not a list of integers."""
+    index = json.loads(entries)
+    if type(index) is not list or len(index) % 3 or not set(map(type, index)) <= _INT:
+        raise ValueError("the index of writes is damaged")
+    return tuple(index)
 
 
 def _entries(index: tuple[int, ...]) -> str:
@@ -215,12 +250,12 @@ def parse_rows(request: Request[Any], parse: Callable[[], T]) -> T:
     """Call `parse`, which reads the rows of a request. Raise Corrupt if one of them cannot be read."""
     try:
         return parse()
-    except (IndexError, ValueError) as error:
+    except (IndexError, ValueError, Corrupt) as error:
         raise unreadable(request, error) from error
 
 
 def unreadable(request: Request[Any], error: Exception) -> Corrupt:
-    """Return the error for a row that cannot be read."""
+    """Return the error for a row that cannot be read. It names the thread."""
     key = getattr(request, "key", None)
     if isinstance(key, ThreadKey):
         owner = f"thread {key.id!r}"
@@ -228,6 +263,8 @@ def unreadable(request: Request[Any], error: Exception) -> Corrupt:
         owner = " or ".join(memory_name(*each) for each in request.keys)
     else:
         owner = "a memory" if type(request) in memories.HANDLERS else "a thread"
+    if isinstance(error, Corrupt):
+        return error if owner in str(error) or not isinstance(key, ThreadKey) else Corrupt(f"{owner}: {error}")
     return Corrupt(f"a row of {owner} cannot be read: {error!r}")
 
 
@@ -252,10 +289,12 @@ class SqlContext:
         listed = list(values)
         return self.cursor.many(self.dialect.sql[block], listed) if listed else 0
 
-    def thread(self, key: ThreadKey, *, lock: bool = False) -> tuple[int, ThreadRow] | None:
-        """Return a thread's number and row, or None if it does not exist."""
+    def thread(self, key: ThreadKey, *, lock: bool = False, unchecked: bool = False) -> tuple[int, ThreadRow] | None:
+        """Return a thread's number and row, or None if it does not exist. Corrupt if its row is damaged."""
         row = self.one("lock-thread" if lock else "thread", **self.dialect.key_values(key))
-        return (row[0], thread_row(row)) if row else None
+        if row is None:
+            return None
+        return row[0], thread_row(row) if unchecked else checked_thread(thread_row(row), key)
 
 
 _HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sql.rows import range_values
+from threadkeep.backends.sql.rows import range_values, thread_row
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
 from threadkeep.engine.log.itemlog import SHARED
+from threadkeep.engine.log.records import checked_thread
 from threadkeep.engine.requests import Batch, Commit, CopyThread, DropThread, ForkThread
-from threadkeep.errors import Conflict, Corrupt
+from threadkeep.errors import Conflict
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
@@ -146,8 +147,11 @@ def _drop_thread(db: SqlContext, request: DropThread) -> None:
     row = db.one("lock-thread", **key)
     if row is None:
         return
-    if tuple(row[1:4]) != (key["tenant"], key["kind"], key["thread_id"]):
-        raise Corrupt(f"the row of thread {request.key.id!r} is missing: that of another is in its place")
+    try:
+        checked_thread(thread_row(row), request.key)
+    except Exception:  # its key may come from the index, so read the table
+        if db.one("thread-key", thread=row[0]) != (key["tenant"], key["kind"], key["thread_id"]):
+            raise
     _delete_thread(db, row[0])
 
 

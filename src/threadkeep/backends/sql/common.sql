@@ -10,6 +10,9 @@ SELECT {thread-columns} FROM tk_threads t WHERE {this-thread}
 -- lock-thread: a thread's row, locked until the transaction ends
 {thread};
 
+-- thread-key: the key in a thread's row
+SELECT tenant, kind, id FROM tk_threads WHERE thread = :thread;
+
 -- latest-checkpoint: the greatest visible checkpoint id in a namespace
 SELECT id FROM tk_checkpoints WHERE thread = :thread AND ns = :ns AND hidden = 0 ORDER BY id DESC LIMIT 1;
 
@@ -40,7 +43,7 @@ WHERE thread = :thread AND lane = :lane AND n >= :start AND n < :end;
 SELECT lane, n FROM tk_items WHERE thread = :thread ORDER BY lane, n;
 
 -- scan-checkpoints: checkpoints, greatest id first
-SELECT t.tenant, t.kind, t.id, {checkpoint-columns}, l.payload
+SELECT t.tenant, t.kind, t.id, {checkpoint-columns}, l.payload, t.family
 FROM tk_threads t
 {join-in-order} tk_checkpoints c ON c.thread = t.thread
 LEFT JOIN tk_items l ON l.thread = c.thread AND l.lane = 2 AND l.n = c.labels
@@ -55,7 +58,8 @@ ORDER BY {order};
 
 -- thread-columns: the columns of a thread's row, in the order that `rows.thread_row` reads
 t.thread, t.tenant, t.kind, t.id, t.epoch, t.rev, t.nexts, t.created, t.updated, t.checkpoints, t.writes, t.bytes,
-       t.top, t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease
+       t.top, t.run, t.step, t.source, t.status, t.labels, t.early, t.early_status, t.lease, t.family, t.top_writes,
+       t.early_writes, t.bytes_check, t.checksum
 
 -- checkpoint-columns: the columns of a checkpoint, in the order that `SqlBackend.checkpoint_row` reads
 c.ns, c.id, c.parent, c.run, c.step, c.source, c.labels, c.time, c.hidden, c.refs, c.body
@@ -140,12 +144,13 @@ WHERE r.run = :run AND t.tenant = :tenant AND t.kind = :kind;
 UPDATE tk_threads AS t
 SET epoch = :epoch, rev = :rev, nexts = :nexts, {set-updated}, checkpoints = :checkpoints, writes = :writes,
     bytes = t.bytes + :bytes, top = :top, run = :run, step = :step, source = :source, status = :status,
-    labels = :labels, early = :early, early_status = :early_status
+    labels = :labels, early = :early, early_status = :early_status, top_writes = :top_writes,
+    early_writes = :early_writes, bytes_check = t.bytes + :bytes, checksum = :checksum
 WHERE {this-thread} AND t.epoch = :expect_epoch AND t.rev = :expect_rev
 RETURNING thread;
 
 -- subtract-bytes: subtract the size of removed items from a thread's bytes
-UPDATE tk_threads SET bytes = bytes - :freed WHERE thread = :thread;
+UPDATE tk_threads SET bytes = bytes - :freed, bytes_check = bytes - :freed WHERE thread = :thread;
 
 -- insert-items: add items
 INSERT INTO tk_items (thread, lane, n, payload) VALUES (:thread, :lane, :n, :payload);

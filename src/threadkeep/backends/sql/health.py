@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sql.lists import Conditions
 from threadkeep.backends.sql.memories import stored_vector
-from threadkeep.backends.sql.rows import Row, thread_row
+from threadkeep.backends.sql.rows import FAMILY, Row, thread_row
 from threadkeep.engine.health.requests import (
     CATALOGUE,
     MALFORMED_ROW_ERRORS,
@@ -26,8 +26,9 @@ from threadkeep.engine.health.requests import (
     fixed_columns,
     read_each_row,
 )
-from threadkeep.engine.identity import CUBE, GRAPH, decode_lossy, from_bytes, to_bytes, unpack_id
+from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, decode_lossy, from_bytes, to_bytes, unpack_id
 from threadkeep.engine.log.itemlog import ItemId
+from threadkeep.engine.log.records import thread_problem
 from threadkeep.engine.memories.checksums import check_vector, read_memory
 from threadkeep.engine.memories.namespaces import MemoryKey, decode, memory_number, partition_number
 from threadkeep.engine.memories.words import words_check
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from threadkeep.backends.sql.backend import SqlContext
 
 _THREAD_TABLES = ("tk_items", "tk_checkpoints", "tk_writes", "tk_tags", "tk_runs")
+_THREADS_AT_ONCE = 1000
 _BEFORE_ALL = -(1 << 63)
 """The inspection starts after the smallest 64-bit number."""
 _MEMORIES_AT_ONCE = 50_000
@@ -51,15 +53,20 @@ def _list_stored_threads(db: SqlContext, request: ListStoredThreads) -> tuple[Th
     where.add("where-kind", kind=request.kind)
     where.add_prefix(request.prefix)
     if request.after is not None:
-        where.add("after-stored-thread", after_id=request.after[0], after_kind=request.after[1])
-    return tuple(_thread_entry(*row) for row in db.cursor.rows(where.put_into("list-stored-threads"), where.values))
+        id, kind = request.after  # None sorts before everything else
+        where.add("after-stored-thread", after_id=b"" if id is None else id, after_kind="" if kind is None else kind)
+    rows = db.cursor.rows(where.put_into("list-stored-threads"), where.values)
+    return tuple(_thread_entry(db, request.tenant, *row) for row in rows)
 
 
-def _thread_entry(id: bytes, kind: str) -> ThreadEntry:
+def _thread_entry(db: SqlContext, tenant: str, number: int, id: bytes, kind: str) -> ThreadEntry:
     problem = None if kind in (GRAPH, CUBE) else f"its kind is {kind!r}, which does not exist"
     try:
-        return ThreadEntry(kind, from_bytes(id), (id, kind), problem)
-    except UnicodeDecodeError as error:
+        name = from_bytes(id)
+        if problem is None and db.dialect.thread_number(ThreadKey(tenant, kind, name)) not in (None, number):
+            problem = "it has the number of another thread, so nothing finds it"
+        return ThreadEntry(kind, name, (id, kind), problem)
+    except MALFORMED_ROW_ERRORS as error:
         return ThreadEntry(kind, decode_lossy(id) or "", (id, kind), f"its id is not valid text: {error}")
 
 
@@ -81,6 +88,7 @@ def _inspect_thread(db: SqlContext, request: InspectThread) -> InspectedThread:
     return InspectedThread(
         exists=True,
         thread=threads[0] if threads else None,
+        family=row[FAMILY] if type(row[FAMILY]) is int else 0,
         checkpoints=checkpoints,
         writes=writes,
         items={ItemId(lane, n): payload for lane, n, payload in db.rows("engine-items", thread=number)},
@@ -152,10 +160,21 @@ def _stored_memory(db: SqlContext, tenant: str, row: Row, vectors: list[Row]) ->
     return StoredMemory(number, key, read, sizes, count, tuple(problems), check, db.dialect.marked_words(words))
 
 
-def _check_integrity(db: SqlContext, _request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:
-    """Return the rows that belong to no thread and no memory, partitions whose rows belong to others, wrong words."""
-    words = db.dialect.word_problems(db)
-    return (*_orphan_rows(db), *_orphan_vectors(db), *_misplaced_memories(db), *words)
+def _check_integrity(db: SqlContext, request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:
+    """Return rows that belong to no thread and no memory, damaged threads of other tenants, and wrong words."""
+    threads = (*_orphan_rows(db), *_lost_threads(db, request.tenant))
+    return (*threads, *_orphan_vectors(db), *_misplaced_memories(db), *db.dialect.word_problems(db))
+
+
+def _lost_threads(db: SqlContext, tenant: str) -> Iterator[IntegrityProblem]:
+    """A damaged row may be of this tenant. Its name is not shown, since it may be of another."""
+    after = _BEFORE_ALL
+    while rows := db.rows("threads-of-others", tenant=to_bytes(tenant), after=after, limit=_THREADS_AT_ONCE):
+        for row in rows:
+            found, _ = read_each_row([row], thread_row, _nowhere)
+            if not found or thread_problem(found[0], found[0].key) is not None:
+                yield IntegrityProblem(CATALOGUE, f"the row of thread number {row[0]} does not match its checksum")
+        after = rows[-1][0]
 
 
 def _orphan_rows(db: SqlContext) -> Iterator[IntegrityProblem]:

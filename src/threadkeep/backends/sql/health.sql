@@ -1,7 +1,7 @@
 -- Statements for `verify`: rows as they are stored, and rows that belong to nothing. They are slow and run rarely.
 
 -- list-stored-threads: a page of stored threads
-SELECT t.id, t.kind FROM tk_threads t WHERE {conditions} ORDER BY t.id, t.kind LIMIT :limit;
+SELECT t.thread, t.id, t.kind FROM tk_threads t WHERE {conditions} ORDER BY t.id, t.kind LIMIT :limit;
 
 -- after-stored-thread: threads after the last one of the previous page
 t.id >= :after_id AND (t.id > :after_id OR t.kind > :after_kind)
@@ -21,6 +21,10 @@ SELECT run FROM tk_runs WHERE thread = :thread;
 -- orphan-rows: rows whose thread does not exist
 SELECT o.thread, count(*) FROM {table} o
 WHERE NOT EXISTS (SELECT 1 FROM tk_threads t WHERE t.thread = o.thread) GROUP BY o.thread ORDER BY o.thread LIMIT 100;
+
+-- threads-of-others: the rows of threads of other tenants, page by page
+SELECT {thread-columns} FROM tk_threads t
+WHERE t.tenant IS DISTINCT FROM :tenant AND t.thread > :after ORDER BY t.thread LIMIT :limit;
 
 -- inspect-memories: memories as they are stored
 -- A column whose type is damaged comes as NULL or as bytes, so that it does not stop the others.

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sql.rows import Row, maybe_bytes, maybe_pack, thread_row
+from threadkeep.backends.sql.rows import THREAD_COLUMNS, Row, maybe_bytes, maybe_pack, thread_row
 from threadkeep.engine.health.requests import MALFORMED_ROW_ERRORS
 from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes
+from threadkeep.engine.log.records import ThreadRow
 from threadkeep.engine.requests import (
     FindThreadsOfRuns,
     ListedThread,
@@ -17,6 +18,7 @@ from threadkeep.engine.requests import (
     ScannedCheckpoint,
     damaged_scan,
 )
+from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _START = (2**63 - 1, "", "")
 """A position before the first thread, in any order."""
+_END = -(2**63)
+"""A number after the last thread, in any descending order."""
 _MAX_TAGS = 8
 """A query compares at most so many tags. The engine compares all of them again anyway."""
 
@@ -107,10 +111,14 @@ def _known_values(db: SqlContext, key: ThreadKey) -> dict[str, Any]:
 
 
 def _scanned_checkpoint(dialect: SqlBackend, row: Row) -> ScannedCheckpoint:
-    key = ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2]))
     try:
-        return ScannedCheckpoint(key, dialect.checkpoint_row(row[3:14]), row[14])
+        key = ThreadKey(from_bytes(row[0]), row[1], from_bytes(row[2]))
     except MALFORMED_ROW_ERRORS as error:
+        raise Corrupt(f"the row of a thread cannot be read: {error!r}") from error
+    try:
+        family = row[15] if type(row[15]) is int else 0
+        return ScannedCheckpoint(key, dialect.checkpoint_row(row[3:14]), row[14], family)
+    except (*MALFORMED_ROW_ERRORS, Corrupt) as error:
         return damaged_scan(key, decode_lossy(row[3]), decode_lossy(row[4]), f"its row cannot be read: {error!r}")
 
 
@@ -125,9 +133,22 @@ def _list_threads(db: SqlContext, request: ListThreads) -> tuple[ListedThread, .
     else:
         where.add_tags(request.tags, "t")
     value, kind, id = request.after or _START
-    where.add(f"after-{request.order}", value=value, after_kind=kind, after_id=to_bytes(id))
+    after_id = to_bytes(id) if isinstance(id, str) else id
+    where.add(f"after-{request.order}", value=value, after_kind=kind, after_id=after_id)
     sql = where.put_into("list-threads", order=db.dialect.sql[f"order-{request.order}"])
-    return tuple(ListedThread(thread_row(row), row[21]) for row in db.cursor.rows(sql, where.values))
+    return tuple(_listed_thread(request, row) for row in db.cursor.rows(sql, where.values))
+
+
+def _listed_thread(request: ListThreads, row: Row) -> ListedThread:
+    """Return a thread with its row; with an empty one if that cannot be read."""
+    try:
+        return ListedThread(thread_row(row), row[THREAD_COLUMNS])
+    except Exception as error:  # noqa: BLE001 - whatever a damaged row raises
+        _, _, kind, id, _, _, _, created, updated, _, _, size, *_ = row
+        value = {"created": created, "updated": updated, "bytes": size}.get(request.order, id)
+        key = ThreadKey(request.tenant, str(kind), decode_lossy(id) or "")
+        cursor = (_END if value is None else value, kind or "", id or b"")  # None sorts last in descending order
+        return ListedThread(ThreadRow(key, 0, 0, (), 0, 0), None, repr(error), cursor)
 
 
 def _find_threads_of_runs(db: SqlContext, request: FindThreadsOfRuns) -> tuple[ThreadKey, ...]:

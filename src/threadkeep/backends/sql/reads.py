@@ -34,7 +34,7 @@ def _load_checkpoints(db: SqlContext, request: LoadCheckpoints) -> LoadedRows:
     number, row = thread
     found = tuple(_load_checkpoint(db, number, want.ns, want.id) for want in request.wanted)
     with_items = [rows for want, rows in zip(request.wanted, found, strict=True) if want.items]
-    ranges = [each for rows in with_items for each in ranges_of(rows)]
+    ranges = [each for rows in with_items for each in ranges_of(rows, row.nexts)]
     return LoadedRows(row, found, _load_items_of(db, number, row, found, ranges, request.cached))
 
 
@@ -49,12 +49,14 @@ def _load_checkpoint(db: SqlContext, number: int, ns: str, id: str | None) -> Ch
     else:
         id_bytes = to_bytes(id)
     row = db.one("checkpoint", thread=number, ns=ns_bytes, id=id_bytes)
+    if row is None and id is None:
+        raise ValueError(f"the latest checkpoint of namespace {ns!r} is in an index but not in the table")
     writes = db.dialect.fetch_writes(db, number, ns_bytes, [id_bytes])
     return CheckpointRows(db.dialect.checkpoint_row(row) if row else None, tuple(map(db.dialect.write_row, writes)))
 
 
 def _load_items(db: SqlContext, request: LoadItems) -> LoadedRows:
-    thread = db.thread(request.key)
+    thread = db.thread(request.key, unchecked=request.unchecked)
     if thread is None:
         return LoadedRows(None)
     return LoadedRows(thread[1], (), _load_items_of(db, *thread, (), request.ranges, request.cached))
@@ -129,11 +131,11 @@ def _load_items_of(
     wanted = [*ranges, *(ItemRange(SHARED, rows.row.labels, 1) for rows in found if rows.row is not None)]
     if names > known:
         wanted.append(ItemRange(NAMES, known, names - known))
-    shared = [each for rows in found for each in ranges_of(rows) if each.lane in (RANGE_LISTS, SHARED)]
+    shared = [each for rows in found for each in ranges_of(rows, thread.nexts) if each.lane in (RANGE_LISTS, SHARED)]
     items = _fetch_missing(db, number, shared, None)
     if any(each.lane == RANGE_LISTS for each in wanted):
         lists = [(item, stored) for item, stored in items.items() if item.lane == RANGE_LISTS]
-        wanted += [each for item, stored in lists for each in itemlog.unpack_range_list(item, stored)]
+        wanted += [each for item, stored in lists for each in itemlog.unpack_range_list(item, stored, thread.family)]
     return items | _fetch_missing(db, number, wanted, cached)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from threadkeep.engine.identity import ThreadKey, from_bytes, pack_id, to_bytes, unpack_id
+from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import ItemRange
 from threadkeep.engine.log.records import ThreadRow
+from threadkeep.errors import Corrupt
 
 Row = tuple[Any, ...]
 Values = Mapping[str, Any]
+THREAD_COLUMNS, FAMILY = 26, 21
+"""How many columns the block `thread-columns` has, and where the family is."""
 
 
 def maybe_bytes(text: str | None) -> bytes | None:
@@ -39,26 +42,35 @@ def range_values(items: ItemRange) -> dict[str, int]:
 
 
 def thread_row(row: Row) -> ThreadRow:
-    """Read a row of the block `thread-columns`."""
-    _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *rest = row[:21]
-    top, run, step, source, status, labels, early, early_status, lease = rest
-    return ThreadRow(
-        key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)),
-        epoch=epoch,
-        rev=rev,
-        nexts=tuple(itemlog.read_varints(nexts)),
-        created=created,
-        updated=updated,
-        checkpoints=checkpoints,
-        writes=writes,
-        bytes=size,
-        top=_maybe_text(top),
-        run=maybe_unpack(run),
-        step=step,
-        source=source,
-        status=status,
-        labels=labels,
-        early=_maybe_text(early),
-        early_status=early_status,
-        lease=lease,
-    )
+    """Read a row of the block `thread-columns`. Corrupt if a column has no such value."""
+    try:
+        _, tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, size, *rest = row
+        top, run, step, source, status, labels, early, early_status, lease, *facts = rest
+        family, top_writes, early_writes, bytes_check, checksum = facts[:5]
+        return ThreadRow(
+            key=ThreadKey(from_bytes(tenant), kind, from_bytes(id)),
+            epoch=epoch,
+            rev=rev,
+            nexts=tuple(itemlog.read_varints(nexts)),
+            created=created,
+            updated=updated,
+            checkpoints=checkpoints,
+            writes=writes,
+            bytes=size,
+            top=_maybe_text(top),
+            run=maybe_unpack(run),
+            step=step,
+            source=source,
+            status=status,
+            labels=labels,
+            early=_maybe_text(early),
+            early_status=early_status,
+            lease=lease,
+            family=family,
+            top_writes=top_writes,
+            early_writes=early_writes,
+            bytes_check=bytes_check,
+            checksum=checksum,
+        )
+    except Exception as error:
+        raise Corrupt(f"the row of thread {decode_lossy(row[3]) or row[3]!r} cannot be read: {error!r}") from error

@@ -161,6 +161,11 @@ GROUP BY o.doc;
 DROP TABLE tk_old_terms;
 DROP TABLE tk_old_words;
 CREATE VIRTUAL TABLE tk_terms USING fts5vocab(tk_words, instance);
+ALTER TABLE tk_threads ADD COLUMN family INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE tk_threads ADD COLUMN top_writes INTEGER;
+ALTER TABLE tk_threads ADD COLUMN early_writes INTEGER;
+ALTER TABLE tk_threads ADD COLUMN bytes_check INTEGER;
+ALTER TABLE tk_threads ADD COLUMN checksum INTEGER;
 
 -- memory-key: the unique key of a memory
 memory
@@ -210,9 +215,11 @@ CROSS JOIN
 
 -- insert-thread: add a thread's row; returns no row if it exists
 INSERT INTO tk_threads (tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, bytes, top, run,
-                        step, source, status, labels, early, early_status, lease)
+                        step, source, status, labels, early, early_status, lease, family, top_writes, early_writes,
+                        bytes_check, checksum)
 VALUES (:tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :checkpoints, :writes, :bytes, :top, :run,
-        :step, :source, :status, :labels, :early, :early_status, :lease)
+        :step, :source, :status, :labels, :early, :early_status, :lease, :family, :top_writes, :early_writes, :bytes,
+        :checksum)
 ON CONFLICT DO NOTHING RETURNING thread;
 
 -- set-updated: set the time of the last change

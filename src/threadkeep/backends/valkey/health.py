@@ -110,6 +110,7 @@ class ValkeyHealth:
         return InspectedThread(
             exists=True,
             thread=rows[0] if rows else None,
+            family=threads.family_of(row),
             checkpoints=checkpoints,
             writes=writes,
             items={threads.item_id(field): value for field, value in zip(shared, payloads, strict=True)},

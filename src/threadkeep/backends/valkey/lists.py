@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from threadkeep.backends.valkey.calls import Call, CallExecutor, merge_by_score, merge_members
 from threadkeep.backends.valkey.keys import ThreadKeys, keys_of_partitions, thread_keys
-from threadkeep.backends.valkey.rows import checkpoint_row, item_field, namespace_prefix, segments, thread_row
+from threadkeep.backends.valkey.rows import (
+    checkpoint_row,
+    family_of,
+    item_field,
+    namespace_prefix,
+    segments,
+    thread_row,
+)
 from threadkeep.engine.health.requests import MALFORMED_ROW_ERRORS
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
 from threadkeep.engine.log.itemlog import SHARED, ItemId
@@ -72,9 +80,9 @@ class ValkeyLists:
         args = (prefix, _upper_bound(request), request.limit + 1, int(request.hidden))
         replies = executor.calls([Call("scan_checkpoints", self._keys(key).rows, args) for key in keys])
         return [
-            _scanned_checkpoint(key, *found)
-            for key, reply in zip(keys, replies, strict=True)
-            for found in zip(*reply, strict=True)
+            _scanned_checkpoint(key, family_of(thread), *found)
+            for key, (*columns, thread) in zip(keys, replies, strict=True)
+            for found in zip(*columns, strict=True)
         ]
 
     def _scan_all_threads(self, executor: CallExecutor, request: ScanCheckpoints) -> tuple[ScannedCheckpoint, ...]:
@@ -111,20 +119,24 @@ class ValkeyLists:
             if not page:
                 break
             rows = self._read_rows(executor, page)
-            found += self._with_labels(executor, [row for row in rows if request.status in (None, row.status)])
+            found += self._with_labels(executor, [each for each in rows if request.status in (None, each.row.status)])
         return tuple(found[: request.limit])
 
-    def _read_rows(self, executor: CallExecutor, keys: Sequence[ThreadKey]) -> list[ThreadRow]:
+    def _read_rows(self, executor: CallExecutor, keys: Sequence[ThreadKey]) -> list[ListedThread]:
         """Return the rows of threads. Those that have expired are left out."""
         rows = executor.calls([Call("HMGET", self._keys(key).hash, ("r", "b")) for key in keys])
         self.drop_expired(executor, [key for key, (row, _) in zip(keys, rows, strict=True) if row is None])
-        return [thread_row(row, size) for row, size in rows if row is not None]
+        found = zip(keys, rows, strict=True)
+        return [_listed_thread(key, row, size) for key, (row, size) in found if row is not None]
 
-    def _with_labels(self, executor: CallExecutor, rows: Sequence[ThreadRow]) -> list[ListedThread]:
-        fields = [item_field(ItemId(SHARED, row.labels or 0)) for row in rows]
-        calls = [Call("HGET", self._keys(row.key).hash, (field,)) for row, field in zip(rows, fields, strict=True)]
-        labels = zip(rows, executor.calls(calls), strict=True)
-        return [ListedThread(row, stored if row.labels is not None else None) for row, stored in labels]
+    def _with_labels(self, executor: CallExecutor, listed: Sequence[ListedThread]) -> list[ListedThread]:
+        with_labels = [each for each in listed if type(each.row.labels) is int]
+        calls = [
+            Call("HGET", self._keys(each.row.key).hash, (item_field(ItemId(SHARED, each.row.labels or 0)),))
+            for each in with_labels
+        ]
+        labels = dict(zip([each.row.key for each in with_labels], executor.calls(calls), strict=True))
+        return [replace(each, labels=labels.get(each.row.key)) for each in listed]
 
     def drop_expired(self, executor: CallExecutor, keys: Iterable[ThreadKey]) -> None:
         """Delete the entries of threads that have expired, unless this Keep must not change anything."""
@@ -157,12 +169,22 @@ class ValkeyLists:
                 yield ThreadKey(request.tenant, kind, id)
 
 
-def _scanned_checkpoint(key: ThreadKey, field: bytes, row: bytes, labels: bytes | None) -> ScannedCheckpoint:
+def _scanned_checkpoint(
+    key: ThreadKey, family: int, field: bytes, row: bytes, labels: bytes | None
+) -> ScannedCheckpoint:
     try:
-        return ScannedCheckpoint(key, checkpoint_row(row), labels)
+        return ScannedCheckpoint(key, checkpoint_row(row), labels, family)
     except MALFORMED_ROW_ERRORS as error:
         ns, id = decode(field[1:] + b"\x00\x01")
         return damaged_scan(key, ns, id, f"its row cannot be read: {error!r}")
+
+
+def _listed_thread(key: ThreadKey, row: bytes, size: bytes | None) -> ListedThread:
+    """Return a thread with its row; with an empty one if that cannot be read."""
+    try:
+        return ListedThread(thread_row(row, size or b""), None)
+    except Exception as error:  # noqa: BLE001 - whatever a damaged row raises
+        return ListedThread(ThreadRow(key, 0, 0, (), 0, 0), None, repr(error))
 
 
 def _upper_bound(request: ScanCheckpoints) -> bytes:

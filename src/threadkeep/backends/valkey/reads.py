@@ -13,6 +13,7 @@ from threadkeep.backends.valkey.rows import (
     item_field,
     item_id,
     namespace_prefix,
+    read_thread,
     thread_row,
     write_row,
 )
@@ -56,7 +57,7 @@ class ValkeyReads:
         return self.load(executor, request.key, request.wanted, (), request.cached)
 
     def _load_items(self, executor: CallExecutor, request: LoadItems) -> LoadedRows:
-        return self.load(executor, request.key, (), request.ranges, request.cached)
+        return self.load(executor, request.key, (), request.ranges, request.cached, unchecked=request.unchecked)
 
     def load(
         self,
@@ -65,6 +66,8 @@ class ValkeyReads:
         wanted: Sequence[CheckpointRef] = (),
         ranges: Sequence[ItemRange] = (),
         cached: CachedItems | None = None,
+        *,
+        unchecked: bool = False,
     ) -> LoadedRows:
         """Return checkpoints in one snapshot, and their items.
 
@@ -75,11 +78,12 @@ class ValkeyReads:
             if not reply:
                 return LoadedRows(None)
             version, row, size, rows, fields, values = reply
-            thread, found, items = thread_row(row, size), _read_checkpoints(rows), _read_items(fields, values)
+            thread = thread_row(row, size) if unchecked else read_thread(row, size, key)
+            found, items = _read_checkpoints(rows), _read_items(fields, values)
             with_items = [rows for want, rows in zip(wanted, found, strict=True) if want.items]
-            needed = [*ranges, *(each for rows in with_items for each in ranges_of(rows))]
+            needed = [*ranges, *(each for rows in with_items for each in ranges_of(rows, thread.nexts))]
             valid = cached if cached is not None and cached.epoch == thread.epoch else None
-            needed += _read_range_lists(needed, items, valid)
+            needed += _read_range_lists(needed, items, valid, thread.family)
             more = self.load_items(executor, key, version, _missing(itemlog.union(needed), items, valid))
             if more is not None:
                 return LoadedRows(thread, found, items | more)
@@ -127,7 +131,7 @@ class ValkeyReads:
         items = (each for reply in replies for each in reply[3])
         _, row, size, _ = replies[0]
         sizes = tuple((*item_id(field), length, beginning) for field, length, beginning in items)
-        return ItemSizes(thread_row(row, size), sizes)
+        return ItemSizes(read_thread(row, size, request.key), sizes)
 
     def _load_ancestors(self, executor: CallExecutor, request: LoadAncestors) -> LoadedRows:
         args = ("", 0, 0, 0, "a", checkpoint_field(request.ns, request.id), request.limit)
@@ -135,7 +139,8 @@ class ValkeyReads:
         if not reply:
             return LoadedRows(None)
         _, row, size, rows, fields, values = reply
-        return LoadedRows(thread_row(row, size), _read_checkpoints(rows), _read_items(fields, values))
+        thread = read_thread(row, size, request.key)
+        return LoadedRows(thread, _read_checkpoints(rows), _read_items(fields, values))
 
     def _load_thread_rows(self, executor: CallExecutor, request: LoadThreadRows) -> LoadedRows:
         return self.load_thread_rows(executor, request.key)[1]
@@ -147,12 +152,12 @@ class ValkeyReads:
             return b"", LoadedRows(None)
         version, row, size, checkpoints, writes, fields, values, stored = reply
         found = {(each.ns, each.id): each for each in map(checkpoint_row, checkpoints)}
-        tasks: dict[tuple[str, str], list[WriteRow]] = {key: [] for key in found}
+        tasks: dict[tuple[str, str], list[WriteRow]] = {place: [] for place in found}
         for each in map(write_row, writes):
             tasks.setdefault((each.ns, each.checkpoint), []).append(each)
-        rows = tuple(CheckpointRows(found.get(key), tuple(own)) for key, own in sorted(tasks.items()))
+        rows = tuple(CheckpointRows(found.get(place), tuple(own)) for place, own in sorted(tasks.items()))
         ranges = itemlog.join_ranges(sorted(map(item_id, stored)))
-        return version, LoadedRows(thread_row(row, size), rows, _read_items(fields, values), ranges)
+        return version, LoadedRows(read_thread(row, size, key), rows, _read_items(fields, values), ranges)
 
 
 def _epoch(version: bytes) -> bytes:
@@ -171,7 +176,7 @@ def _read_checkpoints(rows: Iterable[tuple[bytes | None, Sequence[bytes]]]) -> t
 
 
 def _read_range_lists(
-    ranges: Iterable[ItemRange], items: dict[ItemId, bytes], cached: CachedItems | None
+    ranges: Iterable[ItemRange], items: dict[ItemId, bytes], cached: CachedItems | None, family: int
 ) -> list[ItemRange]:
     """Return the ranges in the range lists among these: from the items that came along, or from the cache."""
     known = cached.items.range_lists if cached is not None else {}
@@ -179,7 +184,7 @@ def _read_range_lists(
     return [
         each
         for id in lists
-        for each in (itemlog.unpack_range_list(id, items[id]) if id in items else known.get(id.n, ()))
+        for each in (itemlog.unpack_range_list(id, items[id], family) if id in items else known.get(id.n, ()))
     ]
 
 

@@ -11,8 +11,9 @@ import ormsgpack
 
 from threadkeep.engine.identity import ThreadKey, from_bytes, to_bytes
 from threadkeep.engine.log.itemlog import ItemId, ItemRange
-from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
 from threadkeep.engine.memories.namespaces import decode, encode
+from threadkeep.errors import Corrupt
 
 
 def segments(member: bytes, count: int) -> tuple[str, ...]:
@@ -67,18 +68,35 @@ def _maybe_text(data: bytes | None) -> str | None:
 
 
 def pack_thread(row: ThreadRow) -> bytes:
-    """Return a thread's row as bytes, without its size. The plain number is how many names it has."""
+    """Return a thread's row as bytes, without its size.
+
+    The plain numbers are how many names it has, its checksum, family, and numbers of writes; these may be empty.
+    """
     texts = (row.top, row.run, row.source, row.status, row.early, row.early_status)
     counts = (row.created, row.updated, row.checkpoints, row.writes, row.step, row.labels)
     key = map(to_bytes, row.key)
     packed = ormsgpack.packb([*key, row.epoch, row.rev, row.nexts, *counts, row.lease, *map(_maybe_bytes, texts)])
-    return b"%d\n%s" % (row.nexts[0] if row.nexts else 0, packed)
+    facts = (row.nexts[0] if row.nexts else 0, thread_checksum(row), row.family, row.top_writes, row.early_writes)
+    return b"%s\n%s" % (b",".join([b"" if each is None else b"%d" % each for each in facts]), packed)
+
+
+def read_thread(stored: bytes, size: bytes, key: ThreadKey) -> ThreadRow:
+    """Read the row of a thread. Corrupt if it is damaged."""
+    try:
+        row = thread_row(stored, size)
+    except Exception as error:
+        raise Corrupt(f"the row of thread {key.id!r} cannot be read: {error!r}") from error
+    return checked_thread(row, key)
 
 
 def thread_row(stored: bytes, size: bytes) -> ThreadRow:
-    """Read the row that `pack_thread` was given, and its size."""
+    """Read the row that `pack_thread` was given, and its size: a number twice, once in rows of older versions."""
+    plain, _, packed = stored.partition(b"\n")
+    facts = [int(each) if each else None for each in plain.split(b",")[1:]]
+    checksum, family, top_writes, early_writes = facts or (None, 0, None, None)
+    number, _, again = size.partition(b":")
     tenant, kind, id, epoch, rev, nexts, created, updated, checkpoints, writes, step, labels, lease, *texts = (
-        ormsgpack.unpackb(stored.partition(b"\n")[2])
+        ormsgpack.unpackb(packed)
     )
     top, run, source, status, early, early_status = map(_maybe_text, texts)
     return ThreadRow(
@@ -90,7 +108,7 @@ def thread_row(stored: bytes, size: bytes) -> ThreadRow:
         updated=updated,
         checkpoints=checkpoints,
         writes=writes,
-        bytes=int(size),
+        bytes=int(number),
         top=top,
         run=run,
         step=step,
@@ -100,7 +118,18 @@ def thread_row(stored: bytes, size: bytes) -> ThreadRow:
         early=early,
         early_status=early_status,
         lease=lease,
+        family=family or 0,
+        top_writes=top_writes,
+        early_writes=early_writes,
+        bytes_check=int(again) if again else None,
+        checksum=checksum,
     )
+
+
+def family_of(stored: bytes) -> int:
+    """Return the family in a thread's row, or 0 if there is none or it is damaged."""
+    facts = stored.partition(b"\n")[0].split(b",")
+    return int(facts[2]) if len(facts) > 2 and facts[2].isdigit() else 0
 
 
 def pack_checkpoint(row: CheckpointRow) -> bytes:

@@ -306,7 +306,7 @@ def fork_batch(
     sealed = draft.sealed_items()
     size = row.size + sum(len(stored) for _, stored in sealed)
     thread = with_top(new_row(target, time, nonce), row, status)
-    thread = thread._replace(rev=0, nexts=tuple(draft.nexts), checkpoints=1, bytes=size)
+    thread = thread._replace(rev=0, nexts=tuple(draft.nexts), checkpoints=1, bytes=size, family=draft.family)
     tagged = (NewLabels(label, metadata.tags(labels)),)
     batch = Batch(
         None, thread, items=sealed, new_checkpoints=(row,), labels=tagged, runs=(run,) if run is not None else ()

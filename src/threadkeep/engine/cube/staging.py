@@ -226,6 +226,7 @@ class CubeStaging:
         """Start a change: of the newest checkpoint, or of a new one if the run differs or `new` is set."""
         if self._row is None:
             self._row = new_row(self.head.key, time, self._nonce)
+            self._draft.family = self._row.family
         if self._current is None or self._current.run != run or new:
             self._finish()
             before = self._current

@@ -14,10 +14,11 @@ from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.memories.namespaces import MemoryKey
 from threadkeep.engine.memories.requests import MemoryRow
+from threadkeep.errors import Corrupt
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, Access, Request
 
 T = TypeVar("T")
-MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError, Corrupt)
 """What decoding a malformed row may raise."""
 CATALOGUE, DATABASE, MEMORY, INDEX = "catalogue", "database", "memory", "index"
 WRONG_WORDS = "its words in the index are not those that it was stored with"
@@ -74,14 +75,16 @@ def fixed_columns(*stored: Any) -> FixedColumns | None:
 class InspectedThread:
     """A consistent snapshot of a thread without its state. `thread` is None if its row is missing or unreadable.
 
-    `exists` is whether the thread has a row. `fixed` are those of its columns that a commit does not replace; they may
-    be read even if the row cannot. `items` has the items of the engine's lanes; `item_sizes` lists all items
-    as (lane, number, size). `tags` (labels and tag) and `runs` are None if the storage has no such index;
-    `index_errors` has the errors in its other indexes.
+    `exists` is whether the thread has a row. That may be damaged, or be the row of another thread: see
+    `records.thread_problem`. `family`, and in `fixed` those columns that a commit does not replace, may be read even if
+    the rest of the row cannot. `items` has the items of the engine's lanes; `item_sizes` lists all items as (lane,
+    number, size). `tags` (labels and tag) and `runs` are None if the storage has no such index; `index_errors` has the
+    errors in its other indexes.
     """
 
     exists: bool = False
     thread: ThreadRow | None = None
+    family: int = 0
     checkpoints: tuple[CheckpointRow, ...] = ()
     writes: tuple[WriteRow, ...] = ()
     items: Mapping[ItemId, bytes] = field(default_factory=dict)
@@ -148,9 +151,13 @@ class IntegrityProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IntegrityCheck(Request[tuple[IntegrityProblem, ...]]):
-    """Run the storage's own integrity check, and find rows that belong to no thread and no memory of any tenant."""
+    """Run the storage's own integrity check, and find rows that belong to no thread and no memory of any tenant.
+
+    Also find threads with damaged rows that are listed for other tenants than this one.
+    """
 
     access: ClassVar[Access] = READ
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from threadkeep.engine.threads.survivors import PruneSelection, find_survivors, 
 from threadkeep.engine.threads.thread_rows import ThreadRows
 from threadkeep.errors import Corrupt
 
-_FIXED = ("epoch", "rev", "created", "bytes")
+_FIXED = ("epoch", "rev", "created", "bytes", "family", "bytes_check", "checksum")
 
 
 class RowRepair(NamedTuple):
@@ -67,7 +67,7 @@ async def repair_thread_row(heads: Heads, key: ThreadKey, nonce: int, *, dry_run
 
 def is_row_damaged(scan: ThreadScan) -> bool:
     """Return whether the thread's own row is damaged. Call it before the rows are compared with each other."""
-    return scan.row is None or any(each.checkpoint is None and each.item is None for each in scan.problems)
+    return scan.row is None or scan.is_row_damaged
 
 
 async def _rebuilt_row(scan: ThreadScan) -> ThreadRow:
@@ -76,7 +76,7 @@ async def _rebuilt_row(scan: ThreadScan) -> ThreadRow:
         fixed = scan.inspected.fixed
         if fixed is None:
             raise Corrupt(f"the row of {scan.where} cannot be rebuilt: not even its version can be read")
-        empty = ThreadRow(scan.key, fixed.epoch, fixed.rev, (), fixed.created, fixed.created)
+        empty = ThreadRow(scan.key, fixed.epoch, fixed.rev, (), fixed.created, fixed.created, family=scan.family)
         scan = scan_thread(scan.key, replace(scan.inspected, thread=empty))
         times = [record.row.time for record in scan.records.values()]
         times += [task.row.time for tasks in scan.tasks.values() for task in tasks]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, takewhile
 from typing import Any
 
-from threadkeep.engine.commit import load_items
+from threadkeep.engine.commit import check_epoch
 from threadkeep.engine.health.requests import CATALOGUE, InspectedThread
 from threadkeep.engine.identity import ThreadKey, from_bytes
 from threadkeep.engine.log import itemlog
@@ -26,11 +26,14 @@ from threadkeep.engine.log.records import (
     TaskWrites,
     ThreadRow,
     WriteRow,
+    current_facts,
+    is_plausible,
     is_sealed,
+    thread_problem,
     unpack_checkpoint,
     unpack_writes,
 )
-from threadkeep.engine.requests import CachedItems
+from threadkeep.engine.requests import CachedItems, LoadItems
 from threadkeep.engine.threads.heads import Head
 from threadkeep.engine.threads.thread_rows import CheckpointKey
 from threadkeep.errors import Corrupt
@@ -67,7 +70,7 @@ class ThreadScan:
     `broken` and `broken_writes` (with the task) are rows that cannot be read. `bad_items` has the items that cannot be
     used, with the kind of problem and a message; `needed_by` says which checkpoints, and which tasks on them, refer to
     each. `element_counts` has the number of elements of items that do not hold exactly one. `cache` has the intact
-    items that were read.
+    items that were read. `is_row_damaged` is whether the thread's own row is damaged.
     """
 
     key: ThreadKey
@@ -82,12 +85,18 @@ class ThreadScan:
     needed_by: dict[ItemId, list[tuple[CheckpointKey, str | None]]] = field(default_factory=dict)
     element_counts: dict[ItemId, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    is_row_damaged: bool = False
     _bad_by_lane: dict[int, list[int]] = field(default_factory=dict)
 
     @property
     def row(self) -> ThreadRow | None:
         """The thread's row, if it can be read."""
         return self.inspected.thread
+
+    @property
+    def family(self) -> int:
+        """The thread's family."""
+        return self.inspected.family
 
     @property
     def where(self) -> str:
@@ -194,13 +203,15 @@ class ThreadScan:
             return
         items = await self.load_items(wanted)
         intact = {id: item for id, item in items.items() if id.lane >= FIRST_CHANNEL and id not in self.bad_items}
-        self.cache.fill(intact, self.where)
+        self.cache.fill(intact, self.where, self.family)
 
     async def load_items(self, ranges: tuple[ItemRange, ...]) -> Mapping[ItemId, bytes]:
         """Load items as they are stored. Conflict if the thread was pruned since it was inspected. One round trip."""
         assert self.row is not None
         cached = CachedItems(self.row.epoch, len(self.names), ItemCache())
-        return (await load_items(self.row, ranges, cached)).items
+        loaded = await LoadItems(self.key, ranges, cached, unchecked=True)
+        check_epoch(self.row, loaded.thread)
+        return loaded.items
 
 
 # --- scanning
@@ -209,6 +220,9 @@ class ThreadScan:
 def scan_thread(key: ThreadKey, found: InspectedThread) -> ThreadScan:
     """Decode the rows of a thread, without the items of its state, and report those that cannot be read."""
     scan = ThreadScan(key, found)
+    if found.thread is not None:
+        _scan_thread_row(scan, found.thread)
+    found = scan.inspected
     for id, stored in sorted(found.items.items()):
         _scan_item(scan, id, stored)
     for n in range(scan.row.nexts[NAMES] if scan.row and scan.row.nexts else 0):
@@ -231,9 +245,21 @@ def scan_thread(key: ThreadKey, found: InspectedThread) -> ThreadScan:
     return scan
 
 
+def _scan_thread_row(scan: ThreadScan, row: ThreadRow) -> None:
+    """Report a damaged row. One that cannot be used is left out; of another thread's row, nothing is used."""
+    problem = thread_problem(row, scan.key)
+    if problem is not None:
+        scan.is_row_damaged = True
+        scan.report(CHECKSUM, f"the row of {scan.where} {problem}")
+    if row.key != scan.key:
+        scan.inspected = InspectedThread(exists=True)
+    else:
+        scan.inspected = replace(scan.inspected, thread=current_facts(row) if is_plausible(row) else None)
+
+
 def _scan_item(scan: ThreadScan, id: ItemId, stored: bytes) -> None:
     try:
-        item = itemlog.unseal_item(id, stored, scan.where)
+        item = itemlog.unseal_item(id, stored, scan.where, scan.family)
         if id.lane == NAMES:
             scan.names[id.n] = from_bytes(item.data)
         else:
@@ -248,7 +274,7 @@ def _scan_row(scan: ThreadScan, head: Head, row: CheckpointRow | WriteRow) -> No
     names, shared = head.name_table()._replace(of=scan.names), head.shared_parts()
     task = row.task if isinstance(row, WriteRow) else None
     checkpoint = (row.ns, row.checkpoint if isinstance(row, WriteRow) else row.id)
-    if not is_sealed(row):
+    if not is_sealed(row, scan.family):
         _add_broken(scan, checkpoint, task, CHECKSUM, "does not match its checksum")
         return
     try:

@@ -77,7 +77,7 @@ async def _read_items(scan: ThreadScan, ids: list[ItemId], on_item: _OnItem) -> 
 
 def _check_seal(scan: ThreadScan, id: ItemId, stored: bytes, on_item: _OnItem) -> None:
     try:
-        item = unseal_item(id, stored, scan.where)
+        item = unseal_item(id, stored, scan.where, scan.family)
     except Corrupt as error:
         scan.bad_items[id] = (CHECKSUM, str(error))
         return

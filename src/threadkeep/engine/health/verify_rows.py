@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from threadkeep.engine.cube import channels
@@ -29,7 +30,7 @@ def check_rows(scan: ThreadScan) -> None:
     _check_label_index(scan)
     if scan.row is not None:
         _check_counters(scan, scan.row)
-        _check_catalogue(scan, scan.row)
+        _compare(scan, scan.row, _catalogue(scan, scan.row))
     _check_run_index(scan)
 
 
@@ -124,40 +125,51 @@ def rows_size(found: InspectedThread) -> int:
 
 
 def _check_counters(scan: ThreadScan, row: ThreadRow) -> None:
-    """Compare the counters of the thread's row; not with unreadable rows, which cannot be counted."""
-    found = scan.inspected
+    """Compare the counters of the thread's row."""
     for lane, end in sorted(scan.lane_ends().items()):
         if lane >= len(row.nexts) or row.nexts[lane] < end:
             message = f"lane {lane} of {scan.where} has item {end - 1}, beyond its counter: the next put would collide"
             scan.report(COUNTER, message)
-    if found.unreadable:
-        return
-    counts = {
-        "checkpoints": sum(not each.hidden for each in found.checkpoints),
-        "writes": sum(len(each.index) // 3 for each in found.writes),
-        "bytes": sum(size for _, _, size in found.item_sizes) + rows_size(found),
-    }
-    for name, count in counts.items():
+    for name, count in _counts(scan).items():
         if getattr(row, name) != count:
             scan.report(COUNTER, f"the row of {scan.where} counts {getattr(row, name)} {name}, but there are {count}")
 
 
-def _check_catalogue(scan: ThreadScan, row: ThreadRow) -> None:
-    """Compare what the thread's row has of the newest root checkpoint, as far as that can be read."""
+def _counts(scan: ThreadScan) -> dict[str, int]:
+    """The counters that the thread's row should have; none if a row cannot be read, which cannot be counted."""
+    found = scan.inspected
+    if found.unreadable:
+        return {}
+    return {
+        "checkpoints": sum(not each.hidden for each in found.checkpoints),
+        "writes": sum(len(each.index) // 3 for each in found.writes),
+        "bytes": sum(size for _, _, size in found.item_sizes) + rows_size(found),
+    }
+
+
+def _catalogue(scan: ThreadScan, row: ThreadRow) -> dict[str, Any]:
+    """What the thread's row should have of the newest root checkpoint, as far as that can be read."""
     if scan.inspected.unreadable:
-        return
+        return {}
     if any(ns == "" for ns, _ in scan.broken):
         visible = [each.id for each in scan.inspected.checkpoints if each.ns == "" and not each.hidden]
-        _compare(scan, row, {"top": max(visible, default=None)})
-        return
+        return {"top": max(visible, default=None)}
     roots = [record for (ns, _), record in scan.records.items() if ns == "" and not record.row.hidden]
     top = max(roots, key=lambda record: record.row.id, default=None)
     expected: dict[str, Any] = {"top": top.row.id if top is not None else None}
+    expected |= _write_counts(scan, row, top)
     for name in ("run", "step", "source", "labels"):
         expected[name] = getattr(top.row, name) if top is not None else None
     if not any(ns == "" for ns, _, _ in scan.broken_writes) and row.key.kind != CUBE:
         expected |= _statuses(scan, top)
-    _compare(scan, row, expected)
+    return expected
+
+
+def _write_counts(scan: ThreadScan, row: ThreadRow, top: CheckpointRecord | None) -> dict[str, int]:
+    """The number of rows of writes on the newest root checkpoint, and on the one that only has writes, if counted."""
+    counts = Counter(each.checkpoint for each in scan.inspected.writes if each.ns == "")
+    ids = {"top_writes": top.row.id if top is not None else None, "early_writes": row.early}
+    return {name: counts[id] for name, id in ids.items() if id is not None and getattr(row, name) is not None}
 
 
 def _compare(scan: ThreadScan, row: ThreadRow, expected: dict[str, Any]) -> None:

@@ -205,7 +205,7 @@ async def _load_items(rows: ThreadRows, ranges: Iterable[ItemRange]) -> ItemCach
     if wanted:
         loaded = await LoadItems(rows.key, wanted)
         check_epoch(rows.head.row, loaded.thread)
-        cache.fill_intact(loaded.items, rows.head.where)
+        cache.fill_intact(loaded.items, rows.head.where, rows.head.family)
     return cache
 
 

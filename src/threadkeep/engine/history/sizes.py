@@ -17,12 +17,11 @@ from threadkeep.engine.commit import check_epoch, read_consistently
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.itemlog import FIRST_CHANNEL, ItemRange, full_length, subtract, union
 from threadkeep.engine.log.msgpack import WHOLE, header
-from threadkeep.engine.log.records import Slot, TaskWrites
+from threadkeep.engine.log.records import STATUSES, Slot, TaskWrites
 from threadkeep.engine.requests import MeasureItems, StorageSize
 from threadkeep.engine.threads.catalogue import ThreadInfo
 from threadkeep.engine.threads.damaged_rows import load_thread_rows
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.engine.threads.status import STATUSES
 from threadkeep.engine.threads.thread_rows import ThreadRows
 from threadkeep.errors import Corrupt
 
@@ -374,4 +373,5 @@ class ThreadTotals:
 
 
 def _counts_in_order(counts: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
-    return {name: counts.get(name, 0) for name in names}
+    """Return the counts of these names, which may be 0, and then of all others."""
+    return dict.fromkeys(names, 0) | dict(counts)

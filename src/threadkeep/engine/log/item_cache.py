@@ -152,10 +152,13 @@ class ItemCache:
         if lane == RANGE_LISTS:
             self.range_lists[n] = itemlog.unpack_ranges(item.data)
 
-    def fill(self, stored: Mapping[ItemId, bytes], where: str) -> None:
-        """Unseal and cache stored items, except those that are cached already. `where` names the thread in errors."""
+    def fill(self, stored: Mapping[ItemId, bytes], where: str, family: int) -> None:
+        """Unseal and cache stored items, except those that are cached already.
+
+        `where` names the thread in errors, `family` is that of the thread.
+        """
         lane, items, low, high = -1, dict[int, bytes](), 0, 0
-        for at, data, elements in itemlog.unseal_items(stored, self.has, where):
+        for at, data, elements in itemlog.unseal_items(stored, self.has, where, family):
             if elements != 1 or at[0] == RANGE_LISTS or (at[0], 1) in self._contents:
                 self.add(at, Item(data, elements))
                 lane = -1
@@ -172,15 +175,15 @@ class ItemCache:
             self.spans[lane] = (low, high)
             self.size += len(data) + _OVERHEAD
 
-    def fill_intact(self, stored: Mapping[ItemId, bytes], where: str) -> dict[ItemId, str]:
+    def fill_intact(self, stored: Mapping[ItemId, bytes], where: str, family: int) -> dict[ItemId, str]:
         """Cache the items that can be unsealed. Return the others, with what is wrong with each."""
         damaged: dict[ItemId, str] = {}
         try:
-            self.fill(stored, where)
+            self.fill(stored, where, family)
         except Corrupt:
             for at, payload in stored.items():
                 try:
-                    self.fill({at: payload}, where)
+                    self.fill({at: payload}, where, family)
                 except Corrupt as error:
                     damaged[at] = str(error)
         return damaged

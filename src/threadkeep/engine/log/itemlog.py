@@ -7,9 +7,10 @@ grows is always one range, whatever else the thread stores in between. Three lan
     lane 1   range lists that became too long for a row
     lane 2   what many checkpoints share: sets of labels (metadata) and shapes (see `records`)
 
-A stored item is `format byte, [group count], crc32, body`. The checksum is seeded with the id, so an item that is
-stored under another's id is detected. In the format byte, bits 0-3 are the compression (0 none, 1 zstd, 2 zstd with
-the shipped dictionary no. 1), bit 4 means a group of several small elements, bit 7 is reserved for encrypted bodies.
+A stored item is `format byte, [group count], crc32, body`. The checksum is seeded with the id and with the family of
+the thread (see `records.ThreadRow`), so an item that is stored under another's id or in another thread is detected. In
+the format byte, bits 0-3 are the compression (0 none, 1 zstd, 2 zstd with the shipped dictionary no. 1), bit 4 means a
+group of several small elements, bit 7 is reserved for encrypted bodies.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def unseal(stored: bytes, seed: int, what: str) -> Item:
             raise Corrupt(f"{what}: the checksum does not match the stored bytes")
         compression = method & _COMPRESSION
         data = body if compression == _RAW else _compression(compression).decompress(body)
-    except (IndexError, struct.error, zstandard.ZstdError, MemoryError) as error:
+    except (IndexError, TypeError, struct.error, zstandard.ZstdError, MemoryError) as error:
         raise Corrupt(f"{what}: {error}") from error
     return Item(data, elements)
 
@@ -166,12 +167,11 @@ def full_length(length: int, beginning: bytes, what: str) -> int:
     return int(frame.content_size)
 
 
-def reseed(stored: bytes, seed: int, other: int, what: str) -> bytes:
-    """Return sealed bytes with another seed in their checksum."""
-    elements = unseal(stored, seed, what).elements
-    at = 1 if elements == 1 else 1 + len(varint(elements))
+def reseed(stored: bytes, seed: int) -> bytes:
+    """Return sealed bytes with another seed in their checksum. They must be intact."""
+    elements, at = read_varint(stored, 1) if stored[0] & _GROUP else (1, 1)
     body = stored[at + 4 :]
-    return stored[:at] + _CRC.pack(_checksum(body, other, stored[0], elements)) + body
+    return stored[:at] + _CRC.pack(_checksum(body, seed, stored[0], elements)) + body
 
 
 _CRC = struct.Struct("<I")
@@ -182,44 +182,44 @@ def _checksum(body: bytes, seed: int, method: int, elements: int) -> int:
     return zlib.crc32(body, (seed ^ method * 0x01000193 ^ elements * 0x85EBCA6B) & 0xFFFFFFFF)
 
 
-def seal_item(at: ItemId, item: Item, *, compress: bool = True) -> bytes:
-    """Return an item as it is stored under this id."""
-    return seal(item.data, _item_seed(at), elements=item.elements, compress=compress)
+def seal_item(at: ItemId, item: Item, family: int, *, compress: bool = True) -> bytes:
+    """Return an item as it is stored under this id, in a thread of this family."""
+    return seal(item.data, _item_seed(at, family), elements=item.elements, compress=compress)
 
 
-def unseal_item(at: ItemId, stored: bytes, where: str) -> Item:
+def unseal_item(at: ItemId, stored: bytes, where: str, family: int) -> Item:
     """Reverse `seal_item`. Corrupt if the bytes were not stored under this id; `where` names the thread."""
     try:
-        return unseal(stored, _item_seed(at), "it")
+        return unseal(stored, _item_seed(at, family), "it")
     except Corrupt as error:
         raise Corrupt(f"item {at.lane}:{at.n} of {where}{str(error).removeprefix('it')}") from error
 
 
 def unseal_items(
-    stored: Mapping[ItemId, bytes], is_cached: Callable[[ItemId], bool], where: str
+    stored: Mapping[ItemId, bytes], is_cached: Callable[[ItemId], bool], where: str, family: int
 ) -> Iterator[tuple[ItemId, bytes, int]]:
     """Unseal the items that are not cached, as (id, data, elements). Does what `unseal_item` does, but faster."""
-    usual = _compression(_ZSTD_DICTIONARY)
-    for at, payload in stored.items():
-        if is_cached(at):
-            continue
-        if payload[:1] != _USUAL_FORMAT or len(payload) < 6:
-            yield at, *unseal_item(at, payload, where)
-            continue
-        body = payload[5:]
-        if int.from_bytes(payload[1:5], "little") != _checksum(body, _item_seed(at), _ZSTD_DICTIONARY, 1):
-            unseal_item(at, payload, where)  # raises the error
-        try:
+    usual, at = _compression(_ZSTD_DICTIONARY), ItemId(0, 0)
+    try:
+        for at, payload in stored.items():
+            if is_cached(at):
+                continue
+            if type(payload) is not bytes or payload[:1] != _USUAL_FORMAT or len(payload) < 6:
+                yield at, *unseal_item(at, payload, where, family)
+                continue
+            body, seed = payload[5:], _item_seed(at, family)
+            if int.from_bytes(payload[1:5], "little") != _checksum(body, seed, _ZSTD_DICTIONARY, 1):
+                unseal_item(at, payload, where, family)  # raises the error
             yield at, usual.decompress(body), 1
-        except (zstandard.ZstdError, MemoryError) as error:
-            raise Corrupt(f"item {at[0]}:{at[1]} of {where}: {error}") from error
+    except (zstandard.ZstdError, MemoryError, TypeError) as error:
+        raise Corrupt(f"item {at[0]}:{at[1]} of {where}: {error}") from error
 
 
 _USUAL_FORMAT = bytes([_ZSTD_DICTIONARY])
 
 
-def _item_seed(at: ItemId) -> int:
-    return (at[0] * 0x9E3779B1 + at[1]) & 0xFFFFFFFF
+def _item_seed(at: ItemId, family: int) -> int:
+    return (at[0] * 0x9E3779B1 + at[1]) & 0xFFFFFFFF ^ family
 
 
 _SMALL = [bytes([number]) for number in range(0x80)]
@@ -271,9 +271,9 @@ def unpack_ranges(data: bytes) -> tuple[ItemRange, ...]:
     return tuple(ItemRange(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
 
 
-def unpack_range_list(at: ItemId, stored: bytes) -> tuple[ItemRange, ...]:
+def unpack_range_list(at: ItemId, stored: bytes, family: int) -> tuple[ItemRange, ...]:
     """Return the ranges of a stored range list."""
-    return unpack_ranges(unseal_item(at, stored, "a thread").data)
+    return unpack_ranges(unseal_item(at, stored, "the thread", family).data)
 
 
 def join_ranges(ids: Iterable[tuple[int, int]]) -> tuple[ItemRange, ...]:

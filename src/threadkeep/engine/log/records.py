@@ -6,6 +6,9 @@ are stored as the difference to the greatest, so a checkpoint of ten channels ta
 
 A `Slot` says how a value is stored: inline, or as ranges of items in the lane of its channel. Successive checkpoints
 mostly have the same names and kinds of slots. These are their shape, an item that they share and refer to first.
+
+The checksum of a body covers the columns of its row and the family of its thread. A thread's row has no body; its
+checksum is a column, which backends set with `thread_checksum` and compare with `checked_thread`.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import builtins
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import NoneType
 from typing import Any, NamedTuple
 
 from threadkeep.engine.identity import ThreadKey, to_bytes
@@ -23,6 +27,8 @@ from threadkeep.engine.log.itemlog import RANGE_LISTS, SHARED, ItemId, ItemRange
 from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.errors import Corrupt
 
+STATUSES = ("idle", "pending", "interrupted", "error")
+"""The statuses of a thread, the one that matters most last; see `engine.threads.status`."""
 _TAGS = ("msgpack", "null", "bytes", "bytearray", "pickle", "json")
 _FIRST_NAMED_TAG = 16
 """A tag code from here on is a name of the thread: 16 plus its number. A smaller one is an index of _TAGS."""
@@ -42,7 +48,13 @@ class ThreadRow(NamedTuple):
 
     `top` is the id of the greatest visible checkpoint of the root namespace; `run`, `step`, `source` and `labels` are
     those of this checkpoint. `early` is the greatest id after it that has writes but no checkpoint yet, and
-    `early_status` the status that the thread will have when that checkpoint is put.
+    `early_status` the status that the thread will have when that checkpoint is put. `top_writes` and `early_writes` are
+    the number of rows of writes on these two; None if they are not known.
+
+    `family` is a random number of 32 bits, set when the thread is created and kept by copies and forks. The checksums
+    of all its rows and items include it, so those of other threads do not pass. It is 0 in threads that were created
+    before there were families. `bytes_check` is `bytes` once more, where a database adds to it. `checksum` covers all
+    other columns. Both are None in rows that were written before there were checksums: such a row is not checked.
     """
 
     key: ThreadKey
@@ -63,6 +75,11 @@ class ThreadRow(NamedTuple):
     early: str | None = None
     early_status: str | None = None
     lease: builtins.bytes | None = None
+    family: int = 0
+    top_writes: int | None = None
+    early_writes: int | None = None
+    bytes_check: int | None = None
+    checksum: int | None = None
 
 
 class CheckpointRow(NamedTuple):
@@ -129,10 +146,11 @@ class Slot(NamedTuple):
 
 
 class NameTable(NamedTuple):
-    """The interned names of a thread: name by number, and number by name."""
+    """The interned names of a thread: name by number, and number by name; and the thread's family."""
 
     of: Sequence[str] | Mapping[int, str]
     number: Callable[[str], int]
+    family: int = 0
 
 
 class SharedParts(NamedTuple):
@@ -241,7 +259,7 @@ def pack_checkpoint(
         record.rest or 0,
     ]
     refs = (ItemRange(SHARED, share(pack(shape)), 1), *(ref for slot in record.slots.values() for ref in slot.refs()))
-    return row._replace(refs=refs, body=itemlog.seal(pack(body), _checkpoint_seed(row, refs)))
+    return row._replace(refs=refs, body=itemlog.seal(pack(body), _checkpoint_seed(row, names.family, refs)))
 
 
 _USUAL_FIELDS = ("v", "ts", "updated_channels")
@@ -253,7 +271,7 @@ def unpack_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts,
     """Return the record of a row. Corrupt if it cannot be decoded; `where` names the thread."""
     what = _checkpoint_name(row, where)
     try:
-        body = unpack(itemlog.unseal(row.body, _checkpoint_seed(row), what).data, what)
+        body = unpack(_unseal(row, names.family, what), what)
         fields, base, versions, seen, details, odd, own, rest = body
         version_names, seen_names, channels, codes = shared.shape(row.refs[0].start)
         slots = unpack_slots(codes, details, iter(row.refs[1:]), names, shared)
@@ -266,23 +284,35 @@ def unpack_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts,
             own_metadata=own or {},
             rest=tuple(rest) if rest else None,
         )
-    except (IndexError, KeyError, TypeError, ValueError, StopIteration, RuntimeError) as error:
+    except Corrupt:
+        raise
+    except Exception as error:
         raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
 
 
-def unpack_labels(n: int, stored: bytes | None, where: str) -> dict[str, Any]:
+def unpack_labels(n: int, stored: bytes | None, where: str, family: int) -> dict[str, Any]:
     """Return the labels that are stored in this item. Corrupt if it is missing or damaged."""
     if stored is None:
         raise Corrupt(f"labels {n} of {where} are referenced but missing")
-    item = itemlog.unseal_item(ItemId(SHARED, n), stored, where)
-    return dict(unpack(item.data, f"labels {n} of {where}") or {})
+    item = itemlog.unseal_item(ItemId(SHARED, n), stored, where, family)
+    return as_labels(item.data, f"labels {n} of {where}")
 
 
-def unpack_own_metadata(row: CheckpointRow, where: str) -> dict[str, Any]:
+def as_labels(packed: bytes, what: str) -> dict[str, Any]:
+    """Return packed labels. Corrupt if they cannot be decoded."""
+    labels = unpack(packed, what) or {}
+    if not isinstance(labels, dict):
+        raise Corrupt(f"{what} cannot be decoded: they are no dict")
+    return labels
+
+
+def unpack_own_metadata(row: CheckpointRow, where: str, family: int) -> dict[str, Any]:
     """Return the metadata of a checkpoint that is not in its labels. No names are needed for it."""
     what = _checkpoint_name(row, where)
-    body = unpack(itemlog.unseal(row.body, _checkpoint_seed(row), what).data, what)
-    return dict(body[_OWN_METADATA] or {})
+    try:
+        return dict(unpack(_unseal(row, family, what), what)[_OWN_METADATA] or {})
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
 
 
 def _checkpoint_name(row: CheckpointRow, where: str) -> str:
@@ -376,14 +406,14 @@ def pack_writes(row: WriteRow, entries: dict[int, WriteEntry], names: NameTable)
         index=tuple(n for idx, entry in entries.items() for n in (idx, names.number(entry.channel), entry.size)),
         refs=tuple(ref for slot in slots for ref in slot.refs()),
     )
-    return row._replace(body=itemlog.seal(pack([*pack_slots(slots, names), others]), _write_seed(row)))
+    return row._replace(body=itemlog.seal(pack([*pack_slots(slots, names), others]), _write_seed(row, names.family)))
 
 
 def unpack_writes(row: WriteRow, names: NameTable, shared: SharedParts, where: str) -> TaskWrites:
     """Return the entries of a row. Corrupt if it cannot be decoded; `where` names the thread."""
     what = f"writes of task {row.task!r} on checkpoint {row.checkpoint!r} in {where}"
     try:
-        codes, details, others = unpack(itemlog.unseal(row.body, _write_seed(row), what).data, what)
+        codes, details, others = unpack(_unseal(row, names.family, what), what)
         slots = list(unpack_slots(codes, details, iter(row.refs), names, shared))
         origins: list[Any] = [(row.path, row.run, row.time)] * len(slots)
         if others:
@@ -391,36 +421,130 @@ def unpack_writes(row: WriteRow, names: NameTable, shared: SharedParts, where: s
             origins = [listed[at] for at in others[-1]]
         entries = zip(row.index[::3], row.index[1::3], row.index[2::3], slots, origins, strict=True)
         return TaskWrites(row, {idx: WriteEntry(names.of[n], slot, size, o) for idx, n, size, slot, o in entries})
-    except (IndexError, KeyError, TypeError, ValueError, StopIteration, RuntimeError) as error:
+    except Corrupt:
+        raise
+    except Exception as error:
         raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
 
 
-def is_sealed(row: CheckpointRow | WriteRow) -> bool:
+# --- checksums
+
+
+def is_sealed(row: CheckpointRow | WriteRow, family: int) -> bool:
     """Whether the checksum matches the body and all columns."""
-    seed = _checkpoint_seed(row) if isinstance(row, CheckpointRow) else _write_seed(row)
     try:
-        itemlog.unseal(row.body, seed, "it")
+        _unseal(row, family, "it")
     except Corrupt:
         return False
     return True
 
 
-def reseal(row: CheckpointRow, changed: CheckpointRow, where: str) -> CheckpointRow:
+def reseal(row: CheckpointRow, changed: CheckpointRow, where: str, family: int) -> CheckpointRow:
     """Return a changed row with the body of `row`. The checksum covers the columns, so it is computed again."""
-    what = _checkpoint_name(row, where)
-    return changed._replace(body=itemlog.reseed(row.body, _checkpoint_seed(row), _checkpoint_seed(changed), what))
+    _unseal(row, family, _checkpoint_name(row, where))
+    return changed._replace(body=itemlog.reseed(row.body, _checkpoint_seed(changed, family)))
 
 
-def _checkpoint_seed(row: CheckpointRow, refs: tuple[ItemRange, ...] | None = None) -> int:
+def _unseal(row: CheckpointRow | WriteRow, family: int, what: str) -> bytes:
+    """Return the body of a row. Corrupt if it does not match its checksum."""
+    try:
+        compute: Any = _checkpoint_seed if isinstance(row, CheckpointRow) else _write_seed
+        try:
+            return itemlog.unseal(row.body, compute(row, family), what).data
+        except Corrupt:
+            if family:
+                raise
+            return itemlog.unseal(row.body, compute(row, 0, form=repr), what).data
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise Corrupt(f"{what} cannot be decoded: {error!r}") from error
+
+
+def _checkpoint_seed(
+    row: CheckpointRow,
+    family: int,
+    refs: tuple[ItemRange, ...] | None = None,
+    form: Callable[[Any], str] = ascii,
+) -> int:
     """Return the checksum seed of all columns. `refs` are those that the row will have, if it has others now."""
     columns = (row.ns, row.id, row.parent, row.run, row.step, row.source, row.labels, row.time, row.hidden)
-    return zlib.crc32(itemlog.pack_ranges(row.refs if refs is None else refs), _seed(columns))
+    return zlib.crc32(itemlog.pack_ranges(row.refs if refs is None else refs), _seed(columns, family, form))
 
 
-def _write_seed(row: WriteRow) -> int:
+def _write_seed(row: WriteRow, family: int, *, form: Callable[[Any], str] = ascii) -> int:
     columns = (row.ns, row.checkpoint, row.task, row.path, row.run, row.time, row.index)
-    return zlib.crc32(itemlog.pack_ranges(row.refs), _seed(columns))
+    return zlib.crc32(itemlog.pack_ranges(row.refs), _seed(columns, family, form))
 
 
-def _seed(columns: tuple[Any, ...]) -> int:
-    return zlib.crc32(repr(columns).encode("utf-8", "surrogatepass"))
+def _seed(columns: tuple[Any, ...], family: int, form: Callable[[Any], str]) -> int:
+    """Return the checksum of columns, in a form that is the same in every version of Python.
+
+    Rows of older threadkeeps have `repr`, which leaves printable characters as they are. Which ones are printable
+    depends on the version of Python.
+    """
+    return zlib.crc32(form(columns).encode("utf-8", "surrogatepass"), family)
+
+
+def thread_checksum(row: ThreadRow) -> int:
+    """Return the checksum of a thread's row, and before it the revision that it was made for.
+
+    A threadkeep without checksums changes the revision and leaves the checksum: then that does not count any more.
+    """
+    columns = (
+        *row.key, row.epoch, row.rev, row.nexts, row.created, row.updated, row.checkpoints, row.writes, row.top,
+        row.run, row.step, row.source, row.status, row.labels, row.early, row.early_status, row.family, row.top_writes,
+        row.early_writes,
+    )  # fmt: skip
+    return (row.rev & _REV) << 32 | zlib.crc32(ascii(columns).encode())
+
+
+_REV = 0x7FFFFFFF
+_MAX_TIME = 1 << 47
+"""Times in milliseconds below this are before the year 6429."""
+
+
+def checked_thread(row: ThreadRow, key: ThreadKey) -> ThreadRow:
+    """Return the row that was found for a thread. Corrupt if it is damaged or the row of another thread."""
+    try:
+        if row.checksum == thread_checksum(row) and row.key == key and row.bytes_check in (None, row.bytes):
+            return row
+    except TypeError:
+        pass
+    if (problem := thread_problem(row, key)) is not None:
+        raise Corrupt(f"the row of thread {key.id!r} {problem}")
+    return current_facts(row)
+
+
+def thread_problem(row: ThreadRow, key: ThreadKey) -> str | None:
+    """Return what is wrong with the row that was found for a thread, as the rest of a sentence; None if nothing is."""
+    if row.key != key:
+        return f"is missing: that of {row.key.kind} thread {row.key.id!r} is in its place"
+    try:
+        if current_facts(row).checksum is None:
+            return None if is_plausible(row) else "cannot be read: a column has a value of another type"
+        if row.checksum != thread_checksum(row):
+            return "does not match its checksum"
+    except TypeError as error:
+        return f"cannot be read: {error}"
+    if row.bytes_check not in (None, row.bytes):
+        return f"has {row.bytes} bytes in one column and {row.bytes_check} in another"
+    return None
+
+
+def is_plausible(row: ThreadRow) -> bool:
+    """Whether a row can be used if its checksum does not count. SQLite does not check the types of what it reads."""
+    numbers = (row.epoch, row.rev, row.created, row.updated, row.checkpoints, row.writes, row.bytes, row.family)
+    optional = (row.step, row.labels, row.top_writes, row.early_writes, row.bytes_check, row.checksum)
+    return (
+        all(type(each) is int for each in numbers)
+        and all(type(each) in (int, NoneType) for each in optional)
+        and max(abs(row.created), abs(row.updated)) < _MAX_TIME
+        and row.status in STATUSES
+        and row.early_status in (None, *STATUSES)
+    )
+
+
+def current_facts(row: ThreadRow) -> ThreadRow:
+    """Return the row without its checksums and numbers of writes, if an older threadkeep changed it without them."""
+    if row.checksum is None or row.checksum >> 32 == row.rev & _REV:
+        return row
+    return row._replace(checksum=None, bytes_check=None, top_writes=None, early_writes=None)

@@ -11,14 +11,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
+from threadkeep.engine.log.records import STATUSES, thread_problem
 from threadkeep.engine.requests import ListedThread, ListThreads, LoadItems
 from threadkeep.engine.threads import metadata as checkpoint_metadata
 from threadkeep.engine.threads.matching import matches_any, matches_latest
 from threadkeep.engine.threads.metadata import ANY, LATEST, as_match
-from threadkeep.engine.threads.status import STATUSES
-from threadkeep.errors import Missing
+from threadkeep.errors import Corrupt, Missing
 
 ORDERS = ("updated", "created", "bytes", "id")
+DAMAGED = "damaged"
+"""The status of a thread whose row is damaged."""
+_MAX_NUMBER = 1 << 47
 _FILTERED_SLICE, _MAX_SLICE = 256, 10_000
 """Rows per round trip: with a filter that the index does not answer alone, and without one."""
 
@@ -27,6 +30,7 @@ _FILTERED_SLICE, _MAX_SLICE = 256, 10_000
 class ThreadInfo:
     """A thread: its size, when it changed, and the step, source and status of its newest root checkpoint.
 
+    The status `damaged` means that the thread's row is damaged: the other fields may be wrong, and `verify` says more.
     `bytes` counts items and the bodies and references of rows, without the database's own overhead.
     """
 
@@ -91,8 +95,14 @@ async def list_threads(
         ]
         if len(listed) < size:
             break
-        query = replace(query, after=_cursor(thread_info(listed[-1]), query.order))
+        query = replace(query, after=_next_page(listed[-1], query.order))
     return found[: query.limit]
+
+
+def _next_page(last: ListedThread, order: str) -> tuple[Any, Any, Any]:
+    """The cursor after a thread, from its row as it is stored."""
+    key = last.row.key
+    return last.cursor or (key.id if order == "id" else getattr(last.row, order), key.kind, key.id)
 
 
 async def _find_cursor(query: ListThreads, id: str) -> tuple[int | str, str, str]:
@@ -130,24 +140,56 @@ async def require_key(tenant: str, id: str, kind: str | None) -> ThreadKey:
 async def find_key(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
     """Return the key of a thread, of any kind if `kind` is None; None if it does not exist. Up to two round trips.
 
-    ValueError if `kind` is None and both kinds have a thread with this id.
+    A thread with a damaged row exists: it can be deleted and repaired. ValueError if `kind` is None and both kinds have
+    a thread with this id.
     """
     keys = [ThreadKey(tenant, each, id) for each in (GRAPH, CUBE) if kind in (None, each)]
-    found = [key for key in keys if (await LoadItems(key, ())).thread is not None]
+    found = [key for key in keys if await _exists(key)]
     if len(found) > 1:
         raise ValueError(f"two threads have the id {id!r}: choose one by its kind, {GRAPH} or {CUBE}")
     return found[0] if found else None
 
 
+async def _exists(key: ThreadKey) -> bool:
+    try:
+        return (await LoadItems(key, (), unchecked=True)).thread is not None
+    except Corrupt:
+        return True
+
+
 async def _is_match(listed: ListedThread, wanted: Mapping[str, Any], *, any_checkpoint: bool) -> bool:
+    """Return whether a thread matches the filter. What cannot be read does not match; `verify` reports it."""
     if not wanted:
         return True
-    return await (matches_any(listed, wanted) if any_checkpoint else matches_latest(listed, wanted))
+    try:
+        if any_checkpoint:
+            return await matches_any(listed, wanted)
+        return not is_damaged(listed) and await matches_latest(listed, wanted)
+    except Corrupt:
+        return False
+
+
+def is_damaged(listed: ListedThread) -> bool:
+    """Return whether the row of a listed thread is damaged."""
+    return listed.unreadable is not None or thread_problem(listed.row, listed.row.key) is not None
 
 
 def thread_info(listed: ListedThread) -> ThreadInfo:
     """Return the ThreadInfo of a row of the catalogue."""
     row = listed.row
+    if is_damaged(listed):
+        return ThreadInfo(
+            id=row.key.id,
+            kind=row.key.kind,
+            checkpoints=_number(row.checkpoints),
+            writes=_number(row.writes),
+            created=_datetime(_number(row.created)),
+            updated=_datetime(_number(row.updated)),
+            step=None,
+            source=None,
+            status=DAMAGED,
+            bytes=_number(row.bytes),
+        )
     return ThreadInfo(
         id=row.key.id,
         kind=row.key.kind,
@@ -160,6 +202,11 @@ def thread_info(listed: ListedThread) -> ThreadInfo:
         status=row.status,
         bytes=row.bytes,
     )
+
+
+def _number(stored: Any) -> int:
+    """A number of a damaged row, 0 if it cannot be one."""
+    return stored if type(stored) is int and 0 <= stored < _MAX_NUMBER else 0
 
 
 def _datetime(milliseconds: int) -> datetime:

@@ -90,7 +90,33 @@ async def load_checkpoints(
     loaded = await LoadCheckpoints(key, wanted, head.cached_items() if head else None)
     if head is not None and not heads.is_current(head):
         head, loaded = None, await LoadCheckpoints(key, wanted)
+    _check_newest(key, wanted, loaded)
     return heads.head_from(key, loaded, head), loaded
+
+
+def _check_newest(key: ThreadKey, wanted: tuple[CheckpointRef, ...], loaded: LoadedRows) -> None:
+    """Raise Corrupt if the newest root checkpoint, or a row of its writes, is missing although the thread's row has it.
+
+    Older checkpoints and those of subgraphs are not counted one by one: `verify` finds what is missing there.
+    """
+    thread = loaded.thread
+    if thread is None:
+        return
+    for want, found in zip(wanted, loaded.checkpoints, strict=True):
+        if want.ns != "" or (want.id is not None and want.id != thread.top):
+            continue
+        id = found.row.id if found.row is not None else None
+        if id != thread.top and thread.top is None:
+            raise Corrupt(f"the row of thread {key.id!r} does not name its newest checkpoint {id!r}")
+        if id != thread.top:
+            raise Corrupt(
+                f"checkpoint {thread.top!r} of thread {key.id!r} is missing although the thread's row names it"
+            )
+        if thread.top_writes is not None and len(found.writes) < thread.top_writes:
+            raise Corrupt(
+                f"writes on checkpoint {id!r} of thread {key.id!r} are missing: of {thread.top_writes} tasks "
+                f"{len(found.writes)} are there"
+            )
 
 
 def _refs_of_ops(ops: Iterable[Op]) -> tuple[CheckpointRef, ...]:

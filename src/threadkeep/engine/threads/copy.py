@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from threadkeep.engine.commit import Decision, Seen, commit, copied_row, fill_cache
+from threadkeep.engine.commit import Decision, Seen, check_complete, commit, copied_row, fill_cache
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import Codec, pack
@@ -39,6 +39,7 @@ async def copy(
 
     async def read() -> Seen[_Threads]:
         loaded, existing = await LoadThreadRows(source), await LoadThreadRows(target)
+        check_complete(loaded)
         head = heads.head_from(source, loaded, None)
         if loaded.thread is not None and existing.thread is not None and target.kind != CUBE:
             await _load_all_items(heads, head, loaded)
@@ -90,7 +91,7 @@ def copy_labels(head: Head, numbers: Iterable[int], target: ThreadKey) -> Iterat
     for n in numbers:
         id, labels = ItemId(SHARED, n), _with_target(head.labels(n), head.key, target)
         packed = pack(labels)
-        stored = itemlog.seal_item(id, Item(packed)) if packed != head.shared(n) else None
+        stored = itemlog.seal_item(id, Item(packed), head.family) if packed != head.shared(n) else None
         yield CopiedLabels(id, metadata.tags(labels), stored)
 
 

@@ -48,6 +48,8 @@ class Draft:
         self.head = head
         self.nexts = list(head.row.nexts) if head.row else []
         self.names = list(head.names)
+        self.family = head.family
+        """The thread's family. The caller sets that of a new thread."""
         self.new_items: dict[ItemId, Item] = {}
         self._numbers = _numbers(head.names)
         self._by_content: dict[tuple[int, int, bytes], ItemId] = {}
@@ -55,7 +57,7 @@ class Draft:
 
     def name_table(self) -> NameTable:
         """Return the names for packing rows; new names are added."""
-        return NameTable(self.names, self.number)
+        return NameTable(self.names, self.number, self.family)
 
     def number(self, name: str) -> int:
         """Return the number of a name; add the name if it is new."""
@@ -100,7 +102,7 @@ class Draft:
         """Return the new items as they are stored."""
         raw = self._chunks if sum(len(self.new_items[each].data) for each in self._chunks) > _MAX_COMPRESSED else ()
         return tuple(
-            (item_id, itemlog.seal_item(item_id, item, compress=item_id not in raw))
+            (item_id, itemlog.seal_item(item_id, item, self.family, compress=item_id not in raw))
             for item_id, item in self.new_items.items()
         )
 

@@ -26,6 +26,7 @@ from threadkeep.engine.log.records import (
     TaskWrites,
     ThreadRow,
     WriteRow,
+    as_labels,
     unpack_checkpoint,
     unpack_writes,
 )
@@ -54,6 +55,11 @@ class Head:
         """The thread, for error messages."""
         return f"thread {self.key.id!r}"
 
+    @property
+    def family(self) -> int:
+        """The thread's family; 0 if the thread does not exist."""
+        return self.row.family if self.row is not None else 0
+
     def cached_items(self) -> CachedItems | None:
         """Return what a read need not send again."""
         return CachedItems(self.row.epoch, len(self.names), self.cache) if self.row else None
@@ -64,7 +70,7 @@ class Head:
 
     def name_table(self) -> NameTable:
         """Return the names for unpacking rows."""
-        return NameTable(self.names, _no_new_names)
+        return NameTable(self.names, _no_new_names, self.row.family if self.row is not None else 0)
 
     def with_recent(self, records: Iterable[CheckpointRecord]) -> dict[tuple[str, str], CheckpointRecord]:
         """Return the recent checkpoints with these added and the oldest dropped.
@@ -93,7 +99,7 @@ class Head:
 
     def labels(self, n: int) -> dict[str, Any]:
         """Return the labels with this number: the metadata that many checkpoints share."""
-        return dict(unpack(self.shared(n), f"labels {n} of {self.where}") or {})
+        return dict(as_labels(self.shared(n), f"labels {n} of {self.where}"))
 
     def checkpoint(self, row: CheckpointRow) -> CheckpointRecord:
         """Decode a checkpoint row, except for its values."""
@@ -202,7 +208,7 @@ class Heads:
             return Head(key, None, cache=ItemCache(self._era))
         if old is None or old.row is None or old.row.epoch != loaded.thread.epoch or not self.is_current(old):
             old = Head(key, loaded.thread, cache=ItemCache(self._era))
-        old.cache.fill(loaded.items, old.where)
+        old.cache.fill(loaded.items, old.where, loaded.thread.family)
         same = old.row is not None and old.row.rev == loaded.thread.rev
         names = _read_names(old.names, loaded.thread, old.cache)
         return Head(key, loaded.thread, names, old.recent if same else {}, old.cache)
@@ -222,5 +228,8 @@ def _read_names(known: tuple[str, ...], thread: ThreadRow, cache: ItemCache) -> 
         item = cache.get(ItemId(NAMES, n))
         if item is None:
             raise Corrupt(f"name {n} of thread {thread.key.id!r} is missing")
-        new.append(from_bytes(item.data))
+        try:
+            new.append(from_bytes(item.data))
+        except UnicodeDecodeError as error:
+            raise Corrupt(f"name {n} of thread {thread.key.id!r} cannot be decoded: {error}") from error
     return known + tuple(new)

@@ -115,8 +115,8 @@ def matches(found: ScannedCheckpoint, wanted: Mapping[str, Any]) -> bool:
         raise Corrupt(found.damaged)
     if not wanted:
         return True
-    labels, own = unpack_labels(row.labels, found.labels, where), unpack_own_metadata(row, where)
-    return metadata.matches(metadata.of_row(row, labels, own), wanted)
+    labels = unpack_labels(row.labels, found.labels, where, found.family)
+    return metadata.matches(metadata.of_row(row, labels, unpack_own_metadata(row, where, found.family)), wanted)
 
 
 def _message(at: _CheckpointAt, reason: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.log.records import unpack_labels, unpack_own_metadata
+from threadkeep.engine.log.records import thread_problem, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ListedThread, LoadCheckpoints, ScanCheckpoints
 from threadkeep.engine.threads import listing, metadata
 from threadkeep.engine.threads.metadata import ANY, OWN, OWN_OF_CUBE
@@ -42,6 +42,9 @@ async def match_thread(listed: ListedThread, wanted: Mapping[str, Any], match: s
     filter.
     """
     row = listed.row
+    problem = listed.unreadable or thread_problem(row, row.key)
+    if problem is not None and (match != ANY or not wanted):
+        raise Corrupt(f"the row of thread {row.key.id!r} {problem}")
     if not wanted:
         return MatchedThread(row.key.id, row.key.kind, row.checkpoints, None, row.bytes)
     if match != ANY and not await matches_latest(listed, wanted):
@@ -95,7 +98,8 @@ async def _count(
 async def matches_latest(listed: ListedThread, wanted: Mapping[str, Any]) -> bool:
     """Return whether the newest root checkpoint of a thread matches. One round trip if its row must be read for it."""
     row = listed.row
-    labels = unpack_labels(row.labels, listed.labels, f"thread {row.key.id!r}") if row.labels is not None else {}
+    where = f"thread {row.key.id!r}"
+    labels = unpack_labels(row.labels, listed.labels, where, row.family) if row.labels is not None else {}
     return metadata.matches(metadata.of_row(row, labels, await _load_own(listed, wanted)), wanted)
 
 
@@ -107,4 +111,4 @@ async def _load_own(listed: ListedThread, wanted: Mapping[str, Any]) -> dict[str
         return {}
     loaded = await LoadCheckpoints(row.key, (CheckpointRef("", row.top, items=False),))
     top = loaded.checkpoints[0].row if loaded.checkpoints else None
-    return unpack_own_metadata(top, f"thread {row.key.id!r}") if top else {}
+    return unpack_own_metadata(top, f"thread {row.key.id!r}", row.family) if top else {}

@@ -69,7 +69,11 @@ class CheckpointStaging:
 
     def _thread(self, op: Op) -> ThreadRow:
         """The thread row at this point; a new thread starts below revision 0."""
-        return self._row or new_row(self.head.key, op.time, op.nonce)
+        if self._row is not None:
+            return self._row
+        row = new_row(self.head.key, op.time, op.nonce)
+        self._draft.family = row.family
+        return row
 
     def _find(self, ns: str, id: str | None) -> CheckpointRecord | None:
         if id is None:
@@ -147,17 +151,24 @@ class CheckpointStaging:
         self._row = self._with_top(thread, record) if is_top else thread
 
     def _with_top(self, thread: ThreadRow, record: CheckpointRecord) -> ThreadRow:
-        """The thread row when this checkpoint is the newest of the root namespace."""
+        """The thread row when this checkpoint is the newest of the root namespace.
+
+        Nobody knows of writes on it that are not early, were not loaded and are not staged here.
+        """
         row, early = record.row, thread.early == record.row.id
         known = self._known.get((row.ns, row.id), KnownCheckpoint(None, {}))
         status = status_of_checkpoint(record)
         if early and thread.early_status:
             status = worse_status(status, thread.early_status)
         staged = {task: found for (*key, task), found in self._tasks.items() if key == [row.ns, row.id]}
-        for found in (known.tasks | staged).values():
+        tasks = known.tasks | staged
+        writes = thread.top_writes if thread.top == row.id else thread.early_writes if early else len(tasks)
+        for found in tasks.values():
             status = worse_status(status, status_of_writes(entry.channel for entry in found.entries.values()))
-        waiting = (thread.early, thread.early_status) if thread.early and thread.early > row.id else (None, None)
-        return with_top(thread, row, status)._replace(early=waiting[0], early_status=waiting[1])
+        thread = with_top(thread, row, status, writes)
+        if thread.early is None or thread.early > row.id:
+            return thread
+        return thread._replace(early=None, early_status=None, early_writes=None)
 
     def _put_writes(self, op: PutWrites, thread: ThreadRow) -> None:
         """Add a task's writes: of a regular one the first stays, of a special one (idx < 0) the last."""
@@ -180,7 +191,8 @@ class CheckpointStaging:
         self._bytes += row.size - (before.row.size if before else 0)
         self._add_run(op.run)
         more = len(entries) - (len(before.entries) if before else 0)
-        self._row = _with_writes(thread._replace(writes=thread.writes + more, updated=max(thread.updated, op.time)), op)
+        thread = thread._replace(writes=thread.writes + more, updated=max(thread.updated, op.time))
+        self._row = _with_writes(thread, op, is_new=before is None)
 
     def _known_task(self, op: PutWrites) -> TaskWrites | None:
         known = self._known.get((op.ns, op.checkpoint))
@@ -236,8 +248,8 @@ def _same_version(parent: CheckpointRecord, op: Put, name: str) -> bool:
     return type(ours) is type(theirs) and bool(ours == theirs)
 
 
-def _with_writes(thread: ThreadRow, op: PutWrites) -> ThreadRow:
-    """The thread row with the status after writes.
+def _with_writes(thread: ThreadRow, op: PutWrites, *, is_new: bool) -> ThreadRow:
+    """The thread row with the status after writes, and the number of their rows; `is_new` is whether theirs is new.
 
     Writes on the newest root checkpoint count at once; writes on one that does not exist yet count when it is put.
     """
@@ -245,8 +257,13 @@ def _with_writes(thread: ThreadRow, op: PutWrites) -> ThreadRow:
     if op.ns != "":
         return thread
     if op.checkpoint == thread.top:
-        return thread._replace(status=worse_status(thread.status, status))
+        count = None if thread.top_writes is None else thread.top_writes + is_new
+        return thread._replace(status=worse_status(thread.status, status), top_writes=count)
     if op.checkpoint < max(thread.top or "", thread.early or ""):
         return thread
-    before = thread.early_status if thread.early == op.checkpoint else None
-    return thread._replace(early=op.checkpoint, early_status=worse_status(before or "idle", status))
+    before, count = (thread.early_status, thread.early_writes) if thread.early == op.checkpoint else (None, 0)
+    return thread._replace(
+        early=op.checkpoint,
+        early_status=worse_status(before or "idle", status),
+        early_writes=None if count is None else count + is_new,
+    )

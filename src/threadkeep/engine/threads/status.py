@@ -14,9 +14,8 @@ from collections.abc import Iterable
 
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
-from threadkeep.engine.log.records import CheckpointRecord
+from threadkeep.engine.log.records import STATUSES, CheckpointRecord
 
-STATUSES = ("idle", "pending", "interrupted", "error")
 _BRANCH = "branch:to:"
 _START = "__start__"
 _EMPTY_LIST = b"\x90"

@@ -7,6 +7,7 @@ nowhere else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
@@ -142,7 +143,7 @@ def _surviving_row(
     row = thread.records[key].row
     lost = row.parent is not None and parent_key(thread.records[key]) in removed
     changed = row._replace(parent=None if lost else row.parent, hidden=hidden)
-    return row if changed == row else reseal(row, changed, thread.head.where)
+    return row if changed == row else reseal(row, changed, thread.head.where, thread.head.family)
 
 
 def _unused_items(thread: ThreadRows, kept: set[CheckpointKey], tasks: Sequence[TaskWrites]) -> tuple[ItemRange, ...]:
@@ -166,16 +167,22 @@ def recount(thread: ThreadRows, left: Survivors) -> ThreadRow:
     tops = [thread.records[key] for key in left.visible if key[0] == ""]
     top = max(tops, key=lambda record: record.row.id, default=None)
     tasks = list(left.tasks.values())
+    rows_on = Counter(task.row.checkpoint for task in tasks if task.row.ns == "")
+    rows_on.update(checkpoint for ns, checkpoint, _ in left.damaged_writes if ns == "")
     shown = [key for key, damaged in left.damaged.items() if damaged.is_visible]
     damaged_top = max((id for ns, id in shown if ns == ""), default="")
     newest = max(top.row.id if top else "", damaged_top)
     if not newest or newest != damaged_top:
-        row = with_top(row, top.row if top else None, _status(row, top, tasks))
+        row = with_top(row, top.row if top else None, _status(row, top, tasks), rows_on[newest])
     elif row.top != damaged_top:
-        row = with_top(row, left.damaged[("", damaged_top)].row, row.status)._replace(top=damaged_top)
+        damaged_row = left.damaged[("", damaged_top)].row
+        row = with_top(row, damaged_row, row.status, rows_on[newest])._replace(top=damaged_top)
+    else:
+        row = row._replace(top_writes=rows_on[newest])
     if not left.damaged_writes:
         early, early_status = _early_writes(thread, newest, tasks)
-        row = row._replace(early=early, early_status=early_status)
+        counted = rows_on[early] if early is not None else None
+        row = row._replace(early=early, early_status=early_status, early_writes=counted)
     writes = sum(len(task.entries) for task in tasks) + sum(each.writes for each in left.damaged_writes.values())
     return row._replace(checkpoints=len(left.visible) + len(shown), writes=writes)
 

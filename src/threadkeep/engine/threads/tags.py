@@ -49,7 +49,7 @@ def _batch(thread: ThreadRows, record: CheckpointRecord, name: str | None, nonce
         row = channels.pack_cube_checkpoint(row, record.slots, draft, _with_tag(record.own_metadata, name)).row
     else:
         labels = _with_tag(head.labels(row.labels), name)
-        row = reseal(row, row._replace(labels=draft.share(pack(labels))), head.where)
+        row = reseal(row, row._replace(labels=draft.share(pack(labels))), head.where, head.family)
         if ItemId(SHARED, row.labels) in draft.new_items:
             new_labels.append(NewLabels(row.labels, metadata.tags(labels)))
     is_top = (row.ns, row.id) == ("", head.row.top)

@@ -140,7 +140,8 @@ def _write_items(
     slices, count = ItemSlices(row, sorted(used, key=lambda run: (lanes.name(run.lane), run.start))), 0
     while slices:
         for at, stored in (yield from slices.next()):
-            write(item_line(lanes.name(at.lane), at.n, itemlog.unseal_item(at, stored, thread.head.where)))
+            item = itemlog.unseal_item(at, stored, thread.head.where, thread.head.family)
+            write(item_line(lanes.name(at.lane), at.n, item))
             count += 1
     return count
 
@@ -155,7 +156,7 @@ def _write_redacted(
         waiting: list[tuple[ItemId, Item]] = []
         while slices:
             for at, stored in (yield from slices.next()):
-                item = itemlog.unseal_item(at, stored, thread.head.where)
+                item = itemlog.unseal_item(at, stored, thread.head.where, thread.head.family)
                 if item.elements and waiting:
                     _write_redacted_items(
                         ValueForm(channel, slot.tag, slot.kind), waiting, written, redaction, lanes, write

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from threadkeep.clock import nonce
+from threadkeep.engine.commit import new_family
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.records import ThreadRow
 from threadkeep.engine.memories.requests import MemoryRow
@@ -128,6 +130,7 @@ class _PortableThread:
     def __init__(self, session: Session, first: Line, lines: Iterator[Line]) -> None:
         self.created = first.count("created")
         self.updated = first.count("updated")
+        self.family = new_family(nonce())
         self.end: Line | None = None
         self._session = session
         self._first = first
@@ -157,7 +160,7 @@ class _PortableThread:
 
     def read(self, key: ThreadKey, put: PutItems | None) -> Work[Batch | None]:
         """Pass all items to `put`, and return the rows; None if the thread is cut off or void."""
-        rows = self._rows = PortableThreadRows(self._first, key)
+        rows = self._rows = PortableThreadRows(self._first, key, self.family)
         for line in self._rest():
             rows.take(line)
             items = rows.new_items()

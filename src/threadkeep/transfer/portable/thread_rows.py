@@ -6,6 +6,7 @@ Only the rows stay in memory. Items are handed over as they come.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -15,10 +16,17 @@ from threadkeep.engine.identity import CUBE, ThreadKey, to_bytes
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import pack
 from threadkeep.engine.log.itemlog import FIRST_CHANNEL, NAMES, RANGE_LISTS, SHARED, Item, ItemId, ItemRange
-from threadkeep.engine.log.records import CheckpointRow, NameTable, ThreadRow, WriteRow, pack_checkpoint, pack_writes
+from threadkeep.engine.log.records import (
+    STATUSES,
+    CheckpointRow,
+    NameTable,
+    ThreadRow,
+    WriteRow,
+    pack_checkpoint,
+    pack_writes,
+)
 from threadkeep.engine.requests import Batch, NewLabels
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.status import STATUSES
 from threadkeep.transfer.portable import format as lines
 from threadkeep.transfer.portable.format import LaneNames, Line, brief
 
@@ -71,6 +79,7 @@ class PortableThreadRows:
 
     first: Line
     key: ThreadKey
+    family: int
     _new_items: list[tuple[ItemId, bytes]] = field(default_factory=list)
     nexts: list[int] = field(default_factory=lambda: [0] * FIRST_CHANNEL)
     checkpoints: dict[tuple[str, str], CheckpointRow] = field(default_factory=dict)
@@ -180,7 +189,7 @@ class PortableThreadRows:
         return lane
 
     def _naming(self) -> NameTable:
-        return NameTable(self._names, self._number)
+        return NameTable(self._names, self._number, self.family)
 
     def _number(self, name: str) -> int:
         n = self._numbers.get(name)
@@ -200,7 +209,7 @@ class PortableThreadRows:
     def _store(self, at: ItemId, item: Item) -> None:
         self.nexts += [0] * (at.lane + 1 - len(self.nexts))
         self.nexts[at.lane] = max(self.nexts[at.lane], at.n + 1)
-        self._new_items.append((at, itemlog.seal_item(at, item)))
+        self._new_items.append((at, itemlog.seal_item(at, item, self.family)))
 
     def _count_run(self, run: str | None) -> None:
         if run is not None:
@@ -216,14 +225,16 @@ class PortableThreadRows:
         rows, tasks = tuple(self.checkpoints.values()), tuple(self.writes.values())
         visible = [row for row in rows if not row.hidden]
         top = max((row for row in visible if row.ns == ""), key=lambda row: row.id, default=None)
+        early, rows_on = self.first.maybe_text("early"), Counter(task.checkpoint for task in tasks if task.ns == "")
         thread = ThreadRow(
             self.key, 0, 0, tuple(self.nexts), self.first.count("created"), self.first.count("updated"),
             checkpoints=len(visible), writes=self.entries,
             bytes=sum(row.size for row in rows) + sum(task.size for task in tasks),
             top=top.id if top else None, run=top.run if top else None, step=top.step if top else None,
             source=top.source if top else None, status=_status(self.first, "status") or "idle",
-            labels=top.labels if top else None, early=self.first.maybe_text("early"),
-            early_status=_status(self.first, "early_status"),
+            labels=top.labels if top else None, early=early, early_status=_status(self.first, "early_status"),
+            family=self.family, top_writes=rows_on[top.id] if top else 0,
+            early_writes=rows_on[early] if early is not None else None,
         )  # fmt: skip
         return Batch(
             None, thread, new_checkpoints=rows, new_writes=tasks, labels=tuple(self._labels.values()),

@@ -43,7 +43,7 @@ for _ = 1, next_number() do
   redis.call('HDEL', thread, field)
   remove_from_order(field)
 end
-size = (tonumber(size) or 0) + tonumber(grown)
+size = (size and tonumber(size:match('^[^:]*')) or 0) + tonumber(grown)
 for _ = 1, next_number() do
   local field = next_arg()
   size = size - redis.call('HSTRLEN', thread, field)
@@ -51,7 +51,7 @@ for _ = 1, next_number() do
 end
 
 -- Each call is sent to the replicas separately, so a few calls with many values are better than many calls.
-local values, members, changed = {'v', version, 'r', row, 'b', string.format('%.0f', size)}, {}, {}
+local values, members, changed = {'v', version, 'r', row, 'b', string.format('%.0f:%.0f', size, size)}, {}, {}
 for pass = 1, 2 do
   for _ = 1, next_number() do
     local field = next_arg()

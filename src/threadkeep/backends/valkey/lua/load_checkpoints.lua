@@ -27,16 +27,18 @@ local function want(lane, n)
   fields[#fields + 1] = field
 end
 
-for n = known and names or 0, leading_numbers(row)[1] - 1 do want(0, n) end
+-- A thread has few names, and a row refers to one shape and to few range lists. A damaged row may name billions.
+local MAX_SHARED = 100000
+for n = known and names or 0, math.min(leading_numbers(row)[1], MAX_SHARED) - 1 do want(0, n) end
 
 local found, ranges = {}, {}
 local function follow(refs, first, items)
   for i = first, #refs, 3 do
     local lane, start, length = refs[i], refs[i + 1], refs[i + 2]
-    if lane == 1 or lane == 2 then
+    if lane > 2 then
+      if items then ranges[#ranges + 1] = {lane, start, length} end
+    elseif length <= MAX_SHARED then
       for n = start, start + length - 1 do want(lane, n) end
-    elseif items then
-      ranges[#ranges + 1] = {lane, start, length}
     end
   end
 end

@@ -1,6 +1,6 @@
 -- Functions that all scripts share; this file is put before each of them.
 -- KEYS of a script that changes a thread: thread, order, updated, created, bytes, ids, greatest, runs, greatest ids.
--- A thread is a hash: v (epoch:rev), r (its row), b (bytes), i… (items), c… and w… (rows of checkpoints and writes).
+-- A thread is a hash: v (epoch:rev), r (its row), b (bytes, twice), i… (items), c… and w… (rows of checkpoints and writes).
 -- Its order is a sorted set of members: c… and h… (visible and hidden checkpoints), w… (writes), u… (runs).
 local position = 0
 

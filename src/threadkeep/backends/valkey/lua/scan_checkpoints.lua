@@ -1,10 +1,12 @@
--- Returns the checkpoints of a thread, greatest id first in each namespace: fields, rows and labels.
+-- Returns the checkpoints of a thread, greatest id first in each namespace: fields, rows and labels. Also returns the
+-- thread's row.
 -- ARGV: the prefix of one namespace's members (empty: all namespaces), the upper bound of ids (empty: none), limit,
 -- hidden (1: hidden checkpoints too).
 local thread, order = KEYS[1], KEYS[2]
 local prefix, below, limit, hidden = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-if redis.call('HEXISTS', thread, 'v') == 0 then return {{}, {}, {}} end
+local version, row = unpack(redis.call('HMGET', thread, 'v', 'r'))
+if not version then return {{}, {}, {}, ''} end
 local fields = {}
 local function add(start)
   local high = below == '' and start .. '\255' or start .. below
@@ -38,4 +40,4 @@ for i = 1, #fields do  -- a damaged row may lack its numbers, or be gone
   rows[i] = rows[i] or ''
   labels[i] = 'i2:' .. (rows[i]:match('^%d+') or '')
 end
-return {fields, rows, fetch(thread, labels)}
+return {fields, rows, fetch(thread, labels), row or ''}

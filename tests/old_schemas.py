@@ -1,0 +1,52 @@
+"""Lets today's code write into a database of an older schema, so that a test can migrate it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from urllib.parse import parse_qs, urlsplit
+
+import apsw
+import psycopg
+import pytest
+
+from threadkeep.backends.sql.blocks import read_blocks
+
+_TICKS = 3
+"""The schema version in which PostgreSQL's column `tick` replaced `hour`."""
+
+
+@contextmanager
+def todays_columns(url: str, version: int) -> Iterator[None]:
+    """Give `tk_threads` the columns that came after a schema version, and take them away again.
+
+    Threads that are created meanwhile have no family, as before there were families.
+    """
+    is_postgres = url.startswith("postgres")
+    blocks = read_blocks("postgres/blocks.sql" if is_postgres else "sqlite/blocks.sql")
+    later = {name: sql for name, sql in blocks.items() if re.fullmatch(r"schema-\d+", name) and int(name[7:]) > version}
+    added = re.findall(r"ALTER TABLE tk_threads ADD COLUMN (?!tick)(\w+) ([^;]+);", "\n".join(later.values()))
+    renamed = [("hour", "tick")] if is_postgres and version < _TICKS else []
+    for column, rest in added:
+        _execute(url, f"ALTER TABLE tk_threads ADD COLUMN {column} {rest}")
+    for old, new in renamed:
+        _execute(url, f"ALTER TABLE tk_threads RENAME COLUMN {old} TO {new}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("threadkeep.engine.commit.new_family", lambda _: 0)
+        yield
+    for old, new in renamed:
+        _execute(url, f"ALTER TABLE tk_threads RENAME COLUMN {new} TO {old}")
+    for column, _ in added:
+        _execute(url, f"ALTER TABLE tk_threads DROP COLUMN {column}")
+
+
+def _execute(url: str, sql: str) -> None:
+    if url.startswith("sqlite"):
+        with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as file:
+            file.set_busy_timeout(10_000)
+            file.execute(sql)
+        return
+    schema = parse_qs(urlsplit(url).query)["schema"][0]
+    with psycopg.connect(url.partition("?")[0], autocommit=True, options=f"-csearch_path={schema}") as connection:
+        connection.execute(sql)
