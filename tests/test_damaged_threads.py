@@ -204,6 +204,8 @@ def test_a_missing_newest_checkpoint_is_not_replaced_by_an_older_one(
     for id in (None, "00000002"):
         with pytest.raises(Corrupt, match="'00000002' of thread 't' is missing although"):
             keep.checkpointer.get_tuple(config("t", id))
+        with pytest.raises(Corrupt, match="'00000002' of thread 't' is missing although"):
+            keep.checkpointer.get_delta_channel_history(config=config("t", id), channels=["log"])
     assert values_of(keep.checkpointer, "t", "00000001")
     assert {"counter", "catalogue"} <= {problem.problem for problem in keep.verify().problems}
 

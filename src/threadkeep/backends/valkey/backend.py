@@ -62,11 +62,13 @@ class ValkeyBackend:
         """Execute one request. Raise Corrupt if a row cannot be read."""
         try:
             return self._handlers[type(request)](executor, request)
-        except (IndexError, KeyError, AttributeError, TypeError, ValueError, Corrupt) as error:
+        except (IndexError, KeyError, AttributeError, TypeError, ValueError, OverflowError, Corrupt) as error:
             if isinstance(error, Corrupt) and type(request) in self._memory_requests:
                 raise  # it names the memory
             key = getattr(request, "key", None)
             owner = f"thread {key.id!r}" if isinstance(key, ThreadKey) else "a thread or a memory"
+            if isinstance(error, Corrupt) and owner in str(error):
+                raise
             raise Corrupt(f"a row of {owner} cannot be read: {error!r}") from error
 
     def thread_keys(self, key: ThreadKey) -> ThreadKeys:

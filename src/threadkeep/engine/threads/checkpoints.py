@@ -90,11 +90,11 @@ async def load_checkpoints(
     loaded = await LoadCheckpoints(key, wanted, head.cached_items() if head else None)
     if head is not None and not heads.is_current(head):
         head, loaded = None, await LoadCheckpoints(key, wanted)
-    _check_newest(key, wanted, loaded)
+    check_newest(key, wanted, loaded)
     return heads.head_from(key, loaded, head), loaded
 
 
-def _check_newest(key: ThreadKey, wanted: tuple[CheckpointRef, ...], loaded: LoadedRows) -> None:
+def check_newest(key: ThreadKey, wanted: tuple[CheckpointRef, ...], loaded: LoadedRows) -> None:
     """Raise Corrupt if the newest root checkpoint, or a row of its writes, is missing although the thread's row has it.
 
     Older checkpoints and those of subgraphs are not counted one by one: `verify` finds what is missing there.

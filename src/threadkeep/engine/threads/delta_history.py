@@ -9,8 +9,8 @@ from threadkeep.engine.commit import fill_cache, read_consistently
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.records import CheckpointRecord, Slot, TaskWrites
-from threadkeep.engine.requests import LoadAncestors, LoadedRows
-from threadkeep.engine.threads.checkpoints import decode_value, decode_writes, get
+from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadAncestors, LoadedRows
+from threadkeep.engine.threads.checkpoints import check_newest, decode_value, decode_writes, get
 from threadkeep.engine.threads.heads import Head, Heads
 
 _NEAR, _ALL = 64, 1 << 31
@@ -62,6 +62,8 @@ async def _load_ancestors(
     while True:
         old = heads.get(key)
         loaded = await LoadAncestors(key, ns, id, limit)
+        first = loaded.checkpoints[:1] or (CheckpointRows(None, ()),)
+        check_newest(key, (CheckpointRef(ns, id),), LoadedRows(loaded.thread, first))
         head = heads.head_from(key, loaded, old if old and old.has_epoch_of(loaded.thread) else None)
         ancestors, without_value = _walk(head, loaded, channels)
         if not without_value or len(loaded.checkpoints) < limit:
