@@ -21,11 +21,10 @@ from memory_batches import location
 from rich_threads import config, write_cube_thread, write_thread
 from test_postgres import schema_of
 from test_store_opening import version
-from threadkeep.backends.postgres import setup as postgres_setup
 from threadkeep.backends.sql.blocks import read_blocks
-from threadkeep.backends.sqlite import setup as sqlite_setup
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
+from threadkeep.errors import SchemaTooOld
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reference/sql-views.md"
 WHO, NODES, CHANNELS, AGAINST, LARGEST, BRANCHES = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
@@ -198,15 +197,15 @@ def test_no_id_makes_a_view_fail(tables_url: str) -> None:
 def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
     tables_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readable = (sqlite_setup if tables_url.startswith("sqlite") else postgres_setup).READABLE
+    before_views = 3
     with monkeypatch.context() as patch:
-        patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", readable)
+        patch.setattr("threadkeep.engine.schema_versions.SCHEMA_VERSION", before_views)
         with threadkeep.open(tables_url) as keep:
             write_thread(keep, "thread_001")
-    with threadkeep.open(tables_url, read_only=True) as keep:
-        reported = keep.sizes(thread_id="thread_001")
-        assert keep.stats().threads == 1
-    assert version(tables_url) == readable
+            reported = keep.sizes(thread_id="thread_001")
+    with threadkeep.open(tables_url, read_only=True) as keep, pytest.raises(SchemaTooOld, match="old schema version 3"):
+        keep.stats()
+    assert version(tables_url) == before_views
     with threadkeep.open(tables_url) as keep:
         keep.setup()
         assert keep.sizes(thread_id="thread_001") == reported

@@ -215,7 +215,10 @@ def test_a_sweep_leaves_what_was_renewed_while_it_waited(rivals: Rivals, saved: 
     rivals.one.put(HOME, "k", {"text": "apple"}, ttl=0.0001)
     time.sleep(0.01)
     holder = psycopg.connect(rivals.url.partition("?")[0])
-    change = "expires = expires + 1000000000" if saved == "by a read" else "expires = NULL, ttl = NULL"
+    change = {
+        "by a read": "expires = expires + 1000000000, times = times + 1000000000",
+        "by a put": "expires = NULL, ttl = NULL, checksum = NULL, times = NULL",
+    }[saved]
     holder.execute(f"UPDATE {rivals.name}.tk_memories SET {change} WHERE key = 'k'".encode())
     swept: list[int] = []
     rivals.go(lambda: swept.append(rivals.keeps[1].sweep().memories))
