@@ -53,6 +53,7 @@ ON_THE_CLUSTER = {
     "test_agreement.py", "test_audit.py", "test_cli.py", "test_conformance.py", "test_cube_conformance.py",
     "test_damaged_memories.py", "test_doctor.py", "test_repair.py", "test_store_agreement.py", "test_store_conformance.py", "test_valkey.py",
     "test_verify.py",
+    "test_erase.py",
 }  # fmt: skip
 EVERYTHING = os.environ.get("THREADKEEP_EVERYTHING") == "1"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import apsw
 import pytest
@@ -140,9 +140,10 @@ def _everything(url: str) -> bytes:
         tables = execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()", {})
         rows = [row for (table,) in tables for row in execute(f"SELECT * FROM {table}", {})]
         return b" ".join(_as_bytes(value) for row in rows for value in row)
-    parts = urlsplit(url)
-    server: Any = RedisCluster(host=parts.hostname, port=parts.port)
-    prefix = parse_qs(parts.query)["prefix"][0]
+    hosts, _, query = url.partition("://")[2].partition("/?")
+    host, _, port = hosts.split(",")[0].partition(":")
+    server: Any = RedisCluster(host=host, port=int(port))
+    prefix = parse_qs(query)["prefix"][0]
     read = {b"hash": server.hgetall, b"zset": lambda key: server.zrange(key, 0, -1), b"string": server.get}
     keys = list(server.scan_iter(f"{prefix}*", target_nodes=RedisCluster.PRIMARIES))
     return b" ".join(key + _plain(read[server.type(key)](key)) for key in keys)

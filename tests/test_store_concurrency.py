@@ -230,6 +230,18 @@ def test_a_sweep_leaves_what_was_renewed_while_it_waited(rivals: Rivals, saved: 
     check_vectors(rivals.url, rivals.one)
 
 
+def test_an_erase_leaves_a_partition_whose_vectors_are_being_stored(rivals: Rivals) -> None:
+    rivals.one.delete(HOME, "always")
+    with psycopg.connect(rivals.url.partition("?")[0]) as holder:
+        holder.execute(f"UPDATE {rivals.name}.tk_parts SET seq = seq + 1".encode())
+        rivals.go(lambda: rivals.keeps[1].erase(namespace=("nobody",)))
+    rivals.finish()
+    count = f"SELECT count(*) FROM {rivals.name}.tk_parts"
+    assert postgres_servers.shared().execute(count) == [(1,)]
+    rivals.keeps[1].erase(namespace=("nobody",))
+    assert postgres_servers.shared().execute(count) == [(0,)]
+
+
 def test_batches_that_lock_in_opposite_orders_all_succeed(rivals: Rivals) -> None:
     """Two batches with the same keys and partitions in opposite orders."""
     places = [((f"part {n}",), f"k{n}") for n in range(6)]

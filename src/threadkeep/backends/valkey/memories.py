@@ -324,7 +324,7 @@ class ValkeyMemories:
             since = request.since.get(part.first, NO_VECTORS)
             if version != since:
                 found.append(self._partition_changes(executor, part, version, since))
-        return tuple(found)
+        return (*found, *request.deleted_partitions({part.first for part in parts}))
 
     def _partition_changes(
         self, executor: CallExecutor, part: PartitionKeys, version: tuple[int, int], since: tuple[int, int]
