@@ -54,6 +54,7 @@ ON_THE_CLUSTER = {
     "test_damaged_memories.py", "test_damaged_threads.py", "test_doctor.py", "test_repair.py", "test_store_agreement.py",
     "test_store_conformance.py", "test_valkey.py",
     "test_verify.py",
+    "test_erase.py",
 }  # fmt: skip
 EVERYTHING = os.environ.get("THREADKEEP_EVERYTHING") == "1"
 

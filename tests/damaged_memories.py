@@ -162,7 +162,7 @@ def _on_valkey(url: str, key: MemoryKey) -> dict[str, Damage]:
     host, _, port = hosts.split(",")[0].partition(":")
     client: Any = RedisCluster(startup_nodes=[ClusterNode(host, int(port))])
     stored = ValkeyMemories(to_bytes(parse_qs(query)["prefix"][0]))
-    memories, expiry, namespaces, times, vectors, changes, _ = stored._part("", key.namespace[0]).keys
+    memories, expiry, namespaces, times, vectors, changes, *_ = stored._part("", key.namespace[0]).keys
     number = number_text(memory_number("", key))
 
     @contextmanager

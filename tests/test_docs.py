@@ -309,10 +309,6 @@ SCHEMA = {
     name: [*COLUMN.findall(body), *(column for table, column in ADDED_COLUMN.findall(MIGRATIONS) if table == name)]
     for name, body in TABLE.findall(MIGRATIONS)
 }
-for block, sql in read_blocks("sql/common.sql", "sqlite/blocks.sql").items():
-    if block.startswith("schema-"):
-        for name, column in re.findall(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", sql):
-            SCHEMA[name].append(column)
 
 
 @pytest.mark.parametrize("table", SCHEMA)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import apsw
 import pytest
 from cubeloop.providers.base import TextContent, UserMessage
+from redis.cluster import RedisCluster
 
 import threadkeep
 from checkpoint_chains import Chain
+from damaged_memories import damages, sql_executor
 from threadkeep.cli.app import run
+from threadkeep.engine.memories.namespaces import MemoryKey, memory_number
 
 SECRET = "zanzibarine"
 OTHER = "ordinary"
@@ -103,8 +107,133 @@ def test_no_table_and_no_word_list_has_a_trace(file: Path) -> None:
         ]
         for table in words:
             connection.execute(f"CREATE VIRTUAL TABLE temp.terms_{table} USING fts5vocab(main, {table}, instance)")
-            assert SECRET not in {term for (term,) in connection.execute(f"SELECT term FROM temp.terms_{table}")}
+            terms = [str(term) for (term,) in connection.execute(f"SELECT term FROM temp.terms_{table}")]
+            assert {term[:-1] for term in terms} == {OTHER, "likes", *map(str, range(30))}  # each with a mark
     assert words
+
+
+def test_the_word_that_merges_the_index_is_not_found(file: Path) -> None:
+    with threadkeep.open(f"sqlite:///{file}") as keep:
+        erase(keep)
+        assert {item.score for item in keep.store.search((), query="threadkeep", limit=100)} == {None}
+        assert keep.verify().problems == []
+
+
+def test_no_row_and_no_key_has_a_trace(lasting_url: str) -> None:
+    with threadkeep.open(lasting_url, index=_EMBED) as keep:
+        fill(keep)
+        assert SECRET.encode() in _everything(lasting_url)
+        erase(keep)
+        left = _everything(lasting_url)
+        assert SECRET.encode() not in left
+        assert OTHER.encode() in left
+        assert keep.verify().problems == []
+
+
+def _everything(url: str) -> bytes:
+    """Return a file, or what the tables of a schema contain, or the keys below a prefix with what they contain."""
+    if url.startswith("sqlite"):
+        file = Path(url.removeprefix("sqlite:///"))
+        return b"".join(path.read_bytes() for path in file.parent.glob(f"{file.name}*"))
+    if url.startswith("postgres"):
+        execute = sql_executor(url)
+        tables = execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()", {})
+        rows = [row for (table,) in tables for row in execute(f"SELECT * FROM {table}", {})]
+        return b" ".join(_as_bytes(value) for row in rows for value in row)
+    hosts, _, query = url.partition("://")[2].partition("/?")
+    host, _, port = hosts.split(",")[0].partition(":")
+    server: Any = RedisCluster(host=host, port=int(port))
+    prefix = parse_qs(query)["prefix"][0]
+    read = {b"hash": server.hgetall, b"zset": lambda key: server.zrange(key, 0, -1), b"string": server.get}
+    keys = list(server.scan_iter(f"{prefix}*", target_nodes=RedisCluster.PRIMARIES))
+    return b" ".join(key + _plain(read[server.type(key)](key)) for key in keys)
+
+
+def _plain(value: Any) -> bytes:
+    if isinstance(value, dict):
+        return b" ".join(each for pair in value.items() for each in pair)
+    return b" ".join(value) if isinstance(value, list) else bytes(value)
+
+
+UP_AND_DOWN: Any = {
+    "dims": 2, "embed": lambda texts: [[1.0, 0.0] if text == "up" else [0.0, 1.0] for text in texts],
+    "fields": ["one", "other"], "search": "vector",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("looks", [False, True], ids=["unseen", "seen empty"])
+@pytest.mark.parametrize("prefix", [("u1",), ()], ids=["one partition", "all"])
+def test_a_partition_that_is_filled_again_is_not_taken_for_the_erased_one(
+    fresh_url: Callable[[], str], prefix: tuple[str, ...], looks: bool
+) -> None:
+    url = fresh_url()
+    with ExitStack() as stack:
+        reader = stack.enter_context(threadkeep.open(url, index=UP_AND_DOWN))
+        is_memory = url.startswith("memory")
+        writer = reader if is_memory else stack.enter_context(threadkeep.open(url, index=UP_AND_DOWN))
+
+        def scores(query: str) -> dict[str, float]:
+            found = reader.store.search(prefix, query=query, limit=100)
+            return {item.key: round(item.score or 0, 3) for item in found}
+
+        for key in "abc":
+            writer.store.put(("u1", "x"), key, {"one": "up", "other": "down"})
+        assert scores("up") == {"a": 1, "b": 1, "c": 1}
+        assert writer.erase(namespace=("u1",)).memories == 3
+        assert not looks or scores("up") == {}
+        for key in "abd":  # as many changes as before
+            writer.store.put(("u1", "x"), key, {"one": "down"})
+        assert scores("up") == {"a": 0, "b": 0, "d": 0}
+        assert scores("down") == {"a": 1, "b": 1, "d": 1}
+        writer.store.delete(("u1", "x"), "a")
+        assert scores("down") == {"b": 1, "d": 1}
+        assert writer.verify().problems == []
+
+
+@pytest.mark.parametrize("what", ["value", "created"])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_damaged_memory_is_erased_with_its_namespace(fresh_url: Callable[[], str], what: str, dry_run: bool) -> None:
+    with threadkeep.open(url := fresh_url(), index=UP_AND_DOWN) as keep:
+        for key in "abc":
+            keep.store.put(("u1", "x"), key, {"one": "up", "other": "down"}, ttl=60)
+        keep.store.put(("u2",), "kept", {"one": "up"})
+        ways = damages(keep, url, MemoryKey(("u1", "x"), "b"))
+        names = {f"row.{what} 0", f"tk_memories.{what} 0", f"memory {what}"}
+        ways[next(name for name in ways if name in names)]().__enter__()
+        with pytest.raises(threadkeep.errors.Corrupt):
+            keep.store.search(("u1",))
+        receipt = keep.erase(namespace=("u1",), dry_run=dry_run)
+        assert receipt.ok
+        assert receipt.namespaces == (threadkeep.ErasedNamespace(("u1", "x"), 3),)
+        assert [item.key for item in keep.store.search(("u2",))] == ["kept"]
+        if not dry_run:
+            assert keep.store.search(("u1",)) == []
+            assert keep.verify().problems == []
+
+
+def test_a_memory_whose_key_cannot_be_read_is_skipped_and_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with threadkeep.open(url) as keep:
+        for key in "abc":
+            keep.store.put(("u1",), key, {"x": 1})
+        sql_executor(url)("UPDATE tk_memories SET key = x'ff' WHERE key = x'62'", {})
+        number = memory_number("", MemoryKey(("u1",), "b"))
+        receipt = keep.erase(namespace=("u1",))
+        assert (receipt.memories, receipt.ok) == (2, False)
+        assert [each for each in receipt.skipped if str(number) in each] == list(receipt.skipped) != []
+        with pytest.raises(threadkeep.errors.Corrupt, match=str(number)):
+            keep.delete_memories(("u1",))
+    assert run(["erase", "--url", url, "--namespace", "u1", "--yes"]) == 1
+
+
+def test_a_damaged_memory_is_deleted_by_its_key(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with threadkeep.open(url) as keep:
+        keep.store.put(("u1",), "a", {"x": 1})
+        sql_executor(url)("UPDATE tk_memories SET created = 1", {})
+        assert keep.delete_memories(("u1",), key="a", dry_run=True) == 1
+        assert keep.delete_memories(("u1",), key="a") == 1
+        assert keep.delete_memories(("u1",), key="a") == 0
 
 
 def _rows(file: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -157,6 +157,7 @@ def test_a_module_imports_only_what_its_layer_may() -> None:
 PARTS_OF_ENGINE = {
     "identity": "",
     "when": "",
+    "schema_versions": "",
     "log": "identity",
     "requests": "identity log",
     "commit": "identity log requests threads",

@@ -665,7 +665,7 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     with threadkeep.open(url_of(path)) as keep:
         Chain(keep.checkpointer).put(HELLO)
     database = apsw.Connection(str(path))
-    database.execute("UPDATE tk_schema SET version = 999")
+    database.execute("UPDATE tk_schema SET version = 999, readable = 999, writable = 999")
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     database.close()
     before = path.read_bytes()
@@ -681,7 +681,7 @@ async def test_a_newer_schema_is_refused_by_async_verbs_too(tmp_path: Path) -> N
         with threadkeep.open(url_of(tmp_path / "agent.db")) as keep:
             keep.setup()
         database = apsw.Connection(str(tmp_path / "agent.db"))
-        database.execute("UPDATE tk_schema SET version = 999")
+        database.execute("UPDATE tk_schema SET version = 999, readable = 999, writable = 999")
         database.close()
         return url_of(tmp_path / "agent.db")
 

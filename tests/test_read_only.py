@@ -112,7 +112,9 @@ def test_a_newer_schema_is_refused_by_readers_too(tmp_path: Path) -> None:
 
     with threadkeep.open(f"sqlite:///{tmp_path / 'a.db'}") as keep:
         keep.setup()
-    apsw.Connection(str(tmp_path / "a.db")).execute("UPDATE tk_schema SET version = 999")
+    apsw.Connection(str(tmp_path / "a.db")).execute(
+        "UPDATE tk_schema SET version = 999, readable = 999, writable = 999"
+    )
     url = postgres_servers.fresh_schema(postgres_servers.shared())
     with threadkeep.open(url) as keep:
         keep.setup()

@@ -76,6 +76,7 @@ class Counting:
 @pytest.fixture(scope="module")
 def database() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
+    connection.execute(SqliteDialect().sql["schema-table"])
     for version in range(1, SCHEMA_VERSION + 1):
         connection.execute(SqliteDialect().sql[f"schema-{version}"])
     return connection

@@ -25,7 +25,7 @@ from test_store_opening import version
 from threadkeep.backends.sql.blocks import read_blocks
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
-from threadkeep.errors import Unavailable
+from threadkeep.errors import SchemaTooOld
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reference/sql-views.md"
 WHO, NODES, CHANNELS, AGAINST, LARGEST, BRANCHES = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
@@ -206,7 +206,7 @@ def test_an_older_database_gets_the_views_when_it_is_opened_to_be_written(
             with todays_columns(tables_url, before_views):
                 write_thread(keep, "thread_001")
                 reported = keep.sizes(thread_id="thread_001")
-    with threadkeep.open(tables_url, read_only=True) as keep, pytest.raises(Unavailable, match="old schema version 3"):
+    with threadkeep.open(tables_url, read_only=True) as keep, pytest.raises(SchemaTooOld, match="old schema version 3"):
         keep.stats()
     assert version(tables_url) == before_views
     with threadkeep.open(tables_url) as keep:

@@ -215,7 +215,10 @@ def test_a_sweep_leaves_what_was_renewed_while_it_waited(rivals: Rivals, saved: 
     rivals.one.put(HOME, "k", {"text": "apple"}, ttl=0.0001)
     time.sleep(0.01)
     holder = psycopg.connect(rivals.url.partition("?")[0])
-    change = "expires = expires + 1000000000" if saved == "by a read" else "expires = NULL, ttl = NULL"
+    change = {
+        "by a read": "expires = expires + 1000000000, times = times + 1000000000",
+        "by a put": "expires = NULL, ttl = NULL, checksum = NULL, times = NULL",
+    }[saved]
     holder.execute(f"UPDATE {rivals.name}.tk_memories SET {change} WHERE key = 'k'".encode())
     swept: list[int] = []
     rivals.go(lambda: swept.append(rivals.keeps[1].sweep().memories))
@@ -225,6 +228,18 @@ def test_a_sweep_leaves_what_was_renewed_while_it_waited(rivals: Rivals, saved: 
     assert swept == [0]
     assert rivals.one.get(HOME, "k", refresh_ttl=False) is not None
     check_vectors(rivals.url, rivals.one)
+
+
+def test_an_erase_leaves_a_partition_whose_vectors_are_being_stored(rivals: Rivals) -> None:
+    rivals.one.delete(HOME, "always")
+    with psycopg.connect(rivals.url.partition("?")[0]) as holder:
+        holder.execute(f"UPDATE {rivals.name}.tk_parts SET seq = seq + 1".encode())
+        rivals.go(lambda: rivals.keeps[1].erase(namespace=("nobody",)))
+    rivals.finish()
+    count = f"SELECT count(*) FROM {rivals.name}.tk_parts"
+    assert postgres_servers.shared().execute(count) == [(1,)]
+    rivals.keeps[1].erase(namespace=("nobody",))
+    assert postgres_servers.shared().execute(count) == [(0,)]
 
 
 def test_batches_that_lock_in_opposite_orders_all_succeed(rivals: Rivals) -> None:

@@ -30,7 +30,7 @@ from threadkeep.conformance.store.embedder import DIMS, embed
 from threadkeep.engine.memories.namespaces import MemoryKey, encode
 from threadkeep.engine.memories.words import words
 from threadkeep.engine.schema_versions import SCHEMA_VERSION
-from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, Unavailable
+from threadkeep.errors import Closed, ReadOnly, SchemaTooNew, SchemaTooOld, Unavailable
 
 MINUTE = 60_000_000
 SOON = 0.0005
@@ -534,8 +534,8 @@ def test_an_older_database_is_upgraded_by_many_processes_at_once(old_url: str) -
     assert version(old_url) == SCHEMA_VERSION
 
 
-def test_an_older_database_that_may_only_be_read_is_unavailable_and_left_alone(old_url: str) -> None:
-    with threadkeep.open(old_url, read_only=True) as keep, pytest.raises(Unavailable, match="read_only"):
+def test_an_older_database_that_may_only_be_read_is_refused_and_left_alone(old_url: str) -> None:
+    with threadkeep.open(old_url, read_only=True) as keep, pytest.raises(SchemaTooOld, match="threadkeep migrate"):
         keep.store.get(HOME, "k")
     assert version(old_url) == 1
 

@@ -42,7 +42,8 @@ def erase(
     """Erase threads and memories, and what they left in the storage's files. Print a receipt.
 
     Threads are selected by id, and by --prefix and --metadata together; memories by --namespace. Exit code 1 if a
-    damaged thread is skipped, or if another connection keeps bytes in a SQLite file: the receipt says what to do.
+    damaged thread or memory is skipped, or if another connection keeps bytes in a SQLite file: the receipt says what
+    to do.
     """
     with open_keep(url, tenant, read_only=dry_run) as keep:
         run = partial(
@@ -95,4 +96,4 @@ def _receipt_lines(receipt: EraseReceipt) -> Iterator[RenderableType]:
     if receipt.files_clean is not None:
         yield "no byte of it is left in the storage's files" if receipt.files_clean else "the files are NOT clean yet"
     yield from (f"remains: {each}" for each in receipt.remains)
-    yield from skipped_lines(receipt.skipped)
+    yield from skipped_lines(receipt.skipped, what="damaged")

@@ -131,9 +131,9 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def skipped_lines(skipped: Iterable[str]) -> Iterator[Text]:
-    """Return a line for each damaged thread that a command skipped."""
-    return (Text(one_line(f"skipped damaged thread {id}: see threadkeep verify"), "yellow") for id in skipped)
+def skipped_lines(skipped: Iterable[str], what: str = "damaged thread") -> Iterator[Text]:
+    """Return a line for each damaged thread, or what else it is, that a command skipped."""
+    return (Text(one_line(f"skipped {what} {id}: see threadkeep verify"), "yellow") for id in skipped)
 
 
 def damaged_lines(damaged: Iterable[str]) -> Iterator[Text]:

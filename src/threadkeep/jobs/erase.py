@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadkeep.clock import now_us
-from threadkeep.engine.health.requests import CleanFiles, FilesState
+from threadkeep.engine.health.requests import CleanFiles, FilesState, InspectMemories, StoredMemory
 from threadkeep.engine.identity import CUBE, GRAPH, as_id, as_kind
-from threadkeep.engine.memories.namespaces import MemoryKey, Namespace
+from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, memory_number
 from threadkeep.engine.memories.requests import GetMemories, ListMemories, WriteMemories
 from threadkeep.engine.threads import catalogue, prune
 from threadkeep.engine.threads.matching import MatchedThread
 from threadkeep.engine.threads.metadata import ANY, as_filter, as_match
+from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import MatchedThreads, match_threads
 from threadkeep.plan import send
 from threadkeep.session import Session
@@ -41,7 +42,7 @@ class EraseReceipt:
 
     `files_clean` says whether the storage's files contain no byte of it any more: always True in memory, True or False
     on SQLite, None on servers. `remains` says what may be left where, and how to remove it. `skipped` lists damaged
-    threads of which it is not known whether they match, `missing` ids that do not exist.
+    threads and memories of which it is not known whether they match, `missing` ids that do not exist.
     """
 
     erased_at: str
@@ -144,9 +145,11 @@ def _erase(
         key = session.key(thread.kind, thread.id)
         yield from change(key, partial(prune.delete, session.heads, key))
         yield Progress(done, len(threads), thread.id)
-    counts = Counter[Namespace]()
+    counts, skipped = Counter[Namespace](), list(found.skipped)
     for namespace in namespaces:
-        counts += yield from _erase_memories(session, namespace, dry_run=dry_run)
+        erased = yield from _erase_memories(session, namespace, dry_run=dry_run)
+        counts += erased.counts
+        skipped += [name for name in erased.skipped if name not in skipped]
     files = FilesState(None) if dry_run else (yield from change(None, partial(send, CleanFiles())))
     return EraseReceipt(
         erased_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -159,7 +162,7 @@ def _erase(
         bytes=sum(thread.bytes for thread in threads),
         files_clean=files.clean,
         remains=files.remains,
-        skipped=tuple(found.skipped),
+        skipped=tuple(skipped),
         missing=tuple(missing),
     )
 
@@ -169,29 +172,82 @@ def delete_memories(
 ) -> Work[int]:
     """Delete the memories of a namespace and of those below it, or only the one with `key` in the namespace itself.
 
-    Expired memories that were not swept count too. Return how many there were. Raise ValueError if the namespace is
-    empty. Two round trips for each 1,000.
+    Expired memories that were not swept count too, and damaged ones. Return how many there were. Raise ValueError if
+    the namespace is empty, and Corrupt, after deleting the others, if the keys of some cannot be read. Two round trips
+    for each 1,000.
     """
     where = _as_namespaces([namespace])[0]
     if key is None:
-        return (yield from _erase_memories(session, where, dry_run=dry_run)).total()
+        erased = yield from _erase_memories(session, where, dry_run=dry_run)
+        if erased.skipped:
+            raise Corrupt(f"not deleted, since it is not known where they belong: {'; '.join(erased.skipped)}")
+        return erased.counts.total()
     wanted = MemoryKey(where, as_id(key, "key"))
-    (found,) = yield from read(partial(send, GetMemories(session.tenant, (wanted,), _NOTHING_EXPIRED)))
-    if found is not None and not dry_run:
-        yield from change(None, partial(send, WriteMemories(session.tenant, (), (wanted,), now_us())))
-    return int(found is not None)
+    try:
+        (found,) = yield from read(partial(send, GetMemories(session.tenant, (wanted,), _NOTHING_EXPIRED)))
+        exists = found is not None
+    except Corrupt:
+        exists = True
+    if exists and not dry_run:
+        yield from _delete(session, [wanted])
+    return int(exists)
 
 
-def _erase_memories(session: Session, namespace: Namespace, *, dry_run: bool) -> Work[Counter[Namespace]]:
-    """Erase the memories below a namespace, expired ones too, a page at a time. Return their numbers by namespace."""
-    counts, offset = Counter[Namespace](), 0
+class _ErasedMemories(NamedTuple):
+    """The numbers of erased memories by namespace, and the names of those of which the namespace is not known."""
+
+    counts: Counter[Namespace]
+    skipped: list[str]
+
+
+def _erase_memories(session: Session, namespace: Namespace, *, dry_run: bool) -> Work[_ErasedMemories]:
+    """Erase the memories below a namespace, expired and damaged ones too, a page at a time."""
+    erased = _ErasedMemories(Counter(), [])
+    try:
+        yield from _erase_listed(session, namespace, erased, dry_run=dry_run)
+    except Corrupt:
+        if dry_run:
+            erased.counts.clear()  # what was listed is counted again
+        yield from _erase_inspected(session, namespace, erased, dry_run=dry_run)
+    return erased
+
+
+def _erase_listed(session: Session, namespace: Namespace, erased: _ErasedMemories, *, dry_run: bool) -> Work[None]:
+    """Erase the memories that a list gives. Corrupt if one is damaged."""
+    offset = 0
     while True:
         listing = ListMemories(session.tenant, namespace, _NOTHING_EXPIRED, _PAGE, offset)
         rows = yield from read(partial(send, listing))
-        counts.update(row.namespace for row in rows)
-        if rows and not dry_run:
-            keys = tuple(row.memory_key for row in rows)
-            yield from change(None, partial(send, WriteMemories(session.tenant, (), keys, now_us())))
+        if not dry_run:
+            yield from _delete(session, [row.memory_key for row in rows])
+        erased.counts.update(row.namespace for row in rows)
         if len(rows) < _PAGE:
-            return counts
+            return
         offset += _PAGE if dry_run else 0
+
+
+def _erase_inspected(session: Session, namespace: Namespace, erased: _ErasedMemories, *, dry_run: bool) -> Work[None]:
+    """Look at every memory of the tenant as it is stored, and erase those below a namespace."""
+    after = None
+    while True:
+        page = yield from read(partial(send, InspectMemories(session.tenant, _PAGE, after)))
+        keys = [memory.key for memory in page.memories if memory.key is not None and _is_at_home(session, memory)]
+        keys = [key for key in keys if key.namespace[: len(namespace)] == namespace]
+        if not dry_run:
+            yield from _delete(session, keys)
+        erased.counts.update(key.namespace for key in keys)
+        lost = (memory for memory in page.memories if not _is_at_home(session, memory))
+        erased.skipped.extend(f"memory number {memory.number}: {memory.problems[0]}" for memory in lost)
+        after = page.cursor
+        if after is None:
+            return
+
+
+def _is_at_home(session: Session, memory: StoredMemory) -> bool:
+    """Whether the key of a stored memory can be read and leads to it, so that its namespace is known."""
+    return memory.key is not None and memory.number == memory_number(session.tenant, memory.key)
+
+
+def _delete(session: Session, keys: Sequence[MemoryKey]) -> Work[None]:
+    if keys:
+        yield from change(None, partial(send, WriteMemories(session.tenant, (), tuple(keys), now_us())))

@@ -215,13 +215,12 @@ class PostgresServer:
             return self._create_vector_index(request)
         if isinstance(request, CompactStorage):
             return self._compact()
-        if isinstance(request, CleanFiles):
-            return FilesState(clean=None, remains=postgres_health.REMAINS)
-        return self._run(
+        reply = self._run(
             lambda cursor: cursor.transaction(BEGIN_WRITE, lambda: self._answer_durably(cursor, request)),
             repeatable=request.access.repeatable,
             checked=isinstance(request, Commit),
         )
+        return FilesState(clean=None, remains=postgres_health.REMAINS) if isinstance(request, CleanFiles) else reply
 
     def _answer_durably(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
         if self._synchronous is not None:

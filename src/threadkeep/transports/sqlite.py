@@ -195,13 +195,15 @@ class SqliteFile:
 
     def _write_separately(self, request: Request[Any]) -> Any:
         """Execute one change by itself: the file cannot be rewritten inside a transaction."""
-        if isinstance(request, CompactStorage):
-            with self._busy():
-                return sqlite_health.compact(self._open_writer(), self._path)
-        if isinstance(request, CleanFiles):
-            with self._busy():
-                return sqlite_health.clean_files(self._open_writer())
-        return result(self.write([request])[0])
+        if not isinstance(request, (CompactStorage, CleanFiles)):
+            return result(self.write([request])[0])
+        with self._busy():
+            connection = self._open_writer()
+            delete = partial(self._answer, connection, CleanFiles())
+            delete_partitions = partial(_in_transaction, connection, "BEGIN IMMEDIATE", delete)
+            if isinstance(request, CompactStorage):
+                return sqlite_health.compact(connection, self._path, delete_partitions)
+            return sqlite_health.clean_files(connection, delete_partitions)
 
     def close(self) -> None:
         """Wait for what is under way, at most `timeout` seconds, then close all connections.

@@ -97,12 +97,13 @@ def _file_system(path: Path) -> str | None:
     return max(above, key=lambda mount: len(mount[0]))[1] if above else None
 
 
-def compact(connection: apsw.Connection, path: Path) -> tuple[int, int]:
+def compact(connection: apsw.Connection, path: Path, delete_empty_partitions: Callable[[], None]) -> tuple[int, int]:
     """Merge the full-text index, rewrite the file without free pages, and empty its log. Return bytes before and after.
 
     VACUUM is one transaction. It waits for other readers and writers; if they take too long, nothing has changed.
     """
     before = sum(_file_sizes(path).values())
+    delete_empty_partitions()
     _merge_words(connection)
     connection.execute("PRAGMA optimize").fetchall()
     connection.execute("VACUUM")
@@ -110,12 +111,13 @@ def compact(connection: apsw.Connection, path: Path) -> tuple[int, int]:
     return before, sum(_file_sizes(path).values())
 
 
-def clean_files(connection: apsw.Connection) -> FilesState:
+def clean_files(connection: apsw.Connection, delete_empty_partitions: Callable[[], None]) -> FilesState:
     """Rewrite the file without a byte of what was deleted, and empty its log. Report the step that others prevented.
 
     Planner statistics may contain samples of keys, so they are collected again.
     """
     try:
+        delete_empty_partitions()
         _merge_words(connection)
         if query_number(connection, "SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_stat4'"):
             connection.execute("DELETE FROM sqlite_stat4")

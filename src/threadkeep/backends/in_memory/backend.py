@@ -12,9 +12,7 @@ from typing import Any
 
 from threadkeep.backends.in_memory.memories import InMemoryMemories
 from threadkeep.engine.health.requests import (
-    CleanFiles,
     CompactStorage,
-    FilesState,
     FixedColumns,
     InspectedThread,
     InspectThread,
@@ -103,7 +101,6 @@ class InMemoryBackend:
             InspectThread: self._inspect_thread,
             IntegrityCheck: lambda _: (),
             CompactStorage: lambda _: (0, 0),
-            CleanFiles: lambda _: FilesState(clean=True),
             MeasureStorage: lambda _: None,
             **InMemoryMemories().handlers,
         }

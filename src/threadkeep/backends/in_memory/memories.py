@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from threadkeep.engine.health.requests import InspectMemories, StoredMemory, StoredMemoryPage
+from threadkeep.engine.health.requests import (
+    CleanFiles,
+    FilesState,
+    InspectMemories,
+    StoredMemory,
+    StoredMemoryPage,
+)
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.memories.checksums import (
     StoredVector,
@@ -23,6 +29,7 @@ from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, encode, memory_number
 from threadkeep.engine.memories.plans import ttl_microseconds
 from threadkeep.engine.memories.requests import (
+    NO_VECTORS,
     CountMemories,
     CreateVectorIndex,
     FindExpired,
@@ -63,7 +70,7 @@ class _Tenant:
     numbers: dict[int, MemoryKey] = field(default_factory=dict)
     word_counts: dict[MemoryKey, dict[str, int]] = field(default_factory=dict)
     versions: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By partition: how often its vectors were stored, and how often they were lost."""
+    """By partition: how often its vectors were stored, and how often they were lost, each plus a starting time."""
     stored_at: dict[MemoryKey, int] = field(default_factory=dict)
     """By memory: the first number of its partition's version when its vectors were stored."""
 
@@ -95,6 +102,7 @@ class InMemoryMemories:
             LoadVectorChanges: self._load_vector_changes,
             CreateVectorIndex: lambda _: None,
             InspectMemories: self._inspect_memories,
+            CleanFiles: self._clean_files,
         }
 
     def _of(self, tenant: str) -> _Tenant:
@@ -105,7 +113,7 @@ class InMemoryMemories:
     def _write_memories(self, request: WriteMemories) -> None:
         memories = self._of(request.tenant)
         for key in request.deletes:
-            _delete(memories, request.tenant, key)
+            _delete(memories, request.tenant, key, request.now)
         for memory in request.puts:
             _put(memories, request.tenant, memory, request.now)
 
@@ -128,8 +136,15 @@ class InMemoryMemories:
             if _is_expired(memory.row, request.now) and not _has_damaged_times(memories, key)
         ][: request.limit]
         for each in expired:
-            _delete(*each)
+            _delete(*each, request.now)
         return len(expired)
+
+    def _clean_files(self, _request: CleanFiles) -> FilesState:
+        """Forget the partitions that have no memories. There are no files."""
+        for memories in self._tenants.values():
+            used = {key.namespace[0] for key in memories.rows}
+            memories.versions = {first: version for first, version in memories.versions.items() if first in used}
+        return FilesState(clean=True)
 
     # --- reads
 
@@ -189,11 +204,12 @@ class InMemoryMemories:
 
     def _load_vector_changes(self, request: LoadVectorChanges) -> tuple[PartitionChanges, ...]:
         memories = self._of(request.tenant)
-        return tuple(
-            _partition_changes(memories, request.tenant, first, version, request.since.get(first, (0, 0)))
+        changed = [
+            _partition_changes(memories, request.tenant, first, version, request.since.get(first, NO_VECTORS))
             for first, version in memories.versions.items()
             if request.partition in (None, first) and request.since.get(first) != version
-        )
+        ]
+        return (*changed, *request.deleted_partitions(memories.versions))
 
     def _inspect_memories(self, request: InspectMemories) -> StoredMemoryPage:
         """Return all memories in one page."""
@@ -255,8 +271,8 @@ def _put(memories: _Tenant, tenant: str, memory: NewMemory, now: int) -> None:
     memories.numbers[memory_number(tenant, key)] = key
     _count_words(memories, key, memory.words)
     lost = len(old.vectors) > len(memory.vectors) if old is not None else False
-    _count_changes(memories, key.namespace[0], stored=bool(memory.vectors), lost=lost)
-    memories.stored_at[key] = memories.versions.get(key.namespace[0], (0, 0))[0]
+    _count_changes(memories, key.namespace[0], now, stored=bool(memory.vectors), lost=lost)
+    memories.stored_at[key] = memories.versions.get(key.namespace[0], NO_VECTORS)[0]
 
 
 def _checksums(tenant: str, memory: NewMemory) -> _Checksums:
@@ -276,20 +292,20 @@ def _count_words(memories: _Tenant, key: MemoryKey, words: str) -> None:
         memories.word_counts[key] = unmark(words)
 
 
-def _delete(memories: _Tenant, tenant: str, key: MemoryKey) -> None:
+def _delete(memories: _Tenant, tenant: str, key: MemoryKey, now: int) -> None:
     memory = memories.rows.pop(key, None)
     memories.checksums.pop(key, None)
     memories.numbers.pop(memory_number(tenant, key), None)
     memories.word_counts.pop(key, None)
     memories.stored_at.pop(key, None)
     if memory is not None:
-        _count_changes(memories, key.namespace[0], stored=False, lost=bool(memory.vectors))
+        _count_changes(memories, key.namespace[0], now, stored=False, lost=bool(memory.vectors))
 
 
-def _count_changes(memories: _Tenant, first: str, *, stored: bool, lost: bool) -> None:
-    """Count a change of a partition's vectors."""
+def _count_changes(memories: _Tenant, first: str, now: int, *, stored: bool, lost: bool) -> None:
+    """Count a change of a partition's vectors. A new partition starts at the time."""
     if stored or lost:
-        seq, drops = memories.versions.get(first, (0, 0))
+        seq, drops = memories.versions.get(first, (now, now))
         memories.versions[first] = (seq + stored, drops + lost)
 
 
@@ -301,7 +317,7 @@ def _partition_changes(
     changed = tuple(
         row for key in own if memories.stored_at[key] > since[0] for row in _read_vectors(memories, tenant, key)
     )
-    if version[1] == since[1]:
+    if since == NO_VECTORS or version[1] == since[1]:
         return PartitionChanges(first, version, changed)
     present = {(numbers[key], n) for key, memory in own.items() for n in range(len(memory.vectors))}
     return PartitionChanges(first, version, changed, frozenset(present))

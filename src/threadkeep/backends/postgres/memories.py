@@ -87,6 +87,7 @@ def vector_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]
     vectors = [(values, n, vector) for values, memory in puts for n, vector in enumerate(memory.vectors)]
     dims = [len(vector) // 4 for _, _, vector in vectors]
     return {
+        "now": request.now,
         "counts": [values["vectors"] for values, _ in puts],
         "changed_parts": [partition_number(request.tenant, first) for first in firsts],
         "changed_firsts": [to_bytes(first) for first in firsts],

@@ -88,7 +88,7 @@ SELECT (SELECT count(*) FROM gone), 1 / CAST((SELECT count(*) FROM put) = cardin
 -- write-vectors: store the vectors of the memories that were just written or deleted
 -- It runs after `write-memories`, in the same transaction: a transaction that changed the same memories before has
 -- committed, and its changes are visible. Surplus vectors of a memory are deleted, the others are replaced. The
--- partition counts the changes.
+-- partition counts the changes; a new one starts at the time, as in `count-vector-changes`.
 WITH deleted AS (
     DELETE FROM tk_vectors v
     USING unnest(:memories::bigint[] || :gone_memories::bigint[], :parts::bigint[] || :gone_parts::bigint[],
@@ -99,11 +99,13 @@ WITH deleted AS (
     RETURNING v.part
 ), changed_parts AS (
     INSERT INTO tk_parts AS p (part, tenant, first, seq, drops)
-    SELECT g.part, :tenant, g.first, g.stored, (SELECT count(*) FROM deleted d WHERE d.part = g.part)
+    SELECT g.part, :tenant, g.first, :now + g.stored,
+           :now + (SELECT count(*) FROM deleted d WHERE d.part = g.part)
     FROM unnest(:changed_parts::bigint[], :changed_firsts::bytea[], :changed_stored::bigint[])
          AS g (part, first, stored)
     WHERE g.stored > 0 OR EXISTS (SELECT 1 FROM deleted d WHERE d.part = g.part)
-    ON CONFLICT (part) DO UPDATE SET seq = p.seq + excluded.seq, drops = p.drops + excluded.drops
+    ON CONFLICT (part) DO UPDATE
+    SET seq = p.seq + excluded.seq - :now, drops = p.drops + excluded.drops - :now
     RETURNING p.part, p.seq
 )
 INSERT INTO tk_vectors (memory, part, seq, field, dims, tenant, space, vector, checksum)

@@ -13,6 +13,7 @@ from threadkeep.engine.health.requests import (
     MALFORMED_ROW_ERRORS,
     MEMORY,
     WRONG_WORDS,
+    CleanFiles,
     InspectedThread,
     InspectMemories,
     InspectThread,
@@ -258,9 +259,18 @@ def _memory_name(namespace: bytes, key: bytes) -> str:
         return f"memory {decode_lossy(key)!r} in {decode_lossy(namespace)!r}"
 
 
+def _delete_empty_partitions(db: SqlContext, _request: CleanFiles) -> None:
+    """Delete the rows of partitions that have no vectors: they contain the first segment of namespaces."""
+    db.many(
+        "delete-partition",
+        [dict(zip(("part", "seq", "drops"), row, strict=True)) for row in db.rows("empty-partitions")],
+    )
+
+
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
     ListStoredThreads: _list_stored_threads,
     InspectThread: _inspect_thread,
     InspectMemories: _inspect_memories,
     IntegrityCheck: _check_integrity,
+    CleanFiles: _delete_empty_partitions,
 }

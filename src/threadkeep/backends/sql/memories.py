@@ -28,6 +28,7 @@ from threadkeep.engine.memories.namespaces import (
     prefix_end,
 )
 from threadkeep.engine.memories.requests import (
+    NO_VECTORS,
     CountMemories,
     CreateVectorIndex,
     FindExpired,
@@ -101,7 +102,7 @@ def prefix_values(tenant: str, prefix: Namespace) -> dict[str, Any]:
 
 def store_memories(db: SqlContext, request: WriteMemories) -> int:
     """Add, replace and delete memories, and return the number deleted. There must be no concurrent writer."""
-    deleted = _delete_memories(db, request.tenant, request.deletes)
+    deleted = _delete_memories(db, request)
     values = list(memory_values(request.tenant, request.puts))
     last = _last_row(db)
     if db.many("put-memories", values) != len(values):
@@ -123,7 +124,7 @@ def _put_vectors(db: SqlContext, request: WriteMemories, values: Sequence[dict[s
     if all_new and not any(memory.vectors for memory in request.puts):
         return
     seqs = {
-        first: _count_changes(db, request.tenant, first, stored=1)
+        first: _count_changes(db, request, first, stored=1)
         for first in dict.fromkeys(memory.row.namespace[0] for memory in request.puts if memory.vectors)
     }
     owners = [{"memory": each["memory"], "part": each["part"], "count": each["vectors"]} for each in values]
@@ -137,24 +138,25 @@ def _put_vectors(db: SqlContext, request: WriteMemories, values: Sequence[dict[s
     lost = db.many("delete-vectors", owners) if not all_new else 0
     db.many("put-vectors", vectors)
     for first in dict.fromkeys(memory.row.namespace[0] for memory in request.puts) if lost else ():
-        _count_changes(db, request.tenant, first, lost=1)
+        _count_changes(db, request, first, lost=1)
 
 
-def _count_changes(db: SqlContext, tenant: str, first: str, *, stored: int = 0, lost: int = 0) -> int:
+def _count_changes(db: SqlContext, request: WriteMemories, first: str, *, stored: int = 0, lost: int = 0) -> int:
     """Count changes of a partition's vectors and return its new sequence number."""
+    tenant = request.tenant
     part = {"part": partition_number(tenant, first), "tenant": to_bytes(tenant), "first": to_bytes(first)}
-    return int(db.rows("count-vector-changes", **part, stored=stored, lost=lost)[0][0])
+    return int(db.rows("count-vector-changes", **part, now=request.now, stored=stored, lost=lost)[0][0])
 
 
-def _delete_memories(db: SqlContext, tenant: str, keys: Sequence[MemoryKey]) -> int:
+def _delete_memories(db: SqlContext, request: WriteMemories) -> int:
     """Delete memories with their words and vectors, and return the number deleted."""
-    memories = [memory_id_values(tenant, key) for key in keys]
+    memories = [memory_id_values(request.tenant, key) for key in request.deletes]
     db.dialect.store_words(db, [(each["memory"], "") for each in memories])
     deleted = db.many("delete-memories", memories)
     vectors = [{"memory": each["memory"], "part": each["part"], "count": 0} for each in memories]
     lost = db.many("delete-vectors", vectors)
-    for first in dict.fromkeys(key.namespace[0] for key in keys) if lost else ():
-        _count_changes(db, tenant, first, lost=1)
+    for first in dict.fromkeys(key.namespace[0] for key in request.deletes) if lost else ():
+        _count_changes(db, request, first, lost=1)
     return deleted
 
 
@@ -293,11 +295,13 @@ def load_vector_changes(db: SqlContext, request: LoadVectorChanges) -> tuple[Par
         parts = db.rows("partitions", tenant=tenant)
     else:
         parts = db.rows("partition", tenant=tenant, part=partition_number(request.tenant, request.partition))
-    return tuple(
-        _partition_changes(db, part, first, version, request.since.get(first, (0, 0)))
-        for part, first, version in (_read_partition(request.tenant, *row) for row in parts)
+    found = [_read_partition(request.tenant, *row) for row in parts]
+    changed = [
+        _partition_changes(db, part, first, version, request.since.get(first, NO_VECTORS))
+        for part, first, version in found
         if request.since.get(first) != version
-    )
+    ]
+    return (*changed, *request.deleted_partitions({first for _, first, _ in found}))
 
 
 def _read_partition(tenant: str, part: int, first: bytes, seq: int, drops: int) -> tuple[int, str, tuple[int, int]]:
@@ -317,7 +321,7 @@ def _partition_changes(
     """Compare (sequence number, number of losses) of a partition with what the client has."""
     rows = db.rows("vectors-since", part=part, since=since[0]) if version[0] != since[0] else []
     changed = read_vectors([stored_vector(db, *row) for row in rows])
-    if version[1] == since[1]:
+    if since == NO_VECTORS or version[1] == since[1]:
         return PartitionChanges(first, version, changed)
     present = frozenset((row[0], row[1]) for row in db.rows("vector-ids", part=part))
     return PartitionChanges(first, version, changed, present)

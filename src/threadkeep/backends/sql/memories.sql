@@ -108,9 +108,17 @@ SELECT part, first, seq, drops FROM tk_parts WHERE tenant = :tenant;
 SELECT part, first, seq, drops FROM tk_parts WHERE part = :part AND tenant = :tenant;
 
 -- count-vector-changes: count changes of a partition's vectors; returns its new sequence number
-INSERT INTO tk_parts AS p (part, tenant, first, seq, drops) VALUES (:part, :tenant, :first, :stored, :lost)
-ON CONFLICT (part) DO UPDATE SET seq = p.seq + excluded.seq, drops = p.drops + excluded.drops
+-- A new partition starts at the time in microseconds: it is not taken for an earlier one that was deleted.
+INSERT INTO tk_parts AS p (part, tenant, first, seq, drops)
+VALUES (:part, :tenant, :first, :now + :stored, :now + :lost)
+ON CONFLICT (part) DO UPDATE SET seq = p.seq + :stored, drops = p.drops + :lost
 RETURNING seq;
+
+-- empty-partitions: the partitions that have no vectors, with their change counters
+SELECT p.part, p.seq, p.drops FROM tk_parts p WHERE NOT EXISTS (SELECT 1 FROM tk_vectors v WHERE v.part = p.part);
+
+-- delete-partition: delete a partition, unless vectors were stored in it since
+DELETE FROM tk_parts WHERE part = :part AND seq = :seq AND drops = :drops;
 
 -- put-vectors: add or replace vectors
 INSERT INTO tk_vectors (memory, field, part, seq, vector, checksum)

@@ -64,7 +64,7 @@ class ValkeyHealth:
             InspectMemories: self._inspect_memories,
             IntegrityCheck: lambda *_: (),
             CompactStorage: self._compact_storage,
-            CleanFiles: lambda *_: FilesState(clean=None, remains=REMAINS),
+            CleanFiles: self._clean_files,
         }
 
     # --- threads
@@ -168,7 +168,12 @@ class ValkeyHealth:
         ]
         return found, problems
 
-    # --- compact
+    # --- compact and erase
+
+    def _clean_files(self, executor: CallExecutor, _request: CleanFiles) -> FilesState:
+        """Delete the partitions that are empty: their keys contain the first segment of namespaces."""
+        self._memories.delete_empty_partitions(executor)
+        return FilesState(clean=None, remains=REMAINS)
 
     def _compact_storage(self, executor: CallExecutor, request: CompactStorage) -> tuple[int, int]:
         """Delete the entries of threads that have expired. Not every server reports its bytes, so none are returned."""
@@ -307,12 +312,20 @@ def _stored_memory(
     try:
         row = memories.memory_row(tenant, name, stored)
     except Corrupt as error:
-        return StoredMemory(0, None, None, {}, None, (*problems, str(error)))
+        return _damaged_memory(name, stored, (*problems, str(error)))
     if words is not None and not words.startswith(memories.words_prefix(to_bytes(row.key))):
         problems.append("its words have the key of another memory")
     count, check = int(stored.split(b",")[3]), memories.stored_words_check(stored)
     number = memories.parse_number(name)
     return StoredMemory(number, row.memory_key, row, sizes, count, tuple(problems), check, _read_words(words))
+
+
+def _damaged_memory(name: bytes, stored: bytes, problems: tuple[str, ...]) -> StoredMemory:
+    """Return a memory that is damaged, with its key if that can be read."""
+    try:
+        return StoredMemory(memories.parse_number(name), memories.stored_key(stored), None, {}, None, problems)
+    except MALFORMED_ROW_ERRORS:
+        return StoredMemory(0, None, None, {}, None, problems)
 
 
 def _seems_damaged(memory: StoredMemory) -> bool:

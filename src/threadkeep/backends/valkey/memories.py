@@ -25,7 +25,7 @@ import ormsgpack
 
 from threadkeep.backends.valkey.calls import AT_ONCE, Call, CallExecutor, merge_by_score
 from threadkeep.backends.valkey.keys import PARTITIONS, key_of
-from threadkeep.engine.identity import decode_lossy, to_bytes
+from threadkeep.engine.identity import decode_lossy, from_bytes, to_bytes
 from threadkeep.engine.memories.checksums import (
     MALFORMED_MEMORY_ERRORS,
     StoredVector,
@@ -40,6 +40,7 @@ from threadkeep.engine.memories.filters import matches
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, decode, encode, memory_number, partition_number
 from threadkeep.engine.memories.requests import (
+    NO_VECTORS,
     CountMemories,
     CreateVectorIndex,
     FindExpired,
@@ -186,6 +187,10 @@ class ValkeyMemories:
                 swept += executor.call(self._write_call(write, part, (), keys))
         return swept
 
+    def delete_empty_partitions(self, executor: CallExecutor) -> None:
+        """Delete what is left of partitions without memories and vectors, of all tenants."""
+        executor.calls([Call("delete_partition", part.keys, (part.name,)) for part in self.parts(executor, None)])
+
     # --- reads
 
     def _fetch(self, executor: CallExecutor, part: PartitionKeys, numbers: Sequence[bytes]) -> dict[bytes, MemoryRow]:
@@ -316,10 +321,10 @@ class ValkeyMemories:
         found = []
         for part, (seq, lost) in zip(parts, replies, strict=True):
             version = (int(seq or 0), int(lost or 0))
-            since = request.since.get(part.first, (0, 0))
+            since = request.since.get(part.first, NO_VECTORS)
             if version != since:
                 found.append(self._partition_changes(executor, part, version, since))
-        return tuple(found)
+        return (*found, *request.deleted_partitions({part.first for part in parts}))
 
     def _partition_changes(
         self, executor: CallExecutor, part: PartitionKeys, version: tuple[int, int], since: tuple[int, int]
@@ -327,7 +332,7 @@ class ValkeyMemories:
         fields = executor.call(Call("ZRANGEBYSCORE", (part.keys[_CHANGES],), (f"({since[0]}", "+inf")))
         vectors = fetch_fields(executor, part.keys[_VECTORS], fields)
         changed = tuple(vector_row(field, stored) for field, stored in vectors)
-        if version[1] == since[1]:
+        if since == NO_VECTORS or version[1] == since[1]:
             return PartitionChanges(part.first, version, changed)
         present = executor.call(Call("ZRANGE", (part.keys[_CHANGES],), (0, -1)))
         return PartitionChanges(part.first, version, changed, frozenset(map(_vector_id, present)))
@@ -473,6 +478,12 @@ def _read_namespace(found: bytes) -> Namespace:
             "namespace; see `threadkeep verify`"
         )
     return decode(found)
+
+
+def stored_key(stored: bytes) -> MemoryKey:
+    """Return the key of a memory from its row, which may be damaged elsewhere."""
+    namespace, key, *_ = ormsgpack.unpackb(stored.partition(b"\n")[2])
+    return MemoryKey(decode(namespace), from_bytes(key))
 
 
 def stored_words_check(stored: bytes) -> int:

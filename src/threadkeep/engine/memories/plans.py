@@ -20,6 +20,7 @@ from threadkeep.engine.memories.filters import (
 from threadkeep.engine.memories.json_text import load
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern, known_prefix, memory_number
 from threadkeep.engine.memories.requests import (
+    NO_VECTORS,
     FindExpired,
     FindMatching,
     GetMemories,
@@ -143,7 +144,7 @@ class VectorCache:
             if change.large:
                 self._mark_large(tenant, first)
                 return None
-            before = cached.get(change.partition, PartitionVectors((0, 0)))
+            before = cached.get(change.partition, PartitionVectors(NO_VECTORS))
             cached[change.partition] = before.with_changes(change, self.dims, self.metric)
             self.partitions[(tenant, change.partition)] = cached[change.partition]
         return list(cached.values())

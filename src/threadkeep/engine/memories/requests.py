@@ -10,6 +10,7 @@ A backend may return memories that do not match a filter, but must not omit one 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -206,13 +207,19 @@ class VectorRow(NamedTuple):
     vector: bytes
 
 
+NO_VECTORS = (0, 0)
+"""The version of a partition that has no vectors, or of which the caller has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionChanges:
     """What changed in a partition of vectors.
 
-    `version` is its new version, and `changed` has the vectors stored since the given one. If some were removed,
-    `present` has the (memory, field) pairs of all that exist; otherwise it is None. A partition that is `large` comes
-    without changes: the storage ranks it itself, see `SearchVectors`.
+    `version` is its new version, two numbers: one grows when vectors are stored, the other when some are removed. Both
+    start at the time in microseconds, so that a partition is not taken for an earlier one that was deleted. `changed`
+    has the vectors stored since the given version. If some were removed, `present` has the (memory, field) pairs of all
+    that exist; otherwise it is None. A partition that is `large` comes without changes: the storage ranks it itself,
+    see `SearchVectors`.
     """
 
     partition: str
@@ -237,6 +244,14 @@ class LoadVectorChanges(Request[tuple[PartitionChanges, ...]]):
     max_vectors: int = 1 << 62
     cache_full: bool = False
     dims: int = 0
+
+    def deleted_partitions(self, existing: Collection[str]) -> list[PartitionChanges]:
+        """Return changes for the partitions of `since` that no longer exist: all their vectors were removed."""
+        return [
+            PartitionChanges(first, NO_VECTORS, present=frozenset())
+            for first, version in self.since.items()
+            if self.partition in (None, first) and first not in existing and version != NO_VECTORS
+        ]
 
 
 class NearestMemories(NamedTuple):

@@ -56,6 +56,10 @@ for _ = 1, next_number() do
     deleted = deleted + 1
   end
 end
+-- A new partition counts from the time on: it is not taken for an earlier one that was deleted.
+if (stored or lost) and redis.call('HSETNX', vectors, 'seq', ARGV[1]) == 1 then
+  redis.call('HSETNX', vectors, 'lost', ARGV[1])
+end
 if stored then
   local seq = redis.call('HINCRBY', vectors, 'seq', 1)
   for _, field in ipairs(stored_fields) do redis.call('ZADD', changes, seq, field) end
