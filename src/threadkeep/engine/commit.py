@@ -121,16 +121,24 @@ def check_epoch(row: ThreadRow | None, now: ThreadRow | None) -> None:
 
 def check_complete(loaded: LoadedRows) -> None:
     """Raise Corrupt if all rows of a thread were loaded, and there are not as many as its own row counts."""
+    missing = missing_rows(loaded)
+    if missing is not None:
+        raise Corrupt(missing)
+
+
+def missing_rows(loaded: LoadedRows) -> str | None:
+    """Compare the rows of a whole thread with the counters of its own row. Return what is wrong, or None."""
     row = loaded.thread
     if row is None:
-        return
+        return None
     visible = sum(found.row is not None and not found.row.hidden for found in loaded.checkpoints)
     writes = sum(len(task.index) // 3 for found in loaded.checkpoints for task in found.writes)
-    if (visible, writes) != (row.checkpoints, row.writes):
-        raise Corrupt(
-            f"thread {row.key.id!r} has {visible} checkpoints and {writes} writes, but its row counts "
-            f"{row.checkpoints} and {row.writes}"
-        )
+    if (visible, writes) == (row.checkpoints, row.writes):
+        return None
+    return (
+        f"thread {row.key.id!r} has {visible} checkpoints and {writes} writes, but its row counts {row.checkpoints} "
+        f"and {row.writes}"
+    )
 
 
 # --- a verb

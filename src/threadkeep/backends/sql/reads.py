@@ -21,6 +21,7 @@ from threadkeep.engine.requests import (
     MeasureItems,
     ranges_of,
 )
+from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def _load_ancestors(db: SqlContext, request: LoadAncestors) -> LoadedRows:
     writes: dict[str, list[WriteRow]] = {id: [] for id in ancestors}
     for row in db.dialect.fetch_writes(db, thread[0], ns, list(map(to_bytes, ancestors))):
         write = db.dialect.write_row(row)
+        if write.checkpoint not in writes:
+            raise Corrupt(f"writes on checkpoint {write.checkpoint!r} of thread {request.key.id!r} are damaged")
         writes[write.checkpoint].append(write)
     found = tuple(CheckpointRows(row, tuple(writes[id])) for id, row in ancestors.items())
     return LoadedRows(thread[1], found, _load_items_of(db, *thread, found, (), None))

@@ -209,10 +209,16 @@ class ThreadReader:
         ancestors = self._delta_ancestors(record, name)
         way = {(each.row.ns, each.row.id) for each in ancestors}
         oldest = ancestors[0] if ancestors else record
-        if name not in oldest.slots:
-            way.add((oldest.row.ns, oldest.row.parent or ""))
+        missing = None
+        if name not in oldest.slots and oldest.row.parent is not None:
+            missing = (oldest.row.ns, oldest.row.parent)
+            way.add(missing)
         for key in way & self.rows.damaged_keys():
             raise Corrupt(f"channel {name!r} is rebuilt from checkpoint {key[1]!r}, which is damaged")
+        if missing is not None:
+            raise Corrupt(f"channel {name!r} is rebuilt from checkpoint {missing[1]!r}, which is missing")
+        if self.rows.incomplete is not None:
+            raise Corrupt(f"channel {name!r} may be incomplete: {self.rows.incomplete}")
 
     def _delta_ancestors(self, record: CheckpointRecord, name: str) -> list[CheckpointRecord]:
         """The ancestors that a delta channel is rebuilt from, oldest first, back to one that stores its value."""

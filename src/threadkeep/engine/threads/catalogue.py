@@ -144,17 +144,18 @@ async def find_key(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
     a thread with this id.
     """
     keys = [ThreadKey(tenant, each, id) for each in (GRAPH, CUBE) if kind in (None, each)]
-    found = [key for key in keys if await _exists(key)]
+    found, damage = list[ThreadKey](), None
+    for key in keys:
+        try:
+            exists = (await LoadItems(key, (), unchecked=True)).thread is not None
+        except Corrupt as error:
+            exists, damage = True, error
+        found += [key] * exists
+    if len(found) > 1 and damage is not None:
+        raise damage  # it is not known which of them exist
     if len(found) > 1:
         raise ValueError(f"two threads have the id {id!r}: choose one by its kind, {GRAPH} or {CUBE}")
     return found[0] if found else None
-
-
-async def _exists(key: ThreadKey) -> bool:
-    try:
-        return (await LoadItems(key, (), unchecked=True)).thread is not None
-    except Corrupt:
-        return True
 
 
 async def _is_match(listed: ListedThread, wanted: Mapping[str, Any], *, any_checkpoint: bool) -> bool:

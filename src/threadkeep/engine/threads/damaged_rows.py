@@ -6,7 +6,7 @@ by row, so that a damaged row does not hide the others.
 
 from __future__ import annotations
 
-from threadkeep.engine.commit import Seen
+from threadkeep.engine.commit import Seen, missing_rows
 from threadkeep.engine.health.requests import InspectThread
 from threadkeep.engine.health.thread_scan import ThreadScan, scan_thread
 from threadkeep.engine.identity import ThreadKey
@@ -23,7 +23,9 @@ async def load_rows(heads: Heads, key: ThreadKey) -> ThreadRows | None:
     Corrupt if the thread's own row is damaged: then `repair` has to rebuild it first.
     """
     try:
-        return thread_rows(heads, key, await LoadThreadRows(key))
+        loaded = await LoadThreadRows(key)
+        found = thread_rows(heads, key, loaded)
+        return found._replace(incomplete=missing_rows(loaded)) if found is not None else None
     except Corrupt:
         scan = scan_thread(key, await InspectThread(key))
         if not scan.inspected.exists:

@@ -28,7 +28,7 @@ from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.metadata import root_checkpoint
 from threadkeep.engine.threads.survivors import PruneSelection, Survivors, find_survivors, recount, task_key
 from threadkeep.engine.threads.thread_rows import CheckpointKey, TaskKey, ThreadRows
-from threadkeep.errors import Conflict
+from threadkeep.errors import Conflict, Corrupt
 
 KEEP_LATEST = "keep_latest"
 STRATEGIES = (KEEP_LATEST, "delete", "delete_all")
@@ -206,7 +206,12 @@ async def _commit_selection(
 
 
 def _survivors(thread: ThreadRows, selection: PruneSelection) -> Survivors:
-    """What a selection leaves of a thread; see the top of this file for a thread with damage."""
+    """What a selection leaves of a thread; see the top of this file for a thread with damage.
+
+    Corrupt if rows are missing: what they refer to is not known, and counting again would hide that they are missing.
+    """
+    if thread.incomplete is not None:
+        raise Corrupt(f"{thread.incomplete}: run repair first")
     if not thread.is_damaged:
         return find_survivors(thread, selection)
     damaged = thread.damaged_keys()

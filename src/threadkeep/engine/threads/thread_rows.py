@@ -68,6 +68,7 @@ class ThreadRows(NamedTuple):
 
     `tasks` also has the writes on checkpoints that do not exist. `damaged` and `damaged_writes` have the rows that
     cannot be read; they are in neither `records` nor `tasks`. With `names_damaged`, nothing can be added to the thread.
+    `incomplete` says which rows are missing, by the counters of the thread's own row; None if none are.
     """
 
     head: Head
@@ -77,6 +78,7 @@ class ThreadRows(NamedTuple):
     damaged: Mapping[CheckpointKey, DamagedCheckpoint] = {}
     damaged_writes: Mapping[TaskKey, DamagedWrites] = {}
     names_damaged: bool = False
+    incomplete: str | None = None
 
     @property
     def key(self) -> ThreadKey:
