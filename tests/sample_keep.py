@@ -18,7 +18,7 @@ from checkpoint_trees import Put, PutWrites, put_steps
 from graph_scenarios import chat, fan, nested, two_questions
 from test_delta_graphs import build as delta_graph
 from threadkeep.engine.identity import GRAPH
-from threadkeep.engine.threads import thread_rows
+from threadkeep.engine.threads import damaged_rows
 
 SECRETS = [
     "Kilimanjaro", "password-1234", "ana@example.org", "Grüße 🦜", "customer_email", "4929-0000-1111", "blue moon",
@@ -182,7 +182,7 @@ def contents(keep: threadkeep.Keep) -> dict[str, Any]:
 
 def _rows(keep: threadkeep.Keep, info: Any) -> Any:
     session = keep._session
-    whole = session.runner.run(thread_rows.load_thread_rows(session.heads, session.key(info.kind, info.id)))
+    whole = session.runner.run(damaged_rows.load_thread_rows(session.heads, session.key(info.kind, info.id)))
     rows = {p: (r.row.parent, r.row.run, r.row.time, r.row.hidden, r.row.step) for p, r in whole.records.items()}
     tasks = [(t.row.ns, t.row.checkpoint, t.row.task, i, e.channel, e.origin, e.size)
              for each in whole.tasks.values() for t in each for i, e in t.entries.items()]  # fmt: skip
