@@ -149,9 +149,11 @@ def test_a_thread_that_went_on_in_the_target_gets_what_it_lacks_and_keeps_its_ow
 
 
 def _checkpoints(keep: threadkeep.Keep) -> list[Any]:
-    from threadkeep.engine.threads import thread_rows
+    from threadkeep.engine.threads import damaged_rows
 
-    whole = keep._session.runner.run(thread_rows.load_thread_rows(keep._session.heads, keep._session.key("graph", "t")))
+    whole = keep._session.runner.run(
+        damaged_rows.load_thread_rows(keep._session.heads, keep._session.key("graph", "t"))
+    )
     return [record.row for record in whole.records.values()]
 
 

@@ -11,6 +11,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.engine import commit
+from threadkeep.engine.health.requests import InspectThread
 from threadkeep.engine.identity import GRAPH, ThreadKey
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.type_gate import KeepSerializer
@@ -409,16 +410,16 @@ def test_deleting_a_run_takes_a_survey_and_a_commit_in_its_threads_only(warm: Be
     assert warm.drive(prune.threads_of_runs("", GRAPH, ["run-2"])) == ()
 
 
-def test_a_copy_onto_a_new_thread_takes_three_requests(warm: Bench) -> None:
+def test_a_copy_onto_a_new_thread_takes_three_requests_and_one_to_check_the_items(warm: Bench) -> None:
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78))
-    assert warm.made_requests == [LoadThreadRows, LoadThreadRows, CopyThread]
+    assert warm.made_requests == [LoadThreadRows, InspectThread, LoadItems, CopyThread]
     assert [id for id in "123" if warm.get(id, OTHER)] == ["1", "2", "3"]
 
 
 def test_a_copy_onto_a_thread_that_exists_adds_its_items_in_one_commit(warm: Bench) -> None:
     warm.write(put("0"), key=OTHER)
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78))
-    assert warm.made_requests[:3] == [LoadThreadRows, LoadThreadRows, LoadItems]
+    assert warm.made_requests[:3] == [LoadThreadRows, InspectThread, LoadItems]
     assert warm.made_requests.count(Commit) == 1
     assert len(warm.made_requests) <= 5
     assert [id for id in "0123" if warm.get(id, OTHER)] == ["0", "1", "2", "3"]
@@ -433,14 +434,7 @@ def once(kind: type, act: Callable[[], Any]) -> Callable[[Request[Any]], None]:
 def test_a_copy_whose_source_changes_under_way_is_made_of_what_the_source_has_then(warm: Bench) -> None:
     change = once(CopyThread, lambda: Bench(warm.backend).write(put("4", "3")))
     warm.drive(copy.copy(warm.heads, KEY, OTHER, 2000, 78), before=change)
-    assert warm.made_requests == [
-        LoadThreadRows,
-        LoadThreadRows,
-        CopyThread,
-        LoadThreadRows,
-        LoadThreadRows,
-        CopyThread,
-    ]
+    assert warm.made_requests == [LoadThreadRows, InspectThread, LoadItems, CopyThread] * 2
     assert [id for id in "1234" if warm.get(id, OTHER)] == ["1", "2", "3", "4"]
 
 
@@ -474,5 +468,5 @@ def test_a_copy_of_nothing_asks_and_changes_nothing(bench: Bench) -> None:
     bench.drive(copy.copy(bench.heads, KEY, KEY, 2000, 78))
     assert bench.made_requests == []
     bench.drive(copy.copy(bench.heads, KEY, OTHER, 2000, 78))
-    assert set(bench.made_requests) == {LoadThreadRows}
+    assert set(bench.made_requests) == {LoadThreadRows, InspectThread}
     assert bench.get(key=OTHER) is None

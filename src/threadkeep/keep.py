@@ -386,13 +386,17 @@ class Keep:
         kind: str | None = None,
         memories: bool | None = None,
         redact: bool = False,
+        salvage: bool = False,
         on_progress: OnProgress | None = None,
     ) -> ExportResult:
         """Write threads and memories to a portable file: a path, or a binary file open for writing.
 
         Export all threads, those with the given ids, or those whose id starts with `prefix`; of one kind or both.
         Memories belong to no thread: by default they are exported only together with all threads. `redact` replaces
-        what people wrote. A path is written completely or not at all; it is compressed unless its name ends in .jsonl.
+        what people wrote. A damaged thread is left out and listed in `skipped`; with `salvage`, its intact part is
+        exported. A damaged memory is left out. `damage` names all of it.
+
+        A path is written completely or not at all; it is compressed unless its name ends in .jsonl.
         Each thread is a consistent snapshot; the file as a whole is not. In `aexport`, `on_progress` is called in
         another thread.
         """
@@ -401,7 +405,8 @@ class Keep:
         header = {"made": made, "by": "threadkeep", "tenant": "" if redact else self._session.tenant}
         redaction = Redaction(secrets.token_bytes(32)) if redact else None
         with open_for_writing(file) as out:
-            return self._session.work(Export(self._session, selection, out, redaction).work(header), on_progress)
+            work = Export(self._session, selection, out, redaction, bool(salvage)).work(header)
+            return self._session.work(work, on_progress)
 
     export, aexport = blocking_verb(_export)
 

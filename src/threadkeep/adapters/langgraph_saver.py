@@ -260,7 +260,8 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints and writes of a thread into another.
 
-        Checkpoints that the target already has stay as they are. The copy does not depend on its source.
+        Checkpoints that the target already has stay as they are. The copy does not depend on its source. Raise Corrupt,
+        and copy nothing, if anything in the source is damaged.
         """
         target, make = self._copy(source_thread_id, target_thread_id)
         self._session.exclusive(target, make)

@@ -22,6 +22,7 @@ from threadkeep.cli.options import (
     Metadata,
     Namespace,
     Prefix,
+    Salvage,
     Tenant,
     Thread,
     Url,
@@ -30,6 +31,7 @@ from threadkeep.cli.options import (
 )
 from threadkeep.cli.output import (
     as_plain,
+    damage_lines,
     format_size,
     one_line,
     plural,
@@ -38,7 +40,8 @@ from threadkeep.cli.output import (
     skipped_lines,
     table,
 )
-from threadkeep.errors import Missing
+from threadkeep.errors import Corrupt, Missing
+from threadkeep.jobs.catalogue import copy_thread
 
 _MOST_ROWS = 200
 _CHECKPOINT_OR_RUN_HELP = f"{CHECKPOINT_HELP} In a CubeLoop thread also a run id."
@@ -50,16 +53,29 @@ def copy(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Id of the copy.")],
     *,
     kind: Kind = None,
+    salvage: Salvage = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
-) -> None:
-    """Copy a thread with all its checkpoints. Checkpoints that TARGET already has stay unchanged."""
+) -> int:
+    """Copy a thread with all its checkpoints. Checkpoints that TARGET already has stay unchanged.
+
+    A damaged thread is not copied, and the exit code is 1.
+    """
+    skipped: list[str] = []
+    damage: tuple[str, ...] | None
     with open_keep(url, tenant) as keep:
-        if not keep.copy(thread, target, kind=kind):
-            raise Missing(f"thread {thread!r} not found")
-    result = {"thread": thread, "target": target}
-    print_result(result, [one_line(f"copied {thread} to {target}")], as_json=json)
+        session = keep._session  # noqa: SLF001 - the public verb does not return what was left out
+        try:
+            damage = session.work(copy_thread(session, thread, target, kind=kind, salvage=salvage))
+        except Corrupt as error:
+            skipped, damage = [thread], (str(error),)
+    if damage is None:
+        raise Missing(f"thread {thread!r} not found")
+    result = {"thread": thread, "target": target, "skipped": skipped, "damage": list(damage)}
+    lines = [] if skipped else [one_line(f"copied {'the intact part of ' * bool(damage)}{thread} to {target}")]
+    print_result(result, [*lines, *damage_lines(skipped, damage)], as_json=json)
+    return NEGATIVE if damage else 0
 
 
 @app.command()

@@ -59,6 +59,9 @@ Config: TypeAlias = Annotated[
 Verify: TypeAlias = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Compare both sides after the transfer, or not.")
 ]
+Salvage: TypeAlias = Annotated[
+    bool, typer.Option("--salvage", help="Of damaged threads, take the part that is intact.")
+]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print what would happen; change nothing.")]
 Url: TypeAlias = Annotated[

@@ -136,6 +136,12 @@ def skipped_lines(skipped: Iterable[str], what: str = "damaged thread") -> Itera
     return (Text(one_line(f"skipped {what} {id}: see threadkeep verify"), "yellow") for id in skipped)
 
 
+def damage_lines(skipped: Iterable[str], damage: Iterable[str]) -> Iterator[Text]:
+    """Return a line for each damaged thread that was not copied, and one for each thing that is damaged."""
+    yield from skipped_lines(skipped)
+    yield from (Text(one_line(f"damaged: {each}"), "yellow") for each in damage)
+
+
 def damaged_lines(damaged: Iterable[str]) -> Iterator[Text]:
     """Return a line for each thread with damaged rows, which a command left as they are."""
     return (Text(one_line(f"thread {id} is damaged in part: see threadkeep verify"), "yellow") for id in damaged)

@@ -11,8 +11,8 @@ from rich.console import RenderableType
 
 import threadkeep
 from threadkeep.cli.app import NEGATIVE, app, as_url, interruption_message, open_keep, sqlite_file_is_missing
-from threadkeep.cli.options import DryRun, Json, KindFilter, Prefix, Tenant, Threads, Url, Verify
-from threadkeep.cli.output import format_size, one_line, plural, print_result, progress_bar, skipped_lines
+from threadkeep.cli.options import DryRun, Json, KindFilter, Prefix, Salvage, Tenant, Threads, Url, Verify
+from threadkeep.cli.output import damage_lines, format_size, one_line, plural, print_result, progress_bar
 from threadkeep.transfer.portable.files import is_portable
 from threadkeep.transfer.result import OWN_EXPORT
 from threadkeep.transfer.sources.detect import KINDS
@@ -89,13 +89,14 @@ def export(
     kind: KindFilter = None,
     memories: _Memories = None,
     redact: Annotated[bool, typer.Option("--redact", help="Replace what people wrote, for a bug report.")] = False,
+    salvage: Salvage = False,
     url: Url = None,
     tenant: Tenant = "",
     json: Json = False,
 ) -> int:
     """Export threads and memories to a portable file. It is compressed unless its name ends in .jsonl.
 
-    Without THREAD, damaged threads are skipped, and the exit code is 1.
+    Damaged threads and memories are skipped and named, and the exit code is 1.
     """
     if json and output == "-":
         raise ValueError("--json and --output - both write to the standard output: pass only one")
@@ -112,11 +113,15 @@ def export(
             kind=kind,
             memories=memories,
             redact=redact,
+            salvage=salvage,
             on_progress=on_progress,
         )
     if output != "-":
         print_result(result, _export_lines(result, output, redact=redact), as_json=json)
-    return NEGATIVE if result.skipped else 0
+    else:
+        for line in damage_lines(result.skipped, result.damage):
+            typer.echo(line.plain, err=True)
+    return NEGATIVE if result.skipped or result.damage else 0
 
 
 def _export_lines(result: threadkeep.ExportResult, output: str, *, redact: bool) -> Iterator[RenderableType]:
@@ -126,7 +131,7 @@ def _export_lines(result: threadkeep.ExportResult, output: str, *, redact: bool)
     yield f"{checkpoints}, {writes}; {format_size(result.bytes)} before compression"
     if redact:
         yield "texts, numbers and names were replaced; read the file before you send it"
-    yield from skipped_lines(result.skipped)
+    yield from damage_lines(result.skipped, result.damage)
 
 
 @app.command()
@@ -142,6 +147,7 @@ def convert(
     prefix: Prefix = "",
     kind: KindFilter = None,
     memories: _Memories = None,
+    salvage: Salvage = False,
     verify: Verify = True,
     dry_run: DryRun = False,
     url: Url = None,
@@ -151,7 +157,8 @@ def convert(
     """Copy threads and memories from one storage to another.
 
     A single argument is the target; the source is then --url. Repeat the command to continue after an interruption, or
-    to copy what is new. Exit code 1 if both sides differ in the end.
+    to copy what is new. Damaged threads and memories are skipped and named. Exit code 1 if something was skipped, or if
+    both sides differ in the end.
     """
     from_url, to_url = (source, target) if target is not None else (url, source)
     with (
@@ -167,6 +174,7 @@ def convert(
             prefix=prefix,
             kind=kind,
             memories=memories,
+            salvage=salvage,
             verify=verify,
             dry_run=dry_run,
             on_progress=on_progress,
@@ -193,6 +201,7 @@ def result_lines(result: threadkeep.TransferResult, verb: str) -> Iterator[str]:
     if result.bytes:
         yield f"  {'size':<15}{format_size(result.bytes):>12}"
     yield from (f"differs: {each}" for each in result.differences)
+    yield from (each.plain for each in damage_lines(result.skipped, result.damage))
     if not result.complete:
         yield "the file is truncated: its last thread or memories are missing"
     if result.verified and result.is_equal:

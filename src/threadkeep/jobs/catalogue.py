@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,8 @@ from threadkeep.errors import Corrupt
 from threadkeep.jobs.over_threads import MatchedThreads, match_threads
 from threadkeep.session import Session
 from threadkeep.work import OnProgress, Progress, Work, change, read, with_progress
+
+_damage_logger = logging.getLogger("threadkeep.damage")
 
 
 async def threads(
@@ -137,18 +140,35 @@ def _delete_many(session: Session, selected: Work[MatchedThreads], *, dry_run: b
     )
 
 
-def copy(session: Session, source_thread_id: str, target_thread_id: str, *, kind: str | None = None) -> Work[bool]:
+def copy(
+    session: Session, source_thread_id: str, target_thread_id: str, *, kind: str | None = None, salvage: bool = False
+) -> Work[bool]:
     """Copy a thread with all its checkpoints. Return whether the source existed. The copy is independent of it.
 
     If a LangGraph target exists, its own checkpoints stay and the missing ones are added. If a CubeLoop target exists,
-    raise ValueError. The items are copied inside the database.
+    raise ValueError. The items are read, to check them, and copied inside the database.
+
+    Raise Corrupt, and copy nothing, if anything in the source is damaged. With `salvage`, copy the intact part; a
+    warning on the logger `threadkeep.damage` names each thing that is left out. Raise Corrupt if nothing is intact.
     """
+    left_out = yield from copy_thread(session, source_thread_id, target_thread_id, kind=kind, salvage=salvage)
+    for each in left_out or ():
+        _damage_logger.warning("thread %r: %s", source_thread_id, each)
+    return left_out is not None
+
+
+def copy_thread(
+    session: Session, source_thread_id: str, target_thread_id: str, *, kind: str | None, salvage: bool
+) -> Work[tuple[str, ...] | None]:
+    """Copy a thread as `copy` does. Return what is damaged and left out; None if the source does not exist."""
     target_id = as_id(target_thread_id, "target_thread_id")
     source = yield from _find(session, source_thread_id, kind)
-    if source is not None:
-        target = session.key(source.kind, target_id)
-        yield from change(target, lambda: engine_copy.copy(session.heads, source, target, now_ms(), nonce()))
-    return source is not None
+    if source is None:
+        return None
+    target, heads = session.key(source.kind, target_id), session.heads
+    return (
+        yield from change(target, lambda: engine_copy.copy(heads, source, target, now_ms(), nonce(), salvages=salvage))
+    )
 
 
 def _find(session: Session, thread_id: str, kind: str | None) -> Work[ThreadKey | None]:

@@ -31,8 +31,8 @@ _SQLITE_MAGIC = b"SQLite format 3\0"
 class BackupResult:
     """What a backup holds. `kind` is "sqlite" (a database file) or "portable" (a portable file), `bytes` its size.
 
-    `problems` is what `verify` found in the copy of a SQLite file; `skipped` lists damaged threads that a portable file
-    lacks. `threads` and `memories` are None for a file of an older version, which is copied without being read.
+    `problems` is what is damaged: what `verify` found in the copy of a SQLite file, or what a portable file lacks.
+    `skipped` lists damaged threads that a portable file lacks. `threads` and `memories` are None for a file of an older version, which is copied without being read.
     """
 
     file: str
@@ -74,7 +74,9 @@ def _backup(
             return _describe_copy(path, keep, verify=verify)
         made = keep.export(path, on_progress=on_progress)
         size = path.stat().st_size
-        return BackupResult(str(path), PORTABLE, size, made.threads, made.memories, skipped=tuple(made.skipped))
+        return BackupResult(
+            str(path), PORTABLE, size, made.threads, made.memories, problems=made.damage, skipped=made.skipped
+        )
 
 
 def _report_pages(on_progress: OnProgress | None, done: int, total: int) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from threadkeep.engine.identity import ThreadKey
+
 _MOST = 1000
-"""Differences that are listed one by one."""
+"""Differences, and damaged things, that are listed one by one."""
 
 Outcome: TypeAlias = Literal["created", "unchanged", "updated", "merged", "conflicting"]
 """What became of a thread."""
@@ -32,8 +35,10 @@ class TransferResult:
     size. `already_there` counts the checkpoints, messages and memories that the target had, `expired` the memories that
     were left out because they have expired. A dry run counts what would be written.
 
-    `differences` lists what the target does not hold as the source does, and what could not be read. `kinds` are those
-    of the source. `verified` is true if both sides were compared, `complete` is false if a portable file was cut off.
+    `differences` lists what the target does not hold as the source does, and what could not be read. `skipped` are the
+    ids of damaged threads, which were left out and count nowhere else. `damage` names what is damaged in the source,
+    and with `salvage` what was left out because of it. `kinds` are those of the source. `verified` is true if both
+    sides were compared, `complete` is false if a portable file was cut off.
     """
 
     threads: int = 0
@@ -50,6 +55,8 @@ class TransferResult:
     expired: int = 0
     bytes: int = 0
     differences: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     verified: bool = False
     dry_run: bool = False
@@ -57,8 +64,34 @@ class TransferResult:
 
     @property
     def is_equal(self) -> bool:
-        """Whether no difference was found."""
-        return not self.differences
+        """Whether no difference was found, and nothing was left out because it is damaged."""
+        return not (self.differences or self.skipped or self.damage)
+
+
+@dataclass(slots=True)
+class Damage:
+    """What a transfer found damaged in its source. `skipped` are the ids of threads that are left out."""
+
+    skipped: list[str] = field(default_factory=list)
+    _named: list[str] = field(default_factory=list)
+    _more: int = 0
+
+    def add(self, *named: str) -> None:
+        """Name what is damaged. Only the first thousand are kept."""
+        kept = named[: max(_MOST - len(self._named), 0)]
+        self._named += kept
+        self._more += len(named) - len(kept)
+
+    def of_thread(self, key: ThreadKey, named: Iterable[str], *, skip: bool) -> None:
+        """Name what is damaged in a thread, and whether all of it is left out."""
+        if skip:
+            self.skipped.append(key.id)
+        self.add(*(f"{key.kind} thread {key.id!r}: {each}" for each in named))
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What was named."""
+        return (*self._named, *([f"and {self._more} more"] if self._more else []))
 
 
 @dataclass(slots=True)
@@ -70,6 +103,7 @@ class Tally:
     _counts: Counter[str] = field(default_factory=Counter)
     _differences: list[str] = field(default_factory=list)
     _more: int = 0
+    damage: Damage = field(default_factory=Damage)
 
     def add(self, name: Count, count: int = 1) -> None:
         """Add to a counter."""
@@ -89,6 +123,6 @@ class Tally:
         """Return what was counted."""
         more = [f"and {self._more} more"] if self._more else []
         return TransferResult(
-            **self._counts, differences=(*self._differences, *more), kinds=kinds, verified=verified, dry_run=dry_run,
-            complete=complete,
+            **self._counts, differences=(*self._differences, *more), skipped=tuple(self.damage.skipped),
+            damage=self.damage.named, kinds=kinds, verified=verified, dry_run=dry_run, complete=complete,
         )  # fmt: skip

@@ -7,7 +7,7 @@ still has this revision was not changed since it was built.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -123,10 +123,13 @@ def replace_thread(heads: Heads, old: ThreadRow, new: ThreadRow, epoch: int) -> 
 
 
 class ItemSlices:
-    """Reads the items of a thread slice by slice, as of one epoch."""
+    """Reads the items of a thread slice by slice, as of one epoch. `replaced` are returned instead of stored ones."""
 
-    def __init__(self, thread: ThreadRow, ranges: Iterable[ItemRange]) -> None:
+    def __init__(
+        self, thread: ThreadRow, ranges: Iterable[ItemRange], replaced: Mapping[ItemId, bytes] | None = None
+    ) -> None:
         self._thread = thread
+        self._replaced = replaced or {}
         self._left = list(reversed(list(ranges)))
         self._count = _FEWEST
 
@@ -140,7 +143,8 @@ class ItemSlices:
         no_names = CachedItems(row.epoch, row.nexts[NAMES] if row.nexts else 0, ItemCache())
         loaded = yield Read(lambda: load_items(row, ranges, no_names))
         try:
-            found = [(at, loaded.items[at]) for each in ranges for at in each.ids()]
+            items = {**loaded.items, **self._replaced}
+            found = [(at, items[at]) for each in ranges for at in each.ids()]
         except KeyError as error:
             lane, n = error.args[0]
             raise Corrupt(f"item {lane}:{n} of thread {row.key.id!r} is referenced but missing") from error

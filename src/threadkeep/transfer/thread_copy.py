@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.cube.channels import MESSAGES, count_elements
+from threadkeep.engine.health.salvage import load_intact
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
@@ -27,7 +28,7 @@ from threadkeep.transfer.compare import checkpoint_rows, read_rows, write_rows
 from threadkeep.transfer.pipeline import Transfer
 from threadkeep.transfer.result import Outcome
 from threadkeep.transfer.thread_builder import ThreadBuilder, hidden, is_unfinished, remove_thread, replace_thread
-from threadkeep.work import Change, Work
+from threadkeep.work import Change, Work, read
 
 PutItems: TypeAlias = Callable[[Iterable[tuple[ItemId, bytes]], Sequence[int]], Work[None]]
 """Takes stored items, and the number of the next item of each lane."""
@@ -144,13 +145,17 @@ class ThreadCopy:
         tally.add("writes", sum(max(_entries(row) - held.get(_place(row), 0), 0) for row in rows.new_writes))
 
     def compare(self) -> Work[None]:
-        """Read the target and report if it does not hold what the source had. Conflict if it was removed meanwhile."""
+        """Read the target and report if it does not hold what the source had.
+
+        Conflict if it was removed meanwhile, Corrupt if a thread that was merged into is damaged.
+        """
         assert self._rows is not None
         assert self._before is not None
         found = self._before if self._outcome == "unchanged" else (yield from read_rows(self.key))
         if found.thread is None:
             raise Conflict(f"thread {self.key.id!r} was removed while it was compared")
         if self._outcome == "merged":
+            yield from read(lambda: load_intact(self.key, items=True))
             missing = _places(self._rows.new_checkpoints, self._rows.new_writes)
             missing -= _places(checkpoint_rows(found), write_rows(found))
             difference = f"{len(missing)} checkpoints or writes are missing" if missing else None

@@ -29,11 +29,24 @@ class Discarded(NamedTuple):
     batch: Batch | None
 
 
-def discard(scan: ThreadScan, target: CheckpointKey | None, nonce: int) -> Discarded:
-    """Return what is removed if the damage of one checkpoint is discarded, or all damage. `nonce` is the new epoch.
+class DamageRemoved(NamedTuple):
+    """A thread, and what is left of it without the checkpoints and writes that are damaged, or without some of them.
+
+    `absent` are parents that do not exist: the rows that name them lose them.
+    """
+
+    thread: ThreadRows
+    left: Survivors
+    checkpoints: set[CheckpointKey]
+    writes: set[TaskKey]
+    absent: set[CheckpointKey]
+
+
+def remove_damage(scan: ThreadScan, target: CheckpointKey | None = None) -> DamageRemoved:
+    """Return what is left of a thread without the damage of one checkpoint, or without any.
 
     Checkpoints whose delta channels need a removed one are removed with it: without it, they would silently be
-    different. Corrupt if names of channels or nodes are damaged and something is left that may need them.
+    different.
     """
     rebuilder, thread = Rebuilder(scan, None), rows_of_scan(scan)
     checkpoints, writes = _damage(rebuilder, thread)
@@ -43,9 +56,17 @@ def discard(scan: ThreadScan, target: CheckpointKey | None, nonce: int) -> Disca
     absent = _absent_parents(thread) if target is None else set()
     checkpoints = _with_dependents(rebuilder, checkpoints, absent | {key[:2] for key in writes})
     writes = {key for key in writes if key[:2] not in checkpoints}
+    return DamageRemoved(thread, _left(thread, checkpoints, writes, absent), checkpoints, writes, absent)
+
+
+def discard(scan: ThreadScan, target: CheckpointKey | None, nonce: int) -> Discarded:
+    """Return what is removed if the damage of one checkpoint is discarded, or all damage. `nonce` is the new epoch.
+
+    See `remove_damage`. Corrupt if names of channels or nodes are damaged and something is left that may need them.
+    """
+    thread, left, checkpoints, writes, absent = remove_damage(scan, target)
     if not (checkpoints or writes or absent):
         return Discarded([], [], None)
-    left = _left(thread, checkpoints, writes, absent)
     if thread.names_damaged and not left.is_empty:
         raise Corrupt(
             f"names of channels or nodes of {scan.where} are damaged: nothing can be added to the thread. "

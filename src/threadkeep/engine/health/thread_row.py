@@ -84,6 +84,14 @@ async def _rebuilt_row(scan: ThreadScan) -> ThreadRow:
         row = _recounted(rows_of_scan(scan))._replace(updated=updated)
     else:
         row = _recounted(rows_of_scan(scan))
+    return await with_cube_status(scan, row)
+
+
+async def with_cube_status(scan: ThreadScan, row: ThreadRow) -> ThreadRow:
+    """Return the row of a cube thread with the status that its newest checkpoint gives; others are unchanged.
+
+    One round trip for a cube thread.
+    """
     record = scan.records.get(("", row.top or ""))
     if scan.key.kind != CUBE or record is None:
         return row

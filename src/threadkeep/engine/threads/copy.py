@@ -2,7 +2,8 @@
 
 Onto a new thread, the stored bytes are copied inside the database with their ids. Onto a thread that exists, the
 checkpoints that it does not have are added, without decoding their values; those that it has stay, so a copy may be
-repeated. Metadata that names the source as its `thread_id` names the target in the copy.
+repeated. Metadata that names the source as its `thread_id` names the target in the copy. Everything in the source is
+checked before anything is copied.
 """
 
 from __future__ import annotations
@@ -10,72 +11,141 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from threadkeep.engine.commit import Decision, Seen, check_complete, commit, copied_row, fill_cache
+from threadkeep.engine.commit import Decision, Seen, commit, copied_row, fill_cache
+from threadkeep.engine.health.salvage import IntactThread, load_intact, salvage
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import Codec, pack
-from threadkeep.engine.log.itemlog import SHARED, Item, ItemId
+from threadkeep.engine.log.itemlog import SHARED, Item, ItemId, ItemRange
 from threadkeep.engine.log.records import CheckpointRecord, TaskWrites
-from threadkeep.engine.requests import CopyThread, LoadedRows, LoadThreadRows
+from threadkeep.engine.requests import Batch, CopyThread, ForkThread, LoadedRows, LoadThreadRows, NewLabels
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.checkpoints import metadata_of, write
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
 from threadkeep.engine.threads.thread_rows import stored_parts
+from threadkeep.errors import Corrupt
 from threadkeep.plan import result
 
 
 async def copy(
-    heads: Heads, source: ThreadKey, target: ThreadKey, time: int, nonce: int, *, keeps_times: bool = False
-) -> None:
+    heads: Heads,
+    source: ThreadKey,
+    target: ThreadKey,
+    time: int,
+    nonce: int,
+    *,
+    keeps_times: bool = False,
+    salvages: bool = False,
+) -> tuple[str, ...]:
     """Copy all checkpoints and writes. Nothing happens if the source does not exist, or if it is the target.
 
-    Three round trips onto a new thread; onto an existing one, the items of the source are read and written too. What
-    is added there gets the given time, or keeps its own with `keeps_times`. ValueError if a CubeLoop thread would be
-    copied onto an existing one.
+    What is added to an existing thread gets the given time, or keeps its own with `keeps_times`. Corrupt, and nothing
+    happens, if anything in the source is damaged. With `salvages`, its intact part is copied instead; the result says
+    what was left out. ValueError if a CubeLoop thread would be copied onto an existing one.
+
+    All items of the source are read, to check them. Three round trips, and one for each slice of items, onto a new
+    thread, to which they are copied inside the database; onto an existing one, they are written too.
     """
     if source == target:
-        return
+        return ()
 
     async def read() -> Seen[_Threads]:
-        loaded, existing = await LoadThreadRows(source), await LoadThreadRows(target)
-        check_complete(loaded)
-        head = heads.head_from(source, loaded, None)
-        if loaded.thread is not None and existing.thread is not None and target.kind != CUBE:
-            await _load_all_items(heads, head, loaded)
-        return Seen(_Threads(head, loaded, existing), existing.thread)
+        existing = await LoadThreadRows(target)
+        merges = existing.thread is not None and target.kind != CUBE
+        try:
+            part = IntactThread(await load_intact(source, items=not merges, indexes=True))
+            head = await _read_head(heads, source, part.loaded, with_items=merges)
+        except Corrupt:
+            if not salvages:
+                raise
+            part = await salvage(source, indexes=True)
+            head = await _read_head(heads, source, part.loaded, with_items=merges)
+        return Seen(_Threads(head, part, existing), existing.thread)
 
-    def decide(seen: Seen[_Threads], attempt: int) -> Decision[list[Op]]:
-        head, loaded, existing = seen.state
-        if loaded.thread is None:
-            return Decision([])
+    def decide(seen: Seen[_Threads], attempt: int) -> Decision[_Copied]:
+        head, part, existing = seen.state
+        if part.loaded.thread is None:
+            return Decision(_Copied([], ()))
         if seen.row is None:
-            return Decision([], _copy_to_new(head, loaded, target, time, nonce + attempt))
+            copy_to_new = _copy_part_to_new if part.left_out else _copy_to_new
+            return Decision(_Copied([], part.left_out), copy_to_new(head, part, target, time, nonce + attempt))
         if target.kind == CUBE:
             raise ValueError(f"thread {target.id!r} already exists: a CubeLoop thread can only be copied to a new id")
-        return Decision(_missing_ops(head, loaded, existing, target, None if keeps_times else time, nonce))
+        ops = _missing_ops(head, part.loaded, existing, target, None if keeps_times else time, nonce)
+        return Decision(_Copied(ops, part.left_out))
 
-    ops = await commit(heads, target, read, decide, source=source)
-    for outcome in await write(heads, target, ops) if ops else []:
+    copied = await commit(heads, target, read, decide, source=source)
+    for outcome in await write(heads, target, copied.ops) if copied.ops else []:
         result(outcome)
+    return copied.left_out
 
 
 class _Threads(NamedTuple):
     """The source, with its items if the target exists; and the rows of the target."""
 
     head: Head
-    loaded: LoadedRows
+    part: IntactThread
     existing: LoadedRows
 
 
-def _copy_to_new(head: Head, loaded: LoadedRows, target: ThreadKey, time: int, epoch: int) -> CopyThread:
-    row = loaded.thread
+class _Copied(NamedTuple):
+    """The ops that are still to be made, and what is left out of the copy."""
+
+    ops: list[Op]
+    left_out: tuple[str, ...]
+
+
+async def _read_head(heads: Heads, source: ThreadKey, loaded: LoadedRows, *, with_items: bool) -> Head:
+    head = heads.head_from(source, loaded, None)
+    if with_items and loaded.thread is not None:
+        await _load_all_items(heads, head, loaded)
+    return head
+
+
+def _copy_to_new(head: Head, part: IntactThread, target: ThreadKey, time: int, epoch: int) -> CopyThread:
+    """Copy a thread as it is, with its index entries."""
+    loaded, row = part.loaded, part.loaded.thread
     assert row is not None
-    numbers = {found.row.labels for found in loaded.checkpoints if found.row is not None}
-    labels = [(each.id, each.stored, each.tags) for each in copy_labels(head, numbers, target) if each.stored]
+    labels = [(each.id, each.stored, each.tags) for each in copy_labels(head, _labels(loaded), target) if each.stored]
     size = row.bytes + sum(len(stored) - len(loaded.items[id]) for id, stored, _ in labels)
     thread = copied_row(row, target, time=time, epoch=epoch, size=size)
     return CopyThread(row.key, (row.epoch, row.rev), thread, tuple(labels))
+
+
+def _copy_part_to_new(head: Head, part: IntactThread, target: ThreadKey, time: int, epoch: int) -> ForkThread:
+    """Copy the intact part of a thread."""
+    loaded, row = part.loaded, part.loaded.thread
+    assert row is not None
+    labels = list(copy_labels(head, _labels(loaded), target))
+    items = {**part.replaced, **{each.id: each.stored for each in labels if each.stored}}
+    batch = batch_of_rows(head, loaded, (NewLabels(each.id.n, each.tags) for each in labels))
+    size = batch.thread.bytes + sum(map(len, items.values()))
+    thread = copied_row(row, target, time=time, epoch=epoch, size=size)
+    ranges = itemlog.subtract(loaded.stored, [ItemRange(*id, 1) for id in items])
+    return ForkThread(row.key, (row.epoch, row.rev), ranges, batch._replace(thread=thread, items=tuple(items.items())))
+
+
+def batch_of_rows(head: Head, loaded: LoadedRows, labels: Iterable[NewLabels]) -> Batch:
+    """Return all rows of a thread as a batch that makes a new one of them. Its bytes are those of the rows."""
+    assert loaded.thread is not None
+    rows = tuple(found.row for found in loaded.checkpoints if found.row is not None)
+    writes = tuple(row for found in loaded.checkpoints for row in found.writes)
+    runs = [row.run for row in rows]
+    runs += [entry.origin[1] for row in writes for entry in head.task(row).entries.values()]
+    size = sum(row.size for row in rows) + sum(row.size for row in writes)
+    return Batch(
+        expect=None,
+        thread=loaded.thread._replace(bytes=size, lease=None),
+        new_checkpoints=rows,
+        new_writes=writes,
+        labels=tuple(labels),
+        runs=tuple(dict.fromkeys(run for run in runs if run is not None)),
+    )
+
+
+def _labels(loaded: LoadedRows) -> set[int]:
+    return {found.row.labels for found in loaded.checkpoints if found.row is not None}
 
 
 class CopiedLabels(NamedTuple):

@@ -1,7 +1,8 @@
 """`Keep.export`: threads and memories of a Keep as the lines of a portable file. Each thread is as of one moment.
 
-The rows of a thread are read at once, its items slice by slice after them. If the thread is pruned in between, the
-lines written so far are declared void and the thread is written again.
+The rows of a thread are read and checked at once, its items slice by slice after them. If the thread is pruned in
+between, or if an item is damaged, the lines written so far are declared void; then the thread, or its intact part, is
+written again, or left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.clock import now_us
+from threadkeep.engine.health.salvage import IntactThread, load_intact, salvage
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import unpack
@@ -22,7 +24,6 @@ from threadkeep.engine.requests import LoadedRows
 from threadkeep.engine.threads.thread_rows import ThreadRows, thread_rows
 from threadkeep.errors import Conflict, Corrupt
 from threadkeep.session import Session
-from threadkeep.transfer.compare import read_rows
 from threadkeep.transfer.portable.files import LineWriter
 from threadkeep.transfer.portable.format import (
     END,
@@ -40,9 +41,10 @@ from threadkeep.transfer.portable.format import (
     writes_line,
 )
 from threadkeep.transfer.portable.redact import Redaction, ValueForm
+from threadkeep.transfer.result import Damage
 from threadkeep.transfer.selection import MemoryPages, Selection, ThreadPages, count_threads
 from threadkeep.transfer.thread_builder import ItemSlices, is_unfinished
-from threadkeep.work import Progress, Work, retry
+from threadkeep.work import Progress, Work, read, retry
 
 WriteLine: TypeAlias = Callable[[dict[str, Any]], None]
 
@@ -51,7 +53,8 @@ WriteLine: TypeAlias = Callable[[dict[str, Any]], None]
 class ExportResult:
     """What an exported file holds. `bytes` is the size of its lines before compression.
 
-    `skipped` lists damaged threads, which were left out; a damaged thread that was selected by id is an error instead.
+    `skipped` are the ids of damaged threads, which were left out. `damage` names what is damaged, in threads and
+    memories, and with `salvage` what was left out because of it.
     """
 
     threads: int
@@ -62,6 +65,7 @@ class ExportResult:
     bytes: int
     redacted: bool
     skipped: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
 
 
 def thread_line(row: ThreadRow) -> dict[str, Any]:
@@ -200,8 +204,9 @@ class Export:
     selection: Selection
     out: LineWriter
     redaction: Redaction | None = None
+    salvages: bool = False
     _counts: Counter[str] = field(default_factory=Counter)
-    _skipped: list[str] = field(default_factory=list)
+    _damage: Damage = field(default_factory=Damage)
 
     def work(self, about: Mapping[str, Any]) -> Work[ExportResult]:
         """Write the file. `about` goes into its header. Missing if a selected thread does not exist."""
@@ -210,9 +215,12 @@ class Export:
         total = yield from count_threads(self.session.tenant, self.selection)
         done, pages = 0, ThreadPages(self.session.tenant, self.selection)
         while pages:
-            for key in (yield from pages.next()):
+            for key, unreadable in (yield from pages.next()):
                 yield Progress(done, max(total, done + 1), key.id)
-                yield from self._thread(key)
+                if unreadable is None:
+                    yield from self._thread(key)
+                else:
+                    self._damage.of_thread(key, [unreadable], skip=True)
                 done += 1
         if self.selection.memories:
             yield Progress(done, done, "memories")
@@ -221,20 +229,35 @@ class Export:
         counts = {name: self._counts[name] for name in names}
         self.out.write({"type": END, "threads": counts["threads"], "memories": counts["memories"]})
         yield Progress(done, done, "")
-        return ExportResult(**counts, bytes=self.out.bytes, redacted=redacted, skipped=tuple(self._skipped))
+        skipped, damage = tuple(self._damage.skipped), self._damage.named
+        return ExportResult(**counts, bytes=self.out.bytes, redacted=redacted, skipped=skipped, damage=damage)
 
     def _thread(self, key: ThreadKey) -> Work[None]:
+        """Write one thread, or what is intact of it."""
+        pruned = f"thread {key.id!r} was pruned by others"
         try:
-            pruned = f"thread {key.id!r} was pruned by others"
-            yield from retry(partial(self._whole_thread, key), pruned)
-        except Corrupt:
-            if self.selection.ids is not None:
-                raise
-            self._skipped.append(key.id)
+            try:
+                yield from retry(partial(self._whole_thread, key), pruned)
+            except Corrupt:
+                if not self.salvages:
+                    raise
+                left_out = yield from retry(partial(self._intact_part, key), pruned)
+                self._damage.of_thread(key, left_out, skip=False)
+        except Corrupt as error:
+            self._damage.of_thread(key, [str(error)], skip=True)
 
     def _whole_thread(self, key: ThreadKey) -> Work[None]:
+        yield from self._write(IntactThread((yield from read(lambda: load_intact(key, items=False)))))
+
+    def _intact_part(self, key: ThreadKey) -> Work[tuple[str, ...]]:
+        """Write what is intact of a thread, and return what is left out."""
+        part = yield from read(lambda: salvage(key))
+        yield from self._write(part)
+        return part.left_out
+
+    def _write(self, part: IntactThread) -> Work[None]:
         """Write one thread. If that fails, its lines are declared void."""
-        loaded = yield from read_rows(key)
+        loaded = part.loaded
         if loaded.thread is None or is_unfinished(loaded):
             return
         self.out.write(self._redacted(thread_line(loaded.thread)))
@@ -252,7 +275,9 @@ class Export:
     def _memories(self) -> Work[None]:
         pages = MemoryPages(self.session.tenant, now_us())
         while pages:
-            for row in (yield from pages.next()).rows:
+            page = yield from pages.next()
+            self._damage.add(*page.damage)
+            for row in page.rows:
                 self.out.write(self._redacted(memory_line(row)))
                 self._counts["memories"] += 1
             yield Progress(0, None, "memories")

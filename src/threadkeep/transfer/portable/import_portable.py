@@ -15,7 +15,7 @@ from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
 from threadkeep.engine.log.records import ThreadRow
 from threadkeep.engine.memories.requests import MemoryRow
 from threadkeep.engine.requests import Batch, LoadedRows
-from threadkeep.errors import Conflict, Missing
+from threadkeep.errors import Conflict, Corrupt, Missing
 from threadkeep.session import Session
 from threadkeep.transfer.memories import IncomingMemory, put_memories
 from threadkeep.transfer.pipeline import Transfer, transfer_thread
@@ -107,6 +107,8 @@ class PortableImport:
                 yield from transfer_thread(self.into, ThreadCopy(self.into, thread, key))
             except Conflict:
                 self.into.differs(key, "it was changed by others meanwhile; import it again")
+            except Corrupt as error:
+                self.into.differs(key, f"the target's thread is damaged: {error}")
         thread.skip()
         self._threads += thread.is_complete
         return thread.end is not None
