@@ -32,7 +32,8 @@ class BackupResult:
     """What a backup holds. `kind` is "sqlite" (a database file) or "portable" (a portable file), `bytes` its size.
 
     `problems` is what is damaged: what `verify` found in the copy of a SQLite file, or what a portable file lacks.
-    `skipped` lists damaged threads that a portable file lacks. `threads` and `memories` are None for a file of an older version, which is copied without being read.
+    `skipped` lists damaged threads that a portable file lacks. `threads` and `memories` are None for a file of an older
+    version, which is copied without being read.
     """
 
     file: str
