@@ -57,7 +57,11 @@ def lose_writes(rows: StoredRows) -> None:
 
 def spoil_name(rows: StoredRows) -> None:
     stored = rows.items()
-    at = next(at for at in stored if at.lane == NAMES and unseal_item(at, stored[at], "").data == b"extra")
+    at = next(
+        at
+        for at in stored
+        if at.lane == NAMES and unseal_item(at, stored[at], "", rows.thread().family).data == b"extra"
+    )
     rows.set_item(at, flip_byte(stored[at]))
 
 

@@ -235,8 +235,11 @@ def spoil_text(rows: StoredRows, id: str) -> None:
 def test_a_damaged_name_hides_only_the_checkpoints_that_use_it(keep: threadkeep.Keep, url: str) -> None:
     put_chain(keep.checkpointer)
     rows = rows_opener(url)(keep, "t")
+    family = rows.thread().family
     at = next(
-        at for at, stored in rows.items().items() if at.lane == NAMES and unseal_item(at, stored, "").data == b"extra"
+        at
+        for at, stored in rows.items().items()
+        if at.lane == NAMES and unseal_item(at, stored, "", family).data == b"extra"
     )
     rows.set_item(at, flip_byte(rows.items()[at]))
     keep._session.heads.clear()
@@ -514,7 +517,7 @@ async def test_a_wrong_thread_row_is_rebuilt(
     assert await asyncio.to_thread(rows.thread) == before._replace(**columns)
     assert (await call(keep, "repair", "t")).thread_row == rehearsed.thread_row
     repaired = await asyncio.to_thread(rows.thread)
-    assert repaired == before._replace(epoch=repaired.epoch, rev=repaired.rev)
+    assert repaired == before._replace(epoch=repaired.epoch, rev=repaired.rev, checksum=repaired.checksum)
     assert (await call(keep, "verify")).ok
     chain = Chain(keep.checkpointer)
     chain.last = NEWEST
@@ -538,7 +541,7 @@ def test_a_thread_row_that_cannot_be_read_is_rebuilt(tmp_path: Path) -> None:
         assert "nexts" in keep.repair("t", dry_run=True).thread_row
         assert keep.repair("t").damaged is None
         after = rows.thread()
-        assert after == before._replace(epoch=after.epoch, rev=after.rev)
+        assert after == before._replace(epoch=after.epoch, rev=after.rev, checksum=after.checksum)
         assert keep.verify().ok
         assert values_of(keep.checkpointer)["text"] == text_of(NEWEST)
         apsw.Connection(str(tmp_path / "keep.db")).execute("UPDATE tk_threads SET nexts = x'80'")

@@ -84,6 +84,7 @@ def _inspect_thread(db: SqlContext, request: InspectThread) -> InspectedThread:
     writes, bad_writes = read_each_row(db.rows("all-writes", thread=number), dialect.write_row, _locate_write)
     runs, bad_runs = read_each_row(db.rows("runs", thread=number), lambda row: unpack_id(row[0]), _nowhere)
     problems = [f"a run in its index: {each.message}" for each in bad_runs]
+    sizes = db.rows("item-sizes", thread=number)
     if db.rows("stale-tick", thread=number):
         problems.append("its entry in the index by time is wrong")
     return InspectedThread(
@@ -92,18 +93,29 @@ def _inspect_thread(db: SqlContext, request: InspectThread) -> InspectedThread:
         family=row[FAMILY] if type(row[FAMILY]) is int else 0,
         checkpoints=checkpoints,
         writes=writes,
-        items={ItemId(lane, n): payload for lane, n, payload in db.rows("engine-items", thread=number)},
-        item_sizes=tuple(db.rows("item-sizes", thread=number)),
+        items={
+            ItemId(lane, n): payload
+            for lane, n, payload in db.rows("engine-items", thread=number)
+            if type(lane) is type(n) is int and type(payload) is bytes
+        },
+        item_sizes=tuple(row for row in sizes if set(map(type, row)) == {int}),
         tags=frozenset((labels, bytes(tag)) for labels, tag in db.rows("tags", thread=number)),
         runs=frozenset(runs),
         unreadable=(*bad_threads, *bad_checkpoints, *bad_writes),
-        index_errors=tuple(problems),
+        index_errors=(*problems, *_odd_items(sizes)),
         fixed=fixed_columns(row[4], row[5], row[7], row[11]),
     )
 
 
 def _nowhere(_row: Any) -> UnreadableRow:
     return UnreadableRow("")
+
+
+def _odd_items(sizes: Iterable[Row]) -> Iterator[str]:
+    """Describe items whose lane or number is no integer: SQLite does not check the types of what it reads."""
+    for lane, n, size in sizes:
+        if {type(lane), type(n), type(size)} != {int}:
+            yield f"item {lane!r}:{n!r} has a lane, a number or a payload of another type"
 
 
 def _locate_checkpoint(row: Row) -> UnreadableRow:

@@ -271,7 +271,7 @@ def _scan_item(scan: ThreadScan, id: ItemId, stored: bytes) -> None:
 
 
 def _scan_row(scan: ThreadScan, head: Head, row: CheckpointRow | WriteRow) -> None:
-    names, shared = head.name_table()._replace(of=scan.names), head.shared_parts()
+    names, shared = head.name_table()._replace(of=scan.names, family=scan.family), head.shared_parts()
     task = row.task if isinstance(row, WriteRow) else None
     checkpoint = (row.ns, row.checkpoint if isinstance(row, WriteRow) else row.id)
     if not is_sealed(row, scan.family):

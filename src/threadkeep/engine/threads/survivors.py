@@ -173,7 +173,10 @@ def recount(thread: ThreadRows, left: Survivors) -> ThreadRow:
     damaged_top = max((id for ns, id in shown if ns == ""), default="")
     newest = max(top.row.id if top else "", damaged_top)
     if not newest or newest != damaged_top:
+        uncounted = row.top is None and row.top_writes is None
         row = with_top(row, top.row if top else None, _status(row, top, tasks), rows_on[newest])
+        if not newest and uncounted:
+            row = row._replace(top_writes=None)
     elif row.top != damaged_top:
         damaged_row = left.damaged[("", damaged_top)].row
         row = with_top(row, damaged_row, row.status, rows_on[newest])._replace(top=damaged_top)
