@@ -340,7 +340,7 @@ def test_values_of_any_type_in_a_file_are_right_or_corrupt(tmp_path: Path, every
                 assert not keep.verify().ok, (place, name)
                 outcomes["missing"] += 1
         assert {name: answer() for name, answer in ask.items()} == expected
-    assert outcomes["raised"] > outcomes["missing"] > 0, outcomes
+    assert min(outcomes.values()) > 0, outcomes
 
 
 def _allow_any_type(path: Path) -> None:

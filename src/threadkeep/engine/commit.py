@@ -81,9 +81,14 @@ async def read_consistently(key: ThreadKey, read: Callable[[], Plan[T]], *, trie
     return await retry(lambda _: read(), f"thread {key.id!r} was pruned by others", tries=tries)
 
 
-async def load_items(row: ThreadRow, ranges: Iterable[ItemRange], cached: CachedItems | None = None) -> LoadedRows:
-    """Read items of the thread that this row was read of. One round trip. Conflict if the thread was pruned since."""
-    loaded = await LoadItems(row.key, tuple(ranges), cached)
+async def load_items(
+    row: ThreadRow, ranges: Iterable[ItemRange], cached: CachedItems | None = None, *, unchecked: bool = False
+) -> LoadedRows:
+    """Read items of the thread that this row was read of. One round trip. Conflict if the thread was pruned since.
+
+    With `unchecked`, the thread's row may be damaged.
+    """
+    loaded = await LoadItems(row.key, tuple(ranges), cached, unchecked=unchecked)
     check_epoch(row, loaded.thread)
     return loaded
 

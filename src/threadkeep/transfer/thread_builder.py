@@ -141,7 +141,7 @@ class ItemSlices:
         """Return the next items, in the order of the ranges. Conflict if the thread was pruned or removed since."""
         ranges, row = self._next_ranges(), self._thread
         no_names = CachedItems(row.epoch, row.nexts[NAMES] if row.nexts else 0, ItemCache())
-        loaded = yield Read(lambda: load_items(row, ranges, no_names))
+        loaded = yield Read(lambda: load_items(row, ranges, no_names, unchecked=True))
         try:
             items = {**loaded.items, **self._replaced}
             found = [(at, items[at]) for each in ranges for at in each.ids()]
