@@ -157,6 +157,7 @@ def do_everything(url: str) -> None:
         keep.store.put(("a",), "hidden", {"text": "tea"}, index=False)
         keep.store.search((), query="green tea")
         keep.store.delete(("a",), "tea")
+        keep.erase(namespace=("a",))
 
 
 async def _talk(keep: threadkeep.Keep) -> None:
