@@ -96,7 +96,11 @@ def _column_damages(
     values = {f"old_{name}": each for name, each in one.items()}
     ((old,),) = execute(f"SELECT {read} FROM {table} WHERE {where}", values)
     cast = {"value": "::json", "vector": "::real[]"}.get(column, "") if is_postgres else ""
-    small = column in ("seq", "vectors", "field", "dims")  # 32 bits in PostgreSQL; a greater `seq` harms nothing
+    small = column in (
+        "vectors",
+        "field",
+        "dims",
+    )  # 32 bits in PostgreSQL; a greater `seq` harms nothing, so it is made less
 
     @contextmanager
     def change(new: Any) -> Iterator[None]:
@@ -106,7 +110,7 @@ def _column_damages(
         now = {**one, column: new} if column in one else one
         execute(sql, {"new": old} | {f"old_{name}": each for name, each in now.items()})
 
-    changes = flipped(old)[: 1 if small else None]
+    changes = [old ^ 1 << old.bit_length() - 1] if column == "seq" else flipped(old)[: 1 if small else None]
     return {f"{table}.{column} {n}": lambda new=new: change(new) for n, new in enumerate(changes)}
 
 

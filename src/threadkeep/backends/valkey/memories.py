@@ -437,13 +437,16 @@ def _pack_memory(number: int, tenant: str, namespace: bytes, row: MemoryRow, vec
 
 
 def memory_row(tenant: str, field: bytes, stored: bytes) -> MemoryRow:
-    """Read a memory as it is stored; Corrupt if it is damaged. Older ones have no checksums."""
+    """Read a memory as it is stored; Corrupt if it is damaged. Older ones have no checksums.
+
+    The script that refreshes an older one gives a checksum to its times, but not to its row.
+    """
     number = namespace = key = None
     try:
         number = parse_number(field)
         namespace, key, value, *rest = ormsgpack.unpackb(stored.partition(b"\n")[2])
         created, updated, expires, count, ttl, is_checked = _read_start(stored)
-        checks = (rest[0], sum_of_times(created, updated, expires)) if is_checked else (None, None)
+        checks = (rest[0], sum_of_times(created, updated, expires)) if rest else (None, None)
         if rest and not is_checked:
             raise ValueError("the checksum of its times is missing")
     except MALFORMED_MEMORY_ERRORS as error:
