@@ -133,6 +133,13 @@ def steps(folder: Path) -> list[tuple[tuple[str, ...], Any]]:
         (("compact",), lambda result: result is not None),
         (("delete", "--metadata", "source=input", "--dry-run"), lambda result: "c" in result["deleted"]),
         (("delete", "c", "f", "--yes"), lambda result: result["deleted"] == ["c", "f"]),
+        (("migrate",), lambda result: not result["needed"] and result["found"] == result["current"]),
+        (("backup", str(folder / "backup")), lambda result: (result["threads"], result["memories"]) == (2, 1)),
+        (("restore", str(folder / "backup"), str(folder / "new.db")), lambda result: result["threads"] == 2),
+        (
+            ("erase", "t", "--namespace", "users", "--yes"),
+            lambda result: ([each["id"] for each in result["threads"]], result["memories"]) == (["t"], 1),
+        ),
     ]
 
 

@@ -13,6 +13,7 @@ from threadkeep.engine.cube import branches, plans
 from threadkeep.engine.cube.ops import AppendMessages, ClaimRun, CompleteRun, encode_message
 from threadkeep.engine.health import repair
 from threadkeep.engine.identity import CUBE
+from threadkeep.engine.log.records import ThreadRow, thread_checksum
 from threadkeep.engine.requests import Commit, CopyThread, ForkThread, LoadItems, LoadThreadRows, Pause
 from threadkeep.engine.threads import copy, prune
 from threadkeep.engine.threads.branches import BranchStamp
@@ -20,6 +21,10 @@ from threadkeep.errors import Conflict
 from threadkeep.plan import Request, result
 
 TALK, NEW = KEY._replace(kind=CUBE), KEY._replace(id="new")
+
+
+def with_checksum(row: ThreadRow) -> ThreadRow:
+    return row._replace(bytes_check=row.bytes, checksum=thread_checksum(row))
 
 
 def keeps_conflicting(request: Request[Any]) -> None:
@@ -87,7 +92,7 @@ def test_items_of_a_thread_that_was_pruned_meanwhile_are_a_conflict(bench: Bench
         assert bench.made_requests == requests
     assert not head.cache.lacking(wanted)
     head = bench.heads.head_from(KEY, bench.backend.answer(LoadThreadRows(KEY)), None)
-    thread.row = thread.row._replace(epoch=thread.row.epoch + 1)
+    thread.row = with_checksum(thread.row._replace(epoch=thread.row.epoch + 1))
     with pytest.raises(Conflict, match="thread 't' was pruned while it was read"):
         bench.drive(fill_cache(bench.heads, head, wanted))
 
@@ -97,7 +102,7 @@ def test_a_copy_takes_the_place_of_a_thread_that_is_as_expected(bench: Bench, is
     bench.drive(copy.copy(bench.heads, KEY, NEW, 2000, 6))
     bench.write(put("4", "3"))
     source, target = (bench.backend._threads[key].row for key in (KEY, NEW))
-    replaced = source._replace(key=NEW, epoch=7, rev=0)
+    replaced = with_checksum(source._replace(key=NEW, epoch=7, rev=0))
 
     def copied(rev: int) -> CopyThread:
         return CopyThread(KEY, (source.epoch, source.rev), replaced, replaces=(target.epoch, rev))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any, TypedDict
@@ -424,9 +426,23 @@ def stored_file(path: Path) -> Path:
 def readings(saver: threadkeep.KeepSaver, thread: str) -> dict[str, Callable[[], Any]]:
     return {
         "get_tuple": lambda: saver.get_tuple(config(thread)),
-        "list": lambda: list(saver.list(config(thread))),
         "aget_tuple": lambda: asyncio.run(saver.aget_tuple(config(thread))),  # type: ignore[arg-type]
     }
+
+
+def listed(caplog: pytest.LogCaptureFixture, read: Callable[[], Iterable[Any]]) -> tuple[list[Any], list[str]]:
+    """Return what a listing contains, and its warnings of damage."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "threadkeep.damage"):
+        found = list(read())
+    return found, [record.getMessage() for record in caplog.records if record.name == "threadkeep.damage"]
+
+
+def assert_all_damaged(warnings: list[str]) -> None:
+    """Each checkpoint of the first thread is named once."""
+    assert len(warnings) == 4
+    for n in range(4):
+        assert sum(f"'{n:08}' of namespace '' in thread '{THREADS[0]}'" in warning for warning in warnings) == 1
 
 
 DAMAGE = {
@@ -462,52 +478,68 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", list(DAMAGE))
-def test_damage_is_reported_with_the_thread(stored_file: Path, what: str) -> None:
+def test_damage_is_reported_with_the_thread(stored_file: Path, what: str, caplog: pytest.LogCaptureFixture) -> None:
     damaged(stored_file, DAMAGE[what])
     with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         for read in readings(keep.checkpointer, THREADS[0]).values():
             with pytest.raises(errors.Corrupt, match=THREADS[0]):
                 read()
+        found, warnings = listed(caplog, lambda: keep.checkpointer.list(config(THREADS[0])))
+        assert found == []
+        assert_all_damaged(warnings)
         for read in readings(keep.checkpointer, THREADS[1]).values():
             assert read()
+        found, warnings = listed(caplog, lambda: keep.checkpointer.list(config(THREADS[1])))
+        assert (len(found), warnings) == (4, [])
 
 
 @pytest.mark.parametrize("what", ["labels that are gone", "a payload", "the body of a checkpoint"])
-def test_damage_is_reported_by_listings_of_all_threads_and_by_filters(stored_file: Path, what: str) -> None:
+def test_damage_is_reported_by_listings_of_all_threads_and_by_filters(
+    stored_file: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     damaged(stored_file, DAMAGE[what])
     with threadkeep.open(f"sqlite:///{stored_file}") as keep:
-        with pytest.raises(errors.Corrupt, match=THREADS[0]):
-            list(keep.checkpointer.list(None))
-        with pytest.raises(errors.Corrupt, match=THREADS[0]):
-            list(keep.checkpointer.list(None, filter={"user": "ada"}))
+        for filter in (None, {"user": "ada"}):
+            found, warnings = listed(caplog, partial(keep.checkpointer.list, None, filter=filter))
+            assert [each.config["configurable"]["thread_id"] for each in found] == [THREADS[1]] * 4
+            assert_all_damaged(warnings)
 
 
-def test_missing_labels_are_reported_by_the_catalogue(stored_file: Path) -> None:
+@pytest.mark.parametrize("match", ["latest", "any"])
+def test_missing_labels_are_reported_by_the_catalogue(
+    stored_file: Path, match: str, caplog: pytest.LogCaptureFixture
+) -> None:
     damaged(stored_file, DAMAGE["labels that are gone"])
     with threadkeep.open(f"sqlite:///{stored_file}") as keep:
         assert len(keep.threads()) == 2
-        with pytest.raises(errors.Corrupt, match=THREADS[0]):
-            keep.threads(metadata={"user": "ada"})
+        found, warnings = listed(caplog, lambda: keep.threads(metadata={"user": "ada"}, match=match))
+        assert [each.id for each in found] == [THREADS[1]]
+        assert len(warnings) == 1 and THREADS[0] in warnings[0]
+        assert not keep.verify(THREADS[0]).ok
 
 
-def test_two_swapped_items_are_detected(stored_file: Path) -> None:
+def test_two_swapped_items_are_detected(stored_file: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = ask(
         stored_file,
         "SELECT rowid, payload FROM tk_items WHERE length(payload) > 100 AND thread = 1 ORDER BY rowid LIMIT 2",
     )
     damaged(stored_file, "UPDATE tk_items SET payload = ? WHERE rowid = ?", rows[0][1], rows[1][0])
     damaged(stored_file, "UPDATE tk_items SET payload = ? WHERE rowid = ?", rows[1][1], rows[0][0])
-    with threadkeep.open(f"sqlite:///{stored_file}") as keep, pytest.raises(errors.Corrupt, match=THREADS[0]):
-        list(keep.checkpointer.list(config(THREADS[0])))
+    with threadkeep.open(f"sqlite:///{stored_file}") as keep:
+        found, warnings = listed(caplog, lambda: keep.checkpointer.list(config(THREADS[0])))
+        assert found == []
+        assert_all_damaged(warnings)
 
 
-def test_two_swapped_bodies_are_detected(stored_file: Path) -> None:
+def test_two_swapped_bodies_are_detected(stored_file: Path, caplog: pytest.LogCaptureFixture) -> None:
     bodies = [row[0] for row in ask(stored_file, "SELECT body FROM tk_checkpoints WHERE thread = 1 ORDER BY id")]
     damaged(
         stored_file, "UPDATE tk_checkpoints SET body = ? WHERE thread = 1 AND id = CAST('00000002' AS BLOB)", bodies[3]
     )
-    with threadkeep.open(f"sqlite:///{stored_file}") as keep, pytest.raises(errors.Corrupt, match=THREADS[0]):
-        list(keep.checkpointer.list(config(THREADS[0])))
+    with threadkeep.open(f"sqlite:///{stored_file}") as keep:
+        found, warnings = listed(caplog, lambda: keep.checkpointer.list(config(THREADS[0])))
+        assert [each.checkpoint["id"] for each in found] == ["00000003", "00000001", "00000000"]
+        assert len(warnings) == 1 and f"'00000002' of namespace '' in thread '{THREADS[0]}'" in warnings[0]
 
 
 COLUMNS = [
@@ -521,9 +553,10 @@ COLUMNS = [
 ]
 
 
-def read_all(saver: threadkeep.KeepSaver) -> list[Any]:
-    return [
-        (
+def read_all(saver: threadkeep.KeepSaver) -> dict[str, Any]:
+    """Return everything that a listing says of each checkpoint, by its id."""
+    return {
+        found.checkpoint["id"]: (
             found.config,
             found.parent_config,
             found.checkpoint["channel_values"],
@@ -533,12 +566,14 @@ def read_all(saver: threadkeep.KeepSaver) -> list[Any]:
             found.pending_writes,
         )
         for found in saver.list(config("t"))
-    ]
+    }
 
 
 @pytest.mark.parametrize(("table", "column", "key"), COLUMNS, ids=lambda part: str(part))
-def test_any_flipped_bit_is_harmless_or_reported(path: Path, table: str, column: str, key: str) -> None:
-    """Never a wrong value, and never an error that is not ours."""
+def test_any_flipped_bit_is_harmless_or_reported(
+    path: Path, table: str, column: str, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Never a wrong value, never one missing without a warning that names it, and never an error that is not ours."""
     with threadkeep.open(f"sqlite:///{path}") as keep:
         chain = Chain(keep.checkpointer)
         for n in range(3):
@@ -555,14 +590,15 @@ def test_any_flipped_bit_is_harmless_or_reported(path: Path, table: str, column:
             flipped[position] ^= 1 << chance.randrange(8)
             database.execute(f"UPDATE {table} SET {column} = CAST(? AS {kind}) WHERE {key} = ?", (bytes(flipped), at))
             with threadkeep.open(f"sqlite:///{path}") as cold:
+                caplog.clear()
                 try:
-                    if read_all(cold.checkpointer) != right:
-                        wrong.append((at, position, "another value"))
-                except errors.Corrupt as error:
-                    if "'t'" not in str(error):
-                        wrong.append((at, position, str(error)))
+                    found = read_all(cold.checkpointer)
                 except Exception as error:
                     wrong.append((at, position, repr(error)))
+                    continue
+            named = {id for id in right if f"'{id}' of namespace '' in thread 't'" in caplog.text}
+            if found != {id: each for id, each in right.items() if id not in named}:
+                wrong.append((at, position, "another value"))
         database.execute(f"UPDATE {table} SET {column} = CAST(? AS {kind}) WHERE {key} = ?", (bytes(data), at))
     database.close()
     assert wrong == []

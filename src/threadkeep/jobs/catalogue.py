@@ -43,7 +43,9 @@ async def threads(
     page: its ThreadInfo, or its id, which costs one more round trip. `prefix` and `contains` are matched with the id;
     `contains` ignores case and reads all threads. `metadata` is compared with the newest root checkpoint, and only
     thread rows are read; with `match="any"` it is compared with every checkpoint of a thread, hidden ones included.
-    One round trip; more if `metadata` is not indexed, and one for each thread with `match="any"`.
+    A damaged thread of which it is not known whether it matches is left out, and a warning on the logger
+    `threadkeep.damage` names it. One round trip; more if `metadata` is not indexed, and one for each thread with
+    `match="any"`.
     """
     metadata_filter = as_filter(metadata)
     query = catalogue.query(
@@ -58,7 +60,10 @@ async def threads(
         match=match,
     )
     last_id = None if after is None or isinstance(after, ThreadInfo) else as_id(after, "after")
-    return await catalogue.list_threads(query, metadata_filter, last_id, as_id(contains, "contains"))
+    found = await catalogue.list_threads(query, metadata_filter, last_id, as_id(contains, "contains"))
+    for message in found.damaged:
+        _damage_logger.warning("%s; see `threadkeep verify`", message)
+    return found.threads
 
 
 async def thread(session: Session, thread_id: str, *, kind: str | None = None) -> ThreadInfo | None:

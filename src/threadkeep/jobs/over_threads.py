@@ -45,7 +45,7 @@ def over_threads(
             kind=kind,
             match=match,
         )
-        page = yield from read(partial(catalogue.list_threads, query, metadata, None))
+        page = (yield from read(partial(catalogue.list_threads, query, metadata, None))).threads
         for info in page:
             yield from visit(info)
             done += 1

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey
-from threadkeep.engine.log.records import STATUSES, thread_problem
+from threadkeep.engine.log.records import STATUSES
 from threadkeep.engine.requests import ListedThread, ListThreads, LoadItems
 from threadkeep.engine.threads import metadata as checkpoint_metadata
-from threadkeep.engine.threads.matching import matches_any, matches_latest
+from threadkeep.engine.threads.matching import check_row, matches_any, matches_latest, row_problem
 from threadkeep.engine.threads.metadata import ANY, LATEST, as_match
 from threadkeep.errors import Corrupt, Missing
 
@@ -44,6 +44,13 @@ class ThreadInfo:
     source: str | None
     status: str
     bytes: int
+
+
+class ThreadPage(NamedTuple):
+    """A page of the catalogue. `damaged` has a message for each thread of which it is not known whether it matches."""
+
+    threads: list[ThreadInfo]
+    damaged: list[str]
 
 
 def query(
@@ -76,7 +83,7 @@ def _cursor(last: ThreadInfo, order: str) -> tuple[int | str, str, str]:
 
 async def list_threads(
     query: ListThreads, wanted: Mapping[str, Any], after: str | None, contains: str = ""
-) -> list[ThreadInfo]:
+) -> ThreadPage:
     """Return a page of the catalogue.
 
     One round trip; one more to find `after` by its id; more if the filter is not indexed, and one for each thread if it
@@ -86,17 +93,21 @@ async def list_threads(
     if after is not None:
         query = replace(query, after=await _find_cursor(query, after))
     found: list[ThreadInfo] = []
+    damaged: list[str] = []
     while len(found) < query.limit:
         size = _FILTERED_SLICE if contains else min(_FILTERED_SLICE if wanted else _MAX_SLICE, query.limit)
         listed = await replace(query, limit=size)
         named = [each for each in listed if contains.casefold() in each.row.key.id.casefold()]
-        found += [
-            thread_info(each) for each in named if await _is_match(each, wanted, any_checkpoint=query.any_checkpoint)
-        ]
+        for each in named:
+            try:
+                if await _is_match(each, wanted, any_checkpoint=query.any_checkpoint):
+                    found.append(thread_info(each))
+            except Corrupt as error:
+                damaged.append(f"thread {each.row.key.id!r} is damaged and left out of a filtered list: {error}")
         if len(listed) < size:
             break
         query = replace(query, after=_next_page(listed[-1], query.order))
-    return found[: query.limit]
+    return ThreadPage(found[: query.limit], damaged)
 
 
 def _next_page(last: ListedThread, order: str) -> tuple[Any, Any, Any]:
@@ -159,20 +170,18 @@ async def find_key(tenant: str, id: str, kind: str | None) -> ThreadKey | None:
 
 
 async def _is_match(listed: ListedThread, wanted: Mapping[str, Any], *, any_checkpoint: bool) -> bool:
-    """Return whether a thread matches the filter. What cannot be read does not match; `verify` reports it."""
+    """Return whether a thread matches the filter. Corrupt if that is not known because a row is damaged."""
     if not wanted:
         return True
-    try:
-        if any_checkpoint:
-            return await matches_any(listed, wanted)
-        return not is_damaged(listed) and await matches_latest(listed, wanted)
-    except Corrupt:
-        return False
+    if any_checkpoint:
+        return await matches_any(listed, wanted)
+    check_row(listed)
+    return await matches_latest(listed, wanted)
 
 
 def is_damaged(listed: ListedThread) -> bool:
     """Return whether the row of a listed thread is damaged."""
-    return listed.unreadable is not None or thread_problem(listed.row, listed.row.key) is not None
+    return row_problem(listed) is not None
 
 
 def thread_info(listed: ListedThread) -> ThreadInfo:

@@ -42,9 +42,8 @@ async def match_thread(listed: ListedThread, wanted: Mapping[str, Any], match: s
     filter.
     """
     row = listed.row
-    problem = listed.unreadable or thread_problem(row, row.key)
-    if problem is not None and (match != ANY or not wanted):
-        raise Corrupt(f"the row of thread {row.key.id!r} {problem}")
+    if match != ANY or not wanted:
+        check_row(listed)
     if not wanted:
         return MatchedThread(row.key.id, row.key.kind, row.checkpoints, None, row.bytes)
     if match != ANY and not await matches_latest(listed, wanted):
@@ -52,6 +51,17 @@ async def match_thread(listed: ListedThread, wanted: Mapping[str, Any], match: s
     key = row.key
     count = await _count(key, wanted, ScanCheckpoints(key.tenant, key.kind, _SLICE, thread=key.id))
     return MatchedThread(key.id, key.kind, count.checkpoints, count.matching, row.bytes) if count.matching else None
+
+
+def row_problem(listed: ListedThread) -> str | None:
+    """Return what is wrong with the row of a listed thread, as the rest of a sentence; None if nothing is."""
+    return listed.unreadable or thread_problem(listed.row, listed.row.key)
+
+
+def check_row(listed: ListedThread) -> None:
+    """Raise Corrupt if the row of a listed thread is damaged."""
+    if (problem := row_problem(listed)) is not None:
+        raise Corrupt(f"the row of thread {listed.row.key.id!r} {problem}")
 
 
 async def matches_any(listed: ListedThread, wanted: Mapping[str, Any]) -> bool:
