@@ -723,6 +723,24 @@ def test_a_server_that_is_full_is_unavailable_and_what_was_there_stays(server: v
         assert [info.id for info in keep.threads(order="id")] == ["t", "u"]
 
 
+def test_threads_of_an_older_version_can_be_read_and_deleted_on_a_full_server(server: valkey_servers.Server) -> None:
+    """The schema version cannot be stored; it is stored when there is memory again."""
+    url = url_of(server)
+    with threadkeep.open(url) as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+    (schema,) = server.client.scan_iter("*{000}:schema:")
+    server.client.delete(schema)
+    server.client.config_set("maxmemory", "1")
+    with threadkeep.open(url, timeout=2) as keep:
+        assert values_of(keep.checkpointer) == {"x": 1}
+        keep.delete("t")
+        assert keep.threads() == []
+        assert not server.client.exists(schema)
+        server.client.config_set("maxmemory", "0")
+        assert keep.threads() == []
+        assert server.client.exists(schema)
+
+
 # --- fork
 
 FORK = """

@@ -206,7 +206,10 @@ class ValkeyServer:
         if found.version > SCHEMA_VERSION:
             needs_migration(found, self._schema_use, database="the storage")
         if found.version < SCHEMA_VERSION and self._schema_use.migrate and not self.read_only:
-            _value(self._send_all([self._backend.set_versions()], durable=False)[0])
+            (reply,) = self._send_all([self._backend.set_versions()], durable=False)
+            if isinstance(reply, errors.OutOfMemoryError):
+                return  # the server is full: reads and deletes work, and the next use tries again
+            _value(reply)
             log_migration("the storage", found.version)
         self._is_schema_checked = True
 
