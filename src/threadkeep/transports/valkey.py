@@ -216,8 +216,11 @@ class ValkeyServer:
     def schema(self) -> SchemaVersions:
         """Return the schema versions that the storage states. Change nothing."""
         (reply,) = self._send_all([self._backend.get_versions()], durable=False)
-        version, readable, writable = _value(reply)
-        return SchemaVersions(int(version), int(readable), int(writable)) if version is not None else NO_SCHEMA
+        stored = _value(reply)
+        try:
+            return SchemaVersions(*map(int, stored)) if stored != [None] * 3 else NO_SCHEMA
+        except (TypeError, ValueError) as error:
+            raise Corrupt(f"the schema version cannot be read: {stored}") from error
 
     def migrate(self) -> None:
         """State the schema version of this code, even if the Keep was opened with migrate=False."""
