@@ -29,7 +29,7 @@ from threadkeep.engine.schema_versions import (
     SchemaVersions,
     needs_migration,
 )
-from threadkeep.errors import SchemaTooNew, SchemaTooOld
+from threadkeep.errors import Corrupt, SchemaTooNew, SchemaTooOld
 
 DATA = Path(__file__).parent / "data"
 OLD = "own4"
@@ -156,6 +156,16 @@ def test_later_keys_of_valkey_are_refused(tmp_path: Path) -> None:
         keep.threads()
     with threadkeep.open(url, read_only=True) as keep:
         assert keep.threads()
+
+
+@pytest.mark.parametrize("damaged", [{"version": b"\xff"}, {"readable": "", "writable": 4}])
+def test_a_schema_version_of_valkey_that_cannot_be_read_is_reported(tmp_path: Path, damaged: Any) -> None:
+    url = old_valkey(tmp_path)
+    Redis(port=urlsplit(url).port or 0).hset("own:{000}:schema:", mapping=damaged)
+    with threadkeep.open(url) as keep:
+        for use in (keep.threads, lambda: keep.delete("by hand"), lambda: keep.migrate(dry_run=True)):
+            with pytest.raises(Corrupt, match="schema version cannot be read"):
+                use()
 
 
 def test_a_storage_without_tables_is_not_created_with_migrate_false(tables_url: str) -> None:

@@ -206,15 +206,21 @@ class ValkeyServer:
         if found.version > SCHEMA_VERSION:
             needs_migration(found, self._schema_use, database="the storage")
         if found.version < SCHEMA_VERSION and self._schema_use.migrate and not self.read_only:
-            _value(self._send_all([self._backend.set_versions()], durable=False)[0])
+            (reply,) = self._send_all([self._backend.set_versions()], durable=False)
+            if isinstance(reply, errors.OutOfMemoryError):
+                return  # the server is full: reads and deletes work, and the next use tries again
+            _value(reply)
             log_migration("the storage", found.version)
         self._is_schema_checked = True
 
     def schema(self) -> SchemaVersions:
         """Return the schema versions that the storage states. Change nothing."""
         (reply,) = self._send_all([self._backend.get_versions()], durable=False)
-        version, readable, writable = _value(reply)
-        return SchemaVersions(int(version), int(readable), int(writable)) if version is not None else NO_SCHEMA
+        stored = _value(reply)
+        try:
+            return SchemaVersions(*map(int, stored)) if stored != [None] * 3 else NO_SCHEMA
+        except (TypeError, ValueError) as error:
+            raise Corrupt(f"the schema version cannot be read: {stored}") from error
 
     def migrate(self) -> None:
         """State the schema version of this code, even if the Keep was opened with migrate=False."""

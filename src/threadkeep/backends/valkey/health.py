@@ -187,7 +187,7 @@ def _fixed_columns(version: bytes, size: bytes, entries: Sequence[bytes]) -> Fix
     """Return what is stored beside a thread's row; None if it cannot be read."""
     try:
         epoch, rev = map(int, version.split(b":"))
-        return FixedColumns(epoch, rev, int(float(entries[1])), int(size))
+        return FixedColumns(epoch, rev, int(float(entries[1])), int(size.partition(b":")[0]))
     except MALFORMED_ROW_ERRORS:
         return None
 

@@ -55,9 +55,11 @@ end
 -- The number of a memory has 16 hexadecimal digits.
 local DIGITS = 16
 
--- Returns the start of a stored memory: created, updated, expires, number of vectors, ttl, and a checksum of these.
-local function memory_start(pieces)
+-- Returns the start of a stored memory: created, updated, expires, number of vectors, ttl, and a checksum of these
+-- unless the memory is one of those that are stored without checksums.
+local function memory_start(pieces, is_unchecked)
   local plain = table.concat(pieces, ',', 1, 5)
+  if is_unchecked then return plain .. '\n' end
   return plain .. ',' .. redis.sha1hex(plain):sub(1, 8) .. '\n'
 end
 

@@ -7,7 +7,7 @@ while position < #ARGV do
   if memory and memory[5] ~= '' and is_unexpired(memory, now) then
     local expires = string.format('%.0f', now + math.floor(tonumber(memory[5]) * 60000000))
     memory[3] = expires
-    redis.call('HSET', KEYS[1], number, memory_start(memory) .. memory.row)
+    redis.call('HSET', KEYS[1], number, memory_start(memory, #memory == 5) .. memory.row)
     redis.call('ZADD', KEYS[2], expires, number)
   end
 end
