@@ -30,7 +30,9 @@ Answer = dict[Any, str]
 Read = Callable[[threadkeep.Keep], Answer]
 _INDEX: Any = {"dims": 4, "embed": lambda texts: [[len(t) % 7, len(t) % 5, t.count("o"), 1.0] for t in texts]}
 _NAMESPACES = [("users", "secret-user"), ("users",), *(("notes", str(n)) for n in range(3))]
-_DECLARED = re.compile(r"damaged=(?!None|False|0|\[\]|\{\}|\(\))|skipped=[\[{(](?![\]})])|status='damaged'|'damaged': [1-9]")
+_DECLARED = re.compile(
+    r"damaged=(?!None|False|0|\[\]|\{\}|\(\))|skipped=[\[{(](?![\]})])|status='damaged'|'damaged': [1-9]"
+)
 """What an answer contains if it says that some of it is damaged."""
 _SCORE = re.compile(r"score=[0-9.]+")
 """The score of a memory in a hybrid search depends on which others were found."""

@@ -110,7 +110,6 @@ OURS = {
     "HGET",
     "HSET",
     "HMGET",
-    "HSET",
     "ZRANGE",
     "ZRANGEBYLEX",
     "ZREVRANGEBYLEX",
