@@ -1,8 +1,9 @@
 -- Applies a batch to one thread and returns 1, or returns 0 if the thread is not as expected.
 -- KEYS: those of a thread, and optionally a hash with the staged items of a new thread.
 -- ARGV: expected version, version, row, bytes, updated, created, member, id, last, greatest, lifetime (milliseconds, or
--- empty), drops (1: the batch drops the thread, 2: a new thread replaces it, 0: neither); then lists, each after its length: removed rows (field), removed items (field),
--- new rows and changed rows (field, member of the order, value), items (field, value), runs, removed runs.
+-- empty), drops (1: the batch drops the thread, 2: a new thread replaces it, 0: neither); then lists, each after its
+-- length: removed rows (field), removed items (field), new rows and changed rows (field, member of the order, value),
+-- items (field, value), runs, removed runs.
 -- A full server refuses the first write of a script if it needs memory, but no later write. So writes that free memory
 -- come first, if there are any, and a new thread starts with a write that can be refused.
 local expect, version, row, grown, updated, created, member, id, last, greatest, lifetime, drops = unpack(ARGV, 1, 12)
