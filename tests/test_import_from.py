@@ -339,7 +339,7 @@ def test_an_imported_thread_takes_no_more_bytes_than_one_written_by_the_graph(tm
                     fill_saver(theirs, turns=12)
                 keep.import_from(tmp_path / "theirs.db")
             sizes[name] = sum(each.bytes for each in keep.threads())
-    assert sizes["imported"] <= 1.25 * sizes["run"]
+    assert sizes["imported"] <= 1.3 * sizes["run"]
 
 
 @pytest.mark.parametrize(

@@ -562,7 +562,8 @@ if not pid:
         store.put(HOME, "child", {"text": "apple"})
         assert found() == ["both", "child"], found()
         store.put(HOME, "over", {"text": "apple"}, ttl=0)
-        assert keep.sweep().memories == 1
+        assert keep.sweep().memories <= 1  # the sweeper of the parent may be faster
+        assert store.get(HOME, "over") is None
         assert store.stop_ttl_sweeper() is True
         keep.close()
     except BaseException:
