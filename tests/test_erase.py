@@ -17,6 +17,7 @@ from redis.cluster import RedisCluster
 
 import threadkeep
 from checkpoint_chains import Chain
+from damage import rows_opener
 from damaged_memories import damages, sql_executor
 from threadkeep.cli.app import run
 from threadkeep.engine.memories.namespaces import MemoryKey, memory_number
@@ -209,6 +210,18 @@ def test_a_damaged_memory_is_erased_with_its_namespace(fresh_url: Callable[[], s
         if not dry_run:
             assert keep.store.search(("u1",)) == []
             assert keep.verify().problems == []
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_thread_whose_row_is_damaged_is_erased_by_its_id(keep: threadkeep.Keep, url: str, dry_run: bool) -> None:
+    for id in ("damaged", "intact"):
+        Chain(keep.checkpointer, id).put({"a": "x" * 100})
+    rows_opener(url)(keep, "damaged").spoil_thread(step=99)
+    assert keep.erase(prefix="damaged", dry_run=True).skipped == ("damaged",)
+    receipt = keep.erase(thread_id="damaged", dry_run=dry_run)
+    assert [(thread.id, thread.checkpoints) for thread in receipt.threads] == [("damaged", 1)]
+    assert (receipt.skipped, receipt.missing) == ((), ())
+    assert [info.id for info in keep.threads(order="id")] == ["damaged", "intact"][not dry_run :]
 
 
 def test_a_memory_whose_key_cannot_be_read_is_skipped_and_named(tmp_path: Path) -> None:

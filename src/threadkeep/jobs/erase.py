@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from threadkeep.clock import now_us
-from threadkeep.engine.health.requests import CleanFiles, FilesState, InspectMemories, StoredMemory
+from threadkeep.engine.health.requests import CleanFiles, FilesState, InspectMemories, InspectThread, StoredMemory
 from threadkeep.engine.identity import CUBE, GRAPH, as_id, as_kind
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, memory_number
 from threadkeep.engine.memories.requests import GetMemories, ListMemories, WriteMemories
@@ -82,7 +82,8 @@ def erase(
     Threads are selected by id (or ids), and by `prefix` and `metadata` together; memories by `namespace`, or several,
     with all namespaces below. Threads of both kinds are erased, unless `kind` is given. `metadata` is compared as
     `match` says; a thread that matches is erased completely, or left alone if only some of its checkpoints match and
-    `partly` is False. `dry_run` changes nothing. Raise ValueError if nothing is selected.
+    `partly` is False. A thread is erased by its id even if its row is damaged. `dry_run` changes nothing. Raise
+    ValueError if nothing is selected.
 
     SQLite rewrites the file and empties its log; the receipt says if another connection prevented that. On a server,
     the receipt says what remains and how to remove it. Repeating the call is harmless.
@@ -125,10 +126,22 @@ def _select(
 def _find(session: Session, id: str, kinds: Iterable[str]) -> Work[list[MatchedThread]]:
     found = []
     for kind in kinds:
-        info = yield from read(partial(catalogue.get_thread, session.tenant, id, kind))
+        try:
+            info = yield from read(partial(catalogue.get_thread, session.tenant, id, kind))
+        except Corrupt:
+            found += yield from _find_damaged(session, id, kind)
+            continue
         if info is not None:
             found.append(MatchedThread(info.id, info.kind, info.checkpoints, None, info.bytes))
     return found
+
+
+def _find_damaged(session: Session, id: str, kind: str) -> Work[list[MatchedThread]]:
+    """Find a thread whose row is damaged. Its checkpoints are counted, since the row's numbers may be wrong."""
+    stored = yield from read(partial(send, InspectThread(session.key(kind, id))))
+    visible = sum(not row.hidden for row in stored.checkpoints)
+    size = sum(size for _lane, _n, size in stored.item_sizes)
+    return [MatchedThread(id, kind, visible, None, size)] if stored.exists else []
 
 
 def _erase(

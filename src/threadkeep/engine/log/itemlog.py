@@ -129,7 +129,7 @@ def seal(data: bytes, seed: int, *, elements: int = 1, compress: bool = True) ->
     ValueError if they are too many for a row.
     """
     if len(data) > 2 * CHUNK:
-        raise ValueError(f"{len(data)} bytes in one row: metadata is for small values, keep large ones in channels")
+        raise ValueError(f"{len(data)} bytes in one row: keep large values in channels or metadata")
     method, body = _RAW, data
     if compress and len(data) >= _WORTH_COMPRESSING:
         smaller = _compression(_ZSTD_DICTIONARY).compress(data)
