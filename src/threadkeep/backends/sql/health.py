@@ -30,7 +30,7 @@ from threadkeep.engine.health.requests import (
 from threadkeep.engine.identity import CUBE, GRAPH, ThreadKey, decode_lossy, from_bytes, to_bytes, unpack_id
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import thread_problem
-from threadkeep.engine.memories.checksums import check_vector, read_memory
+from threadkeep.engine.memories.checksums import check_vector, memory_name, read_memory
 from threadkeep.engine.memories.namespaces import MemoryKey, decode, memory_number, partition_number
 from threadkeep.engine.memories.words import words_check
 from threadkeep.errors import Corrupt
@@ -266,7 +266,7 @@ def word_problems(db: SqlContext) -> Iterator[IntegrityProblem]:
 
 def _memory_name(namespace: bytes, key: bytes) -> str:
     try:
-        return f"memory {from_bytes(key)!r} in {'/'.join(decode(namespace))}"
+        return memory_name(decode(namespace), from_bytes(key))
     except MALFORMED_ROW_ERRORS:
         return f"memory {decode_lossy(key)!r} in {decode_lossy(namespace)!r}"
 
