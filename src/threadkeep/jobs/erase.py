@@ -244,19 +244,19 @@ def _erase_inspected(session: Session, namespace: Namespace, erased: _ErasedMemo
     after = None
     while True:
         page = yield from read(partial(send, InspectMemories(session.tenant, _PAGE, after)))
-        keys = [memory.key for memory in page.memories if memory.key is not None and _is_at_home(session, memory)]
+        keys = [memory.key for memory in page.memories if memory.key is not None and _is_found_by_key(session, memory)]
         keys = [key for key in keys if key.namespace[: len(namespace)] == namespace]
         if not dry_run:
             yield from _delete(session, keys)
         erased.counts.update(key.namespace for key in keys)
-        lost = (memory for memory in page.memories if not _is_at_home(session, memory))
+        lost = (memory for memory in page.memories if not _is_found_by_key(session, memory))
         erased.skipped.extend(f"memory number {memory.number}: {memory.problems[0]}" for memory in lost)
         after = page.cursor
         if after is None:
             return
 
 
-def _is_at_home(session: Session, memory: StoredMemory) -> bool:
+def _is_found_by_key(session: Session, memory: StoredMemory) -> bool:
     """Whether the key of a stored memory can be read and leads to it, so that its namespace is known."""
     return memory.key is not None and memory.number == memory_number(session.tenant, memory.key)
 
