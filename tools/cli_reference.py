@@ -21,7 +21,7 @@ Options of every command:
 | `--url URL` | the storage: a URL as for `threadkeep.open`, or the path of an SQLite file. Default: the environment variable `THREADKEEP_URL` |
 | `--tenant TENANT` | the tenant. Default: the environment variable `THREADKEEP_TENANT`, otherwise the empty tenant |
 | `--json` | print the complete result as JSON instead of text |
-| `--timeout SECONDS` | how long to wait for a storage that is away, silent or locked. Default: 30. May also stand before the command |
+| `--timeout SECONDS` | how long to wait for a storage that is unreachable, locked or does not answer. Default: 30. May also stand before the command |
 | `-h`, `--help` | the command's options |
 
 - A `CHECKPOINT` is an id, the first or last characters of an id if only one matches, or `latest`. `~N` after it means its Nth ancestor: `latest~2`.

@@ -86,7 +86,7 @@ Timeout: TypeAlias = Annotated[
         "--timeout",
         metavar="SECONDS",
         show_default="30",
-        help="How long to wait for a storage that is away, silent or locked.",
+        help="How long to wait for a storage that is unreachable, locked or does not answer.",
     ),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
