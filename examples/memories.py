@@ -31,7 +31,8 @@ def reply(state: MessagesState, config: RunnableConfig, *, store: BaseStore) -> 
     if not last.text.endswith("?"):
         store.put(notes, str(last.id), {"text": last.text, "thread": config["configurable"]["thread_id"]})
         return {"messages": [AIMessage("I will remember that.")]}
-    known = store.search(notes, query=last.text, limit=1)
+    found = store.search(notes, query=last.text, limit=1)
+    known = [item for item in found if item.score is not None]  # without a score, it has no word of the question
     return {"messages": [AIMessage(known[0].value["text"] if known else "I do not know.")]}
 
 
@@ -50,7 +51,7 @@ def say(graph: Chat, text: str, *, user: str, thread: str) -> str:
 
 
 with tempfile.TemporaryDirectory() as folder:
-    print("By words, which is the default: one word in common is enough")
+    print("By words, which is the default: memories with a word in common come first, and have a score")
     with threadkeep.open(f"sqlite:///{folder}/words.db") as keep:
         graph = chat(keep)
         for text in FACTS:

@@ -135,7 +135,7 @@ def _reads_of_store(store: Any) -> dict[str, Read]:
     calls["memories by filter"] = rows(lambda keep: keep.store.search(("notes",), filter=large, limit=1000), _memory_id)
     for query in ("blue moon", "Kilimanjaro", "7"):
         calls[f"memories like {query}"] = rows(
-            lambda keep, query=query: keep.store.search((), query=query, limit=20), _memory_id
+            lambda keep, query=query: keep.store.search((), query=query, limit=1000), _memory_id
         )
     calls["namespaces"] = rows(lambda keep: keep.store.list_namespaces(limit=1000), lambda namespace: namespace)
     return calls
