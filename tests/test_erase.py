@@ -261,6 +261,14 @@ def test_a_reader_in_the_way_is_reported_and_the_step_can_be_repeated(
     assert b"zanzibarine0" not in b"".join(path.read_bytes() for path in file.parent.iterdir())
 
 
+def test_the_command_needs_no_namespace(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["erase", "--url", str(file), "--metadata", "user=u1", "--yes", "--json"]) == 0
+    receipt = json.loads(capsys.readouterr().out)
+    assert (len(receipt["threads"]), receipt["memories"]) == (3, 0)
+    assert run(["erase", "--url", str(file), "--yes"]) == 2
+    assert "erase needs" in capsys.readouterr().err
+
+
 def test_the_receipt_of_a_server_says_what_remains(fresh_url: Callable[[], str]) -> None:
     url = fresh_url()
     with threadkeep.open(url) as keep:
@@ -282,7 +290,14 @@ def test_expired_memories_are_erased_too(fresh_url: Callable[[], str]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"namespace": ()}, {"namespace": "users"}, {"namespace": [()]}, {"prefix": "", "metadata": {}}],
+    [
+        {},
+        {"namespace": ()},
+        {"namespace": []},
+        {"namespace": "users"},
+        {"namespace": [()]},
+        {"prefix": "", "metadata": {}},
+    ],
     ids=str,
 )
 def test_an_empty_selection_is_refused(options: Any) -> None:

@@ -98,7 +98,7 @@ def erase(
 
 def _as_namespaces(given: Any) -> list[Namespace]:
     """Return namespaces as tuples; ValueError for an empty one, which would mean all memories."""
-    if given is None:
+    if given is None or given == []:
         return []
     several = [given] if all(isinstance(each, str) for each in given) and not isinstance(given, str) else given
     if isinstance(given, str) or any(isinstance(each, str) or not each for each in several):
