@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs
 
 import apsw
@@ -295,6 +295,8 @@ def test_expired_memories_are_erased_too(fresh_url: Callable[[], str]) -> None:
         {"namespace": ()},
         {"namespace": []},
         {"namespace": "users"},
+        {"namespace": 5},
+        {"namespace": (1,)},
         {"namespace": [()]},
         {"prefix": "", "metadata": {}},
     ],
@@ -303,6 +305,14 @@ def test_expired_memories_are_erased_too(fresh_url: Callable[[], str]) -> None:
 def test_an_empty_selection_is_refused(options: Any) -> None:
     with threadkeep.open("memory://") as keep, pytest.raises(ValueError, match=r"namespace|erase needs"):
         keep.erase(**options)
+
+
+def test_a_single_thread_may_be_named_by_a_number() -> None:
+    with threadkeep.open("memory://") as keep:
+        Chain(keep.checkpointer, "5").put({"x": 1})
+        assert [each.id for each in keep.erase(thread_id=cast("str", 5)).threads] == ["5"]
+        with pytest.raises(TypeError, match="thread_id must be a str"):
+            keep.erase(thread_id=cast("str", b"5"))
 
 
 def test_threads_of_which_only_some_checkpoints_match_can_be_left_alone(fresh_url: Callable[[], str]) -> None:
