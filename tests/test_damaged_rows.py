@@ -542,6 +542,23 @@ def test_a_damaged_count_of_names_is_not_counted_up_to(tmp_path: Path) -> None:
         assert values_of(keep.checkpointer, "t") == {"x": 1}
 
 
+def test_lost_writes_of_the_newest_checkpoint_are_shown(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    with threadkeep.open(f"sqlite:///{file}") as keep:
+        chain = Chain(keep.checkpointer)
+        chain.put({"x": 1})
+        newest = chain.put({"x": 2})
+        keep.checkpointer.put_writes(newest, [("__interrupt__", "stop")], "task")
+        assert [each.damaged for each in keep.log("t")] == [None, None]
+    with closing(apsw.Connection(str(file))) as connection:
+        connection.execute("DELETE FROM tk_writes")
+    with threadkeep.open(f"sqlite:///{file}") as keep:
+        damaged = [each.damaged for each in keep.log("t")]
+        assert "of 1 tasks 0 are there" in str(damaged[0])
+        assert damaged[1:] == [None]
+        assert keep.show("t").checkpoint.damaged == damaged[0]
+
+
 def test_a_thread_row_that_cannot_be_read_is_rebuilt(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keep.db'}"
     with threadkeep.open(url) as keep:
