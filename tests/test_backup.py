@@ -94,6 +94,23 @@ def test_a_backup_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (tmp_path / "copy.db").read_text() == "precious"
 
 
+def test_a_backup_into_a_directory_that_does_not_exist_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with threadkeep.open(f"sqlite:///{tmp_path}/a.db") as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+    assert run(["backup", str(tmp_path / "a.db"), str(tmp_path / "none" / "copy.db")]) == 2
+    assert str(tmp_path / "none") in capsys.readouterr().err
+
+
+def test_a_repeated_restore_says_what_it_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with threadkeep.open(f"sqlite:///{tmp_path}/a.db") as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+    assert run(["restore", str(tmp_path / "a.db"), str(tmp_path / "b.db")]) == 0
+    assert run(["restore", str(tmp_path / "a.db"), str(tmp_path / "b.db")]) == 0
+    assert "restored 1 thread from threadkeep: 1 unchanged" in capsys.readouterr().out
+
+
 def test_a_file_that_is_no_backup_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "note.txt").write_text("hello")
     assert run(["restore", str(tmp_path / "note.txt"), f"sqlite:///{tmp_path}/new.db"]) == 2

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -526,6 +526,37 @@ async def test_a_wrong_thread_row_is_rebuilt(
     found = await call(keep.checkpointer, "get_tuple", config("t"))
     assert found.checkpoint["channel_values"] == {"text": "on top"}
     assert (await call(keep, "verify")).ok
+
+
+def test_a_damaged_count_of_names_is_not_counted_up_to(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    with threadkeep.open(f"sqlite:///{file}") as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+    huge = b"\xff" * 8 + b"\x7f"
+    with closing(apsw.Connection(str(file))) as connection:
+        connection.execute("UPDATE tk_threads SET nexts = ?", (huge,))
+    with threadkeep.open(f"sqlite:///{file}") as keep:
+        assert "checksum" in [each.problem for each in keep.verify().problems]
+        keep.repair("t")
+        assert keep.verify().problems == []
+        assert values_of(keep.checkpointer, "t") == {"x": 1}
+
+
+def test_lost_writes_of_the_newest_checkpoint_are_shown(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    with threadkeep.open(f"sqlite:///{file}") as keep:
+        chain = Chain(keep.checkpointer)
+        chain.put({"x": 1})
+        newest = chain.put({"x": 2})
+        keep.checkpointer.put_writes(newest, [("__interrupt__", "stop")], "task")
+        assert [each.damaged for each in keep.log("t")] == [None, None]
+    with closing(apsw.Connection(str(file))) as connection:
+        connection.execute("DELETE FROM tk_writes")
+    with threadkeep.open(f"sqlite:///{file}") as keep:
+        damaged = [each.damaged for each in keep.log("t")]
+        assert "of 1 tasks 0 are there" in str(damaged[0])
+        assert damaged[1:] == [None]
+        assert keep.show("t").checkpoint.damaged == damaged[0]
 
 
 def test_a_thread_row_that_cannot_be_read_is_rebuilt(tmp_path: Path) -> None:

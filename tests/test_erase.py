@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs
 
 import apsw
@@ -274,6 +274,14 @@ def test_a_reader_in_the_way_is_reported_and_the_step_can_be_repeated(
     assert b"zanzibarine0" not in b"".join(path.read_bytes() for path in file.parent.iterdir())
 
 
+def test_the_command_needs_no_namespace(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["erase", "--url", str(file), "--metadata", "user=u1", "--yes", "--json"]) == 0
+    receipt = json.loads(capsys.readouterr().out)
+    assert (len(receipt["threads"]), receipt["memories"]) == (3, 0)
+    assert run(["erase", "--url", str(file), "--yes"]) == 2
+    assert "erase needs" in capsys.readouterr().err
+
+
 def test_the_receipt_of_a_server_says_what_remains(fresh_url: Callable[[], str]) -> None:
     url = fresh_url()
     with threadkeep.open(url) as keep:
@@ -295,12 +303,29 @@ def test_expired_memories_are_erased_too(fresh_url: Callable[[], str]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"namespace": ()}, {"namespace": "users"}, {"namespace": [()]}, {"prefix": "", "metadata": {}}],
+    [
+        {},
+        {"namespace": ()},
+        {"namespace": []},
+        {"namespace": "users"},
+        {"namespace": 5},
+        {"namespace": (1,)},
+        {"namespace": [()]},
+        {"prefix": "", "metadata": {}},
+    ],
     ids=str,
 )
 def test_an_empty_selection_is_refused(options: Any) -> None:
     with threadkeep.open("memory://") as keep, pytest.raises(ValueError, match=r"namespace|erase needs"):
         keep.erase(**options)
+
+
+def test_a_single_thread_may_be_named_by_a_number() -> None:
+    with threadkeep.open("memory://") as keep:
+        Chain(keep.checkpointer, "5").put({"x": 1})
+        assert [each.id for each in keep.erase(thread_id=cast("str", 5)).threads] == ["5"]
+        with pytest.raises(TypeError, match="thread_id must be a str"):
+            keep.erase(thread_id=cast("str", b"5"))
 
 
 def test_threads_of_which_only_some_checkpoints_match_can_be_left_alone(fresh_url: Callable[[], str]) -> None:

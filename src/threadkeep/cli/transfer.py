@@ -191,7 +191,7 @@ def target_url(url: str | None, *, dry_run: bool) -> str:
 
 def result_lines(result: threadkeep.TransferResult, verb: str) -> Iterator[str]:
     """Yield what was transferred, and what differs."""
-    verb = f"would {verb}" if result.dry_run else f"{verb}ed"
+    verb = f"would {verb}" if result.dry_run else f"{verb.removesuffix('e')}ed"
     outcomes = [f"{count:,} {name}" for name in _OUTCOMES if (count := getattr(result, name))]
     threads = f"{verb} {plural(result.threads, 'thread')} from {', '.join(result.kinds)}"
     yield threads + (f": {', '.join(outcomes)}" if outcomes else "")

@@ -89,7 +89,8 @@ def erase(
     the receipt says what remains and how to remove it. Repeating the call is harmless.
     """
     wanted, prefix, match = as_filter(metadata), as_id(prefix, "prefix"), as_match(match)
-    ids = [thread_id] if isinstance(thread_id, str) else list(thread_id or ())
+    is_one = not isinstance(thread_id, Iterable) or isinstance(thread_id, (str, bytes))
+    ids = [] if thread_id is None else [thread_id] if is_one else list(thread_id)
     namespaces = _as_namespaces(namespace)
     if not (ids or prefix or wanted or namespaces):
         raise ValueError("erase needs thread ids, a prefix, metadata or a namespace")
@@ -99,10 +100,12 @@ def erase(
 
 def _as_namespaces(given: Any) -> list[Namespace]:
     """Return namespaces as tuples; ValueError for an empty one, which would mean all memories."""
-    if given is None:
+    if given is None or given == []:
         return []
-    several = [given] if all(isinstance(each, str) for each in given) and not isinstance(given, str) else given
-    if isinstance(given, str) or any(isinstance(each, str) or not each for each in several):
+    several = given if isinstance(given, (tuple, list)) else [given]
+    if all(isinstance(each, str) for each in several):
+        several = [given]
+    if any(not isinstance(each, (tuple, list)) or not each for each in several):
         raise ValueError(f"namespace must be a tuple of segments, or a list of such tuples, not {given!r}")
     return [tuple(as_id(segment, "namespace") for segment in each) for each in several]
 

@@ -67,6 +67,8 @@ def _backup(
     path = Path(file).absolute()
     if path.exists():
         raise FileExistsError(f"{path} exists: it was not replaced")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no directory {path.parent}")
     with opened(source, tenant, read_only=True) as keep:
         transport = keep._session.transport  # noqa: SLF001 - the same package
         with _new_file(path) as part:

@@ -135,6 +135,12 @@ class ThreadScan:
                 nexts[lane] = max(nexts[lane], end)
         return tuple(nexts)
 
+    def count_of_names(self) -> int:
+        """The number of names: what the thread row counts, or if it is damaged, what is stored."""
+        if self.is_row_damaged:
+            return 1 + max((id.n for id in self.inspected.items if id.lane == NAMES), default=-1)
+        return self.row.nexts[NAMES] if self.row and self.row.nexts else 0
+
     def lane_ends(self) -> dict[int, int]:
         """The number after the last item of each lane."""
         ends: dict[int, int] = {}
@@ -225,7 +231,7 @@ def scan_thread(key: ThreadKey, found: InspectedThread) -> ThreadScan:
     found = scan.inspected
     for id, stored in sorted(found.items.items()):
         _scan_item(scan, id, stored)
-    for n in range(scan.row.nexts[NAMES] if scan.row and scan.row.nexts else 0):
+    for n in range(scan.count_of_names()):
         if ItemId(NAMES, n) not in found.items:
             scan.bad_items[ItemId(NAMES, n)] = (
                 MISSING_ITEM,

@@ -317,8 +317,16 @@ class ThreadReader:
             updated=tuple(self._updated(record)),
             bytes=row.size,
             forked_from=metadata["forked_from"] if isinstance(metadata.get("forked_from"), str) else None,
-            damaged="; ".join(each.reason for each in self.damaged_writes((row.ns, row.id)).values()) or None,
+            damaged="; ".join(self._damage((row.ns, row.id))) or None,
         )
+
+    def _damage(self, key: CheckpointKey) -> Iterator[str]:
+        """Yield what is wrong with the writes on an intact checkpoint: damaged rows, and rows that are missing."""
+        damaged = self.damaged_writes(key)
+        yield from (each.reason for each in damaged.values())
+        thread, there = self.rows.head.row, len(self.rows.tasks.get(key, ())) + len(damaged)
+        if thread is not None and key == ("", thread.top) and there < (thread.top_writes or 0):
+            yield f"writes on it are missing: of {thread.top_writes} tasks {there} are there"
 
     def _updated(self, record: CheckpointRecord) -> Iterator[str]:
         parent = self.parent(record)
