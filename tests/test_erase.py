@@ -353,3 +353,11 @@ def test_memories_are_deleted_on_the_command_line(tmp_path: Path, capsys: pytest
     assert run(["delete", "--url", url, "--namespace", "users,u1", "--yes"]) == 0
     with threadkeep.open(url) as keep:
         assert [item.namespace for item in keep.store.search(())] == [("users", "u2")]
+
+
+def test_an_id_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with threadkeep.open(f"sqlite:///{tmp_path}/a.db") as keep:
+        Chain(keep.checkpointer).put({"x": 1})
+    assert run(["erase", "t", "typo", "--url", str(tmp_path / "a.db"), "--yes", "--json"]) == 1
+    receipt = json.loads(capsys.readouterr().out)
+    assert ([each["id"] for each in receipt["threads"]], receipt["missing"]) == (["t"], ["typo"])

@@ -42,8 +42,8 @@ def erase(
     """Erase threads and memories, and what they left in the storage's files. Print a receipt.
 
     Threads are selected by id, and by --prefix and --metadata together; memories by --namespace. Exit code 1 if a
-    damaged thread or memory is skipped, or if another connection keeps bytes in a SQLite file: the receipt says what
-    to do.
+    thread is not found, if a damaged thread or memory is skipped, or if another connection keeps bytes in a SQLite
+    file: the receipt says what to do.
     """
     with open_keep(url, tenant, read_only=dry_run) as keep:
         run = partial(
@@ -61,7 +61,7 @@ def erase(
         with progress_bar("examining" if dry_run else "erasing", hidden=json) as on_progress:
             receipt = run(dry_run=dry_run, partly=partly, on_progress=on_progress)
     print_result(receipt, _receipt_lines(receipt), as_json=json)
-    return 0 if receipt.ok else NEGATIVE
+    return 0 if receipt.ok and not receipt.missing else NEGATIVE
 
 
 def _ask(preview: EraseReceipt) -> bool:
