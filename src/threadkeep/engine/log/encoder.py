@@ -19,7 +19,14 @@ from langgraph.checkpoint.serde import jsonplus
 
 from threadkeep.engine.log.msgpack import ENTRIES, INTEGER, LARGE, TEXT
 
-_OPTIONS = jsonplus._option & ~ormsgpack.OPT_REPLACE_SURROGATES  # noqa: SLF001 - not public
+try:
+    _OPTIONS = jsonplus._option & ~ormsgpack.OPT_REPLACE_SURROGATES  # noqa: SLF001 - not public
+    _OFFICIAL_DEFAULT = jsonplus._msgpack_default.__code__  # noqa: SLF001
+except AttributeError as error:
+    raise ImportError(
+        f"this threadkeep does not know the serializer of the installed langgraph-checkpoint ({error}): upgrade "
+        "threadkeep, or install an earlier langgraph-checkpoint"
+    ) from error
 _LEAVES = frozenset((bool, int, float, str, bytes, type(None)))
 
 
@@ -61,11 +68,12 @@ def encode_metadata(value: Any) -> bytes:
     return encode(_escape_integers(value))
 
 
-_official_default = FunctionType(
-    jsonplus._msgpack_default.__code__,  # noqa: SLF001
-    {**vars(jsonplus), "_msgpack_enc": encode},
-)
-"""LangGraph's function for objects, with this module's `encode` for what is in them."""
+_official_default = FunctionType(_OFFICIAL_DEFAULT, {**vars(jsonplus), "_msgpack_enc": encode})
+"""LangGraph's function for objects, with this module's `encode` for what is in them.
+
+LangGraph looks its own encoder up as a global and has no parameter for another. Without this, text in messages and
+models would lose its lone surrogates; the conformance tests of values notice it if LangGraph changes.
+"""
 
 
 def _default(value: Any) -> Any:
