@@ -1,4 +1,4 @@
-"""Log migrations under the name `threadkeep.schema`."""
+"""The log line of a migration, under the name `threadkeep.schema`."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, try_execute
 from threadkeep.transports import postgres_health
-from threadkeep.transports.migrations import log_migration
+from threadkeep.transports.migration_log import log_migration
 from threadkeep.transports.postgres_cursor import BEGIN_READ, BEGIN_WRITE, PostgresCursor
 from threadkeep.transports.postgres_errors import (
     CONCURRENT_SETUP,

@@ -36,7 +36,7 @@ from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersio
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
 from threadkeep.transports import sqlite_health
-from threadkeep.transports.migrations import log_migration
+from threadkeep.transports.migration_log import log_migration
 from threadkeep.transports.sqlite_health import query_number
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, SchemaU
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Request, try_call, try_execute
 from threadkeep.transports import valkey_health
-from threadkeep.transports.migrations import log_migration
+from threadkeep.transports.migration_log import log_migration
 from threadkeep.transports.valkey_contact import FirstContact
 from threadkeep.transports.valkey_health import Primary
 from threadkeep.transports.valkey_nodes import DENIED, LOST, Cluster, Node, SingleServer, ValkeyOptions, connect
