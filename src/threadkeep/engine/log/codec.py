@@ -116,8 +116,8 @@ class Codec:
         try:
             if len(value) >= _MANY:
                 sample = value[:: len(value) // _SAMPLE]
-                if not (isinstance(sample[0], BaseMessage) or isinstance(sample[-1], BaseMessage)) and is_joined(
-                    len(value), len(self._encode_element(sample)) / len(sample)
+                if not any(isinstance(each, BaseMessage) for each in (*sample[:1], *sample[-1:])) and is_joined(
+                    len(value), len(self._encode_element(sample)) / max(len(sample), 1)
                 ):
                     return self._join(value)
             return Parts(LIST, MSGPACK, self._messages.encode(list(value), self._encode_element))
@@ -133,9 +133,12 @@ class Codec:
     def _split_dict(self, value: dict[Any, Any]) -> Parts | None:
         """Encode each entry as a dict of its own, and drop that dict's header of one byte."""
         if len(value) >= _MANY:
-            sample = dict([*islice(value.items(), _SAMPLE), *islice(reversed(value.items()), _SAMPLE)])
+            try:
+                sample = _sample_entries(value)
+            except RuntimeError:  # another thread changed it meanwhile
+                sample = _sample_entries(value.copy())
             tag, data = self._serde.dumps_typed(sample)
-            if tag == MSGPACK and is_joined(len(value), len(data) / len(sample)):
+            if tag == MSGPACK and is_joined(len(value), len(data) / max(len(sample), 1)):
                 return self._join(value)
         encoded = [self._serde.dumps_typed({key: entry}) for key, entry in value.copy().items()]
         if any(tag != MSGPACK or data[0] != _ONE_ENTRY for tag, data in encoded):
@@ -146,7 +149,7 @@ class Codec:
     def _join(self, value: Sequence[Any] | dict[Any, Any]) -> Parts | None:
         """Encode all elements or entries as one part."""
         tag, data = self._serde.dumps_typed(value)
-        if tag != MSGPACK:
+        if tag != MSGPACK or len(data) <= 1:  # another thread may have emptied it
             return None
         return joined_parts(data)
 
@@ -203,3 +206,8 @@ def unpack(data: bytes, what: str) -> Any:
         return _plain.loads_typed((MSGPACK, data)) if data else None
     except ormsgpack.MsgpackDecodeError as error:
         raise Corrupt(f"{what} cannot be decoded: {error}") from error
+
+
+def _sample_entries(value: dict[Any, Any]) -> dict[Any, Any]:
+    """Return some of the first and the last entries. RuntimeError if the dict is changed meanwhile."""
+    return dict([*islice(value.items(), _SAMPLE), *islice(reversed(value.items()), _SAMPLE)])
