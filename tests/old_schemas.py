@@ -41,7 +41,9 @@ def todays_columns(url: str, version: int) -> Iterator[None]:
         patch.setattr("threadkeep.engine.commit.new_family", lambda _: 0)
         yield
     for table in retyped:
-        _execute(url, f"ALTER TABLE {table} ALTER COLUMN refs TYPE integer[] USING string_to_array(refs, ',')::integer[]")
+        _execute(
+            url, f"ALTER TABLE {table} ALTER COLUMN refs TYPE integer[] USING string_to_array(refs, ',')::integer[]"
+        )
     for old, new in renamed:
         _execute(url, f"ALTER TABLE tk_threads RENAME COLUMN {new} TO {old}")
     for column, _ in added:

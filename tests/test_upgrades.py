@@ -8,10 +8,12 @@ import json
 import logging
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import apsw
 import pytest
 from redis import Redis
 
@@ -205,6 +207,16 @@ def test_an_old_file_can_be_backed_up_before_it_is_migrated(
         assert keep.migrate(dry_run=True).found == old_version
     with threadkeep.open(f"sqlite:///{tmp_path}/copy.db") as keep:
         assert contents(keep) == expected
+
+
+def test_a_new_file_has_small_pages_and_an_old_one_keeps_its_own(tmp_path: Path) -> None:
+    old, new = old_sqlite("own5", tmp_path), f"sqlite:///{tmp_path}/new.db"
+    for url, size in ((old, 4096), (new, 2048)):
+        with threadkeep.open(url) as keep:
+            keep.store.put(("users",), "name", {"text": "Ada"})
+            keep.compact()
+        with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as file:
+            assert file.pragma("page_size") == size
 
 
 def test_current_versions_are_used_as_they_are() -> None:

@@ -309,6 +309,17 @@ def test_invalid_columns_are_reported_and_stop_nothing(tables_url: str) -> None:
         assert not any(problem.thread == SEED for problem in verified.problems)
 
 
+def test_a_wrong_entry_in_the_index_by_time_is_reported(tables_url: str) -> None:
+    with threadkeep.open(tables_url, durability="relaxed") as keep:
+        seeded(keep)
+        keep.copy(SEED, "copied")
+        rows = rows_opener(tables_url)(keep, SEED)
+        assert isinstance(rows, SqlRows)
+        assert keep.verify().problems == []
+        rows.execute("UPDATE tk_threads SET tick = tick + 1 WHERE thread = :number", {"number": rows.number})
+        assert [problem.thread for problem in keep.verify().problems] == [SEED]
+
+
 def test_invalid_rows_of_valkey_are_reported_and_refused_as_corrupt() -> None:
     url = valkey_servers.shared().url()
     with threadkeep.open(url, durability="relaxed") as keep:
