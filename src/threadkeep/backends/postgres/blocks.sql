@@ -142,7 +142,9 @@ t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_
 :refs
 
 -- refs-array: item ranges as an array; empty if they are damaged, which the client reports
-CASE WHEN {it} ~ '^[0-9]{1,10}(,[0-9]{1,10})*$' THEN CAST(string_to_array({it}, ',') AS bigint[]) ELSE '{}' END
+-- A process of version 5 that was not stopped before the migration stores them in braces: an array becomes such text.
+CASE WHEN btrim({it}, '{}') ~ '^[0-9]{1,10}(,[0-9]{1,10})*$'
+     THEN CAST(string_to_array(btrim({it}, '{}'), ',') AS bigint[]) ELSE '{}' END
 
 -- join-in-order: the planner chooses the order
 JOIN

@@ -132,8 +132,8 @@ class PostgresDialect(SqlBackend):
         return ",".join([str(number) for each in ranges for number in each])
 
     def unpack_refs(self, stored: str) -> tuple[ItemRange, ...]:
-        """Read item ranges from numbers with commas. ValueError if they are damaged."""
-        numbers = [int(number) for number in stored.split(",")] if stored else []
+        """Read item ranges from numbers with commas, in braces or not (see `refs-array`). ValueError if damaged."""
+        numbers = [int(number) for number in stored.strip("{}").split(",")] if stored.strip("{}") else []
         if len(numbers) % 3 or min(numbers, default=0) < 0:
             raise ValueError("an item range is cut short or negative")
         return tuple(ItemRange(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
