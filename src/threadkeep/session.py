@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from threadkeep import clock
 from threadkeep.drivers.background import Periodic, PeriodicRun, in_background
 from threadkeep.drivers.loops import Done, call_or_task, finish_in_thread, run_in_thread
-from threadkeep.drivers.runner import Runner, StagedOps, ThreadOps, Transport
+from threadkeep.drivers.runner import Runner, StagedOps, ThreadOps, ThreadQueue, Transport
 from threadkeep.engine.commit import Staged
 from threadkeep.engine.cube import plans as cube_plans
 from threadkeep.engine.identity import CUBE, ThreadKey
@@ -87,22 +87,27 @@ class Session:
 
         If the thread is cached and nobody else is changing it, the op is committed here and now: this is the first try
         of `engine.commit.commit_ops`, without a plan and in the calling thread. The transport makes the change in one
-        call that nothing can interrupt. Everything unusual takes the general path.
+        step that nothing can interrupt. Everything unusual takes the general path.
         """
-        heads = self.caches.heads
-        head = heads.get(key)
-        if head is not None and self.runner.is_free(key):
-            try:
-                staging = stage_cached(head, op)
+        heads, runner, queue = self.caches.heads, self.runner, ThreadQueue()
+        queue.key, queue.ops = key, None
+        try:
+            if runner.claim(queue):
+                head = heads.get(key)
+                staging = stage_cached(head, op) if head is not None else None
                 batch = staging.batch() if staging is not None else None
                 if staging is not None and batch is not None and self.transport.try_commit(batch):
                     heads.store(staging.next_head(batch))
+                    runner.release(queue)
                     return None
-            except Conflict:
-                heads.drop(key)
-            except BaseException:
-                heads.drop(key)  # the outcome may be unknown: read before the next write
-                raise
+                runner.release(queue)
+        except Conflict:
+            heads.drop(key)
+            runner.release(queue)
+        except BaseException:
+            heads.drop(key)  # the outcome may be unknown: read before the next write
+            runner.release(queue)
+            raise
         return self.runner.change(key, self._thread_ops(key), op)
 
     async def achange(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
