@@ -68,9 +68,9 @@ LAYERS = {
     ),
     "transfer": Layer("transfer clock engine errors keep plan session verb work", "ormsgpack os zstandard"),
     "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg"),
-    "jobs": Layer("jobs clock engine errors plan session version work", "os"),
+    "jobs": Layer("adapters jobs clock engine errors keep plan session transfer version work", "os secrets"),
     "verb": Layer("drivers plan session work"),
-    "keep": Layer("adapters clock engine jobs transfer session urls verb work", "langgraph psycopg_pool secrets"),
+    "keep": Layer("adapters engine jobs session urls verb", "langgraph psycopg_pool"),
     "__init__": Layer("adapters engine errors jobs keep transfer version"),
     # programs, and the conformance suites, which start threads and event loops on purpose
     "cli": Layer("cli engine errors jobs transfer threadkeep transports work", "os rich time typer"),
