@@ -5,22 +5,22 @@ from __future__ import annotations
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from threadkeep import clock
 from threadkeep.drivers.background import Periodic, PeriodicRun, in_background
 from threadkeep.drivers.loops import Done, call_or_task, finish_in_thread, run_in_thread
 from threadkeep.drivers.runner import PlanOfOps, Runner, Transport
-from threadkeep.engine.cube import plans as cube_plans
+from threadkeep.engine import cube, memories
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.memories import plans as memory_plans
-from threadkeep.engine.memories.plans import VectorCache
-from threadkeep.engine.memories.requests import CreateVectorIndex
 from threadkeep.engine.threads import checkpoints
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Closed, ReadOnly
 from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume, try_call
 from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
+
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.plans import VectorCache
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Caches:
     def keep_vectors(self, dims: int, measure: str) -> None:
         """Also cache vectors of `dims` dimensions, in half as many bytes as threads may take."""
         if self.vectors is None:
-            self.vectors = VectorCache(dims, measure, self.max_bytes // 2)
+            self.vectors = memories.plans.VectorCache(dims, measure, self.max_bytes // 2)
 
 
 class Session:
@@ -144,7 +144,7 @@ class Session:
         vectors = self.vectors
         if vectors is not None and vectors.wants_index:
             vectors.wants_index = False
-            request = CreateVectorIndex(vectors.dims, vectors.metric)
+            request = memories.requests.CreateVectorIndex(vectors.dims, vectors.metric)
             in_background(lambda: result(self.transport.write([request])[0]))
 
     def sweep(self) -> Any:
@@ -179,7 +179,7 @@ class Session:
 
     def _plan_of_ops(self, key: ThreadKey) -> PlanOfOps:
         """Return the function that makes one plan of several ops of a thread."""
-        write = cube_plans.write if key.kind == CUBE else checkpoints.write
+        write = cube.plans.write if key.kind == CUBE else checkpoints.write
         return lambda ops: write(self.heads, key, ops)
 
     def setup(self) -> Awaitable[None]:
@@ -191,7 +191,7 @@ class Session:
 
 
 def _sweep() -> Plan[int]:
-    return memory_plans.sweep(clock.now_us())
+    return memories.plans.sweep(clock.now_us())
 
 
 def _while_alive(session: weakref.ref[Session], work: Callable[[Session], object]) -> None:

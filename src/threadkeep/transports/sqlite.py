@@ -18,26 +18,18 @@ from urllib.parse import quote
 
 import apsw
 
+from threadkeep import transports
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
-from threadkeep.engine.health.requests import (
-    CleanFiles,
-    CompactStorage,
-    IntegrityCheck,
-    IntegrityProblem,
-    LoadStorageFacts,
-)
-from threadkeep.engine.requests import Commit, DropThread, MeasureStorage
+from threadkeep.engine.requests import Commit, DropThread
 from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
-from threadkeep.transports import sqlite_health
 from threadkeep.transports.migration_log import log_migration
-from threadkeep.transports.sqlite_health import query_number
 
 T = TypeVar("T")
 _IDLE_READERS = 8
@@ -141,7 +133,7 @@ class SqliteFile:
         with self._busy():
             source = self._connect_read_only()
             try:
-                sqlite_health.copy_database(source, path, on_progress)
+                transports.sqlite_health.copy_database(source, path, on_progress)
             finally:
                 source.close()
         return True
@@ -152,23 +144,19 @@ class SqliteFile:
         try:
             if reader is None:
                 reader = self._new_reader()
-            if isinstance(request, MeasureStorage):
-                return sqlite_health.storage_size(reader.connection, self._path)
+            if request.access.subject == "storage":
+                return self._read_about_storage(reader, request)
             if request.access.one_statement:
                 return self._backend.answer(reader, request)
-            if isinstance(request, LoadStorageFacts):
-                return sqlite_health.facts(reader.connection, self._path, self._durability)
-            if isinstance(request, IntegrityCheck):
-                return self._integrity_problems(reader, request)
             return _in_transaction(reader.connection, "BEGIN", partial(self._backend.answer, reader, request))
         except apsw.Error as error:
             raise self._translate(error) from error
         finally:
             self._end(reader)
 
-    def _integrity_problems(self, reader: _SqliteCursor, request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:
+    def _read_about_storage(self, reader: _SqliteCursor, request: Request[Any]) -> Any:
         find_orphans = partial(self._backend.answer, reader, request)
-        return sqlite_health.integrity_problems(reader.connection, find_orphans)
+        return transports.sqlite_health.answer(reader.connection, request, self._path, self._durability, find_orphans)
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; with strict durability they are durable when this returns.
@@ -177,7 +165,7 @@ class SqliteFile:
         """
         if self.read_only:
             raise ReadOnly
-        if any(isinstance(request, (CompactStorage, CleanFiles)) for request in requests):
+        if any(request.access.subject == "storage" for request in requests):
             return [try_call(partial(self._write_separately, request)) for request in requests]
         with self._busy():
             connection = self._open_writer()
@@ -195,15 +183,11 @@ class SqliteFile:
 
     def _write_separately(self, request: Request[Any]) -> Any:
         """Execute one change by itself: the file cannot be rewritten inside a transaction."""
-        if not isinstance(request, (CompactStorage, CleanFiles)):
+        if request.access.subject != "storage":
             return result(self.write([request])[0])
         with self._busy():
             connection = self._open_writer()
-            delete = partial(self._answer, connection, CleanFiles())
-            delete_partitions = partial(_in_transaction, connection, "BEGIN IMMEDIATE", delete)
-            if isinstance(request, CompactStorage):
-                return sqlite_health.compact(connection, self._path, delete_partitions)
-            return sqlite_health.clean_files(connection, delete_partitions)
+            return transports.sqlite_health.change(connection, request, self._path, self._answer_in_transaction)
 
     def close(self) -> None:
         """Wait for what is under way, at most `timeout` seconds, then close all connections.
@@ -284,10 +268,13 @@ class SqliteFile:
     def _answer(self, connection: apsw.Connection, request: Request[Any]) -> Any:
         return self._backend.answer(_SqliteCursor(connection), request)
 
+    def _answer_in_transaction(self, connection: apsw.Connection, request: Request[Any]) -> Any:
+        return _in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._answer(connection, request))
+
     def _change_one(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
         """Execute one change in a transaction. Without a savepoint, which would write each page once more."""
         try:
-            return Reply(_in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._answer(connection, request)))
+            return Reply(self._answer_in_transaction(connection, request))
         except ThreadkeepError as error:
             return Failure(error)
         except apsw.ConstraintError:
@@ -430,7 +417,7 @@ def _shrink(connection: apsw.Connection, timeout: float) -> None:
     """Shrink the file if much of it is free. Skip it if the file is busy: free pages are reused anyway."""
     connection.set_busy_timeout(0)
     try:
-        free, pages = query_number(connection, "PRAGMA freelist_count"), query_number(connection, "PRAGMA page_count")
+        free, pages = _pragma(connection, "freelist_count"), _pragma(connection, "page_count")
         if free * _SHRINK_IF_FREE < pages:
             return
         connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_SHRINK})").fetchall()
@@ -438,6 +425,10 @@ def _shrink(connection: apsw.Connection, timeout: float) -> None:
         return
     finally:
         connection.set_busy_timeout(int(timeout * 1000))
+
+
+def _pragma(connection: apsw.Connection, name: str) -> int:
+    return int(str(connection.execute(f"PRAGMA {name}").fetchall()[0][0]))
 
 
 def _exists(path: Path) -> bool:
