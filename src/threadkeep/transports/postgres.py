@@ -386,18 +386,19 @@ class PostgresServer:
 
     def _prepare_schema(self, cursor: PostgresCursor) -> None:
         blocks, options, execute = self._backend.sql, self._options, partial(_execute_setup, cursor)
-        use = SchemaUse(options.read_only, options.migrate)
-        if drive(postgres_setup.needs_migration(blocks, use), execute):
+        state = drive(postgres_setup.state(blocks), execute)
+        if postgres_setup.needs_migration(state.versions, SchemaUse(options.read_only, options.migrate)):
             migrate = partial(postgres_setup.migrate, blocks, self._backend.schema)
             try:
                 found = cursor.transaction(BEGIN_WRITE, lambda: drive(migrate(), execute))
             except CONCURRENT_SETUP as error:
                 raise TransientError("another process was setting up the schema at the same time") from error
             log_migration(postgres_setup.DATABASE, found)
-        wanted = options.wants_vectors and not options.read_only
-        self._backend.pgvector = drive(postgres_setup.find_pgvector(blocks, wanted=wanted), execute)
-        synchronous = postgres_setup.synchronous_commit(blocks, durability=options.durability)
-        self._synchronous = drive(synchronous, execute)
+            state = drive(postgres_setup.state(blocks), execute)
+        self._backend.pgvector = state.pgvector
+        if state.pgvector is None and options.wants_vectors and not options.read_only:
+            self._backend.pgvector = drive(postgres_setup.install_pgvector(blocks), execute)
+        self._synchronous = postgres_setup.synchronous_commit(state.synchronous_commit, durability=options.durability)
 
 
 def _unavailable(error: TransientError) -> Unavailable:

@@ -26,7 +26,7 @@ from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
 from threadkeep.engine.requests import Commit, DropThread
-from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
+from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
 from threadkeep.transports.migration_log import log_migration
@@ -117,7 +117,7 @@ class SqliteFile:
                 return NO_SCHEMA
             connection = self._connect_read_only()
             try:
-                return drive(sqlite_setup.versions(self._backend.sql), partial(_execute_setup, connection))
+                return self._versions(connection)
             finally:
                 connection.close()
 
@@ -297,16 +297,18 @@ class SqliteFile:
         stamp = _stamp(self._path)
         connection = self._connect()
         try:
-            if self._needs_migration(connection):
+            if self._needs_migration(self._versions(connection)):
                 self._open_writer()
         except BaseException:
             connection.close()
             raise
         return _SqliteCursor(connection, stamp if connection.open_flags & apsw.SQLITE_OPEN_URI else None)
 
-    def _needs_migration(self, connection: apsw.Connection) -> bool:
-        plan = sqlite_setup.needs_migration(self._backend.sql, self._schema_use, database=str(self._path))
-        return drive(plan, partial(_execute_setup, connection))
+    def _needs_migration(self, found: SchemaVersions) -> bool:
+        return needs_migration(found, self._schema_use, database=str(self._path))
+
+    def _versions(self, connection: apsw.Connection) -> SchemaVersions:
+        return drive(sqlite_setup.versions(self._backend.sql), partial(_execute_setup, connection))
 
     def _open_writer(self) -> apsw.Connection:
         with self._lock:
@@ -348,14 +350,15 @@ class SqliteFile:
     def _prepare(self, connection: apsw.Connection) -> None:
         """Apply our settings to the file, and create or migrate the schema."""
         execute = partial(_execute_setup, connection)
+        found = self._versions(connection)
         drive(
-            sqlite_setup.settings(self._backend.sql),
+            sqlite_setup.settings(self._backend.sql, found),
             lambda statement: self._retry_while_busy(lambda: execute(statement)),
         )
-        if self._needs_migration(connection):
+        if self._needs_migration(found):
             migrate = partial(sqlite_setup.migrate, self._backend.sql, database=str(self._path))
-            found = _in_transaction(connection, "BEGIN IMMEDIATE", lambda: drive(migrate(), execute))
-            log_migration(str(self._path), found)
+            before = _in_transaction(connection, "BEGIN IMMEDIATE", lambda: drive(migrate(), execute))
+            log_migration(str(self._path), before)
 
     def _retry_while_busy(self, work: Callable[[], T]) -> T:
         """Retry for `timeout` seconds: turning WAL on does not wait for locks by itself."""
@@ -463,4 +466,9 @@ def is_foreign_database(path: str) -> bool:
 def _execute_setup(connection: apsw.Connection, statement: Request[Any]) -> list[Row]:
     """Execute a statement of a set-up plan."""
     assert isinstance(statement, SetupStatement)
-    return connection.execute(statement.sql, statement.values).fetchall()
+    try:
+        return connection.execute(statement.sql, statement.values).fetchall()
+    except apsw.SQLError as error:
+        if statement.missing_ok and "no such table" in str(error):
+            return []
+        raise
