@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 import threadkeep
 from threadkeep import jobs
 from threadkeep.backends import postgres, sql, sqlite
+from threadkeep.collector import paused_collector
 from threadkeep.engine import cube, health, memories, threads
 from threadkeep.engine.memories import requests as memory_requests
 from threadkeep.plan import Request
@@ -21,6 +24,12 @@ keep = threadkeep.open(sys.argv[1])
 keep.checkpointer.get_tuple({"configurable": {"thread_id": "t"}})
 keep.close()
 """
+
+
+class Loop:
+    """An object that can refer to itself."""
+
+    itself: Loop | None = None
 
 
 def imported(code: str, *args: str) -> set[str]:
@@ -79,3 +88,38 @@ def test_requests_about_memories_say_so() -> None:
     """By this, backends and transports find the code for them."""
     found = [each for each in vars(memory_requests).values() if isinstance(each, type) and issubclass(each, Request)]
     assert {each.access.subject for each in found if each is not Request} == {"memories"}
+
+
+def test_the_collector_runs_again_after_an_import_and_no_object_stays_frozen() -> None:
+    assert gc.isenabled()
+    with paused_collector():
+        assert not gc.isenabled()
+        loop = Loop()
+        loop.itself = loop
+        alive = weakref.ref(loop)
+        del loop
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_collector_that_the_program_turned_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with paused_collector():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_objects_that_the_program_froze_stay_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with paused_collector():
+            assert gc.isenabled()
+        assert 0 < gc.get_freeze_count() <= frozen
+    finally:
+        gc.unfreeze()

@@ -50,6 +50,7 @@ LAYERS = {
     "plan": Layer(""),
     "errors": Layer(""),
     "version": Layer(""),
+    "collector": Layer(""),
     "engine": Layer("engine plan errors", "langchain_core langgraph numpy ormsgpack zstandard"),
     "backends": Layer("backends engine plan errors", "ormsgpack"),
     "work": Layer("engine errors plan"),
@@ -70,8 +71,8 @@ LAYERS = {
     "transfer/sources": Layer("transfer engine errors", "apsw langgraph ormsgpack os psycopg"),
     "jobs": Layer("adapters jobs clock engine errors keep plan session transfer version work", "os secrets"),
     "verb": Layer("drivers plan session work"),
-    "keep": Layer("adapters engine jobs session urls verb", "langgraph psycopg_pool"),
-    "__init__": Layer("adapters engine errors jobs keep transfer version"),
+    "keep": Layer("adapters collector engine jobs session urls verb", "langgraph psycopg_pool"),
+    "__init__": Layer("adapters collector engine errors jobs keep transfer version"),
     # programs, and the conformance suites, which start threads and event loops on purpose
     "cli": Layer("cli engine errors jobs transfer threadkeep transports work", "os rich time typer"),
     "__main__": Layer("cli"),

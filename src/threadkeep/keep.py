@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from threadkeep import jobs
+from threadkeep.collector import paused_collector
 from threadkeep.engine.identity import as_count, as_id
 from threadkeep.engine.log.type_gate import AllowedType, KeepSerializer
 from threadkeep.session import Caches, Session
@@ -100,7 +101,9 @@ def open(
         wants_vectors=_wants_vectors(index),
         on_loss=caches.clear,
     )
-    session = Session(transport_for(url, settings, server), tenant=as_id(tenant, "tenant"), caches=caches)
+    with paused_collector():  # it imports the driver
+        transport = transport_for(url, settings, server)
+    session = Session(transport, tenant=as_id(tenant, "tenant"), caches=caches)
     keep = Keep(session, serializer, index=index, ttl=ttl, claim_timeout=claim_timeout, retention=retention)
     if index is not None or ttl is not None:
         _ = keep.store  # reports errors in `index` and `ttl` now instead of at first use
@@ -182,7 +185,8 @@ class Keep:
     def checkpointer(self) -> KeepSaver:
         """The checkpointer for LangGraph."""
         if self._checkpointer is None:
-            from threadkeep.adapters.langgraph_saver import KeepSaver  # noqa: PLC0415 - imports LangChain
+            with paused_collector():
+                from threadkeep.adapters.langgraph_saver import KeepSaver  # noqa: PLC0415 - imports LangChain
 
             self._checkpointer = KeepSaver(self._session, serde=self._serde)
         return self._checkpointer
