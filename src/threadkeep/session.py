@@ -14,8 +14,9 @@ from threadkeep.drivers.runner import PlanOfOps, Runner, Transport
 from threadkeep.engine import cube, memories
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.threads import checkpoints
+from threadkeep.engine.threads.checkpoints import stage_cached
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.errors import Closed, ReadOnly
+from threadkeep.errors import Closed, Conflict, ReadOnly
 from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume, try_call
 from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
 
@@ -79,9 +80,28 @@ class Session:
         """Return the key of a thread of this tenant."""
         return ThreadKey(self.tenant, kind, id)
 
-    def change(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
-        """Make an op and commit it, together with other ops that wait for the same thread. Return the op's result."""
-        return self.runner.change(key, self._plan_of_ops(key), make)
+    def change(self, key: ThreadKey, op: Any) -> Any:
+        """Commit an op, together with other ops that wait for the same thread. Return the op's result.
+
+        If the thread is cached and nobody else is changing it, the op is committed here and now: this is the first try
+        of `engine.commit.commit_ops`, without a plan and in the calling thread. The transport makes the change in one
+        call that nothing can interrupt. Everything unusual takes the general path.
+        """
+        heads = self.caches.heads
+        head = heads.get(key)
+        if head is not None and self.runner.is_free(key):
+            try:
+                staging = stage_cached(head, op)
+                batch = staging.batch() if staging is not None else None
+                if batch is not None and self.transport.try_commit(batch):
+                    heads.store(staging.next_head(batch))
+                    return None
+            except Conflict:
+                heads.drop(key)
+            except BaseException:
+                heads.drop(key)  # the outcome may be unknown: read before the next write
+                raise
+        return self.runner.change(key, self._plan_of_ops(key), op)
 
     async def achange(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
         """Async variant."""

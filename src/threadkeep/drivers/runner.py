@@ -33,7 +33,7 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.drivers.timer import Timer
 from threadkeep.drivers.workers import Workers
-from threadkeep.engine.requests import Pause
+from threadkeep.engine.requests import Batch, Pause
 from threadkeep.engine.schema_versions import SchemaVersions
 from threadkeep.errors import Closed
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, drive, result, resume, try_call, try_execute
@@ -65,6 +65,12 @@ class Transport(Protocol):
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes, in one transaction if possible. A change that fails undoes only itself."""
+
+    def try_commit(self, batch: Batch) -> bool:
+        """Commit a batch in the calling thread, if that can be done at once and in one step. Return whether it was.
+
+        Raise Conflict if the thread is not as the batch expects. If it returns False, the outcome may be unknown.
+        """
 
     def setup(self) -> None:
         """Make the storage ready now instead of at first use."""
@@ -228,9 +234,13 @@ class Runner:
             return
         self._continue(state, _RunningPlan(None, [_PendingChange(deliver, plan=make)], made.value), Reply())
 
-    def change(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Any]) -> Any:
-        """Make an op of an agent thread and wait until it is committed. Return the op's result."""
-        op = make()
+    def is_free(self, key: Hashable) -> bool:
+        """Return whether the runner is open and nothing waits for this agent thread, or to be committed."""
+        state = self._state
+        return not (self._closed or state.commits or state.inbox or key in state.queues)
+
+    def change(self, key: Hashable, plan_of_ops: PlanOfOps, op: Any) -> Any:
+        """Commit an op of an agent thread and return the op's result."""
         return self._wait(key, plan_of_ops, lambda deliver: _PendingChange(deliver, op=op))
 
     async def achange(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Any]) -> Any:

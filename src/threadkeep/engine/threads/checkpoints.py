@@ -14,7 +14,7 @@ replaced if its idx is negative. So a commit whose outcome was lost may be sent 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -78,6 +78,22 @@ async def _start_staging(heads: Heads, key: ThreadKey, ops: Sequence[Op], head: 
     found = loaded.checkpoints or (CheckpointRows(None, ()),) * len(wanted)
     known = {(ref.ns, ref.id or ""): _known(head, rows) for ref, rows in zip(wanted, found, strict=True)}
     return CheckpointStaging(head, known)
+
+
+def stage_cached(head: Head, op: Op) -> CheckpointStaging | None:
+    """Stage one op on the cached head; None if something must be loaded first. Does what `_start_staging` does."""
+    if type(op) is Put:
+        here = (op.ns, op.id)
+        if (op.parent is not None and (op.ns, op.parent) not in head.recent) or here in head.recent:
+            return None
+        if op.ns == "" and head.row is not None and head.row.early not in (None, op.id):
+            return None
+    staging = CheckpointStaging(head, _NOTHING_KNOWN)
+    staging.apply(op)
+    return staging
+
+
+_NOTHING_KNOWN: Mapping[tuple[str, str], KnownCheckpoint] = {}
 
 
 async def load_checkpoints(

@@ -175,24 +175,23 @@ class Heads:
         The least recently used heads beyond the budget are dropped. A head without a row is cached too: the first put
         of a new thread then needs no read.
         """
-        cached = self._heads.pop(head.key, None)
-        if cached is not None and _is_newer(cached.row, head.row):
-            head = cached
-        if head.cache.size > self._budget // 4:
+        cached, row = self._heads.pop(head.key, None), head.row
+        if cached is not None and cached.row is not None and row is not None:
+            if cached.row.rev > row.rev and cached.row.epoch == row.epoch:
+                head = cached
+        cache = head.cache
+        if cache.size > self._budget // 4:
             head = head.trimmed()
-        if self._budget and head.cache.size <= self._budget and self.is_current(head):
+            cache = head.cache
+        if self._budget and cache.size <= self._budget and cache.era == self._era:
             self._heads[head.key] = head
-            self._shrink()
+            self._cached_since_start += 1
+            if not self._cached_since_start % max(_SHRINK_EVERY, len(self._heads) // 2):
+                self._shrink()
         return head
 
     def _shrink(self) -> None:
-        """Now and then, drop the oldest heads beyond the budget.
-
-        Other threads may change the dict meanwhile, so only its keys are listed.
-        """
-        self._cached_since_start += 1
-        if self._cached_since_start % max(_SHRINK_EVERY, len(self._heads) // 2):
-            return
+        """Drop the oldest heads beyond the budget. Others may change the dict meanwhile, so only its keys are listed."""
         heads = [head for key in list(self._heads) if (head := self._heads.get(key)) is not None]
         excess = sum(head.cache.size + _HEAD_SIZE for head in heads) - self._budget
         for head in heads[:-1]:
@@ -212,10 +211,6 @@ class Heads:
         same = old.row is not None and old.row.rev == loaded.thread.rev
         names = _read_names(old.names, loaded.thread, old.cache)
         return Head(key, loaded.thread, names, old.recent if same else {}, old.cache)
-
-
-def _is_newer(row: ThreadRow | None, than: ThreadRow | None) -> bool:
-    return row is not None and than is not None and row.epoch == than.epoch and row.rev > than.rev
 
 
 def _read_names(known: tuple[str, ...], thread: ThreadRow, cache: ItemCache) -> tuple[str, ...]:
