@@ -24,7 +24,7 @@ def target_of(config: Any) -> ConfigTarget:
     """Return what a config names. ValueError if it has no thread_id."""
     inner = config.get("configurable") if type(config) is dict or isinstance(config, Mapping) else None
     if type(inner) is not dict and not isinstance(inner, Mapping):
-        raise ValueError("the config needs {'configurable': {'thread_id': ...}}")  # noqa: TRY004 - the value is wrong
+        raise ValueError("the config needs {'configurable': {'thread_id': ...}}")
     if "thread_id" not in inner:
         raise ValueError("config['configurable'] needs a 'thread_id'")
     thread, ns, id = inner["thread_id"], inner.get("checkpoint_ns"), inner.get("checkpoint_id")

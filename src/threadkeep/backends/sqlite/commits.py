@@ -38,8 +38,8 @@ def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
     ):  # fmt: skip
         return None
     (
-        (tenant, kind, thread), epoch, rev, nexts, created, updated, checkpoint_count, write_count, size, top, run, step,
-        source, status, label, early, early_status, lease, family, top_writes, early_writes, _, _,
+        (tenant, kind, thread), epoch, rev, nexts, created, updated, checkpoint_count, write_count, size, top, run,
+        step, source, status, label, early, early_status, lease, family, top_writes, early_writes, _, _,
     ) = row  # fmt: skip
     key = (tenant.encode("utf-8", "surrogatepass"), kind, thread.encode("utf-8", "surrogatepass"))
     thread_values = (

@@ -120,30 +120,34 @@ def _cached_run_log(head: Head, record: CheckpointRecord) -> RunLog | None:
     return cached[1] if cached is not None and cached[0] == events.ranges else None
 
 
-def stage_cached(head: Head, op: AnyOp) -> CubeStaging | None:
-    """Stage one op on the cached head; None if something must be read first, or the op fails or has a result.
+def stage_cached(head: Head, *ops: AnyOp) -> CubeStaging | None:
+    """Stage ops on the cached head; None if something must be read first, or if an op fails or has a result.
 
-    Does what `_load_staging` does, without a plan. For an append to a long thread, staging, batch and next head make
-    about 60 calls together; `tests/test_cube_appends.py` counts them.
+    Does what `_load_staging` does if nothing is to be read. For an append to a long thread, staging, batch and next
+    head make about 65 calls together; `tests/test_cube_appends.py` counts them.
     """
-    row, kind, run_log = head.row, type(op), None
+    row = head.row
     record = head.recent.get(("", row.top or "")) if row is not None else None
-    if (record is None and row is not None) or kind is ClearPendingRequest:
+    if record is None and row is not None:
         return None
-    names = _CHANNELS_READ[kind]
-    if record is None:
-        run_log = RunLog()
-    else:
-        if EVENTS in names and (run_log := _cached_run_log(head, record)) is None:
+    run_log = RunLog() if record is None else None
+    for op in ops:
+        if type(op) is ClearPendingRequest:
             return None
-        for name in names:
-            slot = record.slots.get(name) if name != EVENTS else None
-            if slot is not None and slot.ranges and head.cache.lacking(slot.ranges):
+        for name in _CHANNELS_READ[type(op)]:
+            if record is None:
+                break
+            if name == EVENTS:
+                run_log = run_log or _cached_run_log(head, record)
+                if run_log is None:
+                    return None
+            elif (slot := record.slots.get(name)) is not None and slot.ranges and head.cache.lacking(slot.ranges):
                 return None
     staging = CubeStaging(head, record, run_log)
     try:
-        staging.apply(op)
-    except Exception:  # noqa: BLE001 - the head may be out of date: the plan decides it again and reports it
+        for op in ops:
+            staging.apply(op)
+    except Exception:  # noqa: BLE001 - the head may be out of date: the plan decides it again, and reports it
         return None
     return staging
 

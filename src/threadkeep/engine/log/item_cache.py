@@ -139,7 +139,9 @@ class ItemCache:
         """
         contents = self._contents.get((lane, elements))
         if contents is None:
-            ns = [n for n in list(self.lanes.get(lane, ())) if min(self._elements.get((lane, n), 1), _GROUP) == elements]
+            ns = [
+                n for n in list(self.lanes.get(lane, ())) if min(self._elements.get((lane, n), 1), _GROUP) == elements
+            ]
             contents = self._contents.setdefault((lane, elements), {self.lanes[lane][n]: n for n in ns})
         return contents
 

@@ -351,9 +351,7 @@ def _pack_fields(fields: Mapping[str, Any], time: int, names: NameTable) -> Any:
         packed["ts"] = _pack_time(packed["ts"], time)
     if isinstance(packed.get("updated_channels"), list):
         numbers: list[int | None] = list(map(names.known.get, packed["updated_channels"]))
-        packed["updated_channels"] = (
-            list(map(names.number, packed["updated_channels"])) if None in numbers else numbers
-        )
+        packed["updated_channels"] = list(map(names.number, packed["updated_channels"])) if None in numbers else numbers
     return list(packed.values()) if tuple(packed) == _USUAL_FIELDS else packed
 
 
@@ -436,7 +434,8 @@ def pack_writes(row: WriteRow, entries: dict[int, WriteEntry], names: NameTable)
         index += (idx, names.number(channel) if number is None else number, size)
         slots.append(slot)
         origins.append(origin)
-    first, others = origins[0], 0
+    first = origins[0]
+    others: Any = 0
     if any(map(first.__ne__, origins)):
         different = list(dict.fromkeys(origins))
         others = [*different[1:], list(map(different.index, origins))]
@@ -504,8 +503,8 @@ def _checkpoint_seed(
 ) -> int:
     """Return the checksum seed of all columns. `refs` are those that the row will have, if it has others now.
 
-    `ascii` gives the same text in every version of Python. Rows of older threadkeeps have `repr`, which leaves printable
-    characters as they are; which ones are printable depends on the version.
+    `ascii` gives the same text in every version of Python. Rows of older threadkeeps have `repr`, which leaves
+    printable characters as they are; which ones are printable depends on the version.
     """
     columns = form(tuple(row[:9])).encode("utf-8", "surrogatepass")
     return zlib.crc32(itemlog.pack_ranges(row.refs if refs is None else refs), zlib.crc32(columns, family))

@@ -176,9 +176,8 @@ class Heads:
         of a new thread then needs no read.
         """
         cached, row = self._heads.pop(head.key, None), head.row
-        if cached is not None and cached.row is not None and row is not None:
-            if cached.row.rev > row.rev and cached.row.epoch == row.epoch:
-                head = cached
+        if cached is not None and _is_newer(cached.row, row):
+            head = cached
         cache = head.cache
         if cache.size > self._budget // 4:
             head = head.trimmed()
@@ -191,7 +190,7 @@ class Heads:
         return head
 
     def _shrink(self) -> None:
-        """Drop the oldest heads beyond the budget. Others may change the dict meanwhile, so only its keys are listed."""
+        """Drop the oldest heads beyond the budget. Others may change the dict meanwhile: only its keys are listed."""
         heads = [head for key in list(self._heads) if (head := self._heads.get(key)) is not None]
         excess = sum(head.cache.size + _HEAD_SIZE for head in heads) - self._budget
         for head in heads[:-1]:
@@ -211,6 +210,10 @@ class Heads:
         same = old.row is not None and old.row.rev == loaded.thread.rev
         names = _read_names(old.names, loaded.thread, old.cache)
         return Head(key, loaded.thread, names, old.recent if same else {}, old.cache)
+
+
+def _is_newer(row: ThreadRow | None, than: ThreadRow | None) -> bool:
+    return row is not None and than is not None and row.rev > than.rev and row.epoch == than.epoch
 
 
 def _read_names(known: tuple[str, ...], thread: ThreadRow, cache: ItemCache) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ class Put:
     stays as it is. `stored_slots` are values that the thread already stores: then `channel_values` is ignored. With
     `inherits`, a channel without a value gets the parent's, if the parent has the same version.
 
-    `encoded` has the values that were encoded, or that the thread already stores; `rest` the keys of the checkpoint that
-    threadkeep does not know, as the serializer encoded them.
+    `encoded` has the values that were encoded, or that the thread already stores; `rest` the keys of the checkpoint
+    that threadkeep does not know, as the serializer encoded them.
     """
 
     __slots__ = (
@@ -76,9 +76,7 @@ class Put:
                 continue
             if key not in CHECKPOINT_FIELDS:
                 rest[key] = value
-            elif key != "updated_channels" or value is None:
-                self.fields[key] = value
-            elif type(value) is list and set(map(type, value)) <= _STR:
+            elif key != "updated_channels" or value is None or (type(value) is list and set(map(type, value)) <= _STR):
                 self.fields[key] = value
             else:  # not what a row's body can hold
                 rest[key] = value

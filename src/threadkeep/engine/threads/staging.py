@@ -33,7 +33,6 @@ from threadkeep.engine.threads.ops import Op, Put, PutWrites
 from threadkeep.engine.threads.status import status_of_writes, triggered_channels, worse_status
 from threadkeep.plan import Failure, Outcome, Reply
 
-
 _channel = itemgetter(1)
 
 
@@ -98,9 +97,9 @@ class CheckpointStaging:
         draft, like = self._draft, parent or before
         slots: dict[str, Slot] = {}
         for name, value in values.items():
-            if type(value) is Slot:
+            if isinstance(value, Slot):
                 slots[name] = value
-            elif value[0] == WHOLE and len(value[2][0]) <= MAX_INLINE and not value[3]:
+            elif value[0] == WHOLE and len(value[2][0]) <= MAX_INLINE and not value[3]:  # as `Draft.store_value`
                 slots[name] = new_tuple(Slot, (WHOLE, value[1], 1, False, value[2][0], (), (), 0))
             else:
                 slots[name] = draft.store_value(name, value, like.slots.get(name) if like is not None else None)
@@ -119,7 +118,7 @@ class CheckpointStaging:
         self._bytes += row.size - (before.row.size if before is not None else 0)
         self._records[(ns, id)] = record
         more = (not row.hidden) - (before is not None and not before.row.hidden)
-        counts = {"checkpoints": thread.checkpoints + more, "updated": max(thread.updated, row.time)}
+        counts: dict[str, Any] = {"checkpoints": thread.checkpoints + more, "updated": max(thread.updated, row.time)}
         is_top = ns == "" and not row.hidden and (thread.top is None or id >= thread.top)
         self._row = thread._replace(**counts, **self._top(thread, record)) if is_top else thread._replace(**counts)
 
@@ -177,7 +176,7 @@ class CheckpointStaging:
         if op.run is not None:
             self._runs[op.run] = None
         more = len(entries) - (len(before.entries) if before is not None else 0)
-        counts = {"writes": thread.writes + more, "updated": max(thread.updated, op.time)}
+        counts: dict[str, Any] = {"writes": thread.writes + more, "updated": max(thread.updated, op.time)}
         self._row = thread._replace(**counts, **_after_writes(thread, op, is_new=before is None))
 
     def _known_task(self, op: PutWrites) -> TaskWrites | None:
