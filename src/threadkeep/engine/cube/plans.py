@@ -126,28 +126,25 @@ def stage_cached(head: Head, *ops: AnyOp) -> CubeStaging | None:
     Does what `_load_staging` does if nothing is to be read. For an append to a long thread, staging, batch and next
     head make about 65 calls together; `tests/test_cube_appends.py` counts them.
     """
-    row = head.row
+    row, run_log = head.row, None
     record = head.recent.get(("", row.top or "")) if row is not None else None
-    if record is None and row is not None:
-        return None
-    run_log = RunLog() if record is None else None
-    for op in ops:
-        if type(op) is ClearPendingRequest:
+    names = _CHANNELS_READ[type(ops[0])] if len(ops) == 1 else {each for op in ops for each in _CHANNELS_READ[type(op)]}
+    if record is None:
+        if row is not None:
             return None
-        for name in _CHANNELS_READ[type(op)]:
-            if record is None:
-                break
-            if name == EVENTS:
-                run_log = run_log or _cached_run_log(head, record)
-                if run_log is None:
-                    return None
-            elif (slot := record.slots.get(name)) is not None and slot.ranges and head.cache.lacking(slot.ranges):
-                return None
+        run_log = RunLog()
+    elif EVENTS in names:
+        run_log = _cached_run_log(head, record)
+        if run_log is None:
+            return None
     staging = CubeStaging(head, record, run_log)
     try:
         for op in ops:
-            staging.apply(op)
-    except Exception:  # noqa: BLE001 - the head may be out of date: the plan decides it again, and reports it
+            if staging.apply(op) is not None:
+                return None
+        if record is not None and PENDING in record.slots:
+            staging.new_status()  # the batch needs it
+    except Exception:  # noqa: BLE001 - the head may lack items or be out of date: the plan does it again and reports it
         return None
     return staging
 

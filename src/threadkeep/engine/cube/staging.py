@@ -304,14 +304,14 @@ class CubeStaging:
         if self._before is not None and self._before.row.id in self._records:
             grown -= self._before.row.size
         row = row._replace(
-            top=top.id, run=top.run, step=top.step, source=top.source, labels=top.labels, status=self._status(),
+            top=top.id, run=top.run, step=top.step, source=top.source, labels=top.labels, status=self.new_status(),
             top_writes=0, updated=top.time, checkpoints=row.checkpoints + len(self._new),
         )  # fmt: skip
         base = next_batch(self._draft, row, nonce=self._nonce, grown=grown)
         labels, runs = tuple(self._labels.values()), tuple(self._runs)
         return new_tuple(Batch, (*base[:3], tuple(new), tuple(changed), (), (), labels, runs, *base[9:]))
 
-    def _status(self) -> str:
+    def new_status(self) -> str:
         """Return the new status. It stays as it is if no op reads the run log: only those change it."""
         if self._run_log is None:
             return self._row.status if self._row is not None else "idle"
