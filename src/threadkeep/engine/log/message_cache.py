@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain, compress
-from operator import attrgetter, not_
+from operator import attrgetter, is_, not_
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import ormsgpack
@@ -52,7 +52,7 @@ _METHOD = "model_validate_json"
 """LangGraph writes this name after the fields."""
 _LONGEST_HEADER = 6
 """The most bytes of the msgpack extension header before the packed fields."""
-_BLOCK = 16
+_BLOCK = 32
 """Messages per block."""
 _WORTH_CACHING = 4
 """Shorter lists, such as those of writes, are not cached as lists, only their messages."""
@@ -105,15 +105,15 @@ class _MessageTemplate(NamedTuple):
 class _MessageBlock(NamedTuple):
     """Consecutive messages of a list: what they were when they were encoded, and the bytes of each.
 
-    `kinds` are their classes, `names` and `types` those of all their fields. `fixed` are the values of the fields that
-    cannot be changed in place, `packed` are the others; `is_fixed` and `is_packed` say which are which.
+    `kinds` are their classes; `names`, `types` and `values` those of all their fields. `is_fixed` says which values
+    cannot be changed in place, `is_packed` which ones can; `packed` are these as they were.
     """
 
     kinds: list[type]
     names: list[str]
     types: list[type]
+    values: list[Any]
     is_fixed: list[bool]
-    fixed: list[Any]
     is_packed: list[bool]
     packed: bytes
     parts: list[bytes]
@@ -237,23 +237,25 @@ def _block(messages: Sequence[Any], parts: list[bytes]) -> _MessageBlock | None:
         packed = ormsgpack.packb(list(compress(values, is_packed)), option=_PLAIN_DATA_ONLY)
     except (ormsgpack.MsgpackEncodeError, RecursionError):
         return None
-    fixed, names = list(compress(values, is_fixed)), list(chain.from_iterable(fields))
-    return new_tuple(_MessageBlock, (kinds, names, types, is_fixed, fixed, is_packed, packed, parts))
+    names = list(chain.from_iterable(fields))
+    return new_tuple(_MessageBlock, (kinds, names, types, values, is_fixed, is_packed, packed, parts))
 
 
 def _is_unchanged(block: _MessageBlock, messages: Sequence[Any]) -> bool:
     """Whether messages are as those of a block were. This runs for each block of each put, and makes no call."""
-    kinds, names, types, is_fixed, fixed, is_packed, packed, _ = block
+    kinds, names, types, values, is_fixed, is_packed, packed, _ = block
     if list(map(type, messages)) != kinds or any(map(_extra, messages)):
         return False
     fields = list(map(_fields, messages))
-    values = list(chain.from_iterable(map(dict.values, fields)))
-    if list(map(type, values)) != types or list(chain.from_iterable(fields)) != names:
+    found = list(chain.from_iterable(map(dict.values, fields)))
+    if list(chain.from_iterable(fields)) != names or len(found) != len(values):
         return False
-    if list(compress(values, is_fixed)) != fixed:
-        return False
+    if not all(map(is_, found, values)):  # other objects, which may be equal
+        if list(map(type, found)) != types or list(compress(found, is_fixed)) != list(compress(values, is_fixed)):
+            return False
+        values[:] = found
     try:
-        return ormsgpack.packb(list(compress(values, is_packed)), option=_PLAIN_DATA_ONLY) == packed
+        return ormsgpack.packb(list(compress(found, is_packed)), option=_PLAIN_DATA_ONLY) == packed
     except (ormsgpack.MsgpackEncodeError, RecursionError):
         return False
 
