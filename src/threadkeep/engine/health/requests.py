@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.itemlog import ItemId
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
-from threadkeep.engine.memories.namespaces import MemoryKey
-from threadkeep.engine.memories.requests import MemoryRow
 from threadkeep.engine.requests import MALFORMED_ROW_ERRORS
 from threadkeep.plan import IDEMPOTENT_WRITE, READ, Access, Request
+
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.namespaces import MemoryKey
+    from threadkeep.engine.memories.requests import MemoryRow
 
 T = TypeVar("T")
 CATALOGUE, DATABASE, MEMORY, INDEX = "catalogue", "database", "memory", "index"
