@@ -207,6 +207,8 @@ class _RunnerState:
         self.queues: dict[Hashable, _ThreadQueue] = {}
         self.inbox: deque[tuple[Hashable, ThreadOps, _PendingChange]] = deque()
         """Changes of event loops and the main thread, in the order of their calls, on their way to the queues."""
+        self.emptying = threading.Lock()
+        """Held by whoever empties the inbox. Others leave it to them: staging is a computation, one at a time."""
         self.commits: deque[tuple[_RunningPlan, Request[Any]]] = deque()
         self.committing = threading.Semaphore(writers)
         # By a weak reference, so that an idle worker does not keep an unused Keep alive.
@@ -360,26 +362,33 @@ class Runner:
         """Let a worker put a change into the queue of its thread and drive it as far as it can.
 
         Changes keep the order of their calls. The caller only appends to deques: if Ctrl-C interrupts it between the
-        two, no lock is held and no queue is left without a driver; the next call takes the change along. A job that is
-        waiting already will be followed by a look into the inbox, so the changes of many tasks need one job.
+        two, no lock is held and no queue is left without a driver; the next call takes the change along. Whoever
+        empties the inbox looks again when done, and so does a worker after each job. So the changes of many tasks need
+        one job.
         """
         state = self._open_state()
         state.inbox.append((key, ops, change))
-        if not state.workers.have_more():
+        if not state.emptying.locked() and not state.workers.have_more():
             state.workers.submit(_no_job)
 
     def after_job(self) -> None:
         """Start what is in the inbox, then commit what is set aside if it is time to. Workers call this after a job."""
         state = self._state
-        if state.inbox:
-            self._empty_inbox(state)
+        while state.inbox and state.emptying.acquire(blocking=False):
+            try:
+                plans = self._empty_inbox(state)
+            finally:
+                state.emptying.release()
+            for running in plans[1:]:
+                state.workers.submit(partial(self._resume, state, running, Reply()))
+            if plans:
+                self._resume(state, plans[0], Reply())
         self._commit_all(state)
 
-    def _empty_inbox(self, state: _RunnerState) -> None:
+    def _empty_inbox(self, state: _RunnerState) -> list[_RunningPlan]:
         """Move all changes from the inbox to their queues, and start the new queues.
 
-        Ops that can be staged are staged here, one after the other: that is a computation, which several workers would
-        not do faster. What needs a plan is left to other workers, because it may wait for the storage.
+        Ops that can be staged are staged here. Return the plans of the others, which may wait for the storage.
         """
         queues: list[_ThreadQueue] = []
         with state.lock:
@@ -395,10 +404,7 @@ class Runner:
             running = self._next_of(state, queue)
             if running is not None and running.staged is None:
                 plans.append(running)
-        for running in plans[1:]:
-            state.workers.submit(partial(self._resume, state, running, Reply()))
-        if plans:
-            self._resume(state, plans[0], Reply())
+        return plans
 
     def _enqueue(
         self, state: _RunnerState, key: Hashable, ops: ThreadOps, change: _PendingChange, caller: _WaitingCaller
