@@ -5,18 +5,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from threadkeep import clock
 from threadkeep.drivers.background import Periodic, PeriodicRun, in_background
 from threadkeep.drivers.loops import Done, call_or_task, finish_in_thread, run_in_thread
 from threadkeep.drivers.runner import Runner, StagedOps, ThreadOps, ThreadQueue, Transport
+from threadkeep.engine import cube, memories
 from threadkeep.engine.commit import Staged
-from threadkeep.engine.cube import plans as cube_plans
 from threadkeep.engine.identity import CUBE, ThreadKey
-from threadkeep.engine.memories import plans as memory_plans
-from threadkeep.engine.memories.plans import VectorCache
-from threadkeep.engine.memories.requests import CreateVectorIndex
 from threadkeep.engine.requests import Batch
 from threadkeep.engine.threads import checkpoints
 from threadkeep.engine.threads.checkpoints import stage_cached
@@ -24,6 +21,9 @@ from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Closed, Conflict, ReadOnly
 from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume, try_call
 from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
+
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.plans import VectorCache
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Caches:
     def keep_vectors(self, dims: int, measure: str) -> None:
         """Also cache vectors of `dims` dimensions, in half as many bytes as threads may take."""
         if self.vectors is None:
-            self.vectors = VectorCache(dims, measure, self.max_bytes // 2)
+            self.vectors = memories.plans.VectorCache(dims, measure, self.max_bytes // 2)
 
 
 class Session:
@@ -171,7 +171,7 @@ class Session:
         vectors = self.vectors
         if vectors is not None and vectors.wants_index:
             vectors.wants_index = False
-            request = CreateVectorIndex(vectors.dims, vectors.metric)
+            request = memories.requests.CreateVectorIndex(vectors.dims, vectors.metric)
             in_background(lambda: result(self.transport.write([request])[0]))
 
     def sweep(self) -> Any:
@@ -216,7 +216,7 @@ class Session:
 
 
 def _sweep() -> Plan[int]:
-    return memory_plans.sweep(clock.now_us())
+    return memories.plans.sweep(clock.now_us())
 
 
 def _while_alive(session: weakref.ref[Session], work: Callable[[Session], object]) -> None:
@@ -248,8 +248,11 @@ class _GraphOps:
     def stage(self, ops: Sequence[Any]) -> StagedOps | None:
         head = self._heads.get(self._key)
         staging = checkpoints.stage_cached(head, *ops) if head is not None else None
-        batch = staging.batch() if staging is not None else None
-        if staging is None or batch is None:
+        return self._staged(staging, ops) if staging is not None else None
+
+    def _staged(self, staging: Staged, ops: Sequence[Any]) -> StagedOps | None:
+        batch = staging.batch()
+        if batch is None:
             return None
         outcomes: list[Outcome] = [Reply()] * len(ops)
         return StagedOps(batch, outcomes, partial(self._made, staging, batch), partial(self._heads.drop, self._key))
@@ -261,19 +264,18 @@ class _GraphOps:
         return checkpoints.write(self._heads, self._key, ops)
 
 
-class _CubeOps:
+class _CubeOps(_GraphOps):
     """How the ops of a cube thread are committed."""
 
-    __slots__ = ("_heads", "_key")
+    __slots__ = ()
 
-    def __init__(self, heads: Heads, key: ThreadKey) -> None:
-        self._heads, self._key = heads, key
-
-    def stage(self, ops: Sequence[Any]) -> StagedOps | None:  # noqa: ARG002
-        return None
+    def stage(self, ops: Sequence[Any]) -> StagedOps | None:
+        head = self._heads.get(self._key)
+        staging = cube.plans.stage_cached(head, *ops) if head is not None else None
+        return self._staged(staging, ops) if staging is not None else None
 
     def plan(self, ops: Sequence[Any]) -> Plan[list[Outcome]]:
-        return cube_plans.write(self._heads, self._key, ops)
+        return cube.plans.write(self._heads, self._key, ops)
 
 
 class _NoOps:

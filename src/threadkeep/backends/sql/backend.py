@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from threadkeep.backends.sql import commits, health, lists, memories, reads
+from threadkeep.backends import sql
+from threadkeep.backends.sql import commits, lists, reads
 from threadkeep.backends.sql.blocks import read_blocks
 from threadkeep.backends.sql.rows import (
     Row,
@@ -25,16 +26,17 @@ from threadkeep.backends.sql.rows import (
     range_values,
     thread_row,
 )
-from threadkeep.engine.health.requests import IntegrityProblem
 from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
-from threadkeep.engine.memories.checksums import memory_name
-from threadkeep.engine.memories.filters import FilterNode
-from threadkeep.engine.memories.requests import GetMemories, WriteMemories
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
+
+if TYPE_CHECKING:
+    from threadkeep.engine.health.requests import IntegrityProblem
+    from threadkeep.engine.memories.filters import FilterNode
+    from threadkeep.engine.memories.requests import WriteMemories
 
 T = TypeVar("T")
 _HIDDEN = {0: False, 1: True}
@@ -126,7 +128,7 @@ class SqlBackend(ABC):
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
         """Add, replace and delete memories, and return the number deleted."""
-        return memories.store_memories(db, request)
+        return sql.memories.store_memories(db, request)
 
     def restart_ttl(self, db: SqlContext, values: Sequence[Values]) -> None:
         """Start the ttl of memories again."""
@@ -147,7 +149,7 @@ class SqlBackend(ABC):
 
     def word_problems(self, db: SqlContext) -> Iterable[IntegrityProblem]:
         """Yield what is wrong with the index of words, if it is not part of the memories' rows."""
-        return health.word_problems(db)
+        return sql.health.word_problems(db)
 
     def unpack_vector(self, stored: bytes) -> bytes:
         """Return a stored vector as little-endian float32."""
@@ -259,10 +261,10 @@ def unreadable(request: Request[Any], error: Exception) -> Corrupt:
     key = getattr(request, "key", None)
     if isinstance(key, ThreadKey):
         owner = f"thread {key.id!r}"
-    elif isinstance(request, GetMemories):
-        owner = " or ".join(memory_name(*each) for each in request.keys)
+    elif request.access.subject == "memories":
+        owner = sql.memories.names_of(request) or "a memory"
     else:
-        owner = "a memory" if type(request) in memories.HANDLERS else "a thread"
+        owner = "a thread"
     if isinstance(error, Corrupt):
         return error if owner in str(error) or not isinstance(key, ThreadKey) else Corrupt(f"{owner}: {error}")
     return Corrupt(f"a row of {owner} cannot be read: {error!r}")
@@ -297,10 +299,13 @@ class SqlContext:
         return row[0], thread_row(row) if unchecked else checked_thread(thread_row(row), key)
 
 
-_HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
-    **reads.HANDLERS,
-    **lists.HANDLERS,
-    **commits.HANDLERS,
-    **memories.HANDLERS,
-    **health.HANDLERS,
-}
+class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
+    """The function for each kind of request. Those for memories and for health are imported when one is missing."""
+
+    def __missing__(self, kind: type[Request[Any]]) -> Callable[[SqlContext, Any], Any]:
+        self.update(sql.memories.HANDLERS)
+        self.update(sql.health.HANDLERS)
+        return dict(self)[kind]
+
+
+_HANDLERS = _Handlers({**reads.HANDLERS, **lists.HANDLERS, **commits.HANDLERS})

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends import sql, sqlite
 from threadkeep.backends.sql.backend import SqlBackend
-from threadkeep.backends.sql.filters import name_parameters
-from threadkeep.backends.sqlite import filters
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import ItemRange
-from threadkeep.engine.memories.filters import FilterNode
+
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.filters import FilterNode
 
 
 class SqliteDialect(SqlBackend):
@@ -32,5 +33,5 @@ class SqliteDialect(SqlBackend):
 
     def prefilter(self, filter: FilterNode) -> tuple[str, dict[str, Any]]:
         """Use SQLite's JSON functions on the stored text."""
-        condition, operands = filters.condition(filter, "m.value")
-        return name_parameters(condition, "?", operands)
+        condition, operands = sqlite.filters.condition(filter, "m.value")
+        return sql.filters.name_parameters(condition, "?", operands)

@@ -19,7 +19,7 @@ import struct
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from itertools import chain
 from typing import NamedTuple
@@ -89,9 +89,8 @@ class _Compression:
         self._params = zstandard.ZstdCompressionParameters.from_level(
             _LEVEL, format=self._format, write_content_size=True, write_checksum=False, write_dict_id=False
         )
+        self._dictionary = dictionary
         self._dict = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
-        if self._dict is not None:
-            self._dict.precompute_compress(compression_params=self._params)
         self._compressors: list[zstandard.ZstdCompressor] = []
         self._decompressors: list[zstandard.ZstdDecompressor] = []
 
@@ -99,12 +98,24 @@ class _Compression:
         worker = (
             self._compressors.pop()
             if self._compressors
-            else zstandard.ZstdCompressor(dict_data=self._dict, compression_params=self._params)
+            else zstandard.ZstdCompressor(dict_data=self._prepared, compression_params=self._params)
         )
         try:
             return worker.compress(data)
         finally:
             self._compressors.append(worker)
+
+    @cached_property
+    def _prepared(self) -> zstandard.ZstdCompressionDict | None:
+        """The dictionary as compressors use it. Preparing it takes a millisecond, which a reader need not wait for.
+
+        It has an object of its own, because preparing changes it: another thread may be using that of decompressors.
+        """
+        if self._dictionary is None:
+            return None
+        prepared = zstandard.ZstdCompressionDict(self._dictionary)
+        prepared.precompute_compress(compression_params=self._params)
+        return prepared
 
     def decompress(self, data: bytes) -> bytes:
         size = zstandard.get_frame_parameters(data, format=self._format).content_size
