@@ -33,27 +33,32 @@ def _load_checkpoints(db: SqlContext, request: LoadCheckpoints) -> LoadedRows:
     if thread is None:
         return LoadedRows(None)
     number, row = thread
-    found = tuple(_load_checkpoint(db, number, want.ns, want.id) for want in request.wanted)
-    with_items = [rows for want, rows in zip(request.wanted, found, strict=True) if want.items]
-    ranges = [each for rows in with_items for each in ranges_of(rows, row.nexts)]
-    return LoadedRows(row, found, _load_items_of(db, number, row, found, ranges, request.cached))
+    found: list[CheckpointRows] = []
+    ranges: list[ItemRange] = []
+    for want in request.wanted:
+        rows = _load_checkpoint(db, number, want.ns, want.id)
+        found.append(rows)
+        if want.items:
+            ranges += ranges_of(rows, row.nexts)
+    return LoadedRows(row, tuple(found), _load_items_of(db, number, row, found, ranges, request.cached))
 
 
 def _load_checkpoint(db: SqlContext, number: int, ns: str, id: str | None) -> CheckpointRows:
     """Return a checkpoint with its writes; without an id, the latest visible one."""
-    ns_bytes = to_bytes(ns)
+    run, dialect = db.cursor.rows, db.dialect
+    ns_bytes = ns.encode("utf-8", "surrogatepass")
     if id is None:
-        latest = db.one("latest-checkpoint", thread=number, ns=ns_bytes)
-        if latest is None:
+        latest = run(dialect.sql["latest-checkpoint"], {"thread": number, "ns": ns_bytes})
+        if not latest:
             return CheckpointRows(None, ())
-        id_bytes = latest[0]
+        id_bytes = latest[0][0]
     else:
-        id_bytes = to_bytes(id)
-    row = db.one("checkpoint", thread=number, ns=ns_bytes, id=id_bytes)
-    if row is None and id is None:
+        id_bytes = id.encode("utf-8", "surrogatepass")
+    rows = run(dialect.sql["checkpoint"], {"thread": number, "ns": ns_bytes, "id": id_bytes})
+    if not rows and id is None:
         raise ValueError(f"the latest checkpoint of namespace {ns!r} is in an index but not in the table")
-    writes = db.dialect.fetch_writes(db, number, ns_bytes, [id_bytes])
-    return CheckpointRows(db.dialect.checkpoint_row(row) if row else None, tuple(map(db.dialect.write_row, writes)))
+    writes = dialect.fetch_writes(db, number, ns_bytes, [id_bytes])
+    return CheckpointRows(dialect.checkpoint_row(rows[0]) if rows else None, tuple(map(dialect.write_row, writes)))
 
 
 def _load_items(db: SqlContext, request: LoadItems) -> LoadedRows:
@@ -128,26 +133,55 @@ def _load_items_of(
     ranges: Iterable[ItemRange],
     cached: CachedItems | None,
 ) -> dict[ItemId, bytes]:
-    """Return the names, labels and range lists of some rows, and the items in `ranges`, except what is cached."""
+    """Return the names, labels, shapes and range lists of some rows, and the items in `ranges`, except what is cached.
+
+    Range lists are read first, because the items that they name are wanted too.
+    """
     cached = cached if cached is not None and cached.epoch == thread.epoch else None
     names, known = (thread.nexts[NAMES] if thread.nexts else 0), (cached.names if cached else 0)
-    wanted = [*ranges, *(ItemRange(SHARED, rows.row.labels, 1) for rows in found if rows.row is not None)]
+    wanted = list(ranges)
+    lists: list[ItemRange] = []
+    wants_lists = False
+    for lane, _, _ in wanted:
+        if lane == RANGE_LISTS:
+            wants_lists = True
+            break
+    for rows in found:
+        if rows.row is not None:
+            wanted.append(ItemRange(SHARED, rows.row.labels, 1))
+        for each in ranges_of(rows, thread.nexts):
+            if each[0] == RANGE_LISTS:
+                lists.append(each)
+            elif each[0] == SHARED:
+                wanted.append(each)
     if names > known:
         wanted.append(ItemRange(NAMES, known, names - known))
-    shared = [each for rows in found for each in ranges_of(rows, thread.nexts) if each.lane in (RANGE_LISTS, SHARED)]
-    items = _fetch_missing(db, number, shared, None)
-    if any(each.lane == RANGE_LISTS for each in wanted):
-        lists = [(item, stored) for item, stored in items.items() if item.lane == RANGE_LISTS]
-        wanted += [each for item, stored in lists for each in itemlog.unpack_range_list(item, stored, thread.family)]
+    if not lists:
+        return _fetch_missing(db, number, wanted, cached)
+    items = _fetch_missing(db, number, lists, cached)
+    if wants_lists:
+        for at in (at for each in lists for at in each.ids()):
+            if at in items:
+                wanted += itemlog.unpack_range_list(at, items[at], thread.family)
+            elif cached is not None:
+                wanted += cached.items.range_lists.get(at.n, ())
     return items | _fetch_missing(db, number, wanted, cached)
 
 
 def _fetch_missing(
-    db: SqlContext, number: int, ranges: Iterable[ItemRange], cached: CachedItems | None
+    db: SqlContext, number: int, ranges: Sequence[ItemRange], cached: CachedItems | None
 ) -> dict[ItemId, bytes]:
-    merged: Iterable[ItemRange] = itemlog.union(ranges)
-    missing = cached.items.lacking(merged) if cached is not None else merged
-    return {ItemId(lane, n): payload for lane, n, payload in db.dialect.fetch_items(db, number, missing)}
+    """Return the items in some ranges, except what is cached. If nothing is missing, no statement is run."""
+    missing: Sequence[ItemRange] = cached.items.lacking(ranges) if cached is not None else ranges
+    items: dict[ItemId, bytes] = {}
+    if missing:
+        for lane, n, payload in db.dialect.fetch_items(db, number, itemlog.union(missing)):
+            items[_new_tuple(ItemId, (lane, n))] = payload
+    return items
+
+
+_new_tuple = tuple.__new__
+"""Makes a named tuple without the call that its own constructor makes."""
 
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
