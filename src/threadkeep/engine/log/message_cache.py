@@ -91,26 +91,41 @@ class _Generations(Generic[K, V]):
 
 
 class _MessageTemplate(NamedTuple):
-    """A message to copy: its class and fields. Those that can be changed in place are made anew for each copy.
+    """A message to copy: its class, its fields, and which dicts and lists in these must be copied too.
 
-    These are `empty_dicts` and `empty_lists` by name, and the others as packed bytes, empty if there are none.
+    `flat` are the fields whose dict or list holds no other. `nested` are the dicts and lists of the other fields, each
+    before what it holds: (the place in this list of the one that holds it, counted from 1; 0 for the fields; its key).
     """
 
     kind: type[BaseMessage]
     fields: dict[str, Any]
-    empty_dicts: tuple[str, ...]
-    empty_lists: tuple[str, ...]
-    packed: bytes
+    flat: tuple[str, ...]
+    nested: tuple[tuple[int, Any], ...]
     names: set[str]
 
     @classmethod
     def of(cls, message: BaseMessage) -> _MessageTemplate:
         """Return the template of a message whose fields are plain data."""
         fields = message.__dict__.copy()
-        dicts = tuple(name for name, value in fields.items() if type(value) is dict and not value)
-        lists = tuple(name for name, value in fields.items() if type(value) is list and not value)
-        others = {name: value for name, value in fields.items() if type(value) in (dict, list) and value}
-        return cls(type(message), fields, dicts, lists, ormsgpack.packb(others) if others else b"", set(fields))
+        mutable = {name: value for name, value in fields.items() if type(value) in (dict, list)}
+        fields.update(ormsgpack.unpackb(ormsgpack.packb(mutable)))  # others have the message, and may change it
+        flat, nested = [], list[tuple[int, Any]]()
+        for name, value in fields.items():
+            if type(value) in (dict, list):
+                if any(type(inner) in (dict, list) for inner in (value.values() if type(value) is dict else value)):
+                    _list_containers(value, 0, name, nested)
+                else:
+                    flat.append(name)
+        return cls(type(message), fields, tuple(flat), tuple(nested), set(fields))
+
+
+def _list_containers(value: Any, holder: int, key: Any, found: list[tuple[int, Any]]) -> None:
+    """Append a dict or list, and all that are inside of it, to those that a copy needs."""
+    found.append((holder, key))
+    place = len(found)
+    for inner_key, inner in value.items() if type(value) is dict else enumerate(value):
+        if type(inner) in (dict, list):
+            _list_containers(inner, place, inner_key, found)
 
 
 class _MessageBlock(NamedTuple):
@@ -188,7 +203,6 @@ class MessageCache:
         The others are decoded together, as one list. ValueError if a part is not exactly one object.
         """
         young, old = self._templates.young, self._templates.old
-        unpackb = ormsgpack.unpackb
         messages: list[Any] = []
         new: list[int] = []
         for part in parts:
@@ -197,14 +211,15 @@ class MessageCache:
                 new.append(len(messages))
                 messages.append(None)
                 continue
-            kind, fields, empty_dicts, empty_lists, packed, names = template
+            kind, fields, flat, nested, names = template
             fields = fields.copy()
-            for name in empty_dicts:
-                fields[name] = {}
-            for name in empty_lists:
-                fields[name] = []
-            if packed:
-                fields.update(unpackb(packed))
+            for name in flat:
+                fields[name] = fields[name].copy()
+            if nested:
+                containers: list[Any] = [fields]
+                for holder, key in nested:
+                    copied = containers[holder][key] = containers[holder][key].copy()
+                    containers.append(copied)
             message: Any = kind.__new__(kind)
             set_fields(message, fields)
             set_names(message, names.copy())

@@ -527,7 +527,7 @@ def unpack_writes(row: WriteRow, names: NameTable, shared: SharedParts, where: s
         for idx, n, size in zip(index, index, index, strict=True):
             entries[idx] = _new_tuple(WriteEntry, (name_of[n], next(slots), size, origin))
         if next(slots, None) is None:
-            return TaskWrites(row, entries)
+            return _new_tuple(TaskWrites, (row, entries))  # type: ignore[no-any-return]
     except Exception:  # noqa: BLE001, S110 - the careful decoder raises what is wrong, if anything is
         pass
     return _unpack_writes_carefully(row, names, shared, where)
