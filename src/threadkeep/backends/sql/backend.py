@@ -41,6 +41,8 @@ _new_tuple = tuple.__new__
 _scan_json = json.JSONDecoder().scan_once
 """Reads the JSON value at a position and returns it and where it ends. json.loads makes three calls around it."""
 _UTF8 = ("utf-8", "surrogatepass")
+_FEW = 4
+"""The writes of so many checkpoints are read one checkpoint at a time."""
 _HIDDEN = {0: False, 1: True}
 _INT = {int}
 _OTHER_TYPE = "a column has a value of another type"  # SQLite does not check the types of what it reads
@@ -115,8 +117,14 @@ class SqlBackend(ABC):
         for each in ranges:
             yield from db.rows("item-lengths", thread=number, beginning=PREFIX_LENGTH, **range_values(each))
 
-    def fetch_writes(self, db: SqlContext, number: int, ns: bytes, ids: Sequence[bytes]) -> Iterable[Row]:
-        """Return the writes of some checkpoints."""
+    def fetch_writes(
+        self, db: SqlContext, number: int, ns: bytes, ids: Sequence[bytes], *, adjacent: bool = False
+    ) -> Iterable[Row]:
+        """Return the writes of some checkpoints. `adjacent` says that there are few others between them."""
+        if adjacent and len(ids) > _FEW:
+            values = {"thread": number, "ns": ns, "low": min(ids), "high": max(ids)}
+            wanted = set(ids)
+            return [row for row in db.cursor.rows(self.sql["writes-between"], values) if row[1] in wanted]
         sql, found = self.sql["writes"], list[Row]()
         for id in ids:
             found += db.cursor.rows(sql, {"thread": number, "ns": ns, "id": id})

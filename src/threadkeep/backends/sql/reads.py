@@ -26,6 +26,7 @@ from threadkeep.plan import Request
 
 if TYPE_CHECKING:
     from threadkeep.backends.sql.backend import SqlContext
+    from threadkeep.backends.sql.rows import Row
 
 
 def _load_checkpoints(db: SqlContext, request: LoadCheckpoints) -> LoadedRows:
@@ -80,9 +81,10 @@ def _load_ancestors(db: SqlContext, request: LoadAncestors) -> LoadedRows:
     if thread is None:
         return LoadedRows(None)
     ns = to_bytes(request.ns)
-    ancestors = _follow_parents(db, thread[0], ns, request)
+    ancestors, adjacent = _follow_parents(db, thread[0], ns, request)
     writes: dict[str, list[WriteRow]] = {id: [] for id in ancestors}
-    for row in db.dialect.fetch_writes(db, thread[0], ns, list(map(to_bytes, ancestors))):
+    ids = list(map(to_bytes, ancestors))
+    for row in db.dialect.fetch_writes(db, thread[0], ns, ids, adjacent=adjacent):
         write = db.dialect.write_row(row)
         if write.checkpoint not in writes:
             raise Corrupt(f"writes on checkpoint {write.checkpoint!r} of thread {request.key.id!r} are damaged")
@@ -91,24 +93,33 @@ def _load_ancestors(db: SqlContext, request: LoadAncestors) -> LoadedRows:
     return LoadedRows(thread[1], found, _load_items_of(db, *thread, found, (), None))
 
 
-def _follow_parents(db: SqlContext, number: int, ns: bytes, request: LoadAncestors) -> dict[str, CheckpointRow]:
-    """Return a checkpoint and its ancestors by id.
+def _follow_parents(
+    db: SqlContext, number: int, ns: bytes, request: LoadAncestors
+) -> tuple[dict[str, CheckpointRow], bool]:
+    """Return a checkpoint and its ancestors by id, and whether most checkpoints between them are ancestors too.
 
     A parent usually has the next lower id, so each query reads ahead: 64 rows, then twice what was found so far.
     """
     ancestors: dict[str, CheckpointRow] = {}
-    nearby: dict[str, CheckpointRow] = {}
+    nearby: dict[bytes, Row] = {}
+    passed = 0
     id: str | None = request.id
     while id is not None and id not in ancestors and len(ancestors) < request.limit:
-        if id not in nearby:
-            limit = min(request.limit, max(64, 2 * len(ancestors)))
-            rows = db.rows("checkpoints-down", thread=number, ns=ns, id=to_bytes(id), limit=limit)
-            nearby = {row.id: row for row in map(db.dialect.checkpoint_row, rows)}
-        if id not in nearby:
+        key = to_bytes(id)
+        row = nearby.get(key)
+        if row is None:
+            limit = min(request.limit - len(ancestors), max(64, 2 * len(ancestors)))
+            rows = db.rows("checkpoints-down", thread=number, ns=ns, id=key, limit=limit)
+            nearby = {row[1]: row for row in rows}
+            row = nearby.get(key)
+            passed += len(rows)
+        if row is None:
+            for other in nearby.values():
+                db.dialect.checkpoint_row(other)  # raises if the id of one of them cannot be read
             break
-        ancestors[id] = nearby[id]
+        ancestors[id] = db.dialect.checkpoint_row(row)
         id = ancestors[id].parent
-    return ancestors
+    return ancestors, passed <= 2 * max(len(ancestors), 64)
 
 
 def _load_thread_rows(db: SqlContext, request: LoadThreadRows) -> LoadedRows:

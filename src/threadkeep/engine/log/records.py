@@ -264,8 +264,8 @@ def pack_checkpoint(
 
 
 _USUAL_FIELDS = ("v", "ts", "updated_channels")
-_OWN_METADATA = 6
-"""The position of `own` in a packed body."""
+_DETAILS, _OWN_METADATA = 4, 6
+"""The positions of `details` and `own` in a packed body."""
 
 
 def unpack_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts, where: str) -> CheckpointRecord:
@@ -282,7 +282,9 @@ def unpack_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts,
 def _read_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts) -> CheckpointRecord:
     """Return the record of an ordinary row. Any exception if it is damaged or unusual."""
     name_of, family, time = names.of, names.family, row.time
-    fields, base, versions, seen, details, odd, own, rest = _read_body(row[:9], row.refs, row.body, family)
+    fields, base, versions, seen, details, odd, own, rest = unpack_plain(
+        _read_body(row[:9], row.refs, row.body, family)
+    )
     version_names, seen_names, channels, codes = shared.shape(row.refs[0][1])
     v, ts, updated = fields  # a dict has other keys: then `v` is a str
     if type(fields) is not list or type(ts) is not int or (updated is not None and type(updated) is not list):
@@ -316,8 +318,8 @@ def _read_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts) 
     )
 
 
-def _read_body(columns: tuple[Any, ...], refs: tuple[ItemRange, ...], stored: bytes, family: int) -> Any:
-    """Return the body of a row, if it matches the checksum of the columns and refs; any exception if not."""
+def _read_body(columns: tuple[Any, ...], refs: tuple[ItemRange, ...], stored: bytes, family: int) -> bytes:
+    """Return the packed body of a row, if it matches the checksum of the columns and refs; any exception if not."""
     try:
         packed = bytes(chain.from_iterable(refs))
     except ValueError:
@@ -325,7 +327,7 @@ def _read_body(columns: tuple[Any, ...], refs: tuple[ItemRange, ...], stored: by
     if not packed.isascii():  # a number from 128 on takes several bytes
         packed = itemlog.pack_ranges(refs)
     seed = zlib.crc32(packed, zlib.crc32(ascii(columns).encode(), family))
-    return unpack_plain(itemlog.unseal_usual(stored, seed))
+    return itemlog.unseal_usual(stored, seed)
 
 
 _NOT_ASCII = b"\x80"
@@ -367,6 +369,25 @@ def _read_slots(
 
 _new_tuple: Any = tuple.__new__
 """Makes a named tuple without the call that its own constructor makes."""
+
+
+def unpack_channels(
+    row: CheckpointRow, names: NameTable, shared: SharedParts, where: str, wanted: Mapping[int, str]
+) -> dict[str, Slot]:
+    """Return the slots of some channels, `wanted` by the number of their name. Corrupt as for `unpack_checkpoint`.
+
+    Three calls for an ordinary row that has none of them: its checksum is compared, and nothing is decoded.
+    """
+    try:
+        packed = _read_body(row[:9], row.refs, row.body, names.family)
+        _, _, channels, codes = shared.shape(row.refs[0][1])
+        if wanted.keys().isdisjoint(channels):
+            return {}
+        slots = _read_slots(codes, unpack_plain(packed)[_DETAILS], row.refs, 1, names, shared)
+        return {names.of[n]: slot for n, slot in zip(channels, slots, strict=True) if n in wanted}
+    except Exception:  # noqa: BLE001 - the careful decoder raises what is wrong, if anything is
+        every = _unpack_checkpoint_carefully(row, names, shared, where).slots
+        return {name: every[name] for name in wanted.values() if name in every}
 
 
 def _unpack_checkpoint_carefully(
@@ -518,7 +539,7 @@ def unpack_writes(row: WriteRow, names: NameTable, shared: SharedParts, where: s
     Four calls for an ordinary row. If anything is wrong with it, or unusual, it is decoded again step by step.
     """
     try:
-        codes, details, others = _read_body(row[:7], row.refs, row.body, names.family)
+        codes, details, others = unpack_plain(_read_body(row[:7], row.refs, row.body, names.family))
         if others:
             return _unpack_writes_carefully(row, names, shared, where)
         slots = iter(_read_slots(codes, details, row.refs, 0, names, shared))
@@ -531,6 +552,21 @@ def unpack_writes(row: WriteRow, names: NameTable, shared: SharedParts, where: s
     except Exception:  # noqa: BLE001, S110 - the careful decoder raises what is wrong, if anything is
         pass
     return _unpack_writes_carefully(row, names, shared, where)
+
+
+def unpack_writes_to(
+    row: WriteRow, names: NameTable, shared: SharedParts, where: str, wanted: Mapping[int, str]
+) -> TaskWrites:
+    """Return only the entries that write to some channels, `wanted` as above. Corrupt as for `unpack_writes`."""
+    if wanted.keys().isdisjoint(row.index[1::3]):
+        try:
+            _read_body(row[:7], row.refs, row.body, names.family)
+            return TaskWrites(row, {})
+        except Exception:  # noqa: BLE001, S110 - as above
+            pass
+    row, entries = unpack_writes(row, names, shared, where)
+    channels = wanted.values()
+    return TaskWrites(row, {idx: entry for idx, entry in entries.items() if entry.channel in channels})
 
 
 def _unpack_writes_carefully(row: WriteRow, names: NameTable, shared: SharedParts, where: str) -> TaskWrites:

@@ -225,10 +225,10 @@ def decode_state(head: Head, codec: Codec, record: CheckpointRecord, tasks: Iter
     row = record.row
     slots = dict(record.slots)
     slots.pop(LARGE_METADATA, None)
-    writes = _in_order(tasks)
+    writes = in_order(tasks)
     try:
-        channels = dict(zip(slots, _decode_slots(head.cache, codec, slots.values()), strict=True))
-        values = _decode_slots(head.cache, codec, [entry.slot for _, _, _, entry in writes])
+        channels = dict(zip(slots, decode_slots(head.cache, codec, slots.values()), strict=True))
+        values = decode_slots(head.cache, codec, [entry.slot for _, _, _, entry in writes])
         pending = [(task, entry.channel, value) for (_, task, _, entry), value in zip(writes, values, strict=True)]
     except Exception:  # noqa: BLE001 - decoding them one by one names the value that is wrong
         where = f"of checkpoint {row.id!r} in {head.where}"
@@ -247,7 +247,7 @@ def decode_state(head: Head, codec: Codec, record: CheckpointRecord, tasks: Iter
     )
 
 
-def _in_order(tasks: Iterable[TaskWrites]) -> list[tuple[str, str, int, WriteEntry]]:
+def in_order(tasks: Iterable[TaskWrites]) -> list[tuple[str, str, int, WriteEntry]]:
     """Return writes as (path, task, idx, entry), in LangGraph's order."""
     found: list[tuple[str, str, int, WriteEntry]] = []
     for row, entries in tasks:
@@ -261,7 +261,7 @@ def _in_order(tasks: Iterable[TaskWrites]) -> list[tuple[str, str, int, WriteEnt
 _PLACE = itemgetter(0, 1, 2)
 
 
-def _decode_slots(cache: ItemCache, codec: Codec, slots: Iterable[Slot]) -> list[Any]:
+def decode_slots(cache: ItemCache, codec: Codec, slots: Iterable[Slot]) -> list[Any]:
     """Return the values of slots, all in one call; one or two more for each list of messages or large value.
 
     Any exception if a value cannot be decoded: `decode_value` says which one it is, and what is wrong.
@@ -312,7 +312,7 @@ def decode_writes(head: Head, codec: Codec, tasks: Iterable[TaskWrites]) -> list
     """Return the writes of several tasks as (task, channel, value), in LangGraph's order: path, task, idx."""
     return [
         (task, entry.channel, decode_value(head, codec, entry.slot, f"a write of task {task!r} in {head.where}"))
-        for _, task, _, entry in _in_order(tasks)
+        for _, task, _, entry in in_order(tasks)
     ]
 
 
