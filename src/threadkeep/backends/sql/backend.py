@@ -117,6 +117,15 @@ class SqlBackend(ABC):
         for each in ranges:
             yield from db.rows("item-lengths", thread=number, beginning=PREFIX_LENGTH, **range_values(each))
 
+    def fetch_checkpoint(self, db: SqlContext, number: int, ns: bytes, id: bytes | None) -> Row | None:
+        """Return a checkpoint; without an id, the latest visible one. None if there is none."""
+        latest = db.one("latest-checkpoint", thread=number, ns=ns) if id is None else (id,)
+        row = db.one("checkpoint", thread=number, ns=ns, id=latest[0]) if latest is not None else None
+        if latest is not None and row is None and id is None:
+            name = ns.decode(*_UTF8)
+            raise ValueError(f"the latest checkpoint of namespace {name!r} is in an index but not in the table")
+        return row
+
     def fetch_writes(
         self, db: SqlContext, number: int, ns: bytes, ids: Sequence[bytes], *, adjacent: bool = False
     ) -> Iterable[Row]:
@@ -174,9 +183,9 @@ class SqlBackend(ABC):
     def key_values(self, key: ThreadKey) -> dict[str, Any]:
         """Return the values that identify a thread in a statement."""
         return {
-            "tenant": to_bytes(key.tenant),
+            "tenant": key.tenant.encode(*_UTF8),
             "kind": key.kind,
-            "thread_id": to_bytes(key.id),
+            "thread_id": key.id.encode(*_UTF8),
             "number": self.thread_number(key),
         }
 
@@ -313,10 +322,12 @@ class SqlContext:
 
     def thread(self, key: ThreadKey, *, lock: bool = False, unchecked: bool = False) -> tuple[int, ThreadRow] | None:
         """Return a thread's number and row, or None if it does not exist. Corrupt if its row is damaged."""
-        row = self.one("lock-thread" if lock else "thread", **self.dialect.key_values(key))
-        if row is None:
+        dialect = self.dialect
+        rows = self.cursor.rows(dialect.sql["lock-thread" if lock else "thread"], dialect.key_values(key))
+        if not rows:
             return None
-        return row[0], thread_row(row) if unchecked else checked_thread(thread_row(row), key)
+        row = thread_row(rows[0])
+        return rows[0][0], row if unchecked else checked_thread(row, key)
 
 
 _HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {

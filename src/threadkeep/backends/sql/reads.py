@@ -46,20 +46,13 @@ def _load_checkpoints(db: SqlContext, request: LoadCheckpoints) -> LoadedRows:
 
 def _load_checkpoint(db: SqlContext, number: int, ns: str, id: str | None) -> CheckpointRows:
     """Return a checkpoint with its writes; without an id, the latest visible one."""
-    run, dialect = db.cursor.rows, db.dialect
-    ns_bytes = ns.encode("utf-8", "surrogatepass")
-    if id is None:
-        latest = run(dialect.sql["latest-checkpoint"], {"thread": number, "ns": ns_bytes})
-        if not latest:
-            return CheckpointRows(None, ())
-        id_bytes = latest[0][0]
-    else:
-        id_bytes = id.encode("utf-8", "surrogatepass")
-    rows = run(dialect.sql["checkpoint"], {"thread": number, "ns": ns_bytes, "id": id_bytes})
-    if not rows and id is None:
-        raise ValueError(f"the latest checkpoint of namespace {ns!r} is in an index but not in the table")
-    writes = dialect.fetch_writes(db, number, ns_bytes, [id_bytes])
-    return CheckpointRows(dialect.checkpoint_row(rows[0]) if rows else None, tuple(map(dialect.write_row, writes)))
+    dialect, ns_bytes = db.dialect, ns.encode("utf-8", "surrogatepass")
+    id_bytes = id.encode("utf-8", "surrogatepass") if id is not None else None
+    row = dialect.fetch_checkpoint(db, number, ns_bytes, id_bytes)
+    if row is None and id_bytes is None:
+        return CheckpointRows(None, ())
+    writes = dialect.fetch_writes(db, number, ns_bytes, [row[1] if id_bytes is None and row else id_bytes])
+    return CheckpointRows(dialect.checkpoint_row(row) if row else None, tuple(map(dialect.write_row, writes)))
 
 
 def _load_items(db: SqlContext, request: LoadItems) -> LoadedRows:

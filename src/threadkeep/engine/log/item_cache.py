@@ -159,6 +159,8 @@ class ItemCache:
 
         `where` names the thread in errors, `family` is that of the thread.
         """
+        if not stored:
+            return
         lane, items, low, high = -1, dict[int, bytes](), 0, 0
         for at, data, elements in itemlog.unseal_items(stored, self.lanes, where, family):
             if elements != 1 or at[0] == RANGE_LISTS or (at[0], 1) in self._contents:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -24,8 +24,9 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.engine.commit import commit_ops
 from threadkeep.engine.identity import ThreadKey
-from threadkeep.engine.log.codec import EXTENSIONS, MSGPACK, Codec, unpack
+from threadkeep.engine.log.codec import EXTENSIONS, MSGPACK, Codec, unpack, unpack_plain
 from threadkeep.engine.log.item_cache import ItemCache
+from threadkeep.engine.log.itemlog import SHARED
 from threadkeep.engine.log.msgpack import LIST, WHOLE, header
 from threadkeep.engine.log.records import (
     CheckpointRecord,
@@ -168,7 +169,12 @@ def _known(head: Head, found: CheckpointRows) -> KnownCheckpoint:
 
 async def get(heads: Heads, codec: Codec, key: ThreadKey, ns: str, id: str | None) -> CheckpointState | None:
     """Return a checkpoint by id, hidden or not, or the latest visible one of the namespace. One round trip."""
-    states = await get_many(heads, codec, key, (CheckpointRef(ns, id),))
+    head, wanted = heads.get(key), (CheckpointRef(ns, id),)
+    loaded = await LoadCheckpoints(key, wanted, head.cached_items() if head is not None else None)
+    if head is not None and not heads.is_current(head):  # as in `load_checkpoints`
+        head, loaded = None, await LoadCheckpoints(key, wanted)
+    check_newest(key, wanted, loaded)
+    states = _decode_states(heads, codec, heads.head_from(key, loaded, head), loaded)
     return states[0] if states else None
 
 
@@ -177,21 +183,35 @@ async def get_many(
 ) -> list[CheckpointState]:
     """Return several checkpoints of a thread, without those that do not exist. One round trip."""
     head, loaded = await load_checkpoints(heads, key, wanted, heads.get(key))
+    return _decode_states(heads, codec, head, loaded)
+
+
+def _decode_states(heads: Heads, codec: Codec, head: Head, loaded: LoadedRows) -> list[CheckpointState]:
+    """Return the checkpoints that were loaded, with their values, and cache the newest of them."""
     names, shared, where = head.name_table(), head.shared_parts(), head.where
     found: list[tuple[CheckpointRecord, list[TaskWrites]]] = []
+    records: list[CheckpointRecord] = []
+    elements = 0
     for rows in loaded.checkpoints:
         if rows.row is not None:
             tasks: list[TaskWrites] = []
             for row in rows.writes:
                 tasks.append(unpack_writes(row, names, shared, where))  # noqa: PERF401 - a comprehension is one call more
-            found.append((unpack_checkpoint(rows.row, names, shared, where), tasks))
-    heads.store(with_recent_checkpoints(head, [record for record, _ in reversed(found)]))
-    if sum(slot.elements for record, _ in found for slot in record.slots.values()) < _MANY_ELEMENTS:
-        return [decode_state(head, codec, record, tasks) for record, tasks in found]
-    with gc_paused():
-        return [decode_state(head, codec, record, tasks) for record, tasks in found]
+            record = unpack_checkpoint(rows.row, names, shared, where)
+            for slot in record.slots.values():
+                elements += slot.elements
+            found.append((record, tasks))
+            records.append(record)
+    records.reverse()
+    heads.store(with_recent_checkpoints(head, records))
+    states: list[CheckpointState] = []
+    with gc_paused() if elements >= _MANY_ELEMENTS else _NOT_PAUSED:
+        for record, tasks in found:
+            states.append(decode_state(head, codec, record, tasks))  # noqa: PERF401 - as above
+    return states
 
 
+_NOT_PAUSED = nullcontext()
 _MANY_ELEMENTS = 256
 """With fewer elements, pausing the collector only delays the collection of what they need."""
 
@@ -299,12 +319,14 @@ def metadata_of(head: Head, record: CheckpointRecord, *, complete: bool = False)
     Unless it must be `complete`, a `LargeValue` stands for a large value whose items are not cached.
     """
     row = record.row
-    found = metadata.of_row(row, head.labels(row.labels), record.own_metadata)
+    packed = head.cache.lanes.get(SHARED, {}).get(row.labels)
+    labels = unpack_plain(packed) if packed else None
+    found = metadata.of_row(row, labels if type(labels) is dict else head.labels(row.labels), record.own_metadata)
     slot = record.slots.get(LARGE_METADATA)
     if slot is None or (not complete and head.cache.lacking(slot.ranges)):
         return found
     beginning = b"" if slot.kind == WHOLE else header(slot.kind, slot.elements)
-    what = f"metadata of checkpoint {record.row.id!r} in {head.where}"
+    what = f"metadata of checkpoint {row.id!r} in {head.where}"
     return metadata.with_large(found, unpack(beginning + head.bytes_of(slot.ranges), what))
 
 
