@@ -91,41 +91,30 @@ class _Generations(Generic[K, V]):
 
 
 class _MessageTemplate(NamedTuple):
-    """A message to copy: its class, its fields, and which dicts and lists in these must be copied too.
+    """A message to copy: its class, its fields, and the dicts and lists in these, which must be copied too.
 
-    `flat` are the fields whose dict or list holds no other. `nested` are the dicts and lists of the other fields, each
-    before what it holds: (the place in this list of the one that holds it, counted from 1; 0 for the fields; its key).
+    `containers` has (holder, key) of each dict and list: it is the value of this key in number `holder` of them,
+    counted from 1, or in the fields, which are number 0. A holder comes before what it holds.
     """
 
     kind: type[BaseMessage]
     fields: dict[str, Any]
-    flat: tuple[str, ...]
-    nested: tuple[tuple[int, Any], ...]
+    containers: tuple[tuple[int, Any], ...]
     names: set[str]
 
     @classmethod
     def of(cls, message: BaseMessage) -> _MessageTemplate:
-        """Return the template of a message whose fields are plain data."""
+        """Return the template of a message whose fields are plain data. It shares nothing that can be changed."""
         fields = message.__dict__.copy()
-        mutable = {name: value for name, value in fields.items() if type(value) in (dict, list)}
-        fields.update(ormsgpack.unpackb(ormsgpack.packb(mutable)))  # others have the message, and may change it
-        flat, nested = [], list[tuple[int, Any]]()
-        for name, value in fields.items():
-            if type(value) in (dict, list):
-                if any(type(inner) in (dict, list) for inner in (value.values() if type(value) is dict else value)):
-                    _list_containers(value, 0, name, nested)
-                else:
-                    flat.append(name)
-        return cls(type(message), fields, tuple(flat), tuple(nested), set(fields))
-
-
-def _list_containers(value: Any, holder: int, key: Any, found: list[tuple[int, Any]]) -> None:
-    """Append a dict or list, and all that are inside of it, to those that a copy needs."""
-    found.append((holder, key))
-    place = len(found)
-    for inner_key, inner in value.items() if type(value) is dict else enumerate(value):
-        if type(inner) in (dict, list):
-            _list_containers(inner, place, inner_key, found)
+        found: list[tuple[int, Any]] = []
+        copies: list[Any] = [fields]
+        for holder, container in enumerate(copies):  # it grows meanwhile
+            for key, value in container.items() if type(container) is dict else enumerate(container):
+                if type(value) is dict or type(value) is list:
+                    copied = container[key] = value.copy()
+                    found.append((holder, key))
+                    copies.append(copied)
+        return cls(type(message), fields, tuple(found), set(fields))
 
 
 class _MessageBlock(NamedTuple):
@@ -211,15 +200,13 @@ class MessageCache:
                 new.append(len(messages))
                 messages.append(None)
                 continue
-            kind, fields, flat, nested, names = template
+            kind, fields, containers, names = template
             fields = fields.copy()
-            for name in flat:
-                fields[name] = fields[name].copy()
-            if nested:
-                containers: list[Any] = [fields]
-                for holder, key in nested:
-                    copied = containers[holder][key] = containers[holder][key].copy()
-                    containers.append(copied)
+            copies: list[Any] = [fields]
+            for holder, key in containers:
+                container = copies[holder]
+                copied = container[key] = container[key].copy()
+                copies.append(copied)
             message: Any = kind.__new__(kind)
             set_fields(message, fields)
             set_names(message, names.copy())
