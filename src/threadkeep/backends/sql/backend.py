@@ -38,7 +38,7 @@ from threadkeep.plan import Request
 T = TypeVar("T")
 _new_tuple = tuple.__new__
 """Makes a named tuple without the call that its own constructor makes."""
-_scan_json = json.JSONDecoder().scan_once
+_scan_json: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 """Reads the JSON value at a position and returns it and where it ends. json.loads makes three calls around it."""
 _UTF8 = ("utf-8", "surrogatepass")
 _FEW = 4
@@ -264,7 +264,7 @@ def _index(entries: str) -> tuple[int, ...]:
     try:
         index, end = _scan_json(entries, 0)
     except (StopIteration, TypeError, ValueError):
-        end = -1
+        index, end = None, -1
     if end != len(entries):  # spaces around it, or damaged
         index = json.loads(entries)
     if type(index) is not list or len(index) % 3 or not set(map(type, index)) <= _INT:

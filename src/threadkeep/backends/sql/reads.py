@@ -49,9 +49,11 @@ def _load_checkpoint(db: SqlContext, number: int, ns: str, id: str | None) -> Ch
     dialect, ns_bytes = db.dialect, ns.encode("utf-8", "surrogatepass")
     id_bytes = id.encode("utf-8", "surrogatepass") if id is not None else None
     row = dialect.fetch_checkpoint(db, number, ns_bytes, id_bytes)
-    if row is None and id_bytes is None:
-        return CheckpointRows(None, ())
-    writes = dialect.fetch_writes(db, number, ns_bytes, [row[1] if id_bytes is None and row else id_bytes])
+    if id_bytes is None:
+        if row is None:
+            return CheckpointRows(None, ())
+        id_bytes = row[1]
+    writes = dialect.fetch_writes(db, number, ns_bytes, [id_bytes])
     return CheckpointRows(dialect.checkpoint_row(row) if row else None, tuple(map(dialect.write_row, writes)))
 
 
@@ -145,31 +147,33 @@ def _load_items_of(
     names, known = (thread.nexts[NAMES] if thread.nexts else 0), (cached.names if cached else 0)
     wanted = list(ranges)
     lists: list[ItemRange] = []
-    wants_lists = False
-    for lane, _, _ in wanted:
-        if lane == RANGE_LISTS:
-            wants_lists = True
-            break
     for rows in found:
         if rows.row is not None:
             wanted.append(ItemRange(SHARED, rows.row.labels, 1))
         for each in ranges_of(rows, thread.nexts):
-            if each[0] == RANGE_LISTS:
-                lists.append(each)
-            elif each[0] == SHARED:
+            if each[0] == SHARED:
                 wanted.append(each)
+            elif each[0] == RANGE_LISTS:
+                lists.append(each)
     if names > known:
         wanted.append(ItemRange(NAMES, known, names - known))
-    if not lists:
-        return _fetch_missing(db, number, wanted, cached)
-    items = _fetch_missing(db, number, lists, cached)
-    if wants_lists:
-        for at in (at for each in lists for at in each.ids()):
-            if at in items:
-                wanted += itemlog.unpack_range_list(at, items[at], thread.family)
-            elif cached is not None:
-                wanted += cached.items.range_lists.get(at.n, ())
+    items = _fetch_missing(db, number, lists, cached) if lists else {}
+    if lists and any(each.lane == RANGE_LISTS for each in wanted):
+        wanted += _listed_ranges(lists, items, cached, thread.family)
     return items | _fetch_missing(db, number, wanted, cached)
+
+
+def _listed_ranges(
+    lists: Iterable[ItemRange], items: dict[ItemId, bytes], cached: CachedItems | None, family: int
+) -> list[ItemRange]:
+    """Return the ranges in some range lists, which were read just now or are cached."""
+    found: list[ItemRange] = []
+    for at in (at for each in lists for at in each.ids()):
+        if at in items:
+            found += itemlog.unpack_range_list(at, items[at], family)
+        elif cached is not None:
+            found += cached.items.range_lists.get(at.n, ())
+    return found
 
 
 def _fetch_missing(

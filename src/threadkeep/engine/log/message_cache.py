@@ -196,7 +196,7 @@ class MessageCache:
         new: list[int] = []
         for part in parts:
             template = young.get(part) or old.get(part)
-            if not template:
+            if not isinstance(template, tuple):  # None, or False if it was decoded once
                 new.append(len(messages))
                 messages.append(None)
                 continue

@@ -304,7 +304,7 @@ def _read_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts) 
             code = next(codes_of_seen)
             channel_versions[name_of[next(flat)]] = base - code if code >= 0 else odd[-1 - code]
     slots = _read_slots(codes, details, row.refs, 1, names, shared)
-    return _new_tuple(
+    return _new_tuple(  # type: ignore[no-any-return]
         CheckpointRecord,
         (
             row,

@@ -194,9 +194,7 @@ def _decode_states(heads: Heads, codec: Codec, head: Head, loaded: LoadedRows) -
     elements = 0
     for rows in loaded.checkpoints:
         if rows.row is not None:
-            tasks: list[TaskWrites] = []
-            for row in rows.writes:
-                tasks.append(unpack_writes(row, names, shared, where))  # noqa: PERF401 - a comprehension is one call more
+            tasks = [unpack_writes(row, names, shared, where) for row in rows.writes]
             record = unpack_checkpoint(rows.row, names, shared, where)
             for slot in record.slots.values():
                 elements += slot.elements
@@ -207,7 +205,7 @@ def _decode_states(heads: Heads, codec: Codec, head: Head, loaded: LoadedRows) -
     states: list[CheckpointState] = []
     with gc_paused() if elements >= _MANY_ELEMENTS else _NOT_PAUSED:
         for record, tasks in found:
-            states.append(decode_state(head, codec, record, tasks))  # noqa: PERF401 - as above
+            states.append(decode_state(head, codec, record, tasks))
     return states
 
 

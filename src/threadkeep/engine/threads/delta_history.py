@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from threadkeep.engine.commit import fill_cache, read_consistently
@@ -91,11 +91,16 @@ def _expected_distance(head: Head | None, ns: str, id: str, channels: Sequence[s
     """
     record = head.recent.get((ns, id)) if head is not None else None
     counters = record.own_metadata.get("counters_since_delta_snapshot") if record is not None else None
-    try:
-        supersteps = [counters[channel][1] for channel in channels if channel in counters]
-        return min(max(supersteps) + _SPARE, _MOST_EXPECTED)
-    except (TypeError, KeyError, IndexError, ValueError):  # not known, or another program stored something else
+    if not isinstance(counters, Mapping):
         return _NEAR
+    distance = 0
+    for channel in channels:
+        match counters.get(channel):
+            case [_, int(supersteps)]:
+                distance = max(distance, supersteps)
+            case _:
+                return _NEAR
+    return min(distance + _SPARE, _MOST_EXPECTED)
 
 
 def _walk(head: Head, loaded: LoadedRows, channels: Sequence[str]) -> tuple[list[_Ancestor], set[str]]:
@@ -123,20 +128,20 @@ def _decode(
     histories = {channel: ChannelHistory([], []) for channel in channels}
     places: list[tuple[str | None, str, Slot]] = []
     for slots, writes in reversed(ancestors):
-        for channel, slot in slots.items():
-            places.append((None, channel, slot))
-        for _, task, _, entry in writes:
-            places.append((task, entry.channel, entry.slot))
+        places += [(None, channel, slot) for channel, slot in slots.items()]
+        places += [(task, entry.channel, entry.slot) for _, task, _, entry in writes]
     try:
         values = decode_slots(head.cache, codec, [slot for _, _, slot in places])
     except Exception:  # noqa: BLE001 - the loop says which one it is
-        values = []
-        for task, channel, slot in places:
-            what = f"channel {channel!r} of {head.where}" if task is None else f"a write of task {task!r} in {head.where}"
-            values.append(decode_value(head, codec, slot, what))
+        values = [decode_value(head, codec, slot, _name(head, by, channel)) for by, channel, slot in places]
     for (task, channel, _), value in zip(places, values, strict=True):
         if task is None:
             histories[channel].seeds.append(value)
         else:
             histories[channel].writes.append((task, channel, value))
     return histories
+
+
+def _name(head: Head, task: str | None, channel: str) -> str:
+    """Name a value in errors."""
+    return f"channel {channel!r} of {head.where}" if task is None else f"a write of task {task!r} in {head.where}"
