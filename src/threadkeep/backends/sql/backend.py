@@ -265,7 +265,7 @@ def _index(entries: str) -> tuple[int, ...]:
         index, end = _scan_json(entries, 0)
     except (StopIteration, TypeError, ValueError):
         index, end = None, -1
-    if end != len(entries):  # spaces around it, or damaged
+    if end < 0 or end != len(entries):  # spaces around it, or damaged
         index = json.loads(entries)
     if type(index) is not list or len(index) % 3 or not set(map(type, index)) <= _INT:
         raise ValueError("the index of writes is damaged")

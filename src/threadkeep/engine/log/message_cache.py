@@ -30,7 +30,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from threadkeep.engine.log.messages import set_extra, set_fields, set_names, set_private
+from threadkeep.engine.log.messages import setters
 from threadkeep.engine.log.msgpack import LIST, header
 
 MESSAGES = {
@@ -46,6 +46,7 @@ _PLAIN_DATA_ONLY = (
     | ormsgpack.OPT_PASSTHROUGH_TUPLE
     | ormsgpack.OPT_PASSTHROUGH_UUID
 )
+_set_fields, _set_names, _set_extra, _set_private = setters(BaseMessage)
 _METHOD = "model_validate_json"
 """LangGraph writes this name after the fields."""
 _LONGEST_HEADER = 6
@@ -208,10 +209,10 @@ class MessageCache:
                 copied = container[key] = container[key].copy()
                 copies.append(copied)
             message: Any = kind.__new__(kind)
-            set_fields(message, fields)
-            set_names(message, names.copy())
-            set_extra(message, {})
-            set_private(message, None)
+            _set_fields(message, fields)
+            _set_names(message, names.copy())
+            _set_extra(message, {})
+            _set_private(message, None)
             messages.append(message)
         if new:
             encoded = [parts[at] for at in new]
