@@ -558,12 +558,12 @@ def unpack_writes_to(
     row: WriteRow, names: NameTable, shared: SharedParts, where: str, wanted: Mapping[int, str]
 ) -> TaskWrites:
     """Return only the entries that write to some channels, `wanted` as above. Corrupt as for `unpack_writes`."""
-    if wanted.keys().isdisjoint(row.index[1::3]):
-        try:
+    try:
+        if wanted.keys().isdisjoint(row.index[1::3]):
             _read_body(row[:7], row.refs, row.body, names.family)
             return TaskWrites(row, {})
-        except Exception:  # noqa: BLE001, S110 - as above
-            pass
+    except Exception:  # noqa: BLE001, S110 - as above
+        pass
     row, entries = unpack_writes(row, names, shared, where)
     channels = wanted.values()
     return TaskWrites(row, {idx: entry for idx, entry in entries.items() if entry.channel in channels})
