@@ -27,7 +27,7 @@ from threadkeep.backends.sql.rows import (
 from threadkeep.engine.health.requests import IntegrityProblem
 from threadkeep.engine.identity import ThreadKey, decode_lossy, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange
+from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
 from threadkeep.engine.memories.checksums import memory_name
 from threadkeep.engine.memories.filters import FilterNode
@@ -36,8 +36,6 @@ from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 T = TypeVar("T")
-_new_tuple = tuple.__new__
-"""Makes a named tuple without the call that its own constructor makes."""
 _scan_json: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 """Reads the JSON value at a position and returns it and where it ends. json.loads makes three calls around it."""
 _UTF8 = ("utf-8", "surrogatepass")
@@ -224,7 +222,7 @@ class SqlBackend(ABC):
         if type(body) is not bytes or type(labels) is not int or type(time) is not int:
             raise _damaged_checkpoint(row, _OTHER_TYPE)
         try:
-            return _new_tuple(CheckpointRow, (
+            return new_tuple(CheckpointRow, (
                 ns.decode(*_UTF8), id.decode(*_UTF8), unpack_id(parent) if parent else None,
                 unpack_id(run) if run else None, step, source, labels, time, _HIDDEN[hidden], self.unpack_refs(refs),
                 body,
@@ -238,7 +236,7 @@ class SqlBackend(ABC):
         if type(body) is not bytes or type(time) is not int:
             raise _damaged_writes(row, _OTHER_TYPE)
         try:
-            return _new_tuple(WriteRow, (
+            return new_tuple(WriteRow, (
                 ns.decode(*_UTF8), checkpoint.decode(*_UTF8), unpack_id(task), path.decode(*_UTF8),
                 unpack_id(run) if run else None, time, _index(entries), self.unpack_refs(refs), body,
             ))  # fmt: skip
