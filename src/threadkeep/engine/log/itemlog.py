@@ -19,7 +19,7 @@ import struct
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from itertools import chain, repeat
 from typing import NamedTuple
@@ -89,17 +89,25 @@ class _Compression:
         self._params = zstandard.ZstdCompressionParameters.from_level(
             _LEVEL, format=self._format, write_content_size=True, write_checksum=False, write_dict_id=False
         )
+        self._dictionary = dictionary
         self._dict = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
-        if self._dict is not None:
-            self._dict.precompute_compress(compression_params=self._params)
         self._compressors: list[zstandard.ZstdCompressor] = []
         self._decompressors: list[zstandard.ZstdDecompressor] = []
+
+    @cached_property
+    def _compressing_dict(self) -> zstandard.ZstdCompressionDict | None:
+        """The dictionary, prepared for compression. That takes milliseconds, which a process that only reads saves."""
+        if self._dictionary is None:
+            return None
+        prepared = zstandard.ZstdCompressionDict(self._dictionary)
+        prepared.precompute_compress(compression_params=self._params)
+        return prepared
 
     def compress(self, data: bytes) -> bytes:
         worker = (
             self._compressors.pop()
             if self._compressors
-            else zstandard.ZstdCompressor(dict_data=self._dict, compression_params=self._params)
+            else zstandard.ZstdCompressor(dict_data=self._compressing_dict, compression_params=self._params)
         )
         try:
             return worker.compress(data)

@@ -450,8 +450,20 @@ def as_labels(packed: bytes, what: str) -> dict[str, Any]:
     return labels
 
 
+def check_checkpoint(row: CheckpointRow, where: str, family: int) -> None:
+    """Raise Corrupt if a row does not match its checksum. Nothing of it is decoded."""
+    try:
+        _read_body(row[:9], row.refs, row.body, family)
+    except Exception:  # noqa: BLE001 - this raises what is wrong, if anything is
+        _unseal(row, family, _checkpoint_name(row, where))
+
+
 def unpack_own_metadata(row: CheckpointRow, where: str, family: int) -> dict[str, Any]:
     """Return the metadata of a checkpoint that is not in its labels. No names are needed for it."""
+    try:
+        return unpack_plain(_read_body(row[:9], row.refs, row.body, family))[_OWN_METADATA] or {}
+    except Exception:  # noqa: BLE001, S110 - what follows raises what is wrong, if anything is
+        pass
     what = _checkpoint_name(row, where)
     try:
         return dict(unpack(_unseal(row, family, what), what)[_OWN_METADATA] or {})
