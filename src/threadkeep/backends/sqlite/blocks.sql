@@ -24,6 +24,10 @@ SELECT * FROM tk_schema;
 -- set-version: store the schema version after a migration
 UPDATE tk_schema SET version = :version;
 
+-- latest-row: the greatest visible checkpoint in a namespace
+SELECT {checkpoint-columns} FROM tk_checkpoints c
+WHERE c.thread = :thread AND c.ns = :ns AND c.hidden = 0 ORDER BY c.id DESC LIMIT 1;
+
 -- schema-1: the tables of threads, in an empty database
 CREATE TABLE tk_threads (
     thread INTEGER PRIMARY KEY,
@@ -222,6 +226,11 @@ t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_id
 
 -- refs: item ranges are stored as packed bytes
 :refs
+
+-- where-tag: rows whose labels have a tag. The first condition skips a thread that does not have the tag at all, before
+-- its checkpoints are read; as an EXISTS, SQLite would make a join of it and test it last
+(SELECT 1 FROM tk_tags h WHERE h.thread = t.thread AND h.tag = :{tag} LIMIT 1) IS NOT NULL
+  AND EXISTS (SELECT 1 FROM tk_tags g WHERE g.thread = {alias}.thread AND g.labels = {alias}.labels AND g.tag = :{tag})
 
 -- join-in-order: look up the thread first, then its checkpoints
 CROSS JOIN

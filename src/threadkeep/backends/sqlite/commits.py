@@ -23,8 +23,8 @@ _MANY = 32
 def commit_script(batch: Batch, *, alone: bool) -> tuple[str, list[Any]] | None:
     """Return the statements of a batch with their values; None if it is not the usual change of one op.
 
-    Usual is: one new or changed checkpoint, or one new row of writes, and their items, labels and runs. With `alone`, the
-    statements are a transaction that rolls itself back if they fail; else they are for a transaction that has begun.
+    Usual is: one new or changed checkpoint, or one new row of writes, and their items, labels and runs. With `alone`,
+    the statements are a transaction that rolls itself back if they fail; else they are for one that has begun.
     This runs for every put and put_writes. It makes about 4 calls; `tests/test_budgets.py` counts them.
     """
     (
