@@ -27,6 +27,7 @@ _KEYS = {"dims", "embed", "fields", "search", "distance_type", "ann_index_config
 _SEARCHES = ("vector", "text", "hybrid", "off")
 _BY_VECTOR = ("vector", "hybrid")
 _WHOLE_VALUE = "$"
+_WHOLE = (_WHOLE_VALUE,)
 
 
 class EmbeddedTexts(NamedTuple):
@@ -84,6 +85,8 @@ class QueryIndex:
         if not self.has_words:
             return ""
         paths = self._paths(fields)
+        if paths == _WHOLE:
+            return index_words(leaf_texts(value))
         texts = (leaf_texts(value) if path == _WHOLE_VALUE else _leaf_texts_at(value, path) for path in paths)
         return index_words(chain.from_iterable(texts), count_words(value) if len(paths) > 1 else None)
 

@@ -13,9 +13,10 @@ twice.
 from __future__ import annotations
 
 import json
+import json.encoder
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 MAX_DEPTH = 250
@@ -27,6 +28,21 @@ _ESCAPED = re.compile("\x01(?:([01])|(d[89a-f][0-9a-f]{2}))")
 _ASCII = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":"))
 _UNICODE = json.JSONEncoder(check_circular=False, ensure_ascii=False)
 _DECODER = json.JSONDecoder()
+_scan = _DECODER.scan_once
+
+
+def _encoder() -> Callable[[Any, int], Iterable[str]]:
+    """Return what `_ASCII.encode` makes anew for each value: the encoder in C, if this Python has it."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return lambda value, _: (_ASCII.encode(value),)
+    encoder: Callable[[Any, int], Iterable[str]] = make(
+        None, _ASCII.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
+    )
+    return encoder
+
+
+_encode_pieces = _encoder()
 
 
 def dump(value: Any) -> str:
@@ -37,7 +53,7 @@ def dump(value: Any) -> str:
     """
     if type(value) is dict and _is_plain(value, MAX_DEPTH):
         text = _encode(value)
-        if _is_clean(text, value):
+        if "\\u" not in text or _is_clean(text, value):
             return text
     elif not isinstance(value, dict):
         raise TypeError(f"value must be a dict, not {type(value).__name__}")
@@ -46,7 +62,10 @@ def dump(value: Any) -> str:
 
 def load(text: str) -> dict[str, Any]:
     """Return the value that `dump` was given; ValueError if the text is not a JSON object."""
-    value, end = _DECODER.raw_decode(text)
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        value, end = _DECODER.raw_decode(text)  # raises the error
     if end != len(text):
         value = _DECODER.decode(text)  # spaces may follow, if another program wrote it
     if type(value) is not dict:
@@ -90,7 +109,7 @@ def _is_plain(value: Any, depth: int) -> bool:
 
 def _encode(value: Any) -> str:
     try:
-        return _ASCII.encode(value)
+        return "".join(_encode_pieces(value, 0))
     except ValueError:
         to_plain_json(value)  # its error has the path
         raise
