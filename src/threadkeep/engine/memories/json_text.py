@@ -28,7 +28,7 @@ _ESCAPED = re.compile("\x01(?:([01])|(d[89a-f][0-9a-f]{2}))")
 _ASCII = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":"))
 _UNICODE = json.JSONEncoder(check_circular=False, ensure_ascii=False)
 _DECODER = json.JSONDecoder()
-_scan = _DECODER.scan_once
+_scan: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined]
 
 
 def _encoder() -> Callable[[Any, int], Iterable[str]]:
@@ -53,7 +53,7 @@ def dump(value: Any) -> str:
     """
     if type(value) is dict and _is_plain(value, MAX_DEPTH):
         text = _encode(value)
-        if "\\u" not in text or _is_clean(text, value):
+        if "\\u" not in text or _is_clean_json(text, value):
             return text
     elif not isinstance(value, dict):
         raise TypeError(f"value must be a dict, not {type(value).__name__}")
@@ -77,6 +77,11 @@ def load(text: str) -> dict[str, Any]:
 def escape(text: str) -> str:
     """Return a string as it is stored. Different strings stay different, but escaped ones may sort differently."""
     return _UNSTORABLE.sub(_escape_character, text)
+
+
+def is_clean(text: str) -> bool:
+    """Whether `escape` returns this string as it is."""
+    return _UNSTORABLE.search(text) is None
 
 
 def to_plain_json(value: Any) -> Any:
@@ -115,7 +120,7 @@ def _encode(value: Any) -> str:
         raise
 
 
-def _is_clean(text: str, value: Any) -> bool:
+def _is_clean_json(text: str, value: Any) -> bool:
     """Whether nothing in this text, made from this value, needs escaping. May be False in doubt."""
     if "\\u000" in text and ("\\u0000" in text or "\\u0001" in text):
         return False
