@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -104,6 +104,7 @@ class SqliteFile:
 
     def _start(self) -> None:
         self._writer: apsw.Connection | None = None
+        self._at_once: apsw.Cursor | None = None
         self._readers: list[_SqliteCursor] = []
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -193,6 +194,44 @@ class SqliteFile:
                 _shrink(connection, self._timeout)
             return outcomes
 
+    def try_write(self, sql: str, values: Sequence[Any]) -> bool:
+        """Execute a script of statements, which begins and commits a transaction, as one call of the driver.
+
+        It must not return rows. False, and nothing happened, if the file is not set up, others are using it or the
+        connection, or it fails: the caller then sends a request, which waits, or raises the error. Conflict if the
+        script rolled itself back because of a constraint.
+
+        No lock is held, so this may be called anywhere, even where a signal handler interrupted another call of it. The
+        connection is used for nothing else, and its cursor refuses a second call while one is running. Nothing can come
+        between the statements of a script. Closing the connection waits until a running one ends.
+        """
+        cursor = self._at_once or self._open_at_once()
+        if cursor is None:
+            return False
+        try:
+            cursor.execute(sql, values)
+        except apsw.ConstraintError as error:
+            raise Conflict from error
+        except apsw.ThreadingViolationError:
+            return False
+        except apsw.Error:
+            _end_transaction(cursor)
+            return False
+        except BaseException:
+            _end_transaction(cursor)
+            raise
+        return True
+
+    def _open_at_once(self) -> apsw.Cursor | None:
+        """Open the connection for `try_write`, once the file has been set up. It does not wait for locks."""
+        with self._lock:
+            if self._writer is None or self._closed or self._paused or self._at_once is not None:
+                return self._at_once
+            connection = self._connect()
+            connection.set_busy_timeout(0)
+            self._at_once = connection.cursor()
+            return self._at_once
+
     def _write_separately(self, request: Request[Any]) -> Any:
         """Execute one change by itself: the file cannot be rewritten inside a transaction."""
         if not isinstance(request, (CompactStorage, CleanFiles)):
@@ -236,7 +275,9 @@ class SqliteFile:
 
     def _close_all(self) -> None:
         connections = [*(reader.connection for reader in self._readers), *([self._writer] if self._writer else [])]
-        self._readers, self._writer = [], None
+        if self._at_once is not None:
+            connections.append(self._at_once.connection)
+        self._readers, self._writer, self._at_once = [], None, None
         for connection in connections:
             connection.close()
 
@@ -420,6 +461,13 @@ def _in_transaction(connection: apsw.Connection, begin: str, work: Callable[[], 
             connection.execute("ROLLBACK")
         raise
     return value
+
+
+def _end_transaction(cursor: apsw.Cursor) -> None:
+    """Roll back what a script left open when it failed. Do nothing if another thread is using the cursor by now."""
+    with suppress(apsw.Error):
+        if cursor.connection.in_transaction:
+            cursor.execute("ROLLBACK")
 
 
 def _frees_pages(request: Request[Any]) -> bool:
