@@ -15,11 +15,11 @@ from threadkeep.engine.cube import plans as cube_plans
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.memories import plans as memory_plans
 from threadkeep.engine.memories.plans import VectorCache
-from threadkeep.engine.memories.requests import CreateVectorIndex
+from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
 from threadkeep.engine.threads import checkpoints
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Closed, ReadOnly
-from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume, try_call
+from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume, send, try_call
 from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
 
 T = TypeVar("T")
@@ -58,6 +58,7 @@ class Session:
         self._memory_sweeper = Periodic()
         self._upkeep = Periodic()
         stop = partial(_stop_all, self._memory_sweeper, self._upkeep)
+        self._write_at_once: Callable[[WriteMemories], bool] = getattr(transport, "write_at_once", _not_at_once)
         self.runner = Runner(transport, on_fork=caches.clear, on_close=stop)
 
     @property
@@ -102,6 +103,15 @@ class Session:
     async def achange_outside_threads(self, make: Callable[[], Plan[T]]) -> T:
         """Async variant."""
         return await self.runner.aexclusive(object(), _no_ops, make)
+
+    def write_memories(self, request: WriteMemories) -> None:
+        """Store and delete memories: in the calling thread if the transport can do that in one step."""
+        if not self._write_at_once(request):
+            self.change_outside_threads(lambda: send(request))
+
+    async def awrite_memories(self, make: Callable[[], WriteMemories]) -> None:
+        """Async variant; a worker makes the request, since splitting text into words would delay the event loop."""
+        await self.achange_outside_threads(lambda: send(make()))
 
     def work(self, work: Work[T], on_progress: OnProgress | None = None) -> T:
         """Run each step of some long work. What a step raises is raised inside the work, which may handle it."""
@@ -210,6 +220,11 @@ def _stop(periodic: Periodic, timeout: float | None) -> Any:
 def _stop_all(*periodics: Periodic) -> None:
     for periodic in periodics:
         periodic.stop()
+
+
+def _not_at_once(_: WriteMemories) -> bool:
+    """For transports that have no such change."""
+    return False
 
 
 async def _no_ops(ops: Sequence[Any]) -> list[Outcome]:

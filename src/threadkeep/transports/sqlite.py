@@ -22,6 +22,7 @@ from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
 from threadkeep.backends.sqlite.dialect import SqliteDialect
+from threadkeep.backends.sqlite.memories import write_script
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
 from threadkeep.engine.health.requests import (
@@ -31,6 +32,7 @@ from threadkeep.engine.health.requests import (
     IntegrityProblem,
     LoadStorageFacts,
 )
+from threadkeep.engine.memories.requests import WriteMemories
 from threadkeep.engine.requests import Commit, DropThread, MeasureStorage
 from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
@@ -71,7 +73,7 @@ class _SqliteCursor:
                 raise Corrupt(f"the value of a memory is damaged: {error}") from error
             raise
 
-    def many(self, sql: str, values: Sequence[Mapping[str, Any]]) -> int:
+    def many(self, sql: str, values: Sequence[Any]) -> int:
         before = self.connection.total_changes()
         self.connection.executemany(sql, values)
         return self.connection.total_changes() - before
@@ -193,6 +195,14 @@ class SqliteFile:
             if any(map(_frees_pages, requests)):
                 _shrink(connection, self._timeout)
             return outcomes
+
+    def write_at_once(self, request: WriteMemories) -> bool:
+        """Change one memory in the calling thread. False if that cannot be done at once, see `try_write`."""
+        script = write_script(self._backend.sql, request)
+        try:
+            return script is not None and self.try_write(*script)
+        except Conflict:
+            return False
 
     def try_write(self, sql: str, values: Sequence[Any]) -> bool:
         """Execute a script of statements, which begins and commits a transaction, as one call of the driver.

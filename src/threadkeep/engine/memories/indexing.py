@@ -37,7 +37,7 @@ class EmbeddedTexts(NamedTuple):
     queries: Mapping[str, bytes]
 
 
-_NO_VECTORS = EmbeddedTexts({}, {})
+NO_VECTORS = EmbeddedTexts({}, {})
 
 
 RunCoroutine: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, EmbeddedTexts]]], EmbeddedTexts]
@@ -101,7 +101,7 @@ class QueryIndex:
         unique_texts, unique_queries = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
         model = self.embeddings
         if model is None or not (unique_texts or unique_queries):
-            return _NO_VECTORS
+            return NO_VECTORS
         if isinstance(model, EmbeddingsLambda):
             if getattr(model, "func", None) is None:
                 return self._run(lambda: self.aembed(unique_texts, unique_queries))
@@ -116,7 +116,7 @@ class QueryIndex:
         unique_texts, unique_queries = list(dict.fromkeys(texts)), list(dict.fromkeys(queries))
         model = self.embeddings
         if model is None or not (unique_texts or unique_queries):
-            return _NO_VECTORS
+            return NO_VECTORS
         if isinstance(model, EmbeddingsLambda):
             query_vectors = await model.aembed_documents(unique_queries) if unique_queries else []
         else:
