@@ -197,7 +197,7 @@ class SqliteFile:
             return outcomes
 
     def write_at_once(self, request: WriteMemories) -> bool:
-        """Change one memory in the calling thread. False if that cannot be done at once, see `try_write`."""
+        """Change memories in the calling thread. False if that cannot be done at once, see `try_write`."""
         script = write_script(self._backend.sql, request)
         try:
             return script is not None and self.try_write(*script)
@@ -239,6 +239,7 @@ class SqliteFile:
                 return self._at_once
             connection = self._connect()
             connection.set_busy_timeout(0)
+            connection.execute("PRAGMA temp_store = MEMORY")  # else a script with 20 rows makes a temporary file
             self._at_once = connection.cursor()
             return self._at_once
 

@@ -23,8 +23,8 @@ MALFORMED_MEMORY_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeErr
 """What decoding a damaged memory or vector may raise."""
 _MAX_TIME = 1 << 57
 """Later than the year 4000. A memory without checksums may not have a time outside of this."""
-_HEAD = b"%d,%a,%a,%d,%d,%b%b"
-"""What a memory's checksum covers besides its value."""
+CHECKSUM_HEAD = b"%d,%a,%a,%d,%d,%b%b"
+"""What a memory's checksum covers besides its value: see `memory_checksum`."""
 _WAY_ON = "delete it, or put it again"
 
 
@@ -43,7 +43,7 @@ def memory_checksum(
 ) -> int:
     """Return the checksum of a memory. `space` is its encoded namespace, `value` its JSON text."""
     minutes = ttl or (None if ttl is None else 0.0)  # SQLite stores -0.0 as 0.0
-    return crc32(value, crc32(_HEAD % (number, tenant, minutes, vectors, len(space), space, key)))
+    return crc32(value, crc32(CHECKSUM_HEAD % (number, tenant, minutes, vectors, len(space), space, key)))
 
 
 def sum_of_times(created: int, updated: int, expires: int | None) -> int:
@@ -90,7 +90,7 @@ def read_memories(tenant: str, rows: Iterable[Sequence[Any]]) -> list[MemoryRow]
                 raise ValueError("its times do not match their checksum")
             else:  # as in `memory_checksum`
                 minutes = ttl or (None if ttl is None else 0.0)
-                head = _HEAD % (number, tenant, minutes, vectors or 0, len(space), space, key)
+                head = CHECKSUM_HEAD % (number, tenant, minutes, vectors or 0, len(space), space, key)
                 if checksum != crc32(data, crc32(head)):
                     raise ValueError("it does not match its checksum")
         except MALFORMED_MEMORY_ERRORS as error:

@@ -70,6 +70,23 @@ def _before_wildcard(segments: Namespace) -> Namespace:
     return segments[: segments.index(WILDCARD)] if WILDCARD in segments else segments
 
 
+class Place(NamedTuple):
+    """What the rows of all memories of a namespace have in common, and what their numbers are hashed with."""
+
+    tenant: bytes
+    space: bytes
+    partition: int
+    hash_prefix: bytes
+
+
+@lru_cache(maxsize=4096)
+def place(tenant: str, namespace: Namespace) -> Place:
+    """Return what is the same for all memories of a namespace."""
+    return Place(
+        to_bytes(tenant), encode(namespace), partition_number(tenant, namespace[0]), _hash_prefix(tenant, namespace)
+    )
+
+
 def memory_number(tenant: str, memory_key: tuple[Namespace, str]) -> int:
     """Return the number of a memory: a 64-bit hash of its key.
 
