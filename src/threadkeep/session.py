@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from threadkeep import clock
 from threadkeep.drivers.background import Periodic, PeriodicRun, in_background
 from threadkeep.drivers.loops import Done, call_or_task, finish_in_thread, run_in_thread
+from threadkeep.drivers.retries import TryLater
 from threadkeep.drivers.runner import PlanOfOps, Runner, Transport
 from threadkeep.engine.cube import plans as cube_plans
 from threadkeep.engine.identity import CUBE, ThreadKey
@@ -19,7 +20,7 @@ from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
 from threadkeep.engine.threads import checkpoints
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Closed, ReadOnly
-from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume, send, try_call
+from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, result, resume, send, try_call
 from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
 
 T = TypeVar("T")
@@ -103,6 +104,15 @@ class Session:
     async def achange_outside_threads(self, make: Callable[[], Plan[T]]) -> T:
         """Async variant."""
         return await self.runner.aexclusive(object(), _no_ops, make)
+
+    def read(self, request: Request[T]) -> T:
+        """Execute one request that changes nothing, in the calling thread: a plan of one request, in fewer steps."""
+        self.runner.check_open()
+        try:
+            reply: T = self.transport.read(request)
+        except TryLater:
+            return self.runner.run(send(request))
+        return reply
 
     def write_memories(self, request: WriteMemories) -> None:
         """Store and delete memories: in the calling thread if the transport can do that in one step."""

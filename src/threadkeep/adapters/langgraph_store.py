@@ -37,8 +37,8 @@ from threadkeep.engine.memories import filters, json_text
 from threadkeep.engine.memories import plans as memory_plans
 from threadkeep.engine.memories.indexing import NO_VECTORS, EmbeddedTexts, QueryIndex
 from threadkeep.engine.memories.namespaces import MemoryKey, Namespace, NamespacePattern
-from threadkeep.engine.memories.plans import FoundMemory, MemoryQuery, needs_refresh, ttl_microseconds
-from threadkeep.engine.memories.requests import MemoryRow, NewMemory, WriteMemories
+from threadkeep.engine.memories.plans import FoundMemory, MemoryQuery, decode_memory, needs_refresh, ttl_microseconds
+from threadkeep.engine.memories.requests import GetMemories, MemoryRow, NewMemory, WriteMemories
 from threadkeep.errors import ReadOnly
 from threadkeep.keep import OpenOptions
 from threadkeep.plan import Plan
@@ -130,13 +130,14 @@ class KeepStore(BaseStore):
         counts them.
         """
         now = clock.now_us()
-        found = self._session.runner.run(memory_plans.get_one(self._session.tenant, _memory_key(namespace, key), now))
-        if found is None:
+        session = self._session
+        (row,) = session.read(GetMemories(session.tenant, (_memory_key(namespace, key),), now))
+        if row is None:
             return None
-        row = found.row
+        item = _item(decode_memory(row))
         if row.ttl is not None and _ensure_refresh(self.ttl_config, refresh_ttl) and needs_refresh(row, now):
             self._refresh_now([row.memory_key], now)
-        return _item(found)
+        return item
 
     def search(
         self,
@@ -472,14 +473,10 @@ def _check_index(index: Any) -> None:
 
 
 def _item(memory: FoundMemory) -> Item:
-    namespace, key, _, created, updated, _, _ = memory.row
-    return Item(
-        namespace=namespace,
-        key=key,
-        value=memory.value,
-        created_at=_EPOCH + timedelta(0, 0, created),
-        updated_at=_EPOCH + timedelta(0, 0, updated),
-    )
+    (namespace, key, _, created, updated, _, _), value, _ = memory
+    made = _EPOCH + timedelta(0, 0, created)
+    changed = made if updated == created else _EPOCH + timedelta(0, 0, updated)
+    return Item(value=value, key=key, namespace=namespace, created_at=made, updated_at=changed)
 
 
 def _search_items(memories: Iterable[FoundMemory]) -> list[SearchItem]:

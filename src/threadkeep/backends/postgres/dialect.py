@@ -17,6 +17,7 @@ from threadkeep.backends.postgres import commits, filters, memories, pgvector
 from threadkeep.backends.postgres.mixed_rows import split_by_kind
 from threadkeep.backends.sql.backend import SqlBackend, SqlContext, SqlCursor, parse_rows
 from threadkeep.backends.sql.filters import name_parameters
+from threadkeep.backends.sql.memories import memory_id_values
 from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
 from threadkeep.engine.health.requests import IntegrityProblem
 from threadkeep.engine.identity import ThreadKey, to_bytes
@@ -277,6 +278,27 @@ class PostgresDialect(SqlBackend):
         shared = memories.shared_values(request, puts, deletes)
         rows = memories.row_values(request, puts) | {"synchronous": synchronous}
         return [(sql, shared | rows), (self.sql["write-vectors"], shared | memories.vector_values(request, puts))]
+
+    def write_memories_at_once(
+        self, request: WriteMemories, synchronous: str | None = None
+    ) -> tuple[str, Values] | None:
+        """Return a change of memories without vectors as one statement, which returns 1 if there is no more to do.
+
+        None if it needs more than one.
+        """
+        if any(memory.vectors for memory in request.puts):
+            return None
+        if not request.deletes and len(request.puts) == 1:
+            block, values = "put-memory", memories.put_values(request)
+        elif not request.deletes:
+            puts, _ = memories.in_lock_order(request)
+            block, values = "put-many", memories.shared_values(request, puts, ()) | memories.row_values(request, puts)
+        elif not request.puts and len(request.deletes) == 1 and not request.expired:
+            block, values = "delete-memory", memory_id_values(request.tenant, request.deletes[0])
+        else:
+            return None
+        sql = self.sql[block].replace("{setting}", self.sql["write-memories-setting"] if synchronous else "")
+        return sql, values | {"synchronous": synchronous}
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
         """Add, replace and delete memories, and return the number deleted."""

@@ -65,6 +65,14 @@ def row_values(request: WriteMemories, puts: Sequence[Put]) -> dict[str, Any]:
     }
 
 
+def put_values(request: WriteMemories) -> dict[str, Any]:
+    """Return the values of `put-memory`."""
+    (memory,) = request.puts
+    values = dict(zip(MEMORY_COLUMNS, memory_columns(request.tenant, memory), strict=True))
+    values["words"] = _lexemes(memory.words) if memory.words else None
+    return values
+
+
 def _lexemes(words: str) -> str:
     """Return marked words in the text form of a tsvector. Each occurrence has a position of its own.
 

@@ -123,8 +123,6 @@ class SqlBackend(ABC):
 
     def fetch_memories(self, db: SqlContext, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Return memories by number."""
-        if len(numbers) == 1:
-            return db.cursor.rows(self.sql["memory"], {**values, "memory": numbers[0]})
         return db.rows("memories", **values, memories=json.dumps(numbers))
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:

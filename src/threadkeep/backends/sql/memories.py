@@ -204,6 +204,10 @@ def _sweep_memories(db: SqlContext, request: SweepMemories) -> int:
 
 def _get_memories(db: SqlContext, request: GetMemories) -> tuple[MemoryRow | None, ...]:
     tenant, keys = request.tenant, request.keys
+    if len(keys) == 1:
+        values = {"tenant": tenant.encode(*_UTF8), "now": request.now, "memory": memory_number(tenant, keys[0])}
+        memories = read_memories(tenant, db.cursor.rows(db.dialect.sql["memory"], values))
+        return (memories[0] if memories and memories[0][:2] == keys[0] else None,)
     numbers = [memory_number(tenant, key) for key in keys]
     rows = db.dialect.fetch_memories(db, {"tenant": tenant.encode(*_UTF8), "now": request.now}, numbers)
     found = {row[:2]: row for row in read_memories(tenant, rows)}  # by key: another one may have the same number

@@ -28,6 +28,7 @@ _SEARCHES = ("vector", "text", "hybrid", "off")
 _BY_VECTOR = ("vector", "hybrid")
 _WHOLE_VALUE = "$"
 _WHOLE = (_WHOLE_VALUE,)
+_STARTS_OF_JSON = ("[", "{")
 
 
 class EmbeddedTexts(NamedTuple):
@@ -144,10 +145,16 @@ def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:
 
 
 def _leaf_texts_at(value: Mapping[str, Any], path: str) -> Iterable[str]:
-    """Yield the texts at a path; for lists and dicts, those of their leaves."""
-    for text in _texts_at(value, path):
-        inner = texts_in_json(text)
-        yield from (text,) if inner is None else inner
+    """Return the texts at a path; for lists and dicts, those of their leaves."""
+    own = value.get(path) if path.isidentifier() else None  # a key, which is the whole path
+    if type(own) is str and own[:1] not in _STARTS_OF_JSON:
+        return (own,)
+    return chain.from_iterable(map(_leaf_texts_in, _texts_at(value, path)))
+
+
+def _leaf_texts_in(text: str) -> Iterable[str]:
+    inner = texts_in_json(text)
+    return (text,) if inner is None else inner
 
 
 def _check_config(config: Any) -> Mapping[str, Any]:

@@ -165,17 +165,17 @@ def _decode_rows(rows: Sequence[MemoryRow], filter: FilterNode = EVERYTHING) -> 
     try:
         values = load_all([row[2] for row in rows])
     except (ValueError, RecursionError):
-        values = [_decode_memory(row).value for row in rows]  # raises the error of the first one
+        values = [decode_memory(row).value for row in rows]  # raises the error of the first one
     for row, value in zip(rows, values, strict=True):
         if holds is None or holds(value):
             add(make(FoundMemory, (row, value, None)))
     return found
 
 
-def _decode_memory(row: MemoryRow, score: float | None = None) -> FoundMemory:
+def decode_memory(row: MemoryRow, score: float | None = None) -> FoundMemory:
     """Return a memory with its decoded value; Corrupt if it cannot be decoded."""
     try:
-        return FoundMemory(row, load(row.value), score)
+        return tuple.__new__(FoundMemory, (row, load(row[2]), score))
     except (ValueError, RecursionError) as error:
         raise damaged_memory(row.memory_key, f"its value cannot be decoded: {error}") from error
 
@@ -185,12 +185,6 @@ async def get(tenant: str, keys: Sequence[MemoryKey], now: int) -> list[FoundMem
     rows = await GetMemories(tenant, tuple(keys), now)
     found = iter(_decode_rows([row for row in rows if row is not None]))
     return [next(found) if row is not None else None for row in rows]
-
-
-async def get_one(tenant: str, key: MemoryKey, now: int) -> FoundMemory | None:
-    """Return a memory, or None if it does not exist. One round trip."""
-    (row,) = await GetMemories(tenant, (key,), now)
-    return _decode_rows((row,))[0] if row is not None else None
 
 
 async def search(query: MemoryQuery, vectors: VectorCache | None) -> list[FoundMemory]:
@@ -334,7 +328,7 @@ async def _load_ranked(query: MemoryQuery, ranking: _Ranking) -> _RankedPage:
         rows = await GetMemoriesByNumber(query.tenant, query.prefix, tuple(scores), query.now)
         for number, score in scores.items():
             if number in rows:
-                memory = _decode_memory(rows[number], score)
+                memory = decode_memory(rows[number], score)
                 _check_words(query, memory, ranking.by_words.get(number))
                 if matches(query.filter, memory.value):
                     found.append(memory)
