@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 
 
@@ -18,4 +18,4 @@ def now_us() -> int:
 
 def nonce() -> int:
     """Return a random number of 62 bits. A commit is recognized by it if its reply was lost."""
-    return secrets.randbits(62)
+    return int.from_bytes(os.urandom(8)) >> 2

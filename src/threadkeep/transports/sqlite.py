@@ -21,6 +21,7 @@ import apsw
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
+from threadkeep.backends.sqlite.commits import commit_script
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.backends.sqlite.memories import write_script
 from threadkeep.drivers import forks
@@ -33,7 +34,7 @@ from threadkeep.engine.health.requests import (
     LoadStorageFacts,
 )
 from threadkeep.engine.memories.requests import WriteMemories
-from threadkeep.engine.requests import Commit, DropThread, MeasureStorage
+from threadkeep.engine.requests import Batch, Commit, DropThread, MeasureStorage
 from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
@@ -51,6 +52,8 @@ _CACHE_KB = 8192
 (4 MB) takes twice as long, because it reads all their pages again."""
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
 _Stamp: TypeAlias = tuple[int, ...]
+_Script: TypeAlias = tuple[str, Sequence[Any]]
+_MADE = Reply()
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -184,6 +187,9 @@ class SqliteFile:
             return [try_call(partial(self._write_separately, request)) for request in requests]
         with self._busy():
             connection = self._open_writer()
+            scripts = _commit_scripts(requests)
+            if scripts is not None and (outcomes := _execute_scripts(connection, scripts)) is not None:
+                return outcomes
             if len(requests) == 1:
                 outcomes = [self._change_one(connection, requests[0])]
             else:
@@ -195,6 +201,11 @@ class SqliteFile:
             if any(map(_frees_pages, requests)):
                 _shrink(connection, self._timeout)
             return outcomes
+
+    def try_commit(self, batch: Batch) -> bool:
+        """Commit a batch of one op in the calling thread. False if that cannot be done at once, see `try_write`."""
+        script = commit_script(batch, alone=True)
+        return script is not None and self.try_write(*script)
 
     def write_at_once(self, request: WriteMemories) -> bool:
         """Change memories in the calling thread. False if that cannot be done at once, see `try_write`."""
@@ -213,7 +224,7 @@ class SqliteFile:
 
         No lock is held, so this may be called anywhere, even where a signal handler interrupted another call of it. The
         connection is used for nothing else, and its cursor refuses a second call while one is running. Nothing can come
-        between the statements of a script. Closing the connection waits until a running one ends.
+        between the statements of a script. The connection is closed when a running one has ended.
         """
         cursor = self._at_once or self._open_at_once()
         if cursor is None:
@@ -286,9 +297,10 @@ class SqliteFile:
 
     def _close_all(self) -> None:
         connections = [*(reader.connection for reader in self._readers), *([self._writer] if self._writer else [])]
-        if self._at_once is not None:
-            connections.append(self._at_once.connection)
-        self._readers, self._writer, self._at_once = [], None, None
+        at_once, self._at_once = self._at_once, None
+        if at_once is not None:
+            _close_when_idle(at_once.connection)
+        self._readers, self._writer = [], None
         for connection in connections:
             connection.close()
 
@@ -474,11 +486,61 @@ def _in_transaction(connection: apsw.Connection, begin: str, work: Callable[[], 
     return value
 
 
+def _close_when_idle(connection: apsw.Connection) -> None:
+    """Close a connection on which another thread may be executing a script, when that has ended."""
+    while True:
+        try:
+            connection.close()
+        except apsw.ThreadingViolationError:
+            time.sleep(0.0005)
+        else:
+            return
+
+
 def _end_transaction(cursor: apsw.Cursor) -> None:
     """Roll back what a script left open when it failed. Do nothing if another thread is using the cursor by now."""
     with suppress(apsw.Error):
         if cursor.connection.in_transaction:
             cursor.execute("ROLLBACK")
+
+
+def _commit_scripts(requests: Sequence[Request[Any]]) -> list[_Script] | None:
+    """Return a script for each request; None if one of them is not a usual commit."""
+    scripts: list[_Script] = []
+    for request in requests:
+        script = commit_script(request.batch, alone=False) if isinstance(request, Commit) else None
+        if script is None:
+            return None
+        scripts.append(script)
+    return scripts
+
+
+def _execute_scripts(connection: apsw.Connection, scripts: Sequence[_Script]) -> list[Outcome] | None:
+    """Execute scripts of commits in one transaction. One that fails at its first statement is a Conflict.
+
+    None, and nothing happened, if one fails later: then the caller makes each change in a savepoint.
+    """
+    cursor, outcomes = connection.cursor(), list[Outcome]()
+    execute, total_changes = cursor.execute, connection.total_changes
+    execute("BEGIN IMMEDIATE")
+    try:
+        for sql, values in scripts:
+            before = total_changes()
+            try:
+                execute(sql, values)
+            except apsw.ConstraintError:
+                if total_changes() != before:
+                    execute("ROLLBACK")
+                    return None
+                outcomes.append(Failure(Conflict()))
+            else:
+                outcomes.append(_MADE)
+        execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return outcomes
 
 
 def _frees_pages(request: Request[Any]) -> bool:
