@@ -26,6 +26,7 @@ from threadkeep.errors import Closed, Conflict, ReadOnly
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, result, resume, send, try_call
 from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
 
+S = TypeVar("S")
 T = TypeVar("T")
 _MEMORIES = "memories"
 """Stands for the key of a thread where memories are changed. No thread has it."""
@@ -64,6 +65,8 @@ class Session:
         self._memory_sweeper = Periodic()
         self._upkeep = Periodic()
         stop = partial(_stop_all, self._memory_sweeper, self._upkeep)
+        self._is_writing = False
+        """Whether an async caller is making a change of memories at once."""
         self._write_at_once: Callable[[WriteMemories], bool] = getattr(transport, "write_at_once", _not_at_once)
         self.runner = Runner(transport, on_fork=caches.clear, on_close=stop)
 
@@ -138,19 +141,39 @@ class Session:
             return self.runner.run(send(request))
         return reply
 
+    async def aread(self, request: Request[S], decode: Callable[[S], T]) -> T:
+        """Execute one request that changes nothing, and decode its reply, on a worker."""
+        try:
+            return await self.runner.acall(lambda: decode(self.transport.read(request)))
+        except TryLater:
+            return decode(await self.runner.arun(lambda: send(request)))
+
     def write_memories(self, request: WriteMemories) -> None:
         """Store and delete memories: in the calling thread if the transport can do that in one step."""
         if not (self.runner.is_free(_MEMORIES) and self._write_at_once(request)):
             self.change_outside_threads(lambda: send(request))
 
     async def awrite_memories(self, make: Callable[[], WriteMemories]) -> None:
-        """Async variant; a worker makes the request, since splitting text into words would delay the event loop."""
+        """Async variant; a worker makes the request, since splitting text into words would delay the event loop.
 
-        def write() -> Plan[None]:
-            request = make()
-            return _done() if self.runner.is_free(_MEMORIES) and self._write_at_once(request) else send(request)
+        One change at a time is made by itself; those that come meanwhile are committed together.
+        """
+        if not self._is_writing and self.runner.is_free(_MEMORIES):
+            self._is_writing = True
+            try:
+                left = await self.runner.acall(partial(self._try_write, make))
+            finally:
+                self._is_writing = False
+            if left is None:
+                return
+            await self.achange_outside_threads(lambda: send(left))
+        else:
+            await self.achange_outside_threads(lambda: send(make()))
 
-        await self.achange_outside_threads(write)
+    def _try_write(self, make: Callable[[], WriteMemories]) -> WriteMemories | None:
+        """Make a change at once; return it if that is not possible."""
+        request = make()
+        return None if self._write_at_once(request) else request
 
     def work(self, work: Work[T], on_progress: OnProgress | None = None) -> T:
         """Run each step of some long work. What a step raises is raised inside the work, which may handle it."""
@@ -262,10 +285,6 @@ def _stop_all(*periodics: Periodic) -> None:
 def _not_at_once(_: WriteMemories) -> bool:
     """For transports that have no such change."""
     return False
-
-
-async def _done() -> None:
-    """The rest of a change that was made already."""
 
 
 class _GraphOps:

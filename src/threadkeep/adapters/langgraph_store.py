@@ -110,6 +110,10 @@ class KeepStore(BaseStore):
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Async version of `batch`."""
         batch = self._check_ops(ops)
+        if not batch.reads and self.embeddings is None:
+            now = clock.now_us()
+            await self._session.awrite_memories(lambda: self._write_request(batch, NO_VECTORS, now))
+            return [None] * batch.total
         embedded = NO_VECTORS
         if self.embeddings is not None:
             embedded = await self._index.aembed(chain.from_iterable(batch.texts.values()), batch.queries())
@@ -131,13 +135,27 @@ class KeepStore(BaseStore):
         """
         now = clock.now_us()
         session = self._session
-        (row,) = session.read(GetMemories(session.tenant, (_memory_key(namespace, key),), now))
-        if row is None:
+        rows = session.read(GetMemories(session.tenant, (_memory_key(namespace, key),), now))
+        found = _decode_first(rows)
+        if found is None:
             return None
-        item = _item(decode_memory(row))
+        row = found.row
         if row.ttl is not None and _ensure_refresh(self.ttl_config, refresh_ttl) and needs_refresh(row, now):
             self._refresh_now([row.memory_key], now)
-        return item
+        return _item(found)
+
+    async def aget(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
+        """Async version of `get`."""
+        now = clock.now_us()
+        request = GetMemories(self._session.tenant, (_memory_key(namespace, key),), now)
+        found = await self._session.aread(request, _decode_first)
+        if found is None:
+            return None
+        row = found.row
+        if row.ttl is not None and _ensure_refresh(self.ttl_config, refresh_ttl) and needs_refresh(row, now):
+            with suppress(ReadOnly):
+                await self._session.achange_outside_threads(self._refresh([row.memory_key], now))
+        return _item(found)
 
     def search(
         self,
@@ -470,6 +488,10 @@ def _are_str(values: Iterable[Any]) -> bool:
 def _check_index(index: Any) -> None:
     if not (index is None or index is False or (isinstance(index, (list, tuple)) and _are_str(index))):
         raise TypeError(f"index must be False or a list of fields, not {index!r}")
+
+
+def _decode_first(rows: Sequence[MemoryRow | None]) -> FoundMemory | None:
+    return decode_memory(rows[0]) if rows[0] is not None else None
 
 
 def _item(memory: FoundMemory) -> Item:

@@ -250,6 +250,13 @@ class Runner:
         value: T = await future
         return value
 
+    async def acall(self, work: Callable[[], T]) -> T:
+        """Call a function on a worker. It must not wait for the storage to come back."""
+        future, deliver = _future()
+        self._open_state().workers.submit(lambda: deliver(try_call(work)))
+        value: T = await future
+        return value
+
     def _start_reading(self, state: _RunnerState, make: Callable[[], Plan[Any]], deliver: Deliver) -> None:
         made = try_call(make)
         if isinstance(made, Failure) or self._closed:
