@@ -97,7 +97,7 @@ class PostgresJsonPath(JsonPath):
             return UNDECIDED
         text = self.operand(node, repr)
         holds = fill(f"coalesce({{}} {operator} {{}}::numeric, FALSE)", self._numeric(), text)
-        doubt = fill(f"length({{}}) >= {_MAX_DIGITS}", self.scalar)
+        doubt = fill(f"length({{}}) >= {_MAX_DIGITS}", self._digits())
         return Check(holds, doubt if abs(operand) < MAX_EXACT else any_of([doubt, self._may_equal(operand)]))
 
     def number_in(self, operands: list[int]) -> Check:
@@ -105,7 +105,12 @@ class PostgresJsonPath(JsonPath):
         return Check(fill("coalesce({} = ANY({}::numeric[]), FALSE)", self._numeric(), self.parameter(operands)))
 
     def _numeric(self) -> Sql:
-        return fill(f"CASE WHEN length({{}}) < {_MAX_DIGITS} THEN ({{}})::numeric END", self.scalar, self.scalar)
+        digits = self._digits()
+        return fill(f"CASE WHEN length({{}}) < {_MAX_DIGITS} THEN ({{}})::numeric END", digits, digits)
+
+    def _digits(self) -> Sql:
+        """Return the text of a number: its JSON, which need not be parsed once more."""
+        return fill("({})::text", self.json)
 
     def _may_equal(self, operand: float) -> Sql:
         """One of value and operand is an int and the other a float, and they may be equal."""
@@ -113,7 +118,7 @@ class PostgresJsonPath(JsonPath):
         margin = (abs(middle) >> 50) + 1
         low, high = self.parameter(repr(middle - margin)), self.parameter(repr(middle + margin))
         near = fill("{} BETWEEN {}::numeric AND {}::numeric", self._numeric(), low, high)
-        return fill(f"coalesce({{}} {match} '[.e]' AND {{}}, FALSE)", self.scalar, near)
+        return fill(f"coalesce({{}} {match} '[.e]' AND {{}}, FALSE)", self._digits(), near)
 
 
 def _json_string(operand: str) -> str:
