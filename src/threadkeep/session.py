@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from threadkeep import clock
 from threadkeep.drivers.background import Periodic, PeriodicRun, in_background
 from threadkeep.drivers.loops import Done, call_or_task, finish_in_thread, run_in_thread
+from threadkeep.drivers.retries import TryLater
 from threadkeep.drivers.runner import Runner, StagedOps, ThreadOps, ThreadQueue, Transport
 from threadkeep.engine import cube, memories
 from threadkeep.engine.commit import Staged
@@ -19,12 +20,14 @@ from threadkeep.engine.threads import checkpoints
 from threadkeep.engine.threads.checkpoints import stage_cached
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.errors import Closed, Conflict, ReadOnly
-from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume, try_call
+from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, result, resume, send, try_call
 from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
 
 if TYPE_CHECKING:
     from threadkeep.engine.memories.plans import VectorCache
+    from threadkeep.engine.memories.requests import WriteMemories
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -61,6 +64,9 @@ class Session:
         self._memory_sweeper = Periodic()
         self._upkeep = Periodic()
         stop = partial(_stop_all, self._memory_sweeper, self._upkeep)
+        self._is_writing = False
+        """Whether an async caller is making a change of memories at once."""
+        self._write_at_once: Callable[[WriteMemories], bool] = getattr(transport, "write_at_once", _not_at_once)
         self.runner = Runner(transport, on_fork=caches.clear, on_close=stop)
 
     @property
@@ -129,6 +135,49 @@ class Session:
     async def achange_outside_threads(self, make: Callable[[], Plan[T]]) -> T:
         """Async variant."""
         return await self.runner.aexclusive(object(), _NO_OPS, make)
+
+    def read(self, request: Request[T]) -> T:
+        """Execute one request that changes nothing, in the calling thread: a plan of one request, in fewer steps."""
+        self.runner.check_open()
+        try:
+            reply: T = self.transport.read(request)
+        except TryLater:
+            return self.runner.run(send(request))
+        return reply
+
+    async def aread(self, request: Request[S], decode: Callable[[S], T]) -> T:
+        """Execute one request that changes nothing, and decode its reply, on a worker."""
+        try:
+            return await self.runner.acall(lambda: decode(self.transport.read(request)))
+        except TryLater:
+            return decode(await self.runner.arun(lambda: send(request)))
+
+    def write_memories(self, request: WriteMemories) -> None:
+        """Store and delete memories: in the calling thread if the transport can do that in one step."""
+        if not (self.runner.is_idle() and self._write_at_once(request)):
+            self.change_outside_threads(lambda: send(request))
+
+    async def awrite_memories(self, make: Callable[[], WriteMemories]) -> None:
+        """Async variant; a worker makes the request, since splitting text into words would delay the event loop.
+
+        One change at a time is made by itself; those that come meanwhile are committed together.
+        """
+        if not self._is_writing and self.runner.is_idle():
+            self._is_writing = True
+            try:
+                left = await self.runner.acall(partial(self._try_write, make))
+            finally:
+                self._is_writing = False
+            if left is None:
+                return
+            await self.achange_outside_threads(lambda: send(left))
+        else:
+            await self.achange_outside_threads(lambda: send(make()))
+
+    def _try_write(self, make: Callable[[], WriteMemories]) -> WriteMemories | None:
+        """Make a change at once; return it if that is not possible."""
+        request = make()
+        return None if self._write_at_once(request) else request
 
     def work(self, work: Work[T], on_progress: OnProgress | None = None) -> T:
         """Run each step of some long work. What a step raises is raised inside the work, which may handle it."""
@@ -235,6 +284,11 @@ def _stop(periodic: Periodic, timeout: float | None) -> Any:
 def _stop_all(*periodics: Periodic) -> None:
     for periodic in periodics:
         periodic.stop()
+
+
+def _not_at_once(_: WriteMemories) -> bool:
+    """For transports that have no such change."""
+    return False
 
 
 class _GraphOps:

@@ -252,6 +252,13 @@ class Runner:
         value: T = await future
         return value
 
+    async def acall(self, work: Callable[[], T]) -> T:
+        """Call a function on a worker. It must not wait for the storage to come back."""
+        future, deliver = _future()
+        self._open_state().workers.submit(lambda: deliver(try_call(work)))
+        value: T = await future
+        return value
+
     def _start_reading(self, state: _RunnerState, make: Callable[[], Plan[Any]], deliver: Deliver) -> None:
         made = try_call(make)
         if isinstance(made, Failure) or self._closed:
@@ -261,6 +268,11 @@ class Runner:
             deliver(made)
             return
         self._continue(state, _RunningPlan(None, [_PendingChange(deliver, plan=make)], made.value), Reply())
+
+    def is_idle(self) -> bool:
+        """Return whether the runner is open and no change waits to be started or committed."""
+        state = self._state
+        return not (self._closed or state.commits or state.inbox)
 
     def claim(self, queue: ThreadQueue) -> bool:
         """Claim an agent thread for a change in the calling thread, with a new queue for it. Return whether it is so.

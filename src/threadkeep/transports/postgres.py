@@ -63,6 +63,10 @@ _SETUP_SECONDS = 10.0
 """How long to wait for a server that answers, but is still starting, or for another process that sets it up."""
 
 
+_DONE = [(1,)]
+"""What the statement of a change returns if there is no more to do."""
+
+
 class _NotNow(TryLater):
     """The server answered that it cannot do this now, for instance because another node is away."""
 
@@ -145,6 +149,18 @@ class PostgresServer:
             else:
                 outcomes |= zip(group, self._commit_group([requests[n] for n in group]), strict=True)
         return [outcomes[n] for n in range(len(requests))]
+
+    def write_at_once(self, request: WriteMemories) -> bool:
+        """Change memories in one statement, in the calling thread. False if it needs more, or must be sent again."""
+        if self._options.read_only:
+            return False
+        statement = self._backend.write_memories_at_once(request, self._synchronous_commit())
+        if statement is None:
+            return False
+        try:
+            return self._run(lambda cursor: cursor.rows(*statement)) == _DONE
+        except (Conflict, TryLater):
+            return False
 
     def close(self) -> None:
         """Close the pool, unless it was lent."""

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import apsw
 
 from threadkeep import transports
+from threadkeep.backends import sqlite
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
@@ -31,6 +32,9 @@ from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersio
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
 from threadkeep.transports.migration_log import log_migration
+
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.requests import WriteMemories
 
 T = TypeVar("T")
 _IDLE_READERS = 8
@@ -66,7 +70,7 @@ class _SqliteCursor:
                 raise Corrupt(f"the value of a memory is damaged: {error}") from error
             raise
 
-    def many(self, sql: str, values: Sequence[Mapping[str, Any]]) -> int:
+    def many(self, sql: str, values: Sequence[Any]) -> int:
         before = self.connection.total_changes()
         self.connection.executemany(sql, values)
         return self.connection.total_changes() - before
@@ -212,6 +216,14 @@ class SqliteFile:
         script = commit_script(batch, alone=True)
         return script is not None and self.try_write(*script)
 
+    def write_at_once(self, request: WriteMemories) -> bool:
+        """Change memories in the calling thread. False if that cannot be done at once, see `try_write`."""
+        script = sqlite.memories.write_script(self._backend.sql, request)
+        try:
+            return script is not None and self.try_write(*script)
+        except Conflict:
+            return False
+
     def try_write(self, sql: str, values: Sequence[Any]) -> bool:
         """Execute a script of statements, which begins and commits a transaction, as one call of the driver.
 
@@ -247,6 +259,7 @@ class SqliteFile:
                 return self._at_once
             connection = self._connect()
             connection.set_busy_timeout(0)
+            connection.execute("PRAGMA temp_store = MEMORY")  # else a script with 20 rows makes a temporary file
             self._at_once = connection.cursor()
             return self._at_once
 

@@ -286,6 +286,28 @@ class PostgresDialect(SqlBackend):
             (self.sql["write-vectors"], shared | postgres.memories.vector_values(request, puts)),
         ]
 
+    def write_memories_at_once(
+        self, request: WriteMemories, synchronous: str | None = None
+    ) -> tuple[str, Values] | None:
+        """Return a change of memories without vectors as one statement, which returns 1 if there is no more to do.
+
+        None if it needs more than one.
+        """
+        if any(memory.vectors for memory in request.puts):
+            return None
+        if not request.deletes and len(request.puts) == 1:
+            block, values = "put-memory", postgres.memories.put_values(request)
+        elif not request.deletes:
+            puts, _ = postgres.memories.in_lock_order(request)
+            shared = postgres.memories.shared_values(request, puts, ())
+            block, values = "put-many", shared | postgres.memories.row_values(request, puts)
+        elif not request.puts and len(request.deletes) == 1 and not request.expired:
+            block, values = "delete-memory", sql.memories.memory_id_values(request.tenant, request.deletes[0])
+        else:
+            return None
+        setting = self.sql["write-memories-setting"] if synchronous else ""
+        return self.sql[block].replace("{setting}", setting), values | {"synchronous": synchronous}
+
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
         """Add, replace and delete memories, and return the number deleted."""
         rows, vectors = self.write_memories(request)

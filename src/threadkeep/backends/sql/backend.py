@@ -54,8 +54,11 @@ class SqlCursor(Protocol):
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run a statement and return its rows."""
 
-    def many(self, sql: str, values: Sequence[Values]) -> int:
-        """Run a statement once for each set of values and return the number of rows changed."""
+    def many(self, sql: str, values: Sequence[Any]) -> int:
+        """Run a statement once for each set of values and return the number of rows changed.
+
+        A set is a mapping by name; SQLite also takes a tuple in the order of the names.
+        """
 
 
 class SqlBackend(ABC):
@@ -145,8 +148,6 @@ class SqlBackend(ABC):
 
     def fetch_memories(self, db: SqlContext, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Return memories by number."""
-        if len(numbers) == 1:
-            return db.rows("memory", **values, memory=numbers[0])
         return db.rows("memories", **values, memories=json.dumps(numbers))
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
@@ -315,7 +316,7 @@ class SqlContext:
         rows = self.rows(block, **values)
         return rows[0] if rows else None
 
-    def many(self, block: str, values: Iterable[Values]) -> int:
+    def many(self, block: str, values: Iterable[Any]) -> int:
         """Run a block once for each set of values and return the number of rows changed."""
         listed = list(values)
         return self.cursor.many(self.dialect.sql[block], listed) if listed else 0

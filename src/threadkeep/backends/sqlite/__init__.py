@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from threadkeep.backends.sqlite import filters
+    from threadkeep.backends.sqlite import filters, memories
 
-__all__ = ["filters"]
+__all__ = ["filters", "memories"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 class SqliteDialect(SqlBackend):
     """SQLite. It uses the shared statements one by one, since each costs only microseconds."""
 
-    files = ("sql/common.sql", "sql/memories.sql", "sql/health.sql", "sqlite/blocks.sql", "sqlite/views.sql")
+    files = (
+        "sql/common.sql",
+        "sql/memories.sql",
+        "sql/health.sql",
+        "sqlite/blocks.sql",
+        "sqlite/memories.sql",
+        "sqlite/views.sql",
+    )
 
     def thread_number(self, key: ThreadKey) -> None:
         """Return None: the database assigns the number when the thread is created."""
