@@ -3,6 +3,9 @@
 The caller that needs a connection makes it, so an address that does not answer is known at once and with its reason,
 and reconnecting never waits for a schedule. psycopg_pool reconnects in the background, waits longer after each failure,
 gives up after a while, and its callers learn nothing of that.
+
+An idle connection is taken and put back without a lock: `deque.pop` and `deque.append` are atomic, and whoever popped a
+connection owns it. So a signal handler that interrupts a caller can use the pool, too.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from random import random
+from weakref import WeakSet
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -21,6 +26,7 @@ from threadkeep.transports.postgres_cursor import TimedConnection
 
 _AWAY_SECONDS = 0.1
 """After a failed connection, other callers get the same error for so long instead of trying too."""
+_IDLE = TransactionStatus.IDLE
 _LOST = (TransactionStatus.UNKNOWN, TransactionStatus.ACTIVE)
 """The connection broke, or the server did not answer in time."""
 _LIFETIME = 3600.0
@@ -38,60 +44,124 @@ class OwnPool:
         self._connect = connect
         self.min_size = min_size
         self.max_size = max_size
-        self._changed = threading.Condition(threading.Lock())
-        self._idle: list[TimedConnection] = []
-        self._size = 0
+        self._changed = threading.Condition()  # reentrant: a signal handler may use the pool, too
+        self._idle: deque[TimedConnection] = deque()
+        self._made: WeakSet[TimedConnection] = WeakSet()
+        """All connections, idle or lent. One that an interrupted caller lost is collected, and does not count."""
+        self._being_made = 0
+        self._waiting = 0
         self._good_since = 0.0
+        self._next_look = 0.0
+        """When to look for connections that were idle for too long."""
         self._away_until = 0.0
         self._away_error: tuple[type[psycopg.Error], str] = psycopg.OperationalError, ""
         self._filling: threading.Thread | None = None
         self._closed = False
         self._process = os.getpid()
 
+    def take_idle(self) -> TimedConnection | None:
+        """Lend a connection that is idle now; None if there is none."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return None
+        connection.lent_at = time.monotonic()
+        return connection
+
     def getconn(self, timeout: float) -> TimedConnection:
         """Lend a connection. PoolTimeout if all were in use for `timeout` seconds, or the error of connecting."""
+        connection = self.take_idle()
+        if connection is not None:
+            return connection
         with self._changed:
-            if not self._has_room() and not self._changed.wait_for(self._has_room, timeout):
+            self._waiting += 1
+            try:
+                connection = self._wait_for_room(timeout)
+            finally:
+                self._waiting -= 1
+        return connection if connection is not None else self._add()
+
+    def _wait_for_room(self, timeout: float) -> TimedConnection | None:
+        """Wait for an idle connection, under the lock. None if the caller may make one, which is counted already."""
+        end = time.monotonic() + timeout
+        while True:
+            if not self._changed.wait_for(self._has_room, end - time.monotonic()):
                 raise PoolTimeout(f"all {self.max_size} connections were in use for {timeout:.3g} s")
             if self._closed:
                 raise PoolClosed("the pool is closed")
-            if self._idle:
-                connection = self._idle.pop()
-                connection.lent_at = time.monotonic()
+            connection = self.take_idle()
+            if connection is not None:
                 return connection
+            if self._size() >= self.max_size:
+                continue  # somebody was faster
             if time.monotonic() < self._away_until:
                 self._changed.notify()  # the next one that waits need not wait either
                 kind, message = self._away_error
                 raise kind(message)
-            self._size += 1
-        return self._add()
+            self._being_made += 1
+            return None
 
     def putconn(self, connection: TimedConnection) -> None:
         """Take a connection back. One that is broken or in the middle of something is closed."""
+        now = time.monotonic()
+        if (
+            connection.pgconn.transaction_status != _IDLE
+            or connection.made_at < self._good_since
+            or now > min(connection.expires_at, self._next_look)
+        ):
+            self._put_checked(connection, now)
+            return
+        connection.lent_at = now
+        self._idle.append(connection)
+        if self._closed or connection.made_at < self._good_since:  # since it was compared above
+            self._remove_idle()
+        elif self._waiting:
+            with self._changed:
+                self._changed.notify()
+
+    def _put_checked(self, connection: TimedConnection, now: float) -> None:
+        """Take a connection back that may be broken or old, and look for others like it."""
         status = connection.pgconn.transaction_status
-        usable = status == TransactionStatus.IDLE
-        now, surplus = time.monotonic(), list[TimedConnection]()
-        with self._changed:
-            if status in _LOST:
+        if status in _LOST:
+            with self._changed:
                 self._good_since = max(self._good_since, connection.lent_at)
-                surplus = [each for each in self._idle if each.made_at < self._good_since]
-                self._idle = [each for each in self._idle if each.made_at >= self._good_since]
-            if not usable or self._closed or connection.made_at < self._good_since or now > connection.expires_at:
-                surplus.append(connection)
+        if status != _IDLE or now > connection.expires_at:
+            self.discard(connection)
+        else:
+            connection.lent_at = now
+            self._idle.append(connection)
+        self._next_look = now + _IDLE_SECONDS / 10
+        self._remove_idle()
+
+    def discard(self, connection: TimedConnection) -> None:
+        """Close a connection that must not be used any more."""
+        try:
+            connection.close()
+        finally:
+            with self._changed:
+                self._made.discard(connection)
+                self._changed.notify()
+
+    def _remove_idle(self) -> None:
+        """Close idle connections: all if the pool is closed, else those that may be dead or are not needed."""
+        now = time.monotonic()
+        for _ in range(len(self._idle)):
+            try:
+                connection = self._idle.popleft()
+            except IndexError:
+                return
+            too_many = now - connection.lent_at > _IDLE_SECONDS and self._size() > self.min_size
+            if self._closed or connection.made_at < self._good_since or too_many:
+                self.discard(connection)
             else:
-                connection.lent_at = now
                 self._idle.append(connection)
-                if now - self._idle[0].lent_at > _IDLE_SECONDS and self._size > self.min_size:
-                    surplus.append(self._idle.pop(0))
-            self._size -= len(surplus)
-            self._changed.notify(1 + len(surplus))
-        for each in surplus:
-            each.close()
+        with self._changed:
+            self._changed.notify_all()
 
     def fill(self) -> None:
         """Make connections in the background until there are `min_size`. After an error, leave it to the next use."""
         with self._changed:
-            if self._size >= self.min_size or self._filling is not None or self._closed:
+            if self._size() >= self.min_size or self._filling is not None or self._closed:
                 return
             self._filling = threading.Thread(target=self._fill, name="threadkeep-connect", daemon=True)
             self._filling.start()
@@ -100,14 +170,11 @@ class OwnPool:
         """Close all connections; one that is lent is closed when it comes back. Wait for `fill` at most `timeout`."""
         with self._changed:
             self._closed = True
-            idle, self._idle = self._idle, []
-            self._size -= len(idle)
             self._changed.notify_all()
             filling = self._filling
         if filling is not None:
             filling.join(timeout)
-        for each in idle:
-            each.close()
+        self._remove_idle()
 
     def __del__(self) -> None:
         """Close the connections of a Keep that was forgotten; not in a forked child, where they are the parent's."""
@@ -115,8 +182,11 @@ class OwnPool:
             for each in self._idle:
                 each.close()
 
+    def _size(self) -> int:
+        return len(self._made) + self._being_made
+
     def _has_room(self) -> bool:
-        return bool(self._idle) or self._size < self.max_size or self._closed
+        return bool(self._idle) or self._size() < self.max_size or self._closed
 
     def _add(self) -> TimedConnection:
         """Make the connection that was counted already."""
@@ -124,7 +194,7 @@ class OwnPool:
             connection = self._connect()
         except BaseException as error:
             with self._changed:
-                self._size -= 1
+                self._being_made -= 1
                 if isinstance(error, psycopg.Error):
                     self._away_until, self._away_error = time.monotonic() + _AWAY_SECONDS, (type(error), str(error))
                 self._changed.notify()
@@ -132,7 +202,10 @@ class OwnPool:
         now = time.monotonic()
         connection.made_at = connection.lent_at = now
         connection.expires_at = now + _LIFETIME * (0.95 + 0.05 * random())  # noqa: S311 - no secret
-        if self._size < self.min_size:
+        with self._changed:
+            self._made.add(connection)
+            self._being_made -= 1
+        if self._size() < self.min_size:
             self.fill()
         return connection
 
@@ -140,9 +213,9 @@ class OwnPool:
         try:
             while True:
                 with self._changed:
-                    if self._size >= self.min_size or self._closed:
+                    if self._size() >= self.min_size or self._closed:
                         return
-                    self._size += 1
+                    self._being_made += 1
                 self.putconn(self._add())
         except psycopg.Error:
             return  # whoever needs a connection reports it

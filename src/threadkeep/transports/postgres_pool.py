@@ -19,13 +19,13 @@ from threadkeep.backends.postgres.dialect import PostgresDialect
 from threadkeep.errors import Unavailable
 from threadkeep.transports.postgres_cursor import PostgresCursor, TimedConnection
 from threadkeep.transports.postgres_errors import message_of
+from threadkeep.transports.postgres_lent_cursor import LentCursor
 from threadkeep.transports.postgres_own_pool import OwnPool
 
 _LENT_SECONDS = 1.0
 _CONNECT_SECONDS, _FIRST_CONNECT_SECONDS = 5, 2
 """`connect_timeout`, unless the URL has one. At the first contact, the address may be wrong."""
 _PROBE_SECONDS = 0.5
-_PREPARE_AFTER = 5
 _PASSWORD = re.compile(r"//[^/?#]*?:([^/?#]*)@")
 
 
@@ -67,13 +67,13 @@ class Connections:
     def _connect(self) -> TimedConnection:
         options = self._options
         conninfo = self._conninfo if self._has_connected else self._first_conninfo
-        threshold = _PREPARE_AFTER if options.prepare else None
         try:
-            connection = TimedConnection.connect(conninfo, autocommit=True, prepare_threshold=threshold)
+            connection = TimedConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
         except ConnectionTimeout as error:
             hosts = " and ".join(f"{host or 'the socket'}:{port}" for host, port in self._addresses())
             raise ConnectionTimeout(f"no answer from {hosts}: {error}") from error
         connection.default_timeout = options.timeout
+        connection.prepares = options.prepare
         self._has_connected = True
         return connection
 
@@ -112,15 +112,30 @@ class Connections:
 
     @contextmanager
     def cursor(self, timeout: float) -> Iterator[PostgresCursor]:
-        """Lend a cursor on a pooled connection. The connection goes back with the settings that it had.
+        """Lend a cursor on a pooled connection."""
+        if self._lent is not None:
+            with self._lent_cursor(self._lent, timeout) as cursor:
+                yield cursor
+            return
+        pool = self._pool
+        assert isinstance(pool, OwnPool)
+        connection = pool.getconn(timeout)
+        try:
+            yield self.cursor_on(connection)
+        except ReadOnlySqlTransaction:
+            connection.close()  # it leads to a server that is not the primary any more
+            raise
+        finally:
+            pool.putconn(connection)
 
-        A lent pool is asked for `_LENT_SECONDS` at most: it may have given up reconnecting, and tries anew only when
+    @contextmanager
+    def _lent_cursor(self, pool: ConnectionPool[Any], timeout: float) -> Iterator[PostgresCursor]:
+        """Lend a cursor on a connection of a lent pool. The connection goes back with the settings that it had.
+
+        The pool is asked for `_LENT_SECONDS` at most: it may have given up reconnecting, and tries anew only when
         somebody asks again.
         """
-        pool = self._pool
-        if not isinstance(pool, OwnPool):
-            timeout = min(timeout, _LENT_SECONDS)
-        connection = pool.getconn(timeout)
+        connection = pool.getconn(min(timeout, _LENT_SECONDS))
         try:
             autocommit, threshold = connection.autocommit, connection.prepare_threshold
             if not autocommit:
@@ -128,7 +143,7 @@ class Connections:
             if not self._options.prepare:
                 connection.prepare_threshold = None
             try:
-                yield self._cursor_on(connection)
+                yield LentCursor(connection, self._backend)
             except ReadOnlySqlTransaction:
                 connection.close()  # it leads to a server that is not the primary any more
                 raise
@@ -138,7 +153,7 @@ class Connections:
                     connection.autocommit = False
         finally:
             pool.putconn(connection)
-            if connection.closed and pool is self._lent:
+            if connection.closed:
                 self._check_lent()
 
     def _check_lent(self) -> None:
@@ -157,9 +172,8 @@ class Connections:
         with self._connect() as connection:
             yield PostgresCursor(connection, self._backend)
 
-    def _cursor_on(self, connection: psycopg.Connection[Any]) -> PostgresCursor:
-        if not isinstance(connection, TimedConnection):
-            return PostgresCursor(connection, self._backend)
+    def cursor_on(self, connection: TimedConnection) -> PostgresCursor:
+        """Return the cursor of a connection of our own pool."""
         if connection.cached_cursor is None:
             connection.cached_cursor = PostgresCursor(connection, self._backend)
         return connection.cached_cursor

@@ -190,22 +190,32 @@ DELETE FROM tk_threads WHERE thread = :thread;
 
 -- load-checkpoints: a thread's row (what = 0), checkpoints (1), their writes (2) and items (3), in one snapshot
 -- Up to 256 items come in one row, with their numbers and lengths: one row per item would cost more than all the rest.
-WITH thread AS (
+-- An array inside of a SELECT has no known length when the statement is planned. So a plan for all values costs as much
+-- as one for these values, and the server keeps it: planning took four times as long as executing.
+-- OFFSET 0 keeps the planner from reading all rows of a thread to join them with a few.
+WITH thread AS MATERIALIZED (
     SELECT * FROM tk_threads t WHERE {this-thread}
-), wanted AS (
+), wanted AS MATERIALIZED (
     SELECT w.n, w.ns, w.items, coalesce(w.id, (
         SELECT c.id FROM tk_checkpoints c WHERE c.thread = :number AND c.ns = w.ns AND c.hidden = 0
         ORDER BY c.id DESC LIMIT 1)) AS id
-    FROM unnest(:positions::bigint[], :spaces::bytea[], :ids::bytea[], :with_items::boolean[]) AS w (n, ns, id, items)
-), found AS (
+    FROM unnest(
+        (SELECT :positions::bigint[]), (SELECT :spaces::bytea[]), (SELECT :ids::bytea[]),
+        (SELECT :with_items::boolean[])
+    ) AS w (n, ns, id, items)
+), found AS MATERIALIZED (
     SELECT f.n, f.items, c.*
-    FROM wanted f JOIN tk_checkpoints c ON c.thread = :number AND c.ns = f.ns AND c.id = f.id
-), writes AS (
+    FROM wanted f CROSS JOIN LATERAL (
+        SELECT * FROM tk_checkpoints c WHERE c.thread = :number AND c.ns = f.ns AND c.id = f.id OFFSET 0
+    ) c
+), writes AS MATERIALIZED (
     SELECT f.n, f.items, w.*
-    FROM wanted f JOIN tk_writes w ON w.thread = :number AND w.ns = f.ns AND w.checkpoint = f.id
+    FROM wanted f CROSS JOIN LATERAL (
+        SELECT * FROM tk_writes w WHERE w.thread = :number AND w.ns = f.ns AND w.checkpoint = f.id OFFSET 0
+    ) w
 ), cached AS (
     SELECT h.lane, h.spans::int8multirange AS spans
-    FROM unnest(:cached_lanes::bigint[], :cached_spans::text[]) AS h (lane, spans)
+    FROM unnest((SELECT :cached_lanes::bigint[]), (SELECT :cached_spans::text[])) AS h (lane, spans)
     JOIN thread t ON t.epoch = :cached_epoch
 ), needed AS (
     SELECT r.refs[k] AS lane, int8range(r.refs[k + 1], r.refs[k + 1]::bigint + greatest(r.refs[k + 2], 0)) AS span
@@ -214,7 +224,7 @@ WITH thread AS (
     WHERE r.items OR r.refs[k] IN (1, 2)
     UNION ALL SELECT 2, int8range(labels, labels::bigint + 1) FROM found
     UNION ALL SELECT 0, int8range(0, 2147483648)
-), missing AS (
+), missing AS MATERIALIZED (
     SELECT r.lane, unnest(r.spans - coalesce(h.spans, '{}')) AS span
     FROM (SELECT lane, range_agg(span) AS spans FROM needed GROUP BY lane) r LEFT JOIN cached h ON h.lane = r.lane
 )
@@ -231,9 +241,10 @@ UNION ALL
 SELECT 3, min(i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
        string_agg(i.payload, '' ORDER BY i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n), NULL
-FROM missing r
-JOIN tk_items i ON i.thread = :number AND i.lane = r.lane
-    AND i.n >= lower(r.span) AND i.n < upper(r.span)
+FROM missing r CROSS JOIN LATERAL (
+    SELECT * FROM tk_items i
+    WHERE i.thread = :number AND i.lane = r.lane AND i.n >= lower(r.span) AND i.n < upper(r.span) OFFSET 0
+) i
 GROUP BY i.lane, i.n >> 8;
 
 -- load-thread-rows: a thread's row (what = 0), all its checkpoints (1) and writes (2), in one snapshot
@@ -275,7 +286,80 @@ WITH {threads}, committed AS (
 SELECT thread FROM committed {setting};
 
 -- commit-setting: how durable the commit is, if the server's setting differs
-CROSS JOIN set_config('synchronous_commit', :synchronous, true)
+CROSS JOIN set_config('synchronous_commit', {synchronous}, true)
+
+-- commit-small: apply one batch of few rows if its precondition holds; returns its thread, or no row
+WITH committed AS (
+    {change}
+){parts}
+SELECT thread FROM committed {setting};
+
+-- commit-one-existing: an existing thread, which must have the expected version
+UPDATE tk_threads AS t
+    SET epoch = :epoch, rev = :rev, nexts = :nexts, updated = :updated, tick = :tick, checkpoints = :checkpoints,
+        writes = :writes, bytes = t.bytes + :bytes, top = :top, run = :run, step = :step, source = :source,
+        status = :status, labels = :labels, early = :early, early_status = :early_status, top_writes = :top_writes,
+        early_writes = :early_writes, bytes_check = t.bytes + :bytes, checksum = :checksum
+    WHERE t.thread = :number AND t.epoch = :expect_epoch AND t.rev = :expect_rev
+    RETURNING t.thread
+
+-- commit-one-new: a new thread, which must not exist
+INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes,
+                            bytes, top, run, step, source, status, labels, early, early_status, family, top_writes,
+                            early_writes, bytes_check, checksum)
+    VALUES (:number, :tenant, :kind, :thread_id, :epoch, :rev, :nexts, :created, :updated, :tick, :checkpoints,
+            :writes, :bytes, :top, :run, :step, :source, :status, :labels, :early, :early_status, :family,
+            :top_writes, :early_writes, :bytes, :checksum)
+    ON CONFLICT DO NOTHING RETURNING thread
+
+-- commit-few-items: new items, each with its own parameters
+items AS (
+    INSERT INTO tk_items (thread, lane, n, payload)
+    SELECT committed.thread, b.lane, b.n, b.payload FROM committed, (VALUES {rows}) AS b (lane, n, payload)
+)
+
+-- commit-many-items: new items
+-- An array inside of a SELECT has no known length when the statement is planned. So a plan for all values costs as much
+-- as one for these values, and the server keeps it instead of planning again.
+items AS (
+    INSERT INTO tk_items (thread, lane, n, payload)
+    SELECT committed.thread, b.lane, b.n, b.payload
+    FROM committed, unnest(
+        (SELECT :item_lanes::bigint[]), (SELECT :item_ns::bigint[]), (SELECT :item_payloads::bytea[])
+    ) AS b (lane, n, payload)
+)
+
+-- commit-one-checkpoint: a new checkpoint; an existing one makes the statement fail
+checkpoints AS (
+    INSERT INTO tk_checkpoints (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)
+    SELECT thread, :checkpoint_ns, :checkpoint_id, :checkpoint_parent, :checkpoint_run, :checkpoint_step,
+           :checkpoint_source, :checkpoint_labels, :checkpoint_time, :checkpoint_hidden,
+           CAST(:checkpoint_refs AS integer[]), :checkpoint_body
+    FROM committed
+)
+
+-- commit-one-write: the new writes of one task; existing writes of the same task make the statement fail
+writes AS (
+    INSERT INTO tk_writes (thread, ns, checkpoint, task, path, run, time, entries, refs, body)
+    SELECT thread, :write_ns, :write_checkpoint, :write_task, :write_path, :write_run, :write_time, :write_entries,
+           CAST(:write_refs AS integer[]), :write_body
+    FROM committed
+)
+
+-- commit-some-tags: index entries of new labels
+tags AS (
+    INSERT INTO tk_tags (thread, labels, tag)
+    SELECT committed.thread, b.labels, b.tag
+    FROM committed, unnest((SELECT :tag_labels::bigint[]), (SELECT :tags::bytea[])) AS b (labels, tag)
+    ON CONFLICT DO NOTHING
+)
+
+-- commit-some-runs: runs for the index of runs
+runs AS (
+    INSERT INTO tk_runs (thread, run)
+    SELECT committed.thread, b.run FROM committed, unnest((SELECT :runs::bytea[])) AS b (run)
+    ON CONFLICT DO NOTHING
+)
 
 -- commit-existing: existing threads, which must have the expected version
 existing_threads AS (

@@ -10,16 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from threadkeep.backends.postgres import commits, filters, memories, pgvector
 from threadkeep.backends.postgres.mixed_rows import split_by_kind
+from threadkeep.backends.postgres.parameters import Parameters, TypedSql, array_type, pack_array, pack_value
 from threadkeep.backends.sql.backend import SqlBackend, SqlContext, SqlCursor, parse_rows
 from threadkeep.backends.sql.filters import name_parameters
 from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
 from threadkeep.engine.health.requests import IntegrityProblem
-from threadkeep.engine.identity import ThreadKey, to_bytes
+from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
 from threadkeep.engine.log.itemlog import NAMES, PREFIX_LENGTH, RANGE_LISTS, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread
 from threadkeep.engine.memories.filters import FilterNode
@@ -38,8 +40,6 @@ from threadkeep.engine.requests import (
 )
 from threadkeep.plan import Request
 
-_TICK_BITS = 8
-"""The column `tick` is `updated` without its last 8 bits: a quarter of a second."""
 _NAME = re.compile(
     r"\btk_(schema|threads|items|checkpoints|writes|tags|runs|memories|vectors|parts"
     r"|v_threads|v_checkpoints|v_writes|v_sizes|v_activity)\b|\{schema\}"
@@ -47,6 +47,8 @@ _NAME = re.compile(
 _VALUE = re.compile(r"(?<!:):([a-z_0-9]+)(?:::([a-z]+)\[\])?")
 _MAX_BYTES = 64 * 1024 * 1024
 """A larger batch is committed statement by statement, since one statement must not exceed a gigabyte."""
+_REMEMBERED = 4096
+"""How many numbers of threads and packed ids are remembered."""
 _ARRAY_HEADER = 20
 """Bytes before the first element of an array in binary form."""
 
@@ -58,16 +60,20 @@ class Statement:
     That function returns None if the request needs more statements.
     """
 
-    sql: str
-    values: Values
+    sql: TypedSql
+    parameters: Parameters
     read: Callable[[list[Row]], Any]
 
 
 class BoundStatement(NamedTuple):
-    """A statement with $1, $2, …, and the names of these values, each with its element type if it is an array."""
+    """A statement with $1, $2, …, and the names of these values, each with its element type if it is an array.
 
-    text: str
+    `by_types` has the statement for each combination of types that its values had so far.
+    """
+
+    text: bytes
     values: tuple[tuple[str, str | None], ...]
+    by_types: dict[tuple[int, ...], TypedSql]
 
 
 class PostgresDialect(SqlBackend):
@@ -89,9 +95,31 @@ class PostgresDialect(SqlBackend):
         self.pgvector: str | None = None
         """The schema that pgvector is installed in, or None."""
         self._bound: dict[str, BoundStatement] = {}
-        self._commit_sql: dict[tuple[commits.Parts, bool], str] = {}
+        self._small_commits: dict[tuple[commits.Form, str | None], TypedSql] = {}
+        self._group_commits: dict[tuple[commits.Parts, str | None], TypedSql] = {}
+        self.number_of = lru_cache(_REMEMBERED)(_thread_number)
+        self.pack_id = lru_cache(_REMEMBERED)(pack_id)
 
     # --- SQL as the driver takes it
+
+    def typed(self, sql: str, values: Values) -> tuple[TypedSql, Parameters]:
+        """Return a statement and its values as the driver takes them. One Python call for each array and other value."""
+        bound = self._bound.get(sql) or self.bind(sql)
+        types, parameters = list[int](), list[bytes | None]()
+        for name, kind in bound.values:
+            value = values[name]
+            if kind is not None:
+                types.append(array_type(kind))
+                parameters.append(pack_array(kind, value))
+            else:
+                type_, parameter = pack_value(value)
+                types.append(type_)
+                parameters.append(parameter)
+        key = tuple(types)
+        typed = bound.by_types.get(key)
+        if typed is None:
+            typed = bound.by_types[key] = TypedSql(bound.text, key)
+        return typed, parameters
 
     def bind(self, sql: str) -> BoundStatement:
         """Return a statement as the driver takes it. Tables have their schema, so no connection needs a setting."""
@@ -109,11 +137,24 @@ class PostgresDialect(SqlBackend):
             cast = f"::{kind}[]" if kind else ""
             return f"${list(values).index(name) + 1}{cast}"
 
+        text = self._with_schema(_VALUE.sub(placeholder, sql))
+        return BoundStatement(text.encode(), tuple(values.items()), {})
+
+    def _with_schema(self, sql: str) -> str:
         schema = quote(self.schema or "")
         prefix = f"{schema}." if self.schema is not None else ""
-        text = _VALUE.sub(placeholder, sql)
-        text = _NAME.sub(lambda name: prefix + name[0] if name[1] else schema, text)
-        return BoundStatement(text, tuple(values.items()))
+        return _NAME.sub(lambda name: prefix + name[0] if name[1] else schema, sql)
+
+    def typed_sql(self, sql: str, columns: Sequence[tuple[str, int]]) -> TypedSql:
+        """Return a statement whose parameters are sent in the order of `columns`, their names and types."""
+        positions = {name: n for n, (name, _) in enumerate(columns, 1)}
+
+        def placeholder(value: re.Match[str]) -> str:
+            name, kind = value.groups()
+            return f"${positions[name]}" + (f"::{kind}[]" if kind else "")
+
+        text = self._with_schema(_VALUE.sub(placeholder, sql))
+        return TypedSql(text.encode(), tuple(type for _, type in columns))
 
     def qualified_name(self, name: str) -> str:
         """Return the name of a table or an index with its schema."""
@@ -123,9 +164,7 @@ class PostgresDialect(SqlBackend):
 
     def thread_number(self, key: ThreadKey) -> int:
         """Return 64 bits of a hash. The row has the key too: if two keys collide, the second thread is a Conflict."""
-        parts = (to_bytes(part) for part in (key.tenant, key.kind, key.id))
-        data = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-        return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)
+        return self.number_of(key)
 
     def pack_refs(self, ranges: Iterable[ItemRange]) -> str:
         """Return item ranges as the text of an array."""
@@ -139,7 +178,7 @@ class PostgresDialect(SqlBackend):
 
     def thread_values(self, row: ThreadRow) -> dict[str, Any]:
         """Return a thread's row as values."""
-        return super().thread_values(row) | {"tick": row.updated >> _TICK_BITS}
+        return super().thread_values(row) | {"tick": row.updated >> commits.TICK_BITS}
 
     def checkpoint_values(self, number: int, rows: Iterable[CheckpointRow]) -> Iterator[dict[str, Any]]:
         """Yield checkpoints as values, without NULLs."""
@@ -220,8 +259,10 @@ class PostgresDialect(SqlBackend):
             "cached_lanes": list(spans),
             "cached_spans": [f"{{[{low},{high})}}" for low, high in spans.values()],
         }
-        sql = self.sql["load-checkpoints"]
-        return Statement(sql, values, lambda rows: parse_rows(request, lambda: self._read_checkpoints(request, rows)))
+        sql, parameters = self.typed(self.sql["load-checkpoints"], values)
+        return Statement(
+            sql, parameters, lambda rows: parse_rows(request, lambda: self._read_checkpoints(request, rows))
+        )
 
     def _read_checkpoints(self, request: LoadCheckpoints, rows: list[Row]) -> LoadedRows | None:
         by_kind = split_by_kind(self, rows)
@@ -239,9 +280,10 @@ class PostgresDialect(SqlBackend):
 
     def load_thread_rows(self, request: LoadThreadRows) -> Statement:
         """Return the load of all rows of a thread as one statement."""
-        values = self.key_values(request.key)
-        sql = self.sql["load-thread-rows"]
-        return Statement(sql, values, lambda rows: parse_rows(request, lambda: self._read_thread_rows(request, rows)))
+        sql, parameters = self.typed(self.sql["load-thread-rows"], self.key_values(request.key))
+        return Statement(
+            sql, parameters, lambda rows: parse_rows(request, lambda: self._read_thread_rows(request, rows))
+        )
 
     def _read_thread_rows(self, request: LoadThreadRows, rows: list[Row]) -> LoadedRows:
         by_kind = split_by_kind(self, rows)
@@ -255,19 +297,35 @@ class PostgresDialect(SqlBackend):
         thread = checked_thread(by_kind.thread, request.key)
         return LoadedRows(thread, found, by_kind.items, tuple(sorted(by_kind.stored)))
 
+    def small_commit(self, batch: Batch, synchronous: str | None = None) -> tuple[TypedSql, Parameters] | None:
+        """Return a batch that only adds few rows as one statement, which returns a row if it is applied; else None.
+
+        `synchronous` is the value of PostgreSQL's synchronous_commit, if the server's own setting is not right.
+        """
+        found = commits.small_commit(self, batch)
+        if found is None:
+            return None
+        form, parameters = found
+        sql = self._small_commits.get((form, synchronous))
+        if sql is None:
+            sql = commits.assemble_small(self, form, synchronous=synchronous)
+            self._small_commits[form, synchronous] = sql
+        return sql, parameters
+
     def commit(self, batches: Sequence[Batch], synchronous: str | None = None) -> Statement:
         """Return some batches that only add rows, or one of any kind, as one statement.
 
-        It reads as the numbers of the threads whose batch was applied. `synchronous` is the value of PostgreSQL's
-        synchronous_commit, if the server's own setting is not right.
+        It reads as the numbers of the threads whose batch was applied.
         """
-        parts, values = commits.commit_values(self, batches)
-        form = (parts, synchronous is not None)
-        sql = self._commit_sql.get(form)
+        small = self.small_commit(batches[0], synchronous) if len(batches) == 1 else None
+        if small is not None:
+            return Statement(*small, _first_columns)
+        parts, parameters = commits.group_commit(self, batches)
+        sql = self._group_commits.get((parts, synchronous))
         if sql is None:
-            sql = commits.assemble_commit(self.sql, parts, sets_synchronous=form[1])
-            self._commit_sql[form] = sql
-        return Statement(sql, values | {"synchronous": synchronous}, lambda rows: {row[0] for row in rows})
+            sql = commits.assemble_group(self, parts, synchronous=synchronous)
+            self._group_commits[parts, synchronous] = sql
+        return Statement(sql, parameters, _first_columns)
 
     def write_memories(self, request: WriteMemories, synchronous: str | None = None) -> list[tuple[str, Values]]:
         """Return two statements for one transaction: memories, which returns the number deleted, and vectors."""
@@ -322,6 +380,16 @@ class PostgresDialect(SqlBackend):
         for part, text in pgvector.index_parts(request, schema).items():
             create = create.replace(f"{{{part}}}", text)
         return full, self.sql["drop-index"].replace("{index}", full), create
+
+
+def _thread_number(key: ThreadKey) -> int:
+    parts = (to_bytes(part) for part in key)
+    data = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)
+
+
+def _first_columns(rows: list[Row]) -> set[Any]:
+    return {row[0] for row in rows}
 
 
 def quote(name: str) -> str:
