@@ -9,6 +9,7 @@ outcome is unknown raises Conflict, so the plan reads again before it continues.
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +21,11 @@ from random import random
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.errors import ReadOnlySqlTransaction
 from psycopg_pool import ConnectionPool
 
 from threadkeep.backends.postgres import setup as postgres_setup
-from threadkeep.backends.postgres.dialect import PostgresDialect, fits_one_statement
+from threadkeep.backends.postgres.dialect import PostgresDialect, Statement, fits_one_statement
 from threadkeep.backends.postgres.pgvector import can_index
 from threadkeep.backends.sql.commits import only_adds
 from threadkeep.backends.sql.rows import Row
@@ -32,7 +34,7 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.health.requests import CleanFiles, CompactStorage, FilesState, IntegrityCheck, LoadStorageFacts
 from threadkeep.engine.memories.requests import CreateVectorIndex, GetMemories, WriteMemories
-from threadkeep.engine.requests import Commit, LoadCheckpoints, LoadThreadRows
+from threadkeep.engine.requests import Batch, Commit, LoadCheckpoints, LoadThreadRows
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, try_execute
@@ -45,8 +47,10 @@ from threadkeep.transports.postgres_errors import (
     TransientError,
     is_connection_loss,
     message_of,
+    translated,
     translated_errors,
 )
+from threadkeep.transports.postgres_own_pool import OwnPool
 from threadkeep.transports.postgres_pool import Connections, PostgresOptions
 
 __all__ = ["PostgresOptions", "PostgresServer"]
@@ -108,7 +112,7 @@ class PostgresServer:
             with self._translated(), self._connections.dedicated_cursor(self._options.timeout) as cursor:
                 return drive(plan, partial(_execute_setup, cursor))
         except TransientError as error:
-            raise _unavailable(error) from error.__cause__
+            raise _unavailable(error, error.__cause__) from error.__cause__
 
     def migrate(self) -> None:
         """Create or migrate the schema, even if this Keep was opened with migrate=False."""
@@ -140,6 +144,44 @@ class PostgresServer:
                 outcomes |= zip(group, self._commit_group([requests[n] for n in group]), strict=True)
         return [outcomes[n] for n in range(len(requests))]
 
+    def try_commit(self, batch: Batch) -> bool:
+        """Commit a batch at once, in this thread and on an idle connection. Return whether that was done.
+
+        If not, either nothing happened or the outcome is not known: make a `Commit` of it, which raises what is wrong.
+        One round trip. It takes no lock that another thread holds for long, and none at all in the usual case. If it is
+        interrupted, the connection is closed. About twenty Python calls; `tests/test_postgres_try_commit.py` counts.
+        """
+        if not self._is_ready or self._options.read_only or self._options.by_thread:
+            return False
+        try:
+            statement = self._backend.small_commit(batch, self._synchronous)
+        except (ValueError, TypeError, struct.error):
+            return False  # a value that cannot be stored
+        pool = self._connections.pool
+        if statement is None or not isinstance(pool, OwnPool):
+            return False
+        connection, lent_at = None, 0.0
+        try:
+            connection = pool.take_idle()
+            if connection is None:
+                return False
+            lent_at = connection.lent_at
+            cursor = connection.cached_cursor or self._connections.cursor_on(connection)
+            committed = cursor.execute(*statement).ntuples == 1
+            pool.putconn(connection)
+        except psycopg.Error as error:
+            assert connection is not None
+            if is_connection_loss(error):
+                connection.close()
+                self._on_loss()
+            pool.putconn(connection)
+            return False
+        except BaseException:
+            if connection is not None and lent_at in (0.0, connection.lent_at):  # else it was put back
+                pool.discard(connection)
+            raise
+        return committed
+
     def close(self) -> None:
         """Close the pool, unless it was lent."""
         with self._lock:
@@ -158,12 +200,14 @@ class PostgresServer:
     # --- reads
 
     def _answer(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
-        if isinstance(request, LoadStorageFacts):
-            return postgres_health.facts(cursor, self._backend, self._own_facts(), synchronous=self._synchronous)
         if isinstance(request, LoadCheckpoints) and not self._options.by_thread:
             loaded = cursor.run(self._backend.load_checkpoints(request))
+            if isinstance(loaded, Statement):
+                loaded = cursor.run(loaded)
             if loaded is not None:
                 return loaded
+        if isinstance(request, LoadStorageFacts):
+            return postgres_health.facts(cursor, self._backend, self._own_facts(), synchronous=self._synchronous)
         if isinstance(request, LoadThreadRows) and not self._options.by_thread:
             return cursor.run(self._backend.load_thread_rows(request))
         if request.access.one_statement:
@@ -287,7 +331,7 @@ class PostgresServer:
                 cursor.disable_timeout()
                 yield cursor
         except TransientError as error:
-            raise _unavailable(error) from error.__cause__
+            raise _unavailable(error, error.__cause__) from error.__cause__
 
     def _translated(self) -> AbstractContextManager[None]:
         return translated_errors(lambda: self._closed)
@@ -299,14 +343,24 @@ class PostgresServer:
         hold. Work that is not `repeatable` then raises Conflict, so that the plan reads before it continues. Work is
         `checked` if doing it twice is a Conflict: it is sent again if the server is there and reports another's loss.
         """
-        connections, timeout = self._ready(), self._options.timeout
+        connections, timeout = self._connections if self._is_ready else self._ready(), self._options.timeout
         started, may_repeat = time.monotonic(), True
         while True:
             cursor = None
             try:
-                with self._translated(), connections.cursor(timeout) as cursor:
+                pool = connections.pool
+                cursor = connections.lend(pool, timeout)
+                try:
                     return work(cursor)
-            except TransientError as error:
+                except ReadOnlySqlTransaction:
+                    cursor.connection.close()  # it leads to a server that is not the primary any more
+                    raise
+                finally:
+                    connections.take_back(pool, cursor)
+            except psycopg.Error as cause:
+                error = translated(cause, closed=self._closed)
+                if not isinstance(error, TransientError):
+                    raise error from cause
                 if error.lost_connection:
                     self._on_loss()
                 was_sent = cursor is not None
@@ -314,12 +368,12 @@ class PostgresServer:
                 is_known = is_alive or error.is_refusal  # else the work may have been done
                 is_over = time.monotonic() - started >= timeout
                 if error.lost_connection and was_sent and not (is_over or repeatable or (checked and is_known)):
-                    raise _LostReply(f"PostgreSQL: {error}") from error.__cause__
+                    raise _LostReply(f"PostgreSQL: {error}") from cause
                 # At once if only this connection or this transaction failed; not if a server or another node is away.
                 may_repeat = may_repeat and was_sent and is_alive != error.lost_connection
                 if not may_repeat or is_over:
                     kind = _NotNow if is_alive else TryLater
-                    raise kind(_unavailable(error), started=started, timeout=timeout) from error.__cause__
+                    raise kind(_unavailable(error, cause), started=started, timeout=timeout) from cause
                 may_repeat = False
 
     def _ready(self) -> Connections:
@@ -357,7 +411,7 @@ class PostgresServer:
                     answered = self._connections.is_reachable()
                 limit = min(self._options.timeout, _SETUP_SECONDS if answered else _CONTACT_SECONDS)
                 if time.monotonic() + pause > started + limit:
-                    raise _unavailable(error) from error.__cause__
+                    raise _unavailable(error, error.__cause__) from error.__cause__
             time.sleep(pause * (0.5 + random()))  # noqa: S311 - no secret
             pause = min(2 * pause, 0.5)
 
@@ -377,9 +431,9 @@ class PostgresServer:
         self._synchronous = drive(synchronous, execute)
 
 
-def _unavailable(error: TransientError) -> Unavailable:
+def _unavailable(error: TransientError, cause: BaseException | None) -> Unavailable:
     unavailable = Unavailable(f"PostgreSQL: {error}")
-    unavailable.__cause__ = error.__cause__
+    unavailable.__cause__ = cause
     return unavailable
 
 

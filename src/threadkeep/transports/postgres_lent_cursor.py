@@ -11,10 +11,11 @@ from typing import Any
 
 import psycopg
 from psycopg.adapt import Dumper
-from psycopg.pq import Format
+from psycopg.pq import Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
+from threadkeep.backends.postgres.dialect import PostgresDialect
 from threadkeep.backends.postgres.parameters import TYPES, UNKNOWN, Parameters, TypedSql
 from threadkeep.transports.postgres_cursor import PostgresCursor
 
@@ -39,6 +40,20 @@ _DUMPERS = {each: type(f"Packed{each}Dumper", (_PackedDumper,), {"oid": each}) f
 
 class LentCursor(PostgresCursor):
     """Runs SQL on a lent connection. It makes its own psycopg cursors, so the pool's cursor class does not matter."""
+
+    def __init__(self, connection: psycopg.Connection[Any], backend: PostgresDialect, *, prepares: bool) -> None:
+        super().__init__(connection, backend)
+        self._settings = connection.autocommit, connection.prepare_threshold
+        if not connection.autocommit:
+            connection.autocommit = True
+        if not prepares:
+            connection.prepare_threshold = None
+
+    def restore_settings(self) -> None:
+        """Give the connection the settings that it had."""
+        autocommit, self.connection.prepare_threshold = self._settings
+        if not autocommit and self.connection.pgconn.transaction_status == TransactionStatus.IDLE:
+            self.connection.autocommit = False
 
     def execute(self, sql: TypedSql, parameters: Parameters) -> PGresult:
         """Execute a statement."""

@@ -7,12 +7,11 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import ConnectionTimeout, ReadOnlySqlTransaction
-from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 
 from threadkeep.backends.postgres.dialect import PostgresDialect
@@ -26,6 +25,7 @@ _LENT_SECONDS = 1.0
 _CONNECT_SECONDS, _FIRST_CONNECT_SECONDS = 5, 2
 """`connect_timeout`, unless the URL has one. At the first contact, the address may be wrong."""
 _PROBE_SECONDS = 0.5
+AnyPool: TypeAlias = ConnectionPool[Any] | OwnPool
 _PASSWORD = re.compile(r"//[^/?#]*?:([^/?#]*)@")
 
 
@@ -58,7 +58,7 @@ class Connections:
         self._has_connected = False
         self._backend = backend
         self._options = options
-        self._pool: ConnectionPool[Any] | OwnPool = self._lent or self._new_pool()
+        self.pool: AnyPool = self._lent or self._new_pool()
         self._forked = False
 
     def _new_pool(self) -> OwnPool:
@@ -90,15 +90,15 @@ class Connections:
 
     def close(self, timeout: float) -> None:
         """Close our own pool. Wait for its thread at most `timeout` seconds, if it has one."""
-        if isinstance(self._pool, OwnPool):
-            self._pool.close(timeout)
+        if isinstance(self.pool, OwnPool):
+            self.pool.close(timeout)
 
     def after_fork_in_child(self) -> bool:
         """Leave the parent's connections alone. Return whether others can be made: not by a lent pool."""
-        self._inherited = self._pool  # keep a reference: collecting it could close what is the parent's
+        self._inherited = self.pool  # keep a reference: collecting it could close what is the parent's
         self._forked = True
         if self._lent is None:
-            self._pool = self._new_pool()
+            self.pool = self._new_pool()
         return self._lent is None
 
     def check_usable(self) -> None:
@@ -108,49 +108,45 @@ class Connections:
 
     def sizes(self) -> tuple[int, int]:
         """Return the smallest and the greatest number of connections."""
-        return self._pool.min_size, self._pool.max_size
+        return self.pool.min_size, self.pool.max_size
 
     @contextmanager
     def cursor(self, timeout: float) -> Iterator[PostgresCursor]:
         """Lend a cursor on a pooled connection."""
-        if self._lent is not None:
-            with self._lent_cursor(self._lent, timeout) as cursor:
-                yield cursor
-            return
-        pool = self._pool
-        assert isinstance(pool, OwnPool)
-        connection = pool.getconn(timeout)
+        pool = self.pool
+        cursor = self.lend(pool, timeout)
         try:
-            yield self.cursor_on(connection)
+            yield cursor
         except ReadOnlySqlTransaction:
-            connection.close()  # it leads to a server that is not the primary any more
+            cursor.connection.close()  # it leads to a server that is not the primary any more
             raise
         finally:
-            pool.putconn(connection)
+            self.take_back(pool, cursor)
 
-    @contextmanager
-    def _lent_cursor(self, pool: ConnectionPool[Any], timeout: float) -> Iterator[PostgresCursor]:
-        """Lend a cursor on a connection of a lent pool. The connection goes back with the settings that it had.
+    def lend(self, pool: AnyPool, timeout: float) -> PostgresCursor:
+        """Lend a cursor on a connection of `pool`, until `take_back`. A fork replaces `self.pool`, but not this one.
 
-        The pool is asked for `_LENT_SECONDS` at most: it may have given up reconnecting, and tries anew only when
+        A lent pool is asked for `_LENT_SECONDS` at most: it may have given up reconnecting, and tries anew only when
         somebody asks again.
         """
-        connection = pool.getconn(min(timeout, _LENT_SECONDS))
+        if isinstance(pool, OwnPool):
+            connection = pool.getconn(timeout)
+            return connection.cached_cursor or self.cursor_on(connection)
+        lent = pool.getconn(min(timeout, _LENT_SECONDS))
         try:
-            autocommit, threshold = connection.autocommit, connection.prepare_threshold
-            if not autocommit:
-                connection.autocommit = True
-            if not self._options.prepare:
-                connection.prepare_threshold = None
-            try:
-                yield LentCursor(connection, self._backend)
-            except ReadOnlySqlTransaction:
-                connection.close()  # it leads to a server that is not the primary any more
-                raise
-            finally:
-                connection.prepare_threshold = threshold
-                if not autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE:
-                    connection.autocommit = False
+            return LentCursor(lent, self._backend, prepares=self._options.prepare)
+        except BaseException:
+            pool.putconn(lent)
+            raise
+
+    def take_back(self, pool: AnyPool, cursor: PostgresCursor) -> None:
+        """Take a cursor back. A lent connection goes back to its pool with the settings that it had."""
+        connection: Any = cursor.connection
+        if not isinstance(cursor, LentCursor):
+            pool.putconn(connection)
+            return
+        try:
+            cursor.restore_settings()
         finally:
             pool.putconn(connection)
             if connection.closed:

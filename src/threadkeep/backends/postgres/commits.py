@@ -140,7 +140,7 @@ def _varints(numbers: Iterable[int]) -> bytes:
 
 
 def _checkpoint_row(dialect: PostgresDialect, row: CheckpointRow) -> tuple[bytes | None, ...]:
-    """Return the parameters of a checkpoint, in the order of `_CHECKPOINT` without the thread. No NULLs where possible."""
+    """Return the parameters of a checkpoint, in the order of `_CHECKPOINT` without the thread."""
     ns, id, parent, run, step, source, labels, time, hidden, refs, body = row
     return (
         ns.encode("utf-8", "surrogatepass"),

@@ -103,7 +103,7 @@ class PostgresDialect(SqlBackend):
     # --- SQL as the driver takes it
 
     def typed(self, sql: str, values: Values) -> tuple[TypedSql, Parameters]:
-        """Return a statement and its values as the driver takes them. One Python call for each array and other value."""
+        """Return a statement and its values as the driver takes them. One or two Python calls for each value."""
         bound = self._bound.get(sql) or self.bind(sql)
         types, parameters = list[int](), list[bytes | None]()
         for name, kind in bound.values:
