@@ -160,25 +160,24 @@ class PostgresServer:
         pool = self._connections.pool
         if statement is None or not isinstance(pool, OwnPool):
             return False
-        connection, lent_at = None, 0.0
+        cursor, lent_at = None, 0.0
         try:
-            connection = pool.take_idle()
-            if connection is None:
+            cursor = pool.take_idle()
+            if cursor is None:
                 return False
-            lent_at = connection.lent_at
-            cursor = connection.cached_cursor or self._connections.cursor_on(connection)
+            lent_at = cursor.lent_at
             committed = cursor.execute(*statement).ntuples == 1
-            pool.putconn(connection)
+            pool.putconn(cursor)
         except psycopg.Error as error:
-            assert connection is not None
+            assert cursor is not None
             if is_connection_loss(error):
-                connection.close()
+                cursor.connection.close()
                 self._on_loss()
-            pool.putconn(connection)
+            pool.putconn(cursor)
             return False
         except BaseException:
-            if connection is not None and lent_at in (0.0, connection.lent_at):  # else it was put back
-                pool.discard(connection)
+            if cursor is not None and lent_at in (0.0, cursor.lent_at):  # else it was put back
+                pool.discard(cursor)
             raise
         return committed
 

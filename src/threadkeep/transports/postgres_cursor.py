@@ -43,9 +43,6 @@ class TimedConnection(psycopg.Connection[Row]):
     default_timeout: float | None = None
     prepares = True
     """Whether statements may be prepared on it."""
-    cached_cursor: PostgresCursor | None = None
-    made_at = lent_at = expires_at = 0.0
-    """Times of the clock `time.monotonic`. While the connection is idle, `lent_at` is when it was put back."""
 
     def wait(self, gen: Any, interval: float = _INTERVAL, timeout: float | None = None) -> Any:
         """Wait for the server. psycopg calls this for everything that it sends."""
@@ -57,6 +54,8 @@ class PostgresCursor:
 
     def __init__(self, connection: psycopg.Connection[Any], backend: PostgresDialect) -> None:
         self.connection = connection
+        self.made_at = self.lent_at = self.expires_at = 0.0
+        """Times of the clock `time.monotonic`, for the pool. While it is idle, `lent_at` is when it was put back."""
         self._typed = backend.typed
         self._pgconn = connection.pgconn
         self._transformer = Transformer(connection)

@@ -22,7 +22,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg_pool import PoolClosed, PoolTimeout
 
-from threadkeep.transports.postgres_cursor import TimedConnection
+from threadkeep.transports.postgres_cursor import PostgresCursor
 
 _AWAY_SECONDS = 0.1
 """After a failed connection, other callers get the same error for so long instead of trying too."""
@@ -34,19 +34,19 @@ _IDLE_SECONDS = 600.0
 
 
 class OwnPool:
-    """Lends connections, each to one caller at a time, and `max_size` at most.
+    """Lends connections, each with its cursor and to one caller at a time, and `max_size` at most.
 
     A connection that breaks takes along all that were made before it was lent, as they are probably dead too.
     Connections above `min_size` that nobody needed for ten minutes are closed, but only when the pool is used.
     """
 
-    def __init__(self, connect: Callable[[], TimedConnection], *, min_size: int, max_size: int) -> None:
+    def __init__(self, connect: Callable[[], PostgresCursor], *, min_size: int, max_size: int) -> None:
         self._connect = connect
         self.min_size = min_size
         self.max_size = max_size
         self._changed = threading.Condition()  # reentrant: a signal handler may use the pool, too
-        self._idle: deque[TimedConnection] = deque()
-        self._made: WeakSet[TimedConnection] = WeakSet()
+        self._idle: deque[PostgresCursor] = deque()
+        self._made: WeakSet[PostgresCursor] = WeakSet()
         """All connections, idle or lent. One that an interrupted caller lost is collected, and does not count."""
         self._being_made = 0
         self._waiting = 0
@@ -59,29 +59,29 @@ class OwnPool:
         self._closed = False
         self._process = os.getpid()
 
-    def take_idle(self) -> TimedConnection | None:
+    def take_idle(self) -> PostgresCursor | None:
         """Lend a connection that is idle now; None if there is none."""
         try:
-            connection = self._idle.pop()
+            cursor = self._idle.pop()
         except IndexError:
             return None
-        connection.lent_at = time.monotonic()
-        return connection
+        cursor.lent_at = time.monotonic()
+        return cursor
 
-    def getconn(self, timeout: float) -> TimedConnection:
+    def getconn(self, timeout: float) -> PostgresCursor:
         """Lend a connection. PoolTimeout if all were in use for `timeout` seconds, or the error of connecting."""
-        connection = self.take_idle()
-        if connection is not None:
-            return connection
+        cursor = self.take_idle()
+        if cursor is not None:
+            return cursor
         with self._changed:
             self._waiting += 1
             try:
-                connection = self._wait_for_room(timeout)
+                cursor = self._wait_for_room(timeout)
             finally:
                 self._waiting -= 1
-        return connection if connection is not None else self._add()
+        return cursor if cursor is not None else self._add()
 
-    def _wait_for_room(self, timeout: float) -> TimedConnection | None:
+    def _wait_for_room(self, timeout: float) -> PostgresCursor | None:
         """Wait for an idle connection, under the lock. None if the caller may make one, which is counted already."""
         end = time.monotonic() + timeout
         while True:
@@ -89,9 +89,9 @@ class OwnPool:
                 raise PoolTimeout(f"all {self.max_size} connections were in use for {timeout:.3g} s")
             if self._closed:
                 raise PoolClosed("the pool is closed")
-            connection = self.take_idle()
-            if connection is not None:
-                return connection
+            cursor = self.take_idle()
+            if cursor is not None:
+                return cursor
             if self._size() >= self.max_size:
                 continue  # somebody was faster
             if time.monotonic() < self._away_until:
@@ -101,45 +101,45 @@ class OwnPool:
             self._being_made += 1
             return None
 
-    def putconn(self, connection: TimedConnection) -> None:
+    def putconn(self, cursor: PostgresCursor) -> None:
         """Take a connection back. One that is broken or in the middle of something is closed."""
         now = time.monotonic()
         if (
-            connection.pgconn.transaction_status != _IDLE
-            or connection.made_at < self._good_since
-            or now > min(connection.expires_at, self._next_look)
+            cursor.connection.pgconn.transaction_status != _IDLE
+            or cursor.made_at < self._good_since
+            or now > min(cursor.expires_at, self._next_look)
         ):
-            self._put_checked(connection, now)
+            self._put_checked(cursor, now)
             return
-        connection.lent_at = now
-        self._idle.append(connection)
-        if self._closed or connection.made_at < self._good_since:  # since it was compared above
+        cursor.lent_at = now
+        self._idle.append(cursor)
+        if self._closed or cursor.made_at < self._good_since:  # since it was compared above
             self._remove_idle()
         elif self._waiting:
             with self._changed:
                 self._changed.notify()
 
-    def _put_checked(self, connection: TimedConnection, now: float) -> None:
+    def _put_checked(self, cursor: PostgresCursor, now: float) -> None:
         """Take a connection back that may be broken or old, and look for others like it."""
-        status = connection.pgconn.transaction_status
+        status = cursor.connection.pgconn.transaction_status
         if status in _LOST:
             with self._changed:
-                self._good_since = max(self._good_since, connection.lent_at)
-        if status != _IDLE or now > connection.expires_at:
-            self.discard(connection)
+                self._good_since = max(self._good_since, cursor.lent_at)
+        if status != _IDLE or now > cursor.expires_at:
+            self.discard(cursor)
         else:
-            connection.lent_at = now
-            self._idle.append(connection)
+            cursor.lent_at = now
+            self._idle.append(cursor)
         self._next_look = now + _IDLE_SECONDS / 10
         self._remove_idle()
 
-    def discard(self, connection: TimedConnection) -> None:
+    def discard(self, cursor: PostgresCursor) -> None:
         """Close a connection that must not be used any more."""
         try:
-            connection.close()
+            cursor.connection.close()
         finally:
             with self._changed:
-                self._made.discard(connection)
+                self._made.discard(cursor)
                 self._changed.notify()
 
     def _remove_idle(self) -> None:
@@ -147,14 +147,14 @@ class OwnPool:
         now = time.monotonic()
         for _ in range(len(self._idle)):
             try:
-                connection = self._idle.popleft()
+                cursor = self._idle.popleft()
             except IndexError:
                 return
-            too_many = now - connection.lent_at > _IDLE_SECONDS and self._size() > self.min_size
-            if self._closed or connection.made_at < self._good_since or too_many:
-                self.discard(connection)
+            too_many = now - cursor.lent_at > _IDLE_SECONDS and self._size() > self.min_size
+            if self._closed or cursor.made_at < self._good_since or too_many:
+                self.discard(cursor)
             else:
-                self._idle.append(connection)
+                self._idle.append(cursor)
         with self._changed:
             self._changed.notify_all()
 
@@ -180,7 +180,7 @@ class OwnPool:
         """Close the connections of a Keep that was forgotten; not in a forked child, where they are the parent's."""
         if self._process == os.getpid():
             for each in self._idle:
-                each.close()
+                each.connection.close()
 
     def _size(self) -> int:
         return len(self._made) + self._being_made
@@ -188,10 +188,10 @@ class OwnPool:
     def _has_room(self) -> bool:
         return bool(self._idle) or self._size() < self.max_size or self._closed
 
-    def _add(self) -> TimedConnection:
+    def _add(self) -> PostgresCursor:
         """Make the connection that was counted already."""
         try:
-            connection = self._connect()
+            cursor = self._connect()
         except BaseException as error:
             with self._changed:
                 self._being_made -= 1
@@ -200,14 +200,14 @@ class OwnPool:
                 self._changed.notify()
             raise
         now = time.monotonic()
-        connection.made_at = connection.lent_at = now
-        connection.expires_at = now + _LIFETIME * (0.95 + 0.05 * random())  # noqa: S311 - no secret
+        cursor.made_at = cursor.lent_at = now
+        cursor.expires_at = now + _LIFETIME * (0.95 + 0.05 * random())  # noqa: S311 - no secret
         with self._changed:
-            self._made.add(connection)
+            self._made.add(cursor)
             self._being_made -= 1
         if self._size() < self.min_size:
             self.fill()
-        return connection
+        return cursor
 
     def _fill(self) -> None:
         try:

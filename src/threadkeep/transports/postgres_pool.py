@@ -62,7 +62,10 @@ class Connections:
         self._forked = False
 
     def _new_pool(self) -> OwnPool:
-        return OwnPool(self._connect, min_size=self._options.min_size, max_size=self._options.max_size)
+        return OwnPool(self._new_cursor, min_size=self._options.min_size, max_size=self._options.max_size)
+
+    def _new_cursor(self) -> PostgresCursor:
+        return PostgresCursor(self._connect(), self._backend)
 
     def _connect(self) -> TimedConnection:
         options = self._options
@@ -130,8 +133,7 @@ class Connections:
         somebody asks again.
         """
         if isinstance(pool, OwnPool):
-            connection = pool.getconn(timeout)
-            return connection.cached_cursor or self.cursor_on(connection)
+            return pool.getconn(timeout)
         lent = pool.getconn(min(timeout, _LENT_SECONDS))
         try:
             return LentCursor(lent, self._backend, prepares=self._options.prepare)
@@ -141,15 +143,15 @@ class Connections:
 
     def take_back(self, pool: AnyPool, cursor: PostgresCursor) -> None:
         """Take a cursor back. A lent connection goes back to its pool with the settings that it had."""
-        connection: Any = cursor.connection
-        if not isinstance(cursor, LentCursor):
-            pool.putconn(connection)
+        if isinstance(pool, OwnPool):
+            pool.putconn(cursor)
             return
+        assert isinstance(cursor, LentCursor)
         try:
             cursor.restore_settings()
         finally:
-            pool.putconn(connection)
-            if connection.closed:
+            pool.putconn(cursor.connection)
+            if cursor.connection.closed:
                 self._check_lent()
 
     def _check_lent(self) -> None:
@@ -167,12 +169,6 @@ class Connections:
             return
         with self._connect() as connection:
             yield PostgresCursor(connection, self._backend)
-
-    def cursor_on(self, connection: TimedConnection) -> PostgresCursor:
-        """Return the cursor of a connection of our own pool."""
-        if connection.cached_cursor is None:
-            connection.cached_cursor = PostgresCursor(connection, self._backend)
-        return connection.cached_cursor
 
 
 def _accepts(host: str, port: str) -> bool:
