@@ -247,6 +247,18 @@ FROM missing r CROSS JOIN LATERAL (
 ) i
 GROUP BY i.lane, i.n >> 8;
 
+-- more-items: ranges of items of a thread that was read before; and its epoch, without which they may be others
+SELECT t.epoch, NULL::integer, NULL::bytea, NULL::integer[] FROM tk_threads t WHERE t.thread = :number
+UNION ALL
+SELECT NULL, i.lane, string_agg(i.payload, '' ORDER BY i.n),
+       array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n)
+FROM unnest((SELECT :lanes::bigint[]), (SELECT :starts::bigint[]), (SELECT :ends::bigint[])) AS r (lane, low, high)
+CROSS JOIN LATERAL (
+    SELECT * FROM tk_items i
+    WHERE i.thread = :number AND i.lane = r.lane AND i.n >= r.low AND i.n < r.high OFFSET 0
+) i
+GROUP BY i.lane, i.n >> 8;
+
 -- load-thread-rows: a thread's row (what = 0), all its checkpoints (1) and writes (2), in one snapshot
 -- Also the items of the engine's lanes: names, range lists, labels and shapes (3); and the ranges of all its items (4).
 WITH thread AS (

@@ -9,20 +9,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from threadkeep.backends.postgres import commits, filters, memories, pgvector
+from threadkeep.backends.postgres import commits, filters, memories, mixed_rows, pgvector
 from threadkeep.backends.postgres.mixed_rows import split_by_kind
-from threadkeep.backends.postgres.parameters import Parameters, TypedSql, array_type, pack_array, pack_value
+from threadkeep.backends.postgres.parameters import (
+    BIGINT,
+    BIGINTS,
+    BOOLEANS,
+    BYTEA,
+    BYTEAS,
+    TEXT,
+    TEXTS,
+    Parameters,
+    TypedSql,
+    array_of,
+    array_type,
+    booleans,
+    byteas,
+    ints,
+    pack_array,
+    pack_int,
+    pack_value,
+)
 from threadkeep.backends.sql.backend import SqlBackend, SqlContext, SqlCursor, parse_rows
 from threadkeep.backends.sql.filters import name_parameters
-from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
+from threadkeep.backends.sql.rows import Row, Values
 from threadkeep.engine.health.requests import IntegrityProblem
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
-from threadkeep.engine.log.itemlog import NAMES, PREFIX_LENGTH, RANGE_LISTS, ItemRange
+from threadkeep.engine.log.itemlog import NAMES, PREFIX_LENGTH, RANGE_LISTS, ItemId, ItemRange, union, unpack_range_list
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread
 from threadkeep.engine.memories.filters import FilterNode
 from threadkeep.engine.memories.requests import CreateVectorIndex, LoadVectorChanges, SearchVectors, WriteMemories
@@ -38,6 +56,7 @@ from threadkeep.engine.requests import (
     StorageSize,
     ranges_of,
 )
+from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
 _NAME = re.compile(
@@ -45,6 +64,12 @@ _NAME = re.compile(
     r"|v_threads|v_checkpoints|v_writes|v_sizes|v_activity)\b|\{schema\}"
 )
 _VALUE = re.compile(r"(?<!:):([a-z_0-9]+)(?:::([a-z]+)\[\])?")
+_LOAD_COLUMNS = (
+    ("number", BIGINT), ("tenant", BYTEA), ("kind", TEXT), ("thread_id", BYTEA), ("positions", BIGINTS),
+    ("spaces", BYTEAS), ("ids", BYTEAS), ("with_items", BOOLEANS), ("cached_lanes", BIGINTS),
+    ("cached_spans", TEXTS), ("cached_epoch", BIGINT),
+)  # fmt: skip
+"""The parameters of `load-checkpoints`."""
 _MAX_BYTES = 64 * 1024 * 1024
 """A larger batch is committed statement by statement, since one statement must not exceed a gigabyte."""
 _REMEMBERED = 4096
@@ -97,6 +122,7 @@ class PostgresDialect(SqlBackend):
         self._bound: dict[str, BoundStatement] = {}
         self._small_commits: dict[tuple[commits.Form, str | None], TypedSql] = {}
         self._group_commits: dict[tuple[commits.Parts, str | None], TypedSql] = {}
+        self._load_sql: TypedSql | None = None
         self.number_of = lru_cache(_REMEMBERED)(_thread_number)
         self.pack_id = lru_cache(_REMEMBERED)(pack_id)
 
@@ -246,25 +272,52 @@ class PostgresDialect(SqlBackend):
     # --- requests in one statement
 
     def load_checkpoints(self, request: LoadCheckpoints) -> Statement:
-        """Return a load as one statement. It reads as None if there are range lists, whose items need another one."""
-        cached, spans = request.cached, dict[int, tuple[int, int]]()
-        if cached is not None:
-            spans = {**cached.items.spans, NAMES: (0, cached.names)}
-        values = self.key_values(request.key) | {
-            "positions": list(range(len(request.wanted))),
-            "spaces": [to_bytes(want.ns) for want in request.wanted],
-            "ids": [maybe_bytes(want.id) for want in request.wanted],
-            "with_items": [want.items for want in request.wanted],
-            "cached_epoch": cached.epoch if cached else 0,
-            "cached_lanes": list(spans),
-            "cached_spans": [f"{{[{low},{high})}}" for low, high in spans.values()],
-        }
-        sql, parameters = self.typed(self.sql["load-checkpoints"], values)
-        return Statement(
-            sql, parameters, lambda rows: parse_rows(request, lambda: self._read_checkpoints(request, rows))
-        )
+        """Return a load as one statement. It reads as another one if range lists name items that are still missing.
 
-    def _read_checkpoints(self, request: LoadCheckpoints, rows: list[Row]) -> LoadedRows | None:
+        It reads as None if the request must be answered statement by statement.
+        """
+        key, wanted, cached = request.key, request.wanted, request.cached
+        if self._load_sql is None:
+            self._load_sql = self.typed_sql(self.sql["load-checkpoints"], _LOAD_COLUMNS)
+        lanes, spans = [], []
+        if cached is not None:
+            lanes, spans = [NAMES, *cached.items.spans], [b"{[0,%d)}" % cached.names]
+            for low, high in cached.items.spans.values():
+                spans.append(b"{[%d,%d)}" % (low, high))
+        parameters = (
+            pack_int(self.number_of(key)),
+            key.tenant.encode("utf-8", "surrogatepass"),
+            key.kind.encode(),
+            key.id.encode("utf-8", "surrogatepass"),
+            ints(range(len(wanted))),
+            byteas([want.ns.encode("utf-8", "surrogatepass") for want in wanted]),
+            byteas([None if want.id is None else want.id.encode("utf-8", "surrogatepass") for want in wanted]),
+            booleans([want.items for want in wanted]),
+            ints(lanes),
+            array_of(TEXT, spans),
+            pack_int(cached.epoch if cached else 0),
+        )
+        return Statement(self._load_sql, parameters, partial(self._read_checkpoints, request))
+
+    def _read_checkpoints(self, request: LoadCheckpoints, rows: list[Row]) -> LoadedRows | Statement | None:
+        """Read the rows of a load in few steps; if that is not possible, find out which row is damaged."""
+        if not rows:
+            return LoadedRows(None)
+        try:
+            found = mixed_rows.read_checkpoints(rows, [want.items for want in request.wanted])
+        except Exception:  # noqa: BLE001 - whatever a damaged row raises: the careful reader says what is wrong
+            return parse_rows(request, lambda: self._read_carefully(request, rows))
+        if found.thread is None:
+            return LoadedRows(None)
+        pairs = zip(found.checkpoints, found.writes, strict=True)
+        loaded = LoadedRows(
+            checked_thread(found.thread, request.key),
+            tuple([CheckpointRows(row, tuple(writes)) for row, writes in pairs]),
+            found.items,
+        )
+        return self._load_listed(request, loaded, found.lists) if found.lists else loaded
+
+    def _read_carefully(self, request: LoadCheckpoints, rows: list[Row]) -> LoadedRows | None:
         by_kind = split_by_kind(self, rows)
         if by_kind.thread is None:
             return LoadedRows(None)
@@ -277,6 +330,39 @@ class PostgresDialect(SqlBackend):
         if any(want.items and _has_range_lists(rows, thread) for want, rows in zip(request.wanted, found, strict=True)):
             return None
         return LoadedRows(thread, found, by_kind.items)
+
+    def _load_listed(
+        self, request: LoadCheckpoints, loaded: LoadedRows, lists: Iterable[int]
+    ) -> LoadedRows | Statement | None:
+        """Return a load with the items that range lists name: complete if they are cached, else a statement for them.
+
+        None if a range list is damaged or missing: what is read statement by statement then raises the exact error.
+        """
+        thread = loaded.thread
+        assert thread is not None
+        cached = request.cached.items if request.cached and request.cached.epoch == thread.epoch else None
+        ranges: list[ItemRange] = []
+        try:
+            for n in lists:
+                at = ItemId(RANGE_LISTS, n)
+                listed = cached.range_lists.get(n) if cached is not None else None
+                ranges += listed or unpack_range_list(at, loaded.items[at], thread.family)
+        except (KeyError, Corrupt):
+            return None
+        missing = union(ranges)
+        if cached is not None:
+            missing = list(cached.lacking(missing))
+        if not missing:
+            return loaded
+        values = {"number": self.number_of(request.key), **commits.range_arrays(missing)}
+        sql, parameters = self.typed(self.sql["more-items"], values)
+        return Statement(sql, parameters, partial(self._read_listed, loaded))
+
+    def _read_listed(self, loaded: LoadedRows, rows: list[Row]) -> LoadedRows | None:
+        """Add more items to a load. None if the thread was pruned meanwhile: its items may be others now."""
+        assert loaded.thread is not None
+        more = mixed_rows.read_items(rows, loaded.thread.epoch)
+        return None if more is None else replace(loaded, items=loaded.items | more)
 
     def load_thread_rows(self, request: LoadThreadRows) -> Statement:
         """Return the load of all rows of a thread as one statement."""

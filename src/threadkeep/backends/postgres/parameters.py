@@ -15,9 +15,9 @@ from threadkeep.engine.memories.vectors import import_numpy
 
 UNKNOWN, BOOLEAN, BYTEA, BIGINT, TEXT, DOUBLE = 0, 16, 17, 20, 25, 701
 """Numbers of types in PostgreSQL. The server infers an unknown one."""
-BIGINTS, BYTEAS = 1016, 1001
+BOOLEANS, BYTEAS, TEXTS, BIGINTS = 1000, 1001, 1009, 1016
 """Arrays of these types."""
-_ARRAYS = {"bigint": BIGINTS, "integer": BIGINTS, "bytea": BYTEAS, "text": 1009, "boolean": 1000, "real": 1021}
+_ARRAYS = {"bigint": BIGINTS, "integer": BIGINTS, "bytea": BYTEAS, "text": TEXTS, "boolean": BOOLEANS, "real": 1021}
 _REAL = 700
 TYPES = frozenset({BOOLEAN, BYTEA, BIGINT, TEXT, DOUBLE, *_ARRAYS.values()})
 """All types of parameters in binary form."""
@@ -52,7 +52,7 @@ def array_type(kind: str) -> int:
     return _ARRAYS[kind]
 
 
-_ARRAYS_OF = {BIGINT: BIGINTS, BYTEA: BYTEAS, TEXT: _ARRAYS["text"]}
+_ARRAYS_OF = {BIGINT: BIGINTS, BYTEA: BYTEAS, TEXT: TEXTS}
 
 
 def array_type_of(type: int) -> int:
@@ -93,7 +93,8 @@ def _texts(values: Sequence[str | None]) -> bytes:
     return _HEADER(1, None in values, TEXT, len(values), 1) + b"".join(packed)
 
 
-def _booleans(values: Sequence[bool]) -> bytes:
+def booleans(values: Sequence[bool]) -> bytes:
+    """Return an array of BOOLEAN."""
     return _HEADER(1, 0, BOOLEAN, len(values), 1) + b"".join(_sized(b"\1" if value else b"\0") for value in values)
 
 
@@ -114,7 +115,7 @@ _PACKERS: dict[str, Callable[[Any], bytes]] = {
     "integer": ints,
     "bytea": byteas,
     "text": _texts,
-    "boolean": _booleans,
+    "boolean": booleans,
     "real": _reals,
 }
 
