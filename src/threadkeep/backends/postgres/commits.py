@@ -174,11 +174,11 @@ def _write_row(dialect: PostgresDialect, row: WriteRow) -> tuple[bytes | None, .
 
 
 def _pack_refs(refs: Iterable[ItemRange]) -> bytes:
-    """Return item ranges as the text of an array."""
+    """Return item ranges as numbers with commas; the same as `PostgresDialect.pack_refs`."""
     numbers: list[int] = []
     for each in refs:
         numbers += each
-    return b"{%s}" % str(numbers)[1:-1].encode()
+    return str(numbers)[1:-1].replace(" ", "").encode()
 
 
 # --- one batch

@@ -23,8 +23,8 @@ _THREAD, _CHECKPOINT, _WRITES, _ITEMS = range(4)
 
 # The columns of each kind, in the order of the blocks `thread-columns`, `checkpoint-columns` and `write-columns`.
 _thread_columns = itemgetter(1, 11, 18, 12, 2, 3, 13, 4, 5, 6, 7, 8, 14, 15, 9, 19, 20, 10, 16, 21, 17)
-_checkpoint_columns = itemgetter(11, 12, 13, 14, 9, 18, 10, 8, 7, 22, 15)
-_write_columns = itemgetter(11, 12, 13, 14, 15, 8, 18, 22, 16)
+_checkpoint_columns = itemgetter(11, 12, 13, 14, 9, 18, 10, 8, 7, 19, 15)
+_write_columns = itemgetter(11, 12, 13, 14, 15, 8, 18, 19, 16)
 _parse_json: Any = JSONDecoder().scan_once  # type: ignore[attr-defined]  # in C; `decode` makes three calls more
 _new: Any = tuple.__new__
 """Makes a NamedTuple of a tuple, without a Python call."""
@@ -114,7 +114,9 @@ def read_checkpoints(  # noqa: C901, PLR0912 - one loop without calls
                 is_uuid = len(packed) == 17 and packed[0] == 117  # b"u"
                 dashed = f"{text[2:10]}-{text[10:14]}-{text[14:18]}-{text[18:22]}-{text[22:]}"
                 ids[packed] = dashed if is_uuid else unpack_id(packed)
-        numbers, ranges = row[22], []
+        numbers, ranges = list(map(int, row[19].split(","))) if row[19] else [], []
+        if "-" in row[19]:
+            raise ValueError("an item range is negative")
         for k in range(0, len(numbers), 3):
             lane, start, length = numbers[k : k + 3]
             ranges.append(_new(ItemRange, (lane, start, length)))

@@ -9,8 +9,8 @@ grows is always one range, whatever else the thread stores in between. Three lan
 
 A stored item is `format byte, [group count], crc32, body`. The checksum is seeded with the id and with the family of
 the thread (see `records.ThreadRow`), so an item that is stored under another's id or in another thread is detected. In
-the format byte, bits 0-3 are the compression (0 none, 1 zstd, 2 zstd with the shipped dictionary no. 1), bit 4 means a
-group of several small elements, bit 7 is reserved for encrypted bodies.
+the format byte, bits 0-3 are the compression (0 none, 1 zstd, 2 and 3 zstd with the shipped dictionary no. 1 or 2), bit
+4 means a group of several small elements, bit 7 is reserved for encrypted bodies. Dictionary no. 1 is only read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ CHUNK = 512 * 1024
 PREFIX_LENGTH = 32
 """The number of bytes at the start of a stored item that `full_length` needs."""
 
-_RAW, _ZSTD, _ZSTD_DICTIONARY = 0, 1, 2
+_RAW, _ZSTD, _ZSTD_DICTIONARY = 0, 1, 3
+_DICTIONARIES = {2: "dictionary-1.zdict", _ZSTD_DICTIONARY: "dictionary-2.zdict"}
+"""The files of the dictionaries, by compression. Stored items need the exact bytes that they were written with."""
 _COMPRESSION, _GROUP = 0x0F, 0x10
 _LEVEL = 6  # the first level with Huffman tables of its own: hex and range lists are a third smaller than at level 5
 _WORTH_COMPRESSING = 128  # shorter data would become only 3 % smaller
@@ -118,8 +120,8 @@ class _Compression:
 def _compression(method: int) -> _Compression:
     if method == _ZSTD:
         return _Compression(None)
-    if method == _ZSTD_DICTIONARY:
-        return _Compression(files("threadkeep.engine.log").joinpath("dictionary.zdict").read_bytes())
+    if method in _DICTIONARIES:
+        return _Compression(files("threadkeep.engine.log").joinpath(_DICTIONARIES[method]).read_bytes())
     raise zstandard.ZstdError(f"unknown compression {method}")
 
 
