@@ -34,7 +34,7 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.health.requests import CleanFiles, CompactStorage, FilesState, IntegrityCheck, LoadStorageFacts
 from threadkeep.engine.memories.requests import CreateVectorIndex, GetMemories, WriteMemories
-from threadkeep.engine.requests import Batch, Commit, LoadCheckpoints, LoadThreadRows
+from threadkeep.engine.requests import Batch, Commit, DropThread, LoadCheckpoints, LoadThreadRows
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, try_execute
@@ -252,6 +252,10 @@ class PostgresServer:
             if not self._run(lambda cursor: cursor.run(statement), repeatable=False, checked=True):
                 raise Conflict
             return None
+        if isinstance(request, DropThread) and not self._options.by_thread:
+            drop = self._backend.drop_thread(request, self._synchronous_commit())
+            if self._run(lambda cursor: cursor.run(drop)):
+                return None
         if isinstance(request, WriteMemories):
             return self._write_memories(request)
         if isinstance(request, CreateVectorIndex):

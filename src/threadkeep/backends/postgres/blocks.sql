@@ -185,16 +185,31 @@ WITH items AS (DELETE FROM tk_items WHERE thread = :thread),
      runs AS (DELETE FROM tk_runs WHERE thread = :thread)
 DELETE FROM tk_threads WHERE thread = :thread;
 
+-- commit-drop: delete a thread and everything in it; returns whether it exists and whether it was deleted
+-- It is not deleted if a commit changed it since the statement began, whose rows the statement does not see.
+-- The planner does not know which thread a SELECT returns, so one plan is as good for every thread, and is kept.
+WITH seen AS MATERIALIZED (
+    SELECT t.thread, t.epoch, t.rev FROM tk_threads t WHERE {this-thread}
+), gone AS (
+    DELETE FROM tk_threads t USING seen WHERE {this-thread} AND t.epoch = seen.epoch AND t.rev = seen.rev
+    RETURNING :number AS thread
+), items AS (DELETE FROM tk_items WHERE thread = (SELECT thread FROM gone)),
+     checkpoints AS (DELETE FROM tk_checkpoints WHERE thread = (SELECT thread FROM gone)),
+     writes AS (DELETE FROM tk_writes WHERE thread = (SELECT thread FROM gone)),
+     tags AS (DELETE FROM tk_tags WHERE thread = (SELECT thread FROM gone)),
+     runs AS (DELETE FROM tk_runs WHERE thread = (SELECT thread FROM gone))
+SELECT EXISTS (SELECT 1 FROM gone) FROM seen {setting};
+
 -- load-checkpoints: a thread's row (what = 0), checkpoints (1), their writes (2) and items (3), in one snapshot
 -- Up to 256 items come in one row, with their numbers and lengths: one row per item would cost more than all the rest.
--- An array inside of a SELECT has no known length when the statement is planned. So a plan for all values costs as much
--- as one for these values, and the server keeps it: planning took four times as long as executing.
+-- The planner does not know what a SELECT of a parameter returns. So a plan for all values costs as much as one for these
+-- values, and the server keeps it: planning took four times as long as executing.
 -- OFFSET 0 keeps the planner from reading all rows of a thread to join them with a few.
 WITH thread AS MATERIALIZED (
     SELECT * FROM tk_threads t WHERE {this-thread}
 ), wanted AS MATERIALIZED (
     SELECT w.n, w.ns, w.items, coalesce(w.id, (
-        SELECT c.id FROM tk_checkpoints c WHERE c.thread = :number AND c.ns = w.ns AND c.hidden = 0
+        SELECT c.id FROM tk_checkpoints c WHERE c.thread = (SELECT :number) AND c.ns = w.ns AND c.hidden = 0
         ORDER BY c.id DESC LIMIT 1)) AS id
     FROM unnest(
         (SELECT :positions::bigint[]), (SELECT :spaces::bytea[]), (SELECT :ids::bytea[]),
@@ -203,12 +218,12 @@ WITH thread AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT f.n, f.items, c.*
     FROM wanted f CROSS JOIN LATERAL (
-        SELECT * FROM tk_checkpoints c WHERE c.thread = :number AND c.ns = f.ns AND c.id = f.id OFFSET 0
+        SELECT * FROM tk_checkpoints c WHERE c.thread = (SELECT :number) AND c.ns = f.ns AND c.id = f.id OFFSET 0
     ) c
 ), writes AS MATERIALIZED (
     SELECT f.n, f.items, w.*
     FROM wanted f CROSS JOIN LATERAL (
-        SELECT * FROM tk_writes w WHERE w.thread = :number AND w.ns = f.ns AND w.checkpoint = f.id OFFSET 0
+        SELECT * FROM tk_writes w WHERE w.thread = (SELECT :number) AND w.ns = f.ns AND w.checkpoint = f.id OFFSET 0
     ) w
 ), cached AS (
     SELECT h.lane, h.spans::int8multirange AS spans
@@ -241,11 +256,11 @@ SELECT 3, min(i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
        array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n), NULL
 FROM missing r CROSS JOIN LATERAL (
     SELECT * FROM tk_items i
-    WHERE i.thread = :number AND i.lane = r.lane AND i.n >= lower(r.span) AND i.n < upper(r.span) OFFSET 0
+    WHERE i.thread = (SELECT :number) AND i.lane = r.lane AND i.n >= lower(r.span) AND i.n < upper(r.span) OFFSET 0
 ) i
 GROUP BY i.lane, i.n >> 8;
 
--- more-items: ranges of items of a thread that was read before; and its epoch, without which they may be others
+-- load-more-items: ranges of items of a thread that was read before; and its epoch, without which they may be others
 SELECT t.epoch, NULL::integer, NULL::bytea, NULL::integer[] FROM tk_threads t WHERE t.thread = :number
 UNION ALL
 SELECT NULL, i.lane, string_agg(i.payload, '' ORDER BY i.n),
@@ -253,7 +268,7 @@ SELECT NULL, i.lane, string_agg(i.payload, '' ORDER BY i.n),
 FROM unnest((SELECT :lanes::bigint[]), (SELECT :starts::bigint[]), (SELECT :ends::bigint[])) AS r (lane, low, high)
 CROSS JOIN LATERAL (
     SELECT * FROM tk_items i
-    WHERE i.thread = :number AND i.lane = r.lane AND i.n >= r.low AND i.n < r.high OFFSET 0
+    WHERE i.thread = (SELECT :number) AND i.lane = r.lane AND i.n >= r.low AND i.n < r.high OFFSET 0
 ) i
 GROUP BY i.lane, i.n >> 8;
 

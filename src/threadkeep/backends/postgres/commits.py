@@ -254,12 +254,13 @@ def assemble_small(dialect: PostgresDialect, form: Form, *, synchronous: str | N
         sql["commit-small"]
         .replace("{change}", sql["commit-one-new" if form.is_new else "commit-one-existing"])
         .replace("{parts}", "".join(f", {part}" for part in parts))
-        .replace("{setting}", _setting(sql, synchronous))
+        .replace("{setting}", setting(sql, synchronous))
     )
     return dialect.typed_sql(text, columns)
 
 
-def _setting(sql: Mapping[str, str], synchronous: str | None) -> str:
+def setting(sql: Mapping[str, str], synchronous: str | None) -> str:
+    """Return the end of a statement that sets synchronous_commit for its transaction; empty if that is right."""
     if synchronous is None:
         return ""
     assert synchronous.isalpha()
@@ -340,7 +341,7 @@ def assemble_group(dialect: PostgresDialect, parts: Parts, *, synchronous: str |
         .replace("{threads}", ", ".join(sql[f"commit-{part}"] for part in threads))
         .replace("{committed}", " UNION ALL ".join(selects))
         .replace("{parts}", "".join(f", {block}" for block in blocks))
-        .replace("{setting}", _setting(sql, synchronous))
+        .replace("{setting}", setting(sql, synchronous))
     )
     columns: list[tuple[str, int]] = []
     for part in parts:

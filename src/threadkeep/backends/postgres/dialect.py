@@ -49,6 +49,7 @@ from threadkeep.engine.requests import (
     Batch,
     CheckpointRows,
     Commit,
+    DropThread,
     LoadCheckpoints,
     LoadedRows,
     LoadThreadRows,
@@ -356,7 +357,7 @@ class PostgresDialect(SqlBackend):
         if not missing:
             return loaded
         values = {"number": self.number_of(request.key), **commits.range_arrays(missing)}
-        sql, parameters = self.typed(self.sql["more-items"], values)
+        sql, parameters = self.typed(self.sql["load-more-items"], values)
         return Statement(sql, parameters, partial(self._read_listed, loaded))
 
     def _read_listed(self, loaded: LoadedRows, rows: list[Row]) -> LoadedRows | None:
@@ -413,6 +414,12 @@ class PostgresDialect(SqlBackend):
             sql = commits.assemble_group(self, parts, synchronous=synchronous)
             self._group_commits[parts, synchronous] = sql
         return Statement(sql, parameters, _first_columns)
+
+    def drop_thread(self, request: DropThread, synchronous: str | None = None) -> Statement:
+        """Return a deletion as one statement. It reads as False if a commit changed the thread meanwhile."""
+        drop = self.sql["commit-drop"].replace("{setting}", commits.setting(self.sql, synchronous))
+        sql, parameters = self.typed(drop, self.key_values(request.key))
+        return Statement(sql, parameters, lambda rows: not rows or rows[0][0])
 
     def write_memories(self, request: WriteMemories, synchronous: str | None = None) -> list[tuple[str, Values]]:
         """Return two statements for one transaction: memories, which returns the number deleted, and vectors."""

@@ -189,7 +189,7 @@ def _read_thread(row: Row) -> ThreadRow:
 
 
 def read_items(rows: Iterable[Row], epoch: int) -> dict[ItemId, bytes] | None:
-    """Read the rows of `more-items`. None if the thread does not have this epoch any more."""
+    """Read the rows of `load-more-items`. None if the thread does not have this epoch any more."""
     items: dict[ItemId, bytes] = {}
     is_same = False
     for found, lane, payload, lengths in rows:
