@@ -61,10 +61,15 @@ def ranges_of(found: CheckpointRows, nexts: Sequence[int]) -> list[ItemRange]:
 
     A damaged row may name billions of items. It is refused when its checksum is compared, which a backend does not do.
     """
-    refs = found.row.refs if found.row else ()
-    if found.writes:
-        refs = (*refs, *(ref for row in found.writes for ref in row.refs))
-    return [ref for ref in refs if 0 <= ref[0] < len(nexts) and ref[1] >= 0 and 0 <= ref[2] <= nexts[ref[0]] - ref[1]]
+    ranges: list[ItemRange] = []
+    lanes = len(nexts)
+    for row in (found.row, *found.writes):
+        if row is not None:
+            for ref in row.refs:
+                lane, start, length = ref
+                if 0 <= lane < lanes and start >= 0 and 0 <= length <= nexts[lane] - start:
+                    ranges.append(ref)
+    return ranges
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ _CACHE_KB = 8192
 (4 MB) takes twice as long, because it reads all their pages again."""
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
 _Stamp: TypeAlias = tuple[int, ...]
+_WITHOUT_TRANSACTION = (LoadStorageFacts, IntegrityCheck)
+"""Reads that run statements which SQLite allows only outside of a transaction."""
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -148,23 +150,42 @@ class SqliteFile:
 
     def read(self, request: Request[Any]) -> Any:
         """Execute a request in a read transaction of its own."""
-        reader = self._begin_read()
+        with self._lock:
+            if self._paused or self._closed:
+                self._wait_until_open()
+            self._active += 1
+            reader = self._readers.pop() if self._readers else None
         try:
+            if reader is not None and reader.stamp is not None and reader.stamp != _stamp(self._path):
+                reader.connection.close()
+                reader = None
             if reader is None:
                 reader = self._new_reader()
+            if not request.access.one_statement and type(request) not in _WITHOUT_TRANSACTION:
+                return self._read_in_transaction(reader, request)
             if isinstance(request, MeasureStorage):
                 return sqlite_health.storage_size(reader.connection, self._path)
-            if request.access.one_statement:
-                return self._backend.answer(reader, request)
             if isinstance(request, LoadStorageFacts):
                 return sqlite_health.facts(reader.connection, self._path, self._durability)
             if isinstance(request, IntegrityCheck):
                 return self._integrity_problems(reader, request)
-            return _in_transaction(reader.connection, "BEGIN", partial(self._backend.answer, reader, request))
+            return self._backend.answer(reader, request)
         except apsw.Error as error:
             raise self._translate(error) from error
         finally:
             self._end(reader)
+
+    def _read_in_transaction(self, reader: _SqliteCursor, request: Request[Any]) -> Any:
+        connection = reader.connection
+        connection.execute("BEGIN")
+        try:
+            reply = self._backend.answer(reader, request)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return reply
 
     def _integrity_problems(self, reader: _SqliteCursor, request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:
         find_orphans = partial(self._backend.answer, reader, request)
@@ -252,22 +273,17 @@ class SqliteFile:
         finally:
             self._end()
 
-    def _begin_read(self) -> _SqliteCursor | None:
-        """Count a read as active and take an idle reader, if there is one. The lock is taken once for both."""
-        with self._lock:
-            self._enter()
-            reader = self._readers.pop() if self._readers else None
-        if reader is not None and reader.stamp is not None and reader.stamp != _stamp(self._path):
-            reader.connection.close()
-            return None
-        return reader
-
     def _enter(self) -> None:
+        if self._paused or self._closed:
+            self._wait_until_open()
+        self._active += 1
+
+    def _wait_until_open(self) -> None:
+        """Wait until a fork is over, under the lock. Closed if it is closed."""
         if self._paused:
             self._changed.wait_for(lambda: not self._paused)
         if self._closed:
             raise Closed
-        self._active += 1
 
     def _end(self, reader: _SqliteCursor | None = None) -> None:
         """Count a request as done. Keep its reader for the next one, unless there are enough."""

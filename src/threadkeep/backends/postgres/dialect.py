@@ -262,10 +262,12 @@ class PostgresDialect(SqlBackend):
         listed = list(ranges)
         return int(db.rows("item-bytes", thread=number, **commits.range_arrays(listed))[0][0]) if listed else 0
 
-    def fetch_writes(self, db: SqlContext, number: int, ns: bytes, ids: Sequence[bytes]) -> Iterator[Row]:
-        """Yield the writes of some checkpoints, in one statement."""
-        if ids:
-            yield from db.rows("writes", thread=number, ns=ns, ids=list(ids))
+    def fetch_writes(
+        self, db: SqlContext, number: int, ns: bytes, ids: Sequence[bytes], *, adjacent: bool = False
+    ) -> Iterable[Row]:
+        """Return the writes of some checkpoints, in one statement."""
+        del adjacent  # the same statement for both
+        return db.rows("writes", thread=number, ns=ns, ids=list(ids)) if ids else ()
 
     def fetch_memories(self, db: SqlContext, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Return memories by number, in one statement."""

@@ -29,6 +29,10 @@ SELECT {checkpoint-columns} FROM tk_checkpoints c WHERE c.thread = :thread ORDER
 -- writes: the writes of one checkpoint
 SELECT {write-columns} FROM tk_writes w WHERE w.thread = :thread AND w.ns = :ns AND w.checkpoint = :id;
 
+-- writes-between: the writes of all checkpoints of a namespace between two ids
+SELECT {write-columns} FROM tk_writes w
+WHERE w.thread = :thread AND w.ns = :ns AND w.checkpoint >= :low AND w.checkpoint <= :high;
+
 -- all-writes: all writes of a thread
 SELECT {write-columns} FROM tk_writes w WHERE w.thread = :thread ORDER BY w.ns, w.checkpoint, w.task;
 

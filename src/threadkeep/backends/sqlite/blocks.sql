@@ -27,6 +27,10 @@ SELECT * FROM tk_schema;
 -- set-version: store the schema version after a migration
 UPDATE tk_schema SET version = :version;
 
+-- latest-row: the greatest visible checkpoint in a namespace
+SELECT {checkpoint-columns} FROM tk_checkpoints c
+WHERE c.thread = :thread AND c.ns = :ns AND c.hidden = 0 ORDER BY c.id DESC LIMIT 1;
+
 -- schema-1: the tables of threads, in an empty database
 CREATE TABLE tk_threads (
     thread INTEGER PRIMARY KEY,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from threadkeep.backends.sql.backend import SqlBackend
+from threadkeep.backends.sql.backend import SqlBackend, SqlContext
 from threadkeep.backends.sql.filters import name_parameters
+from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sqlite import filters
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
@@ -29,6 +30,12 @@ class SqliteDialect(SqlBackend):
     def unpack_refs(self, stored: bytes) -> tuple[ItemRange, ...]:
         """Read item ranges from varints."""
         return itemlog.unpack_ranges(stored)
+
+    def fetch_checkpoint(self, db: SqlContext, number: int, ns: bytes, id: bytes | None) -> Row | None:
+        """Return a checkpoint in one statement, also the latest: the table is its own index."""
+        values = {"thread": number, "ns": ns, "id": id}
+        rows = db.cursor.rows(self.sql["checkpoint" if id is not None else "latest-row"], values)
+        return rows[0] if rows else None
 
     def prefilter(self, filter: FilterNode) -> tuple[str, dict[str, Any]]:
         """Use SQLite's JSON functions on the stored text."""

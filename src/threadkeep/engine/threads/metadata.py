@@ -87,7 +87,16 @@ def join(parts: SplitMetadata) -> dict[str, Any]:
 
 def of_row(row: CheckpointRow | ThreadRow, labels: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata of a checkpoint row, or of the newest checkpoint that a thread row describes."""
-    return join(SplitMetadata(row.source, row.step, row.run, labels, own))
+    found: dict[str, Any] = {}
+    if row.source is not None:
+        found["source"] = row.source
+    if row.step is not None:
+        found["step"] = row.step
+    if row.run is not None:
+        found["run_id"] = row.run
+    found.update(own)
+    found.update(labels)
+    return found
 
 
 def root_checkpoint(own: Mapping[str, Any]) -> str | None:
