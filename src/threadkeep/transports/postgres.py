@@ -34,7 +34,16 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.health.requests import CleanFiles, CompactStorage, FilesState, IntegrityCheck, LoadStorageFacts
 from threadkeep.engine.memories.requests import CreateVectorIndex, GetMemories, WriteMemories
-from threadkeep.engine.requests import Batch, Commit, DropThread, LoadCheckpoints, LoadThreadRows
+from threadkeep.engine.requests import (
+    Batch,
+    Commit,
+    DropThread,
+    LoadCheckpoints,
+    LoadedRows,
+    LoadSeveral,
+    LoadThreadRows,
+    ScanCheckpoints,
+)
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, try_execute
@@ -205,16 +214,30 @@ class PostgresServer:
                 loaded = cursor.run(loaded)
             if loaded is not None:
                 return loaded
+        if isinstance(request, LoadSeveral):
+            return self._load_several(cursor, request)
         if isinstance(request, LoadStorageFacts):
             return postgres_health.facts(cursor, self._backend, self._own_facts(), synchronous=self._synchronous)
         if isinstance(request, LoadThreadRows) and not self._options.by_thread:
             return cursor.run(self._backend.load_thread_rows(request))
+        if isinstance(request, ScanCheckpoints) and not self._options.by_thread:
+            return cursor.run(self._backend.scan_checkpoints(request))
         if request.access.one_statement:
             return self._backend.answer(cursor, request)
         value = cursor.transaction(BEGIN_READ, lambda: self._backend.answer(cursor, request))
         if isinstance(request, IntegrityCheck):
             return (*postgres_health.invalid_indexes(cursor, self._backend), *value)
         return value
+
+    def _load_several(self, cursor: PostgresCursor, request: LoadSeveral) -> tuple[LoadedRows, ...]:
+        """Load several threads in one statement. Each whose rows are not enough is loaded by itself."""
+        if self._options.by_thread:
+            return tuple(self._answer(cursor, load) for load in request.loads)
+        replies = cursor.run(self._backend.load_several(request))
+        return tuple(
+            reply if isinstance(reply, LoadedRows) else self._answer(cursor, load)
+            for load, reply in zip(request.loads, replies, strict=True)
+        )
 
     def _own_facts(self) -> dict[str, Any]:
         options = self._options

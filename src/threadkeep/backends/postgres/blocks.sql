@@ -174,6 +174,20 @@ SELECT coalesce(sum(length(i.payload)), 0)
 FROM unnest(:lanes::integer[], :starts::integer[], :ends::integer[]) AS r (lane, lo, hi)
 JOIN tk_items i ON i.thread = :thread AND i.lane = r.lane AND i.n >= r.lo AND i.n < r.hi;
 
+-- load-scan: the same as scan-checkpoints; labels are looked up only for the checkpoints that are returned
+SELECT c.tenant, c.kind, c.thread_id, {checkpoint-columns}, l.payload, c.family
+FROM (
+    SELECT t.tenant, t.kind, t.id AS thread_id, t.family, c.thread, {checkpoint-columns}
+    FROM tk_threads t
+    JOIN tk_checkpoints c ON c.thread = t.thread
+    WHERE {conditions}
+    ORDER BY c.id DESC, t.id, c.ns LIMIT :limit
+) c
+LEFT JOIN LATERAL (
+    SELECT l.payload FROM tk_items l WHERE l.thread = c.thread AND l.lane = 2 AND l.n = c.labels OFFSET 0
+) l ON true
+ORDER BY c.id DESC, c.thread_id, c.ns;
+
 -- writes: the writes of some checkpoints
 SELECT {write-columns} FROM tk_writes w WHERE w.thread = :thread AND w.ns = :ns AND w.checkpoint = ANY (:ids::bytea[]);
 
@@ -259,6 +273,73 @@ FROM missing r CROSS JOIN LATERAL (
     WHERE i.thread = (SELECT :number) AND i.lane = r.lane AND i.n >= lower(r.span) AND i.n < upper(r.span) OFFSET 0
 ) i
 GROUP BY i.lane, i.n >> 8;
+
+-- load-several: the rows of `load-checkpoints` for several threads; an item's row has its thread instead of a number
+WITH thread AS MATERIALIZED (
+    SELECT t.*, k.cached_epoch
+    FROM unnest(
+        (SELECT :numbers::bigint[]), (SELECT :tenants::bytea[]), (SELECT :kinds::text[]),
+        (SELECT :thread_ids::bytea[]), (SELECT :cached_epochs::bigint[])
+    ) AS k (thread, tenant, kind, id, cached_epoch)
+    CROSS JOIN LATERAL (
+        SELECT * FROM tk_threads t
+        WHERE t.thread = k.thread AND t.tenant = k.tenant AND t.kind = k.kind AND t.id = k.id OFFSET 0
+    ) t
+), wanted AS MATERIALIZED (
+    SELECT w.n, w.thread, w.ns, w.items, coalesce(w.id, (
+        SELECT c.id FROM tk_checkpoints c WHERE c.thread = w.thread AND c.ns = w.ns AND c.hidden = 0
+        ORDER BY c.id DESC LIMIT 1)) AS id
+    FROM unnest(
+        (SELECT :positions::bigint[]), (SELECT :owners::bigint[]), (SELECT :spaces::bytea[]), (SELECT :ids::bytea[]),
+        (SELECT :with_items::boolean[])
+    ) AS w (n, thread, ns, id, items)
+), found AS MATERIALIZED (
+    SELECT f.n, f.items, c.*
+    FROM wanted f CROSS JOIN LATERAL (
+        SELECT * FROM tk_checkpoints c WHERE c.thread = f.thread AND c.ns = f.ns AND c.id = f.id OFFSET 0
+    ) c
+), writes AS MATERIALIZED (
+    SELECT f.n, f.items, w.*
+    FROM wanted f CROSS JOIN LATERAL (
+        SELECT * FROM tk_writes w WHERE w.thread = f.thread AND w.ns = f.ns AND w.checkpoint = f.id OFFSET 0
+    ) w
+), cached AS (
+    SELECT h.thread, h.lane, h.spans::int8multirange AS spans
+    FROM unnest(
+        (SELECT :cached_numbers::bigint[]), (SELECT :cached_lanes::bigint[]), (SELECT :cached_spans::text[])
+    ) AS h (thread, lane, spans)
+    JOIN thread t ON t.thread = h.thread AND t.epoch = t.cached_epoch
+), needed AS (
+    SELECT r.thread, r.refs[k] AS lane, int8range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
+    FROM (SELECT thread, items, {refs-array refs} AS refs FROM found
+          UNION ALL SELECT thread, items, {refs-array refs} FROM writes) r
+    CROSS JOIN generate_series(1, cardinality(r.refs), 3) AS k
+    WHERE r.items OR r.refs[k] IN (1, 2)
+    UNION ALL SELECT thread, 2, int8range(labels, labels::bigint + 1) FROM found
+    UNION ALL SELECT thread, 0, int8range(0, 2147483648) FROM thread
+), missing AS MATERIALIZED (
+    SELECT r.thread, r.lane, unnest(r.spans - coalesce(h.spans, '{}')) AS span
+    FROM (SELECT thread, lane, range_agg(span) AS spans FROM needed GROUP BY thread, lane) r
+    LEFT JOIN cached h ON h.thread = r.thread AND h.lane = r.lane
+)
+{load-thread}
+UNION ALL
+SELECT 1, n, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
+       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL
+FROM found
+UNION ALL
+SELECT 2, n, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
+       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL
+FROM writes
+UNION ALL
+SELECT 3, r.thread, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
+       string_agg(i.payload, '' ORDER BY i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n), NULL
+FROM missing r CROSS JOIN LATERAL (
+    SELECT * FROM tk_items i
+    WHERE i.thread = r.thread AND i.lane = r.lane AND i.n >= lower(r.span) AND i.n < upper(r.span) OFFSET 0
+) i
+GROUP BY r.thread, i.lane, i.n >> 8;
 
 -- load-more-items: ranges of items of a thread that was read before; and its epoch, without which they may be others
 SELECT t.epoch, NULL::integer, NULL::bytea, NULL::integer[] FROM tk_threads t WHERE t.thread = :number

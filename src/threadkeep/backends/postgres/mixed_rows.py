@@ -83,11 +83,12 @@ class FlatRows(NamedTuple):
 
 
 def read_checkpoints(  # noqa: C901, PLR0912 - one loop without calls
-    rows: Iterable[Row], with_items: Sequence[bool]
+    rows: Iterable[Row], with_items: Sequence[bool], first: int = 0
 ) -> FlatRows:
     """Read the rows of `load-checkpoints`. Any exception if one is not as we write it: then `split_by_kind` says why.
 
-    No Python call for a checkpoint, a task's writes or an item; one for an id that is not a UUID.
+    `first` is the position of the first wanted checkpoint. No Python call for a checkpoint, a task's writes or an item;
+    one for an id that is not a UUID.
     """
     thread: ThreadRow | None = None
     checkpoints: list[CheckpointRow | None] = [None] * len(with_items)
@@ -96,7 +97,7 @@ def read_checkpoints(  # noqa: C901, PLR0912 - one loop without calls
     lists: set[int] = set()
     ids: dict[bytes, str | None] = {b"": None}
     for row in rows:
-        kind, n = row[0], row[1]
+        kind, n = row[0], row[1] - first
         if kind == _ITEMS:
             lane, lengths, payload, at = row[10], row[22], row[11], 0
             count = len(lengths) // 2
@@ -150,6 +151,14 @@ def read_checkpoints(  # noqa: C901, PLR0912 - one loop without calls
 
 _MOST_LISTS = 1000
 """No value has as many range lists; a damaged row may name billions."""
+
+
+def split_by_thread(rows: Iterable[Row], numbers: Iterable[int], owners: Sequence[int]) -> dict[int, list[Row]]:
+    """Return the rows of `load-several` by the number of their thread. `owners` has that of each wanted checkpoint."""
+    split: dict[int, list[Row]] = {number: [] for number in numbers}
+    for row in rows:
+        split[owners[row[1]] if row[0] in (_CHECKPOINT, _WRITES) else row[1]].append(row)
+    return split
 
 
 def _read_thread(row: Row) -> ThreadRow:
