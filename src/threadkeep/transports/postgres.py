@@ -38,11 +38,8 @@ from threadkeep.engine.requests import (
     Batch,
     Commit,
     DropThread,
-    LoadCheckpoints,
     LoadedRows,
     LoadSeveral,
-    LoadThreadRows,
-    ScanCheckpoints,
 )
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
@@ -208,20 +205,17 @@ class PostgresServer:
     # --- reads
 
     def _answer(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
-        if isinstance(request, LoadCheckpoints) and not self._options.by_thread:
-            loaded = cursor.run(self._backend.load_checkpoints(request))
-            if isinstance(loaded, Statement):
-                loaded = cursor.run(loaded)
-            if loaded is not None:
-                return loaded
+        statement = None if self._options.by_thread else self._backend.one_statement(request)
+        if statement is not None:
+            reply = cursor.run(statement)
+            while isinstance(reply, Statement):
+                reply = cursor.run(reply)
+            if reply is not None:
+                return reply
         if isinstance(request, LoadSeveral):
             return self._load_several(cursor, request)
         if isinstance(request, LoadStorageFacts):
             return postgres_health.facts(cursor, self._backend, self._own_facts(), synchronous=self._synchronous)
-        if isinstance(request, LoadThreadRows) and not self._options.by_thread:
-            return cursor.run(self._backend.load_thread_rows(request))
-        if isinstance(request, ScanCheckpoints) and not self._options.by_thread:
-            return cursor.run(self._backend.scan_checkpoints(request))
         if request.access.one_statement:
             return self._backend.answer(cursor, request)
         value = cursor.transaction(BEGIN_READ, lambda: self._backend.answer(cursor, request))

@@ -215,7 +215,6 @@ WITH seen AS MATERIALIZED (
 SELECT EXISTS (SELECT 1 FROM gone) FROM seen {setting};
 
 -- load-checkpoints: a thread's row (what = 0), checkpoints (1), their writes (2) and items (3), in one snapshot
--- Up to 256 items come in one row, with their numbers and lengths: one row per item would cost more than all the rest.
 -- The planner does not know what a SELECT of a parameter returns. So a plan for all values costs as much as one for these
 -- values, and the server keeps it: planning took four times as long as executing.
 -- OFFSET 0 keeps the planner from reading all rows of a thread to join them with a few.
@@ -240,41 +239,14 @@ WITH thread AS MATERIALIZED (
         SELECT * FROM tk_writes w WHERE w.thread = (SELECT :number) AND w.ns = f.ns AND w.checkpoint = f.id OFFSET 0
     ) w
 ), cached AS (
-    SELECT h.lane, h.spans::int8multirange AS spans
+    SELECT t.thread, h.lane, h.spans::int8multirange AS spans
     FROM unnest((SELECT :cached_lanes::bigint[]), (SELECT :cached_spans::text[])) AS h (lane, spans)
     JOIN thread t ON t.epoch = :cached_epoch
-), needed AS (
-    SELECT r.refs[k] AS lane, int8range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
-    FROM (SELECT items, {refs-array refs} AS refs FROM found
-          UNION ALL SELECT items, {refs-array refs} FROM writes) r
-    CROSS JOIN generate_series(1, cardinality(r.refs), 3) AS k
-    WHERE r.items OR r.refs[k] IN (1, 2)
-    UNION ALL SELECT 2, int8range(labels, labels::bigint + 1) FROM found
-    UNION ALL SELECT 0, int8range(0, 2147483648)
-), missing AS MATERIALIZED (
-    SELECT r.lane, unnest(r.spans - coalesce(h.spans, '{}')) AS span
-    FROM (SELECT lane, range_agg(span) AS spans FROM needed GROUP BY lane) r LEFT JOIN cached h ON h.lane = r.lane
-)
+), {load-missing}
 {load-thread}
-UNION ALL
-SELECT 1, n, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
-       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL
-FROM found
-UNION ALL
-SELECT 2, n, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
-       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL
-FROM writes
-UNION ALL
-SELECT 3, min(i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
-       string_agg(i.payload, '' ORDER BY i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n), NULL
-FROM missing r CROSS JOIN LATERAL (
-    SELECT * FROM tk_items i
-    WHERE i.thread = (SELECT :number) AND i.lane = r.lane AND i.n >= lower(r.span) AND i.n < upper(r.span) OFFSET 0
-) i
-GROUP BY i.lane, i.n >> 8;
+{load-rows};
 
--- load-several: the rows of `load-checkpoints` for several threads; an item's row has its thread instead of a number
+-- load-several: the rows of `load-checkpoints` for several threads
 WITH thread AS MATERIALIZED (
     SELECT t.*, k.cached_epoch
     FROM unnest(
@@ -309,7 +281,45 @@ WITH thread AS MATERIALIZED (
         (SELECT :cached_numbers::bigint[]), (SELECT :cached_lanes::bigint[]), (SELECT :cached_spans::text[])
     ) AS h (thread, lane, spans)
     JOIN thread t ON t.thread = h.thread AND t.epoch = t.cached_epoch
-), needed AS (
+), {load-missing}
+{load-thread}
+{load-rows};
+
+-- load-ancestors: a thread's row, checkpoints of a namespace in descending order, starting at an id, and their writes
+WITH thread AS MATERIALIZED (
+    SELECT * FROM tk_threads t WHERE {this-thread}
+), found AS MATERIALIZED (
+    SELECT row_number() OVER (ORDER BY c.id DESC) - 1 AS n, false AS items, c.*
+    FROM tk_checkpoints c
+    WHERE c.thread = (SELECT :number) AND c.ns = (SELECT :ns) AND c.id <= (SELECT :id)
+    ORDER BY c.id DESC LIMIT (SELECT :limit)
+), writes AS MATERIALIZED (
+    SELECT f.n, f.items, w.*
+    FROM found f CROSS JOIN LATERAL (
+        SELECT * FROM tk_writes w WHERE w.thread = (SELECT :number) AND w.ns = f.ns AND w.checkpoint = f.id OFFSET 0
+    ) w
+), cached AS (
+    SELECT 0::bigint AS thread, 0::bigint AS lane, '{}'::int8multirange AS spans WHERE false
+), {load-missing}
+{load-thread}
+{load-rows};
+
+-- load-items: a thread's row and ranges of its items
+WITH thread AS MATERIALIZED (
+    SELECT * FROM tk_threads t WHERE {this-thread}
+), missing AS MATERIALIZED (
+    SELECT t.thread, r.lane, int8range(r.low, r.high) AS span
+    FROM thread t CROSS JOIN unnest(
+        (SELECT :lanes::bigint[]), (SELECT :starts::bigint[]), (SELECT :ends::bigint[])
+    ) AS r (lane, low, high)
+    WHERE r.low < r.high
+)
+{load-thread}
+UNION ALL
+{load-item-rows};
+
+-- load-missing: which items `found` and `writes` refer to and `cached` does not have
+needed AS (
     SELECT r.thread, r.refs[k] AS lane, int8range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
     FROM (SELECT thread, items, {refs-array refs} AS refs FROM found
           UNION ALL SELECT thread, items, {refs-array refs} FROM writes) r
@@ -322,7 +332,8 @@ WITH thread AS MATERIALIZED (
     FROM (SELECT thread, lane, range_agg(span) AS spans FROM needed GROUP BY thread, lane) r
     LEFT JOIN cached h ON h.thread = r.thread AND h.lane = r.lane
 )
-{load-thread}
+
+-- load-rows: the rows of `found` and `writes`, and the items that are missing
 UNION ALL
 SELECT 1, n, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
        ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL
@@ -332,6 +343,10 @@ SELECT 2, n, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
        ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL
 FROM writes
 UNION ALL
+{load-item-rows}
+
+-- load-item-rows: the items of `missing`
+-- Up to 256 items come in one row, with their numbers and lengths: one row per item would cost more than all the rest.
 SELECT 3, r.thread, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
        string_agg(i.payload, '' ORDER BY i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n), NULL
@@ -339,19 +354,7 @@ FROM missing r CROSS JOIN LATERAL (
     SELECT * FROM tk_items i
     WHERE i.thread = r.thread AND i.lane = r.lane AND i.n >= lower(r.span) AND i.n < upper(r.span) OFFSET 0
 ) i
-GROUP BY r.thread, i.lane, i.n >> 8;
-
--- load-more-items: ranges of items of a thread that was read before; and its epoch, without which they may be others
-SELECT t.epoch, NULL::integer, NULL::bytea, NULL::integer[] FROM tk_threads t WHERE t.thread = :number
-UNION ALL
-SELECT NULL, i.lane, string_agg(i.payload, '' ORDER BY i.n),
-       array_agg(i.n ORDER BY i.n) || array_agg(length(i.payload) ORDER BY i.n)
-FROM unnest((SELECT :lanes::bigint[]), (SELECT :starts::bigint[]), (SELECT :ends::bigint[])) AS r (lane, low, high)
-CROSS JOIN LATERAL (
-    SELECT * FROM tk_items i
-    WHERE i.thread = (SELECT :number) AND i.lane = r.lane AND i.n >= r.low AND i.n < r.high OFFSET 0
-) i
-GROUP BY i.lane, i.n >> 8;
+GROUP BY r.thread, i.lane, i.n >> 8
 
 -- load-thread-rows: a thread's row (what = 0), all its checkpoints (1) and writes (2), in one snapshot
 -- Also the items of the engine's lanes: names, range lists, labels and shapes (3); and the ranges of all its items (4).

@@ -51,8 +51,10 @@ from threadkeep.engine.requests import (
     CheckpointRows,
     Commit,
     DropThread,
+    LoadAncestors,
     LoadCheckpoints,
     LoadedRows,
+    LoadItems,
     LoadSeveral,
     LoadThreadRows,
     MeasureStorage,
@@ -75,6 +77,8 @@ _LOAD_COLUMNS = (
     ("cached_spans", TEXTS), ("cached_epoch", BIGINT),
 )  # fmt: skip
 """The parameters of `load-checkpoints`."""
+_MANY_NAMES = 1 << 30
+"""More than a thread has."""
 _MAX_BYTES = 64 * 1024 * 1024
 """A larger batch is committed statement by statement, since one statement must not exceed a gigabyte."""
 _REMEMBERED = 4096
@@ -129,6 +133,13 @@ class PostgresDialect(SqlBackend):
         self._group_commits: dict[tuple[commits.Parts, str | None], TypedSql] = {}
         self._load_sql: TypedSql | None = None
         self._scans: dict[str, str] = {}
+        self._one_statement: dict[type[Request[Any]], Callable[[Any], Statement]] = {
+            LoadCheckpoints: self.load_checkpoints,
+            LoadItems: self.load_items,
+            LoadAncestors: self.load_ancestors,
+            LoadThreadRows: self.load_thread_rows,
+            ScanCheckpoints: self.scan_checkpoints,
+        }
         self.number_of = lru_cache(_REMEMBERED)(_thread_number)
         self.pack_id = lru_cache(_REMEMBERED)(pack_id)
 
@@ -280,6 +291,14 @@ class PostgresDialect(SqlBackend):
 
     # --- requests in one statement
 
+    def one_statement(self, request: Request[Any]) -> Statement | None:
+        """Return the statement that answers a read; None if there is none.
+
+        It reads as another statement if more is needed, and as None if the request needs a transaction after all.
+        """
+        make = self._one_statement.get(type(request))
+        return make(request) if make is not None else None
+
     def load_checkpoints(self, request: LoadCheckpoints) -> Statement:
         """Return a load as one statement. It reads as another one if range lists name items that are still missing.
 
@@ -406,15 +425,66 @@ class PostgresDialect(SqlBackend):
             missing = list(cached.lacking(missing))
         if not missing:
             return loaded
-        values = {"number": self.number_of(request.key), **commits.range_arrays(missing)}
-        sql, parameters = self.typed(self.sql["load-more-items"], values)
-        return Statement(sql, parameters, partial(self._read_listed, loaded))
+        return self._load_ranges(request.key, missing, partial(self._read_listed, loaded))
+
+    def _load_ranges(self, key: ThreadKey, ranges: Sequence[ItemRange], read: Callable[[list[Row]], Any]) -> Statement:
+        values = self.key_values(key) | commits.range_arrays(ranges)
+        return Statement(*self.typed(self.sql["load-items"], values), read)
 
     def _read_listed(self, loaded: LoadedRows, rows: list[Row]) -> LoadedRows | None:
         """Add more items to a load. None if the thread was pruned meanwhile: its items may be others now."""
+        found = split_by_kind(self, rows)
         assert loaded.thread is not None
-        more = mixed_rows.read_items(rows, loaded.thread.epoch)
-        return None if more is None else replace(loaded, items=loaded.items | more)
+        if found.thread is None or found.thread.epoch != loaded.thread.epoch:
+            return None
+        return replace(loaded, items=loaded.items | found.items)
+
+    def load_items(self, request: LoadItems) -> Statement:
+        """Return the load of items as one statement. It reads as another if the cached items are of another epoch."""
+        cached = request.cached
+        missing = union(request.ranges)
+        if cached is not None:
+            missing = list(cached.items.lacking(missing))
+        missing.append(ItemRange(NAMES, cached.names if cached else 0, _MANY_NAMES))
+
+        def read(rows: list[Row]) -> LoadedRows | Statement:
+            found = split_by_kind(self, rows)
+            if found.thread is None:
+                return LoadedRows(None)
+            thread = found.thread if request.unchecked else checked_thread(found.thread, request.key)
+            if cached is not None and cached.epoch != thread.epoch:
+                return self.load_items(replace(request, cached=None))
+            return LoadedRows(thread, (), found.items)
+
+        return self._load_ranges(request.key, missing, lambda rows: parse_rows(request, lambda: read(rows)))
+
+    def load_ancestors(self, request: LoadAncestors) -> Statement:
+        """Return the load of ancestors as one statement. It reads as None if there are others between them."""
+        values = self.key_values(request.key)
+        values |= {"ns": to_bytes(request.ns), "id": to_bytes(request.id), "limit": request.limit}
+        sql, parameters = self.typed(self.sql["load-ancestors"], values)
+
+        def read(rows: list[Row]) -> LoadedRows | None:
+            by_kind = split_by_kind(self, rows)
+            if by_kind.thread is None:
+                return LoadedRows(None)
+            nearby = {row.id: (n, row) for n, row in by_kind.checkpoints}
+            writes: dict[int, list[WriteRow]] = {n: [] for n, _ in by_kind.checkpoints}
+            for n, task in by_kind.writes:
+                writes[n].append(task)
+            found: dict[str, CheckpointRows] = {}
+            id: str | None = request.id
+            while id is not None and id not in found and len(found) < request.limit:
+                if id not in nearby:
+                    if len(nearby) >= request.limit or id > request.id:
+                        return None
+                    break
+                n, row = nearby[id]
+                found[id] = CheckpointRows(row, tuple(writes[n]))
+                id = row.parent
+            return LoadedRows(checked_thread(by_kind.thread, request.key), tuple(found.values()), by_kind.items)
+
+        return Statement(sql, parameters, lambda rows: parse_rows(request, lambda: read(rows)))
 
     def scan_checkpoints(self, request: ScanCheckpoints) -> Statement:
         """Return a scan as one statement that is planned once for all values: planning took ten times as long."""

@@ -195,15 +195,3 @@ def _read_thread(row: Row) -> ThreadRow:
     if len(thread) != len(ThreadRow._fields):
         raise ValueError("a thread's row has other columns")
     return thread
-
-
-def read_items(rows: Iterable[Row], epoch: int) -> dict[ItemId, bytes] | None:
-    """Read the rows of `load-more-items`. None if the thread does not have this epoch any more."""
-    items: dict[ItemId, bytes] = {}
-    is_same = False
-    for found, lane, payload, lengths in rows:
-        if lane is None:
-            is_same = found == epoch
-        else:
-            items.update(_split_items(lane, lengths, payload))
-    return items if is_same else None
