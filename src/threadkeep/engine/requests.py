@@ -6,7 +6,7 @@ if the row does not match its checksum or is that of another thread (`records.ch
 and in the requests of `verify`. If the storage cannot be reached, the request raises; it never returns an empty reply
 instead.
 
-    read     LoadCheckpoints, LoadItems, MeasureItems, LoadAncestors, LoadThreadRows,
+    read     LoadCheckpoints, LoadSeveral, LoadItems, MeasureItems, LoadAncestors, LoadThreadRows,
              ScanCheckpoints, ListThreads, FindThreadsOfRuns, MeasureStorage
     write    Commit, CopyThread, ForkThread, DropThread: each is atomic
     wait     Pause
@@ -97,6 +97,18 @@ class LoadCheckpoints(Request[LoadedRows]):
     key: ThreadKey
     wanted: tuple[CheckpointRef, ...]
     cached: CachedItems | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSeveral(Request[tuple[LoadedRows, ...]]):
+    """Load checkpoints of several threads: one reply for each of `loads`, in order.
+
+    Each thread is in one consistent state, but not all of them in the same. The threads must differ. Corrupt if one of
+    them is damaged.
+    """
+
+    access: ClassVar[Access] = READ
+    loads: tuple[LoadCheckpoints, ...]
 
 
 @dataclass(frozen=True, slots=True)

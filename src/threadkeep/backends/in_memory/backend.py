@@ -49,6 +49,7 @@ from threadkeep.engine.requests import (
     LoadCheckpoints,
     LoadedRows,
     LoadItems,
+    LoadSeveral,
     LoadThreadRows,
     MeasureItems,
     MeasureStorage,
@@ -86,6 +87,7 @@ class InMemoryBackend:
         self._threads: dict[ThreadKey, _Thread] = {}
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             LoadCheckpoints: self._load_checkpoints,
+            LoadSeveral: lambda request: tuple(map(self._load_checkpoints, request.loads)),
             LoadItems: self._load_items,
             MeasureItems: self._measure_items,
             LoadAncestors: self._load_ancestors,

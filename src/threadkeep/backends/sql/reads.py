@@ -17,6 +17,7 @@ from threadkeep.engine.requests import (
     LoadCheckpoints,
     LoadedRows,
     LoadItems,
+    LoadSeveral,
     LoadThreadRows,
     MeasureItems,
     ranges_of,
@@ -42,6 +43,10 @@ def _load_checkpoints(db: SqlContext, request: LoadCheckpoints) -> LoadedRows:
         if want.items:
             ranges += ranges_of(rows, row.nexts)
     return LoadedRows(row, tuple(found), _load_items_of(db, number, row, found, ranges, request.cached))
+
+
+def _load_several(db: SqlContext, request: LoadSeveral) -> tuple[LoadedRows, ...]:
+    return tuple(_load_checkpoints(db, each) for each in request.loads)
 
 
 def _load_checkpoint(db: SqlContext, number: int, ns: str, id: str | None) -> CheckpointRows:
@@ -190,6 +195,7 @@ def _fetch_missing(
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
     LoadCheckpoints: _load_checkpoints,
+    LoadSeveral: _load_several,
     LoadItems: _load_items,
     MeasureItems: _measure_items,
     LoadAncestors: _load_ancestors,

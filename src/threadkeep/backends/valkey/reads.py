@@ -30,6 +30,7 @@ from threadkeep.engine.requests import (
     LoadCheckpoints,
     LoadedRows,
     LoadItems,
+    LoadSeveral,
     LoadThreadRows,
     MeasureItems,
     ranges_of,
@@ -44,6 +45,7 @@ class ValkeyReads:
         self._prefix = prefix
         self.handlers: dict[type[Request[Any]], Callable[[CallExecutor, Any], Any]] = {
             LoadCheckpoints: self._load_checkpoints,
+            LoadSeveral: self._load_several,
             LoadItems: self._load_items,
             MeasureItems: self._measure_items,
             LoadAncestors: self._load_ancestors,
@@ -55,6 +57,9 @@ class ValkeyReads:
 
     def _load_checkpoints(self, executor: CallExecutor, request: LoadCheckpoints) -> LoadedRows:
         return self.load(executor, request.key, request.wanted, (), request.cached)
+
+    def _load_several(self, executor: CallExecutor, request: LoadSeveral) -> tuple[LoadedRows, ...]:
+        return tuple(self._load_checkpoints(executor, each) for each in request.loads)
 
     def _load_items(self, executor: CallExecutor, request: LoadItems) -> LoadedRows:
         return self.load(executor, request.key, (), request.ranges, request.cached, unchecked=request.unchecked)

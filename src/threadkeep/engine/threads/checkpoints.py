@@ -36,7 +36,7 @@ from threadkeep.engine.log.records import (
     unpack_checkpoint,
     unpack_writes,
 )
-from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadCheckpoints, LoadedRows
+from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadCheckpoints, LoadedRows, LoadSeveral
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.engine.threads.metadata import LARGE_METADATA
@@ -207,6 +207,32 @@ async def get_many(
     """Return several checkpoints of a thread, without those that do not exist. One round trip."""
     head, loaded = await load_checkpoints(heads, key, wanted, heads.get(key))
     return _decode_states(heads, codec, head, loaded)
+
+
+async def get_several(
+    heads: Heads, codec: Codec, wanted: Mapping[ThreadKey, Sequence[CheckpointRef]]
+) -> dict[ThreadKey, list[CheckpointState]]:
+    """Return checkpoints of several threads, without those that do not exist. One round trip.
+
+    A thread is left out if the heads were cleared meanwhile, or if it is damaged: load it with `get_many`. Corrupt if
+    a row of one of them cannot be read.
+    """
+    cached = {key: heads.get(key) for key in wanted}
+    loads = [
+        LoadCheckpoints(key, tuple(refs), head.cached_items() if (head := cached[key]) is not None else None)
+        for key, refs in wanted.items()
+    ]
+    found: dict[ThreadKey, list[CheckpointState]] = {}
+    for load, loaded in zip(loads, await LoadSeveral(tuple(loads)), strict=True):
+        head = cached[load.key]
+        if head is not None and not heads.is_current(head):
+            continue
+        try:
+            check_newest(load.key, load.wanted, loaded)
+            found[load.key] = _decode_states(heads, codec, heads.head_from(load.key, loaded, head), loaded)
+        except Corrupt:
+            continue
+    return found
 
 
 def _decode_states(heads: Heads, codec: Codec, head: Head, loaded: LoadedRows) -> list[CheckpointState]:

@@ -8,6 +8,7 @@ named.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,7 +17,7 @@ from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.records import check_checkpoint, unpack_labels, unpack_own_metadata
 from threadkeep.engine.requests import CheckpointRef, ScanCheckpoints, ScannedCheckpoint
 from threadkeep.engine.threads import metadata
-from threadkeep.engine.threads.checkpoints import CheckpointState, get_many
+from threadkeep.engine.threads.checkpoints import CheckpointState, get_many, get_several
 from threadkeep.engine.threads.heads import Heads
 from threadkeep.engine.threads.metadata import MetadataFilter
 from threadkeep.errors import Corrupt
@@ -76,7 +77,7 @@ def query(
 
 
 async def page(heads: Heads, codec: Codec, query: ListQuery) -> ListPage:
-    """Return the next checkpoints of a query. One round trip for the scan, and one for each thread that it finds.
+    """Return the next checkpoints of a query. One round trip for the scan, and one for what it finds.
 
     More if a checkpoint is damaged: the others are read without it.
     """
@@ -150,11 +151,19 @@ def _message(at: _CheckpointAt, reason: str) -> str:
 async def _load_states(
     heads: Heads, codec: Codec, chosen: Sequence[ScannedCheckpoint], damaged: dict[_CheckpointAt, str]
 ) -> list[CheckpointState]:
+    """Load what a scan chose, in one round trip; thread by thread if something is damaged."""
     by_thread: dict[ThreadKey, list[CheckpointRef]] = {}
     for found in chosen:
         by_thread.setdefault(found.key, []).append(CheckpointRef(found.row.ns, found.row.id))
-    states = {}
-    for key, refs in by_thread.items():
+    states: dict[_CheckpointAt, CheckpointState] = {}
+    left = dict(by_thread)
+    if len(by_thread) > 1:
+        with suppress(Corrupt):
+            for key, found_states in (await get_several(heads, codec, by_thread)).items():
+                del left[key]
+                for state in found_states:
+                    states[key, state.ns, state.id] = state
+    for key, refs in left.items():
         for state in await _get_intact(heads, codec, key, refs, damaged):
             states[(key, state.ns, state.id)] = state
     return [states[at] for at in map(_place, chosen) if at in states]
