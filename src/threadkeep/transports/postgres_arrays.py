@@ -15,7 +15,7 @@ from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.postgres import types
 from psycopg.pq import Format
 
-from threadkeep.engine.memories.vectors import import_numpy
+from threadkeep.engine import memories
 
 _HEADER = struct.Struct("!iiIii")
 _INT = struct.Struct("!iq")
@@ -76,7 +76,7 @@ def _reals(data: bytes) -> _Array:
     """Encode packed float32 numbers as an array."""
     if not data:
         return _Reals(_HEADER.pack(1, 0, _REAL, 0, 1))
-    np = import_numpy()
+    np = memories.vectors.import_numpy()
     numbers = np.frombuffer(data, "<f4")
     packed = np.empty(len(numbers), [("size", ">i4"), ("number", ">f4")])
     packed["size"], packed["number"] = 4, numbers

@@ -17,8 +17,8 @@ SELECT * FROM tk_schema ORDER BY version DESC LIMIT 1;
 -- set-version: record a migration; another client that runs the same one waits here
 INSERT INTO tk_schema (version) VALUES (:version);
 
--- synchronous-commit: whether commits wait for the disk
-SHOW synchronous_commit;
+-- storage-state: whether commits wait for the disk, the schema of pgvector (see vector-schema), and the last migration
+SELECT current_setting('synchronous_commit'), ({vector-schema}), s.* FROM tk_schema s ORDER BY s.version DESC LIMIT 1;
 
 -- schema-exists: returns a row if the schema exists
 SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = :schema;

@@ -11,20 +11,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadkeep.backends.postgres import commits, filters, memories, pgvector
+from threadkeep.backends import postgres, sql
+from threadkeep.backends.postgres import commits
 from threadkeep.backends.postgres.mixed_rows import split_by_kind
 from threadkeep.backends.sql.backend import SqlBackend, SqlContext, SqlCursor, parse_rows
-from threadkeep.backends.sql.filters import name_parameters
 from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
-from threadkeep.engine.health.requests import IntegrityProblem
+from threadkeep.engine import memories
 from threadkeep.engine.identity import ThreadKey, to_bytes
 from threadkeep.engine.log.itemlog import NAMES, PREFIX_LENGTH, RANGE_LISTS, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread
-from threadkeep.engine.memories.filters import FilterNode
-from threadkeep.engine.memories.requests import CreateVectorIndex, LoadVectorChanges, SearchVectors, WriteMemories
-from threadkeep.engine.memories.vectors import import_numpy
 from threadkeep.engine.requests import (
     Batch,
     CheckpointRows,
@@ -37,6 +34,11 @@ from threadkeep.engine.requests import (
     ranges_of,
 )
 from threadkeep.plan import Request
+
+if TYPE_CHECKING:
+    from threadkeep.engine.health.requests import IntegrityProblem
+    from threadkeep.engine.memories.filters import FilterNode
+    from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
 
 _TICK_BITS = 8
 """The column `tick` is `updated` without its last 8 bits: a quarter of a second."""
@@ -154,9 +156,9 @@ class PostgresDialect(SqlBackend):
 
     def prefilter(self, filter: FilterNode) -> tuple[str, dict[str, Any]]:
         """Use PostgreSQL's JSON operators on the stored text."""
-        condition, operands = filters.condition(filter, "m.value")
+        condition, operands = postgres.filters.condition(filter, "m.value")
         texts = [list(map(str, each)) if isinstance(each, list) else each for each in operands]
-        return name_parameters(condition.replace("%s::numeric[]", "%s::text[]::numeric[]"), "%s", texts)
+        return sql.filters.name_parameters(condition.replace("%s::numeric[]", "%s::text[]::numeric[]"), "%s", texts)
 
     def word_values(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the words of a query as the values of `search-words`. Words have no quotes."""
@@ -165,7 +167,7 @@ class PostgresDialect(SqlBackend):
 
     def marked_words(self, words: Any) -> str:
         """Read the words of a memory, a tsvector as text."""
-        return memories.marked_words(words)
+        return postgres.memories.marked_words(words)
 
     def word_problems(self, _db: SqlContext) -> Iterable[IntegrityProblem]:
         """Yield nothing: words are a column of the memory, and checked with it."""
@@ -173,7 +175,7 @@ class PostgresDialect(SqlBackend):
 
     def unpack_vector(self, stored: bytes) -> bytes:
         """Read a real[] in binary form: a header, then each number after its size."""
-        np = import_numpy()
+        np = memories.vectors.import_numpy()
         pairs = np.frombuffer(stored, ">f4", offset=_ARRAY_HEADER).reshape(-1, 2)
         data: bytes = pairs[:, 1].astype("<f4").tobytes()
         return data
@@ -274,12 +276,37 @@ class PostgresDialect(SqlBackend):
 
     def write_memories(self, request: WriteMemories, synchronous: str | None = None) -> list[tuple[str, Values]]:
         """Return two statements for one transaction: memories, which returns the number deleted, and vectors."""
-        puts, deletes = memories.in_lock_order(request)
+        puts, deletes = postgres.memories.in_lock_order(request)
         setting = self.sql["write-memories-setting"] if synchronous else ""
         sql = self.sql["write-memories"].replace("{setting}", setting)
-        shared = memories.shared_values(request, puts, deletes)
-        rows = memories.row_values(request, puts) | {"synchronous": synchronous}
-        return [(sql, shared | rows), (self.sql["write-vectors"], shared | memories.vector_values(request, puts))]
+        shared = postgres.memories.shared_values(request, puts, deletes)
+        rows = postgres.memories.row_values(request, puts) | {"synchronous": synchronous}
+        return [
+            (sql, shared | rows),
+            (self.sql["write-vectors"], shared | postgres.memories.vector_values(request, puts)),
+        ]
+
+    def write_memories_at_once(
+        self, request: WriteMemories, synchronous: str | None = None
+    ) -> tuple[str, Values] | None:
+        """Return a change of memories without vectors as one statement, which returns 1 if there is no more to do.
+
+        None if it needs more than one.
+        """
+        if any(memory.vectors for memory in request.puts):
+            return None
+        if not request.deletes and len(request.puts) == 1:
+            block, values = "put-memory", postgres.memories.put_values(request)
+        elif not request.deletes:
+            puts, _ = postgres.memories.in_lock_order(request)
+            shared = postgres.memories.shared_values(request, puts, ())
+            block, values = "put-many", shared | postgres.memories.row_values(request, puts)
+        elif not request.puts and len(request.deletes) == 1 and not request.expired:
+            block, values = "delete-memory", sql.memories.memory_id_values(request.tenant, request.deletes[0])
+        else:
+            return None
+        setting = self.sql["write-memories-setting"] if synchronous else ""
+        return self.sql[block].replace("{setting}", setting), values | {"synchronous": synchronous}
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
         """Add, replace and delete memories, and return the number deleted."""
@@ -302,11 +329,12 @@ class PostgresDialect(SqlBackend):
 
     def answer(self, cursor: SqlCursor, request: Request[Any]) -> Any:
         """Execute one request. Vector searches go to pgvector if it is installed."""
-        if self.pgvector is not None and isinstance(request, (LoadVectorChanges, SearchVectors)):
+        if self.pgvector is not None and request.access.subject == "memories":
             db, schema = SqlContext(self, cursor), quote(self.pgvector)
-            if isinstance(request, SearchVectors):
-                return pgvector.search_vectors(db, request, schema)
-            return pgvector.load_vector_changes(db, request)
+            if isinstance(request, memories.requests.SearchVectors):
+                return postgres.pgvector.search_vectors(db, request, schema)
+            if isinstance(request, memories.requests.LoadVectorChanges):
+                return postgres.pgvector.load_vector_changes(db, request)
         if isinstance(request, MeasureStorage):
             return self._measure_storage(cursor)
         return super().answer(cursor, request)
@@ -319,10 +347,10 @@ class PostgresDialect(SqlBackend):
 
     def index_statements(self, request: CreateVectorIndex) -> tuple[str, str, str]:
         """Return the full name of a vector index, the statement that drops it, and the one that creates it."""
-        name, schema = pgvector.index_name(request), quote(self.pgvector or "")
+        name, schema = postgres.pgvector.index_name(request), quote(self.pgvector or "")
         full = self.qualified_name(name)
         create = self.sql["index-vectors"]
-        for part, text in pgvector.index_parts(request, schema).items():
+        for part, text in postgres.pgvector.index_parts(request, schema).items():
             create = create.replace(f"{{{part}}}", text)
         return full, self.sql["drop-index"].replace("{index}", full), create
 

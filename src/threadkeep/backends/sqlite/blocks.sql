@@ -13,9 +13,6 @@ PRAGMA auto_vacuum = INCREMENTAL;
 -- journal-mode: write-ahead logging: readers do not wait for the writer
 PRAGMA journal_mode = WAL;
 
--- has-schema: returns a row if our tables exist
-SELECT 1 FROM sqlite_schema WHERE name = 'tk_schema';
-
 -- schema-table: the table that holds the schema version
 CREATE TABLE IF NOT EXISTS tk_schema (version INTEGER NOT NULL) STRICT;
 DELETE FROM tk_schema;

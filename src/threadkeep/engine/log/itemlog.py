@@ -94,25 +94,28 @@ class _Compression:
         self._compressors: list[zstandard.ZstdCompressor] = []
         self._decompressors: list[zstandard.ZstdDecompressor] = []
 
-    @cached_property
-    def _compressing_dict(self) -> zstandard.ZstdCompressionDict | None:
-        """The dictionary, prepared for compression. That takes milliseconds, which a process that only reads saves."""
-        if self._dictionary is None:
-            return None
-        prepared = zstandard.ZstdCompressionDict(self._dictionary)
-        prepared.precompute_compress(compression_params=self._params)
-        return prepared
-
     def compress(self, data: bytes) -> bytes:
         worker = (
             self._compressors.pop()
             if self._compressors
-            else zstandard.ZstdCompressor(dict_data=self._compressing_dict, compression_params=self._params)
+            else zstandard.ZstdCompressor(dict_data=self._prepared, compression_params=self._params)
         )
         try:
             return worker.compress(data)
         finally:
             self._compressors.append(worker)
+
+    @cached_property
+    def _prepared(self) -> zstandard.ZstdCompressionDict | None:
+        """The dictionary as compressors use it. Preparing it takes a millisecond, which a reader need not wait for.
+
+        It has an object of its own, because preparing changes it: another thread may be using that of decompressors.
+        """
+        if self._dictionary is None:
+            return None
+        prepared = zstandard.ZstdCompressionDict(self._dictionary)
+        prepared.precompute_compress(compression_params=self._params)
+        return prepared
 
     def decompress(self, data: bytes) -> bytes:
         size = zstandard.get_frame_parameters(data, format=self._format).content_size

@@ -17,9 +17,10 @@ import builtins
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType, NoneType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
@@ -266,7 +267,7 @@ def pack_checkpoint(
     key = (tuple(versions), tuple(seen), tuple(map(tuple, seen.values())), tuple(record.slots), tuple(codes))
     shape = names.shapes.get(key) if names.shapes is not None else None
     if shape is None:
-        shape = share(pack(_shape(record, codes, names)))
+        shape = share(_packed_shape(names, key))
         if names.shapes is not None and shape < names.shared:
             names.shapes[key] = shape
     body = [
@@ -278,13 +279,39 @@ def pack_checkpoint(
     return new_tuple(CheckpointRow, (*row[:9], refs, sealed))
 
 
-def _shape(record: CheckpointRecord, codes: list[int], names: NameTable) -> list[list[int]]:
-    seen = [
-        number
-        for node, inner in record.seen.items()
-        for number in (names.number(node), len(inner), *map(names.number, inner))
-    ]
-    return [list(map(names.number, record.versions)), seen, list(map(names.number, record.slots)), codes]
+_ShapeKey: TypeAlias = tuple[
+    tuple[str, ...], tuple[str, ...], tuple[tuple[str, ...], ...], tuple[str, ...], tuple[int, ...]
+]
+"""The names of the versions, of the nodes that have seen some, of these versions, of the slots, and their codes."""
+
+
+def _packed_shape(names: NameTable, key: _ShapeKey) -> bytes:
+    """Return a packed shape. Names that are new are added in the order in which they appear."""
+    versions, nodes, inner, slots, _ = key
+    if not names.known.keys() >= {*versions, *nodes, *chain.from_iterable(inner), *slots}:
+        for name in (
+            *versions,
+            *chain(*(chain((node,), seen) for node, seen in zip(nodes, inner, strict=True))),
+            *slots,
+        ):
+            names.number(name)
+        return _pack_shape(key, names.number)
+    return _pack_known_shape(tuple(names.of), key) if type(names.of) is tuple else _pack_shape(key, names.number)
+
+
+@lru_cache(maxsize=1024)
+def _pack_known_shape(names: tuple[str, ...], key: _ShapeKey) -> bytes:
+    """Threads of one graph mostly have the same names and shapes."""
+    return _pack_shape(key, {name: n for n, name in enumerate(names)}.__getitem__)
+
+
+def _pack_shape(key: _ShapeKey, number: Callable[[str], int]) -> bytes:
+    versions, nodes, inner, slots, codes = key
+    shape: list[list[int]] = [list(map(number, versions)), [], [], list(codes)]
+    for node, names in zip(nodes, inner, strict=True):
+        shape[1] += (number(node), len(names), *map(number, names))
+    shape[2] += map(number, slots)
+    return pack(shape)
 
 
 _USUAL_FIELDS = ("v", "ts", "updated_channels")
