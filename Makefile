@@ -29,7 +29,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt generate bench bench-size bench-store bench-cube bench-valkey bench-threads bench-recall bench-import bench-values clean
+.PHONY: help demo examples test prove lint types fmt generate budgets bench bench-size bench-store bench-cube bench-valkey bench-threads bench-recall bench-import bench-values clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -64,6 +64,9 @@ fmt: $(VENV)/.stamp  ## format, and apply ruff's fixes
 
 generate: $(VENV)/.stamp  ## write the generated parts of the documentation
 	$(RUN) tools/generate_docs.py
+
+budgets: $(VENV)/.stamp  ## record what each verb costs, after a change that makes a difference
+	$(ROOM) $(RUN) tools/record_budgets.py $(ARGS)
 
 bench: $(VENV)/.stamp  ## measure speed
 	$(RUN) bench/speed.py $(ARGS)
