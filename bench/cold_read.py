@@ -1,0 +1,75 @@
+"""Reads the latest state of a thread in a new process, and prints what that took in ms, as JSON.
+
+    python bench/cold_read.py threadkeep sqlite:////tmp/keep.db THREAD
+
+First comes what every agent imports anyway: LangGraph and LangChain's messages. That does not count. Then, apart, the
+imports of the saver, and everything from opening the storage to the state. Caches of the operating system stay warm.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from time import perf_counter, process_time
+
+AGENT_IMPORTS = ("langgraph.graph", "langgraph.graph.message", "langchain_core.messages")
+
+
+def threadkeep_saver(url: str) -> object:
+    import threadkeep
+
+    now()
+    return threadkeep.open(url).checkpointer
+
+
+def sqlite_saver(url: str) -> object:
+    import sqlite3
+
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    now()
+    return SqliteSaver(sqlite3.connect(url.removeprefix("sqlite:///"), check_same_thread=False))
+
+
+def postgres_saver(url: str) -> object:
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from psycopg import Connection
+    from psycopg.rows import dict_row
+
+    now()
+    return PostgresSaver(Connection.connect(url, autocommit=True, prepare_threshold=0, row_factory=dict_row))
+
+
+SAVERS = {"threadkeep": threadkeep_saver, "SqliteSaver": sqlite_saver, "PostgresSaver": postgres_saver}
+moments: list[tuple[float, float]] = []
+
+
+def now() -> None:
+    """Note a moment: before the saver's imports, after them, and at the end."""
+    moments.append((perf_counter(), process_time()))
+
+
+def main() -> None:
+    name, url, thread = sys.argv[1:]
+    for module in AGENT_IMPORTS:
+        importlib.import_module(module)
+    now()
+    saver = SAVERS[name](url)
+    found = saver.get_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})  # type: ignore[attr-defined]
+    now()
+    assert found is not None
+    assert found.checkpoint["channel_values"]["messages"]
+    (start, cpu), (middle, middle_cpu), (end, end_cpu) = moments
+    taken = {
+        "imports": middle - start,
+        "imports, CPU": middle_cpu - cpu,
+        "open and get": end - middle,
+        "open and get, CPU": end_cpu - middle_cpu,
+    }
+    print(json.dumps({part: seconds * 1e3 for part, seconds in taken.items()}))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
