@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def conversation(benchmark: Benchmark) -> None:
                 reads(benchmark, {one.name: saver for one, saver in savers if one in strict}, f"{turns} turns", "")
             rows.add("bytes", f"bytes on disk after {turns} turns", "MB", benchmark.megabytes(strict))
             new_processes(benchmark, strict, f"{turns} turns", "")
-            removal(benchmark, strict, number)
+            removals(benchmark, installations, number)
 
 
 def key_of(one: Installation) -> str:
@@ -117,16 +117,29 @@ def read_in_new_process(one: Installation) -> dict[str, float]:
     return found
 
 
-def removal(benchmark: Benchmark, installations: Sequence[Installation], number: int) -> None:
-    """Measure deleting the thread, by a saver that has just read it."""
+def removals(benchmark: Benchmark, installations: Sequence[Installation], number: int) -> None:
+    """Measure deleting the thread, by a saver that has just read it. Where both can prune, prune the relaxed copies."""
+    label = f"{benchmark.scale.turns} turns"
+    relaxed = [one for one in installations if one.durability == "relaxed"]
+    strict = [one for one in installations if one.durability == "strict"]
+    delete = removal(benchmark, strict, number, lambda saver: saver.delete_thread(THREAD))
+    benchmark.rows.add_timed("delete a long thread", f"delete_thread, {label}", delete)
+    if benchmark.storage.official_prunes:
+        prune = removal(benchmark, relaxed, number, lambda saver: saver.prune([THREAD]))
+        benchmark.rows.add_timed("prune a long thread", f"prune(keep_latest), {label}, relaxed", prune)
+
+
+def removal(
+    benchmark: Benchmark, installations: Sequence[Installation], number: int, remove: Callable[[Saver], None]
+) -> tuple[Figures, Figures]:
     spent = Spent(benchmark.names)
     for one in rotate(installations, number):
         with one.opened() as saver:
             assert saver.get_tuple(config_of()) is not None
             with spent.by(one.name):
-                saver.delete_thread(THREAD)
-            assert saver.get_tuple(config_of()) is None
-    benchmark.rows.add_timed("delete a long thread", f"delete_thread, {benchmark.scale.turns} turns", spent.per_call())
+                remove(saver)
+            assert len(list(saver.list(config_of()))) <= 1
+    return spent.per_call()
 
 
 def long_thread(benchmark: Benchmark) -> None:

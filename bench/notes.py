@@ -33,7 +33,10 @@ class Note(NamedTuple):
 
 @functools.cache
 def note(number: int) -> Note:
-    """Return a note, the same object each time, so that making it does not count. Importance has two digits, because PostgresStore compares text."""
+    """Return a note, the same object each time, so that making it does not count.
+
+    Importance has two digits, because PostgresStore compares text.
+    """
     prose = corpus().prose
     start = number * TEXT % (len(prose) - TEXT)
     user, topic, rest = number % USERS, number // USERS % TOPICS, number // (USERS * TOPICS)

@@ -20,7 +20,7 @@ STEPS = 20
 """Checkpoints of a thread."""
 USERS = 50
 SLICE = 50
-PAGES, DELETIONS = 7, 10
+PAGES, DELETIONS, PRUNES = 7, 10, 9
 
 Put = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, dict[str, str | int | float]]
 
@@ -86,9 +86,12 @@ def read_all(find: Callable[[], Iterable[Any]], _: int) -> None:
 
 
 def deletions(benchmark: Benchmark, savers: Mapping[str, Saver]) -> None:
-    """Measure deleting threads of a few checkpoints that nobody has read lately."""
+    """Measure deleting and pruning threads of a few checkpoints that nobody has read lately."""
     delete = measure(savers, lambda saver, number: saver.delete_thread(f"thread-{20 + number}"), DELETIONS)
     benchmark.rows.add_timed("delete a small thread", f"delete_thread, {STEPS} small checkpoints", delete)
+    if benchmark.storage.official_prunes:
+        prune = measure(savers, lambda saver, number: saver.prune([f"thread-{10 + number}"]), PRUNES)
+        benchmark.rows.add_timed("prune a small thread", f"prune(keep_latest), {STEPS} small checkpoints", prune)
     for saver in savers.values():
         assert saver.get_tuple(config_of("thread-20")) is None
         assert saver.get_tuple(config_of("thread-19")) is not None

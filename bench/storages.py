@@ -29,6 +29,8 @@ class Storage(ABC):
     """Creates, drops and measures databases, each with a URL and one contender's data."""
 
     official: ClassVar[Contender]
+    official_prunes: ClassVar[bool]
+    """Whether the official saver can prune."""
     size_limit: ClassVar[int]
     """The maximum bytes that threadkeep may need for 200 turns."""
 
@@ -63,6 +65,7 @@ class Storage(ABC):
 
 class SqliteFiles(Storage):
     official = SQLITE_SAVER
+    official_prunes = False
     size_limit = 1_200_000
     # The SQLite that the saver itself uses: two SQLite libraries in one process break each other's locks.
     connect: ClassVar[Mapping[Contender, Callable[[str], Any]]] = {
@@ -103,6 +106,7 @@ class SqliteFiles(Storage):
 
 class PostgresDatabases(Storage):
     official = POSTGRES_SAVER
+    official_prunes = True
     size_limit = 1_700_000
 
     def __init__(self, server: Any) -> None:
