@@ -15,6 +15,7 @@ STYLE = """\
 <style>
   text { font: 13px -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif; fill: #6e7781; }
   .title { font-size: 15px; font-weight: 600; }
+  .label { font-size: 12px; }
   .value { font-weight: 600; }
   .small { font-size: 11px; }
   .grid { stroke: #8c959f; stroke-opacity: 0.3; }
@@ -29,9 +30,10 @@ STYLE = """\
   @media (prefers-color-scheme: dark) { text { fill: #adbac7; } .range { stroke: #cdd9e5; } .goal { stroke: #e3b341; } }
 </style>"""
 WIDTH = 860
-LABELS, BAR, GAP, TOP, BOTTOM = 400, 14, 9, 62, 30
-RIGHT = 70
-TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+LABELS, BAR, GAP, TOP, BOTTOM = 375, 14, 8, 62, 30
+RIGHT, VALUE = 70, 55
+TICKS = tuple(digit * 10.0**power for power in range(-3, 5) for digit in (1, 2, 5))
+MANY_TICKS = 10
 
 
 class Bar(NamedTuple):
@@ -70,6 +72,8 @@ def bars(title: str, subtitle: str, given: Sequence[Bar]) -> str:
     least = min(0.5, *(bar.low for bar in given))
     most = max(2.0, *(max(bar.high, bar.goal or 0) for bar in given))
     ticks = [tick for tick in TICKS if least / 2 < tick < most * 2]
+    if len(ticks) > MANY_TICKS:
+        ticks = [tick for tick in ticks if math.log10(tick) % 1 in (0, 1)]
     low, high = math.log(min(least, ticks[0])), math.log(max(most, ticks[-1]))
 
     def x(ratio: float) -> float:
@@ -87,13 +91,15 @@ def bars(title: str, subtitle: str, given: Sequence[Bar]) -> str:
 
     def draw(bar: Bar, top: float) -> Iterator[str]:
         middle, left, right = top + BAR / 2, *sorted((x(1), x(bar.median)))
-        yield text(LABELS - 10, middle + 4.5, bar.label, "", "end")
+        yield text(LABELS - 10, middle + 4.5, bar.label, "label", "end")
         kind = "win" if bar.median >= 1 else "loss"
         yield f'<rect x="{left:.1f}" y="{top}" width="{max(right - left, 1.5):.1f}" height="{BAR}" rx="2" class="{kind}"/>'
         yield line(x(bar.low), middle, x(bar.high), middle, "range")
         if bar.goal is not None:
             yield line(x(bar.goal), top - 2, x(bar.goal), top + BAR + 2, "goal")
-        end = max(right, x(bar.high), x(bar.goal) if bar.goal else 0)
+        end = max(right, x(bar.high))
+        if bar.goal is not None and end - 4 < x(bar.goal) < end + VALUE:
+            end = x(bar.goal)
         yield text(end + 7, middle + 4.5, times(bar.median), "value")
 
     return svg(height, parts())

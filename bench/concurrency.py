@@ -127,14 +127,14 @@ def check_fan_out(graphs: Mapping[str, Any]) -> None:
 
 def add_fan_out(benchmark: Benchmark, how: str, timed: tuple[Figures, Figures]) -> None:
     """Add the whole run, and what is left of it without the graph's own time."""
-    what = f"a graph with {TASKS} parallel tasks, {how}"
+    what = f"{TASKS} parallel tasks in a graph, {how}"
     own = [figures.pop(ALONE) for figures in timed]
     benchmark.rows.add_timed(f"parallel tasks, {how}", what, timed)
     wall, cpu = (
         {name: max(figure - alone, 0.01) for name, figure in figures.items()}
         for figures, alone in zip(timed, own, strict=True)
     )
-    benchmark.rows.add_timed(f"parallel tasks, {how}, saver", f"{what}, without the graph's own time", (wall, cpu))
+    benchmark.rows.add_timed(f"parallel tasks, {how}, saver", f"{what}, the saver's share", (wall, cpu))
 
 
 # --- Valkey

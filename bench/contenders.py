@@ -57,14 +57,17 @@ def open_threadkeep(url: str, durability: Durability) -> Iterator[Saver]:
     import threadkeep
 
     with threadkeep.open(url, durability=durability) as keep:
-        keep.checkpointer.setup()  # as for the others: creating tables is not measured
+        _ = keep.setup()  # as for the others: creating tables is not measured
         yield keep.checkpointer
 
 
 @asynccontextmanager
 async def aopen_threadkeep(url: str, durability: Durability) -> AsyncIterator[Saver]:
-    with open_threadkeep(url, durability) as saver:
-        yield saver
+    import threadkeep
+
+    async with threadkeep.open(url, durability=durability) as keep:
+        await keep.setup()
+        yield keep.checkpointer
 
 
 @contextmanager
@@ -138,7 +141,7 @@ def open_threadkeep_store(url: str, durability: Durability, index: Index) -> Ite
     import threadkeep
 
     with threadkeep.open(url, durability=durability, index=index) as keep:
-        keep.checkpointer.setup()
+        _ = keep.setup()
         yield keep.store
 
 

@@ -25,6 +25,12 @@ DURABILITIES: tuple[Durability, ...] = ("strict", "relaxed")
 WRITES = ("put", "put_writes")
 GETS, PAGES, NEW_PROCESSES = 15, 5, 3
 LONG_TURNS = 4
+NEW_PROCESS_ROWS = {
+    "open and get": ("get in a new process", "open and get_tuple in a new process, {label}"),
+    "all": ("start of a process", "imports, open and get_tuple, {label}"),
+    "imports": ("imports", "of these, imports of the saver"),
+}
+"""What cold_read.py prints, and the rows that it becomes."""
 Savers = Sequence[tuple[Installation, Saver]]
 
 
@@ -92,17 +98,14 @@ def new_processes(benchmark: Benchmark, installations: Sequence[Installation], l
         read_in_new_process(one)  # unmeasured: it may write bytecode files
     for one in rotations(installations, NEW_PROCESSES):
         taken.setdefault(one.name, []).append(read_in_new_process(one))
-    parts = {
-        "open and get": ("get in a new process", f"open and get_tuple, latest, in a new process, {label}"),
-        "imports": ("imports", "imports of the saver in a new process"),
-    }
-    for part, (row_key, what) in parts.items():
-        if part == "imports" and key:
-            continue
-        middle = [
-            {one.name: median_of(taken[one.name], f"{part}{kind}") for one in installations} for kind in ("", ", CPU")
-        ]
-        benchmark.rows.add_timed(f"{row_key}{key}", what, (middle[0], middle[1]))
+    for part, (row_key, what) in NEW_PROCESS_ROWS.items():
+        if part == "open and get" or not key:
+            wall, cpu = (
+                {one.name: median_of(taken[one.name], f"{part}{kind}") for one in installations}
+                for kind in ("", ", CPU")
+            )
+            compared = part != "imports"
+            benchmark.rows.add(f"{row_key}{key}", what.format(label=label), "ms", wall, cpu, compared=compared)
 
 
 def median_of(taken: Sequence[dict[str, float]], part: str) -> float:

@@ -89,8 +89,8 @@ def deltas(benchmark: Benchmark) -> None:
                 for (name, (contender, _)), url in zip(kinds.items(), urls, strict=True)
             }
             run(installed, kinds, turns)
-            add(benchmark, installed, f"both with a DeltaChannel, {turns} turns", "delta, both", ours.name)
-            add(benchmark, installed, f"theirs with a DeltaChannel, ours without, {turns} turns", "delta", OURS_WITHOUT)
+            add(benchmark, installed, f"DeltaChannel in both, {turns} turns", "delta, both", ours.name)
+            add(benchmark, installed, f"DeltaChannel in theirs only, {turns} turns", "delta", OURS_WITHOUT)
 
 
 def run(installed: Mapping[str, Installation], kinds: Mapping[str, tuple[Any, type[State]]], turns: int) -> None:
@@ -115,5 +115,5 @@ def add(benchmark: Benchmark, installed: Mapping[str, Installation], label: str,
     pair = {official: installed[official], installed[ours].name: installed[ours]}
     wall = {name: one.watch.total() for name, one in pair.items()}
     cpu = {name: one.watch.total_cpu() for name, one in pair.items()}
-    benchmark.rows.add(f"{key}, time", f"all saver calls, {label}", "s", wall, cpu)
+    benchmark.rows.add(f"{key}, time", f"saver time, {label}", "s", wall, cpu)
     benchmark.rows.add(f"{key}, bytes", f"bytes on disk, {label}", "MB", benchmark.megabytes(list(pair.values())))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import psycopg
@@ -166,45 +166,66 @@ def said_of(measured: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def sections(results: Results) -> Iterator[str]:
+SUBTITLE = (
+    "how many times less time, CPU or bytes threadkeep takes: median and range of the repetitions; yellow: the goal"
+)
+NOTHING = "No results are recorded yet: run `make bench-full`."
+
+
+class Page(NamedTuple):
+    """The generated part of the page, and the plots that it shows, by name."""
+
+    text: str
+    plots: dict[str, str]
+
+
+def render(results: Results) -> Page:
+    """Return tables and plots of all results."""
+    parts: list[str] = []
+    plots: dict[str, str] = {}
     for storage, title in TITLES.items():
         found = results.get(storage, {})
         if not found:
             continue
-        yield f"### {title}"
-        yield said_of([each["measured"] for each in found.values()])
+        parts += [f"### {title}", said_of([each["measured"] for each in found.values()])]
         for section, groups in SECTIONS.items():
             rows = rows_of(results, storage, groups)
-            if not rows:
-                continue
-            name = f"{storage}-{section.lower().replace(' ', '-')}.svg"
-            write(name, charts.bars(f"{title}: {section.lower()}", SUBTITLE, bars_of(storage, rows)))
-            yield f"#### {title.partition(',')[0]}: {section[0].lower() + section[1:]}"
-            yield f"![How many times less threadkeep takes, row by row](images/{name})"
-            growth = chart_of_growth(storage, rows)
-            if growth:
-                write(f"{storage}-growth.svg", growth)
-                yield f"![Growth of total time and bytes with the number of messages](images/{storage}-growth.svg)"
-            yield table(storage, rows)
+            if rows:
+                parts.append(f"#### {title.partition(',')[0]}: {section[0].lower() + section[1:]}")
+                parts += add_plots(storage, section, rows, plots)
+                parts.append(table(storage, rows))
+    return Page("\n\n".join(parts) or NOTHING, plots)
 
 
-SUBTITLE = (
-    "how many times less time, CPU or bytes threadkeep takes: median and range of the repetitions; yellow: the goal"
-)
+def add_plots(storage: str, section: str, rows: Sequence[Row], plots: dict[str, str]) -> Iterator[str]:
+    """Draw the plots of a section, and yield the lines that show them."""
+    name = f"{storage}-{section.lower().replace(' ', '-')}.svg"
+    given = bars_of(storage, rows)
+    if given:
+        plots[name] = charts.bars(f"{TITLES[storage]}: {section[0].lower() + section[1:]}", SUBTITLE, given)
+        yield f"![How many times less threadkeep takes, row by row](images/{name})"
+    growth = chart_of_growth(storage, rows)
+    if growth:
+        plots[f"{storage}-growth.svg"] = growth
+        yield f"![Growth of total time and bytes with the number of messages](images/{storage}-growth.svg)"
 
 
-def write(name: str, content: str) -> None:
-    IMAGES.mkdir(exist_ok=True)
-    (IMAGES / name).write_text(content, "utf-8")
-
-
-def write_page() -> None:
-    """Write tables and plots of all results into the page."""
+def whole_page(generated: str) -> str:
+    """Return the page with this generated part."""
     before, opening, rest = PAGE.read_text("utf-8").partition(START)
     _, closing, after = rest.partition(END)
     if not (opening and closing):
         raise ValueError(f"{PAGE.name} has no section between {START} and {END}")
-    PAGE.write_text("\n\n".join([before + START, *sections(load()), END + after]), "utf-8")
+    return f"{before}{START}\n\n{generated}\n\n{END}{after}"
+
+
+def write_page() -> None:
+    """Write tables and plots of all results into the page."""
+    page = render(load())
+    PAGE.write_text(whole_page(page.text), "utf-8")
+    IMAGES.mkdir(exist_ok=True)
+    for name, plot in page.plots.items():
+        (IMAGES / name).write_text(plot, "utf-8")
 
 
 if __name__ == "__main__":
