@@ -21,7 +21,7 @@ import psycopg
 
 import charts
 from charts import Bar, Curve, times
-from goals import goal
+from goals import GROWTH_GOAL, NEVER_BELOW, goal
 from measuring import Row
 
 ROOT = Path(__file__).parents[1]
@@ -107,19 +107,41 @@ def cells(storage: str, row: Row) -> list[str]:
         figure(row.median(row.names[-1]), row.unit),
         f"**{ratio}**" if ratios and statistics.median(ratios) < 1 else ratio,
         spread(ratios),
-        times(statistics.median(cpu)) if cpu else "",
-        times(wanted) if wanted else "",
+        f"{times(statistics.median(cpu))} ({cpu_figures(row)})" if cpu else "",
+        f"at most {GROWTH_GOAL}" if row.key.startswith("growth") else times(wanted) if wanted else "",
     ]
 
 
-HEADINGS = ("what", "theirs", "threadkeep", "times less", "range", "CPU, times less", "goal")
+def cpu_figures(row: Row) -> str:
+    both = [statistics.median(each[name] for each in row.cpu) for name in (row.names[0], row.names[-1])]
+    return ", ".join(figure(value, row.unit) for value in both)
+
+
+def headings(storage: str) -> tuple[str, ...]:
+    both = ("on PostgreSQL", "on Valkey") if storage == "valkey" else ("theirs", "threadkeep")
+    return ("what", *both, "times less", "range", "CPU: times less (of both)", "goal")
+
+
+def verdict(storage: str, rows: Iterable[Row]) -> str:
+    """Return a sentence on losses and on goals that are not reached."""
+    found = [(row.what, statistics.median(row.ratios()), goal(storage, row.key)) for row in rows if row.ratios()]
+    losses = [f"{what} ({times(ratio)})" for what, ratio, _ in found if ratio < NEVER_BELOW]
+    missed = [
+        f"{what} ({times(ratio)} of {times(wanted)})" for what, ratio, wanted in found if wanted and ratio < wanted
+    ]
+    reached = sum(1 for _, ratio, wanted in found if wanted and ratio >= wanted)
+    return (
+        f"{len(found) - len(losses)} of {len(found)} rows are wins. Losses: {'; '.join(losses) or 'none'}. "
+        f"{reached} goals are reached, not reached: {'; '.join(missed) or 'none'}."
+    )
 
 
 # --- the page
 
 
 def table(storage: str, rows: Sequence[Row]) -> str:
-    head = f"| {' | '.join(HEADINGS)} |\n|---|{'---:|' * (len(HEADINGS) - 1)}"
+    names = headings(storage)
+    head = f"| {' | '.join(names)} |\n|---|{'---:|' * (len(names) - 1)}"
     return "\n".join([head, *(f"| {' | '.join(cells(storage, row))} |" for row in rows)])
 
 
@@ -188,6 +210,9 @@ def render(results: Results) -> Page:
         if not found:
             continue
         parts += [f"### {title}", said_of([each["measured"] for each in found.values()])]
+        parts.append(
+            verdict(storage, rows_of(results, storage, [group for each in SECTIONS.values() for group in each]))
+        )
         for section, groups in SECTIONS.items():
             rows = rows_of(results, storage, groups)
             if rows:

@@ -63,11 +63,12 @@ STORAGES = {
 def show(console: Console, storage: str, rows: Iterable[Row]) -> None:
     found = list(rows)
     table = Table(title=results.TITLES[storage], title_justify="left")
-    for number, heading in enumerate(results.HEADINGS):
+    for number, heading in enumerate(results.headings(storage)):
         table.add_column(heading, justify="right" if number else "left")
     for row in found:
         table.add_row(*(cell.replace("**", "") for cell in results.cells(storage, row)))
     console.print(table)
+    console.print(results.verdict(storage, found))
 
 
 def main() -> None:
@@ -80,7 +81,7 @@ def main() -> None:
     options = parser.parse_args()
     scale = FULL if options.full else SHORT
     scale = scale._replace(repetitions=options.repetitions or scale.repetitions)
-    errors, console = Console(stderr=True), Console(width=170)
+    errors, console = Console(stderr=True), Console(width=190)
     for name in options.storages:
         chosen = {group: run for group, run in STORAGES[name].groups.items() if group in options.rows}
         if not chosen:

@@ -6,7 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -60,6 +60,11 @@ def test_a_loss_is_bold() -> None:
     assert "| **0.50x** | 0.25x to 0.50x |" in results.render(RECORDED).text
 
 
+def test_losses_and_goals_that_are_not_reached_are_named() -> None:
+    text = results.render(RECORDED).text
+    assert "1 of 2 rows are wins. Losses: put (0.50x). 1 goals are reached, not reached: none." in text
+
+
 def test_the_page_says_when_and_on_what_it_was_measured() -> None:
     text = results.render(RECORDED).text
     assert "2026-11-18" in text
@@ -69,7 +74,7 @@ def test_the_page_says_when_and_on_what_it_was_measured() -> None:
 def test_plots_are_well_formed_and_name_every_compared_row() -> None:
     plots = results.render(RECORDED).plots
     assert plots.keys() == {"sqlite-checkpoints.svg", "sqlite-growth.svg"}
-    words = {name: "".join(ElementTree.fromstring(plot).itertext()) for name, plot in plots.items()}
+    words = {name: "".join(ET.fromstring(plot).itertext()) for name, plot in plots.items()}
     assert "6.0x" in words["sqlite-checkpoints.svg"]
     assert "0.50x" in words["sqlite-checkpoints.svg"]
     assert "threadkeep" in words["sqlite-growth.svg"]
