@@ -94,10 +94,10 @@ def reads(benchmark: Benchmark, savers: dict[str, Saver], label: str, key: str) 
 def new_processes(benchmark: Benchmark, installations: Sequence[Installation], label: str, key: str) -> None:
     """Measure the first read in a new process: cold_read.py says what counts."""
     taken: dict[str, list[dict[str, float]]] = {}
-    for one in installations:
-        read_in_new_process(one)  # unmeasured: it may write bytecode files
+    # The first run of each may write bytecode files. It also says what is imported late.
+    late = {one.name: read_in_new_process(one)["late"] for one in installations}
     for one in rotations(installations, NEW_PROCESSES):
-        taken.setdefault(one.name, []).append(read_in_new_process(one))
+        taken.setdefault(one.name, []).append(read_in_new_process(one, *late[one.name])["taken"])
     for part, (row_key, what) in NEW_PROCESS_ROWS.items():
         if part == "open and get" or not key:
             wall, cpu = (
@@ -112,8 +112,8 @@ def median_of(taken: Sequence[dict[str, float]], part: str) -> float:
     return sorted(each[part] for each in taken)[len(taken) // 2]
 
 
-def read_in_new_process(one: Installation) -> dict[str, float]:
-    command = [sys.executable, str(Path(__file__).with_name("cold_read.py")), one.name, one.url, THREAD]
+def read_in_new_process(one: Installation, *modules: str) -> dict[str, Any]:
+    command = [sys.executable, str(Path(__file__).with_name("cold_read.py")), one.name, one.url, THREAD, *modules]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     output = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout  # noqa: S603 - ours
     found: dict[str, Any] = json.loads(output)
