@@ -155,6 +155,7 @@ class Session:
         if self._is_changing or key.kind == CUBE or not runner.claim(queue):
             return await runner.achange(key, self._thread_ops(key), make)
         try:
+            queue.owner = None  # a worker will release it, so whoever calls from here may wait
             self._is_changing = True
             future, deliver = new_future()
             runner.submit(partial(self._make_and_change, key, queue, make, deliver))

@@ -164,11 +164,15 @@ class _WaitingCaller:
 
 
 class ThreadQueue(deque[PendingChange]):
-    """The changes of one agent thread that wait for their turn. While it is in `queues`, somebody drives it."""
+    """The changes of one agent thread that wait for their turn. While it is in `queues`, somebody drives it.
 
-    __slots__ = ("key", "ops")
+    `owner` is the Python thread that claimed the agent thread for a change of its own, and releases it when done.
+    """
+
+    __slots__ = ("key", "ops", "owner")
     key: Hashable
     ops: ThreadOps | None
+    owner: int | None
 
     def take_next(self) -> list[PendingChange]:
         """Take what one plan can do: all ops up to the next plan, or that plan."""
@@ -288,6 +292,7 @@ class Runner:
         state = self._state
         if self._closed or state.commits or state.inbox:
             return False
+        queue.owner = threading.get_ident()
         return state.queues.setdefault(queue.key, queue) is queue
 
     def release(self, queue: ThreadQueue) -> None:
@@ -375,6 +380,9 @@ class Runner:
 
     def _wait(self, key: Hashable, ops: ThreadOps, change: PendingChange, caller: _WaitingCaller) -> Any:
         state = self._open_state()
+        claimed = state.queues.get(key)
+        if claimed is not None and claimed.owner == threading.get_ident():
+            key = object()  # a signal handler or finalizer interrupted the owner: waiting would never end
         if threading.current_thread() is threading.main_thread():
             self._submit(key, ops, change)
             caller.wait()
@@ -452,7 +460,7 @@ class Runner:
         """Append a change to its thread's queue, under the lock. Return the queue if it is new: nobody drives it."""
         while True:
             new = ThreadQueue()
-            new.key, new.ops = key, ops
+            new.key, new.ops, new.owner = key, ops, None
             queue = state.queues.setdefault(key, new)
             queue.ops = ops
             queue.append(change)

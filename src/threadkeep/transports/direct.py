@@ -30,7 +30,7 @@ class Direct:
     def __init__(self, backend: DirectBackend, *, read_only: bool = False) -> None:
         self._backend = backend
         self.read_only = read_only
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may come in the middle of a change
         forks.watch(self)
 
     def read(self, request: Request[Any]) -> Any:

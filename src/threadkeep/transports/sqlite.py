@@ -105,7 +105,7 @@ class SqliteFile:
         self._writer: apsw.Connection | None = None
         self._at_once: apsw.Cursor | None = None
         self._readers: list[_SqliteCursor] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come while this thread holds it
         self._changed = threading.Condition(self._lock)
         self._active = 0
         self._paused = False
@@ -260,7 +260,10 @@ class SqliteFile:
             connection = self._connect()
             connection.set_busy_timeout(0)
             connection.execute("PRAGMA temp_store = MEMORY")  # else a script with 20 rows makes a temporary file
-            self._at_once = connection.cursor()
+            if self._at_once is None:  # else a signal handler was faster
+                self._at_once = connection.cursor()
+            else:
+                connection.close()
             return self._at_once
 
     def _write_separately(self, request: Request[Any]) -> Any:
