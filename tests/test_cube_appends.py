@@ -18,7 +18,7 @@ from threadkeep.engine.threads.heads import Head, Heads
 from threadkeep.plan import drive
 
 KEY = ThreadKey("", CUBE, "t")
-CALLS = {"stage": 26, "batch": 31, "head": 12}
+CALLS = {"stage": 18, "batch": 30, "head": 12}
 """The most Python calls of an append of one message to a run: stage it, make its batch, and the next head."""
 
 

@@ -65,6 +65,15 @@ def test_opening_and_reading_a_file_imports_nothing_for_other_verbs_and_database
     assert ours(found, "engine.memories.", "backends.sql.memories", "backends.sql.health", "backends.postgres") == []
 
 
+def test_opening_a_server_imports_no_code_for_memories_and_health() -> None:
+    pytest.importorskip("psycopg_pool")
+    found = imported("threadkeep.open('postgresql://localhost/x').checkpointer")
+    assert "threadkeep.transports.postgres" in found
+    assert (
+        ours(found, "engine.memories.", "engine.health.", "backends.postgres.memories", "backends.sql.memories") == []
+    )
+
+
 @pytest.mark.parametrize("name", threadkeep.__all__)
 def test_every_public_name_is_found_listed_and_imported_from_its_module(name: str) -> None:
     assert getattr(threadkeep, name) is not None

@@ -55,7 +55,7 @@ LAYERS = {
     "backends": Layer("backends engine plan errors", "ormsgpack"),
     "work": Layer("engine errors plan"),
     # threads, event loops, databases
-    "clock": Layer("", "secrets time"),
+    "clock": Layer("", "os random time"),
     "drivers": Layer("drivers engine plan errors", "asyncio atexit concurrent os queue random threading time"),
     "transports": Layer(
         "transports drivers backends engine plan errors",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from threadkeep.engine.memories.vectors import import_numpy
+from threadkeep.engine import memories
 
 UNKNOWN, BOOLEAN, BYTEA, BIGINT, TEXT, DOUBLE = 0, 16, 17, 20, 25, 701
 """Numbers of types in PostgreSQL. The server infers an unknown one."""
@@ -102,7 +102,7 @@ def _reals(data: bytes) -> bytes:
     """Return packed float32 numbers as an array."""
     if not data:
         return _HEADER(1, 0, _REAL, 0, 1)
-    np = import_numpy()
+    np = memories.vectors.import_numpy()
     numbers = np.frombuffer(bytes(data), "<f4")
     packed = np.empty(len(numbers), [("size", ">i4"), ("number", ">f4")])
     packed["size"], packed["number"] = 4, numbers

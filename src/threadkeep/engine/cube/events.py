@@ -127,9 +127,9 @@ class RunLogDraft:
         return self.runs.get(run_id) or self.log.runs.get(run_id)
 
     def add(self, event: RunEvent) -> bytes:
-        """Add one event and return its bytes. Makes about 4 calls, and one for each id."""
+        """Add one event and return its bytes. Makes one call, and one for each id."""
         kind, time, run_id, ids, items, nonce = event
-        run = self.run(run_id)
+        run = None if run_id is None else self.runs.get(run_id) or self.log.runs.get(run_id)
         run_ref = run.number if run is not None else None if run_id is None else pack_id(run_id)
         body: list[Any] = [kind, time, run_ref]
         if kind == APPENDED:

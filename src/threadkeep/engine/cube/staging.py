@@ -42,7 +42,7 @@ from threadkeep.engine.cube.ops import (
 )
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import MSGPACK, pack
-from threadkeep.engine.log.itemlog import CHUNK, SHARED, Item, ItemId, ItemRange, new_tuple
+from threadkeep.engine.log.itemlog import CHUNK, FIRST_CHANNEL, SHARED, Item, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.msgpack import LIST
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, Slot
 from threadkeep.engine.requests import Batch, NewLabels
@@ -104,9 +104,9 @@ class CubeStaging:
     def _append_messages(self, op: AppendMessages) -> None:
         """Append messages that are new, in groups of the same run. Makes about 8 calls for one message."""
         run_log = self._required_run_log()
-        if run_log.has_nonce(op.nonce):
+        log, stored, staged = run_log.log, run_log.log.ids, run_log.ids
+        if op.nonce in log.nonces or op.nonce in run_log.nonces:
             return
-        stored, staged = run_log.log.ids, run_log.ids
         fresh: dict[str | int, EncodedMessage] = {}
         for n, each in enumerate(op.messages):
             if not each.id or op.keep_duplicates:
@@ -120,8 +120,9 @@ class CubeStaging:
                 groups[-1].append(each)
                 continue
             groups.append([each])
-            if each.run is not None and run_log.is_completed(each.run):
-                done.add(each.run)
+            run = each.run
+            if run is not None and (known := run_log.runs.get(run) or log.runs.get(run)) and known.completed:
+                done.add(run)
         if done:
             runs = ", ".join(map(repr, sorted(done)))
             raise Refused(COMPLETED_ALREADY, f"{self.head.where}: cannot append to completed run {runs}")
@@ -222,14 +223,14 @@ class CubeStaging:
     def _append(self, name: str, elements: Sequence[bytes]) -> int:
         """Append elements to a list channel and return the number of their items.
 
-        Makes 2 calls for one element after the last one of the lane, which is the usual case.
+        Makes no call for one element after the last one of the lane, which is the usual case.
         """
         draft, slot = self._draft, self._slots.get(name)
         if len(elements) == 1 and slot is not None and slot.ranges and len(elements[0]) <= CHUNK:
             kind, tag, count, snapshot, inline, ranges, spill, covered = slot
             lane, start, length = ranges[-1]
             n = start + length
-            if lane == draft.lane(name) and n == draft.nexts[lane]:
+            if draft.names[lane - FIRST_CHANNEL] == name and n == draft.nexts[lane]:
                 draft.nexts[lane] = n + 1
                 draft.new_items[new_tuple(ItemId, (lane, n))] = new_tuple(Item, (elements[0], 1))
                 ranges = (*ranges[:-1], new_tuple(ItemRange, (lane, start, length + 1)))
