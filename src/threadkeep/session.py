@@ -11,7 +11,16 @@ from threadkeep import clock
 from threadkeep.drivers.background import Periodic, PeriodicRun, in_background
 from threadkeep.drivers.loops import Done, call_or_task, finish_in_thread, run_in_thread
 from threadkeep.drivers.retries import TryLater
-from threadkeep.drivers.runner import Runner, StagedOps, ThreadOps, ThreadQueue, Transport
+from threadkeep.drivers.runner import (
+    Deliver,
+    PendingChange,
+    Runner,
+    StagedOps,
+    ThreadOps,
+    ThreadQueue,
+    Transport,
+    new_future,
+)
 from threadkeep.engine import cube, memories
 from threadkeep.engine.commit import Staged
 from threadkeep.engine.identity import CUBE, ThreadKey
@@ -27,6 +36,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.memories.plans import VectorCache
     from threadkeep.engine.memories.requests import WriteMemories
 
+_DONE = Reply()
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -64,10 +74,17 @@ class Session:
         self._memory_sweeper = Periodic()
         self._upkeep = Periodic()
         stop = partial(_stop_all, self._memory_sweeper, self._upkeep)
+        self._is_changing = False
+        """Whether an async caller is making a change of a thread at once."""
         self._is_writing = False
         """Whether an async caller is making a change of memories at once."""
         self._write_at_once: Callable[[WriteMemories], bool] = getattr(transport, "write_at_once", _not_at_once)
-        self.runner = Runner(transport, on_fork=caches.clear, on_close=stop)
+        self.runner = Runner(transport, on_fork=partial(_after_fork, weakref.ref(self)), on_close=stop)
+
+    def start_anew(self) -> None:
+        """In a forked child: what the parent cached and has under way is the parent's."""
+        self.caches.clear()
+        self._is_changing = self._is_writing = False
 
     @property
     def cache_bytes(self) -> int:
@@ -95,30 +112,70 @@ class Session:
         of `engine.commit.commit_ops`, without a plan and in the calling thread. The transport makes the change in one
         step that nothing can interrupt. Everything unusual takes the general path.
         """
-        heads, runner, queue = self.caches.heads, self.runner, ThreadQueue()
+        queue = ThreadQueue()
         queue.key, queue.ops = key, None
+        if self._try_change(key, queue, op):
+            return None
+        return self.runner.change(key, self._thread_ops(key), op)
+
+    def _try_change(self, key: ThreadKey, queue: ThreadQueue, op: Any, *, deliver: Deliver | None = None) -> bool:
+        """Commit an op of a LangGraph thread here and now, and return whether that was possible.
+
+        With `deliver`, the thread has been claimed before; if it is not possible, the op waits first in the queue.
+        """
+        heads, runner = self.caches.heads, self.runner
         try:
-            if runner.claim(queue):
+            if deliver is not None or runner.claim(queue):
                 head = heads.get(key)
                 staging = stage_cached(head, op) if head is not None else None
                 batch = staging.batch() if staging is not None else None
                 if staging is not None and batch is not None and self.transport.try_commit(batch):
                     heads.store(staging.next_head(batch))
                     runner.release(queue)
-                    return None
-                runner.release(queue)
+                    return True
         except Conflict:
             heads.drop(key)
-            runner.release(queue)
         except BaseException:
             heads.drop(key)  # the outcome may be unknown: read before the next write
             runner.release(queue)
             raise
-        return self.runner.change(key, self._thread_ops(key), op)
+        if deliver is not None:
+            queue.ops = self._thread_ops(key)
+            queue.appendleft(PendingChange(deliver, op))
+        runner.release(queue)
+        return False
 
     async def achange(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
-        """Async variant."""
-        return await self.runner.achange(key, self._thread_ops(key), make)
+        """Async variant. A worker makes the op. If nothing else is under way, it also commits it here and now.
+
+        The changes of many callers are committed together: while one is committed by itself, the others wait for it.
+        """
+        runner, queue = self.runner, ThreadQueue()
+        queue.key, queue.ops = key, None
+        if self._is_changing or key.kind == CUBE or not runner.claim(queue):
+            return await runner.achange(key, self._thread_ops(key), make)
+        try:
+            self._is_changing = True
+            future, deliver = new_future()
+            runner.submit(partial(self._make_and_change, key, queue, make, deliver))
+        except BaseException:
+            self._is_changing = False
+            runner.release(queue)
+            raise
+        return await future
+
+    def _make_and_change(self, key: ThreadKey, queue: ThreadQueue, make: Callable[[], Any], deliver: Deliver) -> None:
+        """Make an op and commit it, on a worker, for an async caller who claimed the thread."""
+        outcome: Outcome | None = _DONE
+        try:
+            if not self._try_change(key, queue, make(), deliver=deliver):
+                outcome = None  # the queue has it
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            self.runner.release(queue)
+            outcome = Failure(error)
+        self._is_changing = False
+        if outcome is not None:
+            deliver(outcome)
 
     def exclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
         """Run a plan that changes a thread, while this Keep makes no other change to that thread."""
@@ -266,6 +323,12 @@ class Session:
 
 def _sweep() -> Plan[int]:
     return memories.plans.sweep(clock.now_us())
+
+
+def _after_fork(session: weakref.ref[Session]) -> None:
+    alive = session()
+    if alive is not None:
+        alive.start_anew()
 
 
 def _while_alive(session: weakref.ref[Session], work: Callable[[Session], object]) -> None:

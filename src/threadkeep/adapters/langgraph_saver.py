@@ -161,7 +161,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         """
         target = target_of(config)
         op = self._put(target, config, checkpoint, metadata, new_versions)
-        self._session.change(self._key(target.thread), op)
+        self._session.change(new_tuple(ThreadKey, (self._session.tenant, GRAPH, target.thread)), op)
         return config_of(target.thread, target.ns or "", checkpoint["id"])
 
     async def aput(
@@ -204,7 +204,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         """
         target = target_of(config)
         op = self._put_writes(target, config, writes, task_id, task_path)
-        self._session.change(self._key(target.thread), op)
+        self._session.change(new_tuple(ThreadKey, (self._session.tenant, GRAPH, target.thread)), op)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

@@ -115,7 +115,7 @@ class ThreadOps(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _PendingChange:
+class PendingChange:
     """A change that somebody waits for: an op that can be merged with others, or a plan that runs alone."""
 
     deliver: Deliver
@@ -163,14 +163,14 @@ class _WaitingCaller:
         return queue
 
 
-class ThreadQueue(deque[_PendingChange]):
+class ThreadQueue(deque[PendingChange]):
     """The changes of one agent thread that wait for their turn. While it is in `queues`, somebody drives it."""
 
     __slots__ = ("key", "ops")
     key: Hashable
     ops: ThreadOps | None
 
-    def take_next(self) -> list[_PendingChange]:
+    def take_next(self) -> list[PendingChange]:
         """Take what one plan can do: all ops up to the next plan, or that plan."""
         changes = [self.popleft()]
         while changes[0].plan is None and self and self[0].plan is None:
@@ -186,7 +186,7 @@ class _RunningPlan:
     """
 
     queue: ThreadQueue | None
-    changes: list[_PendingChange]
+    changes: list[PendingChange]
     plan: Plan[Any] | None = None
     staged: StagedOps | None = None
     retries: Retries | None = None
@@ -205,7 +205,7 @@ class _RunnerState:
     def __init__(self, runner: Runner, writers: int) -> None:
         self.lock = threading.Lock()
         self.queues: dict[Hashable, ThreadQueue] = {}
-        self.inbox: deque[tuple[Hashable, ThreadOps, _PendingChange]] = deque()
+        self.inbox: deque[tuple[Hashable, ThreadOps, PendingChange]] = deque()
         """Changes of event loops and the main thread, in the order of their calls, on their way to the queues."""
         self.emptying = threading.Lock()
         """Held by whoever empties the inbox. Others leave it to them: staging is a computation, one at a time."""
@@ -246,7 +246,7 @@ class Runner:
 
     async def arun(self, make: Callable[[], Plan[T]]) -> T:
         """Drive a plan that only reads, on a worker; the worker also makes it."""
-        future, deliver = _future()
+        future, deliver = new_future()
         state = self._open_state()
         state.workers.submit(partial(self._start_reading, state, make, deliver))
         value: T = await future
@@ -254,7 +254,7 @@ class Runner:
 
     async def acall(self, work: Callable[[], T]) -> T:
         """Call a function on a worker. It must not wait for the storage to come back."""
-        future, deliver = _future()
+        future, deliver = new_future()
         self._open_state().workers.submit(lambda: deliver(try_call(work)))
         value: T = await future
         return value
@@ -267,7 +267,11 @@ class Runner:
                 made = Failure(Closed())
             deliver(made)
             return
-        self._continue(state, _RunningPlan(None, [_PendingChange(deliver, plan=make)], made.value), Reply())
+        self._continue(state, _RunningPlan(None, [PendingChange(deliver, plan=make)], made.value), Reply())
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Let a worker do a job, which must not raise. Raise Closed if the runner is closed."""
+        self._open_state().workers.submit(job)
 
     def is_idle(self) -> bool:
         """Return whether the runner is open and no change waits to be started or committed."""
@@ -300,24 +304,24 @@ class Runner:
     def change(self, key: Hashable, ops: ThreadOps, op: Any) -> Any:
         """Commit an op of an agent thread and return the op's result."""
         caller = _WaitingCaller()
-        return self._wait(key, ops, _PendingChange(caller.deliver, op), caller)
+        return self._wait(key, ops, PendingChange(caller.deliver, op), caller)
 
     async def achange(self, key: Hashable, ops: ThreadOps, make: Callable[[], Any]) -> Any:
         """Async variant; whoever drives the queue also makes the op. Calls of one thread keep their order."""
-        future, deliver = _future()
-        self._submit(key, ops, _PendingChange(deliver, None, make))
+        future, deliver = new_future()
+        self._submit(key, ops, PendingChange(deliver, None, make))
         return await future
 
     def exclusive(self, key: Hashable, ops: ThreadOps, make: Callable[[], Plan[T]]) -> T:
         """Drive a plan that changes an agent thread, while no other change of that thread is under way here."""
         caller = _WaitingCaller()
-        value: T = self._wait(key, ops, _PendingChange(caller.deliver, plan=make), caller)
+        value: T = self._wait(key, ops, PendingChange(caller.deliver, plan=make), caller)
         return value
 
     async def aexclusive(self, key: Hashable, ops: ThreadOps, make: Callable[[], Plan[T]]) -> T:
         """Async variant."""
-        future, deliver = _future()
-        self._submit(key, ops, _PendingChange(deliver, plan=make))
+        future, deliver = new_future()
+        self._submit(key, ops, PendingChange(deliver, plan=make))
         value: T = await future
         return value
 
@@ -331,7 +335,7 @@ class Runner:
 
     async def aclose(self) -> None:
         """Close without blocking the event loop."""
-        future, deliver = _future()
+        future, deliver = new_future()
         threading.Thread(target=lambda: deliver(try_call(self.close)), name="threadkeep-close").start()
         await future
 
@@ -369,7 +373,7 @@ class Runner:
                 last = error
         raise last.error
 
-    def _wait(self, key: Hashable, ops: ThreadOps, change: _PendingChange, caller: _WaitingCaller) -> Any:
+    def _wait(self, key: Hashable, ops: ThreadOps, change: PendingChange, caller: _WaitingCaller) -> Any:
         state = self._open_state()
         if threading.current_thread() is threading.main_thread():
             self._submit(key, ops, change)
@@ -388,7 +392,7 @@ class Runner:
             start()
             self._commit_all(state, caller)
 
-    def _submit(self, key: Hashable, ops: ThreadOps, change: _PendingChange) -> None:
+    def _submit(self, key: Hashable, ops: ThreadOps, change: PendingChange) -> None:
         """Let a worker put a change into the queue of its thread and drive it as far as it can.
 
         Changes keep the order of their calls. The caller only appends to deques: if Ctrl-C interrupts it between the
@@ -435,7 +439,7 @@ class Runner:
         return plans
 
     def _enqueue(
-        self, state: _RunnerState, key: Hashable, ops: ThreadOps, change: _PendingChange, caller: _WaitingCaller
+        self, state: _RunnerState, key: Hashable, ops: ThreadOps, change: PendingChange, caller: _WaitingCaller
     ) -> None:
         """Put a change into the queue of its thread. If there was no queue, drive it as far as possible."""
         with state.lock:
@@ -444,7 +448,7 @@ class Runner:
             self._start_next(state, queue, caller)
 
     @staticmethod
-    def _append(state: _RunnerState, key: Hashable, ops: ThreadOps, change: _PendingChange) -> ThreadQueue | None:
+    def _append(state: _RunnerState, key: Hashable, ops: ThreadOps, change: PendingChange) -> ThreadQueue | None:
         """Append a change to its thread's queue, under the lock. Return the queue if it is new: nobody drives it."""
         while True:
             new = ThreadQueue()
@@ -652,7 +656,7 @@ class _Mailbox:
 _mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDictionary()
 
 
-def _future() -> tuple[asyncio.Future[Any], Deliver]:
+def new_future() -> tuple[asyncio.Future[Any], Deliver]:
     """Return a future of the running loop, and the function with which another thread settles it."""
     loop = asyncio.get_running_loop()
     mailbox = _mailboxes.get(loop)

@@ -149,6 +149,9 @@ CASE WHEN btrim({it}, '{}') ~ '^[0-9]{1,10}(,[0-9]{1,10})*$'
 -- join-in-order: the planner chooses the order
 JOIN
 
+-- tick-bits: the bits of `updated` that `tick` does not have
+8
+
 -- set-updated: set the time of the last change
 updated = :updated, tick = :tick
 
