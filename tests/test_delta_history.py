@@ -18,7 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 import threadkeep
-from checkpoint_chains import config
+from checkpoint_chains import Chain, config
 from checkpoint_trees import Put, PutWrites, Step, base_walk, exact_history, put_steps, random_trees
 from hypothesis_profiles import examples
 from sync_async import Caller
@@ -253,3 +253,37 @@ def test_any_tree_has_the_history_of_the_base_walk_and_of_in_memory_saver(
             == base_walk(saver, at, channels)
             == exact_history(peer.get_delta_channel_history(config=at, channels=channels))
         )
+
+
+def test_a_history_that_was_read_before_shows_what_others_changed_since(lasting_url: str) -> None:
+    """Ancestors stay decoded between two reads; a write that another process adds or replaces must still be seen."""
+    with threadkeep.open(lasting_url) as one, threadkeep.open(lasting_url) as other:
+        put_steps(one.checkpointer, "t", LINE)
+        target = config("t", "c4")
+        for _ in range(2):
+            assert values(one.checkpointer.get_delta_channel_history(config=target, channels=["a"]), "a") == [
+                "a1",
+                "a2",
+                "a3",
+            ]
+        other.checkpointer.put_writes(config("t", "c2"), [("a", "later")], "t9")
+        assert values(one.checkpointer.get_delta_channel_history(config=target, channels=["a"]), "a") == [
+            "a1",
+            "a2",
+            "a3",
+            "later",
+        ]
+        put_steps(other.checkpointer, "t", [Put("c2", "c1", values={"a": _DeltaSnapshot(["seed"])})])
+        found = one.checkpointer.get_delta_channel_history(config=target, channels=["a"])
+        assert found["a"]["seed"] == _DeltaSnapshot(["seed"])
+        assert values(found, "a") == ["a2", "a3", "later"]
+
+
+@pytest.mark.parametrize("counted", [[1, 1], [500, 500], [0, -3], "other", {"a": 1}, [1], [1, 2.5], None])
+def test_counters_that_are_wrong_do_not_change_the_history(saver: threadkeep.KeepSaver, counted: Any) -> None:
+    chain = Chain(saver)
+    for n in range(80):
+        saver.put_writes(chain.put({}, counters_since_delta_snapshot={"a": counted}), [("a", n)], "task")
+    last = chain.put({}, counters_since_delta_snapshot={"a": counted})
+    saver.get_tuple(last)
+    assert values(saver.get_delta_channel_history(config=last, channels=["a"]), "a") == list(range(80))

@@ -145,7 +145,7 @@ class MeasureItems(Request[ItemSizes]):
 class LoadAncestors(Request[LoadedRows]):
     """Load a checkpoint and its ancestors, nearest first, at most `limit` rows. A cycle ends the list.
 
-    Items of values are not loaded.
+    Items of values are not loaded, and a backend may leave out what is cached.
     """
 
     access: ClassVar[Access] = READ
@@ -153,6 +153,7 @@ class LoadAncestors(Request[LoadedRows]):
     ns: str
     id: str
     limit: int
+    cached: CachedItems | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ class InMemoryBackend:
             ancestors[id] = rows
             id = rows.row.parent
         found = tuple(ancestors.values())
-        return LoadedRows(thread.row, found, _items_of(thread, found, (), None))
+        return LoadedRows(thread.row, found, _items_of(thread, found, (), request.cached))
 
     def _load_thread_rows(self, request: LoadThreadRows) -> LoadedRows:
         thread = self._find(request.key)

@@ -90,7 +90,7 @@ def _load_ancestors(db: SqlContext, request: LoadAncestors) -> LoadedRows:
             raise Corrupt(f"writes on checkpoint {write.checkpoint!r} of thread {request.key.id!r} are damaged")
         writes[write.checkpoint].append(write)
     found = tuple(CheckpointRows(row, tuple(writes[id])) for id, row in ancestors.items())
-    return LoadedRows(thread[1], found, _load_items_of(db, *thread, found, (), None))
+    return LoadedRows(thread[1], found, _load_items_of(db, *thread, found, (), request.cached))
 
 
 def _follow_parents(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _OVERHEAD = 150
 """Bytes of memory that an item takes besides its data, roughly."""
+_MAX_DECODED, _DECODED_SIZE = 1024, 3000
+"""How many checkpoints stay decoded for delta histories, and roughly how many bytes each takes with its writes."""
 _GROUP = 2
 """Items with this many elements or more are found by content in one index."""
 
@@ -27,8 +29,8 @@ class ItemCache:
     """Cached items; also the range lists and shapes among them, unpacked, and the numbers of shapes.
 
     `run_log` is the run log of a cube thread, with the ranges of the items that hold its events. `spans` has for each
-    lane a (start, end) between which no item is missing; there may be more items outside of it. `era` is that of the
-    `Heads` that made the cache.
+    lane a (start, end) between which no item is missing; there may be more items outside of it. `decoded` is what delta
+    histories decoded of some rows, with these rows. `era` is that of the `Heads` that made the cache.
     """
 
     def __init__(self, era: int = 0) -> None:
@@ -39,11 +41,20 @@ class ItemCache:
         self.shape_numbers: dict[Any, int] = {}
         self.spans: dict[int, tuple[int, int]] = {}
         self.run_log: tuple[tuple[ItemRange, ...], RunLog] | None = None
+        self.decoded: dict[tuple[Any, ...], tuple[Any, Any, Any]] = {}
         self.size = 0
         self._elements: dict[tuple[int, int], int] = {}
         self._uneven: set[int] = set()
         self._split_elements: dict[tuple[ItemId, ...], list[bytes]] = {}
         self._contents: dict[tuple[int, int], dict[bytes, int]] = {}
+
+    def add_decoded(self, place: tuple[Any, ...], value: tuple[Any, Any, Any]) -> None:
+        """Keep what was decoded of a checkpoint and its writes. If there is too much, all else is dropped."""
+        if len(self.decoded) >= _MAX_DECODED:
+            self.size -= _DECODED_SIZE * len(self.decoded)
+            self.decoded = {}  # not cleared: another thread may be using it
+        self.decoded[place] = value
+        self.size += _DECODED_SIZE
 
     def has(self, at: ItemId) -> bool:
         """Whether an item is cached."""

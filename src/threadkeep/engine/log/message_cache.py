@@ -263,10 +263,11 @@ class MessageCache:
         known = [(message, part) for message, part in zip(messages, parts, strict=True) if type(message) in MESSAGES]
         by_id = {message.id: part for message, part in known if type(message.id) is str}
         self._parts.update(by_id, sum(map(len, by_id.values())))
+        young, old = self._templates.young, self._templates.old
         new: dict[bytes, _MessageTemplate | bool] = {}
         size = 0
         for message, part in known:
-            if self._templates.get(part) is None:
+            if part not in young and part not in old:
                 new[part] = False
             elif self.part(message) is part:
                 new[part] = _MessageTemplate.of(message)

@@ -17,6 +17,7 @@ _COMMON_FIELDS = ("content", "additional_kwargs", "response_metadata", "type", "
 _TOOL_CALL = {"name", "args", "id", "type"}
 _USAGE = {"input_tokens", "output_tokens", "total_tokens"}
 _USAGE_DETAILS = {"input_token_details", "output_token_details"}
+_INT, _STR, _BLOCKS = {int}, {str}, {str, dict}
 _DETAILS = {"audio", "cache_creation", "cache_read", "reasoning"}
 
 
@@ -35,7 +36,7 @@ def _is_plain_tool(given: Fields) -> bool:
 
 
 def _are_blocks(value: Any) -> bool:
-    return type(value) is list and all(type(part) in (str, dict) for part in value)
+    return type(value) is list and set(map(type, value)) <= _BLOCKS
 
 
 def _is_call(call: Any) -> bool:
@@ -45,26 +46,25 @@ def _is_call(call: Any) -> bool:
         and call["type"] == "tool_call"
         and type(call["name"]) is str
         and type(call["args"]) is dict
-        and all(type(key) is str for key in call["args"])
+        and set(map(type, call["args"])) <= _STR
         and (call["id"] is None or type(call["id"]) is str)
     )
 
 
 def _is_usage(value: Any) -> bool:
-    if type(value) is not dict or not all(map(value.__contains__, _USAGE)):
+    """Return whether a model's usage is plain: counts, and dicts of counts. One call, because most messages have it."""
+    if type(value) is not dict or not value.keys() >= _USAGE:
         return False
     for key, each in value.items():
-        is_plain = type(each) is int if key in _USAGE else key in _USAGE_DETAILS and _are_details(each)
-        if not is_plain:
-            return False
-    return True
-
-
-def _are_details(value: Any) -> bool:
-    if type(value) is not dict:
-        return False
-    for key, count in value.items():  # noqa: SIM110 - this runs for every message that is read
-        if key not in _DETAILS or type(count) is not int:
+        if key in _USAGE:
+            if type(each) is not int:
+                return False
+        elif (
+            key not in _USAGE_DETAILS
+            or type(each) is not dict
+            or not each.keys() <= _DETAILS
+            or not set(map(type, each.values())) <= _INT
+        ):
             return False
     return True
 

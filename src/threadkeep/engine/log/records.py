@@ -338,9 +338,9 @@ def _read_checkpoint(row: CheckpointRow, names: NameTable, shared: SharedParts) 
     )
     version_names, seen_names, channels, codes = shared.shape(row.refs[0][1])
     v, ts, updated = fields  # a dict has other keys: then `v` is a str
-    if type(fields) is not list or type(ts) is not int or (updated is not None and type(updated) is not list):
+    if type(fields) is not list or type(ts) not in (int, str) or (updated is not None and type(updated) is not list):
         raise TypeError("unusual fields")
-    text = (_EPOCH + (time * 1000 - ts) * _MICROSECOND).isoformat()
+    text = ts if type(ts) is str else (_EPOCH + (time * 1000 - ts) * _MICROSECOND).isoformat()
     listed = None
     if updated is not None:
         listed = [name_of[n] for n in updated]

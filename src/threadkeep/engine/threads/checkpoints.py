@@ -236,7 +236,11 @@ async def get_several(
 
 
 def _decode_states(heads: Heads, codec: Codec, head: Head, loaded: LoadedRows) -> list[CheckpointState]:
-    """Return the checkpoints that were loaded, with their values, and cache the newest of them."""
+    """Return the checkpoints that were loaded, with their values, and cache the newest of them.
+
+    This runs for every get_tuple and list. It makes about 20 calls for a checkpoint and 4 for each row of writes;
+    `tests/test_budgets.py` counts them.
+    """
     names, shared, where = head.name_table(), head.shared_parts(), head.where
     found: list[tuple[CheckpointRecord, list[TaskWrites]]] = []
     records: list[CheckpointRecord] = []
@@ -287,7 +291,7 @@ def with_recent_checkpoints(head: Head, records: Iterable[CheckpointRecord]) -> 
 def decode_state(head: Head, codec: Codec, record: CheckpointRecord, tasks: Iterable[TaskWrites]) -> CheckpointState:
     """Return a checkpoint with its values decoded; the head must have their items.
 
-    About ten calls, two for each list of messages, and one for each object that is not plain data.
+    About fifteen calls, however many messages there are if they were read before; `tests/test_budgets.py` counts them.
     """
     row = record.row
     slots = dict(record.slots)
@@ -328,27 +332,33 @@ def in_order(tasks: Iterable[TaskWrites]) -> list[tuple[str, str, int, WriteEntr
 _PLACE = itemgetter(0, 1, 2)
 
 
-def decode_slots(cache: ItemCache, codec: Codec, slots: Iterable[Slot]) -> list[Any]:
-    """Return the values of slots, all in one call; one or two more for each list of messages or large value.
+def decode_slots(cache: ItemCache, codec: Codec, slots: Iterable[Slot]) -> list[Any]:  # noqa: C901 - one straight loop
+    """Return the values of slots. Two calls for all of them, and one more for each list or large value.
 
-    Any exception if a value cannot be decoded: `decode_value` says which one it is, and what is wrong.
+    The messages of all lists are decoded together. Any exception if a value cannot be decoded: `decode_value` says
+    which one it is, and what is wrong.
     """
-    unpack, lanes, values = codec.unpack, cache.lanes, list[Any]()
+    unpack, lanes = codec.unpack, cache.lanes
     if unpack is None:
         raise TypeError("another serializer")
+    values: list[Any] = []
+    parts: list[bytes] = []
+    lists: list[tuple[int, int, int, bool]] = []
     for kind, tag, elements, snapshot, inline, ranges, _, _ in slots:
         if inline is not None:
             data = inline
         else:
             lane, start, length = ranges[0]
             data = lanes[lane][start]
-            if kind == LIST and tag == MSGPACK and data[:1] in EXTENSIONS:
-                parts = cache.elements(ranges)
-                if parts is not None and len(parts) == elements > 0:
-                    messages = codec.decode_list(parts, "")
-                    values.append(_DeltaSnapshot(messages) if snapshot else messages)
+            is_one = length == 1 and len(ranges) == 1
+            if kind == LIST and tag == MSGPACK and data[:1] in EXTENSIONS and elements > 0:
+                own = [data] if is_one and elements == 1 else cache.elements(ranges)
+                if own is not None and len(own) == elements:
+                    lists.append((len(values), len(parts), elements, snapshot))
+                    parts += own
+                    values.append(None)
                     continue
-            if length != 1 or len(ranges) != 1:
+            if not is_one:
                 data = cache.join(ranges, "")
         if tag == MSGPACK:
             value = unpack(data if kind == WHOLE else header(kind, elements) + data)
@@ -357,6 +367,11 @@ def decode_slots(cache: ItemCache, codec: Codec, slots: Iterable[Slot]) -> list[
         else:
             value = codec.loads(tag, data if kind == WHOLE else header(kind, elements) + data, "")
         values.append(_DeltaSnapshot(value) if snapshot else value)
+    if lists:
+        messages = codec.decode_list(parts, "") or []
+        for at, first, elements, snapshot in lists:
+            value = messages[first : first + elements]
+            values[at] = _DeltaSnapshot(value) if snapshot else value
     return values
 
 

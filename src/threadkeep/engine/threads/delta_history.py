@@ -76,7 +76,9 @@ async def _load_ancestors(
     limit = _expected_distance(cached.own_metadata, channels) if cached is not None else _NEAR
     while True:
         old = heads.get(key)
-        loaded = await LoadAncestors(key, ns, id, limit)
+        loaded = await LoadAncestors(key, ns, id, limit, old.cached_items() if old is not None else None)
+        if old is not None and not heads.is_current(old):  # as in `checkpoints.load_checkpoints`
+            old, loaded = None, await LoadAncestors(key, ns, id, limit)
         first = loaded.checkpoints[0] if loaded.checkpoints else CheckpointRows(None, ())
         check_newest(key, (CheckpointRef(ns, id),), LoadedRows(loaded.thread, (first,)))
         head = heads.head_from(key, loaded, old if old and old.has_epoch_of(loaded.thread) else None)
@@ -104,19 +106,32 @@ def _expected_distance(own_metadata: Mapping[str, Any], channels: Sequence[str])
 
 
 def _walk(head: Head, loaded: LoadedRows, channels: Sequence[str]) -> tuple[list[_Ancestor], set[str]]:
-    """The ancestors up to the last value that is needed, and the channels for which there is none among them."""
+    """Return the ancestors up to the last value that is needed, and the channels for which there is none among them.
+
+    LangGraph reads the same ancestors again in every run, so they stay cached as they were decoded. A row that is
+    equal in all columns needs no other check: its checksum was compared then.
+    """
     names, shared, where = head.name_table(), head.shared_parts(), head.where
     wanted = {n: name for n, name in enumerate(head.names) if name in channels}
     without_value = set(channels)
+    decoded = head.cache.decoded
     ancestors = []
     for found in loaded.checkpoints[1:]:
-        if not without_value or found.row is None:
+        row = found.row
+        if not without_value or row is None:
             break
-        slots = unpack_channels(found.row, names, shared, where, wanted)
-        writes = in_order([unpack_writes_to(row, names, shared, where, wanted) for row in found.writes])
-        ancestors.append(_Ancestor(slots, writes))
-        if slots:
-            without_value -= slots.keys()
+        place = (row.ns, row.id, *wanted)
+        known = decoded.get(place)
+        if known is not None and known[0] == row and known[1] == found.writes:
+            ancestor = known[2]
+        else:
+            slots = unpack_channels(row, names, shared, where, wanted)
+            writes = in_order([unpack_writes_to(each, names, shared, where, wanted) for each in found.writes])
+            ancestor = _Ancestor(slots, writes)
+            head.cache.add_decoded(place, (row, found.writes, ancestor))
+        ancestors.append(ancestor)
+        if ancestor.slots:
+            without_value -= ancestor.slots.keys()
             wanted = {n: name for n, name in wanted.items() if name in without_value}
     return ancestors, without_value
 
