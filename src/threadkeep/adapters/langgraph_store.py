@@ -8,9 +8,10 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 from langgraph.store.base import (
+    NOT_PROVIDED,
     BaseStore,
     GetOp,
     IndexConfig,
@@ -19,6 +20,7 @@ from langgraph.store.base import (
     ListNamespacesOp,
     MatchCondition,
     NamespacePath,
+    NotProvided,
     Op,
     PutOp,
     Result,
@@ -47,6 +49,8 @@ from threadkeep.session import Session
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONLY_STR = frozenset((str,))
 _MAX_COUNT = 10**9
+_RESERVED = ((), ("langgraph",))
+"""How a namespace does not start that LangGraph's `put` accepts."""
 _AT_END = {"prefix": False, "suffix": True}
 
 
@@ -143,6 +147,30 @@ class KeepStore(BaseStore):
         if row.ttl is not None and _ensure_refresh(self.ttl_config, refresh_ttl) and needs_refresh(row, now):
             self._refresh_now([row.memory_key], now)
         return _item(found)
+
+    def put(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Store a memory; the last put wins. One commit.
+
+        An ordinary put does without the steps of a batch: `tests/test_store_steps.py` counts them.
+        """
+        is_plain = type(namespace) is tuple and type(key) is str and type(value) is dict and self.embeddings is None
+        is_plain = is_plain and (index is None or index is False) and (ttl is None or ttl is NOT_PROVIDED)
+        if not is_plain or (ttl is NOT_PROVIDED and self.ttl_config) or not _may_put(namespace):
+            super().put(namespace, key, value, index, ttl=ttl)
+            return
+        text, now = json_text.dump(value), clock.now_us()
+        row = tuple.__new__(MemoryRow, (namespace, key, text, now, now, None, None))
+        words = self._index.words(json_text.load(text), None) if index is None and self._index.has_words else ""
+        memory = tuple.__new__(NewMemory, (row, (), words))
+        self._session.write_memories(WriteMemories(self._session.tenant, (memory,), (), now))
 
     async def aget(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """Async version of `get`."""
@@ -472,6 +500,11 @@ def _memory_key(namespace: Any, key: Any) -> MemoryKey:
 def _has_labels(namespace: tuple[Any, ...]) -> bool:
     """Whether a tuple has only plain labels that LangGraph accepts."""
     return _ONLY_STR.issuperset(map(type, namespace)) and _are_labels(namespace)
+
+
+def _may_put(namespace: tuple[Any, ...]) -> bool:
+    """Whether a tuple is a namespace that LangGraph's `put` accepts."""
+    return _ONLY_STR.issuperset(map(type, namespace)) and _are_labels(namespace) and namespace[:1] not in _RESERVED
 
 
 @lru_cache(maxsize=4096)
