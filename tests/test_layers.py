@@ -50,7 +50,7 @@ LAYERS = {
     "plan": Layer(""),
     "errors": Layer(""),
     "version": Layer(""),
-    "engine": Layer("engine plan errors", "langchain_core langgraph numpy ormsgpack zstandard"),
+    "engine": Layer("engine plan errors", "langchain_core langgraph numpy orjson ormsgpack zstandard"),
     "backends": Layer("backends engine plan errors", "ormsgpack"),
     "work": Layer("engine errors plan"),
     # threads, event loops, databases
