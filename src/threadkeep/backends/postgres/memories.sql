@@ -204,7 +204,7 @@ WHERE v.part = :part AND v.seq > :since;
 -- vector-schema: the schema of pgvector, if it is installed, supports iterative scans (0.8), and we may use it
 SELECT n.nspname FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
 WHERE e.extname = 'vector' AND string_to_array(e.extversion, '.')::integer[] >= ARRAY[0, 8]
-  AND has_schema_privilege(n.oid, 'USAGE');
+  AND has_schema_privilege(n.oid, 'USAGE')
 
 -- create-extension: install pgvector, if we are allowed to
 CREATE EXTENSION IF NOT EXISTS vector;

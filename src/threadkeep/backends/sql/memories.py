@@ -15,6 +15,7 @@ from threadkeep.engine.memories.checksums import (
     MALFORMED_MEMORY_ERRORS,
     StoredVector,
     damaged_memory,
+    memory_name,
     read_memories,
     read_vectors,
     sum_of_times,
@@ -377,6 +378,11 @@ def stored_vector(
 
 def _create_vector_index(_db: SqlContext, _request: CreateVectorIndex) -> None:
     """Do nothing: only pgvector has such an index."""
+
+
+def names_of(request: Request[Any]) -> str:
+    """Return how an error names the memories of a request; empty if they are not known."""
+    return " or ".join(memory_name(*each) for each in request.keys) if isinstance(request, GetMemories) else ""
 
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
