@@ -172,8 +172,8 @@ def test_a_memory_with_the_number_of_another_is_refused(tmp_path: Path, monkeypa
         connection.execute("DELETE FROM tk_memories WHERE key = ?", (b"b",))
         connection.execute("UPDATE tk_memories SET memory = ? WHERE key = ?", (stored, b"a"))
         errors = []
-        for script in (sqlite_memories.write_script, lambda *_: None):
-            monkeypatch.setattr("threadkeep.transports.sqlite.write_script", script)
+        for script in (sqlite_memories.write_script, lambda *_: None):  # as it is, and never
+            monkeypatch.setattr("threadkeep.backends.sqlite.memories.write_script", script)
             with pytest.raises(ThreadkeepError) as caught:
                 keep.store.put(HOME, "b", {"n": 3})
             errors.append((type(caught.value), str(caught.value)))
