@@ -161,16 +161,41 @@ class KeepStore(BaseStore):
 
         An ordinary put does without the steps of a batch: `tests/test_store_steps.py` counts them.
         """
-        is_plain = type(namespace) is tuple and type(key) is str and type(value) is dict and self.embeddings is None
-        is_plain = is_plain and (index is None or index is False) and (ttl is None or ttl is NOT_PROVIDED)
-        if not is_plain or (ttl is NOT_PROVIDED and self.ttl_config) or not _may_put(namespace):
+        if not self._is_plain_put(namespace, key, value, index, ttl):
             super().put(namespace, key, value, index, ttl=ttl)
             return
         text, now = json_text.dump(value), clock.now_us()
-        row = tuple.__new__(MemoryRow, (namespace, key, text, now, now, None, None))
+        self._session.write_memories(self._put_request(namespace, key, text, index, now))
+
+    async def aput(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Async version of `put`."""
+        if not self._is_plain_put(namespace, key, value, index, ttl):
+            await super().aput(namespace, key, value, index, ttl=ttl)
+            return
+        text, now = json_text.dump(value), clock.now_us()
+        await self._session.awrite_memories(partial(self._put_request, namespace, key, text, index, now))
+
+    def _is_plain_put(self, namespace: Any, key: Any, value: Any, index: Any, ttl: Any) -> bool:
+        """Whether the arguments of a put are ordinary ones, so that nothing is to be checked, embedded or expired."""
+        if self.embeddings is not None or not (index is None or index is False):
+            return False
+        if not (ttl is None or (ttl is NOT_PROVIDED and not self.ttl_config)):
+            return False
+        return type(namespace) is tuple and type(key) is str and type(value) is dict and _may_put(namespace)
+
+    def _put_request(self, namespace: Namespace, key: str, text: str, index: object, now: int) -> WriteMemories:
+        """Return the request that stores a memory. Its words are split here."""
         words = self._index.words(json_text.load(text), None) if index is None and self._index.has_words else ""
-        memory = tuple.__new__(NewMemory, (row, (), words))
-        self._session.write_memories(WriteMemories(self._session.tenant, (memory,), (), now))
+        row = tuple.__new__(MemoryRow, (namespace, key, text, now, now, None, None))
+        return WriteMemories(self._session.tenant, (tuple.__new__(NewMemory, (row, (), words)),), (), now)
 
     async def aget(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """Async version of `get`."""
