@@ -153,7 +153,7 @@ def test_a_sweep_leaves_a_memory_whose_expiry_is_damaged(tables_url: str) -> Non
 
 @pytest.mark.parametrize("storage", SQL_STORAGES)
 def test_memories_of_an_older_schema_get_checksums_when_they_are_written(storage: str, tmp_path: Path) -> None:
-    url = SQL_STORAGES[storage](tmp_path)
+    url = SQL_STORAGES[storage]("own4", tmp_path)
     with threadkeep.open(url, index=INDEX) as keep:
         memories = keep.store.search((), limit=1000, refresh_ttl=False)
         checked = lambda: sql_executor(url)("SELECT count(*) FROM tk_memories WHERE checksum IS NOT NULL", {})[0][0]

@@ -51,7 +51,7 @@ LAYERS = {
     "errors": Layer(""),
     "version": Layer(""),
     "collector": Layer(""),
-    "engine": Layer("engine plan errors", "langchain_core langgraph numpy ormsgpack zstandard"),
+    "engine": Layer("engine plan errors", "langchain_core langgraph numpy orjson ormsgpack zstandard"),
     "backends": Layer("backends engine plan errors", "ormsgpack"),
     "work": Layer("engine errors plan"),
     # threads, event loops, databases

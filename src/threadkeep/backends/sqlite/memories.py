@@ -42,9 +42,9 @@ def write_script(blocks: Mapping[str, str], request: WriteMemories) -> Script | 
         values += row
         if with_words:
             words += (row[0], own_words)
-    values.append(size)
-    block = "put-with-words-at-once" if with_words else "put-at-once"
-    return _with_rows(blocks[block], size), values + words
+    if not with_words:
+        return _with_rows(blocks["put-at-once"], size), values
+    return _with_rows(blocks["put-with-words-at-once"], size), [*values, size, *words]
 
 
 @lru_cache(maxsize=64)

@@ -19,10 +19,12 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import orjson
+
 MAX_DEPTH = 250
 """The number of containers that may be nested."""
 
-_LEAVES = frozenset({str, int, float, bool, type(None)})
+_LEAVES = frozenset({str, int, bool, type(None)})
 _UNSTORABLE = re.compile("[\x00\x01\ud800-\udfff]")
 _ESCAPED = re.compile("\x01(?:([01])|(d[89a-f][0-9a-f]{2}))")
 _ASCII = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":"))
@@ -51,8 +53,8 @@ def dump(value: Any) -> str:
     TypeError for a type that is not JSON. ValueError for NaN, an infinite float, a value that contains itself, one that
     is nested deeper than `MAX_DEPTH`, and an int with more digits than Python prints (`sys.get_int_max_str_digits`).
     """
-    if type(value) is dict and _is_plain(value, MAX_DEPTH):
-        text = _encode(value)
+    if type(value) is dict and (kinds := _find_kinds(value, MAX_DEPTH)):
+        text = _encode(value) if kinds == _WITH_FLOATS else _encode_fast(value)
         if "\\u" not in text or _is_clean_json(text, value):
             return text
     elif not isinstance(value, dict):
@@ -103,27 +105,47 @@ def to_plain_json(value: Any) -> Any:
     return _copy_plain(value, (), ())
 
 
-def _is_plain(value: Any, depth: int) -> bool:
-    """Whether a dict, list or tuple contains only exact JSON types; a float may still be NaN.
+_NOT_PLAIN, _WITH_FLOATS, _WITHOUT_FLOATS = 0, 1, 2
+
+
+def _find_kinds(value: Any, depth: int) -> int:
+    """Return whether a dict, list or tuple contains only exact JSON types, and whether floats, which may be NaN.
 
     Its elements are listed first: other threads may change it meanwhile.
     """
     if depth == 0:
-        return False
+        return _NOT_PLAIN
     if type(value) is dict:
         for key in list(value):
             if type(key) is not str:
-                return False
+                return _NOT_PLAIN
         value = value.values()
+    kinds = _WITHOUT_FLOATS
     for inner in list(value):
         kind = type(inner)
         if kind in _LEAVES:
             continue
-        if kind is not dict and kind is not list and kind is not tuple:
-            return False
-        if not _is_plain(inner, depth - 1):
-            return False
-    return True
+        if kind is dict or kind is list or kind is tuple:
+            kinds = min(kinds, _find_kinds(inner, depth - 1))
+            if kinds == _NOT_PLAIN:
+                return _NOT_PLAIN
+        elif kind is float:
+            kinds = _WITH_FLOATS
+        else:
+            return _NOT_PLAIN
+    return kinds
+
+
+def _encode_fast(value: Any) -> str:
+    """Return what `_encode` returns, for a value without floats: orjson takes a sixth of the time.
+
+    It writes floats in another way, and leaves characters beyond ASCII as they are: then `_encode` encodes the value.
+    """
+    try:
+        data = orjson.dumps(value)
+    except TypeError:  # an int of more than 64 bits, or a lone surrogate
+        return _encode(value)
+    return data.decode() if data.isascii() and b"\x7f" not in data else _encode(value)
 
 
 def _encode(value: Any) -> str:

@@ -45,7 +45,7 @@ from threadkeep.engine.memories.vectors import PartitionVectors, nearest
 from threadkeep.engine.memories.words import count_words, word_score, words
 from threadkeep.errors import Corrupt
 
-_EXTRA_ROWS, _MAX_SLICE = 2, 1000
+_MAX_SLICE = 1000
 _CHECKED_FIRST = 100
 """This many of the best memories are checked against a filter before the database is queried for all that match."""
 _MAX_RANKED = 10_000
@@ -240,7 +240,7 @@ async def _list_matching(query: MemoryQuery, skipped: Mapping[int, WordMatch] | 
         return _decode_rows(await ListMemories(tenant, prefix, now, limit, offset))
     found: list[FoundMemory] = []
     after: Position | None = None
-    step = min(offset + limit + _EXTRA_ROWS + len(skipped or ()), _MAX_SLICE)
+    step = min(offset + limit + len(skipped or ()), _MAX_SLICE)
     while len(found) < offset + limit:
         rows = await ListMemories(tenant, prefix, now, step, after=after, filter=filter)
         wanted = rows
