@@ -438,16 +438,17 @@ class PostgresServer:
     def _prepare_schema(self, cursor: PostgresCursor) -> None:
         blocks, options, execute = self._backend.sql, self._options, partial(_execute_setup, cursor)
         use = SchemaUse(options.read_only, options.migrate)
-        if drive(postgres_setup.needs_migration(blocks, use), execute):
+        needs_migration, current = drive(postgres_setup.first_look(blocks, use), execute)
+        if needs_migration:
             migrate = partial(postgres_setup.migrate, blocks, self._backend.schema)
             try:
                 found = cursor.transaction(BEGIN_WRITE, lambda: drive(migrate(), execute))
             except CONCURRENT_SETUP as error:
                 raise TransientError("another process was setting up the schema at the same time") from error
             log_migration(postgres_setup.DATABASE, found)
-        wanted = options.wants_vectors and not options.read_only
-        self._backend.pgvector = drive(postgres_setup.find_pgvector(blocks, wanted=wanted), execute)
-        synchronous = postgres_setup.synchronous_commit(blocks, durability=options.durability)
+        if options.wants_vectors:
+            self._backend.pgvector = drive(postgres_setup.find_pgvector(blocks, wanted=not options.read_only), execute)
+        synchronous = postgres_setup.synchronous_commit(blocks, durability=options.durability, current=current)
         self._synchronous = drive(synchronous, execute)
 
 

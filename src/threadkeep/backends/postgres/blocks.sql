@@ -14,6 +14,9 @@ CREATE TABLE IF NOT EXISTS tk_schema (
 -- versions: the last migration: its version, its time; from 5 on the oldest versions whose code can read and write
 SELECT * FROM tk_schema ORDER BY version DESC LIMIT 1;
 
+-- first-look: the server's setting, whether commits wait for the disk, and the last migration, as `versions`
+SELECT current_setting('synchronous_commit'), s.* FROM tk_schema s ORDER BY s.version DESC LIMIT 1;
+
 -- set-version: record a migration; another client that runs the same one waits here
 INSERT INTO tk_schema (version) VALUES (:version);
 
@@ -319,12 +322,13 @@ UNION ALL
 {load-item-rows};
 
 -- load-missing: which items `found` and `writes` refer to and `cached` does not have
+-- Not with generate_series: the planner expects a thousand rows of it, and a server with JIT would compile the statement.
 needed AS (
-    SELECT r.thread, r.refs[k] AS lane, int8range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
+    SELECT r.thread, u.lane, int8range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
     FROM (SELECT thread, items, {refs-array refs} AS refs FROM found
           UNION ALL SELECT thread, items, {refs-array refs} FROM writes) r
-    CROSS JOIN generate_series(1, cardinality(r.refs), 3) AS k
-    WHERE r.items OR r.refs[k] IN (1, 2)
+    CROSS JOIN LATERAL unnest(r.refs) WITH ORDINALITY AS u (lane, k)
+    WHERE u.k % 3 = 1 AND (r.items OR u.lane IN (1, 2))
     UNION ALL SELECT thread, 2, int8range(labels, labels::bigint + 1) FROM found
     UNION ALL SELECT thread, 0, int8range(0, 2147483648) FROM thread
 ), missing AS MATERIALIZED (

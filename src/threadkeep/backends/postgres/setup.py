@@ -15,9 +15,15 @@ async def versions(sql: Blocks) -> SchemaVersions:
     return SchemaVersions.of_row(rows[0][0], *rows[0][2:]) if rows else NO_SCHEMA
 
 
-async def needs_migration(sql: Blocks, use: SchemaUse) -> bool:
-    """Return whether the schema must be created or migrated; see `engine.schema_versions`."""
-    return schema_versions.needs_migration(await versions(sql), use, database=DATABASE)
+async def first_look(sql: Blocks, use: SchemaUse) -> tuple[bool, str | None]:
+    """Return whether the schema must be created or migrated, and the server's synchronous_commit if it has the schema.
+
+    See `engine.schema_versions`. One statement.
+    """
+    rows = await SetupStatement(sql["first-look"], missing_ok=True)
+    found = SchemaVersions.of_row(rows[0][1], *rows[0][3:]) if rows else NO_SCHEMA
+    current = rows[0][0] if rows else None
+    return schema_versions.needs_migration(found, use, database=DATABASE), current
 
 
 async def migrate(sql: Blocks, schema: str | None) -> int:
@@ -46,9 +52,13 @@ async def find_pgvector(sql: Blocks, *, wanted: bool) -> str | None:
     return found[0][0] if found else None
 
 
-async def synchronous_commit(sql: Blocks, *, durability: str) -> str | None:
-    """Return the synchronous_commit that our transactions must set, or None if the server's own setting is right."""
-    current = (await SetupStatement(sql["synchronous-commit"]))[0][0]
+async def synchronous_commit(sql: Blocks, *, durability: str, current: str | None) -> str | None:
+    """Return the synchronous_commit that our transactions must set, or None if the server's own setting is right.
+
+    `current` is the server's setting; if it is None, one statement asks for it.
+    """
+    if current is None:
+        current = (await SetupStatement(sql["synchronous-commit"]))[0][0]
     if durability == "strict":
         return "on" if current == "off" else None
     return "off"
