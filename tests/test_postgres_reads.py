@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -160,6 +161,27 @@ def test_several_threads_are_loaded_as_each_by_itself(servers: Servers) -> None:
     for load, *replies in zip(loads, *several, strict=True):
         expected = comparable(servers[0].read(load), load)
         assert [comparable(reply, load) for reply in replies] == [expected, expected]
+
+
+def test_no_load_seems_so_expensive_that_a_server_would_compile_it(url: str, servers: Servers) -> None:
+    """The default of jit_above_cost is 100,000; compiling takes longer than any of these statements."""
+    backend, refs = servers[0]._backend, tuple(refs_of(rows_of(servers[0], KEYS[1])))  # noqa: SLF001
+    loads = tuple(LoadCheckpoints(key, refs) for key in KEYS)
+    requests = [loads[1], LoadItems(KEYS[1], (ItemRange(3, 0, 9),)), LoadAncestors(KEYS[1], "", "z", 50)]
+    requests += [ScanCheckpoints("", "graph", 16, tags=(b"a",)), LoadThreadRows(KEYS[1])]
+    statements = [backend.load_several(LoadSeveral(loads)), *map(backend.one_statement, requests)]
+    with psycopg.connect(url.partition("?")[0]) as connection:
+        for statement in statements:
+            assert statement is not None
+            sql = statement.sql
+            result = connection.pgconn.exec_params(
+                b"EXPLAIN " + sql.text, list(statement.parameters), sql.types, sql.formats
+            )
+            first = result.get_value(0, 0)
+            assert first is not None
+            cost = re.search(rb"cost=[\d.]+[.][.]([\d.]+)", first)
+            assert cost is not None
+            assert float(cost[1]) < 100_000, sql.text
 
 
 def test_a_thread_is_deleted_whole_while_somebody_commits(url: str) -> None:
