@@ -29,7 +29,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test prove lint types fmt generate bench bench-size bench-store bench-cube bench-valkey bench-threads bench-recall bench-import bench-values clean
+.PHONY: help demo examples test prove lint types fmt generate budgets bench bench-full bench-size bench-valkey bench-threads bench-recall bench-import bench-values clean
 
 help:  ## print this list
 	@echo "make ..."
@@ -65,19 +65,19 @@ fmt: $(VENV)/.stamp  ## format, and apply ruff's fixes
 generate: $(VENV)/.stamp  ## write the generated parts of the documentation
 	$(RUN) tools/generate_docs.py
 
-bench: $(VENV)/.stamp  ## measure speed
-	$(RUN) bench/speed.py $(ARGS)
+budgets: $(VENV)/.stamp  ## record what each verb costs, after a change that makes a difference
+	$(ROOM) $(RUN) tools/record_budgets.py $(ARGS)
 
-bench-size: $(VENV)/.stamp  ## measure bytes on disk
+bench: $(VENV)/.stamp  ## compare with the official savers and stores: a short run
+	$(RUN) bench/run.py $(ARGS)
+
+bench-full: $(VENV)/.stamp  ## the same at full size, into docs/benchmarks.md; about an hour
+	$(RUN) bench/run.py --full --record $(ARGS)
+
+bench-size: $(VENV)/.stamp  ## measure the bytes of each file or table
 	$(RUN) bench/size.py $(ARGS)
 
-bench-store: $(VENV)/.stamp  ## compare the store with the official ones
-	$(RUN) bench/store.py $(ARGS)
-
-bench-cube: $(VENV)/.stamp  ## compare CubeLoop threads with CubeLoop's own backends
-	$(RUN) bench/cube.py $(ARGS)
-
-bench-valkey: $(VENV)/.stamp  ## measure a Valkey cluster: cost, and speed compared with PostgreSQL
+bench-valkey: $(VENV)/.stamp  ## measure what threads cost a Valkey cluster
 	$(RUN) bench/cluster.py $(ARGS)
 
 bench-threads: $(VENV)/.stamp  ## measure a page of keep.threads() among 100,000 threads

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import threadkeep
-from comparison import medians
+from measuring import medians
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 FEW, LONG, ROUNDS, PAGE = 1_000, 50, 41, 50

@@ -26,7 +26,6 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.store.base import BaseStore
-from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 from psycopg import AsyncConnection, Connection
@@ -58,13 +57,17 @@ def open_threadkeep(url: str, durability: Durability) -> Iterator[Saver]:
     import threadkeep
 
     with threadkeep.open(url, durability=durability) as keep:
+        _ = keep.setup()  # as for the others: creating tables is not measured
         yield keep.checkpointer
 
 
 @asynccontextmanager
 async def aopen_threadkeep(url: str, durability: Durability) -> AsyncIterator[Saver]:
-    with open_threadkeep(url, durability) as saver:
-        yield saver
+    import threadkeep
+
+    async with threadkeep.open(url, durability=durability) as keep:
+        await keep.setup()
+        yield keep.checkpointer
 
 
 @contextmanager
@@ -138,6 +141,7 @@ def open_threadkeep_store(url: str, durability: Durability, index: Index) -> Ite
     import threadkeep
 
     with threadkeep.open(url, durability=durability, index=index) as keep:
+        _ = keep.setup()
         yield keep.store
 
 
@@ -160,11 +164,6 @@ def open_postgres_store(url: str, durability: Durability, index: Index) -> Itera
         yield store
 
 
-@contextmanager
-def open_memory_store(url: str, durability: Durability, index: Index) -> Iterator[BaseStore]:  # noqa: ARG001
-    yield InMemoryStore(index=index)
-
-
 THREADKEEP_STORE = StoreContender("threadkeep", THREADKEEP, open_threadkeep_store)
 SQLITE_STORE = StoreContender(
     "SqliteStore",
@@ -173,4 +172,3 @@ SQLITE_STORE = StoreContender(
     "" if hasattr(sqlite3.Connection, "enable_load_extension") else "this Python's sqlite3 cannot load sqlite-vec",
 )
 POSTGRES_STORE = StoreContender("PostgresStore", POSTGRES_SAVER, open_postgres_store)
-MEMORY_STORE = StoreContender("InMemoryStore", THREADKEEP, open_memory_store)

@@ -7,6 +7,7 @@ so no model's time is measured, and the exact nearest notes are known.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -30,8 +31,12 @@ class Note(NamedTuple):
     value: dict[str, Any]
 
 
+@functools.cache
 def note(number: int) -> Note:
-    """Return a note. Importance has two digits, because PostgresStore compares text."""
+    """Return a note, the same object each time, so that making it does not count.
+
+    Importance has two digits, because PostgresStore compares text.
+    """
     prose = corpus().prose
     start = number * TEXT % (len(prose) - TEXT)
     user, topic, rest = number % USERS, number // USERS % TOPICS, number // (USERS * TOPICS)

@@ -11,7 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
@@ -44,12 +44,20 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """The seconds of each call, by method."""
+    """The seconds of each call, by method, and those of CPU."""
 
     taken: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    cpu: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def total(self, *methods: Method) -> float:
-        return sum(sum(self.taken[method]) for method in methods)
+    def add(self, method: str, wall: float, cpu: float) -> None:
+        self.taken[method].append(wall)
+        self.cpu[method].append(cpu)
+
+    def total(self, *methods: str) -> float:
+        return sum(sum(self.taken[method]) for method in methods or self.taken)
+
+    def total_cpu(self, *methods: str) -> float:
+        return sum(sum(self.cpu[method]) for method in methods or self.cpu)
 
     def median(self, method: Method) -> float:
         return statistics.median(self.taken[method])
@@ -112,9 +120,10 @@ def replay(saver: Saver, calls: Sequence[Call], *, thread: str, watch: Stopwatch
     for call in calls:
         arguments = call.arguments(thread)
         verb: Callable[..., object] = getattr(saver, call.method)
-        start = perf_counter()
+        cpu, start = process_time(), perf_counter()
         verb(*arguments)
-        watch.taken[call.method].append(perf_counter() - start)
+        wall = perf_counter() - start
+        watch.add(call.method, wall, process_time() - cpu)
 
 
 async def areplay(saver: Saver, calls: Sequence[Call], *, thread: str) -> None:

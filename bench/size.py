@@ -1,11 +1,11 @@
-"""Compares bytes on disk after the conversation: threadkeep and the official saver of the same database.
+"""Measures what threadkeep's database takes after the conversation: per turn, per file or table.
 
-    python bench/size.py                        # SQLite, 200 turns; the official file takes 0.9 GB of temporary space
-    python bench/size.py --postgres             # PostgreSQL; the official tables take 0.35 GB, and their WAL more
-    python bench/size.py --only threadkeep      # takes seconds and little disk
+    python bench/size.py                            # SQLite, 200 turns; some seconds
+    python bench/size.py --postgres
+    python bench/size.py --nameless human tool ai   # messages without ids
 
-Fails if threadkeep needs more than its limit for 200 turns.
-If growth is linear, the last quarter adds as much as the first.
+Fails if threadkeep needs more than its limit for 200 turns. If growth is linear, the last quarter adds as much as the
+first. `make bench` compares the size with the official savers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 import workload
-from contenders import THREADKEEP, Contender
-from storages import ROLES, Storage, open_storage
+from contenders import THREADKEEP
+from storages import Storage, open_storage
 
 LIMIT_TURNS = 200
 
@@ -29,7 +29,6 @@ LIMIT_TURNS = 200
 class Growth:
     """Bytes in the database after each turn, and of each file or table after closing."""
 
-    name: str
     after_turn: list[int]
     parts: Mapping[str, int]
     vacuum: int | None
@@ -44,66 +43,40 @@ class Growth:
         return (self.after_turn[last] - self.after_turn[first]) / max(1, last - first)
 
 
-def measure(storage: Storage, contender: Contender, turns: int, nameless: Container[str]) -> Growth:
-    url = storage.new_url(contender.name)
-    with contender.open(url, "relaxed") as saver:
-        after_turn = [storage.size(contender, url) for _ in workload.steps(saver, turns, nameless=nameless)]
-    return Growth(contender.name, after_turn, storage.disk_usage(contender, url), storage.vacuum(url))
+def measure(storage: Storage, turns: int, nameless: Container[str]) -> Growth:
+    url = storage.new_url("size")
+    with THREADKEEP.open(url, "relaxed") as saver:
+        after_turn = [storage.size(THREADKEEP, url) for _ in workload.steps(saver, turns, nameless=nameless)]
+    return Growth(after_turn, storage.disk_usage(THREADKEEP, url), storage.vacuum(url))
 
 
-def report(console: Console, turns: int, grown: list[Growth]) -> None:
-    table = Table(title=f"{turns} turns", title_justify="left")
-    table.add_column("saver")
-    for heading in ("MB on disk", "ratio", "KB a turn, first quarter", "last quarter"):
-        table.add_column(heading, justify="right")
-    largest = max(one.on_disk for one in grown)
-    for one in grown:
-        first, last = one.per_turn(0, 0.25), one.per_turn(0.75, 1)
-        row = (
-            f"{one.on_disk / 1e6:,.2f}",
-            f"{largest / one.on_disk:,.0f}x fewer" if one.on_disk < largest else "",
-            f"{first / 1e3:,.1f}",
-            f"{last / 1e3:,.1f}",
-        )
-        table.add_row(one.name, *row)
-    console.print(table)
-
-
-def report_tables(console: Console, grown: list[Growth]) -> None:
-    """Print the size of each table, and of all after a VACUUM."""
-    table = Table("saver", "table")
+def report(console: Console, turns: int, grown: Growth) -> None:
+    table = Table("", title=f"{turns} turns", title_justify="left")
     table.add_column("KB", justify="right")
-    for one in grown:
-        for part, size in one.parts.items():
-            table.add_row(one.name, part, f"{size / 1e3:,.1f}")
-        if one.vacuum is not None:
-            table.add_row(one.name, "all, after VACUUM", f"{one.vacuum / 1e3:,.1f}")
+    table.add_row("on disk", f"{grown.on_disk / 1e3:,.1f}")
+    for part, size in grown.parts.items():
+        table.add_row(f"  {part}", f"{size / 1e3:,.1f}")
+    if grown.vacuum is not None:
+        table.add_row("after VACUUM", f"{grown.vacuum / 1e3:,.1f}")
+    table.add_row("a turn, first quarter", f"{grown.per_turn(0, 0.25) / 1e3:,.1f}")
+    table.add_row("a turn, last quarter", f"{grown.per_turn(0.75, 1) / 1e3:,.1f}")
     console.print(table)
-
-
-def verdict(turns: int, grown: list[Growth], limit: int) -> str | None:
-    """Return why the run fails, or None. Only a conversation of LIMIT_TURNS is checked."""
-    judged = [one for one in grown if one.name == THREADKEEP.name and turns == LIMIT_TURNS and one.on_disk > limit]
-    return f"threadkeep needs {judged[0].on_disk:,} bytes; the limit is {limit:,}" if judged else None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare bytes on disk after the conversation.")
+    parser = argparse.ArgumentParser(description="Measure the bytes of threadkeep's database after the conversation.")
     parser.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of SQLite")
     parser.add_argument("--turns", type=int, default=LIMIT_TURNS)
-    parser.add_argument("--only", choices=ROLES)
     parser.add_argument(
         "--nameless", choices=("human", "tool", "ai"), nargs="*", default=[], help="messages without ids"
     )
     options = parser.parse_args()
-    console = Console()
     with open_storage(postgres=options.postgres) as storage:
-        chosen = storage.contenders(options.only)
-        grown = [measure(storage, contender, options.turns, options.nameless) for contender in chosen]
-        report(console, options.turns, grown)
-        if options.postgres:
-            report_tables(console, grown)
-        sys.exit(verdict(options.turns, grown, storage.size_limit) if not options.nameless else None)
+        grown = measure(storage, options.turns, options.nameless)
+        report(Console(), options.turns, grown)
+        judged = options.turns == LIMIT_TURNS and not options.nameless
+        if judged and grown.on_disk > storage.size_limit:
+            sys.exit(f"threadkeep needs {grown.on_disk:,} bytes; the limit is {storage.size_limit:,}")
 
 
 if __name__ == "__main__":

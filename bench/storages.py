@@ -1,13 +1,12 @@
 """The storages that benchmarks use: SQLite files in a temporary folder, or databases of a new PostgreSQL server.
 
-The server has PostgreSQL's default settings, including fsync, and its files are on a disk. Each contender has its own
+The server has PostgreSQL's default settings, including fsync. All files must be on a disk. Each contender has its own
 database.
 """
 
 from __future__ import annotations
 
 import importlib
-import shutil
 import sqlite3
 import sys
 import tempfile
@@ -23,28 +22,33 @@ from psycopg import sql
 
 from contenders import POSTGRES_SAVER, SQLITE_SAVER, THREADKEEP, Contender
 
-ROLES = ("official", "threadkeep")
 IN_MEMORY = ("tmpfs", "ramfs")
 
 
 class Storage(ABC):
-    """Creates, copies and measures databases, each with a URL and one contender's data."""
+    """Creates, drops and measures databases, each with a URL and one contender's data."""
 
     official: ClassVar[Contender]
+    official_prunes: ClassVar[bool]
+    """Whether the official saver can prune."""
     size_limit: ClassVar[int]
     """The maximum bytes that threadkeep may need for 200 turns."""
 
-    def contenders(self, only: str | None = None) -> list[Contender]:
-        chosen = dict(zip(ROLES, (self.official, THREADKEEP), strict=True))
-        return [chosen[only]] if only else list(chosen.values())
+    @property
+    def contenders(self) -> tuple[Contender, Contender]:
+        return self.official, THREADKEEP
 
     @abstractmethod
     def new_url(self, name: str) -> str:
         """Create an empty database and return its URL."""
 
     @abstractmethod
-    def copy(self, url: str) -> AbstractContextManager[str]:
-        """Copy a database, which nobody may have open, and delete the copy at the end."""
+    def drop(self, url: str) -> None:
+        """Delete a database, which nobody may have open."""
+
+    @abstractmethod
+    def written(self) -> float:
+        """Return the bytes written so far: by this process, or into the server's write-ahead log."""
 
     @abstractmethod
     def size(self, contender: Contender, url: str) -> int:
@@ -61,6 +65,7 @@ class Storage(ABC):
 
 class SqliteFiles(Storage):
     official = SQLITE_SAVER
+    official_prunes = False
     size_limit = 1_200_000
     # The SQLite that the saver itself uses: two SQLite libraries in one process break each other's locks.
     connect: ClassVar[Mapping[Contender, Callable[[str], Any]]] = {
@@ -74,12 +79,14 @@ class SqliteFiles(Storage):
     def new_url(self, name: str) -> str:
         return f"sqlite:///{self._folder}/{name}.db"
 
-    @contextmanager
-    def copy(self, url: str) -> Iterator[str]:
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            for file in _files(url):
-                shutil.copy(file, folder)
-            yield f"sqlite:///{folder}/{_path(url).name}"
+    def drop(self, url: str) -> None:
+        for file in _files(url):
+            file.unlink()
+
+    def written(self) -> float:
+        """Return what the process has passed to write(); the -shm file is memory, and does not count."""
+        lines = Path("/proc/self/io").read_text().splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith("wchar")))
 
     def size(self, contender: Contender, url: str) -> int:
         with closing(self.connect[contender](str(_path(url)))) as connection:
@@ -99,23 +106,27 @@ class SqliteFiles(Storage):
 
 class PostgresDatabases(Storage):
     official = POSTGRES_SAVER
+    official_prunes = True
     size_limit = 1_700_000
 
     def __init__(self, server: Any) -> None:
         self._server = server
+        self._watching: psycopg.Connection[Any] | None = None
 
     def new_url(self, name: str) -> str:
         self._execute("CREATE DATABASE {}", name)
         return self._url(name)
 
-    @contextmanager
-    def copy(self, url: str) -> Iterator[str]:
-        name = url.rpartition("/")[2]
-        self._execute("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy", f"{name}-copy", name)
-        try:
-            yield self._url(f"{name}-copy")
-        finally:
-            self._execute("DROP DATABASE {}", f"{name}-copy")
+    def drop(self, url: str) -> None:
+        self._execute("DROP DATABASE {} WITH (FORCE)", url.rpartition("/")[2])
+
+    def written(self) -> float:
+        """Return the position in the write-ahead log, which gets everything first."""
+        if self._watching is None:
+            self._watching = psycopg.connect(self._url("postgres"), autocommit=True)
+        position = self._watching.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+        assert position is not None
+        return float(position[0])
 
     def size(self, contender: Contender, url: str) -> int:  # noqa: ARG002
         return sum(_tables(url).values())
@@ -161,6 +172,7 @@ def _tables(url: str) -> dict[str, int]:
 @contextmanager
 def sqlite_storage() -> Iterator[Storage]:
     with tempfile.TemporaryDirectory() as folder:
+        _refuse_memory(Path(folder))
         yield SqliteFiles(folder)
 
 
@@ -169,13 +181,17 @@ def postgres_storage() -> Iterator[Storage]:
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
     servers = importlib.import_module("postgres_servers")
     with servers.fresh_server(servers.DURABLE) as server:
-        if _file_system(server.folder) in IN_MEMORY:
-            sys.exit(f"{server.folder} is in memory, where nothing is durable; set TMPDIR to a folder on a disk")
+        _refuse_memory(server.folder)
         yield PostgresDatabases(server)
 
 
 def open_storage(*, postgres: bool) -> AbstractContextManager[Storage]:
     return postgres_storage() if postgres else sqlite_storage()
+
+
+def _refuse_memory(folder: Path) -> None:
+    if _file_system(folder) in IN_MEMORY:
+        sys.exit(f"{folder} is in memory, where nothing is durable; set TMPDIR to a folder on a disk")
 
 
 def _file_system(folder: Path) -> str:

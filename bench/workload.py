@@ -24,10 +24,11 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
-from langgraph.graph.message import add_messages
+from langgraph.graph.message import _messages_delta_reducer, add_messages
 from langgraph.graph.state import CompiledStateGraph
 
 Saver = BaseCheckpointSaver[Any]
@@ -229,7 +230,15 @@ class State(TypedDict, total=False):
     files: dict[str, Any]
 
 
-def chat(conversation: Conversation, checkpointer: Saver) -> CompiledStateGraph[State, None, State, State]:
+class DeltaState(State, total=False):
+    """The same state, whose messages are stored as the writes that made them, with a snapshot now and then."""
+
+    messages: Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer)]
+
+
+def chat(
+    conversation: Conversation, checkpointer: Saver, schema: type[State] = State
+) -> CompiledStateGraph[State, None, State, State]:
     """Compile the graph agent -> tools -> respond, whose nodes add the conversation's next messages."""
 
     def agent(state: State) -> State:  # noqa: ARG001  # LangGraph requires the parameter
@@ -243,10 +252,10 @@ def chat(conversation: Conversation, checkpointer: Saver) -> CompiledStateGraph[
     def respond(state: State) -> State:
         return {"messages": [conversation.answer()], "status": "idle", "turn": state.get("turn", 0) + 1}
 
-    builder = StateGraph(State)
-    builder.add_node("agent", agent)
-    builder.add_node("tools", tools)
-    builder.add_node("respond", respond)
+    builder = StateGraph(schema)
+    builder.add_node("agent", agent, input_schema=schema)
+    builder.add_node("tools", tools, input_schema=schema)
+    builder.add_node("respond", respond, input_schema=schema)
     for source, target in itertools.pairwise((START, "agent", "tools", "respond", END)):
         builder.add_edge(source, target)
     return builder.compile(checkpointer=checkpointer)

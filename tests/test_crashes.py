@@ -20,6 +20,7 @@ from row_invariants import find_problems
 from threadkeep.backends.in_memory.backend import InMemoryBackend
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers.runner import Transport
+from threadkeep.engine.requests import Batch
 from threadkeep.errors import Unavailable
 from threadkeep.keep import Keep
 from threadkeep.plan import Outcome, Request
@@ -61,6 +62,9 @@ class Crashing:
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         return self._guarded(lambda: self._inner.write(requests))
+
+    def try_commit(self, batch: Batch) -> bool:
+        return self._guarded(lambda: self._inner.try_commit(batch))
 
     def setup(self) -> None:
         self._inner.setup()

@@ -73,23 +73,23 @@ def test_a_change_is_seen_by_the_next_put(saver: threadkeep.KeepSaver, change: s
 
 
 class Counted:
-    """A codec that counts how often its serializer encodes, and how many elements of lists it decodes."""
+    """A codec that counts how often it encodes an element, and how many elements of lists it decodes."""
 
     def __init__(self) -> None:
         self.codec = Codec(KeepSerializer())
         self.dumps = self.loads = 0
         serde = self.codec._serde
-        dumps, unpack = serde.dumps_typed, serde.unpack
+        encode, unpack = self.codec._encode_element, serde.unpack
 
-        def counted_dumps(value: Any) -> Any:
+        def counted_encode(value: Any) -> Any:
             self.dumps += 1
-            return dumps(value)
+            return encode(value)
 
         def counted_unpack(data: bytes) -> Any:
             self.loads += read_header(data, 0)[1]
             return unpack(data)
 
-        serde.dumps_typed, self.codec.unpack = counted_dumps, counted_unpack
+        self.codec._encode_element, self.codec.unpack = counted_encode, counted_unpack
 
 
 def test_a_message_that_did_not_change_is_not_encoded_again() -> None:

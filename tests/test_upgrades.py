@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import apsw
+import psycopg
 import pytest
 from redis import Redis
 
@@ -207,6 +208,19 @@ def test_an_old_file_can_be_backed_up_before_it_is_migrated(
         assert keep.migrate(dry_run=True).found == old_version
     with threadkeep.open(f"sqlite:///{tmp_path}/copy.db") as keep:
         assert contents(keep) == expected
+
+
+def test_rows_that_version_5_adds_after_the_migration_are_read(tmp_path: Path) -> None:
+    url = old_postgres("own5", tmp_path)
+    with threadkeep.open(url) as keep:
+        before = contents(keep)
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+        for table in ("tk_checkpoints", "tk_writes"):
+            connection.execute(f"UPDATE own.{table} SET refs = string_to_array(refs, ',')::integer[]")
+        assert connection.execute("SELECT refs FROM own.tk_checkpoints").fetchall()[0][0].startswith("{")
+    with threadkeep.open(url) as keep:
+        assert contents(keep) == before
+        assert keep.verify().problems == []
 
 
 def test_a_new_file_has_small_pages_and_an_old_one_keeps_its_own(tmp_path: Path) -> None:

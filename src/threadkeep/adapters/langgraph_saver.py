@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from random import random
 from typing import Any, Self, Unpack, cast
 
@@ -28,16 +29,19 @@ from threadkeep import keep
 from threadkeep.adapters.from_conn_string import KeepContext
 from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config_of, run_of, stored_metadata, target_of
 from threadkeep.clock import nonce, now_ms
+from threadkeep.engine import threads
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec
+from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.type_gate import with_type_gate
-from threadkeep.engine.threads import checkpoints, copy, listing, prune
+from threadkeep.engine.threads import checkpoints, listing
 from threadkeep.engine.threads.checkpoints import CheckpointState
 from threadkeep.engine.threads.delta_history import ChannelHistory, delta_history
 from threadkeep.engine.threads.ops import Put, PutWrites
 from threadkeep.keep import OpenOptions
 from threadkeep.session import Session
 
+_value = itemgetter(1)
 _damage_logger = logging.getLogger("threadkeep.damage")
 
 
@@ -69,7 +73,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         return self._cached_codec
 
     def _key(self, thread: str) -> ThreadKey:
-        return self._session.key(GRAPH, thread)
+        return new_tuple(ThreadKey, (self._session.tenant, GRAPH, thread))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that the config names, or the latest of its namespace; None if there is none.
@@ -156,7 +160,8 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         One round trip if the thread is cached.
         """
         target = target_of(config)
-        self._session.change(self._key(target.thread), self._put(target, config, checkpoint, metadata, new_versions))
+        op = self._put(target, config, checkpoint, metadata, new_versions)
+        self._session.change(new_tuple(ThreadKey, (self._session.tenant, GRAPH, target.thread)), op)
         return config_of(target.thread, target.ns or "", checkpoint["id"])
 
     async def aput(
@@ -168,7 +173,8 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     ) -> RunnableConfig:
         """Async version of `put`."""
         target = target_of(config)
-        make = self._put(target, config, checkpoint, metadata, new_versions)
+        _check_checkpoint_id(checkpoint)
+        make = partial(self._put, target, config, checkpoint, metadata, new_versions)
         await self._session.achange(self._key(target.thread), make)
         return config_of(target.thread, target.ns or "", checkpoint["id"])
 
@@ -176,18 +182,17 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         self,
         target: ConfigTarget,
         config: RunnableConfig,
-        checkpoint: Checkpoint,
+        checkpoint: Any,
         metadata: CheckpointMetadata,
         versions: Any,
-    ) -> Callable[[], Put]:
-        codec = self._codec()
-        given = cast("Mapping[str, Any]", checkpoint)
-        if not isinstance(given.get("id"), str):
-            raise TypeError(f"checkpoint['id'] must be a str, not {type(given.get('id')).__name__}")
-        ns, parent, new = target.ns or "", target.id, versions or {}
-        return lambda: Put(
-            codec, ns, parent, given, stored_metadata(config, metadata), new, now_ms(), nonce(), inherits=True
-        )
+    ) -> Put:
+        if not isinstance(checkpoint.get("id"), str):
+            _check_checkpoint_id(checkpoint)
+        stored = stored_metadata(config, metadata)
+        return Put(
+            self._codec(), target.ns or "", target.id, checkpoint, stored, versions or {}, now_ms(), nonce(),
+            inherits=True,
+        )  # fmt: skip
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -197,42 +202,41 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         If a task puts writes twice, regular ones stay as first stored; special ones (errors, interrupts, …) are
         replaced. One round trip if the thread is cached.
         """
-        key, make = self._put_writes(config, writes, task_id, task_path)
-        self._session.change(key, make)
+        target = target_of(config)
+        op = self._put_writes(target, config, writes, task_id, task_path)
+        self._session.change(new_tuple(ThreadKey, (self._session.tenant, GRAPH, target.thread)), op)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Async version of `put_writes`."""
-        key, make = self._put_writes(config, writes, task_id, task_path)
-        await self._session.achange(key, make)
+        target = target_of(config)
+        _check_writes(target, task_id, task_path)
+        make = partial(self._put_writes, target, config, writes, task_id, task_path)
+        await self._session.achange(self._key(target.thread), make)
 
     def _put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> tuple[ThreadKey, Callable[[], PutWrites]]:
-        target, codec = target_of(config), self._codec()
-        if target.id is None:
-            raise ValueError("put_writes needs config['configurable']['checkpoint_id']")
-        id, task, path = target.id, as_id(task_id, "task_id"), as_id(task_path, "task_path")
-
-        def make() -> PutWrites:
-            encoded = [
-                (WRITES_IDX_MAP.get(channel, idx), channel, codec.encode(value))
-                for idx, (channel, value) in enumerate(writes)
-            ]
-            return PutWrites(target.ns or "", id, task, path, run_of(config), encoded, now_ms(), nonce())
-
-        return self._key(target.thread), make
+        self, target: ConfigTarget, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str
+    ) -> PutWrites:
+        if type(task) is not str or type(path) is not str or target.id is None:
+            _check_writes(target, task, path)
+        encoded = []
+        values = self._codec().encode_all(map(_value, writes))
+        for idx, ((channel, _), value) in enumerate(zip(writes, values, strict=True)):
+            encoded.append((WRITES_IDX_MAP.get(channel, idx), channel, value))
+        return PutWrites(
+            target.ns or "", target.id or "", str(task), str(path), run_of(config), encoded, now_ms(), nonce()
+        )
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with everything in it. Does nothing if there is none. One round trip."""
         key = self._key(as_id(thread_id, "thread_id"))
-        self._session.exclusive(key, lambda: prune.delete(self._session.heads, key))
+        self._session.exclusive(key, lambda: threads.prune.delete(self._session.heads, key))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Async version of `delete_thread`."""
         key = self._key(as_id(thread_id, "thread_id"))
-        await self._session.aexclusive(key, lambda: prune.delete(self._session.heads, key))
+        await self._session.aexclusive(key, lambda: threads.prune.delete(self._session.heads, key))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs, and their writes on checkpoints of other runs.
@@ -242,7 +246,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         runs = frozenset(as_ids(run_ids, "run_ids"))
         if not runs:
             return
-        for key in self._session.runner.run(prune.threads_of_runs(self._session.tenant, GRAPH, runs)):
+        for key in self._session.runner.run(threads.prune.threads_of_runs(self._session.tenant, GRAPH, runs)):
             self._session.exclusive(key, self._delete_runs(key, runs))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -250,12 +254,12 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         runs = frozenset(as_ids(run_ids, "run_ids"))
         if not runs:
             return
-        keys = await self._session.runner.arun(lambda: prune.threads_of_runs(self._session.tenant, GRAPH, runs))
+        keys = await self._session.runner.arun(lambda: threads.prune.threads_of_runs(self._session.tenant, GRAPH, runs))
         for key in keys:
             await self._session.aexclusive(key, self._delete_runs(key, runs))
 
     def _delete_runs(self, key: ThreadKey, runs: frozenset[str]) -> Callable[[], Any]:
-        return lambda: prune.delete_runs(self._session.heads, key, runs, nonce())
+        return lambda: threads.prune.delete_runs(self._session.heads, key, runs, nonce())
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints and writes of a thread into another.
@@ -274,7 +278,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     def _copy(self, source: str, target: str) -> tuple[ThreadKey, Callable[[], Any]]:
         source_key = self._key(as_id(source, "source_thread_id"))
         target_key = self._key(as_id(target, "target_thread_id"))
-        return target_key, lambda: copy.copy(self._session.heads, source_key, target_key, now_ms(), nonce())
+        return target_key, lambda: threads.copy.copy(self._session.heads, source_key, target_key, now_ms(), nonce())
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep only the latest checkpoint of each namespace (`keep_latest`), or nothing (`delete`, `delete_all`).
@@ -290,11 +294,11 @@ class KeepSaver(BaseCheckpointSaver[Any]):
             await self._session.aexclusive(key, self._prune(key, strategy))
 
     def _prune(self, key: ThreadKey, strategy: str) -> Callable[[], Any]:
-        return lambda: prune.prune(self._session.heads, key, strategy, nonce())
+        return lambda: threads.prune.prune(self._session.heads, key, strategy, nonce())
 
     def _keys_to_prune(self, thread_ids: Sequence[str], strategy: str) -> builtins.list[ThreadKey]:
-        if strategy not in prune.STRATEGIES:
-            raise ValueError(f"strategy must be one of {', '.join(prune.STRATEGIES)}, not {strategy!r}")
+        if strategy not in threads.prune.STRATEGIES:
+            raise ValueError(f"strategy must be one of {', '.join(threads.prune.STRATEGIES)}, not {strategy!r}")
         return [self._key(thread) for thread in as_ids(thread_ids, "thread_ids")]
 
     def get_delta_channel_history(
@@ -339,6 +343,19 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         clone.__dict__.update(self.__dict__)
         clone.serde = serde
         return clone
+
+
+def _check_checkpoint_id(checkpoint: Any) -> None:
+    id = checkpoint.get("id")
+    if not isinstance(id, str):
+        raise TypeError(f"checkpoint['id'] must be a str, not {type(id).__name__}")
+
+
+def _check_writes(target: ConfigTarget, task: Any, path: Any) -> None:
+    if target.id is None:
+        raise ValueError("put_writes needs config['configurable']['checkpoint_id']")
+    as_id(task, "task_id")
+    as_id(path, "task_path")
 
 
 def _restrict_types(serde: Any, extra: Collection[tuple[str, ...]]) -> Any:

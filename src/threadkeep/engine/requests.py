@@ -24,7 +24,11 @@ from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.item_cache import ItemCache
 from threadkeep.engine.log.itemlog import ItemId, ItemRange
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
+from threadkeep.errors import Corrupt
 from threadkeep.plan import IDEMPOTENT_WRITE, NO_ACCESS, READ, READ_ONE_STATEMENT, WRITE, Access, Request
+
+MALFORMED_ROW_ERRORS = (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError, Corrupt)
+"""What decoding a malformed row may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +277,7 @@ class StorageSize:
 class MeasureStorage(Request[StorageSize | None]):
     """Measure the storage; None if it is this process's memory."""
 
-    access: ClassVar[Access] = READ_ONE_STATEMENT
+    access: ClassVar[Access] = READ_ONE_STATEMENT._replace(subject="storage")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,33 +18,26 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import random
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg.errors import ReadOnlySqlTransaction
 from psycopg_pool import ConnectionPool
 
+from threadkeep import transports
+from threadkeep.backends import postgres
 from threadkeep.backends.postgres import setup as postgres_setup
 from threadkeep.backends.postgres.dialect import PostgresDialect, Statement, fits_one_statement
-from threadkeep.backends.postgres.pgvector import can_index
 from threadkeep.backends.sql.commits import only_adds
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
-from threadkeep.engine.health.requests import CleanFiles, CompactStorage, FilesState, IntegrityCheck, LoadStorageFacts
-from threadkeep.engine.memories.requests import CreateVectorIndex, GetMemories, WriteMemories
-from threadkeep.engine.requests import (
-    Batch,
-    Commit,
-    DropThread,
-    LoadedRows,
-    LoadSeveral,
-)
+from threadkeep.engine import health, memories
+from threadkeep.engine.requests import Batch, Commit, DropThread, LoadedRows, LoadSeveral
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, try_execute
-from threadkeep.transports import postgres_health
 from threadkeep.transports.migration_log import log_migration
 from threadkeep.transports.postgres_cursor import BEGIN_READ, BEGIN_WRITE, PostgresCursor
 from threadkeep.transports.postgres_errors import (
@@ -60,6 +53,9 @@ from threadkeep.transports.postgres_own_pool import OwnPool
 from threadkeep.transports.postgres_pool import Connections, PostgresOptions
 
 __all__ = ["PostgresOptions", "PostgresServer"]
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
+
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _WRITERS = 4
@@ -69,6 +65,10 @@ _CONTACT_SECONDS = 1.5
 """How long to try an address that has never answered: it may be wrong."""
 _SETUP_SECONDS = 10.0
 """How long to wait for a server that answers, but is still starting, or for another process that sets it up."""
+
+
+_DONE = [(1,)]
+"""What the statement of a change returns if there is no more to do."""
 
 
 class _NotNow(TryLater):
@@ -150,6 +150,18 @@ class PostgresServer:
                 outcomes |= zip(group, self._commit_group([requests[n] for n in group]), strict=True)
         return [outcomes[n] for n in range(len(requests))]
 
+    def write_at_once(self, request: WriteMemories) -> bool:
+        """Change memories in one statement, in the calling thread. False if it needs more, or must be sent again."""
+        if self._options.read_only:
+            return False
+        statement = self._backend.write_memories_at_once(request, self._synchronous_commit())
+        if statement is None:
+            return False
+        try:
+            return self._run(lambda cursor: cursor.rows(*statement)) == _DONE
+        except (Conflict, TryLater):
+            return False
+
     def try_commit(self, batch: Batch) -> bool:
         """Commit a batch at once, in this thread and on an idle connection. Return whether that was done.
 
@@ -205,6 +217,8 @@ class PostgresServer:
     # --- reads
 
     def _answer(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
+        if request.access.subject == "storage":
+            return self._answer_about_storage(cursor, request)
         statement = None if self._options.by_thread else self._backend.one_statement(request)
         if statement is not None:
             reply = cursor.run(statement)
@@ -214,14 +228,18 @@ class PostgresServer:
                 return reply
         if isinstance(request, LoadSeveral):
             return self._load_several(cursor, request)
-        if isinstance(request, LoadStorageFacts):
-            return postgres_health.facts(cursor, self._backend, self._own_facts(), synchronous=self._synchronous)
         if request.access.one_statement:
             return self._backend.answer(cursor, request)
-        value = cursor.transaction(BEGIN_READ, lambda: self._backend.answer(cursor, request))
-        if isinstance(request, IntegrityCheck):
-            return (*postgres_health.invalid_indexes(cursor, self._backend), *value)
-        return value
+        return cursor.transaction(BEGIN_READ, lambda: self._backend.answer(cursor, request))
+
+    def _answer_about_storage(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
+        if isinstance(request, health.requests.LoadStorageFacts):
+            own = self._own_facts()
+            return transports.postgres_health.facts(cursor, self._backend, own, synchronous=self._synchronous)
+        if request.access.one_statement:
+            return self._backend.answer(cursor, request)
+        problems = cursor.transaction(BEGIN_READ, lambda: self._backend.answer(cursor, request))
+        return (*transports.postgres_health.invalid_indexes(cursor, self._backend), *problems)
 
     def _load_several(self, cursor: PostgresCursor, request: LoadSeveral) -> tuple[LoadedRows, ...]:
         """Load several threads in one statement. Each whose rows are not enough is loaded by itself."""
@@ -273,18 +291,31 @@ class PostgresServer:
             drop = self._backend.drop_thread(request, self._synchronous_commit())
             if self._run(lambda cursor: cursor.run(drop)):
                 return None
-        if isinstance(request, WriteMemories):
+        if request.access.subject == "memories":
+            return self._change_memories(request)
+        if request.access.subject == "storage":
+            return self._change_storage(request)
+        return self._change_in_transaction(request)
+
+    def _change_memories(self, request: Request[Any]) -> Any:
+        if isinstance(request, memories.requests.WriteMemories):
             return self._write_memories(request)
-        if isinstance(request, CreateVectorIndex):
+        if isinstance(request, memories.requests.CreateVectorIndex):
             return self._create_vector_index(request)
-        if isinstance(request, CompactStorage):
+        return self._change_in_transaction(request)
+
+    def _change_storage(self, request: Request[Any]) -> Any:
+        if isinstance(request, health.requests.CompactStorage):
             return self._compact()
-        reply = self._run(
+        self._change_in_transaction(request)
+        return health.requests.FilesState(clean=None, remains=transports.postgres_health.REMAINS)
+
+    def _change_in_transaction(self, request: Request[Any]) -> Any:
+        return self._run(
             lambda cursor: cursor.transaction(BEGIN_WRITE, lambda: self._answer_durably(cursor, request)),
             repeatable=request.access.repeatable,
             checked=isinstance(request, Commit),
         )
-        return FilesState(clean=None, remains=postgres_health.REMAINS) if isinstance(request, CleanFiles) else reply
 
     def _answer_durably(self, cursor: PostgresCursor, request: Request[Any]) -> Any:
         if self._synchronous is not None:
@@ -302,7 +333,9 @@ class PostgresServer:
             self._run(lambda cursor: cursor.run_in_one_round_trip(statements))
         except Conflict:
             keys = tuple(memory.row.memory_key for memory in request.puts)
-            self.read(GetMemories(request.tenant, keys, 0))  # raises Corrupt if a damaged memory has one of the numbers
+            self.read(
+                memories.requests.GetMemories(request.tenant, keys, 0)
+            )  # raises Corrupt if a damaged memory has one of the numbers
             raise
 
     def _create_vector_index(self, request: CreateVectorIndex) -> None:
@@ -312,7 +345,7 @@ class PostgresServer:
         creates the index.
         """
         self._ready()
-        possible = self._backend.pgvector is not None and can_index(request.dims, request.metric)
+        possible = self._backend.pgvector is not None and postgres.pgvector.can_index(request.dims, request.metric)
         if possible and self._options.prepare:
             with self._untimed_cursor() as cursor:
                 self._create_index_locked(cursor, request)
@@ -338,7 +371,7 @@ class PostgresServer:
 
     def _compact(self) -> tuple[int, int]:
         with self._untimed_cursor() as cursor:
-            return postgres_health.compact(cursor)
+            return transports.postgres_health.compact(cursor)
 
     # --- connections, retries, set-up
 
@@ -437,19 +470,19 @@ class PostgresServer:
 
     def _prepare_schema(self, cursor: PostgresCursor) -> None:
         blocks, options, execute = self._backend.sql, self._options, partial(_execute_setup, cursor)
-        use = SchemaUse(options.read_only, options.migrate)
-        needs_migration, current = drive(postgres_setup.first_look(blocks, use), execute)
-        if needs_migration:
+        state = drive(postgres_setup.state(blocks), execute)
+        if postgres_setup.needs_migration(state.versions, SchemaUse(options.read_only, options.migrate)):
             migrate = partial(postgres_setup.migrate, blocks, self._backend.schema)
             try:
                 found = cursor.transaction(BEGIN_WRITE, lambda: drive(migrate(), execute))
             except CONCURRENT_SETUP as error:
                 raise TransientError("another process was setting up the schema at the same time") from error
             log_migration(postgres_setup.DATABASE, found)
-        if options.wants_vectors:
-            self._backend.pgvector = drive(postgres_setup.find_pgvector(blocks, wanted=not options.read_only), execute)
-        synchronous = postgres_setup.synchronous_commit(blocks, durability=options.durability, current=current)
-        self._synchronous = drive(synchronous, execute)
+            state = drive(postgres_setup.state(blocks), execute)
+        self._backend.pgvector = state.pgvector
+        if state.pgvector is None and options.wants_vectors and not options.read_only:
+            self._backend.pgvector = drive(postgres_setup.install_pgvector(blocks), execute)
+        self._synchronous = postgres_setup.synchronous_commit(state.synchronous_commit, durability=options.durability)
 
 
 def _unavailable(error: TransientError, cause: BaseException | None) -> Unavailable:

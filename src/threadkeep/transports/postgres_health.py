@@ -80,7 +80,7 @@ def facts(
         "settings": settings | {"synchronous_in_force": synchronous or settings["synchronous_commit"]},
         "connections": cursor.rows("SELECT count(*) FROM pg_catalog.pg_stat_activity")[0][0],
         "standby": bool(cursor.rows("SELECT pg_catalog.pg_is_in_recovery()")[0][0]),
-        "pgvector": _pgvector(cursor, backend),
+        "pgvector": backend.pgvector,
         "pooler": "PgBouncer or similar" if _server_pid(cursor) != cursor.pid else None,
         "round_trip": round_trip,
         "skew": clock - (before + round_trip / 2),
@@ -90,12 +90,6 @@ def facts(
         "memories": cursor.rows("SELECT count(*) FROM tk_memories")[0][0],
         **own,
     }
-
-
-def _pgvector(cursor: HealthCursor, backend: PostgresDialect) -> str | None:
-    """Return the schema of pgvector, if it is installed. A Keep that stores no vectors did not look for it."""
-    found = cursor.rows(backend.sql["vector-schema"])
-    return found[0][0] if found else None
 
 
 def _may_create(cursor: HealthCursor, schema: str | None) -> bool:

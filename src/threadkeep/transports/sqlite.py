@@ -10,34 +10,31 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import apsw
 
+from threadkeep import transports
+from threadkeep.backends import sqlite
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
+from threadkeep.backends.sqlite.commits import commit_script
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
-from threadkeep.engine.health.requests import (
-    CleanFiles,
-    CompactStorage,
-    IntegrityCheck,
-    IntegrityProblem,
-    LoadStorageFacts,
-)
-from threadkeep.engine.requests import Commit, DropThread, MeasureStorage
-from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
+from threadkeep.engine.requests import Batch, Commit, DropThread
+from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
-from threadkeep.transports import sqlite_health
 from threadkeep.transports.migration_log import log_migration
-from threadkeep.transports.sqlite_health import query_number
+
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.requests import WriteMemories
 
 T = TypeVar("T")
 _IDLE_READERS = 8
@@ -49,8 +46,8 @@ _CACHE_KB = 8192
 (4 MB) takes twice as long, because it reads all their pages again."""
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
 _Stamp: TypeAlias = tuple[int, ...]
-_WITHOUT_TRANSACTION = (LoadStorageFacts, IntegrityCheck)
-"""Reads that run statements which SQLite allows only outside of a transaction."""
+_Script: TypeAlias = tuple[str, Sequence[Any]]
+_MADE = Reply()
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -73,7 +70,7 @@ class _SqliteCursor:
                 raise Corrupt(f"the value of a memory is damaged: {error}") from error
             raise
 
-    def many(self, sql: str, values: Sequence[Mapping[str, Any]]) -> int:
+    def many(self, sql: str, values: Sequence[Any]) -> int:
         before = self.connection.total_changes()
         self.connection.executemany(sql, values)
         return self.connection.total_changes() - before
@@ -106,6 +103,7 @@ class SqliteFile:
 
     def _start(self) -> None:
         self._writer: apsw.Connection | None = None
+        self._at_once: apsw.Cursor | None = None
         self._readers: list[_SqliteCursor] = []
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -127,7 +125,7 @@ class SqliteFile:
                 return NO_SCHEMA
             connection = self._connect_read_only()
             try:
-                return drive(sqlite_setup.versions(self._backend.sql), partial(_execute_setup, connection))
+                return self._versions(connection)
             finally:
                 connection.close()
 
@@ -143,7 +141,7 @@ class SqliteFile:
         with self._busy():
             source = self._connect_read_only()
             try:
-                sqlite_health.copy_database(source, path, on_progress)
+                transports.sqlite_health.copy_database(source, path, on_progress)
             finally:
                 source.close()
         return True
@@ -161,14 +159,10 @@ class SqliteFile:
                 reader = None
             if reader is None:
                 reader = self._new_reader()
-            if not request.access.one_statement and type(request) not in _WITHOUT_TRANSACTION:
+            if request.access.subject == "storage":
+                return self._read_about_storage(reader, request)
+            if not request.access.one_statement:
                 return self._read_in_transaction(reader, request)
-            if isinstance(request, MeasureStorage):
-                return sqlite_health.storage_size(reader.connection, self._path)
-            if isinstance(request, LoadStorageFacts):
-                return sqlite_health.facts(reader.connection, self._path, self._durability)
-            if isinstance(request, IntegrityCheck):
-                return self._integrity_problems(reader, request)
             return self._backend.answer(reader, request)
         except apsw.Error as error:
             raise self._translate(error) from error
@@ -187,9 +181,9 @@ class SqliteFile:
             raise
         return reply
 
-    def _integrity_problems(self, reader: _SqliteCursor, request: IntegrityCheck) -> tuple[IntegrityProblem, ...]:
+    def _read_about_storage(self, reader: _SqliteCursor, request: Request[Any]) -> Any:
         find_orphans = partial(self._backend.answer, reader, request)
-        return sqlite_health.integrity_problems(reader.connection, find_orphans)
+        return transports.sqlite_health.answer(reader.connection, request, self._path, self._durability, find_orphans)
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes in one transaction; with strict durability they are durable when this returns.
@@ -198,10 +192,13 @@ class SqliteFile:
         """
         if self.read_only:
             raise ReadOnly
-        if any(isinstance(request, (CompactStorage, CleanFiles)) for request in requests):
+        if any(request.access.subject == "storage" for request in requests):
             return [try_call(partial(self._write_separately, request)) for request in requests]
         with self._busy():
             connection = self._open_writer()
+            scripts = _commit_scripts(requests)
+            if scripts is not None and (outcomes := _execute_scripts(connection, scripts)) is not None:
+                return outcomes
             if len(requests) == 1:
                 outcomes = [self._change_one(connection, requests[0])]
             else:
@@ -214,17 +211,65 @@ class SqliteFile:
                 _shrink(connection, self._timeout)
             return outcomes
 
+    def try_commit(self, batch: Batch) -> bool:
+        """Commit a batch of one op in the calling thread. False if that cannot be done at once, see `try_write`."""
+        script = commit_script(batch, alone=True)
+        return script is not None and self.try_write(*script)
+
+    def write_at_once(self, request: WriteMemories) -> bool:
+        """Change memories in the calling thread. False if that cannot be done at once, see `try_write`."""
+        script = sqlite.memories.write_script(self._backend.sql, request)
+        try:
+            return script is not None and self.try_write(*script)
+        except Conflict:
+            return False
+
+    def try_write(self, sql: str, values: Sequence[Any]) -> bool:
+        """Execute a script of statements, which begins and commits a transaction, as one call of the driver.
+
+        It must not return rows. False, and nothing happened, if the file is not set up, others are using it or the
+        connection, or it fails: the caller then sends a request, which waits, or raises the error. Conflict if the
+        script rolled itself back because of a constraint.
+
+        No lock is held, so this may be called anywhere, even where a signal handler interrupted another call of it. The
+        connection is used for nothing else, and its cursor refuses a second call while one is running. Nothing can come
+        between the statements of a script. The connection is closed when a running one has ended.
+        """
+        cursor = self._at_once or self._open_at_once()
+        if cursor is None:
+            return False
+        try:
+            cursor.execute(sql, values)
+        except apsw.ConstraintError as error:
+            raise Conflict from error
+        except apsw.ThreadingViolationError:
+            return False
+        except apsw.Error:
+            _end_transaction(cursor)
+            return False
+        except BaseException:
+            _end_transaction(cursor)
+            raise
+        return True
+
+    def _open_at_once(self) -> apsw.Cursor | None:
+        """Open the connection for `try_write`, once the file has been set up. It does not wait for locks."""
+        with self._lock:
+            if self._writer is None or self._closed or self._paused or self._at_once is not None:
+                return self._at_once
+            connection = self._connect()
+            connection.set_busy_timeout(0)
+            connection.execute("PRAGMA temp_store = MEMORY")  # else a script with 20 rows makes a temporary file
+            self._at_once = connection.cursor()
+            return self._at_once
+
     def _write_separately(self, request: Request[Any]) -> Any:
         """Execute one change by itself: the file cannot be rewritten inside a transaction."""
-        if not isinstance(request, (CompactStorage, CleanFiles)):
+        if request.access.subject != "storage":
             return result(self.write([request])[0])
         with self._busy():
             connection = self._open_writer()
-            delete = partial(self._answer, connection, CleanFiles())
-            delete_partitions = partial(_in_transaction, connection, "BEGIN IMMEDIATE", delete)
-            if isinstance(request, CompactStorage):
-                return sqlite_health.compact(connection, self._path, delete_partitions)
-            return sqlite_health.clean_files(connection, delete_partitions)
+            return transports.sqlite_health.change(connection, request, self._path, self._answer_in_transaction)
 
     def close(self) -> None:
         """Wait for what is under way, at most `timeout` seconds, then close all connections.
@@ -257,6 +302,9 @@ class SqliteFile:
 
     def _close_all(self) -> None:
         connections = [*(reader.connection for reader in self._readers), *([self._writer] if self._writer else [])]
+        at_once, self._at_once = self._at_once, None
+        if at_once is not None:
+            _close_when_idle(at_once.connection)
         self._readers, self._writer = [], None
         for connection in connections:
             connection.close()
@@ -300,10 +348,13 @@ class SqliteFile:
     def _answer(self, connection: apsw.Connection, request: Request[Any]) -> Any:
         return self._backend.answer(_SqliteCursor(connection), request)
 
+    def _answer_in_transaction(self, connection: apsw.Connection, request: Request[Any]) -> Any:
+        return _in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._answer(connection, request))
+
     def _change_one(self, connection: apsw.Connection, request: Request[Any]) -> Outcome:
         """Execute one change in a transaction. Without a savepoint, which would write each page once more."""
         try:
-            return Reply(_in_transaction(connection, "BEGIN IMMEDIATE", lambda: self._answer(connection, request)))
+            return Reply(self._answer_in_transaction(connection, request))
         except ThreadkeepError as error:
             return Failure(error)
         except apsw.ConstraintError:
@@ -326,16 +377,18 @@ class SqliteFile:
         stamp = _stamp(self._path)
         connection = self._connect()
         try:
-            if self._needs_migration(connection):
+            if self._needs_migration(self._versions(connection)):
                 self._open_writer()
         except BaseException:
             connection.close()
             raise
         return _SqliteCursor(connection, stamp if connection.open_flags & apsw.SQLITE_OPEN_URI else None)
 
-    def _needs_migration(self, connection: apsw.Connection) -> bool:
-        plan = sqlite_setup.needs_migration(self._backend.sql, self._schema_use, database=str(self._path))
-        return drive(plan, partial(_execute_setup, connection))
+    def _needs_migration(self, found: SchemaVersions) -> bool:
+        return needs_migration(found, self._schema_use, database=str(self._path))
+
+    def _versions(self, connection: apsw.Connection) -> SchemaVersions:
+        return drive(sqlite_setup.versions(self._backend.sql), partial(_execute_setup, connection))
 
     def _open_writer(self) -> apsw.Connection:
         with self._lock:
@@ -377,14 +430,15 @@ class SqliteFile:
     def _prepare(self, connection: apsw.Connection) -> None:
         """Apply our settings to the file, and create or migrate the schema."""
         execute = partial(_execute_setup, connection)
+        found = self._versions(connection)
         drive(
-            sqlite_setup.settings(self._backend.sql),
+            sqlite_setup.settings(self._backend.sql, found),
             lambda statement: self._retry_while_busy(lambda: execute(statement)),
         )
-        if self._needs_migration(connection):
+        if self._needs_migration(found):
             migrate = partial(sqlite_setup.migrate, self._backend.sql, database=str(self._path))
-            found = _in_transaction(connection, "BEGIN IMMEDIATE", lambda: drive(migrate(), execute))
-            log_migration(str(self._path), found)
+            before = _in_transaction(connection, "BEGIN IMMEDIATE", lambda: drive(migrate(), execute))
+            log_migration(str(self._path), before)
 
     def _retry_while_busy(self, work: Callable[[], T]) -> T:
         """Retry for `timeout` seconds: turning WAL on does not wait for locks by itself."""
@@ -438,6 +492,63 @@ def _in_transaction(connection: apsw.Connection, begin: str, work: Callable[[], 
     return value
 
 
+def _close_when_idle(connection: apsw.Connection) -> None:
+    """Close a connection on which another thread may be executing a script, when that has ended."""
+    while True:
+        try:
+            connection.close()
+        except apsw.ThreadingViolationError:
+            time.sleep(0.0005)
+        else:
+            return
+
+
+def _end_transaction(cursor: apsw.Cursor) -> None:
+    """Roll back what a script left open when it failed. Do nothing if another thread is using the cursor by now."""
+    with suppress(apsw.Error):
+        if cursor.connection.in_transaction:
+            cursor.execute("ROLLBACK")
+
+
+def _commit_scripts(requests: Sequence[Request[Any]]) -> list[_Script] | None:
+    """Return a script for each request; None if one of them is not a usual commit."""
+    scripts: list[_Script] = []
+    for request in requests:
+        script = commit_script(request.batch, alone=False) if isinstance(request, Commit) else None
+        if script is None:
+            return None
+        scripts.append(script)
+    return scripts
+
+
+def _execute_scripts(connection: apsw.Connection, scripts: Sequence[_Script]) -> list[Outcome] | None:
+    """Execute scripts of commits in one transaction. One that fails at its first statement is a Conflict.
+
+    None, and nothing happened, if one fails later: then the caller makes each change in a savepoint.
+    """
+    cursor, outcomes = connection.cursor(), list[Outcome]()
+    execute, total_changes = cursor.execute, connection.total_changes
+    execute("BEGIN IMMEDIATE")
+    try:
+        for sql, values in scripts:
+            before = total_changes()
+            try:
+                execute(sql, values)
+            except apsw.ConstraintError:
+                if total_changes() != before:
+                    execute("ROLLBACK")
+                    return None
+                outcomes.append(Failure(Conflict()))
+            else:
+                outcomes.append(_MADE)
+        execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return outcomes
+
+
 def _frees_pages(request: Request[Any]) -> bool:
     return isinstance(request, DropThread) or (isinstance(request, Commit) and bool(request.batch.removed_items))
 
@@ -446,7 +557,7 @@ def _shrink(connection: apsw.Connection, timeout: float) -> None:
     """Shrink the file if much of it is free. Skip it if the file is busy: free pages are reused anyway."""
     connection.set_busy_timeout(0)
     try:
-        free, pages = query_number(connection, "PRAGMA freelist_count"), query_number(connection, "PRAGMA page_count")
+        free, pages = _pragma(connection, "freelist_count"), _pragma(connection, "page_count")
         if free * _SHRINK_IF_FREE < pages:
             return
         connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_SHRINK})").fetchall()
@@ -454,6 +565,10 @@ def _shrink(connection: apsw.Connection, timeout: float) -> None:
         return
     finally:
         connection.set_busy_timeout(int(timeout * 1000))
+
+
+def _pragma(connection: apsw.Connection, name: str) -> int:
+    return int(str(connection.execute(f"PRAGMA {name}").fetchall()[0][0]))
 
 
 def _exists(path: Path) -> bool:
@@ -488,4 +603,9 @@ def is_foreign_database(path: str) -> bool:
 def _execute_setup(connection: apsw.Connection, statement: Request[Any]) -> list[Row]:
     """Execute a statement of a set-up plan."""
     assert isinstance(statement, SetupStatement)
-    return connection.execute(statement.sql, statement.values).fetchall()
+    try:
+        return connection.execute(statement.sql, statement.values).fetchall()
+    except apsw.SQLError as error:
+        if statement.missing_ok and "no such table" in str(error):
+            return []
+        raise

@@ -14,14 +14,11 @@ CREATE TABLE IF NOT EXISTS tk_schema (
 -- versions: the last migration: its version, its time; from 5 on the oldest versions whose code can read and write
 SELECT * FROM tk_schema ORDER BY version DESC LIMIT 1;
 
--- first-look: the server's setting, whether commits wait for the disk, and the last migration, as `versions`
-SELECT current_setting('synchronous_commit'), s.* FROM tk_schema s ORDER BY s.version DESC LIMIT 1;
-
 -- set-version: record a migration; another client that runs the same one waits here
 INSERT INTO tk_schema (version) VALUES (:version);
 
--- synchronous-commit: whether commits wait for the disk
-SHOW synchronous_commit;
+-- storage-state: whether commits wait for the disk, the schema of pgvector (see vector-schema), and the last migration
+SELECT current_setting('synchronous_commit'), ({vector-schema}), s.* FROM tk_schema s ORDER BY s.version DESC LIMIT 1;
 
 -- schema-exists: returns a row if the schema exists
 SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = :schema;
@@ -145,10 +142,15 @@ t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_
 :refs
 
 -- refs-array: item ranges as an array; empty if they are damaged, which the client reports
-CASE WHEN {it} ~ '^[0-9]{1,10}(,[0-9]{1,10})*$' THEN CAST(string_to_array({it}, ',') AS bigint[]) ELSE '{}' END
+-- A process of version 5 that was not stopped before the migration stores them in braces: an array becomes such text.
+CASE WHEN btrim({it}, '{}') ~ '^[0-9]{1,10}(,[0-9]{1,10})*$'
+     THEN CAST(string_to_array(btrim({it}, '{}'), ',') AS bigint[]) ELSE '{}' END
 
 -- join-in-order: the planner chooses the order
 JOIN
+
+-- tick-bits: the bits of `updated` that `tick` does not have
+8
 
 -- set-updated: set the time of the last change
 updated = :updated, tick = :tick

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadkeep.backends.postgres import commits, filters, memories, mixed_rows, pgvector
+from threadkeep.backends import postgres, sql
+from threadkeep.backends.postgres import commits, mixed_rows
 from threadkeep.backends.postgres.mixed_rows import split_by_kind, split_by_thread
 from threadkeep.backends.postgres.parameters import (
     BIGINT,
@@ -36,16 +37,12 @@ from threadkeep.backends.postgres.parameters import (
     pack_value,
 )
 from threadkeep.backends.sql.backend import SqlBackend, SqlContext, SqlCursor, parse_rows
-from threadkeep.backends.sql.filters import name_parameters
 from threadkeep.backends.sql.lists import scan_conditions, scanned_checkpoint
 from threadkeep.backends.sql.rows import Row, Values, maybe_bytes
-from threadkeep.engine.health.requests import IntegrityProblem
+from threadkeep.engine import memories
 from threadkeep.engine.identity import ThreadKey, pack_id, to_bytes
 from threadkeep.engine.log.itemlog import NAMES, PREFIX_LENGTH, RANGE_LISTS, ItemId, ItemRange, union, unpack_range_list
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread
-from threadkeep.engine.memories.filters import FilterNode
-from threadkeep.engine.memories.requests import CreateVectorIndex, LoadVectorChanges, SearchVectors, WriteMemories
-from threadkeep.engine.memories.vectors import import_numpy
 from threadkeep.engine.requests import (
     Batch,
     CheckpointRows,
@@ -65,6 +62,11 @@ from threadkeep.engine.requests import (
 )
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
+
+if TYPE_CHECKING:
+    from threadkeep.engine.health.requests import IntegrityProblem
+    from threadkeep.engine.memories.filters import FilterNode
+    from threadkeep.engine.memories.requests import CreateVectorIndex, WriteMemories
 
 _NAME = re.compile(
     r"\btk_(schema|threads|items|checkpoints|writes|tags|runs|memories|vectors|parts"
@@ -214,8 +216,8 @@ class PostgresDialect(SqlBackend):
         return ",".join([str(number) for each in ranges for number in each])
 
     def unpack_refs(self, stored: str) -> tuple[ItemRange, ...]:
-        """Read item ranges from numbers with commas. ValueError if they are damaged."""
-        numbers = [int(number) for number in stored.split(",")] if stored else []
+        """Read item ranges from numbers with commas, in braces or not (see `refs-array`). ValueError if damaged."""
+        numbers = [int(number) for number in stored.strip("{}").split(",")] if stored.strip("{}") else []
         if len(numbers) % 3 or min(numbers, default=0) < 0:
             raise ValueError("an item range is cut short or negative")
         return tuple(ItemRange(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
@@ -236,9 +238,9 @@ class PostgresDialect(SqlBackend):
 
     def prefilter(self, filter: FilterNode) -> tuple[str, dict[str, Any]]:
         """Use PostgreSQL's JSON operators on the stored text."""
-        condition, operands = filters.condition(filter, "m.value")
+        condition, operands = postgres.filters.condition(filter, "m.value")
         texts = [list(map(str, each)) if isinstance(each, list) else each for each in operands]
-        return name_parameters(condition.replace("%s::numeric[]", "%s::text[]::numeric[]"), "%s", texts)
+        return sql.filters.name_parameters(condition.replace("%s::numeric[]", "%s::text[]::numeric[]"), "%s", texts)
 
     def word_values(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the words of a query as the values of `search-words`. Words have no quotes."""
@@ -247,7 +249,7 @@ class PostgresDialect(SqlBackend):
 
     def marked_words(self, words: Any) -> str:
         """Read the words of a memory, a tsvector as text."""
-        return memories.marked_words(words)
+        return postgres.memories.marked_words(words)
 
     def word_problems(self, _db: SqlContext) -> Iterable[IntegrityProblem]:
         """Yield nothing: words are a column of the memory, and checked with it."""
@@ -255,7 +257,7 @@ class PostgresDialect(SqlBackend):
 
     def unpack_vector(self, stored: bytes) -> bytes:
         """Read a real[] in binary form: a header, then each number after its size."""
-        np = import_numpy()
+        np = memories.vectors.import_numpy()
         pairs = np.frombuffer(stored, ">f4", offset=_ARRAY_HEADER).reshape(-1, 2)
         data: bytes = pairs[:, 1].astype("<f4").tobytes()
         return data
@@ -557,12 +559,37 @@ class PostgresDialect(SqlBackend):
 
     def write_memories(self, request: WriteMemories, synchronous: str | None = None) -> list[tuple[str, Values]]:
         """Return two statements for one transaction: memories, which returns the number deleted, and vectors."""
-        puts, deletes = memories.in_lock_order(request)
+        puts, deletes = postgres.memories.in_lock_order(request)
         setting = self.sql["write-memories-setting"] if synchronous else ""
         sql = self.sql["write-memories"].replace("{setting}", setting)
-        shared = memories.shared_values(request, puts, deletes)
-        rows = memories.row_values(request, puts) | {"synchronous": synchronous}
-        return [(sql, shared | rows), (self.sql["write-vectors"], shared | memories.vector_values(request, puts))]
+        shared = postgres.memories.shared_values(request, puts, deletes)
+        rows = postgres.memories.row_values(request, puts) | {"synchronous": synchronous}
+        return [
+            (sql, shared | rows),
+            (self.sql["write-vectors"], shared | postgres.memories.vector_values(request, puts)),
+        ]
+
+    def write_memories_at_once(
+        self, request: WriteMemories, synchronous: str | None = None
+    ) -> tuple[str, Values] | None:
+        """Return a change of memories without vectors as one statement, which returns 1 if there is no more to do.
+
+        None if it needs more than one.
+        """
+        if any(memory.vectors for memory in request.puts):
+            return None
+        if not request.deletes and len(request.puts) == 1:
+            block, values = "put-memory", postgres.memories.put_values(request)
+        elif not request.deletes:
+            puts, _ = postgres.memories.in_lock_order(request)
+            shared = postgres.memories.shared_values(request, puts, ())
+            block, values = "put-many", shared | postgres.memories.row_values(request, puts)
+        elif not request.puts and len(request.deletes) == 1 and not request.expired:
+            block, values = "delete-memory", sql.memories.memory_id_values(request.tenant, request.deletes[0])
+        else:
+            return None
+        setting = self.sql["write-memories-setting"] if synchronous else ""
+        return self.sql[block].replace("{setting}", setting), values | {"synchronous": synchronous}
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
         """Add, replace and delete memories, and return the number deleted."""
@@ -585,11 +612,12 @@ class PostgresDialect(SqlBackend):
 
     def answer(self, cursor: SqlCursor, request: Request[Any]) -> Any:
         """Execute one request. Vector searches go to pgvector if it is installed."""
-        if self.pgvector is not None and isinstance(request, (LoadVectorChanges, SearchVectors)):
+        if self.pgvector is not None and request.access.subject == "memories":
             db, schema = SqlContext(self, cursor), quote(self.pgvector)
-            if isinstance(request, SearchVectors):
-                return pgvector.search_vectors(db, request, schema)
-            return pgvector.load_vector_changes(db, request)
+            if isinstance(request, memories.requests.SearchVectors):
+                return postgres.pgvector.search_vectors(db, request, schema)
+            if isinstance(request, memories.requests.LoadVectorChanges):
+                return postgres.pgvector.load_vector_changes(db, request)
         if isinstance(request, MeasureStorage):
             return self._measure_storage(cursor)
         return super().answer(cursor, request)
@@ -602,10 +630,10 @@ class PostgresDialect(SqlBackend):
 
     def index_statements(self, request: CreateVectorIndex) -> tuple[str, str, str]:
         """Return the full name of a vector index, the statement that drops it, and the one that creates it."""
-        name, schema = pgvector.index_name(request), quote(self.pgvector or "")
+        name, schema = postgres.pgvector.index_name(request), quote(self.pgvector or "")
         full = self.qualified_name(name)
         create = self.sql["index-vectors"]
-        for part, text in pgvector.index_parts(request, schema).items():
+        for part, text in postgres.pgvector.index_parts(request, schema).items():
             create = create.replace(f"{{{part}}}", text)
         return full, self.sql["drop-index"].replace("{index}", full), create
 

@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from threadkeep.backends.sql import commits, health, lists, memories, reads
+from threadkeep.backends import sql
+from threadkeep.backends.sql import commits, lists, reads
 from threadkeep.backends.sql.blocks import read_blocks
 from threadkeep.backends.sql.rows import (
     Row,
@@ -24,20 +25,19 @@ from threadkeep.backends.sql.rows import (
     range_values,
     thread_row,
 )
-from threadkeep.engine.health.requests import IntegrityProblem
 from threadkeep.engine.identity import ThreadKey, decode_lossy, pack_id, to_bytes, unpack_id
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange
+from threadkeep.engine.log.itemlog import PREFIX_LENGTH, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow, checked_thread, thread_checksum
-from threadkeep.engine.memories.checksums import memory_name
-from threadkeep.engine.memories.filters import FilterNode
-from threadkeep.engine.memories.requests import GetMemories, WriteMemories
 from threadkeep.errors import Corrupt
 from threadkeep.plan import Request
 
+if TYPE_CHECKING:
+    from threadkeep.engine.health.requests import IntegrityProblem
+    from threadkeep.engine.memories.filters import FilterNode
+    from threadkeep.engine.memories.requests import WriteMemories
+
 T = TypeVar("T")
-_new_tuple = tuple.__new__
-"""Makes a named tuple without the call that its own constructor makes."""
 _scan_json: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 """Reads the JSON value at a position and returns it and where it ends. json.loads makes three calls around it."""
 _UTF8 = ("utf-8", "surrogatepass")
@@ -54,8 +54,11 @@ class SqlCursor(Protocol):
     def rows(self, sql: str, values: Values) -> list[Row]:
         """Run a statement and return its rows."""
 
-    def many(self, sql: str, values: Sequence[Values]) -> int:
-        """Run a statement once for each set of values and return the number of rows changed."""
+    def many(self, sql: str, values: Sequence[Any]) -> int:
+        """Run a statement once for each set of values and return the number of rows changed.
+
+        A set is a mapping by name; SQLite also takes a tuple in the order of the names.
+        """
 
 
 class SqlBackend(ABC):
@@ -145,13 +148,11 @@ class SqlBackend(ABC):
 
     def fetch_memories(self, db: SqlContext, values: dict[str, Any], numbers: Sequence[int]) -> list[Row]:
         """Return memories by number."""
-        if len(numbers) == 1:
-            return db.rows("memory", **values, memory=numbers[0])
         return db.rows("memories", **values, memories=json.dumps(numbers))
 
     def store_memories(self, db: SqlContext, request: WriteMemories) -> int:
         """Add, replace and delete memories, and return the number deleted."""
-        return memories.store_memories(db, request)
+        return sql.memories.store_memories(db, request)
 
     def restart_ttl(self, db: SqlContext, values: Sequence[Values]) -> None:
         """Start the ttl of memories again."""
@@ -172,7 +173,7 @@ class SqlBackend(ABC):
 
     def word_problems(self, db: SqlContext) -> Iterable[IntegrityProblem]:
         """Yield what is wrong with the index of words, if it is not part of the memories' rows."""
-        return health.word_problems(db)
+        return sql.health.word_problems(db)
 
     def unpack_vector(self, stored: bytes) -> bytes:
         """Return a stored vector as little-endian float32."""
@@ -224,7 +225,7 @@ class SqlBackend(ABC):
         if type(body) is not bytes or type(labels) is not int or type(time) is not int:
             raise _damaged_checkpoint(row, _OTHER_TYPE)
         try:
-            return _new_tuple(CheckpointRow, (
+            return new_tuple(CheckpointRow, (
                 ns.decode(*_UTF8), id.decode(*_UTF8), unpack_id(parent) if parent else None,
                 unpack_id(run) if run else None, step, source, labels, time, _HIDDEN[hidden], self.unpack_refs(refs),
                 body,
@@ -238,7 +239,7 @@ class SqlBackend(ABC):
         if type(body) is not bytes or type(time) is not int:
             raise _damaged_writes(row, _OTHER_TYPE)
         try:
-            return _new_tuple(WriteRow, (
+            return new_tuple(WriteRow, (
                 ns.decode(*_UTF8), checkpoint.decode(*_UTF8), unpack_id(task), path.decode(*_UTF8),
                 unpack_id(run) if run else None, time, _index(entries), self.unpack_refs(refs), body,
             ))  # fmt: skip
@@ -265,7 +266,7 @@ def _index(entries: str) -> tuple[int, ...]:
         index, end = _scan_json(entries, 0)
     except (StopIteration, TypeError, ValueError):
         index, end = None, -1
-    if end != len(entries):  # spaces around it, or damaged
+    if end < 0 or end != len(entries):  # spaces around it, or damaged
         index = json.loads(entries)
     if type(index) is not list or len(index) % 3 or not set(map(type, index)) <= _INT:
         raise ValueError("the index of writes is damaged")
@@ -290,10 +291,10 @@ def unreadable(request: Request[Any], error: Exception) -> Corrupt:
     key = getattr(request, "key", None)
     if isinstance(key, ThreadKey):
         owner = f"thread {key.id!r}"
-    elif isinstance(request, GetMemories):
-        owner = " or ".join(memory_name(*each) for each in request.keys)
+    elif request.access.subject == "memories":
+        owner = sql.memories.names_of(request) or "a memory"
     else:
-        owner = "a memory" if type(request) in memories.HANDLERS else "a thread"
+        owner = "a thread"
     if isinstance(error, Corrupt):
         return error if owner in str(error) or not isinstance(key, ThreadKey) else Corrupt(f"{owner}: {error}")
     return Corrupt(f"a row of {owner} cannot be read: {error!r}")
@@ -315,7 +316,7 @@ class SqlContext:
         rows = self.rows(block, **values)
         return rows[0] if rows else None
 
-    def many(self, block: str, values: Iterable[Values]) -> int:
+    def many(self, block: str, values: Iterable[Any]) -> int:
         """Run a block once for each set of values and return the number of rows changed."""
         listed = list(values)
         return self.cursor.many(self.dialect.sql[block], listed) if listed else 0
@@ -330,10 +331,13 @@ class SqlContext:
         return rows[0][0], row if unchecked else checked_thread(row, key)
 
 
-_HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {
-    **reads.HANDLERS,
-    **lists.HANDLERS,
-    **commits.HANDLERS,
-    **memories.HANDLERS,
-    **health.HANDLERS,
-}
+class _Handlers(dict[type[Request[Any]], Callable[[SqlContext, Any], Any]]):
+    """The function for each kind of request. Those for memories and for health are imported when one is missing."""
+
+    def __missing__(self, kind: type[Request[Any]]) -> Callable[[SqlContext, Any], Any]:
+        self.update(sql.memories.HANDLERS)
+        self.update(sql.health.HANDLERS)
+        return dict(self)[kind]
+
+
+_HANDLERS = _Handlers({**reads.HANDLERS, **lists.HANDLERS, **commits.HANDLERS})

@@ -120,7 +120,7 @@ EXISTS (SELECT 1 FROM tk_tags a WHERE a.thread = t.thread AND a.tag = :tag0{more
 t.tick DESC, t.updated DESC, t.kind, t.id
 
 -- after-updated: threads after the last one of the previous page
-t.tick <= :value >> 8 AND t.updated <= :value AND (t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
+t.tick <= :value >> {tick-bits} AND t.updated <= :value AND (t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
 
 -- order-created: newest first
 t.created DESC, t.kind, t.id

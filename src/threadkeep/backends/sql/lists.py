@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sql.rows import THREAD_COLUMNS, Row, maybe_bytes, maybe_pack, thread_row
-from threadkeep.engine.health.requests import MALFORMED_ROW_ERRORS
 from threadkeep.engine.identity import ThreadKey, decode_lossy, from_bytes, pack_id, to_bytes
 from threadkeep.engine.log.records import ThreadRow
 from threadkeep.engine.requests import (
+    MALFORMED_ROW_ERRORS,
     FindThreadsOfRuns,
     ListedThread,
     ListThreads,

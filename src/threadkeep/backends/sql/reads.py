@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import NAMES, RANGE_LISTS, SHARED, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow, WriteRow
 from threadkeep.engine.requests import (
     CachedItems,
@@ -189,12 +189,8 @@ def _fetch_missing(
     items: dict[ItemId, bytes] = {}
     if missing:
         for lane, n, payload in db.dialect.fetch_items(db, number, itemlog.union(missing)):
-            items[_new_tuple(ItemId, (lane, n))] = payload
+            items[new_tuple(ItemId, (lane, n))] = payload
     return items
-
-
-_new_tuple = tuple.__new__
-"""Makes a named tuple without the call that its own constructor makes."""
 
 
 HANDLERS: dict[type[Request[Any]], Callable[[SqlContext, Any], Any]] = {

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends import sql, sqlite
 from threadkeep.backends.sql.backend import SqlBackend, SqlContext
-from threadkeep.backends.sql.filters import name_parameters
 from threadkeep.backends.sql.rows import Row
-from threadkeep.backends.sqlite import filters
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.itemlog import ItemRange
-from threadkeep.engine.memories.filters import FilterNode
+
+if TYPE_CHECKING:
+    from threadkeep.engine.memories.filters import FilterNode
 
 
 class SqliteDialect(SqlBackend):
     """SQLite. It uses the shared statements one by one, since each costs only microseconds."""
 
-    files = ("sql/common.sql", "sql/memories.sql", "sql/health.sql", "sqlite/blocks.sql", "sqlite/views.sql")
+    files = (
+        "sql/common.sql",
+        "sql/memories.sql",
+        "sql/health.sql",
+        "sqlite/blocks.sql",
+        "sqlite/memories.sql",
+        "sqlite/views.sql",
+    )
 
     def thread_number(self, key: ThreadKey) -> None:
         """Return None: the database assigns the number when the thread is created."""
@@ -39,5 +47,5 @@ class SqliteDialect(SqlBackend):
 
     def prefilter(self, filter: FilterNode) -> tuple[str, dict[str, Any]]:
         """Use SQLite's JSON functions on the stored text."""
-        condition, operands = filters.condition(filter, "m.value")
-        return name_parameters(condition, "?", operands)
+        condition, operands = sqlite.filters.condition(filter, "m.value")
+        return sql.filters.name_parameters(condition, "?", operands)

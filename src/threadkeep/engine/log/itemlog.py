@@ -18,10 +18,10 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache, lru_cache
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
-from itertools import repeat
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import zstandard
@@ -46,6 +46,10 @@ _DICTIONARIES = {2: "dictionary-1.zdict", _ZSTD_DICTIONARY: "dictionary-2.zdict"
 _COMPRESSION, _GROUP = 0x0F, 0x10
 _LEVEL = 6  # the first level with Huffman tables of its own: hex and range lists are a third smaller than at level 5
 _WORTH_COMPRESSING = 128  # shorter data would become only 3 % smaller
+
+
+new_tuple = tuple.__new__
+"""Makes a NamedTuple of its fields without running Python code: `new_tuple(ItemId, (lane, n))`. For the hot path."""
 
 
 class ItemId(NamedTuple):
@@ -85,9 +89,8 @@ class _Compression:
         self._params = zstandard.ZstdCompressionParameters.from_level(
             _LEVEL, format=self._format, write_content_size=True, write_checksum=False, write_dict_id=False
         )
+        self._dictionary = dictionary
         self._dict = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
-        if self._dict is not None:
-            self._dict.precompute_compress(compression_params=self._params)
         self._compressors: list[zstandard.ZstdCompressor] = []
         self._decompressors: list[zstandard.ZstdDecompressor] = []
 
@@ -95,12 +98,24 @@ class _Compression:
         worker = (
             self._compressors.pop()
             if self._compressors
-            else zstandard.ZstdCompressor(dict_data=self._dict, compression_params=self._params)
+            else zstandard.ZstdCompressor(dict_data=self._prepared, compression_params=self._params)
         )
         try:
             return worker.compress(data)
         finally:
             self._compressors.append(worker)
+
+    @cached_property
+    def _prepared(self) -> zstandard.ZstdCompressionDict | None:
+        """The dictionary as compressors use it. Preparing it takes a millisecond, which a reader need not wait for.
+
+        It has an object of its own, because preparing changes it: another thread may be using that of decompressors.
+        """
+        if self._dictionary is None:
+            return None
+        prepared = zstandard.ZstdCompressionDict(self._dictionary)
+        prepared.precompute_compress(compression_params=self._params)
+        return prepared
 
     def decompress(self, data: bytes) -> bytes:
         size = zstandard.get_frame_parameters(data, format=self._format).content_size
@@ -131,15 +146,19 @@ def seal(data: bytes, seed: int, *, elements: int = 1, compress: bool = True) ->
 
     ValueError if they are too many for a row.
     """
-    if len(data) > 2 * CHUNK:
-        raise ValueError(f"{len(data)} bytes in one row: keep large values in channels or metadata")
-    method, body = _RAW, data
-    if compress and len(data) >= _WORTH_COMPRESSING:
+    length, method, body = len(data), _RAW, data
+    if length > 2 * CHUNK:
+        raise ValueError(f"{length} bytes in one row: keep large values in channels or metadata")
+    if compress and length >= _WORTH_COMPRESSING:
         smaller = _compression(_ZSTD_DICTIONARY).compress(data)
-        if len(smaller) < len(data):
+        if len(smaller) < length:
             method, body = _ZSTD_DICTIONARY, smaller
-    head = bytes([method]) if elements == 1 else bytes([method | _GROUP]) + varint(elements)
-    return head + _CRC.pack(_checksum(body, seed, head[0], elements)) + body
+    if elements != 1:
+        method |= _GROUP
+        head = bytes((method,)) + varint(elements)
+        return head + _CRC.pack(_checksum(body, seed, method, elements)) + body
+    # As `_checksum` has it, for one element.
+    return _HEADER.pack(method, zlib.crc32(body, (seed ^ method * 0x01000193 ^ 0x85EBCA6B) & 0xFFFFFFFF)) + body
 
 
 def unseal(stored: bytes, seed: int, what: str) -> Item:
@@ -188,6 +207,7 @@ def reseed(stored: bytes, seed: int) -> bytes:
 
 
 _CRC = struct.Struct("<I")
+_HEADER = struct.Struct("<BI")
 
 
 def _checksum(body: bytes, seed: int, method: int, elements: int) -> int:
@@ -198,6 +218,17 @@ def _checksum(body: bytes, seed: int, method: int, elements: int) -> int:
 def seal_item(at: ItemId, item: Item, family: int, *, compress: bool = True) -> bytes:
     """Return an item as it is stored under this id, in a thread of this family."""
     return seal(item.data, _item_seed(at, family), elements=item.elements, compress=compress)
+
+
+def seal_items(
+    items: Iterable[tuple[ItemId, Item]], family: int, raw: Collection[ItemId] = ()
+) -> tuple[tuple[ItemId, bytes], ...]:
+    """Return items as they are stored in a thread of this family. Those in `raw` are not compressed."""
+    sealed = []
+    for at, (data, elements) in items:
+        seed = (at[0] * 0x9E3779B1 + at[1]) & 0xFFFFFFFF ^ family  # as `_item_seed`
+        sealed.append((at, seal(data, seed, elements=elements, compress=not raw or at not in raw)))
+    return tuple(sealed)
 
 
 def unseal_item(at: ItemId, stored: bytes, where: str, family: int) -> Item:
@@ -292,20 +323,24 @@ def read_varints(data: bytes) -> list[int]:
 @lru_cache(maxsize=1024)
 def pack_ranges(ranges: tuple[ItemRange, ...]) -> bytes:
     """Return ranges as varints, never encrypted: which items are used is known without reading any state."""
-    return b"".join([varint(number) for each in ranges for number in each])
+    numbers = list(chain.from_iterable(ranges))
+    return bytes(numbers) if not numbers or max(numbers) < 0x80 else pack_varints(numbers)
+
+
+def pack_varints(numbers: Sequence[int]) -> bytes:
+    """Encode non-negative integers, seven bits per byte. Makes no call if all are small."""
+    if not numbers or max(numbers) < 0x80:
+        return bytes(numbers)
+    return b"".join([_SMALL[number] if number < 0x80 else varint(number) for number in numbers])
 
 
 def unpack_ranges(data: bytes) -> tuple[ItemRange, ...]:
     """Reverse `pack_ranges`. ValueError if a range is incomplete."""
     numbers = iter(data if type(data) is bytes and data.isascii() else read_varints(data))
     try:
-        return tuple(map(_new_tuple, repeat(ItemRange), zip(numbers, numbers, numbers, strict=True)))
+        return tuple(map(new_tuple, repeat(ItemRange), zip(numbers, numbers, numbers, strict=True)))
     except ValueError as error:
         raise ValueError("an item range is cut off") from error
-
-
-_new_tuple = tuple.__new__
-"""Makes a named tuple without the call that its own constructor makes."""
 
 
 def unpack_range_list(at: ItemId, stored: bytes, family: int) -> tuple[ItemRange, ...]:
@@ -315,24 +350,23 @@ def unpack_range_list(at: ItemId, stored: bytes, family: int) -> tuple[ItemRange
 
 def join_ranges(ids: Iterable[tuple[int, int]]) -> tuple[ItemRange, ...]:
     """Return ids, in their order, as the fewest ranges."""
-    ranges: list[list[int]] = []
-    for lane, n in ids:
-        if ranges and ranges[-1][0] == lane and ranges[-1][1] + ranges[-1][2] == n:
-            ranges[-1][2] += 1
-        else:
-            ranges.append([lane, n, 1])
-    return tuple(ItemRange(*each) for each in ranges)
+    return add_to_ranges((), ids)
 
 
 def add_to_ranges(ranges: tuple[ItemRange, ...], ids: Iterable[tuple[int, int]]) -> tuple[ItemRange, ...]:
     """Return ranges with more ids after them."""
-    more = list(join_ranges(ids))
-    if ranges and more:
-        last, first = ranges[-1], more[0]
-        if last.lane == first.lane and last.start + last.length == first.start:
-            more[0] = ItemRange(last.lane, last.start, last.length + first.length)
-            ranges = ranges[:-1]
-    return (*ranges, *more)
+    joined = list(ranges)
+    lane, start, length = joined.pop() if joined else (-1, 0, 0)
+    for id_lane, n in ids:
+        if id_lane == lane and start + length == n:
+            length += 1
+            continue
+        if length:
+            joined.append(new_tuple(ItemRange, (lane, start, length)))
+        lane, start, length = id_lane, n, 1
+    if length:
+        joined.append(new_tuple(ItemRange, (lane, start, length)))
+    return tuple(joined)
 
 
 def union(ranges: Iterable[ItemRange]) -> list[ItemRange]:

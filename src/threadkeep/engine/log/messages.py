@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel
-
 Fields = dict[str, Any]
 Build = Callable[[Fields], Any]
 
@@ -87,6 +85,7 @@ def quick_builder(cls: Any, usual: Build) -> Build:
     if not cls.__module__.startswith("langchain_core.messages.") or set(known) != fields.keys():
         return usual  # another class, or a LangChain that these checks were not written for
     names, kind = set(known), fields["type"].default
+    set_fields, set_names, set_extra, set_private = setters(cls)
 
     def build(given: Fields) -> Any:
         """Build one message: one call, two to six for those of a model."""
@@ -112,9 +111,11 @@ def quick_builder(cls: Any, usual: Build) -> Build:
     return build
 
 
-set_fields = BaseModel.__dict__["__dict__"].__set__
-set_names = BaseModel.__dict__["__pydantic_fields_set__"].__set__
-set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
-set_private = BaseModel.__dict__["__pydantic_private__"].__set__
-"""These four make a message of a new object: its fields, the names of those that pydantic regards as set, no extra
-fields ({}), and no private ones (None). They take half the time of object.__setattr__."""
+def setters(cls: Any) -> tuple[Callable[[Any, Any], None], ...]:
+    """Return the functions that make a message of a new object. They take half the time of object.__setattr__.
+
+    They set its fields, the names of those that pydantic regards as set, extra fields ({}) and private ones (None).
+    """
+    slots = next(vars(base) for base in reversed(cls.__mro__) if "__pydantic_fields_set__" in vars(base))
+    names = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+    return tuple(slots[name].__set__ for name in names)

@@ -90,6 +90,29 @@ async def _start_staging(heads: Heads, key: ThreadKey, ops: Sequence[Op], head: 
     return CheckpointStaging(head, known)
 
 
+def stage_cached(head: Head, *ops: Op) -> CheckpointStaging | None:
+    """Stage ops on the cached head. None if something must be loaded first. Raises what makes an op fail.
+
+    Does what `_start_staging` does if nothing is to be loaded.
+    """
+    if len(ops) > 1 and _refs_missing_in(head, ops):
+        return None
+    op = ops[0]
+    if len(ops) == 1 and type(op) is Put:
+        here = (op.ns, op.id)
+        if (op.parent is not None and (op.ns, op.parent) not in head.recent) or here in head.recent:
+            return None
+        if op.ns == "" and head.row is not None and head.row.early not in (None, op.id):
+            return None
+    staging = CheckpointStaging(head, _NOTHING_KNOWN)
+    for op in ops:
+        staging.apply(op)
+    return staging
+
+
+_NOTHING_KNOWN: Mapping[tuple[str, str], KnownCheckpoint] = {}
+
+
 async def load_checkpoints(
     heads: Heads, key: ThreadKey, wanted: tuple[CheckpointRef, ...], head: Head | None
 ) -> tuple[Head, LoadedRows]:

@@ -9,15 +9,16 @@ from threadkeep.engine.commit import fill_cache, read_consistently
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log.codec import Codec
 from threadkeep.engine.log.itemlog import ItemRange
-from threadkeep.engine.log.records import Slot, WriteEntry, unpack_channels, unpack_writes_to
+from threadkeep.engine.log.records import Slot, WriteEntry, unpack_channels, unpack_own_metadata, unpack_writes_to
 from threadkeep.engine.requests import CheckpointRef, CheckpointRows, LoadAncestors, LoadedRows
 from threadkeep.engine.threads.checkpoints import check_newest, decode_slots, decode_value, gc_paused, get, in_order
 from threadkeep.engine.threads.heads import Head, Heads
 
-_NEAR, _MORE = 64, 4
-"""How many ancestors are loaded first, and how many times as many if a value is farther away."""
-_SPARE, _MOST_EXPECTED = 4, 1 << 16
-"""Loading some more than LangGraph counted costs little. Another program may have stored any number."""
+_NEAR, _ALL = 64, 1 << 31
+"""How many ancestors are loaded first if it is not known how far away the stored value is; and if that is not enough,
+and still not known, all of them."""
+_SPARE = 4
+"""Some more than LangGraph counted cost little."""
 
 
 class ChannelHistory(NamedTuple):
@@ -70,28 +71,27 @@ async def _load_ancestors(
     heads: Heads, key: ThreadKey, ns: str, id: str, channels: Sequence[str]
 ) -> tuple[Head, list[_Ancestor]]:
     """Load the ancestors up to the one with the last value that is needed, nearest first."""
-    limit = _expected_distance(heads.get(key), ns, id, channels)
+    head = heads.get(key)
+    cached = head.recent.get((ns, id)) if head is not None else None
+    limit = _expected_distance(cached.own_metadata, channels) if cached is not None else _NEAR
     while True:
         old = heads.get(key)
         loaded = await LoadAncestors(key, ns, id, limit)
-        first = loaded.checkpoints[:1] or (CheckpointRows(None, ()),)
-        check_newest(key, (CheckpointRef(ns, id),), LoadedRows(loaded.thread, first))
+        first = loaded.checkpoints[0] if loaded.checkpoints else CheckpointRows(None, ())
+        check_newest(key, (CheckpointRef(ns, id),), LoadedRows(loaded.thread, (first,)))
         head = heads.head_from(key, loaded, old if old and old.has_epoch_of(loaded.thread) else None)
         with gc_paused():
             ancestors, without_value = _walk(head, loaded, channels)
-        if not without_value or len(loaded.checkpoints) < limit:
+        if not without_value or len(loaded.checkpoints) < limit or first.row is None:
             return head, ancestors
-        limit *= _MORE
+        expected = _expected_distance(unpack_own_metadata(first.row, head.where, head.family), channels)
+        limit = expected if expected > limit else _ALL
 
 
-def _expected_distance(head: Head | None, ns: str, id: str, channels: Sequence[str]) -> int:
-    """Return how many ancestors to load first: as many as LangGraph counted since the last values, if that is known.
-
-    It counts them in the metadata of the checkpoint, which was usually read just before.
-    """
-    record = head.recent.get((ns, id)) if head is not None else None
-    counters = record.own_metadata.get("counters_since_delta_snapshot") if record is not None else None
-    if not isinstance(counters, Mapping):
+def _expected_distance(own_metadata: Mapping[str, Any], channels: Sequence[str]) -> int:
+    """Return how many ancestors to load, as LangGraph counted them in the metadata of a checkpoint; _NEAR if not."""
+    counters = own_metadata.get("counters_since_delta_snapshot")
+    if not isinstance(counters, Mapping):  # another program may have stored anything
         return _NEAR
     distance = 0
     for channel in channels:
@@ -100,7 +100,7 @@ def _expected_distance(head: Head | None, ns: str, id: str, channels: Sequence[s
                 distance = max(distance, supersteps)
             case _:
                 return _NEAR
-    return min(distance + _SPARE, _MOST_EXPECTED)
+    return min(distance + _SPARE, _ALL)
 
 
 def _walk(head: Head, loaded: LoadedRows, channels: Sequence[str]) -> tuple[list[_Ancestor], set[str]]:

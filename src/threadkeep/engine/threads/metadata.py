@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.log.codec import pack
 from threadkeep.engine.log.encoder import LargeValue
+from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow
 
 OWN = ("parents", "counters_since_delta_snapshot", "delta_writes_versioned", "writes")
@@ -49,11 +50,24 @@ class SplitMetadata(NamedTuple):
 def split(metadata: Mapping[str, Any]) -> SplitMetadata:
     """Split metadata by where its parts are stored. `join` is the inverse."""
     labels = dict(metadata)
-    source = labels.pop("source") if _is_column_text(labels.get("source")) else None
-    step = labels.pop("step") if _is_column_int(labels.get("step")) else None
-    run = labels.pop("run_id") if type(labels.get("run_id")) is str else None
-    own = {key: labels.pop(key) for key in OWN if labels.get(key)}
-    return SplitMetadata(source, step, run, labels, own)
+    source, step, run = labels.get("source"), labels.get("step"), labels.get("run_id")
+    if type(source) is str and source.isascii() and "\0" not in source:
+        del labels["source"]
+    else:
+        source = None
+    if type(step) is int and -(1 << 63) <= step < 1 << 63:
+        del labels["step"]
+    else:
+        step = None
+    if type(run) is str:
+        del labels["run_id"]
+    else:
+        run = None
+    own = {}
+    for key in OWN:
+        if labels.get(key):
+            own[key] = labels.pop(key)
+    return new_tuple(SplitMetadata, (source, step, run, labels, own))
 
 
 def move_large(parts: SplitMetadata) -> tuple[SplitMetadata, dict[str, Any]]:
@@ -106,14 +120,6 @@ def root_checkpoint(own: Mapping[str, Any]) -> str | None:
     return root if isinstance(root, str) else None
 
 
-def _is_column_text(value: Any) -> bool:
-    return type(value) is str and value.isascii() and "\0" not in value
-
-
-def _is_column_int(value: Any) -> bool:
-    return type(value) is int and -(1 << 63) <= value < 1 << 63
-
-
 def as_filter(metadata: Any) -> dict[str, Any]:
     """Return a metadata filter as a dict; None is the empty filter. TypeError unless it is a mapping with str keys."""
     if metadata is None:
@@ -130,19 +136,43 @@ def as_match(match: Any) -> str:
     return str(match)
 
 
+class MetadataFilter:
+    """A filter that is compared with many metadata: what it wants is put in canonical form only once."""
+
+    def __init__(self, wanted: Mapping[str, Any]) -> None:
+        self._wanted = {key: canonical(value) for key, value in wanted.items()}
+        self._others = [key for key in wanted if key not in _COLUMNS]
+
+    def matches(self, metadata: Mapping[str, Any]) -> bool:
+        """Return whether metadata has all these keys with these values."""
+        for key, wanted in self._wanted.items():
+            found = metadata.get(key)
+            if type(found) is LargeValue:
+                if found.digest != _digest_of(wanted):
+                    return False
+            elif canonical(found) != wanted:
+                return False
+        return True
+
+    def needs_own(self, labels: Mapping[str, Any]) -> bool:
+        """Return whether a key may be in the row's own metadata: it is in no column, nor in the labels."""
+        return any(key not in labels for key in self._others)
+
+
+_COLUMNS = ("source", "step", "run_id")
+
+
 def matches(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return whether metadata has all these keys with these values."""
-    return all(_is_equal(metadata.get(key), value) for key, value in wanted.items())
-
-
-def _is_equal(found: Any, wanted: Any) -> bool:
-    if type(found) is LargeValue:
-        return found.digest == _digest(wanted)
-    return canonical(found) == canonical(wanted)
+    return MetadataFilter(wanted).matches(metadata)
 
 
 def _digest(value: Any) -> bytes:
-    return blake2b(canonical(value), digest_size=16).digest()
+    return _digest_of(canonical(value))
+
+
+def _digest_of(canonical_form: bytes) -> bytes:
+    return blake2b(canonical_form, digest_size=16).digest()
 
 
 def tag(key: str, value: Any) -> bytes:

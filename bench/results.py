@@ -1,0 +1,257 @@
+"""The results of full runs: kept in bench/results.json, and written as tables and plots into docs/benchmarks.md.
+
+A run of some rows replaces those rows only. Each group of rows knows when and where it was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import psycopg
+
+import charts
+from charts import Bar, Curve, times
+from goals import GROWTH_GOAL, NEVER_BELOW, goal
+from measuring import Row
+
+ROOT = Path(__file__).parents[1]
+FILE = Path(__file__).with_name("results.json")
+PAGE = ROOT / "docs/benchmarks.md"
+IMAGES = ROOT / "docs/images"
+START, END = "<!-- generated: results -->", "<!-- end of results -->"
+PACKAGES = (
+    "threadkeep",
+    "langgraph",
+    "langgraph-checkpoint",
+    "langgraph-checkpoint-sqlite",
+    "langgraph-checkpoint-postgres",
+    "cubeloop",
+)
+TITLES = {
+    "sqlite": "SQLite",
+    "postgres": "PostgreSQL",
+    "valkey": "Valkey, compared with our PostgreSQL",
+}
+SECTIONS = {
+    "Checkpoints": ("conversation", "long", "growth", "delta", "small", "crowd", "tasks", "valkey"),
+    "The store": ("store",),
+    "CubeLoop threads": ("cube",),
+}
+Results = dict[str, dict[str, Any]]
+
+
+def conditions(repetitions: int, *, full: bool) -> dict[str, Any]:
+    """Return when, with what and on what a run takes place, in general words."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "run": "full" if full else "short",
+        "repetitions": repetitions,
+        "machine": f"{os.cpu_count()} cores, {memory:.0f} GB of memory, {platform.system()}",
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES}
+        | {"SQLite": apsw.sqlite_lib_version(), "psycopg": psycopg.__version__},
+    }
+
+
+def load() -> Results:
+    found: Results = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
+    return found
+
+
+def record(storage: str, group: str, rows: Iterable[Row], measured: Mapping[str, Any]) -> None:
+    """Replace the rows of a group in the file."""
+    results = load()
+    results.setdefault(storage, {})[group] = {"measured": measured, "rows": [asdict(row) for row in rows]}
+    FILE.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def rows_of(results: Results, storage: str, groups: Iterable[str]) -> list[Row]:
+    found = results.get(storage, {})
+    return [Row(**row) for group in groups if group in found for row in found[group]["rows"]]
+
+
+# --- words for figures
+
+
+def figure(value: float, unit: str) -> str:
+    if unit == "ms" and value >= 10_000:
+        value, unit = value / 1e3, "s"
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {unit}".strip()
+
+
+def spread(ratios: Sequence[float]) -> str:
+    return f"{times(min(ratios))} to {times(max(ratios))}" if len(ratios) > 1 else ""
+
+
+def cells(storage: str, row: Row) -> list[str]:
+    """Return a row of the table: what, theirs, ours, ratio, range, ratio of CPU, goal."""
+    ratios, cpu, wanted = row.ratios(), row.cpu_ratios(), goal(storage, row.key)
+    theirs = figure(row.median(row.names[0]), row.unit) if len(row.names) > 1 else ""
+    ratio = times(statistics.median(ratios)) if ratios else ""
+    return [
+        row.what,
+        theirs,
+        figure(row.median(row.names[-1]), row.unit),
+        f"**{ratio}**" if ratios and statistics.median(ratios) < 1 else ratio,
+        spread(ratios),
+        f"{times(statistics.median(cpu))} ({cpu_figures(row)})" if cpu else "",
+        f"at most {GROWTH_GOAL}" if row.key.startswith("growth") else times(wanted) if wanted else "",
+    ]
+
+
+def cpu_figures(row: Row) -> str:
+    both = [statistics.median(each[name] for each in row.cpu) for name in (row.names[0], row.names[-1])]
+    return ", ".join(figure(value, row.unit) for value in both)
+
+
+def headings(storage: str) -> tuple[str, ...]:
+    both = ("on PostgreSQL", "on Valkey") if storage == "valkey" else ("theirs", "threadkeep")
+    return ("what", *both, "times less", "range", "CPU: times less (of both)", "goal")
+
+
+def verdict(storage: str, rows: Iterable[Row]) -> str:
+    """Return a sentence on losses and on goals that are not reached."""
+    found = [(row.what, statistics.median(row.ratios()), goal(storage, row.key)) for row in rows if row.ratios()]
+    losses = [f"{what} ({times(ratio)})" for what, ratio, _ in found if ratio < NEVER_BELOW]
+    missed = [
+        f"{what} ({times(ratio)} of {times(wanted)})" for what, ratio, wanted in found if wanted and ratio < wanted
+    ]
+    reached = sum(1 for _, ratio, wanted in found if wanted and ratio >= wanted)
+    return (
+        f"{len(found) - len(losses)} of {len(found)} rows are wins. Losses: {'; '.join(losses) or 'none'}. "
+        f"{reached} goals are reached, not reached: {'; '.join(missed) or 'none'}."
+    )
+
+
+# --- the page
+
+
+def table(storage: str, rows: Sequence[Row]) -> str:
+    names = headings(storage)
+    head = f"| {' | '.join(names)} |\n|---|{'---:|' * (len(names) - 1)}"
+    return "\n".join([head, *(f"| {' | '.join(cells(storage, row))} |" for row in rows)])
+
+
+def bars_of(storage: str, rows: Iterable[Row]) -> list[Bar]:
+    compared = [(row, row.ratios()) for row in rows if row.ratios()]
+    return [
+        Bar(row.what, statistics.median(ratios), min(ratios), max(ratios), goal(storage, row.key))
+        for row, ratios in compared
+    ]
+
+
+def chart_of_growth(storage: str, rows: Iterable[Row]) -> str | None:
+    found = {row.key: row for row in rows if row.key.startswith("growth")}
+    if not found:
+        return None
+    points = found["growth, 1"].points
+
+    def curves(part: int, scale: float) -> list[Curve]:
+        return [
+            Curve(
+                name,
+                [(each[0], each[part] / scale) for each in given],
+                found[f"growth, {part}"].median(name),
+                "ours" if name == "threadkeep" else "theirs",
+            )
+            for name, given in points.items()
+        ]
+
+    panels = [("seconds in the saver, in all", curves(1, 1)), ("MB in the database", curves(2, 1e6))]
+    return charts.growth(f"{TITLES[storage]}: growth of one conversation", panels)
+
+
+def said_of(measured: Sequence[Mapping[str, Any]]) -> str:
+    """Return the sentence that says how the rows of a section were measured."""
+    first = measured[0]
+    dates = sorted({each["date"] for each in measured})
+    versions = ", ".join(f"{name} {number}" for name, number in first["versions"].items())
+    loads = sorted({each["load"] for each in measured})
+    busy = f"system load {loads[0]}" if len(loads) == 1 else f"system load {loads[0]} to {loads[-1]}"
+    runs = " and ".join(sorted({each["run"] for each in measured}))
+    return (
+        f"Measured on {' and '.join(dates)} in a {runs} run with {first['repetitions']} repetitions: {first['machine']}, "
+        f"{busy} at the start; Python {first['python']}, {versions}."
+    )
+
+
+SUBTITLE = (
+    "how many times less time, CPU or bytes threadkeep takes: median and range of the repetitions; yellow: the goal"
+)
+NOTHING = "No results are recorded yet: run `make bench-full`."
+
+
+class Page(NamedTuple):
+    """The generated part of the page, and the plots that it shows, by name."""
+
+    text: str
+    plots: dict[str, str]
+
+
+def render(results: Results) -> Page:
+    """Return tables and plots of all results."""
+    parts: list[str] = []
+    plots: dict[str, str] = {}
+    for storage, title in TITLES.items():
+        found = results.get(storage, {})
+        if not found:
+            continue
+        parts += [f"### {title}", said_of([each["measured"] for each in found.values()])]
+        parts.append(
+            verdict(storage, rows_of(results, storage, [group for each in SECTIONS.values() for group in each]))
+        )
+        for section, groups in SECTIONS.items():
+            rows = rows_of(results, storage, groups)
+            if rows:
+                parts.append(f"#### {title.partition(',')[0]}: {section[0].lower() + section[1:]}")
+                parts += add_plots(storage, section, rows, plots)
+                parts.append(table(storage, rows))
+    return Page("\n\n".join(parts) or NOTHING, plots)
+
+
+def add_plots(storage: str, section: str, rows: Sequence[Row], plots: dict[str, str]) -> Iterator[str]:
+    """Draw the plots of a section, and yield the lines that show them."""
+    name = f"{storage}-{section.lower().replace(' ', '-')}.svg"
+    given = bars_of(storage, rows)
+    if given:
+        plots[name] = charts.bars(f"{TITLES[storage]}: {section[0].lower() + section[1:]}", SUBTITLE, given)
+        yield f"![How many times less threadkeep takes, row by row](images/{name})"
+    growth = chart_of_growth(storage, rows)
+    if growth:
+        plots[f"{storage}-growth.svg"] = growth
+        yield f"![Growth of total time and bytes with the number of messages](images/{storage}-growth.svg)"
+
+
+def whole_page(generated: str) -> str:
+    """Return the page with this generated part."""
+    before, opening, rest = PAGE.read_text("utf-8").partition(START)
+    _, closing, after = rest.partition(END)
+    if not (opening and closing):
+        raise ValueError(f"{PAGE.name} has no section between {START} and {END}")
+    return f"{before}{START}\n\n{generated}\n\n{END}{after}"
+
+
+def write_page() -> None:
+    """Write tables and plots of all results into the page."""
+    page = render(load())
+    PAGE.write_text(whole_page(page.text), "utf-8")
+    IMAGES.mkdir(exist_ok=True)
+    for name, plot in page.plots.items():
+        (IMAGES / name).write_text(plot, "utf-8")
+
+
+if __name__ == "__main__":
+    write_page()
