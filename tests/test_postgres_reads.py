@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import psycopg
+import psycopg_pool
 import pytest
 
 import postgres_servers
@@ -23,6 +24,7 @@ from threadkeep.engine.requests import (
     CachedItems,
     CheckpointRef,
     DropThread,
+    ListThreads,
     LoadAncestors,
     LoadCheckpoints,
     LoadedRows,
@@ -34,6 +36,7 @@ from threadkeep.engine.requests import (
 from threadkeep.engine.threads import metadata
 from threadkeep.plan import Failure
 from threadkeep.transports.postgres import PostgresServer
+from threadkeep.transports.postgres_own_pool import OwnPool
 
 Servers = tuple[PostgresServer, PostgresServer]
 KEYS = [ThreadKey("", "graph", id) for id in ("rich", "long", "pieces", "none")] + [ThreadKey("", "cube", "cube")]
@@ -161,6 +164,41 @@ def test_several_threads_are_loaded_as_each_by_itself(servers: Servers) -> None:
     for load, *replies in zip(loads, *several, strict=True):
         expected = comparable(servers[0].read(load), load)
         assert [comparable(reply, load) for reply in replies] == [expected, expected]
+
+
+def plan_mode(server: PostgresServer) -> Any:
+    """Return how the next connection of the pool plans statements."""
+    pool = server._connections.pool  # noqa: SLF001
+    assert isinstance(pool, OwnPool)
+    cursor = pool.getconn(5)
+    try:
+        return cursor.connection.execute("SHOW plan_cache_mode").fetchone()
+    finally:
+        pool.putconn(cursor)
+
+
+def test_a_connection_keeps_plans_until_it_runs_another_statement(url: str) -> None:
+    server = server_at(url, max_size=1)
+    load = LoadCheckpoints(KEYS[0], (CheckpointRef("", None),))
+    for _ in range(3):
+        server.read(load)
+    assert plan_mode(server) == ("force_generic_plan",)
+    server.read(ListThreads("", "updated", 5))
+    assert plan_mode(server) == ("auto",)
+    for _ in range(3):
+        server.read(load)
+    assert plan_mode(server) == ("auto",)
+    server.close()
+
+
+def test_a_lent_connection_plans_as_it_did(url: str) -> None:
+    with psycopg_pool.ConnectionPool(url.partition("?")[0], min_size=1, max_size=1) as pool:
+        server = server_at(pool, schema=url.rpartition("=")[2])
+        for _ in range(7):
+            server.read(LoadCheckpoints(KEYS[0], (CheckpointRef("", None),)))
+        with pool.connection() as connection:
+            assert connection.execute("SHOW plan_cache_mode").fetchone() == ("auto",)
+        server.close()
 
 
 def test_no_load_seems_so_expensive_that_a_server_would_compile_it(url: str, servers: Servers) -> None:
