@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
+import psycopg_pool
 import pytest
 
 import postgres_servers
@@ -22,6 +24,7 @@ from threadkeep.engine.requests import (
     CachedItems,
     CheckpointRef,
     DropThread,
+    ListThreads,
     LoadAncestors,
     LoadCheckpoints,
     LoadedRows,
@@ -33,6 +36,7 @@ from threadkeep.engine.requests import (
 from threadkeep.engine.threads import metadata
 from threadkeep.plan import Failure
 from threadkeep.transports.postgres import PostgresServer
+from threadkeep.transports.postgres_own_pool import OwnPool
 
 Servers = tuple[PostgresServer, PostgresServer]
 KEYS = [ThreadKey("", "graph", id) for id in ("rich", "long", "pieces", "none")] + [ThreadKey("", "cube", "cube")]
@@ -160,6 +164,62 @@ def test_several_threads_are_loaded_as_each_by_itself(servers: Servers) -> None:
     for load, *replies in zip(loads, *several, strict=True):
         expected = comparable(servers[0].read(load), load)
         assert [comparable(reply, load) for reply in replies] == [expected, expected]
+
+
+def plan_mode(server: PostgresServer) -> Any:
+    """Return how the next connection of the pool plans statements."""
+    pool = server._connections.pool  # noqa: SLF001
+    assert isinstance(pool, OwnPool)
+    cursor = pool.getconn(5)
+    try:
+        return cursor.connection.execute("SHOW plan_cache_mode").fetchone()
+    finally:
+        pool.putconn(cursor)
+
+
+def test_a_connection_keeps_plans_until_it_runs_another_statement(url: str) -> None:
+    server = server_at(url, max_size=1)
+    load = LoadCheckpoints(KEYS[0], (CheckpointRef("", None),))
+    for _ in range(3):
+        server.read(load)
+    assert plan_mode(server) == ("force_generic_plan",)
+    server.read(ListThreads("", "updated", 5))
+    assert plan_mode(server) == ("auto",)
+    for _ in range(3):
+        server.read(load)
+    assert plan_mode(server) == ("auto",)
+    server.close()
+
+
+def test_a_lent_connection_plans_as_it_did(url: str) -> None:
+    with psycopg_pool.ConnectionPool(url.partition("?")[0], min_size=1, max_size=1) as pool:
+        server = server_at(pool, schema=url.rpartition("=")[2])
+        for _ in range(7):
+            server.read(LoadCheckpoints(KEYS[0], (CheckpointRef("", None),)))
+        with pool.connection() as connection:
+            assert connection.execute("SHOW plan_cache_mode").fetchone() == ("auto",)
+        server.close()
+
+
+def test_no_load_seems_so_expensive_that_a_server_would_compile_it(url: str, servers: Servers) -> None:
+    """The default of jit_above_cost is 100,000; compiling takes longer than any of these statements."""
+    backend, refs = servers[0]._backend, tuple(refs_of(rows_of(servers[0], KEYS[1])))  # noqa: SLF001
+    loads = tuple(LoadCheckpoints(key, refs) for key in KEYS)
+    requests = [loads[1], LoadItems(KEYS[1], (ItemRange(3, 0, 9),)), LoadAncestors(KEYS[1], "", "z", 50)]
+    requests += [ScanCheckpoints("", "graph", 16, tags=(b"a",)), LoadThreadRows(KEYS[1])]
+    statements = [backend.load_several(LoadSeveral(loads)), *map(backend.one_statement, requests)]
+    with psycopg.connect(url.partition("?")[0]) as connection:
+        for statement in statements:
+            assert statement is not None
+            sql = statement.sql
+            result = connection.pgconn.exec_params(
+                b"EXPLAIN " + sql.text, list(statement.parameters), sql.types, sql.formats
+            )
+            first = result.get_value(0, 0)
+            assert first is not None
+            cost = re.search(rb"cost=[\d.]+[.][.]([\d.]+)", first)
+            assert cost is not None
+            assert float(cost[1]) < 100_000, sql.text
 
 
 def test_a_thread_is_deleted_whole_while_somebody_commits(url: str) -> None:

@@ -24,6 +24,9 @@ from threadkeep.backends.sql.rows import Row, Values
 T = TypeVar("T")
 BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 BEGIN_WRITE = "BEGIN"
+_KEEP_PLANS = """
+SELECT set_config('plan_cache_mode', 'force_generic_plan', false) WHERE pg_backend_pid() = :pid
+"""
 _GENERIC_PLANS = "SET LOCAL plan_cache_mode = force_generic_plan"
 _INTERVAL = 0.1
 """Seconds between two looks for a signal, such as Ctrl-C, while waiting for the server."""
@@ -61,6 +64,8 @@ class PostgresCursor:
         self._transformer = Transformer(connection)
         self.timeout = connection.default_timeout if isinstance(connection, TimedConnection) else None
         """How long to wait for the server, in seconds; as long as it takes if None."""
+        self._generic_plans: bool | None = None
+        """Whether the connection is set to make no plans for single values; None if that was not tried yet."""
         self._uses: dict[TypedSql, int | bytes] = {}
         """How often each statement was executed on this connection, or the name under which it is prepared."""
 
@@ -76,6 +81,8 @@ class PostgresCursor:
 
     def rows(self, sql: str, values: Values | None = None) -> list[Row]:
         """Execute a statement and return its rows."""
+        if self._generic_plans:
+            self._leave_generic_plans()
         return self.fetch(*self._typed(sql, values or {}))
 
     def fetch(self, sql: TypedSql, parameters: Parameters) -> list[Row]:
@@ -141,11 +148,27 @@ class PostgresCursor:
         self._uses[sql] = uses + 1
         if uses + 1 < _PREPARE_AT:
             return None
+        if sql.keeps_plan and self._generic_plans is None:
+            self._generic_plans = self._try_generic_plans()
         name = b"tk_%d" % list(self._uses).index(sql)
         self._pgconn.send_prepare(name, sql.text, sql.types)
         self._wait(generators.execute)
         self._uses[sql] = name
         return name
+
+    def _try_generic_plans(self) -> bool:
+        """Have the server keep one plan for all values from the beginning, not only after it has made five.
+
+        Not if a pooler is in between: then the server process, and this setting, would soon be another client's.
+        """
+        sql, parameters = self._typed(_KEEP_PLANS, {"pid": self._pgconn.backend_pid})
+        self._pgconn.send_query_params(sql.text, parameters, sql.types, sql.formats, _BINARY)
+        return bool(self._wait(generators.execute)[-1].ntuples)
+
+    def _leave_generic_plans(self) -> None:
+        """Let the server decide again, for good: some statements, such as searches, need a plan for their values."""
+        self._generic_plans = False
+        self.fetch(*self._typed("SET plan_cache_mode TO DEFAULT", {}))
 
     def many(self, sql: str, values: Sequence[Values]) -> int:
         """Execute a statement once for each set of values, in one round trip. Return the number of rows affected."""
@@ -168,6 +191,8 @@ class PostgresCursor:
 
     def _execute_all(self, statements: Sequence[tuple[TypedSql, Parameters]]) -> list[PGresult]:
         """Execute statements in libpq's pipeline mode. After one that fails, the others are not executed."""
+        if self._generic_plans:
+            self._leave_generic_plans()
         names = [self._count_use(sql) for sql, _ in statements]
         results: list[PGresult] = []
         self._pgconn.enter_pipeline_mode()

@@ -324,12 +324,13 @@ UNION ALL
 {load-item-rows};
 
 -- load-missing: which items `found` and `writes` refer to and `cached` does not have
+-- Not with generate_series: the planner expects a thousand rows of it, and a server with JIT would compile the statement.
 needed AS (
-    SELECT r.thread, r.refs[k] AS lane, int8range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
+    SELECT r.thread, u.lane, int8range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
     FROM (SELECT thread, items, {refs-array refs} AS refs FROM found
           UNION ALL SELECT thread, items, {refs-array refs} FROM writes) r
-    CROSS JOIN generate_series(1, cardinality(r.refs), 3) AS k
-    WHERE r.items OR r.refs[k] IN (1, 2)
+    CROSS JOIN LATERAL unnest(r.refs) WITH ORDINALITY AS u (lane, k)
+    WHERE u.k % 3 = 1 AND (r.items OR u.lane IN (1, 2))
     UNION ALL SELECT thread, 2, int8range(labels, labels::bigint + 1) FROM found
     UNION ALL SELECT thread, 0, int8range(0, 2147483648) FROM thread
 ), missing AS MATERIALIZED (

@@ -147,7 +147,7 @@ class PostgresDialect(SqlBackend):
 
     # --- SQL as the driver takes it
 
-    def typed(self, sql: str, values: Values) -> tuple[TypedSql, Parameters]:
+    def typed(self, sql: str, values: Values, *, keeps_plan: bool = False) -> tuple[TypedSql, Parameters]:
         """Return a statement and its values as the driver takes them. One or two Python calls for each value."""
         bound = self._bound.get(sql) or self.bind(sql)
         types, parameters = list[int](), list[bytes | None]()
@@ -163,7 +163,7 @@ class PostgresDialect(SqlBackend):
         key = tuple(types)
         typed = bound.by_types.get(key)
         if typed is None:
-            typed = bound.by_types[key] = TypedSql(bound.text, key)
+            typed = bound.by_types[key] = TypedSql(bound.text, key, keeps_plan=keeps_plan)
         return typed, parameters
 
     def bind(self, sql: str) -> BoundStatement:
@@ -199,7 +199,7 @@ class PostgresDialect(SqlBackend):
             return f"${positions[name]}" + (f"::{kind}[]" if kind else "")
 
         text = self._with_schema(_VALUE.sub(placeholder, sql))
-        return TypedSql(text.encode(), tuple(type for _, type in columns))
+        return TypedSql(text.encode(), tuple(type for _, type in columns), keeps_plan=True)
 
     def qualified_name(self, name: str) -> str:
         """Return the name of a table or an index with its schema."""
@@ -356,7 +356,7 @@ class PostgresDialect(SqlBackend):
             "cached_lanes": [lane for _, lane, _ in cached],
             "cached_spans": [f"{{[{low},{high})}}" for _, _, (low, high) in cached],
         }
-        sql, parameters = self.typed(self.sql["load-several"], values)
+        sql, parameters = self.typed(self.sql["load-several"], values, keeps_plan=True)
 
         def read(rows: list[Row]) -> list[LoadedRows | Statement | None]:
             split, first, replies = split_by_thread(rows, numbers, owners), 0, []
@@ -431,7 +431,7 @@ class PostgresDialect(SqlBackend):
 
     def _load_ranges(self, key: ThreadKey, ranges: Sequence[ItemRange], read: Callable[[list[Row]], Any]) -> Statement:
         values = self.key_values(key) | commits.range_arrays(ranges)
-        return Statement(*self.typed(self.sql["load-items"], values), read)
+        return Statement(*self.typed(self.sql["load-items"], values, keeps_plan=True), read)
 
     def _read_listed(self, loaded: LoadedRows, rows: list[Row]) -> LoadedRows | None:
         """Add more items to a load. None if the thread was pruned meanwhile: its items may be others now."""
@@ -464,7 +464,7 @@ class PostgresDialect(SqlBackend):
         """Return the load of ancestors as one statement. It reads as None if there are others between them."""
         values = self.key_values(request.key)
         values |= {"ns": to_bytes(request.ns), "id": to_bytes(request.id), "limit": request.limit}
-        sql, parameters = self.typed(self.sql["load-ancestors"], values)
+        sql, parameters = self.typed(self.sql["load-ancestors"], values, keeps_plan=True)
 
         def read(rows: list[Row]) -> LoadedRows | None:
             by_kind = split_by_kind(self, rows)
@@ -495,7 +495,7 @@ class PostgresDialect(SqlBackend):
         hidden = self._scans.get(sql)
         if hidden is None:  # the planner does not know what a SELECT of a parameter returns
             hidden = self._scans[sql] = _VALUE.sub(r"(SELECT \g<0>)", sql)
-        typed, parameters = self.typed(hidden, where.values)
+        typed, parameters = self.typed(hidden, where.values, keeps_plan=True)
 
         def read(rows: list[Row]) -> tuple[ScannedCheckpoint, ...]:
             return parse_rows(request, lambda: tuple([scanned_checkpoint(self, row) for row in rows]))
@@ -504,7 +504,7 @@ class PostgresDialect(SqlBackend):
 
     def load_thread_rows(self, request: LoadThreadRows) -> Statement:
         """Return the load of all rows of a thread as one statement."""
-        sql, parameters = self.typed(self.sql["load-thread-rows"], self.key_values(request.key))
+        sql, parameters = self.typed(self.sql["load-thread-rows"], self.key_values(request.key), keeps_plan=True)
         return Statement(
             sql, parameters, lambda rows: parse_rows(request, lambda: self._read_thread_rows(request, rows))
         )
@@ -554,7 +554,7 @@ class PostgresDialect(SqlBackend):
     def drop_thread(self, request: DropThread, synchronous: str | None = None) -> Statement:
         """Return a deletion as one statement. It reads as False if a commit changed the thread meanwhile."""
         drop = self.sql["commit-drop"].replace("{setting}", commits.setting(self.sql, synchronous))
-        sql, parameters = self.typed(drop, self.key_values(request.key))
+        sql, parameters = self.typed(drop, self.key_values(request.key), keeps_plan=True)
         return Statement(sql, parameters, lambda rows: not rows or rows[0][0])
 
     def write_memories(self, request: WriteMemories, synchronous: str | None = None) -> list[tuple[str, Values]]:

@@ -40,6 +40,8 @@ class TypedSql:
 
     text: bytes
     types: tuple[int, ...]
+    keeps_plan: bool = False
+    """Whether a plan for all values is as good as one for these values."""
     formats: tuple[int, ...] = field(init=False)
     """1 for a parameter in binary form, 0 for text, which may be of an unknown type."""
 
