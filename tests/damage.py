@@ -201,13 +201,7 @@ class SqlRows(StoredRows):
         if after is None:
             self.execute(f"DELETE FROM {table} WHERE thread = :number AND {where}", values)
             return
-        columns = ", ".join(
-            f"{name} = CAST(:{name} AS integer[])"
-            if name == "refs" and isinstance(after["refs"], str)
-            else f"{name} = :{name}"
-            for name in after
-            if name != "thread"
-        )
+        columns = ", ".join(f"{name} = :{name}" for name in after if name != "thread")
         self.execute(f"UPDATE {table} SET {columns} WHERE thread = :number AND {where}", values | after)
 
     def thread(self) -> ThreadRow:

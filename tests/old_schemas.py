@@ -15,11 +15,13 @@ from threadkeep.backends.sql.blocks import read_blocks
 
 _TICKS = 3
 """The schema version in which PostgreSQL's column `tick` replaced `hour`."""
+_REFS = 6
+"""The schema version in which the refs of PostgreSQL became text."""
 
 
 @contextmanager
 def todays_columns(url: str, version: int) -> Iterator[None]:
-    """Give `tk_threads` the columns that came after a schema version, and take them away again.
+    """Give the tables the columns that came after a schema version, and take them away again.
 
     Threads that are created meanwhile have no family, as before there were families.
     """
@@ -32,9 +34,16 @@ def todays_columns(url: str, version: int) -> Iterator[None]:
         _execute(url, f"ALTER TABLE tk_threads ADD COLUMN {column} {rest}")
     for old, new in renamed:
         _execute(url, f"ALTER TABLE tk_threads RENAME COLUMN {old} TO {new}")
+    retyped = ["tk_checkpoints", "tk_writes"] if is_postgres and version < _REFS else []
+    for table in retyped:
+        _execute(url, f"ALTER TABLE {table} ALTER COLUMN refs TYPE text USING array_to_string(refs, ',')")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("threadkeep.engine.commit.new_family", lambda _: 0)
         yield
+    for table in retyped:
+        _execute(
+            url, f"ALTER TABLE {table} ALTER COLUMN refs TYPE integer[] USING string_to_array(refs, ',')::integer[]"
+        )
     for old, new in renamed:
         _execute(url, f"ALTER TABLE tk_threads RENAME COLUMN {new} TO {old}")
     for column, _ in added:

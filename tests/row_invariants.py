@@ -172,7 +172,7 @@ def _of_schema(url: str, tenant: str) -> tuple[dict[str, dict[int, list[dict[str
             for table in (*OWNED, "threads")
         }
     for row in (*rows["checkpoints"], *rows["writes"]):
-        row["refs"] = pack_ranges(zip(*[iter(row["refs"])] * 3, strict=True))
+        row["refs"] = pack_ranges(zip(*[map(int, filter(None, row["refs"].split(",")))] * 3, strict=True))
     return {table: _group_by_thread(rows[table]) for table in OWNED}, rows["threads"]
 
 

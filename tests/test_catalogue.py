@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -19,6 +20,7 @@ import threadkeep
 from checkpoint_chains import Chain, config, list_ids
 from sync_async import AsyncCaller, Caller
 from threadkeep import ThreadInfo
+from threadkeep.backends.sqlite.dialect import SqliteDialect
 
 ORDERS = ("updated", "created", "bytes", "id")
 
@@ -171,6 +173,33 @@ def test_a_page_continues_after_a_thread_that_is_gone(keep: threadkeep.Keep) -> 
     assert many.threads(order="id", after=whole[3]) == whole[4:]
     with pytest.raises(ValueError, match="after"):
         many.threads(order="id", after=whole[3].id)
+
+
+def test_a_page_of_the_last_changed_threads_reads_an_index(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/many.db"
+    with threadkeep.open(url) as keep:
+        keep.setup()
+    sql = SqliteDialect().sql
+    page = sql["list-threads"].replace("{conditions}", f"{sql['where-tenant']} AND {sql['after-updated']}")
+    values = {"tenant": b"", "value": 10**12, "after_kind": "", "after_id": b"", "limit": 50}
+    with closing(apsw.Connection(f"{tmp_path}/many.db")) as file:
+        explained = file.execute("EXPLAIN QUERY PLAN " + page.replace("{order}", sql["order-updated"]), values)
+        plan = [row[3] for row in explained]
+    assert "SEARCH t USING INDEX tk_threads_tick (tenant=? AND tick<?)" in plan
+    assert "USE TEMP B-TREE FOR LAST 3 TERMS OF ORDER BY" in plan, "the first term comes sorted from the index"
+
+
+def test_a_change_in_the_same_tick_does_not_write_the_index_by_time(tmp_path: Path) -> None:
+    with threadkeep.open(f"sqlite:///{tmp_path}/ticks.db") as keep:
+        Chain(keep.checkpointer, "t").put({})
+    with closing(apsw.Connection(f"{tmp_path}/ticks.db")) as file:
+        ((updated, tick),) = file.execute("SELECT updated, tick FROM tk_threads").fetchall()
+        assert tick == updated >> 8
+        for later, writes in ((tick << 8, 1), ((tick << 8) + 255, 1), ((tick + 1) << 8, 2), (0, 2)):
+            before = file.total_changes()
+            file.execute("UPDATE tk_threads SET updated = ?", (later,))
+            assert file.total_changes() - before == writes
+            assert file.execute("SELECT updated, tick FROM tk_threads").fetchall() == [(later, later >> 8)]
 
 
 def test_limit_is_fifty_unless_asked_otherwise(keep: threadkeep.Keep) -> None:

@@ -22,6 +22,7 @@ from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers.runner import Transport
 from threadkeep.errors import Unavailable
 from threadkeep.keep import Keep
+from threadkeep.engine.requests import Batch
 from threadkeep.plan import Outcome, Request
 from threadkeep.session import Caches, Session
 from threadkeep.transports.direct import Direct
@@ -61,6 +62,9 @@ class Crashing:
 
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         return self._guarded(lambda: self._inner.write(requests))
+
+    def try_commit(self, batch: Batch) -> bool:
+        return self._guarded(lambda: self._inner.try_commit(batch))
 
     def setup(self) -> None:
         self._inner.setup()

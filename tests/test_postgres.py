@@ -745,10 +745,10 @@ def rows_below(schema: str, bytes: int) -> bool:
     queries = [
         f"select max(octet_length(payload)) from {schema}.tk_items",
         (
-            f"select max(octet_length(body) + 4 * cardinality(refs) + "
+            f"select max(octet_length(body) + octet_length(refs) + "
             f"octet_length(id) + octet_length(ns)) from {schema}.tk_checkpoints"
         ),
-        f"select max(octet_length(body) + 4 * cardinality(refs) + octet_length(entries)) from {schema}.tk_writes",
+        f"select max(octet_length(body) + octet_length(refs) + octet_length(entries)) from {schema}.tk_writes",
         f"select max(octet_length(nexts)) from {schema}.tk_threads",
     ]
     return all((execute(query)[0][0] or 0) < bytes for query in queries)

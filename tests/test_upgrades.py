@@ -8,10 +8,13 @@ import json
 import logging
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import apsw
+import psycopg
 import pytest
 from redis import Redis
 
@@ -32,32 +35,34 @@ from threadkeep.engine.schema_versions import (
 from threadkeep.errors import Corrupt, SchemaTooNew, SchemaTooOld
 
 DATA = Path(__file__).parent / "data"
-OLD = "own4"
-OLD_VERSION = 4
+OLD_VERSIONS = {"own4": 4, "own5": 5}
+"""The schema versions of the old storages, by the name of their files."""
+FIRST_STATED_ON_VALKEY = 5
+"""The first version that Valkey's keys state."""
 
 
 def unpacked(name: str) -> bytes:
-    return gzip.decompress((DATA / f"{OLD}.{name}.gz").read_bytes())
+    return gzip.decompress((DATA / f"{name}.gz").read_bytes())
 
 
-def old_sqlite(folder: Path) -> str:
+def old_sqlite(name: str, folder: Path) -> str:
     file = folder / "old.db"
-    file.write_bytes(unpacked("sqlite"))
+    file.write_bytes(unpacked(f"{name}.sqlite"))
     return f"sqlite:///{file}"
 
 
-def old_postgres(_folder: Path) -> str:
+def old_postgres(name: str, _folder: Path) -> str:
     server = postgres_servers.shared()
     database = f"old_{postgres_servers.fresh_schema(server).rpartition('=')[2]}"
     server.execute(f'CREATE DATABASE "{database}"')
     psql = [postgres_servers.binaries() / "psql", "--quiet", "--set=ON_ERROR_STOP=1", server.url(database)]
-    subprocess.run(psql, input=unpacked("postgres.sql"), check=True, capture_output=True)
+    subprocess.run(psql, input=unpacked(f"{name}.postgres.sql"), check=True, capture_output=True)
     return server.url(database, schema="own")
 
 
-def old_valkey(_folder: Path) -> str:
+def old_valkey(name: str, _folder: Path) -> str:
     server = valkey_servers.start()
-    for key, dump in json.loads(unpacked("valkey.json")).items():
+    for key, dump in json.loads(unpacked(f"{name}.valkey.json")).items():
         server.client.restore(base64.b64decode(key), 0, base64.b64decode(dump))
     return f"valkey://127.0.0.1:{server.port}/?prefix=own:"
 
@@ -66,23 +71,36 @@ SQL_STORAGES = {"sqlite": old_sqlite, "postgres": old_postgres}
 OLD_STORAGES = {**SQL_STORAGES, "valkey": old_valkey}
 
 
+@pytest.fixture(params=OLD_VERSIONS, scope="module")
+def old_name(request: pytest.FixtureRequest) -> str:
+    """Return the name of the files of an older version."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def old_version(old_name: str) -> int:
+    """Return the older version."""
+    return OLD_VERSIONS[old_name]
+
+
 @pytest.fixture(params=OLD_STORAGES)
-def old_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def old_url(request: pytest.FixtureRequest, old_name: str, tmp_path: Path) -> str:
     """Return the URL of a storage of an older version."""
-    return OLD_STORAGES[request.param](tmp_path)
+    return OLD_STORAGES[request.param](old_name, tmp_path)
 
 
 @pytest.fixture(params=SQL_STORAGES)
-def old_tables(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def old_tables(request: pytest.FixtureRequest, old_name: str, tmp_path: Path) -> str:
     """Return the URL of an older database with tables."""
-    return SQL_STORAGES[request.param](tmp_path)
+    return SQL_STORAGES[request.param](old_name, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[str, Any]:
+def expected(old_name: str) -> dict[str, Any]:
     """Return what the old storages hold, from a portable file that the same old version wrote."""
     with threadkeep.open("memory://") as keep:
-        keep.import_portable(DATA / f"{OLD}.jsonl.zst")
+        keep.import_portable(DATA / f"{old_name}.jsonl.zst")
         return contents(keep)
 
 
@@ -101,14 +119,14 @@ def test_a_migrated_storage_can_be_written(old_url: str) -> None:
         assert keep.verify().problems == []
 
 
-def test_a_migration_is_logged_once(old_tables: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_migration_is_logged_once(old_tables: str, old_version: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "threadkeep.schema")
     for _ in range(2):
         with threadkeep.open(old_tables) as keep:
             keep.threads()
     lines = [record.getMessage() for record in caplog.records if record.name == "threadkeep.schema"]
     assert len(lines) == 1
-    assert f"from schema version {OLD_VERSION} to {SCHEMA_VERSION}" in lines[0]
+    assert f"from schema version {old_version} to {SCHEMA_VERSION}" in lines[0]
 
 
 def test_a_new_storage_is_not_a_migration(fresh_url: Callable[[], str], caplog: pytest.LogCaptureFixture) -> None:
@@ -119,37 +137,42 @@ def test_a_new_storage_is_not_a_migration(fresh_url: Callable[[], str], caplog: 
 
 
 @pytest.mark.parametrize("options", [{"migrate": False}, {"read_only": True}], ids=["migrate=False", "read_only"])
-def test_an_old_storage_is_refused_and_left_alone(old_tables: str, options: Any) -> None:
+def test_an_old_storage_is_refused_and_left_alone(old_tables: str, old_version: int, options: Any) -> None:
     with threadkeep.open(old_tables, **options) as keep:
-        with pytest.raises(SchemaTooOld, match=f"schema version {OLD_VERSION}.*threadkeep migrate"):
+        with pytest.raises(SchemaTooOld, match=f"schema version {old_version}.*threadkeep migrate"):
             keep.threads()
-        assert keep.migrate(dry_run=True).found == OLD_VERSION
+        assert keep.migrate(dry_run=True).found == old_version
 
 
-def test_the_command_migrates(old_tables: str, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_migrates(
+    old_tables: str, old_version: int, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["migrate", "--dry-run", "--url", old_tables]) == 0
-    assert f"would migrate from schema version {OLD_VERSION} to {SCHEMA_VERSION}" in capsys.readouterr().out
+    assert f"would migrate from schema version {old_version} to {SCHEMA_VERSION}" in capsys.readouterr().out
     assert run(["migrate", "--url", old_tables]) == 0
-    assert f"migrated from schema version {OLD_VERSION} to {SCHEMA_VERSION}" in capsys.readouterr().out
+    assert f"migrated from schema version {old_version} to {SCHEMA_VERSION}" in capsys.readouterr().out
     assert run(["migrate", "--url", old_tables, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["needed"] is False
     with threadkeep.open(old_tables, migrate=False) as keep:
         assert contents(keep) == expected
 
 
-def test_old_keys_of_valkey_are_used_as_they_are(tmp_path: Path, expected: dict[str, Any]) -> None:
-    url = old_valkey(tmp_path)
+def test_old_keys_of_valkey_are_used_as_they_are(
+    old_name: str, old_version: int, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    url = old_valkey(old_name, tmp_path)
+    stated = old_version if old_version >= FIRST_STATED_ON_VALKEY else 0
     for options in ({"migrate": False}, {"read_only": True}):
         with threadkeep.open(url, **options) as keep:
             assert contents(keep) == expected
-            assert keep.migrate(dry_run=True).found == 0
+            assert keep.migrate(dry_run=True).found == stated
     with threadkeep.open(url) as keep:
         keep.threads()
         assert keep.migrate(dry_run=True).found == SCHEMA_VERSION
 
 
 def test_later_keys_of_valkey_are_refused(tmp_path: Path) -> None:
-    url = old_valkey(tmp_path)
+    url = old_valkey("own5", tmp_path)
     server = Redis(port=urlsplit(url).port or 0)
     server.hset("own:{000}:schema:", mapping={"version": 9, "readable": SCHEMA_VERSION, "writable": 9})
     with threadkeep.open(url) as keep, pytest.raises(SchemaTooNew, match="read_only=True"):
@@ -160,7 +183,7 @@ def test_later_keys_of_valkey_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [{"version": b"\xff"}, {"readable": "", "writable": 4}])
 def test_a_schema_version_of_valkey_that_cannot_be_read_is_reported(tmp_path: Path, damaged: Any) -> None:
-    url = old_valkey(tmp_path)
+    url = old_valkey("own5", tmp_path)
     Redis(port=urlsplit(url).port or 0).hset("own:{000}:schema:", mapping=damaged)
     with threadkeep.open(url) as keep:
         for use in (keep.threads, lambda: keep.delete("by hand"), lambda: keep.migrate(dry_run=True)):
@@ -176,13 +199,38 @@ def test_a_storage_without_tables_is_not_created_with_migrate_false(tables_url: 
         assert keep.threads() == []
 
 
-def test_an_old_file_can_be_backed_up_before_it_is_migrated(tmp_path: Path, expected: dict[str, Any]) -> None:
-    url = old_sqlite(tmp_path)
+def test_an_old_file_can_be_backed_up_before_it_is_migrated(
+    old_name: str, old_version: int, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    url = old_sqlite(old_name, tmp_path)
     assert run(["backup", url, str(tmp_path / "copy.db")]) == 0
     with threadkeep.open(url, migrate=False) as keep:
-        assert keep.migrate(dry_run=True).found == OLD_VERSION
+        assert keep.migrate(dry_run=True).found == old_version
     with threadkeep.open(f"sqlite:///{tmp_path}/copy.db") as keep:
         assert contents(keep) == expected
+
+
+def test_rows_that_version_5_adds_after_the_migration_are_read(tmp_path: Path) -> None:
+    url = old_postgres("own5", tmp_path)
+    with threadkeep.open(url) as keep:
+        before = contents(keep)
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+        for table in ("tk_checkpoints", "tk_writes"):
+            connection.execute(f"UPDATE own.{table} SET refs = string_to_array(refs, ',')::integer[]")
+        assert connection.execute("SELECT refs FROM own.tk_checkpoints").fetchall()[0][0].startswith("{")
+    with threadkeep.open(url) as keep:
+        assert contents(keep) == before
+        assert keep.verify().problems == []
+
+
+def test_a_new_file_has_small_pages_and_an_old_one_keeps_its_own(tmp_path: Path) -> None:
+    old, new = old_sqlite("own5", tmp_path), f"sqlite:///{tmp_path}/new.db"
+    for url, size in ((old, 4096), (new, 2048)):
+        with threadkeep.open(url) as keep:
+            keep.store.put(("users",), "name", {"text": "Ada"})
+            keep.compact()
+        with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as file:
+            assert file.pragma("page_size") == size
 
 
 def test_current_versions_are_used_as_they_are() -> None:

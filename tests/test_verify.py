@@ -293,7 +293,7 @@ def test_invalid_columns_are_reported_and_stop_nothing(tables_url: str) -> None:
             sql, _ = RAW[name]
             bad = b"\xff\xfe" if name != "counters of lanes" else b"\xff"
             if name == "refs" and url.startswith("postgres"):
-                bad = [1, 2]  # type: ignore[assignment]
+                bad = "1,2"  # type: ignore[assignment]
             given = {name: value for name, value in (("number", rows.number), ("bad", bad)) if f":{name}" in sql}
             rows.execute(sql, given)
         verified = keep.verify()
@@ -307,6 +307,17 @@ def test_invalid_columns_are_reported_and_stop_nothing(tables_url: str) -> None:
             ]
             assert kind in {problem.problem for problem in read_all}, name
         assert not any(problem.thread == SEED for problem in verified.problems)
+
+
+def test_a_wrong_entry_in_the_index_by_time_is_reported(tables_url: str) -> None:
+    with threadkeep.open(tables_url, durability="relaxed") as keep:
+        seeded(keep)
+        keep.copy(SEED, "copied")
+        rows = rows_opener(tables_url)(keep, SEED)
+        assert isinstance(rows, SqlRows)
+        assert keep.verify().problems == []
+        rows.execute("UPDATE tk_threads SET tick = tick + 1 WHERE thread = :number", {"number": rows.number})
+        assert [problem.thread for problem in keep.verify().problems] == [SEED]
 
 
 def test_invalid_rows_of_valkey_are_reported_and_refused_as_corrupt() -> None:

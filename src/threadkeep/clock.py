@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
+import os
+import random
 import time
+
+_random = random.Random()  # noqa: S311 - a nonce is no secret; it must differ, also in a forked child
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
 
 
 def now_ms() -> int:
@@ -17,5 +22,8 @@ def now_us() -> int:
 
 
 def nonce() -> int:
-    """Return a random number of 62 bits. A commit is recognized by it if its reply was lost."""
-    return secrets.randbits(62)
+    """Return a random number of 62 bits. A commit is recognized by it if its reply was lost.
+
+    Unlike os.urandom, this does not release the interpreter's lock, which a busy worker would have to wait for again.
+    """
+    return _random.getrandbits(62)

@@ -10,15 +10,18 @@ from typing import Any, TypeVar, cast
 from threadkeep import clock
 from threadkeep.drivers.background import Periodic, PeriodicRun, in_background
 from threadkeep.drivers.loops import Done, call_or_task, finish_in_thread, run_in_thread
-from threadkeep.drivers.runner import PlanOfOps, Runner, Transport
+from threadkeep.drivers.runner import Runner, StagedOps, ThreadOps, Transport
+from threadkeep.engine.commit import Staged
 from threadkeep.engine.cube import plans as cube_plans
 from threadkeep.engine.identity import CUBE, ThreadKey
 from threadkeep.engine.memories import plans as memory_plans
 from threadkeep.engine.memories.plans import VectorCache
 from threadkeep.engine.memories.requests import CreateVectorIndex
+from threadkeep.engine.requests import Batch
 from threadkeep.engine.threads import checkpoints
+from threadkeep.engine.threads.checkpoints import stage_cached
 from threadkeep.engine.threads.heads import Heads
-from threadkeep.errors import Closed, ReadOnly
+from threadkeep.errors import Closed, Conflict, ReadOnly
 from threadkeep.plan import Failure, Outcome, Plan, Reply, result, resume, try_call
 from threadkeep.work import Blocking, OnProgress, Progress, Read, Work, WorkStep
 
@@ -79,29 +82,48 @@ class Session:
         """Return the key of a thread of this tenant."""
         return ThreadKey(self.tenant, kind, id)
 
-    def change(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
-        """Make an op and commit it, together with other ops that wait for the same thread. Return the op's result."""
-        return self.runner.change(key, self._plan_of_ops(key), make)
+    def change(self, key: ThreadKey, op: Any) -> Any:
+        """Commit an op, together with other ops that wait for the same thread. Return the op's result.
+
+        If the thread is cached and nobody else is changing it, the op is committed here and now: this is the first try
+        of `engine.commit.commit_ops`, without a plan and in the calling thread. The transport makes the change in one
+        call that nothing can interrupt. Everything unusual takes the general path.
+        """
+        heads = self.caches.heads
+        head = heads.get(key)
+        if head is not None and self.runner.is_free(key):
+            try:
+                staging = stage_cached(head, op)
+                batch = staging.batch() if staging is not None else None
+                if staging is not None and batch is not None and self.transport.try_commit(batch):
+                    heads.store(staging.next_head(batch))
+                    return None
+            except Conflict:
+                heads.drop(key)
+            except BaseException:
+                heads.drop(key)  # the outcome may be unknown: read before the next write
+                raise
+        return self.runner.change(key, self._thread_ops(key), op)
 
     async def achange(self, key: ThreadKey, make: Callable[[], Any]) -> Any:
         """Async variant."""
-        return await self.runner.achange(key, self._plan_of_ops(key), make)
+        return await self.runner.achange(key, self._thread_ops(key), make)
 
     def exclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
         """Run a plan that changes a thread, while this Keep makes no other change to that thread."""
-        return self.runner.exclusive(key, self._plan_of_ops(key), make)
+        return self.runner.exclusive(key, self._thread_ops(key), make)
 
     async def aexclusive(self, key: ThreadKey, make: Callable[[], Plan[T]]) -> T:
         """Async variant."""
-        return await self.runner.aexclusive(key, self._plan_of_ops(key), make)
+        return await self.runner.aexclusive(key, self._thread_ops(key), make)
 
     def change_outside_threads(self, make: Callable[[], Plan[T]]) -> T:
         """Run a plan that changes something other than a thread, such as memories. It waits for no other change."""
-        return self.runner.exclusive(object(), _no_ops, make)
+        return self.runner.exclusive(object(), _NO_OPS, make)
 
     async def achange_outside_threads(self, make: Callable[[], Plan[T]]) -> T:
         """Async variant."""
-        return await self.runner.aexclusive(object(), _no_ops, make)
+        return await self.runner.aexclusive(object(), _NO_OPS, make)
 
     def work(self, work: Work[T], on_progress: OnProgress | None = None) -> T:
         """Run each step of some long work. What a step raises is raised inside the work, which may handle it."""
@@ -177,10 +199,8 @@ class Session:
             raise ReadOnly
         return periodic.start(partial(_while_alive, weakref.ref(self), work), minutes)
 
-    def _plan_of_ops(self, key: ThreadKey) -> PlanOfOps:
-        """Return the function that makes one plan of several ops of a thread."""
-        write = cube_plans.write if key.kind == CUBE else checkpoints.write
-        return lambda ops: write(self.heads, key, ops)
+    def _thread_ops(self, key: ThreadKey) -> ThreadOps:
+        return _CubeOps(self.heads, key) if key.kind == CUBE else _GraphOps(self.heads, key)
 
     def setup(self) -> Awaitable[None]:
         """Set the storage up now. Inside an event loop a worker does it: await the result."""
@@ -212,9 +232,56 @@ def _stop_all(*periodics: Periodic) -> None:
         periodic.stop()
 
 
-async def _no_ops(ops: Sequence[Any]) -> list[Outcome]:
+class _GraphOps:
+    """How the ops of a LangGraph thread are committed."""
+
+    __slots__ = ("_heads", "_key")
+
+    def __init__(self, heads: Heads, key: ThreadKey) -> None:
+        self._heads, self._key = heads, key
+
+    def stage(self, ops: Sequence[Any]) -> StagedOps | None:
+        head = self._heads.get(self._key)
+        staging = checkpoints.stage_cached(head, *ops) if head is not None else None
+        batch = staging.batch() if staging is not None else None
+        if staging is None or batch is None:
+            return None
+        outcomes: list[Outcome] = [Reply()] * len(ops)
+        return StagedOps(batch, outcomes, partial(self._made, staging, batch), partial(self._heads.drop, self._key))
+
+    def _made(self, staging: Staged, batch: Batch) -> None:
+        self._heads.store(staging.next_head(batch))
+
+    def plan(self, ops: Sequence[Any]) -> Plan[list[Outcome]]:
+        return checkpoints.write(self._heads, self._key, ops)
+
+
+class _CubeOps:
+    """How the ops of a cube thread are committed."""
+
+    __slots__ = ("_heads", "_key")
+
+    def __init__(self, heads: Heads, key: ThreadKey) -> None:
+        self._heads, self._key = heads, key
+
+    def stage(self, ops: Sequence[Any]) -> StagedOps | None:  # noqa: ARG002
+        return None
+
+    def plan(self, ops: Sequence[Any]) -> Plan[list[Outcome]]:
+        return cube_plans.write(self._heads, self._key, ops)
+
+
+class _NoOps:
     """Without a thread there are no ops, only plans."""
-    raise AssertionError(f"ops without a thread: {ops}")
+
+    def stage(self, ops: Sequence[Any]) -> StagedOps | None:
+        raise AssertionError(f"ops without a thread: {ops}")
+
+    def plan(self, ops: Sequence[Any]) -> Plan[list[Outcome]]:
+        raise AssertionError(f"ops without a thread: {ops}")
+
+
+_NO_OPS = _NoOps()
 
 
 async def _setup(transport: Transport) -> None:

@@ -9,6 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, get_checkpoint_metadata
 
 from threadkeep.engine.identity import as_id
+from threadkeep.engine.log.itemlog import new_tuple
 
 
 class ConfigTarget(NamedTuple):
@@ -21,17 +22,19 @@ class ConfigTarget(NamedTuple):
 
 def target_of(config: Any) -> ConfigTarget:
     """Return what a config names. ValueError if it has no thread_id."""
-    inner = config.get("configurable") if isinstance(config, Mapping) else None
-    if not isinstance(inner, Mapping):
-        raise ValueError("the config needs {'configurable': {'thread_id': ...}}")  # noqa: TRY004 - the value is wrong
+    inner = config.get("configurable") if type(config) is dict or isinstance(config, Mapping) else None
+    if type(inner) is not dict and not isinstance(inner, Mapping):
+        raise ValueError("the config needs {'configurable': {'thread_id': ...}}")
     if "thread_id" not in inner:
         raise ValueError("config['configurable'] needs a 'thread_id'")
-    ns, id = inner.get("checkpoint_ns"), inner.get("checkpoint_id")
-    return ConfigTarget(
-        as_id(inner["thread_id"], "thread_id"),
-        as_id(ns, "checkpoint_ns") if ns is not None else None,
-        as_id(id, "checkpoint_id") if id is not None and id != "" else None,
-    )
+    thread, ns, id = inner["thread_id"], inner.get("checkpoint_ns"), inner.get("checkpoint_id")
+    if type(thread) is not str:
+        thread = as_id(thread, "thread_id")
+    if ns is not None and type(ns) is not str:
+        ns = as_id(ns, "checkpoint_ns")
+    if id is not None and type(id) is not str:
+        id = as_id(id, "checkpoint_id")
+    return new_tuple(ConfigTarget, (thread, ns, id or None))
 
 
 def before_id(before: Any) -> str | None:
@@ -52,12 +55,11 @@ def config_of(thread: str, ns: str, id: str) -> RunnableConfig:
 
 def stored_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
     """Return the metadata to store: LangGraph merges the given metadata with the config; credentials are removed."""
-    merged: Mapping[str, Any] = get_checkpoint_metadata(config, metadata)
-    return {
-        key: value
-        for key, value in merged.items()
-        if not key.startswith("langgraph_auth_") and key != "langgraph_request_id"
-    }
+    merged: Any = get_checkpoint_metadata(config, metadata)  # a new dict
+    for key in tuple(merged):
+        if key.startswith("langgraph_auth_") or key == "langgraph_request_id":
+            del merged[key]
+    return merged  # type: ignore[no-any-return]
 
 
 def run_of(config: RunnableConfig) -> str | None:

@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from random import random
 from typing import Any, Self, Unpack, cast
 
@@ -30,6 +31,7 @@ from threadkeep.adapters.langgraph_config import ConfigTarget, before_id, config
 from threadkeep.clock import nonce, now_ms
 from threadkeep.engine.identity import GRAPH, ThreadKey, as_count, as_id, as_ids
 from threadkeep.engine.log.codec import Codec
+from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.type_gate import with_type_gate
 from threadkeep.engine.threads import checkpoints, copy, listing, prune
 from threadkeep.engine.threads.checkpoints import CheckpointState
@@ -38,6 +40,7 @@ from threadkeep.engine.threads.ops import Put, PutWrites
 from threadkeep.keep import OpenOptions
 from threadkeep.session import Session
 
+_value = itemgetter(1)
 _damage_logger = logging.getLogger("threadkeep.damage")
 
 
@@ -69,7 +72,7 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         return self._cached_codec
 
     def _key(self, thread: str) -> ThreadKey:
-        return self._session.key(GRAPH, thread)
+        return new_tuple(ThreadKey, (self._session.tenant, GRAPH, thread))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that the config names, or the latest of its namespace; None if there is none.
@@ -156,7 +159,8 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         One round trip if the thread is cached.
         """
         target = target_of(config)
-        self._session.change(self._key(target.thread), self._put(target, config, checkpoint, metadata, new_versions))
+        op = self._put(target, config, checkpoint, metadata, new_versions)
+        self._session.change(self._key(target.thread), op)
         return config_of(target.thread, target.ns or "", checkpoint["id"])
 
     async def aput(
@@ -168,7 +172,8 @@ class KeepSaver(BaseCheckpointSaver[Any]):
     ) -> RunnableConfig:
         """Async version of `put`."""
         target = target_of(config)
-        make = self._put(target, config, checkpoint, metadata, new_versions)
+        _check_checkpoint_id(checkpoint)
+        make = partial(self._put, target, config, checkpoint, metadata, new_versions)
         await self._session.achange(self._key(target.thread), make)
         return config_of(target.thread, target.ns or "", checkpoint["id"])
 
@@ -176,18 +181,17 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         self,
         target: ConfigTarget,
         config: RunnableConfig,
-        checkpoint: Checkpoint,
+        checkpoint: Any,
         metadata: CheckpointMetadata,
         versions: Any,
-    ) -> Callable[[], Put]:
-        codec = self._codec()
-        given = cast("Mapping[str, Any]", checkpoint)
-        if not isinstance(given.get("id"), str):
-            raise TypeError(f"checkpoint['id'] must be a str, not {type(given.get('id')).__name__}")
-        ns, parent, new = target.ns or "", target.id, versions or {}
-        return lambda: Put(
-            codec, ns, parent, given, stored_metadata(config, metadata), new, now_ms(), nonce(), inherits=True
-        )
+    ) -> Put:
+        if not isinstance(checkpoint.get("id"), str):
+            _check_checkpoint_id(checkpoint)
+        stored = stored_metadata(config, metadata)
+        return Put(
+            self._codec(), target.ns or "", target.id, checkpoint, stored, versions or {}, now_ms(), nonce(),
+            inherits=True,
+        )  # fmt: skip
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -197,32 +201,31 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         If a task puts writes twice, regular ones stay as first stored; special ones (errors, interrupts, …) are
         replaced. One round trip if the thread is cached.
         """
-        key, make = self._put_writes(config, writes, task_id, task_path)
-        self._session.change(key, make)
+        target = target_of(config)
+        op = self._put_writes(target, config, writes, task_id, task_path)
+        self._session.change(self._key(target.thread), op)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Async version of `put_writes`."""
-        key, make = self._put_writes(config, writes, task_id, task_path)
-        await self._session.achange(key, make)
+        target = target_of(config)
+        _check_writes(target, task_id, task_path)
+        make = partial(self._put_writes, target, config, writes, task_id, task_path)
+        await self._session.achange(self._key(target.thread), make)
 
     def _put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> tuple[ThreadKey, Callable[[], PutWrites]]:
-        target, codec = target_of(config), self._codec()
-        if target.id is None:
-            raise ValueError("put_writes needs config['configurable']['checkpoint_id']")
-        id, task, path = target.id, as_id(task_id, "task_id"), as_id(task_path, "task_path")
-
-        def make() -> PutWrites:
-            encoded = [
-                (WRITES_IDX_MAP.get(channel, idx), channel, codec.encode(value))
-                for idx, (channel, value) in enumerate(writes)
-            ]
-            return PutWrites(target.ns or "", id, task, path, run_of(config), encoded, now_ms(), nonce())
-
-        return self._key(target.thread), make
+        self, target: ConfigTarget, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str
+    ) -> PutWrites:
+        if type(task) is not str or type(path) is not str or target.id is None:
+            _check_writes(target, task, path)
+        encoded = []
+        values = self._codec().encode_all(map(_value, writes))
+        for idx, ((channel, _), value) in enumerate(zip(writes, values, strict=True)):
+            encoded.append((WRITES_IDX_MAP.get(channel, idx), channel, value))
+        return PutWrites(
+            target.ns or "", target.id or "", str(task), str(path), run_of(config), encoded, now_ms(), nonce()
+        )
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with everything in it. Does nothing if there is none. One round trip."""
@@ -339,6 +342,19 @@ class KeepSaver(BaseCheckpointSaver[Any]):
         clone.__dict__.update(self.__dict__)
         clone.serde = serde
         return clone
+
+
+def _check_checkpoint_id(checkpoint: Any) -> None:
+    id = checkpoint.get("id")
+    if not isinstance(id, str):
+        raise TypeError(f"checkpoint['id'] must be a str, not {type(id).__name__}")
+
+
+def _check_writes(target: ConfigTarget, task: Any, path: Any) -> None:
+    if target.id is None:
+        raise ValueError("put_writes needs config['configurable']['checkpoint_id']")
+    as_id(task, "task_id")
+    as_id(path, "task_path")
 
 
 def _restrict_types(serde: Any, extra: Collection[tuple[str, ...]]) -> Any:

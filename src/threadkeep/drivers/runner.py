@@ -6,7 +6,9 @@ waiting, not the work, and leaves nothing half done. A caller returns as soon as
 its queue is handed to the next caller that waits there, or to a worker.
 
 The changes of one agent thread wait in its queue. One plan runs at a time; the ops that came meanwhile go into the next
-plan together. A plan that requests a commit is set aside. A worker that finds no more jobs, and nobody else committing,
+plan together. If the agent thread is cached, its ops need no plan at first: they are applied to what is cached, which
+is only a computation (`ThreadOps.stage`). A plan takes over if the commit of these does not succeed. What requests a
+commit is set aside. A worker that finds no more jobs, and nobody else committing,
 commits all plans that are set aside, in one transaction, and continues them. So a lone caller never waits for others,
 and two hundred tasks need a few transactions. If the storage accepts several writers, several workers may be
 committing.
@@ -33,14 +35,12 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.drivers.timer import Timer
 from threadkeep.drivers.workers import Workers
-from threadkeep.engine.requests import Pause
+from threadkeep.engine.requests import Batch, Commit, Pause
 from threadkeep.engine.schema_versions import SchemaVersions
-from threadkeep.errors import Closed
+from threadkeep.errors import Closed, Conflict, Corrupt
 from threadkeep.plan import Failure, Outcome, Plan, Reply, Request, drive, result, resume, try_call, try_execute
 
 T = TypeVar("T")
-PlanOfOps: TypeAlias = Callable[[Sequence[Any]], Plan[list[Outcome]]]
-"""Makes one plan of several ops of an agent thread; it returns an outcome for each."""
 Deliver: TypeAlias = Callable[[Outcome], None]
 """Gives an outcome to whoever waits for it, from any thread."""
 _WORKERS = 6
@@ -66,6 +66,12 @@ class Transport(Protocol):
     def write(self, requests: Sequence[Request[Any]]) -> list[Outcome]:
         """Execute changes, in one transaction if possible. A change that fails undoes only itself."""
 
+    def try_commit(self, batch: Batch) -> bool:
+        """Commit a batch in the calling thread, if that can be done at once and in one step. Return whether it was.
+
+        Raise Conflict if the thread is not as the batch expects. If it returns False, the outcome may be unknown.
+        """
+
     def setup(self) -> None:
         """Make the storage ready now instead of at first use."""
 
@@ -83,6 +89,28 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Let what is under way finish, then close all connections."""
+
+
+@dataclass(slots=True, eq=False)
+class StagedOps:
+    """Ops that were applied to a cached agent thread: the batch to commit, and the outcome of each if it is."""
+
+    batch: Batch
+    outcomes: list[Outcome]
+    made: Callable[[], object]
+    """Call this when the batch was committed."""
+    failed: Callable[[], object]
+    """Call this when it was not, or when that is not known."""
+
+
+class ThreadOps(Protocol):
+    """How the ops of one agent thread are committed."""
+
+    def stage(self, ops: Sequence[Any]) -> StagedOps | None:
+        """Apply ops to the cached thread, without a request. None if that is not possible, or if one of them fails."""
+
+    def plan(self, ops: Sequence[Any]) -> Plan[list[Outcome]]:
+        """Return a plan that commits ops, whatever is cached. It returns an outcome for each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +167,7 @@ class _ThreadQueue:
     """The changes of one agent thread that wait for their turn."""
 
     key: Hashable
-    plan_of_ops: PlanOfOps
+    ops: ThreadOps
     waiting: deque[_PendingChange] = field(default_factory=deque)
 
     def take_next(self) -> list[_PendingChange]:
@@ -152,11 +180,15 @@ class _ThreadQueue:
 
 @dataclass(slots=True, eq=False)
 class _RunningPlan:
-    """A plan under way for some changes of a queue, or for an async reader, which has no queue."""
+    """A plan under way for some changes of a queue, or for an async reader, which has no queue.
+
+    Instead of the plan there may be `staged` ops, whose commit is under way.
+    """
 
     queue: _ThreadQueue | None
     changes: list[_PendingChange]
-    plan: Plan[Any]
+    plan: Plan[Any] | None = None
+    staged: StagedOps | None = None
     retries: Retries | None = None
 
     def finish(self, outcome: Outcome) -> None:
@@ -173,19 +205,21 @@ class _RunnerState:
     def __init__(self, runner: Runner, writers: int) -> None:
         self.lock = threading.Lock()
         self.queues: dict[Hashable, _ThreadQueue] = {}
-        self.inbox: deque[tuple[Hashable, PlanOfOps, _PendingChange]] = deque()
+        self.inbox: deque[tuple[Hashable, ThreadOps, _PendingChange]] = deque()
         """Changes of event loops and the main thread, in the order of their calls, on their way to the queues."""
+        self.emptying = threading.Lock()
+        """Held by whoever empties the inbox. Others leave it to them: staging is a computation, one at a time."""
         self.commits: deque[tuple[_RunningPlan, Request[Any]]] = deque()
         self.committing = threading.Semaphore(writers)
         # By a weak reference, so that an idle worker does not keep an unused Keep alive.
-        self.workers = Workers(_WORKERS, partial(_commit_if_alive, ref(runner)))
+        self.workers = Workers(_WORKERS, partial(_after_job_if_alive, ref(runner)))
         self.timer = Timer(self.workers.submit)
 
 
-def _commit_if_alive(runner: ref[Runner]) -> None:
+def _after_job_if_alive(runner: ref[Runner]) -> None:
     alive = runner()
     if alive is not None:
-        alive.commit_if_due()
+        alive.after_job()
 
 
 class Runner:
@@ -228,23 +262,33 @@ class Runner:
             return
         self._continue(state, _RunningPlan(None, [_PendingChange(deliver, plan=make)], made.value), Reply())
 
-    def change(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Any]) -> Any:
-        """Make an op of an agent thread and wait until it is committed. Return the op's result."""
-        op = make()
-        return self._wait(key, plan_of_ops, lambda deliver: _PendingChange(deliver, op=op))
+    def is_free(self, key: Hashable) -> bool:
+        """Return whether the runner is open and nothing waits for this agent thread, or to be committed."""
+        state = self._state
+        return not (self._closed or state.commits or state.inbox or key in state.queues)
 
-    async def achange(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Any]) -> Any:
+    def change(self, key: Hashable, ops: ThreadOps, op: Any) -> Any:
+        """Commit an op of an agent thread and return the op's result."""
+        caller = _WaitingCaller()
+        return self._wait(key, ops, _PendingChange(caller.deliver, op), caller)
+
+    async def achange(self, key: Hashable, ops: ThreadOps, make: Callable[[], Any]) -> Any:
         """Async variant; whoever drives the queue also makes the op. Calls of one thread keep their order."""
-        return await self._await(key, plan_of_ops, lambda deliver: _PendingChange(deliver, make=make))
+        future, deliver = _future()
+        self._submit(key, ops, _PendingChange(deliver, None, make))
+        return await future
 
-    def exclusive(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Plan[T]]) -> T:
+    def exclusive(self, key: Hashable, ops: ThreadOps, make: Callable[[], Plan[T]]) -> T:
         """Drive a plan that changes an agent thread, while no other change of that thread is under way here."""
-        value: T = self._wait(key, plan_of_ops, lambda deliver: _PendingChange(deliver, plan=make))
+        caller = _WaitingCaller()
+        value: T = self._wait(key, ops, _PendingChange(caller.deliver, plan=make), caller)
         return value
 
-    async def aexclusive(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[], Plan[T]]) -> T:
+    async def aexclusive(self, key: Hashable, ops: ThreadOps, make: Callable[[], Plan[T]]) -> T:
         """Async variant."""
-        value: T = await self._await(key, plan_of_ops, lambda deliver: _PendingChange(deliver, plan=make))
+        future, deliver = _future()
+        self._submit(key, ops, _PendingChange(deliver, plan=make))
+        value: T = await future
         return value
 
     def close(self) -> None:
@@ -295,15 +339,14 @@ class Runner:
                 last = error
         raise last.error
 
-    def _wait(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[Deliver], _PendingChange]) -> Any:
-        state, caller = self._open_state(), _WaitingCaller()
+    def _wait(self, key: Hashable, ops: ThreadOps, change: _PendingChange, caller: _WaitingCaller) -> Any:
+        state = self._open_state()
         if threading.current_thread() is threading.main_thread():
-            self._submit(key, plan_of_ops, make(caller.deliver))
+            self._submit(key, ops, change)
             caller.wait()
         else:
-            change = make(caller.deliver)
             change.caller = caller
-            self._drive(state, partial(self._enqueue, state, key, plan_of_ops, change, caller), caller)
+            self._drive(state, partial(self._enqueue, state, key, ops, change, caller), caller)
             while (queue := caller.wait()) is not None:
                 self._drive(state, partial(self._start_next, state, queue, caller), caller)
         assert caller.outcome is not None
@@ -315,70 +358,98 @@ class Runner:
             start()
             self._commit_all(state, caller)
 
-    async def _await(self, key: Hashable, plan_of_ops: PlanOfOps, make: Callable[[Deliver], _PendingChange]) -> Any:
-        future, deliver = _future()
-        self._submit(key, plan_of_ops, make(deliver))
-        return await future
-
-    def _submit(self, key: Hashable, plan_of_ops: PlanOfOps, change: _PendingChange) -> None:
+    def _submit(self, key: Hashable, ops: ThreadOps, change: _PendingChange) -> None:
         """Let a worker put a change into the queue of its thread and drive it as far as it can.
 
         Changes keep the order of their calls. The caller only appends to deques: if Ctrl-C interrupts it between the
-        two, no lock is held and no queue is left without a driver; the next call takes the change along.
+        two, no lock is held and no queue is left without a driver; the next call takes the change along. Whoever
+        empties the inbox looks again when done, and so does a worker after each job. So the changes of many tasks need
+        one job.
         """
         state = self._open_state()
-        state.inbox.append((key, plan_of_ops, change))
-        state.workers.submit(partial(self._empty_inbox, state))
+        state.inbox.append((key, ops, change))
+        if not state.emptying.locked() and not state.workers.have_more():
+            state.workers.submit(_no_job)
 
-    def _empty_inbox(self, state: _RunnerState) -> None:
-        """Move all changes from the inbox to their queues. Drive one new queue; let other workers drive the others."""
+    def after_job(self) -> None:
+        """Start what is in the inbox, then commit what is set aside if it is time to. Workers call this after a job."""
+        state = self._state
+        while state.inbox and state.emptying.acquire(blocking=False):
+            try:
+                plans = self._empty_inbox(state)
+            finally:
+                state.emptying.release()
+            for running in plans[1:]:
+                state.workers.submit(partial(self._resume, state, running, Reply()))
+            if plans:
+                self._resume(state, plans[0], Reply())
+        self._commit_all(state)
+
+    def _empty_inbox(self, state: _RunnerState) -> list[_RunningPlan]:
+        """Move all changes from the inbox to their queues, and start the new queues.
+
+        Ops that can be staged are staged here. Return the plans of the others, which may wait for the storage.
+        """
+        queues: list[_ThreadQueue] = []
         with state.lock:
-            started = []
             while state.inbox:
-                started.append(self._append(state, *state.inbox.popleft()))
-        queues = [queue for queue in started if queue is not None]
-        for queue in queues[1:]:
-            state.workers.submit(partial(self._start_next, state, queue))
-        if queues:
-            self._start_next(state, queues[0])
+                key, ops, change = state.inbox.popleft()
+                queue = state.queues.get(key)
+                if queue is None:
+                    queue = state.queues[key] = _ThreadQueue(key, ops)
+                    queues.append(queue)
+                queue.waiting.append(change)
+        plans: list[_RunningPlan] = []
+        for queue in queues:
+            running = self._next_of(state, queue)
+            if running is not None and running.staged is None:
+                plans.append(running)
+        return plans
 
     def _enqueue(
-        self, state: _RunnerState, key: Hashable, plan_of_ops: PlanOfOps, change: _PendingChange, caller: _WaitingCaller
+        self, state: _RunnerState, key: Hashable, ops: ThreadOps, change: _PendingChange, caller: _WaitingCaller
     ) -> None:
         """Put a change into the queue of its thread. If there was no queue, drive it as far as possible."""
         with state.lock:
-            queue = self._append(state, key, plan_of_ops, change)
-        if queue is not None:
-            self._start_next(state, queue, caller)
-
-    @staticmethod
-    def _append(
-        state: _RunnerState, key: Hashable, plan_of_ops: PlanOfOps, change: _PendingChange
-    ) -> _ThreadQueue | None:
-        """Append a change to its thread's queue, under the lock. Return the queue if it is new: nobody drives it."""
-        queue = state.queues.get(key)
-        if queue is not None:
+            queue = state.queues.get(key)
+            if queue is not None:
+                queue.waiting.append(change)
+                return
+            queue = state.queues[key] = _ThreadQueue(key, ops)
             queue.waiting.append(change)
-            return None
-        queue = state.queues[key] = _ThreadQueue(key, plan_of_ops)
-        queue.waiting.append(change)
-        return queue
+        self._start_next(state, queue, caller)
 
     def _start_next(self, state: _RunnerState, queue: _ThreadQueue, caller: _WaitingCaller | None = None) -> None:
         """Run plans of a queue until one waits for its commit, none is left, or the caller has its outcome."""
         while caller is None or caller.outcome is None:
+            running = self._next_of(state, queue)
+            if running is None or running.staged is not None or not self._continue(state, running, Reply()):
+                return
+        self._hand_over(state, queue)
+
+    def _next_of(self, state: _RunnerState, queue: _ThreadQueue) -> _RunningPlan | None:
+        """Take the next changes of a queue. If they can be staged, set their commit aside; else return their plan.
+
+        Return None, and remove the queue, if nothing is left in it.
+        """
+        while True:
             with state.lock:
                 if not queue.waiting:
                     del state.queues[queue.key]
-                    return
+                    return None
                 changes = queue.take_next()
-            changes = [change for change in changes if change.make_op()]
+            if changes[0].plan is not None:
+                return _RunningPlan(queue, changes, changes[0].plan())
+            changes = [change for change in changes if change.make is None or change.make_op()]
             if not changes:
                 continue
-            running = _RunningPlan(queue, changes, _plan_for(queue, changes))
-            if not self._continue(state, running, Reply()):
-                return
-        self._hand_over(state, queue)
+            ops = [change.op for change in changes]
+            staged = try_call(partial(queue.ops.stage, ops))
+            if isinstance(staged, Failure) or staged.value is None:  # a plan gives each op its outcome
+                return _RunningPlan(queue, changes, queue.ops.plan(ops))
+            running = _RunningPlan(queue, changes, None, staged.value)
+            state.commits.append((running, Commit(staged.value.batch)))
+            return running
 
     def _hand_over(self, state: _RunnerState, queue: _ThreadQueue) -> None:
         """Let somebody else drive a queue: the first caller that waits in it, or a worker."""
@@ -397,7 +468,20 @@ class Runner:
 
         `outcome` is that of its last request; None if that will be sent again.
         """
+        if outcome is not None and running.staged is not None:
+            staged, running.staged = running.staged, None
+            if isinstance(outcome, Reply):
+                staged.made()
+                running.finish(Reply(staged.outcomes))
+                return True
+            staged.failed()
+            if not isinstance(outcome.error, (Conflict, Corrupt)):
+                running.finish(outcome)
+                return True
+            assert running.queue is not None
+            running.plan, outcome = running.queue.ops.plan([change.op for change in running.changes]), Reply()
         while outcome is not None:
+            assert running.plan is not None
             step = resume(running.plan, outcome)
             if not isinstance(step, Request):
                 running.finish(step)
@@ -445,10 +529,6 @@ class Runner:
 
     def _write_alone(self, request: Request[Any]) -> Any:
         return result(self._transport.write([request])[0])
-
-    def commit_if_due(self) -> None:
-        """Commit what is set aside, if it is time to. Workers call this after each job."""
-        self._commit_all(self._state)
 
     def _commit_all(self, state: _RunnerState, caller: _WaitingCaller | None = None) -> None:
         """Commit what is set aside, unless more is coming or enough others commit, who will look again when done."""
@@ -498,11 +578,6 @@ def _pop_all(waiting: deque[T]) -> Iterator[T]:
             yield waiting.popleft()
         except IndexError:
             return
-
-
-def _plan_for(queue: _ThreadQueue, changes: list[_PendingChange]) -> Plan[Any]:
-    make = changes[0].plan
-    return make() if make else queue.plan_of_ops([change.op for change in changes])
 
 
 class _Mailbox:

@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
-from threadkeep.engine.log.itemlog import ItemId, ItemRange
+from threadkeep.engine.log.itemlog import ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.records import CheckpointRecord, CheckpointRow, ThreadRow
 from threadkeep.engine.requests import (
     Batch,
@@ -337,16 +337,20 @@ def next_batch(draft: Draft, row: ThreadRow, *, nonce: int, grown: int) -> Batch
     `grown` is the number of bytes by which those other rows grow. The revision increases by a random number, so
     (epoch, rev) never repeats, not even in a storage that lost its last commits.
     """
-    before, items = draft.head.row, draft.sealed_items()
-    size = grown + sum(len(stored) for _, stored in items)
-    row = row._replace(rev=row.rev + 1 + nonce % _STRIDE, nexts=tuple(draft.nexts), bytes=size)
-    return Batch((before.epoch, before.rev) if before else None, row, items=items)
+    before, items, size = draft.head.row, draft.sealed_items(), grown
+    for _, stored in items:
+        size += len(stored)
+    key, epoch, rev, _, created, updated, checkpoints, writes, _, *rest = row
+    rev, nexts = rev + 1 + nonce % _STRIDE, tuple(draft.nexts)
+    row = new_tuple(ThreadRow, (key, epoch, rev, nexts, created, updated, checkpoints, writes, size, *rest))
+    return Batch((before.epoch, before.rev) if before is not None else None, row, items)
 
 
 def next_head(draft: Draft, batch: Batch, records: Iterable[CheckpointRecord]) -> Head:
     """Return the head after this batch was committed, with these checkpoints among its recent ones."""
-    head = draft.head
+    head, row = draft.head, batch.thread
     for at, item in draft.new_items.items():
         head.cache.add(at, item)
-    row = batch.thread._replace(bytes=(head.row.bytes if head.row else 0) + batch.thread.bytes)
-    return Head(head.key, row, tuple(draft.names), head.with_recent(records), head.cache)
+    if head.row is not None:
+        row = new_tuple(ThreadRow, (*row[:8], head.row.bytes + row.bytes, *row[9:]))
+    return Head(head.key, row, draft.names, head.with_recent(records), head.cache)

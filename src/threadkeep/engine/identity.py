@@ -7,6 +7,7 @@ strings. Ids that the database never sorts (tasks, parents, runs) are packed: a 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -78,6 +79,7 @@ def decode_lossy(data: Any) -> str | None:
     return bytes(data).decode("utf-8", "backslashreplace") if isinstance(data, (bytes, memoryview, bytearray)) else None
 
 
+@lru_cache(maxsize=1024)
 def pack_id(text: str) -> bytes:
     """Return an id as few bytes, which do not sort as the ids do.
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from threadkeep.errors import SchemaTooNew, SchemaTooOld
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """The schema version that this code creates. The block `schema-<n>` migrates from version n - 1 to version n."""
-OLDEST_USABLE = 5
-"""The oldest schema version that this code can read and write without a migration: 5 added columns."""
+OLDEST_USABLE = 6
+"""The oldest schema version that this code can read and write without a migration: 6 added a column."""
 
 
 class SchemaVersions(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from threadkeep.drivers import forks
 from threadkeep.engine.health.requests import LoadStorageFacts
+from threadkeep.engine.requests import Batch, Commit
 from threadkeep.engine.schema_versions import SCHEMA_VERSION, SchemaVersions
 from threadkeep.errors import ReadOnly
 from threadkeep.plan import Outcome, Request, try_execute
@@ -45,6 +46,17 @@ class Direct:
             raise ReadOnly
         with self._lock:
             return [try_execute(self._backend.answer, request) for request in requests]
+
+    def try_commit(self, batch: Batch) -> bool:
+        """Commit a batch in the calling thread. False if others use the rows, or if Ctrl-C could interrupt this."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main or self.read_only or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._backend.answer(Commit(batch))
+        finally:
+            self._lock.release()
+        return True
 
     def setup(self) -> None:
         """Do nothing."""

@@ -32,7 +32,7 @@ from threadkeep.drivers import forks
 from threadkeep.drivers.retries import TryLater
 from threadkeep.engine.health.requests import CleanFiles, CompactStorage, FilesState, IntegrityCheck, LoadStorageFacts
 from threadkeep.engine.memories.requests import CreateVectorIndex, GetMemories, WriteMemories
-from threadkeep.engine.requests import Commit, LoadCheckpoints, LoadThreadRows
+from threadkeep.engine.requests import Batch, Commit, LoadCheckpoints, LoadThreadRows
 from threadkeep.engine.schema_versions import SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, try_execute
@@ -96,6 +96,10 @@ class PostgresServer:
         forks.watch(self)
 
     # --- the Transport protocol
+
+    def try_commit(self, batch: Batch) -> bool:  # noqa: ARG002
+        """Return False: a commit waits for the server, so a worker makes it."""
+        return False
 
     def setup(self) -> None:
         """Create or migrate the schema now instead of at first use."""

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -21,6 +21,7 @@ import apsw
 from threadkeep.backends.sql.rows import Row
 from threadkeep.backends.sql.setup import SetupStatement
 from threadkeep.backends.sqlite import setup as sqlite_setup
+from threadkeep.backends.sqlite.commits import commit_script
 from threadkeep.backends.sqlite.dialect import SqliteDialect
 from threadkeep.drivers import forks
 from threadkeep.drivers.loops import in_event_loop
@@ -31,7 +32,7 @@ from threadkeep.engine.health.requests import (
     IntegrityProblem,
     LoadStorageFacts,
 )
-from threadkeep.engine.requests import Commit, DropThread, MeasureStorage
+from threadkeep.engine.requests import Batch, Commit, DropThread, MeasureStorage
 from threadkeep.engine.schema_versions import NO_SCHEMA, SchemaUse, SchemaVersions
 from threadkeep.errors import Closed, Conflict, Corrupt, ReadOnly, ThreadkeepError, Unavailable
 from threadkeep.plan import Failure, Outcome, Reply, Request, drive, result, try_call
@@ -49,6 +50,8 @@ _CACHE_KB = 8192
 (4 MB) takes twice as long, because it reads all their pages again."""
 _SYNCHRONOUS = {"strict": "FULL", "relaxed": "NORMAL"}
 _Stamp: TypeAlias = tuple[int, ...]
+_Script: TypeAlias = tuple[str, Sequence[Any]]
+_MADE = Reply()
 _CORRUPT = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -104,6 +107,7 @@ class SqliteFile:
 
     def _start(self) -> None:
         self._writer: apsw.Connection | None = None
+        self._at_once: apsw.Cursor | None = None
         self._readers: list[_SqliteCursor] = []
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -181,6 +185,9 @@ class SqliteFile:
             return [try_call(partial(self._write_separately, request)) for request in requests]
         with self._busy():
             connection = self._open_writer()
+            scripts = _commit_scripts(requests)
+            if scripts is not None and (outcomes := _execute_scripts(connection, scripts)) is not None:
+                return outcomes
             if len(requests) == 1:
                 outcomes = [self._change_one(connection, requests[0])]
             else:
@@ -192,6 +199,49 @@ class SqliteFile:
             if any(map(_frees_pages, requests)):
                 _shrink(connection, self._timeout)
             return outcomes
+
+    def try_commit(self, batch: Batch) -> bool:
+        """Commit a batch of one op in the calling thread. False if that cannot be done at once, see `try_write`."""
+        script = commit_script(batch, alone=True)
+        return script is not None and self.try_write(*script)
+
+    def try_write(self, sql: str, values: Sequence[Any]) -> bool:
+        """Execute a script of statements, which begins and commits a transaction, as one call of the driver.
+
+        It must not return rows. False, and nothing happened, if the file is not set up, others are using it or the
+        connection, or it fails: the caller then sends a request, which waits, or raises the error. Conflict if the
+        script rolled itself back because of a constraint.
+
+        No lock is held, so this may be called anywhere, even where a signal handler interrupted another call of it. The
+        connection is used for nothing else, and its cursor refuses a second call while one is running. Nothing can come
+        between the statements of a script. The connection is closed when a running one has ended.
+        """
+        cursor = self._at_once or self._open_at_once()
+        if cursor is None:
+            return False
+        try:
+            cursor.execute(sql, values)
+        except apsw.ConstraintError as error:
+            raise Conflict from error
+        except apsw.ThreadingViolationError:
+            return False
+        except apsw.Error:
+            _end_transaction(cursor)
+            return False
+        except BaseException:
+            _end_transaction(cursor)
+            raise
+        return True
+
+    def _open_at_once(self) -> apsw.Cursor | None:
+        """Open the connection for `try_write`, once the file has been set up. It does not wait for locks."""
+        with self._lock:
+            if self._writer is None or self._closed or self._paused or self._at_once is not None:
+                return self._at_once
+            connection = self._connect()
+            connection.set_busy_timeout(0)
+            self._at_once = connection.cursor()
+            return self._at_once
 
     def _write_separately(self, request: Request[Any]) -> Any:
         """Execute one change by itself: the file cannot be rewritten inside a transaction."""
@@ -236,6 +286,9 @@ class SqliteFile:
 
     def _close_all(self) -> None:
         connections = [*(reader.connection for reader in self._readers), *([self._writer] if self._writer else [])]
+        at_once, self._at_once = self._at_once, None
+        if at_once is not None:
+            _close_when_idle(at_once.connection)
         self._readers, self._writer = [], None
         for connection in connections:
             connection.close()
@@ -420,6 +473,63 @@ def _in_transaction(connection: apsw.Connection, begin: str, work: Callable[[], 
             connection.execute("ROLLBACK")
         raise
     return value
+
+
+def _close_when_idle(connection: apsw.Connection) -> None:
+    """Close a connection on which another thread may be executing a script, when that has ended."""
+    while True:
+        try:
+            connection.close()
+        except apsw.ThreadingViolationError:
+            time.sleep(0.0005)
+        else:
+            return
+
+
+def _end_transaction(cursor: apsw.Cursor) -> None:
+    """Roll back what a script left open when it failed. Do nothing if another thread is using the cursor by now."""
+    with suppress(apsw.Error):
+        if cursor.connection.in_transaction:
+            cursor.execute("ROLLBACK")
+
+
+def _commit_scripts(requests: Sequence[Request[Any]]) -> list[_Script] | None:
+    """Return a script for each request; None if one of them is not a usual commit."""
+    scripts: list[_Script] = []
+    for request in requests:
+        script = commit_script(request.batch, alone=False) if isinstance(request, Commit) else None
+        if script is None:
+            return None
+        scripts.append(script)
+    return scripts
+
+
+def _execute_scripts(connection: apsw.Connection, scripts: Sequence[_Script]) -> list[Outcome] | None:
+    """Execute scripts of commits in one transaction. One that fails at its first statement is a Conflict.
+
+    None, and nothing happened, if one fails later: then the caller makes each change in a savepoint.
+    """
+    cursor, outcomes = connection.cursor(), list[Outcome]()
+    execute, total_changes = cursor.execute, connection.total_changes
+    execute("BEGIN IMMEDIATE")
+    try:
+        for sql, values in scripts:
+            before = total_changes()
+            try:
+                execute(sql, values)
+            except apsw.ConstraintError:
+                if total_changes() != before:
+                    execute("ROLLBACK")
+                    return None
+                outcomes.append(Failure(Conflict()))
+            else:
+                outcomes.append(_MADE)
+        execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return outcomes
 
 
 def _frees_pages(request: Request[Any]) -> bool:

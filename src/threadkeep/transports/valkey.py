@@ -24,7 +24,7 @@ from threadkeep.backends.valkey.calls import Call
 from threadkeep.drivers import forks
 from threadkeep.drivers.retries import Retries, TryLater
 from threadkeep.engine.health.requests import LoadStorageFacts
-from threadkeep.engine.requests import MeasureStorage, StorageSize
+from threadkeep.engine.requests import Batch, MeasureStorage, StorageSize
 from threadkeep.engine.schema_versions import NO_SCHEMA, SCHEMA_VERSION, SchemaUse, SchemaVersions, needs_migration
 from threadkeep.errors import Closed, Corrupt, ReadOnly, Unavailable
 from threadkeep.plan import Failure, Outcome, Request, try_call, try_execute
@@ -139,6 +139,10 @@ class ValkeyServer:
         self._unfinished.keep(request, calls)
         self._outages.refresh_soon()  # a replica may take the place of a server that does not reply
         return Failure(self._try_later(left.reason(), started))
+
+    def try_commit(self, batch: Batch) -> bool:  # noqa: ARG002
+        """Return False: a commit waits for the server, so a worker makes it."""
+        return False
 
     def setup(self) -> None:
         """Connect now instead of at first use."""

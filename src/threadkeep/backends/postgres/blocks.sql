@@ -138,20 +138,19 @@ t.thread = :number AND t.tenant = :tenant AND t.kind = :kind AND t.id = :thread_
 -- lock-thread: a thread's row, locked until the transaction ends
 {thread} FOR UPDATE;
 
--- refs: item ranges are sent as text
-CAST(:refs AS integer[])
+-- refs: item ranges are stored as text
+:refs
+
+-- refs-array: item ranges as an array; empty if they are damaged, which the client reports
+-- A process of version 5 that was not stopped before the migration stores them in braces: an array becomes such text.
+CASE WHEN btrim({it}, '{}') ~ '^[0-9]{1,10}(,[0-9]{1,10})*$'
+     THEN CAST(string_to_array(btrim({it}, '{}'), ',') AS bigint[]) ELSE '{}' END
 
 -- join-in-order: the planner chooses the order
 JOIN
 
 -- set-updated: set the time of the last change
 updated = :updated, tick = :tick
-
--- order-updated: last updated first
-t.tick DESC, t.updated DESC, t.kind, t.id
-
--- after-updated: threads after the last one of the previous page
-t.tick <= :value >> 8 AND t.updated <= :value AND (t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
 
 -- insert-thread: add a thread's row; returns no row if it exists
 INSERT INTO tk_threads (thread, tenant, kind, id, epoch, rev, nexts, created, updated, tick, checkpoints, writes, bytes,
@@ -208,8 +207,9 @@ WITH thread AS (
     FROM unnest(:cached_lanes::bigint[], :cached_spans::text[]) AS h (lane, spans)
     JOIN thread t ON t.epoch = :cached_epoch
 ), needed AS (
-    SELECT r.refs[k] AS lane, int8range(r.refs[k + 1], r.refs[k + 1]::bigint + greatest(r.refs[k + 2], 0)) AS span
-    FROM (SELECT items, refs FROM found UNION ALL SELECT items, refs FROM writes) r
+    SELECT r.refs[k] AS lane, int8range(r.refs[k + 1], r.refs[k + 1] + r.refs[k + 2]) AS span
+    FROM (SELECT items, {refs-array refs} AS refs FROM found
+          UNION ALL SELECT items, {refs-array refs} FROM writes) r
     CROSS JOIN generate_series(1, cardinality(r.refs), 3) AS k
     WHERE r.items OR r.refs[k] IN (1, 2)
     UNION ALL SELECT 2, int8range(labels, labels::bigint + 1) FROM found
@@ -221,11 +221,11 @@ WITH thread AS (
 {load-thread}
 UNION ALL
 SELECT 1, n, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
-       ns, id, parent, run, body, NULL, NULL, source, NULL, NULL, NULL, refs, NULL
+       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL
 FROM found
 UNION ALL
 SELECT 2, n, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
-       ns, checkpoint, task, path, run, body, NULL, entries, NULL, NULL, NULL, refs, NULL
+       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL
 FROM writes
 UNION ALL
 SELECT 3, min(i.n), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, i.lane,
@@ -247,11 +247,11 @@ WITH thread AS (
 {load-thread}
 UNION ALL
 SELECT 1, 0, NULL, NULL, NULL, NULL, NULL, hidden, time, step, labels,
-       ns, id, parent, run, body, NULL, NULL, source, NULL, NULL, NULL, refs, NULL
+       ns, id, parent, run, body, NULL, NULL, source, refs, NULL, NULL, NULL, NULL
 FROM tk_checkpoints WHERE thread = :number
 UNION ALL
 SELECT 2, 0, NULL, NULL, NULL, NULL, NULL, NULL, time, NULL, NULL,
-       ns, checkpoint, task, path, run, body, NULL, entries, NULL, NULL, NULL, refs, NULL
+       ns, checkpoint, task, path, run, body, NULL, entries, refs, NULL, NULL, NULL, NULL
 FROM tk_writes WHERE thread = :number
 UNION ALL
 SELECT 3, n, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, lane,
@@ -265,7 +265,7 @@ FROM stored;
 -- load-thread: a thread's row, with the columns that rows of all kinds have
 SELECT 0 AS what, t.thread AS n, t.epoch, t.rev, t.created, t.updated, t.checkpoints, t.writes, t.bytes, t.step,
        t.labels, t.tenant, t.id, t.nexts, t.top, t.run, t.early, t.lease, t.kind, t.source, t.status, t.early_status,
-       NULL::integer[] AS refs, ARRAY[t.family, t.top_writes, t.early_writes, t.bytes_check, t.checksum] AS facts
+       NULL::integer[] AS lengths, ARRAY[t.family, t.top_writes, t.early_writes, t.bytes_check, t.checksum] AS facts
 FROM thread t
 
 -- commit: apply some batches, each only if its precondition holds; returns the threads whose batch was applied
@@ -392,7 +392,7 @@ items AS (
 -- commit-insert-checkpoints: the common start of both
 {rows} AS (
     INSERT INTO tk_checkpoints (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)
-    SELECT b.thread, b.ns, b.id, b.parent, b.run, b.step, b.source, b.labels, b.time, b.hidden, b.refs::integer[],
+    SELECT b.thread, b.ns, b.id, b.parent, b.run, b.step, b.source, b.labels, b.time, b.hidden, b.refs,
            b.body
     FROM unnest(
         :{rows}_thread::bigint[], :{rows}_ns::bytea[], :{rows}_id::bytea[], :{rows}_parent::bytea[],
@@ -410,7 +410,7 @@ items AS (
 -- commit-insert-writes: the common start of both
 {rows} AS (
     INSERT INTO tk_writes (thread, ns, checkpoint, task, path, run, time, entries, refs, body)
-    SELECT b.thread, b.ns, b.checkpoint, b.task, b.path, b.run, b.time, b.entries, b.refs::integer[], b.body
+    SELECT b.thread, b.ns, b.checkpoint, b.task, b.path, b.run, b.time, b.entries, b.refs, b.body
     FROM unnest(
         :{rows}_thread::bigint[], :{rows}_ns::bytea[], :{rows}_checkpoint::bytea[], :{rows}_task::bytea[],
         :{rows}_path::bytea[], :{rows}_run::bytea[], :{rows}_time::bigint[], :{rows}_entries::text[],

@@ -128,14 +128,15 @@ class PostgresDialect(SqlBackend):
         return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)
 
     def pack_refs(self, ranges: Iterable[ItemRange]) -> str:
-        """Return item ranges as the text of an array."""
-        return f"{{{str([number for each in ranges for number in each])[1:-1]}}}"
+        """Return item ranges as numbers with commas."""
+        return ",".join([str(number) for each in ranges for number in each])
 
-    def unpack_refs(self, stored: list[int]) -> tuple[ItemRange, ...]:
-        """Read item ranges from an array."""
-        if len(stored) % 3:
-            raise ValueError("an item range is cut short")
-        return tuple(ItemRange(*stored[i : i + 3]) for i in range(0, len(stored), 3))
+    def unpack_refs(self, stored: str) -> tuple[ItemRange, ...]:
+        """Read item ranges from numbers with commas, in braces or not (see `refs-array`). ValueError if damaged."""
+        numbers = [int(number) for number in stored.strip("{}").split(",")] if stored.strip("{}") else []
+        if len(numbers) % 3 or min(numbers, default=0) < 0:
+            raise ValueError("an item range is cut short or negative")
+        return tuple(ItemRange(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
 
     def thread_values(self, row: ThreadRow) -> dict[str, Any]:
         """Return a thread's row as values."""

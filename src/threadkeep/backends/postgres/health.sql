@@ -20,9 +20,6 @@ SELECT part, tenant, first FROM tk_parts;
 -- orphan-words: none: full text is a column of the memory
 SELECT NULL WHERE 1 = 0;
 
--- stale-tick: returns a row if the index by time has a wrong entry for a thread
-SELECT 1 FROM tk_threads WHERE thread = :thread AND tick <> updated >> 8;
-
 -- invalid-indexes: our indexes that are unfinished or broken
 SELECT c.relname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid IN (SELECT t.oid FROM pg_catalog.pg_class t JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace

@@ -19,8 +19,8 @@ _THREAD, _CHECKPOINT, _WRITES, _ITEMS = range(4)
 
 # The columns of each kind, in the order of the blocks `thread-columns`, `checkpoint-columns` and `write-columns`.
 _thread_columns = itemgetter(1, 11, 18, 12, 2, 3, 13, 4, 5, 6, 7, 8, 14, 15, 9, 19, 20, 10, 16, 21, 17)
-_checkpoint_columns = itemgetter(11, 12, 13, 14, 9, 18, 10, 8, 7, 22, 15)
-_write_columns = itemgetter(11, 12, 13, 14, 15, 8, 18, 22, 16)
+_checkpoint_columns = itemgetter(11, 12, 13, 14, 9, 18, 10, 8, 7, 19, 15)
+_write_columns = itemgetter(11, 12, 13, 14, 15, 8, 18, 19, 16)
 _LANE, _N, _LENGTH, _PAYLOAD, _LENGTHS, _FACTS = 10, 1, 9, 11, 22, 23
 
 

@@ -25,19 +25,10 @@ to_timestamp({it} / 1000.0)
 SELECT l.thread, l.ns, l.checkpoint, l.task, l.path, l.run, l.time, l.list[l.k] AS idx, l.list[l.k + 1] AS n,
        l.list[l.k + 2] AS bytes
 FROM (SELECT s.*, generate_series(1, cardinality(s.list), 3) AS k
-      FROM (SELECT w.*, CAST(string_to_array(btrim(w.entries, '[]'), ',') AS bigint[]) AS list FROM tk_writes w) s) l
+      FROM (SELECT w.thread, w.ns, w.checkpoint, w.task, w.path, w.run, w.time,
+                   CAST(string_to_array(btrim(w.entries, '[]'), ',') AS bigint[]) AS list FROM tk_writes w) s) l
 
--- schema-4: views
-CREATE VIEW tk_v_threads AS
-SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, t.status, t.checkpoints, t.writes,
-       t.bytes, {time t.created} AS created, {time t.updated} AS updated, {text t.top} AS checkpoint, {id t.run} AS run,
-       t.step, t.source
-FROM tk_threads t;
-CREATE VIEW tk_v_checkpoints AS
-SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
-       {id c.parent} AS parent, {id c.run} AS run, c.step, c.source, {time c.time} AS time,
-       c.hidden <> 0 AS hidden, length(c.body) AS body_bytes
-FROM tk_checkpoints c JOIN tk_v_threads t ON t.number = c.thread;
+-- views-of-writes: the views that read tk_writes
 CREATE VIEW tk_v_writes AS
 SELECT t.number, t.tenant, t.kind, t.thread, {text w.ns} AS ns,
        {text w.checkpoint} AS checkpoint, {id w.task} AS task,
@@ -71,3 +62,26 @@ CREATE VIEW tk_v_activity AS
 SELECT number, tenant, kind, thread, ns, CAST(time AT TIME ZONE 'UTC' AS date) AS day, node, channel,
        count(*) AS writes, CAST(sum(bytes) AS bigint) AS bytes, CAST(avg(bytes) AS double precision) AS average
 FROM tk_v_writes GROUP BY number, tenant, kind, thread, ns, CAST(time AT TIME ZONE 'UTC' AS date), node, channel;
+
+-- schema-4: views
+CREATE VIEW tk_v_threads AS
+SELECT t.thread AS number, {text t.tenant} AS tenant, t.kind, {text t.id} AS thread, t.status, t.checkpoints, t.writes,
+       t.bytes, {time t.created} AS created, {time t.updated} AS updated, {text t.top} AS checkpoint, {id t.run} AS run,
+       t.step, t.source
+FROM tk_threads t;
+CREATE VIEW tk_v_checkpoints AS
+SELECT t.number, t.tenant, t.kind, t.thread, {text c.ns} AS ns, {text c.id} AS checkpoint,
+       {id c.parent} AS parent, {id c.run} AS run, c.step, c.source, {time c.time} AS time,
+       c.hidden <> 0 AS hidden, length(c.body) AS body_bytes
+FROM tk_checkpoints c JOIN tk_v_threads t ON t.number = c.thread;
+{views-of-writes}
+
+-- schema-6: refs as text, without the 24 bytes that precede the numbers of an array
+-- The views that read the table depend on its columns. Items may be compressed with dictionary no. 2.
+UPDATE tk_schema SET readable = 6, writable = 6 WHERE version = 6;
+DROP VIEW tk_v_activity;
+DROP VIEW tk_v_writes;
+DROP VIEW tk_v_sizes;
+ALTER TABLE tk_checkpoints ALTER COLUMN refs TYPE text USING array_to_string(refs, ',');
+ALTER TABLE tk_writes ALTER COLUMN refs TYPE text USING array_to_string(refs, ',');
+{views-of-writes}

@@ -112,11 +112,11 @@ EXISTS (SELECT 1 FROM tk_tags g WHERE g.thread = {alias}.thread AND g.labels = {
 -- where-any-tags: threads that have labels with some tags; {more} are conditions on the same labels
 EXISTS (SELECT 1 FROM tk_tags a WHERE a.thread = t.thread AND a.tag = :tag0{more})
 
--- order-updated: last updated first
-t.updated DESC, t.kind, t.id
+-- order-updated: last updated first; the index is on `tick`, and only the rows of one tick are sorted
+t.tick DESC, t.updated DESC, t.kind, t.id
 
 -- after-updated: threads after the last one of the previous page
-t.updated <= :value AND (t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
+t.tick <= :value >> 8 AND t.updated <= :value AND (t.updated < :value OR (t.kind, t.id) > (:after_kind, :after_id))
 
 -- order-created: newest first
 t.created DESC, t.kind, t.id

@@ -73,5 +73,5 @@ WHERE m.n > :after AND m.n <= :last AND m.words_check IS NOT NULL;
 -- inspected-memories: the last of the next memories by row number
 SELECT max(n) FROM (SELECT n FROM tk_memories WHERE n > :after ORDER BY n LIMIT :limit);
 
--- stale-tick: returns a row if the index by time has a wrong entry for a thread; SQLite has no such index
-SELECT NULL WHERE 1 = 0;
+-- stale-tick: returns a row if the index by time has a wrong entry for a thread
+SELECT 1 FROM tk_threads WHERE thread = :thread AND tick <> updated >> 8;

@@ -5,6 +5,9 @@
 SELECT 1 FROM sqlite_schema LIMIT 1;
 
 -- new-file-settings: settings that only take effect while the file is empty
+-- A commit writes whole pages, five of them if it is small. With the usual 4,096 bytes it wrote 20 KB, with 2,048 it
+-- writes 10 to 13 KB, and the file is smaller. Below 2,048, pages hold too few rows.
+PRAGMA page_size = 2048;
 PRAGMA auto_vacuum = INCREMENTAL;
 
 -- journal-mode: write-ahead logging: readers do not wait for the writer
@@ -166,6 +169,19 @@ ALTER TABLE tk_threads ADD COLUMN top_writes INTEGER;
 ALTER TABLE tk_threads ADD COLUMN early_writes INTEGER;
 ALTER TABLE tk_threads ADD COLUMN bytes_check INTEGER;
 ALTER TABLE tk_threads ADD COLUMN checksum INTEGER;
+
+-- schema-6: index threads by `tick`, which is `updated` in units of 2^8 ms, a quarter of a second, as in PostgreSQL
+-- SQLite writes an index whenever a column of it is set, even to the same value. So a trigger sets `tick`, and only if
+-- it changes: of the commits of a step, one writes the index. Items may be compressed with dictionary no. 2.
+UPDATE tk_schema SET readable = 6, writable = 6;
+ALTER TABLE tk_threads ADD COLUMN tick INTEGER NOT NULL DEFAULT 0;
+UPDATE tk_threads SET tick = updated >> 8;
+DROP INDEX tk_threads_updated;
+CREATE INDEX tk_threads_tick ON tk_threads (tenant, tick);
+CREATE TRIGGER tk_threads_insert AFTER INSERT ON tk_threads
+BEGIN UPDATE tk_threads SET tick = new.updated >> 8 WHERE thread = new.thread; END;
+CREATE TRIGGER tk_threads_update AFTER UPDATE OF updated ON tk_threads WHEN old.tick <> new.updated >> 8
+BEGIN UPDATE tk_threads SET tick = new.updated >> 8 WHERE thread = new.thread; END;
 
 -- memory-key: the unique key of a memory
 memory

@@ -10,7 +10,7 @@ would have stored. Values of any other serializer are stored as one part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,7 +18,8 @@ import ormsgpack
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from threadkeep.engine.log.encoder import encode_metadata
+from threadkeep.engine.log.encoder import OPTIONS, encode_message, encode_metadata
+from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.message_cache import GENERATION, MESSAGES, MessageCache
 from threadkeep.engine.log.msgpack import LIST, MAP, WHOLE, header, read_header
 from threadkeep.engine.log.type_gate import KeepSerializer, with_type_gate
@@ -81,18 +82,44 @@ class Codec:
         self._splits = type(self._serde) is KeepSerializer
         self._messages = MessageCache(min(cache_bytes // 8, GENERATION))
 
+    def encode_all(self, values: Iterable[Any]) -> list[Parts]:
+        """Encode some values, each as `encode` does. Makes no call for None, texts and numbers."""
+        encoded = []
+        for value in values:
+            if self._splits and value is None:
+                encoded.append(_NULL)
+                continue
+            if self._splits and type(value) in _SCALARS:
+                try:
+                    data = ormsgpack.packb(value, option=OPTIONS)
+                except ormsgpack.MsgpackEncodeError:  # a lone surrogate, or an integer of more than 64 bits
+                    pass
+                else:
+                    encoded.append(new_tuple(Parts, (WHOLE, MSGPACK, (data,), False, 0)))
+                    continue
+            encoded.append(self.encode(value))
+        return encoded
+
     def encode(self, value: Any) -> Parts:
         """Return a value as parts. Raises what the serializer raises for values that it cannot encode."""
         if self._splits:
-            inner = value.value if type(value) is _DeltaSnapshot else value
-            split = self._split(inner)
+            if type(value) is _DeltaSnapshot:
+                split = self._split(value.value)
+                split = split._replace(snapshot=True) if split is not None else None
+            else:
+                split = self._split_list(value) if type(value) is list and value else self._split(value)
             if split is not None:
-                return split if inner is value else split._replace(snapshot=True)
+                return split
         tag, data = self.dumps(value)
         return Parts(WHOLE, tag, [data])
 
     def dumps(self, value: Any) -> tuple[str, bytes]:
         """Return a value as (tag, bytes), not split."""
+        if self._splits and type(value) is dict:
+            try:
+                return MSGPACK, ormsgpack.packb(value, option=OPTIONS)
+            except ormsgpack.MsgpackEncodeError:  # there are objects in it
+                pass
         tag, data = self._serde.dumps_typed(value)
         return tag, bytes(data)
 
@@ -116,15 +143,20 @@ class Codec:
         try:
             if len(value) >= _MANY:
                 sample = value[:: len(value) // _SAMPLE]
-                if not any(isinstance(each, BaseMessage) for each in (*sample[:1], *sample[-1:])) and is_joined(
-                    len(value), len(self._encode_element(sample)) / max(len(sample), 1)
-                ):
+                has_messages = bool(sample) and (
+                    isinstance(sample[0], BaseMessage) or isinstance(sample[-1], BaseMessage)
+                )
+                size = 0 if has_messages else len(self._encode_element(sample)) / max(len(sample), 1)
+                if not has_messages and is_joined(len(value), size):
                     return self._join(value)
-            return Parts(LIST, MSGPACK, self._messages.encode(list(value), self._encode_element))
+            parts = self._messages.encode(list(value), self._encode_element)
+            return new_tuple(Parts, (LIST, MSGPACK, parts, False, 0))
         except _NotMsgpackError:
             return None
 
     def _encode_element(self, value: Any) -> bytes:
+        if type(value) in MESSAGES and not self._serde.pickle_fallback:
+            return encode_message(value)
         tag, data = self._serde.dumps_typed([value])
         if tag != MSGPACK:
             raise _NotMsgpackError
@@ -173,6 +205,9 @@ class Codec:
         return elements
 
 
+_SCALARS = frozenset((str, int, bool, float))
+_NULL = Parts(WHOLE, "null", (b"",))
+
 EXTENSIONS = frozenset((b"\xc7", b"\xc8", b"\xc9"))
 """The first bytes of msgpack's extension objects, which messages are."""
 _ONE_ENTRY = 0x81
@@ -197,7 +232,12 @@ _plain = KeepSerializer()
 
 def pack(value: Any) -> bytes:
     """Encode metadata and records of threadkeep's own as msgpack, whatever serializer the user chose."""
-    return encode_metadata(value) if value is not None else b""
+    if value is None:
+        return b""
+    try:
+        return ormsgpack.packb(value, option=OPTIONS)
+    except ormsgpack.MsgpackEncodeError:  # there are objects, lone surrogates or very large integers in it
+        return encode_metadata(value)
 
 
 def unpack(data: bytes, what: str) -> Any:

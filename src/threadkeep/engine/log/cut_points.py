@@ -25,7 +25,7 @@ _CHUNK_END = b"7"
 _MOST_OBJECTS = 4096
 """An element of more objects than this is not cut: finding its strings would take longer than storing it."""
 
-_NO_ID = b"\xa2id\xc0"
+NO_ID = b"\xa2id\xc0"
 """The msgpack of a field `id` that is None. Such an element will probably be stored again, with an id."""
 _NESTED_MSGPACK = frozenset((SINGLE, POSITIONAL, KEYWORDS, METHOD, PYDANTIC_1, PYDANTIC_2, SNAPSHOT))
 """The extension codes whose payload is msgpack."""
@@ -33,7 +33,7 @@ _NESTED_MSGPACK = frozenset((SINGLE, POSITIONAL, KEYWORDS, METHOD, PYDANTIC_1, P
 
 def may_change(element: bytes) -> bool:
     """Whether an element of a write will probably be in its channel with an id added."""
-    return len(element) >= LONG and _NO_ID in element
+    return len(element) >= LONG and NO_ID in element
 
 
 def chunks(data: bytes, start: int, stop: int) -> Iterator[bytes]:

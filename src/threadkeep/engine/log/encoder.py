@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde import jsonplus
 from threadkeep.engine.log.msgpack import ENTRIES, INTEGER, LARGE, TEXT
 
 try:
-    _OPTIONS = jsonplus._option & ~ormsgpack.OPT_REPLACE_SURROGATES  # noqa: SLF001 - not public
+    OPTIONS = jsonplus._option & ~ormsgpack.OPT_REPLACE_SURROGATES  # noqa: SLF001 - not public
     _OFFICIAL_DEFAULT = jsonplus._msgpack_default.__code__  # noqa: SLF001
 except AttributeError as error:
     raise ImportError(
@@ -45,17 +45,25 @@ class LargeValue:
 def encode(value: Any) -> bytes:
     """Return a value as msgpack. TypeError, as from LangGraph's serializer, if it cannot be packed."""
     try:
-        return ormsgpack.packb(value, option=_OPTIONS)
+        return ormsgpack.packb(value, option=OPTIONS)
     except ormsgpack.MsgpackEncodeError as error:
         if "Recursion" in str(error):
             raise
     copy = copy_containers(value)
     try:
-        return ormsgpack.packb(copy, default=_default, option=_OPTIONS)
+        return ormsgpack.packb(copy, default=_default, option=OPTIONS)
     except ormsgpack.MsgpackEncodeError as error:
         if "surrogates" not in str(error):
             raise
-    return ormsgpack.packb(_escape(copy), default=_default, option=_OPTIONS)
+    return ormsgpack.packb(_escape(copy), default=_default, option=OPTIONS)
+
+
+def encode_message(message: Any) -> bytes:
+    """Return a message as msgpack: what `encode` returns, in fewer steps. It is no container of others."""
+    try:
+        return ormsgpack.packb(message, default=_default, option=OPTIONS)
+    except ormsgpack.MsgpackEncodeError:
+        return encode(message)
 
 
 def encode_metadata(value: Any) -> bytes:
@@ -86,11 +94,16 @@ def copy_containers(value: Any) -> Any:
     """Copy a value's lists, tuples and dicts; each is read in one step, so it has the elements of one moment."""
     if isinstance(value, list) or type(value) is tuple:
         value = list(value)
-        return value if _LEAVES.issuperset(map(type, value)) else [copy_containers(each) for each in value]
-    if isinstance(value, dict):
+        if not _LEAVES.issuperset(map(type, value)):
+            for n, each in enumerate(value):
+                if type(each) not in _LEAVES:
+                    value[n] = copy_containers(each)
+    elif isinstance(value, dict):
         value = dict.copy(value)
         if not _LEAVES.issuperset(map(type, value.values())):
-            return {key: copy_containers(each) for key, each in value.items()}
+            for key, each in value.items():
+                if type(each) not in _LEAVES:
+                    value[key] = copy_containers(each)
     return value
 
 

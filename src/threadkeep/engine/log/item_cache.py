@@ -24,7 +24,7 @@ _GROUP = 2
 
 
 class ItemCache:
-    """Cached items; also the range lists and shapes among them, unpacked.
+    """Cached items; also the range lists and shapes among them, unpacked, and the numbers of shapes.
 
     `run_log` is the run log of a cube thread, with the ranges of the items that hold its events. `spans` has for each
     lane a (start, end) between which no item is missing; there may be more items outside of it. `era` is that of the
@@ -36,6 +36,7 @@ class ItemCache:
         self.lanes: dict[int, dict[int, bytes]] = {}
         self.range_lists: dict[int, tuple[ItemRange, ...]] = {}
         self.shapes: dict[int, Any] = {}
+        self.shape_numbers: dict[Any, int] = {}
         self.spans: dict[int, tuple[int, int]] = {}
         self.run_log: tuple[tuple[ItemRange, ...], RunLog] | None = None
         self.size = 0
@@ -62,11 +63,13 @@ class ItemCache:
         """Return the elements that these items hold; None if an item is not cached, or an element is cut off."""
         elements: list[bytes] = []
         try:
-            if not any(each.lane in self._uneven for each in ranges):
-                for lane, start, length in ranges:
-                    items = self.lanes[lane]
-                    elements += [items[n] for n in range(start, start + length)]
+            for lane, start, length in ranges:
+                if lane in self._uneven:
+                    break
+                elements += map(self.lanes[lane].__getitem__, range(start, start + length))
+            else:
                 return elements
+            elements.clear()
             for ids in self._items_by_element(ranges):
                 elements += self._split(ids)
         except (KeyError, IndexError):
@@ -126,13 +129,25 @@ class ItemCache:
 
     def find(self, lane: int, data: bytes, elements: int = 1) -> ItemId | None:
         """Return an item of the lane that holds these bytes as so many elements; as a later piece of some, if 0."""
-        kind = min(elements, _GROUP)
-        contents = self._contents.get((lane, kind))
-        if contents is None:
-            ns = [n for n in list(self.lanes.get(lane, ())) if min(self._elements.get((lane, n), 1), _GROUP) == kind]
-            contents = self._contents.setdefault((lane, kind), {self.lanes[lane][n]: n for n in ns})
-        n = contents.get(data)
+        n = self.contents(lane, min(elements, _GROUP)).get(data)
         return ItemId(lane, n) if n is not None and self._elements.get((lane, n), 1) == elements else None
+
+    def contents(self, lane: int, elements: int = 1) -> dict[bytes, int]:
+        """Return the numbers of a lane's items by content: of items with one element, of later pieces if 0.
+
+        All items with more elements are in one dict.
+        """
+        contents = self._contents.get((lane, elements))
+        if contents is None:
+            ns = [
+                n for n in list(self.lanes.get(lane, ())) if min(self._elements.get((lane, n), 1), _GROUP) == elements
+            ]
+            contents = self._contents.setdefault((lane, elements), {self.lanes[lane][n]: n for n in ns})
+        return contents
+
+    def has_only_elements(self, lane: int) -> bool:
+        """Whether each cached item of a lane is one element."""
+        return lane not in self._uneven
 
     def add(self, at: ItemId, item: Item) -> None:
         """Cache an item."""

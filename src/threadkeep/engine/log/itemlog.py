@@ -9,8 +9,8 @@ grows is always one range, whatever else the thread stores in between. Three lan
 
 A stored item is `format byte, [group count], crc32, body`. The checksum is seeded with the id and with the family of
 the thread (see `records.ThreadRow`), so an item that is stored under another's id or in another thread is detected. In
-the format byte, bits 0-3 are the compression (0 none, 1 zstd, 2 zstd with the shipped dictionary no. 1), bit 4 means a
-group of several small elements, bit 7 is reserved for encrypted bodies.
+the format byte, bits 0-3 are the compression (0 none, 1 zstd, 2 and 3 zstd with the shipped dictionary no. 1 or 2), bit
+4 means a group of several small elements, bit 7 is reserved for encrypted bodies. Dictionary no. 1 is only read.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
+from itertools import chain
 from typing import NamedTuple
 
 import zstandard
@@ -39,10 +40,16 @@ CHUNK = 512 * 1024
 PREFIX_LENGTH = 32
 """The number of bytes at the start of a stored item that `full_length` needs."""
 
-_RAW, _ZSTD, _ZSTD_DICTIONARY = 0, 1, 2
+_RAW, _ZSTD, _ZSTD_DICTIONARY = 0, 1, 3
+_DICTIONARIES = {2: "dictionary-1.zdict", _ZSTD_DICTIONARY: "dictionary-2.zdict"}
+"""The files of the dictionaries, by compression. Stored items need the exact bytes that they were written with."""
 _COMPRESSION, _GROUP = 0x0F, 0x10
 _LEVEL = 6  # the first level with Huffman tables of its own: hex and range lists are a third smaller than at level 5
 _WORTH_COMPRESSING = 128  # shorter data would become only 3 % smaller
+
+
+new_tuple = tuple.__new__
+"""Makes a NamedTuple of its fields without running Python code: `new_tuple(ItemId, (lane, n))`. For the hot path."""
 
 
 class ItemId(NamedTuple):
@@ -118,8 +125,8 @@ class _Compression:
 def _compression(method: int) -> _Compression:
     if method == _ZSTD:
         return _Compression(None)
-    if method == _ZSTD_DICTIONARY:
-        return _Compression(files("threadkeep.engine.log").joinpath("dictionary.zdict").read_bytes())
+    if method in _DICTIONARIES:
+        return _Compression(files("threadkeep.engine.log").joinpath(_DICTIONARIES[method]).read_bytes())
     raise zstandard.ZstdError(f"unknown compression {method}")
 
 
@@ -128,15 +135,19 @@ def seal(data: bytes, seed: int, *, elements: int = 1, compress: bool = True) ->
 
     ValueError if they are too many for a row.
     """
-    if len(data) > 2 * CHUNK:
-        raise ValueError(f"{len(data)} bytes in one row: keep large values in channels or metadata")
-    method, body = _RAW, data
-    if compress and len(data) >= _WORTH_COMPRESSING:
+    length, method, body = len(data), _RAW, data
+    if length > 2 * CHUNK:
+        raise ValueError(f"{length} bytes in one row: keep large values in channels or metadata")
+    if compress and length >= _WORTH_COMPRESSING:
         smaller = _compression(_ZSTD_DICTIONARY).compress(data)
-        if len(smaller) < len(data):
+        if len(smaller) < length:
             method, body = _ZSTD_DICTIONARY, smaller
-    head = bytes([method]) if elements == 1 else bytes([method | _GROUP]) + varint(elements)
-    return head + _CRC.pack(_checksum(body, seed, head[0], elements)) + body
+    if elements != 1:
+        method |= _GROUP
+        head = bytes((method,)) + varint(elements)
+        return head + _CRC.pack(_checksum(body, seed, method, elements)) + body
+    # As `_checksum` has it, for one element.
+    return _HEADER.pack(method, zlib.crc32(body, (seed ^ method * 0x01000193 ^ 0x85EBCA6B) & 0xFFFFFFFF)) + body
 
 
 def unseal(stored: bytes, seed: int, what: str) -> Item:
@@ -175,6 +186,7 @@ def reseed(stored: bytes, seed: int) -> bytes:
 
 
 _CRC = struct.Struct("<I")
+_HEADER = struct.Struct("<BI")
 
 
 def _checksum(body: bytes, seed: int, method: int, elements: int) -> int:
@@ -185,6 +197,17 @@ def _checksum(body: bytes, seed: int, method: int, elements: int) -> int:
 def seal_item(at: ItemId, item: Item, family: int, *, compress: bool = True) -> bytes:
     """Return an item as it is stored under this id, in a thread of this family."""
     return seal(item.data, _item_seed(at, family), elements=item.elements, compress=compress)
+
+
+def seal_items(
+    items: Iterable[tuple[ItemId, Item]], family: int, raw: Collection[ItemId] = ()
+) -> tuple[tuple[ItemId, bytes], ...]:
+    """Return items as they are stored in a thread of this family. Those in `raw` are not compressed."""
+    sealed = []
+    for at, (data, elements) in items:
+        seed = (at[0] * 0x9E3779B1 + at[1]) & 0xFFFFFFFF ^ family  # as `_item_seed`
+        sealed.append((at, seal(data, seed, elements=elements, compress=not raw or at not in raw)))
+    return tuple(sealed)
 
 
 def unseal_item(at: ItemId, stored: bytes, where: str, family: int) -> Item:
@@ -260,7 +283,15 @@ def read_varints(data: bytes) -> Iterator[int]:
 @lru_cache(maxsize=1024)
 def pack_ranges(ranges: tuple[ItemRange, ...]) -> bytes:
     """Return ranges as varints, never encrypted: which items are used is known without reading any state."""
-    return b"".join([varint(number) for each in ranges for number in each])
+    numbers = list(chain.from_iterable(ranges))
+    return bytes(numbers) if not numbers or max(numbers) < 0x80 else pack_varints(numbers)
+
+
+def pack_varints(numbers: Sequence[int]) -> bytes:
+    """Encode non-negative integers, seven bits per byte. Makes no call if all are small."""
+    if not numbers or max(numbers) < 0x80:
+        return bytes(numbers)
+    return b"".join([_SMALL[number] if number < 0x80 else varint(number) for number in numbers])
 
 
 def unpack_ranges(data: bytes) -> tuple[ItemRange, ...]:
@@ -278,24 +309,23 @@ def unpack_range_list(at: ItemId, stored: bytes, family: int) -> tuple[ItemRange
 
 def join_ranges(ids: Iterable[tuple[int, int]]) -> tuple[ItemRange, ...]:
     """Return ids, in their order, as the fewest ranges."""
-    ranges: list[list[int]] = []
-    for lane, n in ids:
-        if ranges and ranges[-1][0] == lane and ranges[-1][1] + ranges[-1][2] == n:
-            ranges[-1][2] += 1
-        else:
-            ranges.append([lane, n, 1])
-    return tuple(ItemRange(*each) for each in ranges)
+    return add_to_ranges((), ids)
 
 
 def add_to_ranges(ranges: tuple[ItemRange, ...], ids: Iterable[tuple[int, int]]) -> tuple[ItemRange, ...]:
     """Return ranges with more ids after them."""
-    more = list(join_ranges(ids))
-    if ranges and more:
-        last, first = ranges[-1], more[0]
-        if last.lane == first.lane and last.start + last.length == first.start:
-            more[0] = ItemRange(last.lane, last.start, last.length + first.length)
-            ranges = ranges[:-1]
-    return (*ranges, *more)
+    joined = list(ranges)
+    lane, start, length = joined.pop() if joined else (-1, 0, 0)
+    for id_lane, n in ids:
+        if id_lane == lane and start + length == n:
+            length += 1
+            continue
+        if length:
+            joined.append(new_tuple(ItemRange, (lane, start, length)))
+        lane, start, length = id_lane, n, 1
+    if length:
+        joined.append(new_tuple(ItemRange, (lane, start, length)))
+    return tuple(joined)
 
 
 def union(ranges: Iterable[ItemRange]) -> list[ItemRange]:

@@ -5,8 +5,9 @@ Packing its fields directly takes 1 us and gives the same bytes for all ordinary
 id was encoded or decoded before, and its bytes end with the fields as packed now, these bytes are used again. Changes
 in place are detected, and it does not matter whether it is the same object, a copy, or one that a client sent again.
 
-Lists are compared in blocks first, because most lists are the one before with something added at the end. Blocks are
-small: packing a whole list takes a megabyte of new memory each time, which costs more than the packing.
+Lists are compared in blocks first, because most lists are the one before with something added at the end. A block that
+did not change is found without packing its texts: strings and numbers are compared as they are, and only what can be
+changed in place (dicts and lists) is packed and compared.
 
 A message that was decoded before is copied instead: its strings are shared, and only fields that can be changed in
 place are unpacked again. That takes a third of the time.
@@ -17,7 +18,8 @@ Only LangChain's own message classes are cached, and only if their fields are pl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
+from itertools import chain, compress
+from operator import attrgetter, is_, not_
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import ormsgpack
@@ -30,6 +32,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
+from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.messages import build_message
 
 MESSAGES = {
@@ -49,8 +52,10 @@ _METHOD = "model_validate_json"
 """LangGraph writes this name after the fields."""
 _LONGEST_HEADER = 6
 """The most bytes of the msgpack extension header before the packed fields."""
-_BLOCK = 16
+_BLOCK = 32
 """Messages per block."""
+_WORTH_CACHING = 4
+"""Shorter lists, such as those of writes, are not cached as lists, only their messages."""
 GENERATION = 16 * 1024 * 1024
 """Bytes of a generation of a cache, at most."""
 _OVERHEAD = 200
@@ -72,6 +77,9 @@ class _Generations(Generic[K, V]):
     def get(self, key: K) -> V | None:
         found = self._young.get(key)
         return found if found is not None else self._old.get(key)
+
+    def has(self, key: Any) -> bool:
+        return key in self._young or key in self._old
 
     def add(self, key: K, value: V, size: int) -> None:
         if self._size > self._limit:
@@ -95,9 +103,18 @@ class _MessageTemplate(NamedTuple):
 
 
 class _MessageBlock(NamedTuple):
-    """Consecutive messages of a list: their classes, their packed fields, and the bytes of each message."""
+    """Consecutive messages of a list: what they were when they were encoded, and the bytes of each.
 
-    kinds: tuple[type, ...]
+    `kinds` are their classes; `names`, `types` and `values` those of all their fields. `is_fixed` says which values
+    cannot be changed in place, `is_packed` which ones can; `packed` are these as they were.
+    """
+
+    kinds: list[type]
+    names: list[str]
+    types: list[type]
+    values: list[Any]
+    is_fixed: list[bool]
+    is_packed: list[bool]
     packed: bytes
     parts: list[bytes]
 
@@ -115,42 +132,55 @@ class MessageCache:
         self._templates: _Generations[bytes, _MessageTemplate | bool] = _Generations(generation)
 
     def encode(self, values: Sequence[Any], encode: Callable[[Any], bytes]) -> list[bytes]:
-        """Return the bytes of each value. Values that are not cached are encoded with `encode`."""
+        """Return the bytes of each value. Values that are not cached are encoded with `encode`.
+
+        Makes one call per block that is as before, and about three per message after these.
+        """
         if not self._is_on:
-            return [encode(value) for value in values]
-        parts: list[bytes] = []
-        in_blocks = len(values) - len(values) % _BLOCK
-        if in_blocks:
-            for block in self._blocks(values[:in_blocks], encode):
-                parts += block.parts
-        parts += [self._encode(value, encode) for value in values[in_blocks:]]
+            return list(map(encode, values))
+        first = values[0].id if len(values) >= _WORTH_CACHING and type(values[0]) in MESSAGES else None
+        if type(first) is not str:
+            parts = []
+            for value in values:
+                parts.append(self._encode(value, encode))
+            return parts
+        known, parts = self._lists.get(first) or [], []
+        count, length = 0, 0
+        for block in known:
+            if not _is_unchanged(block, values[length : length + len(block.parts)]):
+                break
+            parts += block.parts
+            count, length = count + 1, len(parts)
+        if length == len(values):
+            return parts
+        for value in values[length:]:
+            parts.append(self._encode(value, encode))
+        self._cache_list(first, known[:count], values, parts)
         return parts
 
-    def _blocks(self, values: Sequence[Any], encode: Callable[[Any], bytes]) -> list[_MessageBlock]:
-        """Encode values block by block. A block that was at the same position before is found at once."""
-        first = getattr(values[0], "id", None)
-        known = self._lists.get(first) or [] if type(first) is str else []
-        blocks: list[_MessageBlock] = []
+    def _cache_list(self, first: str, blocks: list[_MessageBlock], values: Sequence[Any], parts: list[bytes]) -> None:
+        """Cache a list that starts with the messages of these blocks. A last block that is not full is made anew."""
+        if blocks and len(blocks[-1].parts) < _BLOCK:
+            blocks.pop()
         size = 0
-        for at in range(0, len(values), _BLOCK):
-            some = values[at : at + _BLOCK]
-            kinds, before = tuple(map(type, some)), known[len(blocks)] if len(blocks) < len(known) else None
-            packed = _pack_messages(some) if MESSAGES.keys() >= set(kinds) else b""
-            if before is None or not packed or before.packed != packed or before.kinds != kinds:
-                before = _MessageBlock(kinds, packed, [self._encode(value, encode) for value in some])
-                size += 2 * len(packed)
-            blocks.append(before)
-        if size and type(first) is str:
+        for at in range(len(blocks) * _BLOCK, len(values), _BLOCK):
+            block = _block(values[at : at + _BLOCK], parts[at : at + _BLOCK])
+            if block is None:
+                break
+            blocks.append(block)
+            size += sum(map(len, block.parts))
+        if blocks:
             self._lists.add(first, blocks, size)
-        return blocks
 
     def _encode(self, value: Any, encode: Callable[[Any], bytes]) -> bytes:
         if type(value) not in MESSAGES:
             return encode(value)
-        part = self.part(value)
+        id = value.id
+        part = self.part(value) if self._parts.has(id) else None
         if part is None:
             part = encode(value)
-            self.encoded(value, part)
+            if type(id) is str:
+                self._parts.add(id, part, len(part))
         return part
 
     def part(self, message: Any) -> bytes | None:
@@ -189,13 +219,45 @@ class MessageCache:
 
 _fields = attrgetter("__dict__")
 _extra = attrgetter("__pydantic_extra__")
+_FIXED = frozenset((str, int, bool, type(None)))
+"""Values of these types are equal exactly if their types and values are, and cannot be changed in place."""
 
 
-def _pack_messages(messages: Sequence[Any]) -> bytes:
-    """Return the packed fields of messages; empty if one has extra fields or values that are not plain data."""
-    if any(map(_extra, messages)):
-        return b""
-    return _pack_plain(list(map(_fields, messages)))
+def _block(messages: Sequence[Any], parts: list[bytes]) -> _MessageBlock | None:
+    """Return a block of these messages; None if they are not all messages with plain data. Makes no call."""
+    kinds = list(map(type, messages))
+    if not MESSAGES.keys() >= set(kinds) or any(map(_extra, messages)):
+        return None
+    fields = list(map(_fields, messages))
+    values = list(chain.from_iterable(map(dict.values, fields)))
+    types = list(map(type, values))
+    is_fixed = list(map(_FIXED.__contains__, types))
+    is_packed = list(map(not_, is_fixed))
+    try:
+        packed = ormsgpack.packb(list(compress(values, is_packed)), option=_PLAIN_DATA_ONLY)
+    except (ormsgpack.MsgpackEncodeError, RecursionError):
+        return None
+    names = list(chain.from_iterable(fields))
+    return new_tuple(_MessageBlock, (kinds, names, types, values, is_fixed, is_packed, packed, parts))
+
+
+def _is_unchanged(block: _MessageBlock, messages: Sequence[Any]) -> bool:
+    """Whether messages are as those of a block were. This runs for each block of each put, and makes no call."""
+    kinds, names, types, values, is_fixed, is_packed, packed, _ = block
+    if list(map(type, messages)) != kinds or any(map(_extra, messages)):
+        return False
+    fields = list(map(_fields, messages))
+    found = list(chain.from_iterable(map(dict.values, fields)))
+    if list(chain.from_iterable(fields)) != names or len(found) != len(values):
+        return False
+    if not all(map(is_, found, values)):  # other objects, which may be equal
+        if list(map(type, found)) != types or list(compress(found, is_fixed)) != list(compress(values, is_fixed)):
+            return False
+        values[:] = found
+    try:
+        return ormsgpack.packb(list(compress(found, is_packed)), option=_PLAIN_DATA_ONLY) == packed
+    except (ormsgpack.MsgpackEncodeError, RecursionError):
+        return False
 
 
 def _pack_plain(value: Any) -> bytes:

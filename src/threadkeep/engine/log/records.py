@@ -17,24 +17,28 @@ import builtins
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from types import NoneType
-from typing import Any, NamedTuple
+from functools import lru_cache
+from itertools import chain
+from types import MappingProxyType, NoneType
+from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep.engine.identity import ThreadKey, to_bytes
+from threadkeep.engine.identity import ThreadKey
 from threadkeep.engine.log import itemlog
 from threadkeep.engine.log.codec import pack, unpack
-from threadkeep.engine.log.itemlog import RANGE_LISTS, SHARED, ItemId, ItemRange
+from threadkeep.engine.log.itemlog import RANGE_LISTS, SHARED, ItemId, ItemRange, new_tuple
 from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.errors import Corrupt
 
 STATUSES = ("idle", "pending", "interrupted", "error")
 """The statuses of a thread, the one that matters most last; see `engine.threads.status`."""
 _TAGS = ("msgpack", "null", "bytes", "bytearray", "pickle", "json")
+_TAG_CODES = {tag: code for code, tag in enumerate(_TAGS)}
 _FIRST_NAMED_TAG = 16
 """A tag code from here on is a name of the thread: 16 plus its number. A smaller one is an index of _TAGS."""
 _SNAPSHOT, _INLINE, _SPILLED = 4, 8, 16
 _LARGE = 1 << 62
 """Integer versions from here on are not stored as differences."""
+_INT = frozenset((int,))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -103,7 +107,8 @@ class CheckpointRow(NamedTuple):
     @property
     def size(self) -> int:
         """Stored bytes of the row's own."""
-        return len(self.body) + len(itemlog.pack_ranges(self.refs)) + len(to_bytes(self.id))
+        id = self.id.encode("utf-8", "surrogatepass")
+        return len(self.body) + len(itemlog.pack_ranges(self.refs)) + len(id)
 
 
 class WriteRow(NamedTuple):
@@ -122,7 +127,8 @@ class WriteRow(NamedTuple):
     @property
     def size(self) -> int:
         """Stored bytes of the row's own."""
-        return len(self.body) + len(itemlog.pack_ranges(self.refs)) + len(to_bytes(self.task))
+        task = self.task.encode("utf-8", "surrogatepass")
+        return len(self.body) + len(itemlog.pack_ranges(self.refs)) + len(task)
 
 
 class Slot(NamedTuple):
@@ -146,11 +152,18 @@ class Slot(NamedTuple):
 
 
 class NameTable(NamedTuple):
-    """The interned names of a thread: name by number, and number by name; and the thread's family."""
+    """The interned names of a thread: name by number, and number by name; and the thread's family.
+
+    `number` may add a name; `known` has the numbers of most of them, without a call. `shapes` caches the numbers of
+    shapes among the first `shared` items of the shared lane, which are stored.
+    """
 
     of: Sequence[str] | Mapping[int, str]
     number: Callable[[str], int]
     family: int = 0
+    known: Mapping[str, int] = MappingProxyType({})
+    shapes: dict[Any, int] | None = None
+    shared: int = 0
 
 
 class SharedParts(NamedTuple):
@@ -160,19 +173,26 @@ class SharedParts(NamedTuple):
     shape: Callable[[int], Sequence[Any]]
 
 
-def pack_slots(slots: Iterable[Slot], names: NameTable) -> tuple[list[int], list[Any]]:
-    """Return slots as codes, which rarely change between checkpoints, and details. Ranges go into the refs."""
+def pack_slots(slots: Iterable[Slot], names: NameTable) -> tuple[list[int], list[Any], list[ItemRange]]:
+    """Return slots as codes, which rarely change between checkpoints, details, and the ranges that they refer to."""
     codes: list[int] = []
     details: list[Any] = []
-    for slot in slots:
-        code = slot.kind | (_SNAPSHOT if slot.snapshot else 0)
-        if slot.inline is not None:
-            codes += (code | _INLINE, _pack_tag(slot.tag, names))
-            details.append(slot.inline)
+    refs: list[ItemRange] = []
+    for kind, tag, elements, snapshot, inline, ranges, spill, covered in slots:
+        tag_code = _TAG_CODES.get(tag)
+        if tag_code is None:
+            tag_code = _FIRST_NAMED_TAG + names.number(tag)
+        code = kind | _SNAPSHOT if snapshot else kind
+        if inline is not None:
+            codes += (code | _INLINE, tag_code)
+            details.append(inline)
             continue
-        codes += (code | (_SPILLED if slot.spill else 0), _pack_tag(slot.tag, names))
-        details += (slot.elements, len(slot.refs())) if slot.kind != WHOLE else (len(slot.refs()),)
-    return codes, details
+        codes += (code | _SPILLED if spill else code, tag_code)
+        if kind != WHOLE:
+            details.append(elements)
+        details.append(len(spill) + len(ranges) - covered)
+        refs += (*spill, *ranges[covered:]) if spill else ranges
+    return codes, details, refs
 
 
 def unpack_slots(
@@ -190,10 +210,6 @@ def unpack_slots(
         spill = tuple(ref for ref in own if ref.lane == RANGE_LISTS) if code & _SPILLED else ()
         covered = tuple(each for ref in spill for at in ref.ids() for each in shared.range_lists[at.n])
         yield Slot(kind, tag, count, snapshot, None, covered + own[len(spill) :], spill, len(covered))
-
-
-def _pack_tag(tag: str, names: NameTable) -> int:
-    return _TAGS.index(tag) if tag in _TAGS else _FIRST_NAMED_TAG + names.number(tag)
 
 
 def _unpack_tag(code: int, names: NameTable) -> str:
@@ -235,31 +251,67 @@ class TaskWrites(NamedTuple):
 def pack_checkpoint(
     row: CheckpointRow, record: CheckpointRecord, names: NameTable, share: Callable[[bytes], int]
 ) -> CheckpointRow:
-    """Return the row with the body and refs of a record. `share` stores a shape and returns its number."""
-    versions = _Versions(record.versions, record.seen)
-    codes, details = pack_slots(record.slots.values(), names)
-    shape = [
-        [names.number(name) for name in record.versions],
-        [
-            number
-            for node, seen in record.seen.items()
-            for number in (names.number(node), len(seen), *map(names.number, seen))
-        ],
-        [names.number(name) for name in record.slots],
-        codes,
-    ]
+    """Return the row with the body and refs of a record. `share` stores a shape and returns its number.
+
+    This runs for every put. It makes about 7 calls if the shape is a known one.
+    """
+    codes, details, ranges = pack_slots(record.slots.values(), names)
+    versions, seen = record.versions, record.seen
+    every = [*versions.values(), *chain.from_iterable(map(dict.values, seen.values()))]
+    odd: list[Any] = []
+    if set(map(type, every)) <= _INT and (not every or (min(every) >= 0 and max(every) < _LARGE)):
+        base = max(every, default=0)
+        packed = list(map(base.__sub__, every))
+    else:
+        base, packed, odd = _pack_odd_versions(every)
+    key = (tuple(versions), tuple(seen), tuple(map(tuple, seen.values())), tuple(record.slots), tuple(codes))
+    shape = names.shapes.get(key) if names.shapes is not None else None
+    if shape is None:
+        shape = share(_packed_shape(names, key))
+        if names.shapes is not None and shape < names.shared:
+            names.shapes[key] = shape
     body = [
-        _pack_fields(record.fields, row.time, names),
-        versions.base,
-        [versions.pack(version) for version in record.versions.values()],
-        [versions.pack(version) for seen in record.seen.values() for version in seen.values()],
-        details,
-        versions.odd or 0,
-        record.own_metadata or 0,
-        record.rest or 0,
-    ]
-    refs = (ItemRange(SHARED, share(pack(shape)), 1), *(ref for slot in record.slots.values() for ref in slot.refs()))
-    return row._replace(refs=refs, body=itemlog.seal(pack(body), _checkpoint_seed(row, names.family, refs)))
+        _pack_fields(record.fields, row.time, names), base, packed[: len(versions)], packed[len(versions) :], details,
+        odd or 0, record.own_metadata or 0, record.rest or 0,
+    ]  # fmt: skip
+    refs = (new_tuple(ItemRange, (SHARED, shape, 1)), *ranges)
+    sealed = itemlog.seal(pack(body), _checkpoint_seed(row, names.family, refs))
+    return new_tuple(CheckpointRow, (*row[:9], refs, sealed))
+
+
+_ShapeKey: TypeAlias = tuple[
+    tuple[str, ...], tuple[str, ...], tuple[tuple[str, ...], ...], tuple[str, ...], tuple[int, ...]
+]
+"""The names of the versions, of the nodes that have seen some, of these versions, of the slots, and their codes."""
+
+
+def _packed_shape(names: NameTable, key: _ShapeKey) -> bytes:
+    """Return a packed shape. Names that are new are added in the order in which they appear."""
+    versions, nodes, inner, slots, _ = key
+    if not names.known.keys() >= {*versions, *nodes, *chain.from_iterable(inner), *slots}:
+        for name in (
+            *versions,
+            *chain(*(chain((node,), seen) for node, seen in zip(nodes, inner, strict=True))),
+            *slots,
+        ):
+            names.number(name)
+        return _pack_shape(key, names.number)
+    return _pack_known_shape(tuple(names.of), key) if type(names.of) is tuple else _pack_shape(key, names.number)
+
+
+@lru_cache(maxsize=1024)
+def _pack_known_shape(names: tuple[str, ...], key: _ShapeKey) -> bytes:
+    """Threads of one graph mostly have the same names and shapes."""
+    return _pack_shape(key, {name: n for n, name in enumerate(names)}.__getitem__)
+
+
+def _pack_shape(key: _ShapeKey, number: Callable[[str], int]) -> bytes:
+    versions, nodes, inner, slots, codes = key
+    shape: list[list[int]] = [list(map(number, versions)), [], [], list(codes)]
+    for node, names in zip(nodes, inner, strict=True):
+        shape[1] += (number(node), len(names), *map(number, names))
+    shape[2] += map(number, slots)
+    return pack(shape)
 
 
 _USUAL_FIELDS = ("v", "ts", "updated_channels")
@@ -325,7 +377,8 @@ def _pack_fields(fields: Mapping[str, Any], time: int, names: NameTable) -> Any:
     if "ts" in packed:
         packed["ts"] = _pack_time(packed["ts"], time)
     if isinstance(packed.get("updated_channels"), list):
-        packed["updated_channels"] = [names.number(name) for name in packed["updated_channels"]]
+        numbers: list[int | None] = list(map(names.known.get, packed["updated_channels"]))
+        packed["updated_channels"] = list(map(names.number, packed["updated_channels"])) if None in numbers else numbers
     return list(packed.values()) if tuple(packed) == _USUAL_FIELDS else packed
 
 
@@ -358,22 +411,24 @@ def _unpack_time(value: Any, time: int) -> Any:
     return (_EPOCH + (time * 1000 - value) * _MICROSECOND).isoformat() if isinstance(value, int) else value
 
 
-class _Versions:
-    """Packs versions as small numbers: an integer as the difference to the greatest, others by their place in `odd`."""
+def _pack_odd_versions(every: Iterable[Any]) -> tuple[int, list[int], list[Any]]:
+    """Return versions as small numbers: an integer as the difference to the greatest, others by their place in a list.
 
-    def __init__(self, versions: Mapping[str, Any], seen: Mapping[str, Mapping[str, Any]]) -> None:
-        every = [*versions.values(), *(version for inner in seen.values() for version in inner.values())]
-        self.base = max([version for version in every if type(version) is int and 0 <= version < _LARGE], default=0)
-        self.odd: list[Any] = []
-        self._positions: dict[tuple[type, Any], int] = {}
-
-    def pack(self, version: Any) -> int:
+    Returns the greatest, the numbers, and that list.
+    """
+    every = list(every)
+    usual = [version for version in every if type(version) is int and 0 <= version < _LARGE]
+    base, places, odd = max(usual, default=0), dict[tuple[type, Any], int](), list[Any]()
+    packed = []
+    for version in every:
         if type(version) is int and 0 <= version < _LARGE:
-            return int(self.base - version)
-        position = self._positions.setdefault((type(version), version), len(self.odd))
-        if position == len(self.odd):
-            self.odd.append(version)
-        return -1 - position
+            packed.append(base - version)
+            continue
+        place = places.setdefault((type(version), version), len(odd))
+        if place == len(odd):
+            odd.append(version)
+        packed.append(-1 - place)
+    return base, packed, odd
 
 
 def _unpack_version(code: int, base: int, odd: list[Any]) -> Any:
@@ -393,20 +448,28 @@ def _pairs(flat: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def pack_writes(row: WriteRow, entries: dict[int, WriteEntry], names: NameTable) -> WriteRow:
-    """Return the row with the index, body and refs of these entries. Its path, run and time are the first entry's."""
-    entries = dict(sorted(entries.items()))
-    origins = list(dict.fromkeys(entry.origin for entry in entries.values()))
-    slots = [entry.slot for entry in entries.values()]
-    others = [*origins[1:], [origins.index(entry.origin) for entry in entries.values()]] if len(origins) > 1 else 0
-    path, run, time = origins[0]
-    row = row._replace(
-        path=path,
-        run=run,
-        time=time,
-        index=tuple(n for idx, entry in entries.items() for n in (idx, names.number(entry.channel), entry.size)),
-        refs=tuple(ref for slot in slots for ref in slot.refs()),
-    )
-    return row._replace(body=itemlog.seal(pack([*pack_slots(slots, names), others]), _write_seed(row, names.family)))
+    """Return the row with the index, body and refs of these entries. Its path, run and time are the first entry's.
+
+    This runs for every put_writes. It makes about 4 calls, and one per write.
+    """
+    index: list[int] = []
+    slots: list[Slot] = []
+    origins: list[tuple[str, str | None, int]] = []
+    for idx in sorted(entries):
+        channel, slot, size, origin = entries[idx]
+        number = names.known.get(channel)
+        index += (idx, names.number(channel) if number is None else number, size)
+        slots.append(slot)
+        origins.append(origin)
+    first = origins[0]
+    others: Any = 0
+    if any(map(first.__ne__, origins)):
+        different = list(dict.fromkeys(origins))
+        others = [*different[1:], list(map(different.index, origins))]
+    codes, details, refs = pack_slots(slots, names)
+    packed = new_tuple(WriteRow, (*row[:3], *first, tuple(index), tuple(refs), b""))
+    body = itemlog.seal(pack([codes, details, others]), _write_seed(packed, names.family))
+    return new_tuple(WriteRow, (*packed[:8], body))
 
 
 def unpack_writes(row: WriteRow, names: NameTable, shared: SharedParts, where: str) -> TaskWrites:
@@ -465,23 +528,18 @@ def _checkpoint_seed(
     refs: tuple[ItemRange, ...] | None = None,
     form: Callable[[Any], str] = ascii,
 ) -> int:
-    """Return the checksum seed of all columns. `refs` are those that the row will have, if it has others now."""
-    columns = (row.ns, row.id, row.parent, row.run, row.step, row.source, row.labels, row.time, row.hidden)
-    return zlib.crc32(itemlog.pack_ranges(row.refs if refs is None else refs), _seed(columns, family, form))
+    """Return the checksum seed of all columns. `refs` are those that the row will have, if it has others now.
+
+    `ascii` gives the same text in every version of Python. Rows of older threadkeeps have `repr`, which leaves
+    printable characters as they are; which ones are printable depends on the version.
+    """
+    columns = form(tuple(row[:9])).encode("utf-8", "surrogatepass")
+    return zlib.crc32(itemlog.pack_ranges(row.refs if refs is None else refs), zlib.crc32(columns, family))
 
 
 def _write_seed(row: WriteRow, family: int, *, form: Callable[[Any], str] = ascii) -> int:
-    columns = (row.ns, row.checkpoint, row.task, row.path, row.run, row.time, row.index)
-    return zlib.crc32(itemlog.pack_ranges(row.refs), _seed(columns, family, form))
-
-
-def _seed(columns: tuple[Any, ...], family: int, form: Callable[[Any], str]) -> int:
-    """Return the checksum of columns, in a form that is the same in every version of Python.
-
-    Rows of older threadkeeps have `repr`, which leaves printable characters as they are. Which ones are printable
-    depends on the version of Python.
-    """
-    return zlib.crc32(form(columns).encode("utf-8", "surrogatepass"), family)
+    columns = form(tuple(row[:7])).encode("utf-8", "surrogatepass")
+    return zlib.crc32(itemlog.pack_ranges(row.refs), zlib.crc32(columns, family))
 
 
 def thread_checksum(row: ThreadRow) -> int:

@@ -14,7 +14,7 @@ replaced if its idx is negative. So a commit whose outcome was lost may be sent 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -78,6 +78,29 @@ async def _start_staging(heads: Heads, key: ThreadKey, ops: Sequence[Op], head: 
     found = loaded.checkpoints or (CheckpointRows(None, ()),) * len(wanted)
     known = {(ref.ns, ref.id or ""): _known(head, rows) for ref, rows in zip(wanted, found, strict=True)}
     return CheckpointStaging(head, known)
+
+
+def stage_cached(head: Head, *ops: Op) -> CheckpointStaging | None:
+    """Stage ops on the cached head. None if something must be loaded first. Raises what makes an op fail.
+
+    Does what `_start_staging` does if nothing is to be loaded.
+    """
+    if len(ops) > 1 and _refs_missing_in(head, ops):
+        return None
+    op = ops[0]
+    if len(ops) == 1 and type(op) is Put:
+        here = (op.ns, op.id)
+        if (op.parent is not None and (op.ns, op.parent) not in head.recent) or here in head.recent:
+            return None
+        if op.ns == "" and head.row is not None and head.row.early not in (None, op.id):
+            return None
+    staging = CheckpointStaging(head, _NOTHING_KNOWN)
+    for op in ops:
+        staging.apply(op)
+    return staging
+
+
+_NOTHING_KNOWN: Mapping[tuple[str, str], KnownCheckpoint] = {}
 
 
 async def load_checkpoints(

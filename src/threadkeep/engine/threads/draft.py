@@ -7,19 +7,30 @@ Elements are compared byte by byte, so a reused item is exactly what would have 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from threadkeep.engine.identity import from_bytes, to_bytes
 from threadkeep.engine.log import cut_points, itemlog
 from threadkeep.engine.log.codec import Parts
-from threadkeep.engine.log.itemlog import CHUNK, FIRST_CHANNEL, NAMES, RANGE_LISTS, SHARED, Item, ItemId, ItemRange
+from threadkeep.engine.log.cut_points import LONG, NO_ID
+from threadkeep.engine.log.itemlog import (
+    CHUNK,
+    FIRST_CHANNEL,
+    NAMES,
+    RANGE_LISTS,
+    SHARED,
+    Item,
+    ItemId,
+    ItemRange,
+    new_tuple,
+)
 from threadkeep.engine.log.msgpack import WHOLE, read_header, split_parts
 from threadkeep.engine.log.records import NameTable, Slot
 from threadkeep.engine.threads.heads import Head
 
-_MAX_INLINE = 32
+MAX_INLINE = 32
 """Values up to this many bytes are stored in the row: an item and its reference would cost as much."""
 _SMALL, _MAX_GROUP = 256, 1024
 """Consecutive new elements smaller than _SMALL are stored in one item, up to _MAX_GROUP bytes."""
@@ -46,18 +57,23 @@ class Draft:
 
     def __init__(self, head: Head) -> None:
         self.head = head
-        self.nexts = list(head.row.nexts) if head.row else []
-        self.names = list(head.names)
-        self.family = head.family
+        row = head.row
+        self.nexts = list(row.nexts) if row is not None else []
+        self.names = head.names
+        self.family = row.family if row is not None else 0
         """The thread's family. The caller sets that of a new thread."""
         self.new_items: dict[ItemId, Item] = {}
         self._numbers = _numbers(head.names)
         self._by_content: dict[tuple[int, int, bytes], ItemId] = {}
         self._chunks: set[ItemId] = set()
+        self._pieces: set[int] = set()
 
     def name_table(self) -> NameTable:
         """Return the names for packing rows; new names are added."""
-        return NameTable(self.names, self.number, self.family)
+        row = self.head.row
+        stored = row.nexts[SHARED] if row is not None and len(row.nexts) > SHARED else 0
+        shapes = self.head.cache.shape_numbers
+        return new_tuple(NameTable, (self.names, self.number, self.family, self._numbers, shapes, stored))
 
     def number(self, name: str) -> int:
         """Return the number of a name; add the name if it is new."""
@@ -65,13 +81,14 @@ class Draft:
         if n is None:
             n = self._add(NAMES, Item(to_bytes(name))).n
             self._numbers = {**self._numbers, name: n}
-            self.names.append(from_bytes(to_bytes(name)))
+            self.names += (from_bytes(to_bytes(name)),)
         return n
 
     def share(self, packed: bytes) -> int:
         """Return the number of something that many checkpoints share, labels or a shape; add it if it is new."""
-        item_id = self._find_item(SHARED, packed)
-        return item_id.n if item_id else self._add(SHARED, Item(packed)).n
+        item_id = self._by_content.get((SHARED, 1, packed))
+        n = item_id.n if item_id else self.head.cache.contents(SHARED).get(packed)
+        return self._add(SHARED, Item(packed)).n if n is None else n
 
     def store_value(self, channel: str, parts: Parts, like: Slot | None, *, early: bool = False) -> Slot:
         """Store a value, in the log or inline, and return its slot.
@@ -79,20 +96,28 @@ class Draft:
         `like` is the parent's slot of the channel. `early` says that this is a write: its messages may come again in
         a checkpoint, then with an id.
         """
-        if parts.size <= _MAX_INLINE and not parts.snapshot:
-            return Slot(WHOLE, parts.tag, 1, False, parts.data)
-        lane = self.lane(channel)
-        if parts.kind == WHOLE:
-            ids = self._store_whole(lane, parts.parts[0], early=early)
+        kind, tag, pieces, snapshot, joined = parts
+        if len(pieces) <= MAX_INLINE and not snapshot and sum(map(len, pieces)) <= MAX_INLINE:
+            data = pieces[0] if kind == WHOLE or joined else parts.data
+            return new_tuple(Slot, (WHOLE, tag, 1, False, data, (), (), 0))
+        number = self._numbers.get(channel)
+        lane = FIRST_CHANNEL + (self.number(channel) if number is None else number)
+        if kind == WHOLE:
+            ids = self._store_whole(lane, pieces[0], early=early)
         else:
-            old = like if like is not None and like.inline is None and like.kind == parts.kind else None
-            if parts.joined:
+            old = like if like is not None and like.inline is None and like.kind == kind else None
+            if joined:
                 return self._slot(parts, self._store_joined(lane, parts, old, early=early), like)
-            if old is not None and (begin := self._common_prefix(old, parts.parts)):
-                more = self._store_each(lane, parts.parts[begin:], [], early=early)
+            if old is not None and (begin := self._common_prefix(old, pieces)):
+                if begin == len(pieces) and tag == old.tag and not (snapshot or old.snapshot):
+                    return old
+                more = self._store_elements(lane, pieces[begin:], early=early)
                 return self._slot(parts, itemlog.add_to_ranges(old.ranges, more), like)
-            ids = self._store_each(lane, parts.parts, list(self._groups(old)) if old else [], early=early)
-        return self._slot(parts, itemlog.join_ranges(ids), like)
+            if old is not None:
+                ids = self._store_each(lane, pieces, list(self._groups(old)), early=early)
+            else:
+                ids = self._store_elements(lane, pieces, early=early)
+        return self._slot(parts, itemlog.add_to_ranges((), ids), like)
 
     def append(self, lane: str, elements: Sequence[bytes]) -> tuple[ItemId, ...]:
         """Store elements at the end of a lane, without looking for equal ones."""
@@ -100,18 +125,23 @@ class Draft:
 
     def sealed_items(self) -> tuple[tuple[ItemId, bytes], ...]:
         """Return the new items as they are stored."""
-        raw = self._chunks if sum(len(self.new_items[each].data) for each in self._chunks) > _MAX_COMPRESSED else ()
-        return tuple(
-            (item_id, itemlog.seal_item(item_id, item, self.family, compress=item_id not in raw))
-            for item_id, item in self.new_items.items()
-        )
+        if not self._chunks:
+            return itemlog.seal_items(self.new_items.items(), self.family)
+        raw: Collection[ItemId] = ()
+        if sum(len(self.new_items[each].data) for each in self._chunks) > _MAX_COMPRESSED:
+            raw = self._chunks
+        return itemlog.seal_items(self.new_items.items(), self.family, raw)
 
     def lane(self, name: str) -> int:
         """Return the lane of a name."""
         return FIRST_CHANNEL + self.number(name)
 
     def _slot(self, parts: Parts, ranges: tuple[ItemRange, ...], like: Slot | None) -> Slot:
-        return self.spill_ranges(Slot(parts.kind, parts.tag, parts.elements, parts.snapshot, None, ranges), like)
+        kind, tag, pieces, snapshot, joined = parts
+        slot = new_tuple(Slot, (kind, tag, joined or len(pieces), snapshot, None, ranges, (), 0))
+        if len(ranges) <= _MAX_RANGES and (like is None or not like.spill):
+            return slot
+        return self.spill_ranges(slot, like)
 
     def _store_joined(self, lane: int, parts: Parts, old: Slot | None, *, early: bool) -> tuple[ItemRange, ...]:
         """Store many small elements. If the parent's are the first of them, only the rest is new; else chunk by chunk.
@@ -130,7 +160,7 @@ class Draft:
         first, count = first + len(before), count - old.elements
         if count > _FEW:
             return itemlog.add_to_ranges(old.ranges, self._store_group(lane, data, first, count, []))
-        new = self._store_each(lane, list(split_parts(data[first:], count)), [], early=early) if count else []
+        new = self._store_elements(lane, list(split_parts(data[first:], count)), early=early) if count else []
         return itemlog.add_to_ranges(old.ranges, new)
 
     def _store_group(
@@ -176,6 +206,28 @@ class Draft:
         item_id = self._find_item(lane, data) if len(data) <= CHUNK else None
         return [item_id] if item_id else self._store_cut(lane, data, early=early) or self._store_new(lane, [data])
 
+    def _store_elements(self, lane: int, elements: Sequence[bytes], *, early: bool) -> list[ItemId]:
+        """Store elements; reuse items of the lane that have the same bytes. Makes about 3 calls per new element."""
+        ids: list[ItemId] = []
+        new: list[bytes] = []
+        drafted, stored = self._by_content, self.head.cache.contents(lane)
+        has_pieces = lane in self._pieces or not self.head.cache.has_only_elements(lane)
+        for element in elements:
+            found = drafted.get((lane, 1, element))
+            if found is None and (n := stored.get(element)) is not None:
+                found = new_tuple(ItemId, (lane, n))
+            reused: Sequence[ItemId] | None = (found,) if found is not None else None
+            if reused is None and len(element) >= LONG and (NO_ID in element if early else has_pieces):
+                reused = self._store_cut(lane, element, early=early)
+            if reused is None:
+                new.append(element)
+                continue
+            if new:
+                ids += self._store_new(lane, new)
+                new = []
+            ids += reused
+        return ids + self._store_new(lane, new) if new else ids
+
     def _store_each(self, lane: int, parts: Sequence[bytes], old: list[_ItemGroup], *, early: bool) -> list[ItemId]:
         ids: list[ItemId] = []
         new: list[bytes] = []
@@ -205,7 +257,7 @@ class Draft:
 
     def _store_cut(self, lane: int, element: bytes, *, early: bool) -> list[ItemId] | None:
         """Store an element in pieces, if it may come again with an id or the lane has its long strings. Else None."""
-        if not (cut_points.may_change(element) if early else len(element) >= cut_points.LONG):
+        if not (cut_points.may_change(element) if early else len(element) >= LONG):
             return None
         first, *rest = (
             piece[start : start + CHUNK] for piece in cut_points.cut(element) for start in range(0, len(piece), CHUNK)
@@ -230,14 +282,21 @@ class Draft:
             yield _group(ids, items)
 
     def _store_new(self, lane: int, elements: list[bytes]) -> list[ItemId]:
+        if len(elements) == 1 and len(elements[0]) <= CHUNK:
+            return [self._add(lane, new_tuple(Item, (elements[0], 1)))]
         return [self._add(lane, item) for item in _split_into_items(elements)]
 
     def _add(self, lane: int, item: Item) -> ItemId:
-        self.nexts += [0] * (lane + 1 - len(self.nexts))
-        item_id = ItemId(lane, self.nexts[lane])
-        self.nexts[lane] += 1
+        nexts = self.nexts
+        if lane >= len(nexts):
+            nexts += [0] * (lane + 1 - len(nexts))
+        item_id = new_tuple(ItemId, (lane, nexts[lane]))
+        nexts[lane] += 1
         self.new_items[item_id] = item
-        self._by_content[(lane, item.elements, item.data)] = item_id
+        data, elements = item
+        self._by_content[(lane, elements, data)] = item_id
+        if not elements:
+            self._pieces.add(lane)
         return item_id
 
     def _find_item(self, lane: int, data: bytes, elements: int = 1) -> ItemId | None:

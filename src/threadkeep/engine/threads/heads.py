@@ -175,24 +175,22 @@ class Heads:
         The least recently used heads beyond the budget are dropped. A head without a row is cached too: the first put
         of a new thread then needs no read.
         """
-        cached = self._heads.pop(head.key, None)
-        if cached is not None and _is_newer(cached.row, head.row):
+        cached, row = self._heads.pop(head.key, None), head.row
+        if cached is not None and _is_newer(cached.row, row):
             head = cached
-        if head.cache.size > self._budget // 4:
+        cache = head.cache
+        if cache.size > self._budget // 4:
             head = head.trimmed()
-        if self._budget and head.cache.size <= self._budget and self.is_current(head):
+            cache = head.cache
+        if self._budget and cache.size <= self._budget and cache.era == self._era:
             self._heads[head.key] = head
-            self._shrink()
+            self._cached_since_start += 1
+            if not self._cached_since_start % max(_SHRINK_EVERY, len(self._heads) // 2):
+                self._shrink()
         return head
 
     def _shrink(self) -> None:
-        """Now and then, drop the oldest heads beyond the budget.
-
-        Other threads may change the dict meanwhile, so only its keys are listed.
-        """
-        self._cached_since_start += 1
-        if self._cached_since_start % max(_SHRINK_EVERY, len(self._heads) // 2):
-            return
+        """Drop the oldest heads beyond the budget. Others may change the dict meanwhile: only its keys are listed."""
         heads = [head for key in list(self._heads) if (head := self._heads.get(key)) is not None]
         excess = sum(head.cache.size + _HEAD_SIZE for head in heads) - self._budget
         for head in heads[:-1]:
@@ -215,7 +213,7 @@ class Heads:
 
 
 def _is_newer(row: ThreadRow | None, than: ThreadRow | None) -> bool:
-    return row is not None and than is not None and row.epoch == than.epoch and row.rev > than.rev
+    return row is not None and than is not None and row.rev > than.rev and row.epoch == than.epoch
 
 
 def _read_names(known: tuple[str, ...], thread: ThreadRow, cache: ItemCache) -> tuple[str, ...]:

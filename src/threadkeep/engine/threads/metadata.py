@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from threadkeep.engine.identity import to_bytes
 from threadkeep.engine.log.codec import pack
 from threadkeep.engine.log.encoder import LargeValue
+from threadkeep.engine.log.itemlog import new_tuple
 from threadkeep.engine.log.records import CheckpointRow, ThreadRow
 
 OWN = ("parents", "counters_since_delta_snapshot", "delta_writes_versioned", "writes")
@@ -49,11 +50,24 @@ class SplitMetadata(NamedTuple):
 def split(metadata: Mapping[str, Any]) -> SplitMetadata:
     """Split metadata by where its parts are stored. `join` is the inverse."""
     labels = dict(metadata)
-    source = labels.pop("source") if _is_column_text(labels.get("source")) else None
-    step = labels.pop("step") if _is_column_int(labels.get("step")) else None
-    run = labels.pop("run_id") if type(labels.get("run_id")) is str else None
-    own = {key: labels.pop(key) for key in OWN if labels.get(key)}
-    return SplitMetadata(source, step, run, labels, own)
+    source, step, run = labels.get("source"), labels.get("step"), labels.get("run_id")
+    if type(source) is str and source.isascii() and "\0" not in source:
+        del labels["source"]
+    else:
+        source = None
+    if type(step) is int and -(1 << 63) <= step < 1 << 63:
+        del labels["step"]
+    else:
+        step = None
+    if type(run) is str:
+        del labels["run_id"]
+    else:
+        run = None
+    own = {}
+    for key in OWN:
+        if labels.get(key):
+            own[key] = labels.pop(key)
+    return new_tuple(SplitMetadata, (source, step, run, labels, own))
 
 
 def move_large(parts: SplitMetadata) -> tuple[SplitMetadata, dict[str, Any]]:
@@ -95,14 +109,6 @@ def root_checkpoint(own: Mapping[str, Any]) -> str | None:
     parents = own.get("parents")
     root = parents.get("") if isinstance(parents, Mapping) else None
     return root if isinstance(root, str) else None
-
-
-def _is_column_text(value: Any) -> bool:
-    return type(value) is str and value.isascii() and "\0" not in value
-
-
-def _is_column_int(value: Any) -> bool:
-    return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
 def as_filter(metadata: Any) -> dict[str, Any]:

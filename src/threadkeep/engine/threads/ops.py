@@ -7,7 +7,7 @@ nothing else is affected.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 from threadkeep.engine.log.codec import Codec, Parts, joined_parts, pack
@@ -18,10 +18,13 @@ from threadkeep.engine.threads import metadata
 CHECKPOINT_FIELDS = ("v", "ts", "updated_channels")
 _MAX_IN_ROW = 512 * 1024
 """From this many bytes on, large values of metadata are stored outside of the rows."""
+_SURELY_SMALL = 64 * 1024
+_FEW_VERSIONS = 200
+_PARENTS = frozenset(("parents",))
+_STR = frozenset((str,))
 _STATE = ("channel_values", "channel_versions", "versions_seen", "id")
 
 
-@dataclass(slots=True)
 class Put:
     """Store a checkpoint.
 
@@ -29,83 +32,113 @@ class Put:
     is in milliseconds; `nonce` is a random number, the epoch of a new thread. With `only_new`, a checkpoint that exists
     stays as it is. `stored_slots` are values that the thread already stores: then `channel_values` is ignored. With
     `inherits`, a channel without a value gets the parent's, if the parent has the same version.
+
+    `encoded` has the values that were encoded, or that the thread already stores; `rest` the keys of the checkpoint
+    that threadkeep does not know, as the serializer encoded them.
     """
 
-    codec: Codec
-    ns: str
-    parent: str | None
-    checkpoint: Mapping[str, Any]
-    given_metadata: Mapping[str, Any]
-    new_versions: Mapping[str, Any]
-    time: int
-    nonce: int
-    hidden: bool = False
-    only_new: bool = False
-    stored_slots: Mapping[str, Slot] | None = None
-    inherits: bool = False
-    id: str = ""
-    values: Mapping[str, Any] = field(default_factory=dict)
-    versions: dict[str, Any] = field(default_factory=dict)
-    seen: dict[str, dict[str, Any]] = field(default_factory=dict)
-    fields: dict[str, Any] = field(default_factory=dict)
-    rest: tuple[str, bytes] | None = None
-    metadata: metadata.SplitMetadata = field(init=False)
-    labels: bytes = b""
-    encoded: dict[str, Parts | Slot] = field(default_factory=dict)
-    """Values that were encoded, or that the thread already stores."""
+    __slots__ = (
+        "codec", "encoded", "fields", "hidden", "id", "inherits", "labels", "metadata", "new_versions", "nonce", "ns",
+        "only_new", "parent", "rest", "seen", "stored_slots", "time", "values", "versions",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        given = self.checkpoint
-        self.id = given["id"]
-        self.values = given.get("channel_values") or {}
-        self.versions = dict(given.get("channel_versions") or {})
-        self.seen = {node: dict(inner) for node, inner in (given.get("versions_seen") or {}).items()}
-        kept = set(CHECKPOINT_FIELDS) - _unusual_fields(given)
-        self.fields = {name: given[name] for name in CHECKPOINT_FIELDS if name in given and name in kept}
-        rest = {key: value for key, value in given.items() if key not in kept and key not in _STATE}
-        self.rest = self.codec.dumps(rest) if rest else None
-        self.metadata = metadata.split(copy_containers(dict(self.given_metadata)))
-        self.labels, moved = pack(self.metadata.labels), dict[str, Any]()
-        body = pack([self.metadata.own, self.fields, self.versions, self.seen])
-        if len(self.labels) + len(body) > _MAX_IN_ROW:
-            self.metadata, moved = metadata.move_large(self.metadata)
-            self.labels = pack(self.metadata.labels)
-        _check_names(
-            (*self.values, *self.versions, *self.seen, *(name for inner in self.seen.values() for name in inner))
-        )
-        hash((*self.versions.values(), *(version for inner in self.seen.values() for version in inner.values())))
-        self.encoded = {name: self.codec.encode(self.values[name]) for name in self.new_versions if name in self.values}
+    def __init__(
+        self,
+        codec: Codec,
+        ns: str,
+        parent: str | None,
+        checkpoint: Mapping[str, Any],
+        given_metadata: Mapping[str, Any],
+        new_versions: Mapping[str, Any],
+        time: int,
+        nonce: int,
+        *,
+        hidden: bool = False,
+        only_new: bool = False,
+        stored_slots: Mapping[str, Slot] | None = None,
+        inherits: bool = False,
+    ) -> None:
+        """Encode and check everything. Makes about 8 calls, and those of `Codec.encode` per new value."""
+        self.codec, self.ns, self.parent, self.time, self.nonce = codec, ns, parent, time, nonce
+        self.hidden, self.only_new, self.stored_slots, self.inherits = hidden, only_new, stored_slots, inherits
+        self.new_versions = new_versions
+        self.id: str = checkpoint["id"]
+        values: Mapping[str, Any] = checkpoint.get("channel_values") or {}
+        versions: dict[str, Any] = dict(checkpoint.get("channel_versions") or ())
+        seen: dict[str, dict[str, Any]] = {}
+        for node, inner in (checkpoint.get("versions_seen") or {}).items():
+            seen[node] = dict(inner)
+        self.values, self.versions, self.seen = values, versions, seen
+        self.fields: dict[str, Any] = {}
+        rest: dict[str, Any] = {}
+        for key, value in checkpoint.items():
+            if key in _STATE:
+                continue
+            if key not in CHECKPOINT_FIELDS:
+                rest[key] = value
+            elif key != "updated_channels" or value is None or (type(value) is list and set(map(type, value)) <= _STR):
+                self.fields[key] = value
+            else:  # not what a row's body can hold
+                rest[key] = value
+        self.rest: tuple[str, bytes] | None = codec.dumps(rest) if rest else None
+        names = set(map(type, chain(values, versions, seen, chain.from_iterable(seen.values()))))
+        if not names <= _STR:
+            _check_names((*values, *versions, *seen, *chain.from_iterable(seen.values())))
+        hash((*versions.values(), *chain.from_iterable(map(dict.values, seen.values()))))
+        self.metadata = metadata.split(copy_containers(dict(given_metadata)))
+        self.labels = pack(self.metadata.labels)
+        moved = self._move_large_metadata() if self._may_be_large() else {}
+        new = list(filter(values.__contains__, new_versions))
+        encoded: dict[str, Parts | Slot] = dict(zip(new, codec.encode_all(map(values.__getitem__, new)), strict=True))
         if moved:
-            self.values = {**self.values, metadata.LARGE_METADATA: None}
-            self.encoded[metadata.LARGE_METADATA] = joined_parts(pack(moved))
+            self.values = {**values, metadata.LARGE_METADATA: None}
+            encoded[metadata.LARGE_METADATA] = joined_parts(pack(moved))
+        self.encoded = encoded
+
+    def _may_be_large(self) -> bool:
+        """Whether labels and body may be too large for their rows. `parents` cannot be moved, and is small."""
+        return (
+            len(self.labels) > _SURELY_SMALL
+            or len(self.versions) + len(self.seen) > _FEW_VERSIONS
+            or not self.metadata.own.keys() <= _PARENTS
+        )
+
+    def _move_large_metadata(self) -> dict[str, Any]:
+        """Take the largest values out of the metadata, if it does not fit, and return them."""
+        body = pack([self.metadata.own, self.fields, self.versions, self.seen])
+        if len(self.labels) + len(body) <= _MAX_IN_ROW:
+            return {}
+        self.metadata, moved = metadata.move_large(self.metadata)
+        self.labels = pack(self.metadata.labels)
+        return moved
 
 
-@dataclass(slots=True)
 class PutWrites:
     """Store writes (idx, channel, value) of a task on a checkpoint, which need not exist yet."""
 
-    ns: str
-    checkpoint: str
-    task: str
-    path: str
-    run: str | None
-    writes: Sequence[tuple[int, str, Parts]]
-    time: int
-    nonce: int
-    only_new: bool = False
+    __slots__ = ("checkpoint", "nonce", "ns", "only_new", "path", "run", "task", "time", "writes")
 
-    def __post_init__(self) -> None:
-        _check_names(channel for _, channel, _ in self.writes)
+    def __init__(
+        self,
+        ns: str,
+        checkpoint: str,
+        task: str,
+        path: str,
+        run: str | None,
+        writes: Sequence[tuple[int, str, Parts]],
+        time: int,
+        nonce: int,
+        *,
+        only_new: bool = False,
+    ) -> None:
+        self.ns, self.checkpoint, self.task, self.path, self.run = ns, checkpoint, task, path, run
+        self.writes, self.time, self.nonce, self.only_new = writes, time, nonce, only_new
+        for _, channel, _ in writes:
+            if type(channel) is not str:
+                _check_names((channel,))
 
 
 Op: TypeAlias = Put | PutWrites
-
-
-def _unusual_fields(given: Mapping[str, Any]) -> set[str]:
-    """Fields whose value does not have the form that a row's body can hold."""
-    updated = given.get("updated_channels")
-    plain = updated is None or (type(updated) is list and all(type(name) is str for name in updated))
-    return set() if plain else {"updated_channels"}
 
 
 def _check_names(names: Any) -> None:

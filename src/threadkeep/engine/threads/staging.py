@@ -5,12 +5,14 @@ Each op sees the changes of those before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from threadkeep.engine.commit import new_row, next_batch, next_head, with_top
+from threadkeep.engine.commit import new_row, next_batch, next_head
 from threadkeep.engine.log.codec import Parts
-from threadkeep.engine.log.itemlog import SHARED, ItemId
+from threadkeep.engine.log.itemlog import SHARED, new_tuple
+from threadkeep.engine.log.msgpack import WHOLE
 from threadkeep.engine.log.records import (
     CheckpointRecord,
     CheckpointRow,
@@ -25,11 +27,13 @@ from threadkeep.engine.log.records import (
 from threadkeep.engine.requests import Batch, NewLabels
 from threadkeep.engine.threads import metadata
 from threadkeep.engine.threads.delta_channels import counted_channels
-from threadkeep.engine.threads.draft import Draft
+from threadkeep.engine.threads.draft import MAX_INLINE, Draft
 from threadkeep.engine.threads.heads import Head
 from threadkeep.engine.threads.ops import Op, Put, PutWrites
-from threadkeep.engine.threads.status import status_of_checkpoint, status_of_writes, worse_status
+from threadkeep.engine.threads.status import status_of_writes, triggered_channels, worse_status
 from threadkeep.plan import Failure, Outcome, Reply
+
+_channel = itemgetter(1)
 
 
 class KnownCheckpoint(NamedTuple):
@@ -57,23 +61,23 @@ class CheckpointStaging:
 
     def take(self, op: Op) -> Outcome:
         """Stage one op. Encoding and packing, which can fail, come before any row changes."""
-        self._nonce = op.nonce
         try:
-            if isinstance(op, PutWrites):
-                self._put_writes(op, self._thread(op))
-            else:
-                self._put(op, self._thread(op), self._values(op))
+            self.apply(op)
         except Exception as error:  # noqa: BLE001 - the caller of this op gets it
             return Failure(error)
         return Reply()
 
-    def _thread(self, op: Op) -> ThreadRow:
-        """The thread row at this point; a new thread starts below revision 0."""
-        if self._row is not None:
-            return self._row
-        row = new_row(self.head.key, op.time, op.nonce)
-        self._draft.family = row.family
-        return row
+    def apply(self, op: Op) -> None:
+        """Stage one op; raise what makes it fail."""
+        self._nonce = op.nonce
+        thread = self._row
+        if thread is None:  # a new thread starts below revision 0
+            thread = new_row(self.head.key, op.time, op.nonce)
+            self._draft.family = thread.family
+        if isinstance(op, PutWrites):
+            self._put_writes(op, thread)
+        else:
+            self._put(op, thread)
 
     def _find(self, ns: str, id: str | None) -> CheckpointRecord | None:
         if id is None:
@@ -83,145 +87,140 @@ class CheckpointStaging:
             return self._known[(ns, id)].record
         return staged
 
-    def _values(self, op: Put) -> dict[str, Parts | Slot]:
-        """Each channel's value: the parent's slot if it has the same version, else encoded parts.
-
-        Never found by version alone: integer versions come again on other branches.
-        """
-        if op.stored_slots is not None:
-            return dict(op.stored_slots)
-        parent = self._find(op.ns, op.parent)
-        values: dict[str, Parts | Slot] = {}
-        for name, value in op.values.items():
-            if name in op.encoded:
-                values[name] = op.encoded[name]
-            elif parent is not None and name in parent.slots and _same_version(parent, op, name):
-                values[name] = parent.slots[name]
-            else:
-                values[name] = op.encoded[name] = op.codec.encode(value)
-        if op.inherits and parent is not None:
-            values.update(_inherited_slots(op, parent))
-        return values
-
-    def _put(self, op: Put, thread: ThreadRow, values: dict[str, Parts | Slot]) -> None:
-        parent, before = self._find(op.ns, op.parent), self._find(op.ns, op.id)
+    def _put(self, op: Put, thread: ThreadRow) -> None:
+        """Add a checkpoint, or replace the one with the same id. Makes about 12 calls, and those of its values."""
+        ns, id = op.ns, op.id
+        parent, before = self._find(ns, op.parent), self._find(ns, id)
+        values = _values(op, parent)
         if before is not None and op.only_new:
             return
-        like = parent or before
-        slots = {
-            name: value
-            if isinstance(value, Slot)
-            else self._draft.store_value(name, value, like.slots.get(name) if like else None)
-            for name, value in values.items()
-        }
-        row = CheckpointRow(
-            ns=op.ns,
-            id=op.id,
-            parent=op.parent,
-            run=op.metadata.run,
-            step=op.metadata.step,
-            source=op.metadata.source,
-            labels=self._share_labels(op),
-            time=op.time,
-            hidden=op.hidden,
-            refs=(),
-            body=b"",
-        )
-        record = CheckpointRecord(row, op.fields, op.versions, op.seen, slots, op.metadata.own, op.rest)
-        record = record._replace(row=pack_checkpoint(row, record, self._draft.name_table(), self._draft.share))
-        self._add_run(op.metadata.run)
-        self._store(thread, record, before)
-
-    def _share_labels(self, op: Put) -> int:
-        n = self._draft.share(op.labels)
-        if ItemId(SHARED, n) in self._draft.new_items:
-            self._labels[n] = NewLabels(n, metadata.tags(op.metadata.labels))
-        return n
-
-    def _store(self, thread: ThreadRow, record: CheckpointRecord, before: CheckpointRecord | None) -> None:
-        """Add a checkpoint, or replace the one with the same id, and update the thread row."""
-        row, key = record.row, (record.row.ns, record.row.id)
+        draft, like = self._draft, parent or before
+        slots: dict[str, Slot] = {}
+        for name, value in values.items():
+            if isinstance(value, Slot):
+                slots[name] = value
+            elif value[0] == WHOLE and len(value[2][0]) <= MAX_INLINE and not value[3]:  # as `Draft.store_value`
+                slots[name] = new_tuple(Slot, (WHOLE, value[1], 1, False, value[2][0], (), (), 0))
+            else:
+                slots[name] = draft.store_value(name, value, like.slots.get(name) if like is not None else None)
+        source, step, run, labels, own = op.metadata
+        n = draft.share(op.labels)
+        if (SHARED, n) in draft.new_items:
+            self._labels[n] = NewLabels(n, metadata.tags(labels))
+        row = new_tuple(CheckpointRow, (ns, id, op.parent, run, step, source, n, op.time, op.hidden, (), b""))
+        record = new_tuple(CheckpointRecord, (row, op.fields, op.versions, op.seen, slots, own, op.rest))
+        row = pack_checkpoint(row, record, draft.name_table(), draft.share)
+        record = new_tuple(CheckpointRecord, (row, *record[1:]))
+        if run is not None:
+            self._runs[run] = None
         if before is None:
-            self._new.add(key)
-        self._bytes += row.size - (before.row.size if before else 0)
-        self._records[key] = record
+            self._new.add((ns, id))
+        self._bytes += row.size - (before.row.size if before is not None else 0)
+        self._records[(ns, id)] = record
         more = (not row.hidden) - (before is not None and not before.row.hidden)
-        thread = thread._replace(checkpoints=thread.checkpoints + more, updated=max(thread.updated, row.time))
-        is_top = row.ns == "" and not row.hidden and (thread.top is None or row.id >= thread.top)
-        self._row = self._with_top(thread, record) if is_top else thread
+        counts: dict[str, Any] = {"checkpoints": thread.checkpoints + more, "updated": max(thread.updated, row.time)}
+        is_top = ns == "" and not row.hidden and (thread.top is None or id >= thread.top)
+        self._row = thread._replace(**counts, **self._top(thread, record)) if is_top else thread._replace(**counts)
 
-    def _with_top(self, thread: ThreadRow, record: CheckpointRecord) -> ThreadRow:
-        """The thread row when this checkpoint is the newest of the root namespace.
+    def _top(self, thread: ThreadRow, record: CheckpointRecord) -> dict[str, Any]:
+        """What changes in the thread row when this checkpoint is the newest of the root namespace.
 
         Nobody knows of writes on it that are not early, were not loaded and are not staged here.
         """
         row, early = record.row, thread.early == record.row.id
-        known = self._known.get((row.ns, row.id), KnownCheckpoint(None, {}))
-        status = status_of_checkpoint(record)
+        status = "pending" if triggered_channels(record) else "idle"
         if early and thread.early_status:
             status = worse_status(status, thread.early_status)
-        staged = {task: found for (*key, task), found in self._tasks.items() if key == [row.ns, row.id]}
-        tasks = known.tasks | staged
-        writes = thread.top_writes if thread.top == row.id else thread.early_writes if early else len(tasks)
+        tasks = self._tasks_of(row) if self._known or self._tasks else {}
         for found in tasks.values():
             status = worse_status(status, status_of_writes(entry.channel for entry in found.entries.values()))
-        thread = with_top(thread, row, status, writes)
+        writes = thread.top_writes if thread.top == row.id else thread.early_writes if early else len(tasks)
+        top: dict[str, Any] = {
+            "top": row.id, "run": row.run, "step": row.step, "source": row.source, "labels": row.labels,
+            "status": status, "top_writes": writes,
+        }  # fmt: skip
         if thread.early is None or thread.early > row.id:
-            return thread
-        return thread._replace(early=None, early_status=None, early_writes=None)
+            return top
+        return {**top, "early": None, "early_status": None, "early_writes": None}
+
+    def _tasks_of(self, row: CheckpointRow) -> dict[str, TaskWrites]:
+        known = self._known.get((row.ns, row.id), KnownCheckpoint(None, {}))
+        return known.tasks | {task: found for (*key, task), found in self._tasks.items() if key == [row.ns, row.id]}
 
     def _put_writes(self, op: PutWrites, thread: ThreadRow) -> None:
-        """Add a task's writes: of a regular one the first stays, of a special one (idx < 0) the last."""
+        """Add a task's writes: of a regular one the first stays, of a special one (idx < 0) the last.
+
+        Makes about 10 calls, and those of its values.
+        """
         key = (op.ns, op.checkpoint, op.task)
-        before = self._tasks.get(key) or self._known_task(op)
-        entries = dict(before.entries) if before else {}
+        before = self._tasks.get(key) or (self._known_task(op) if self._known else None)
+        entries = dict(before.entries) if before is not None else {}
+        draft, origin = self._draft, (op.path, op.run, op.time)
         for idx, channel, parts in op.writes:
             if before is None or idx not in before.entries or (idx < 0 and not op.only_new):
-                written = self._find(op.ns, op.checkpoint) if parts.joined else None
-                like = written.slots.get(channel) if written else None
-                slot = self._draft.store_value(channel, parts, like, early=True)
-                entries[idx] = WriteEntry(channel, slot, parts.size, (op.path, op.run, op.time))
+                if parts[0] == WHOLE and len(parts[2][0]) <= MAX_INLINE and not parts[3]:
+                    slot = new_tuple(Slot, (WHOLE, parts[1], 1, False, parts[2][0], (), (), 0))
+                else:
+                    written = self._find(op.ns, op.checkpoint) if parts[4] else None
+                    like = written.slots.get(channel) if written else None
+                    slot = draft.store_value(channel, parts, like, early=True)
+                entries[idx] = new_tuple(WriteEntry, (channel, slot, sum(map(len, parts[2])), origin))
         if not entries or (before is not None and entries == before.entries):
             return
-        row = WriteRow(op.ns, op.checkpoint, op.task, op.path, op.run, op.time, (), (), b"")
-        row = pack_writes(row, entries, self._draft.name_table())
-        self._tasks[key] = TaskWrites(row, entries)
+        row = new_tuple(WriteRow, (*key, *origin, (), (), b""))
+        row = pack_writes(row, entries, draft.name_table())
+        self._tasks[key] = new_tuple(TaskWrites, (row, entries))
         if before is None:
             self._new.add(key)
-        self._bytes += row.size - (before.row.size if before else 0)
-        self._add_run(op.run)
-        more = len(entries) - (len(before.entries) if before else 0)
-        thread = thread._replace(writes=thread.writes + more, updated=max(thread.updated, op.time))
-        self._row = _with_writes(thread, op, is_new=before is None)
+        self._bytes += row.size - (before.row.size if before is not None else 0)
+        if op.run is not None:
+            self._runs[op.run] = None
+        more = len(entries) - (len(before.entries) if before is not None else 0)
+        counts: dict[str, Any] = {"writes": thread.writes + more, "updated": max(thread.updated, op.time)}
+        self._row = thread._replace(**counts, **_after_writes(thread, op, is_new=before is None))
 
     def _known_task(self, op: PutWrites) -> TaskWrites | None:
         known = self._known.get((op.ns, op.checkpoint))
         return known.tasks.get(op.task) if known else None
 
-    def _add_run(self, run: str | None) -> None:
-        if run is not None:
-            self._runs[run] = None
-
     def batch(self) -> Batch | None:
         """Return the complete change; None if nothing changes."""
         if self._row is None or not (self._records or self._tasks):
             return None
-        return next_batch(self._draft, self._row, nonce=self._nonce, grown=self._bytes)._replace(
-            new_checkpoints=tuple(r.row for key, r in self._records.items() if key in self._new),
-            changed_checkpoints=tuple(r.row for key, r in self._records.items() if key not in self._new),
-            new_writes=tuple(t.row for key, t in self._tasks.items() if key in self._new),
-            changed_writes=tuple(t.row for key, t in self._tasks.items() if key not in self._new),
-            labels=tuple(self._labels.values()),
-            runs=tuple(self._runs),
-        )
+        checkpoints: tuple[list[CheckpointRow], list[CheckpointRow]] = ([], [])
+        for key, record in self._records.items():
+            checkpoints[key not in self._new].append(record.row)
+        writes: tuple[list[WriteRow], list[WriteRow]] = ([], [])
+        for task, found in self._tasks.items():
+            writes[task not in self._new].append(found.row)
+        base = next_batch(self._draft, self._row, nonce=self._nonce, grown=self._bytes)
+        added = (*map(tuple, checkpoints), *map(tuple, writes), tuple(self._labels.values()), tuple(self._runs))
+        return new_tuple(Batch, (*base[:3], *added, *base[9:]))
 
     def next_head(self, batch: Batch) -> Head:
         """Return the head after the batch was committed."""
-        return next_head(self._draft, batch, [*_records(self._known), *self._records.values()])
+        known = [found.record for found in self._known.values() if found.record is not None] if self._known else []
+        return next_head(self._draft, batch, (*known, *self._records.values()))
 
 
-def _records(known: Mapping[tuple[str, str], KnownCheckpoint]) -> Iterable[CheckpointRecord]:
-    return (found.record for found in known.values() if found.record is not None)
+def _values(op: Put, parent: CheckpointRecord | None) -> dict[str, Parts | Slot]:
+    """Return each channel's value: the parent's slot if it has the same version, else encoded parts.
+
+    Never found by version alone: integer versions come again on other branches.
+    """
+    if op.stored_slots is not None:
+        return dict(op.stored_slots)
+    values: dict[str, Parts | Slot] = {}
+    for name, value in op.values.items():
+        encoded = op.encoded.get(name)
+        if encoded is None and parent is not None and name in parent.slots and _same_version(parent, op, name):
+            encoded = parent.slots[name]
+        elif encoded is None:
+            encoded = op.encoded[name] = op.codec.encode(value)
+        values[name] = encoded
+    if op.inherits and parent is not None and not parent.slots.keys() <= op.values.keys():
+        values.update(_inherited_slots(op, parent))
+    return values
 
 
 def _inherited_slots(op: Put, parent: CheckpointRecord) -> dict[str, Slot]:
@@ -248,22 +247,22 @@ def _same_version(parent: CheckpointRecord, op: Put, name: str) -> bool:
     return type(ours) is type(theirs) and bool(ours == theirs)
 
 
-def _with_writes(thread: ThreadRow, op: PutWrites, *, is_new: bool) -> ThreadRow:
-    """The thread row with the status after writes, and the number of their rows; `is_new` is whether theirs is new.
+def _after_writes(thread: ThreadRow, op: PutWrites, *, is_new: bool) -> dict[str, Any]:
+    """What writes change in the thread row: the status, and the number of their rows; `is_new` is whether theirs is.
 
     Writes on the newest root checkpoint count at once; writes on one that does not exist yet count when it is put.
     """
-    status = status_of_writes(channel for _, channel, _ in op.writes)
     if op.ns != "":
-        return thread
+        return {}
+    status = status_of_writes(map(_channel, op.writes))
     if op.checkpoint == thread.top:
         count = None if thread.top_writes is None else thread.top_writes + is_new
-        return thread._replace(status=worse_status(thread.status, status), top_writes=count)
+        return {"status": worse_status(thread.status, status), "top_writes": count}
     if op.checkpoint < max(thread.top or "", thread.early or ""):
-        return thread
+        return {}
     before, count = (thread.early_status, thread.early_writes) if thread.early == op.checkpoint else (None, 0)
-    return thread._replace(
-        early=op.checkpoint,
-        early_status=worse_status(before or "idle", status),
-        early_writes=None if count is None else count + is_new,
-    )
+    return {
+        "early": op.checkpoint,
+        "early_status": worse_status(before or "idle", status),
+        "early_writes": None if count is None else count + is_new,
+    }

@@ -18,6 +18,7 @@ from threadkeep.engine.log.records import STATUSES, CheckpointRecord
 
 _BRANCH = "branch:to:"
 _START = "__start__"
+_TRIGGERS = (_BRANCH, _START, TASKS)
 _EMPTY_LIST = b"\x90"
 _INTERNAL = ("__", "branch:", "join:")
 _APPLICATION = ("__root__", "__end__", "__previous__")
@@ -52,7 +53,11 @@ def status_of_checkpoint(record: CheckpointRecord) -> str:
 
 def triggered_channels(record: CheckpointRecord) -> list[str]:
     """Return the channels that trigger a node or a pending send."""
-    return [channel for channel in record.slots if _is_unseen(record, channel)]
+    found = []
+    for channel in record.slots:
+        if channel.startswith(_TRIGGERS) and _is_unseen(record, channel):
+            found.append(channel)
+    return found
 
 
 def triggered_node(channel: str) -> str:

@@ -1,0 +1,41 @@
+-- The statements of a commit that is executed as one script; see `commits.py`. Parameters are positional, and {insert}
+-- is INSERT, or INSERT OR ROLLBACK.
+
+-- begin: start the transaction
+BEGIN IMMEDIATE;
+
+-- commit: end the transaction
+COMMIT;
+
+-- this-thread: the number of a thread at a version; NULL if it is not at that version
+(SELECT thread FROM tk_threads WHERE tenant = ? AND kind = ? AND id = ? AND epoch = ? AND rev = ?)
+
+-- update-thread: replace a thread's row; an earlier statement has found it at the expected version
+UPDATE tk_threads
+SET epoch = ?, rev = ?, nexts = ?, updated = ?, checkpoints = ?, writes = ?, bytes = bytes + ?, top = ?, run = ?,
+    step = ?, source = ?, status = ?, labels = ?, early = ?, early_status = ?, top_writes = ?, early_writes = ?,
+    bytes_check = bytes + ?, checksum = ?
+WHERE tenant = ? AND kind = ? AND id = ?;
+
+-- insert-thread: add a thread's row; fail if it exists
+{insert} INTO tk_threads (epoch, rev, nexts, updated, checkpoints, writes, bytes, top, run, step, source, status,
+                          labels, early, early_status, top_writes, early_writes, bytes_check, checksum, tenant, kind,
+                          id, created, lease, family)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- insert-checkpoint: add a checkpoint; fail if it exists
+{insert} INTO tk_checkpoints (thread, ns, id, parent, run, step, source, labels, time, hidden, refs, body)
+VALUES ({this-thread}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- insert-writes: add the writes of a task; fail if they exist
+{insert} INTO tk_writes (thread, ns, checkpoint, task, path, run, time, entries, refs, body)
+VALUES ({this-thread}, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- insert-item: add an item
+{insert} INTO tk_items (thread, lane, n, payload) VALUES ({this-thread}, ?, ?, ?);
+
+-- insert-tag: add an index entry for labels
+INSERT OR IGNORE INTO tk_tags (thread, labels, tag) VALUES ({this-thread}, ?, ?);
+
+-- insert-run: add a run to the index of runs
+INSERT OR IGNORE INTO tk_runs (thread, run) VALUES ({this-thread}, ?);
